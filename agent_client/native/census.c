@@ -1,11 +1,12 @@
 /* The census: every live object once, by exact type, with shallow bytes and the buffers of arrays.
 
-   One pass over the collector's lists. What is on them is counted by the walk; what is not (tuples and dictionaries
-   of plain values, arrays, byte strings, numbers) is met as a referent of what is. A referent to which one reference
-   exists is met once; only those with more are remembered, by address, in bounded memory. When that is full, a
-   referent counts each time it is met for the part that one of its references is of all: an estimate, and reported as one.
+   It is one pass over the collector's lists. The walk counts the objects on them; all others (tuples and dictionaries
+   of plain values, arrays, byte strings, numbers) are found as referents of those. A referent with one reference is
+   found once; only those with more are remembered, by address, in bounded memory. When that is full, a referent with n
+   references counts as 1/n each time it is found, which is an estimate and reported as one.
 
-   Types are keyed by address and never referred to: a reference more to a class looks like an instance more. */
+   Types are keyed by address, and no reference to them is taken: one more reference to a class looks like one more
+   instance. */
 
 #define Py_BUILD_CORE 1
 #include "native.h"
@@ -17,38 +18,38 @@
 
 #include <string.h>
 
-/* How the bytes of an object are read from its struct; names for Python in `roles`. */
+/* How the bytes of an object are read from its struct; `roles` contains the names for Python. */
 typedef enum {
     PLAIN, LIST, TUPLE, DICT, ODICT, SET, DEQUE, BYTES, BYTEARRAY, INT, STR, ARRAY, ROLES
 } role;
 
-/* What a referent of a type is for us. */
+/* How a referent of a type is handled. */
 typedef enum { NOTHING, COUNTED, FOLLOWED } meaning;
 
 typedef struct {
-    PyTypeObject *type; /* an address: the type may be gone */
-    int64_t count;      /* tracked ones and referents */
+    PyTypeObject *type; /* an address: the type may have been freed */
+    int64_t count;      /* tracked objects and referents */
     int64_t bytes;
-    double estimated;   /* more of them, by parts */
-    int32_t picked, limit; /* how many were and are to be handed over */
+    double estimated;   /* further ones, counted as fractions */
+    int32_t picked, limit; /* objects handed over, and their maximum */
     uint8_t role, as_referent, is_entered, is_elsewhere;
 } kind;
 
 enum { WAITING = 1 << 10, AHEAD = 12, ENTERING = 16, LARGE = 200, BIG_ITEMS = 4096, STACKED = 4096, NESTING = 8 };
-/* Of one container that the collector does not track, a look in slices follows this many items in one piece. */
+/* In a census in slices, at most this many items of an untracked container are followed, all in one piece. */
 #define ITEMS_AT_ONCE ((Py_ssize_t)200000)
 #define BUFFERS_BYTES ((size_t)4 << 20)
 
-/* What is reported of a large object, which itself is not held: whoever resizes an array, or lengthens a tuple, needs to have
-   the only reference. */
+/* The data reported of a large object. The object itself is not held: code that resizes an array or a tuple needs the
+   only reference to it. */
 enum { SHAPE_TOLD = 8 };
 typedef struct {
     int64_t bytes;
-    PyTypeObject *type; /* one of those with a role: they stay */
+    PyTypeObject *type; /* a type with a role, which is never freed */
     Py_ssize_t length;
     int dimensions;
     Py_ssize_t shape[SHAPE_TOLD];
-    PyObject *dtype; /* of an array: a reference of ours */
+    PyObject *dtype; /* of an array; we hold a reference to it */
 } large_object;
 
 typedef struct {
@@ -58,21 +59,21 @@ typedef struct {
     kind *kinds;
     size_t kind_bits, kind_count;
 
-    /* Referents, to be looked at together: each while those after it come into the cache. */
+    /* Referents to be processed together, each while the following ones are loaded into the cache. */
     PyObject *waiting[WAITING];
     size_t waiting_count;
-    /* Tracked objects whose contents are on their way into the cache. */
+    /* Tracked objects whose contents are being loaded into the cache. */
     PyObject *entering[ENTERING];
     uint8_t entering_as[ENTERING];
     unsigned entering_at;
-    /* Containers that are not tracked and still to be entered. */
+    /* Untracked containers that are still to be entered. */
     PyObject **stack;
     size_t depth, stack_room;
     int nesting;
     Py_ssize_t followed, skipped;
     uint64_t random;
 
-    /* A long container that is visited in several slices: an address to compare with. */
+    /* A long container that is visited in several slices: an address for comparison. */
     PyObject *big;
     Py_ssize_t big_position;
     int64_t deadline;
@@ -82,14 +83,14 @@ typedef struct {
     int array_layout; /* 1: NumPy 1.x, 2: 2.x */
     int64_t array_bytes;
     double array_bytes_estimated;
-    ll_table *owners;  /* data address -> bytes, of arrays that something else refers to as well */
-    ll_table *foreign; /* address of an object that owns memory under arrays -> bytes of the largest */
+    ll_table *owners;  /* data address -> bytes, of arrays that have other references */
+    ll_table *foreign; /* address of an object that owns the memory of arrays -> bytes of the largest */
 
     int64_t floor;
     large_object large[LARGE];
     int large_count;
 
-    PyObject *picked; /* a list that no walk sees */
+    PyObject *picked; /* an untracked list, so that no walk visits it */
     Py_ssize_t found, found_most;
     Py_ssize_t visited;
     int enters;
@@ -122,7 +123,7 @@ learn(kind *one, PyTypeObject *type)
         one->as_referent = FOLLOWED;
     }
     else {
-        /* What the collector can track, it does, but for those two. */
+        /* The collector tracks every object that it can, except for these two types. */
         one->as_referent = PyType_IS_GC(type) ? NOTHING : COUNTED;
     }
 }
@@ -147,7 +148,7 @@ more_kinds(census *self)
     return 0;
 }
 
-/* Good until the next call. */
+/* The result is valid until the next call. */
 static inline kind *
 kind_of(census *self, PyTypeObject *type)
 {
@@ -177,7 +178,7 @@ dict_bytes(PyObject *op)
     if (dict->ma_values != NULL) {
         bytes += (size_t)(keys->dk_usable + keys->dk_nentries) * sizeof(PyObject *);
     }
-    /* Keys that several share are nobody's. */
+    /* Keys shared by several dictionaries count for none of them. */
     if (keys->dk_refcnt == 1) {
         size_t entry = keys->dk_kind == DICT_KEYS_GENERAL ? sizeof(PyDictKeyEntry) : sizeof(PyDictUnicodeEntry);
         size_t usable = ((size_t)DK_SIZE(keys) << 1) / 3;
@@ -186,7 +187,7 @@ dict_bytes(PyObject *op)
     return (Py_ssize_t)bytes;
 }
 
-/* The struct of `collections.deque` up to what is read. */
+/* The struct of `collections.deque`, as far as it is read. */
 typedef struct deque_block {
     struct deque_block *left;
     PyObject *items[64];
@@ -224,7 +225,8 @@ int_bytes(PyObject *op)
     return (Py_ssize_t)(header + (size_t)(digits ? digits : 1) * sizeof(digit));
 }
 
-/* Shallow bytes without what every object of the type has; items in `*length` where it is a container. */
+/* Return the shallow bytes beyond those that every object of the type has; set `*length` to the items of a
+   container. */
 static inline Py_ssize_t
 variable_bytes(PyObject *op, role as, Py_ssize_t *length)
 {
@@ -276,7 +278,7 @@ fixed_bytes(PyTypeObject *type)
     return type->tp_basicsize + (PyType_IS_GC(type) ? (Py_ssize_t)sizeof(PyGC_Head) : 0);
 }
 
-/* -- what is handed over */
+/* -- objects handed over */
 
 static void
 sift_down(large_object *heap, int count)
@@ -294,13 +296,13 @@ sift_down(large_object *heap, int count)
     }
 }
 
-/* The largest, in a heap whose first is the smallest of them. */
+/* Keep the largest objects in a heap whose first element is the smallest. */
 static void
 keep_large(census *self, large_object new)
 {
     large_object *heap = self->large;
     if (self->large_count == LARGE) {
-        /* Never the last reference: nothing may be freed in a walk. */
+        /* Never drop the last reference: nothing may be freed during a walk. */
         PyObject *dtype = heap[0].dtype;
         if (new.bytes <= heap[0].bytes || (dtype != NULL && Py_REFCNT(dtype) == 1)) {
             return;
@@ -335,7 +337,7 @@ pick(census *self, kind *one, PyObject *op)
     }
 }
 
-/* -- arrays: the struct that NumPy has shown to extensions since 1.7, checked against arrays made for that */
+/* -- arrays: the struct that NumPy has exposed to extensions since 1.7, checked on arrays made for the purpose */
 
 typedef struct {
     PyObject_HEAD
@@ -378,7 +380,7 @@ array_bytes(const array *one, int layout)
 static inline int
 holds_objects(const array *one)
 {
-    /* The number of a dtype stands at the same place in both. */
+    /* The number of a dtype is at the same place in both structs. */
     return ((dtype_1 *)one->dtype)->number == OBJECTS_NUMBER;
 }
 
@@ -393,7 +395,7 @@ keep_large_array(census *self, array *one, int64_t bytes)
     keep_large(self, large);
 }
 
-/* For `follow_stack`: what is met itself refers to nothing further while it is met. */
+/* Defer a container to `follow_stack`: its referents are not entered while it is being counted. */
 static void
 stack_up(census *self, PyObject *container)
 {
@@ -421,7 +423,7 @@ note_foreign(census *self, PyObject *owner, int64_t bytes)
     if (PyMemoryView_Check(owner) && PyMemoryView_GET_BASE(owner) != NULL) {
         owner = PyMemoryView_GET_BASE(owner);
         if (PyBytes_CheckExact(owner) || PyByteArray_CheckExact(owner)) {
-            /* The view is on the collector's lists: it has led to them, and they are in their own row. */
+            /* The view is on the collector's lists, so the owner was found through it and has its own row. */
             return;
         }
     }
@@ -438,7 +440,7 @@ enter_array(census *self, PyObject *op, double part)
     int64_t bytes = array_bytes(one, self->array_layout);
     if (one->base != NULL) {
         if (Py_TYPE(one->base) == self->array_type) {
-            /* Its owner may be known to this view only. */
+            /* This view may be the only reference to its owner. */
             stack_up(self, op);
         }
         else if (!kind_of(self, Py_TYPE(one->base))->is_elsewhere) {
@@ -492,7 +494,7 @@ meet(census *self, PyObject *op)
         if (((PyGC_Head *)op - 1)->_gc_next != 0) {
             return;
         }
-        /* Between two slices the collector may have taken off its list what the walk has counted there. */
+        /* Between two slices the collector may have untracked an object that the walk has already counted. */
         if (self->in_slices && ll_walk_has_visited(self->walk, op)) {
             return;
         }
@@ -528,7 +530,7 @@ meet(census *self, PyObject *op)
     if (bytes >= self->floor && one->role != INT) {
         keep_large(self, (large_object){.bytes = bytes + fixed_bytes(type), .type = type, .length = length});
     }
-    /* Once on the average, however often it is met: containers of containers would else be followed for ever. */
+    /* Follow it once on average, however often it is found: otherwise nested containers would be followed forever. */
     if (one->as_referent == FOLLOWED && (part == 1 || chance(self) < part)) {
         stack_up(self, op);
     }
@@ -550,7 +552,7 @@ meet_waiting(census *self)
 
 static void follow_stack(census *self);
 
-/* Also a visitproc. */
+/* Queue a referent; also used as a visitproc. */
 static int
 push(PyObject *op, void *ctx)
 {
@@ -577,7 +579,7 @@ push_items(census *self, PyObject **items, Py_ssize_t count)
     }
 }
 
-/* Of a view its owner, of an array of objects those. */
+/* Queue the owner of a view, or the items of an array of objects. */
 static void
 enter_items(census *self, array *one)
 {
@@ -604,7 +606,7 @@ push_entries(census *self, PyObject *dict, Py_ssize_t *position, Py_ssize_t most
     }
 }
 
-/* What an untracked container refers to. */
+/* Queue the referents of an untracked container. */
 static void
 enter_untracked(census *self, PyObject *op)
 {
@@ -632,7 +634,7 @@ enter_untracked(census *self, PyObject *op)
     }
 }
 
-/* Until nothing waits. */
+/* Enter containers until both the stack and the queue are empty. */
 static void
 follow_stack(census *self)
 {
@@ -655,7 +657,7 @@ push_set(census *self, PySetObject *set, Py_ssize_t position, Py_ssize_t most)
     }
     for (; position < end; position++) {
         setentry *entry = &set->table[position];
-        /* Of an entry that was removed the hash is -1, and its key a constant. */
+        /* A removed entry has the hash -1 and a constant as its key. */
         if (entry->key != NULL && entry->hash != -1) {
             push(entry->key, self);
         }
@@ -667,7 +669,7 @@ static Py_ssize_t
 push_deque(census *self, deque *one, Py_ssize_t position, Py_ssize_t most)
 {
     if (position >= Py_SIZE(one)) {
-        /* It got shorter between two slices: the blocks behind its end are not there. */
+        /* The deque got shorter between two slices, so the blocks after its end do not exist. */
         return -1;
     }
     Py_ssize_t end = position + most < Py_SIZE(one) ? position + most : Py_SIZE(one);
@@ -686,7 +688,7 @@ push_deque(census *self, deque *one, Py_ssize_t position, Py_ssize_t most)
     return end < Py_SIZE(one) ? end : -1;
 }
 
-/* The items from a position on, at most so many; the position of the rest, -1 when there is none. */
+/* Queue at most `most` items from a position on; return the position of the rest, or -1 if there is none. */
 static Py_ssize_t
 push_some(census *self, PyObject *op, role as, Py_ssize_t position, Py_ssize_t most)
 {
@@ -736,7 +738,7 @@ note_bytes(census *self, kind *one, PyObject *op, Py_ssize_t *length)
     }
 }
 
-/* What an object will be asked for when it is entered, a few objects from now. */
+/* Prefetch what is read when the object is entered, a few objects from now. */
 static inline void
 prefetch_contents(PyObject *op, role as)
 {
@@ -761,7 +763,7 @@ prefetch_contents(PyObject *op, role as)
         PyTypeObject *type = Py_TYPE(op);
 #ifdef Py_TPFLAGS_MANAGED_DICT
         if (type->tp_flags & Py_TPFLAGS_MANAGED_DICT) {
-            /* Attributes or the dictionary of them; the lowest bit may be a flag. */
+            /* This points to the attributes or their dictionary; the lowest bit may be a flag. */
             ll_prefetch((void *)((uintptr_t *)op)[-3]);
 #if PY_VERSION_HEX < 0x030C0000
             ll_prefetch((void *)((uintptr_t *)op)[-4]);
@@ -782,7 +784,7 @@ enter(census *self, PyObject *op, role as)
     PyTypeObject *type = Py_TYPE(op);
     Py_ssize_t length = 0;
     if (as == DICT || as == ODICT) {
-        /* Not before: their size stands in their keys. */
+        /* This is done only now, because the size of a dictionary is read from its keys. */
         note_bytes(self, kind_of(self, type), op, &length);
     }
     if (as == LIST) {
@@ -796,7 +798,7 @@ enter(census *self, PyObject *op, role as)
     }
 }
 
-/* Take the oldest out of the ring and put another in its place; NULL for none. */
+/* Take the oldest object out of the ring and enter it; put another in its place, NULL for none. */
 static inline void
 turn(census *self, PyObject *op, role as)
 {
@@ -831,7 +833,7 @@ visit(PyObject *op, void *ctx)
         if (op == self->big) {
             return visit_big(self, op, as);
         }
-        /* It went away between two slices. */
+        /* The container was freed or moved between two slices. */
         self->big = NULL;
     }
     one->count++;
@@ -934,7 +936,7 @@ read_picks(census *self, PyObject *picks)
     return 0;
 }
 
-/* Off the collector's lists, so that the walk does not count it, until it is handed over. */
+/* Return a list that is untracked until it is handed over, so that the walk does not count it. */
 static PyObject *
 new_picked(void)
 {
@@ -1026,7 +1028,7 @@ step(PyObject *op, PyObject *args)
     return done < 0 ? NULL : PyBool_FromLong(done);
 }
 
-/* All in one piece; objects that were left out at the deadline. */
+/* Walk in one piece; return the number of objects left out at the deadline. */
 static PyObject *
 run(PyObject *op, PyObject *args)
 {
@@ -1138,7 +1140,7 @@ rows(PyObject *op, PyObject *Py_UNUSED(nothing))
     return list;
 }
 
-/* (bytes of arrays, of which on memory in `shared`: address -> bytes) */
+/* Return the bytes of arrays without those that own memory in `shared` (address -> bytes). */
 static PyObject *
 arrays(PyObject *op, PyObject *shared)
 {
@@ -1164,7 +1166,7 @@ arrays(PyObject *op, PyObject *shared)
     int64_t largest;
     size_t place = 0;
     while (ll_table_next(self->foreign, &place, &owner, &largest)) {
-        /* Byte strings that were met are in their own row. */
+        /* Byte strings that were found have their own row. */
         if (!ll_seen_has(self->seen, owner)) {
             bytes += largest;
         }
@@ -1250,7 +1252,7 @@ shallow_bytes(PyObject *Py_UNUSED(module), PyObject *args)
     return PyLong_FromSsize_t(variable_bytes(op, (role)as, &length) + fixed_bytes(Py_TYPE(op)));
 }
 
-/* (bytes, base, whether it holds objects) as the struct says; for arrays only. */
+/* Return (bytes, base, data address, whether it holds objects) as read from the struct; for arrays only. */
 static PyObject *
 array_facts(PyObject *Py_UNUSED(module), PyObject *args)
 {

@@ -1,8 +1,8 @@
-/* All classes, and the references to them: one made by `class` is referred to once by each of its instances. */
+/* All classes, and the references to them: each instance of a class made by `class` holds one reference to it. */
 
 #include "native.h"
 
-/* One number per weak reference, 0 for an object that is gone. None of them is referred to meanwhile. */
+/* Return one number per weak reference, 0 for an object that is gone. No reference to an object is taken meanwhile. */
 static PyObject *
 reference_counts(PyObject *Py_UNUSED(module), PyObject *references)
 {
@@ -34,8 +34,8 @@ reference_counts(PyObject *Py_UNUSED(module), PyObject *references)
     return counts;
 }
 
-/* Every class that `object` is a base of, through `type`'s own method: a metaclass may have another. A breadth-first
-   walk; each class once. */
+/* Return every class except `object`, each once, from a breadth-first walk. It uses the method of `type` itself,
+   because a metaclass may define another one. */
 static PyObject *
 all_classes(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(nothing))
 {

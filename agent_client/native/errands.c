@@ -1,6 +1,7 @@
-/* A call that the main thread makes between two steps of its program, as it calls a handler of a signal.
+/* A call on the main thread between two steps of the program, at a point where a signal handler could run.
 
-   Here and not through ctypes, which would print and forget what is raised in it: Ctrl-C, the alarm of a program. */
+   ctypes is not used for this, because it would print and discard exceptions raised in the call, such as Ctrl-C or an
+   alarm of the program. */
 
 #include "native.h"
 
@@ -10,7 +11,7 @@ run(void *callable)
     PyObject *result = PyObject_CallNoArgs(callable);
     Py_DECREF((PyObject *)callable);
     if (result == NULL) {
-        /* The interpreter raises it in the program. */
+        /* The interpreter raises the exception in the program. */
         return -1;
     }
     Py_DECREF(result);

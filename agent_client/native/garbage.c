@@ -1,16 +1,18 @@
-/* Cyclic garbage: tracked objects that nothing but each other keeps alive, counted without collecting them.
+/* Cyclic garbage: tracked objects that are kept alive only by each other, counted without collecting them.
 
-   It looks as a collection looks, and stops there. Reference counts are copied into a table of our own, the
-   references among the objects looked at are taken off there, and what still has some left is reachable, with all that
-   it reaches. The rest is what a collection would free.
+   The scan begins like a collection but frees nothing. Reference counts are copied into a table of our own, and the
+   references among the scanned objects are subtracted there. Objects with references left are reachable, and so is
+   everything that they lead to. The rest is what a collection would free.
 
-   1. take the newest tracked objects, as many as were asked for or as time allows; 2. take off the references among
-   them; 3. spread from those that something else refers to; 4. add up what was not reached, by exact type.
+   1. Take the newest tracked objects, as many as requested or as time allows.
+   2. Subtract the references among them.
+   3. Spread from those that something else refers to.
+   4. Add up the objects that were not reached, by exact type.
 
-   Everything that was not taken counts as alive, as in a collection of the young: cycles that lie wholly among the
-   newest are found exactly, others are missed, and nothing alive is ever called garbage. All of it happens in one piece
-   under the interpreter lock, and gives up when its CPU time is over. No object is changed, no reference is taken, and no
-   code runs but tp_traverse, which the collector calls as well. */
+   All other objects count as alive, as in a collection of the young generation: cycles entirely among the newest
+   objects are found exactly, others are missed, and no live object is ever counted as garbage. The scan runs in one
+   piece under the interpreter lock, and gives up when its CPU time runs out. It changes no object, takes no reference,
+   and runs no code except tp_traverse, which the collector calls as well. */
 
 #define Py_BUILD_CORE 1
 #include "native.h"
@@ -20,24 +22,24 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* Memory of one look, all of it given back at its end. */
+/* Memory of one scan, all of it released at the end. */
 #define MEMORY_LIMIT ((size_t)16 << 20)
 /* Objects start at multiples of 16 bytes, so a page of 4 KiB holds at most 256. */
 #define GRAIN_BITS 4
 #define PAGE_BITS 12
 #define CELLS (1u << (PAGE_BITS - GRAIN_BITS))
-#define SLOTS (1u << 15) /* of the table of pages; twice as many as there can be pages */
+#define SLOTS (1u << 15) /* slots of the page table: twice the maximum number of pages */
 #define TYPES 1024
-#define TAKING_SHARE 0.35 /* of the time, for taking objects; following references costs more */
+#define TAKING_SHARE 0.35 /* share of the time for taking objects; following references costs more */
 #define LOOK_AT_THE_CLOCK 512
-#define DISTINCT 128 /* objects that one suspended generator refers to */
-#define DEPTH 4 /* of untracked containers inside a dead object */
+#define DISTINCT 128 /* limit on the objects that one suspended generator refers to */
+#define DEPTH 4 /* maximum nesting of untracked containers in a dead object */
 
-/* A cell: 0 not taken; 1 reached; otherwise the references not yet accounted for, and 2. */
+/* The value of a cell: 0 if not taken, 1 if reached, otherwise 2 plus the references not yet accounted for. */
 #define ABSENT 0
 #define REACHED 1
 #define ZERO 2
-#define ROOT (1 << 29) /* far from ZERO, whatever is taken off */
+#define ROOT (1 << 29) /* far from ZERO, however much is subtracted */
 
 typedef struct {
     uint64_t page; /* 0: free */
@@ -66,7 +68,8 @@ typedef struct {
     int nested;
 } look;
 
-/* Of this thread: on a busy machine the wall clock goes on while others compute, and every look would be given up. */
+/* CPU time of this thread: on a busy machine the wall clock advances while other programs run, and every scan would
+   give up. */
 static int64_t
 cpu_now(void)
 {
@@ -102,7 +105,7 @@ cells_of(look *l, uint64_t page, int make)
     return l->cells + (size_t)l->chunks++ * CELLS;
 }
 
-/* The cell of an address, or NULL when nothing near it was taken. */
+/* Return the cell of an address, or NULL if no object near it was taken. */
 static inline int32_t *
 cell_of(look *l, PyObject *op, int make)
 {
@@ -122,8 +125,8 @@ cell_of(look *l, PyObject *op, int make)
     return l->last_cells + ((address >> GRAIN_BITS) & (CELLS - 1));
 }
 
-/* Since 3.14 the stack of a suspended generator may borrow what one of its own locals holds: visited twice, owned once.
-   What a frame object has of its own is always owned. */
+/* Since 3.14 the stack of a suspended generator may borrow an object that one of its locals holds: it is visited twice
+   and owned once. A frame object owns everything it refers to. */
 static inline int
 borrows(PyTypeObject *type)
 {
@@ -164,7 +167,7 @@ take_off(PyObject *op, void *ctx)
     look *l = ctx;
     int32_t *cell = cell_of(l, op, 0);
     if (cell != NULL && *cell != ABSENT) {
-        /* A type that visits more than it owns is broken: what it visits counts as alive. */
+        /* A type that visits more references than it owns is broken, so everything it visits counts as alive. */
         *cell = *cell <= ZERO || *cell >= ROOT / 2 ? ROOT : *cell - 1;
     }
     return is_late(l);
@@ -191,7 +194,8 @@ follow(look *l, PyObject *op, visitproc visit)
     }
 }
 
-/* Once each, however often it is visited; what there is no room for stays, and counts as alive. */
+/* Objects already subtracted: each is subtracted once, however often it is visited. Objects without room here are not
+   subtracted and count as alive. */
 typedef struct {
     look *l;
     PyObject *seen[DISTINCT];
@@ -252,7 +256,8 @@ keys_bytes(PyDictKeysObject *keys)
     return (int64_t)sizeof(PyDictKeysObject) + ((int64_t)1 << keys->dk_log2_index_bytes) + places * entry;
 }
 
-/* Bytes of one object as its own type lays them out; its header and its tables included, without asking its code. */
+/* Return the bytes of one object by the layout of its type, including its header and tables, without running its
+   code. */
 static int64_t
 shallow_bytes(PyObject *op)
 {
@@ -282,7 +287,8 @@ shallow_bytes(PyObject *op)
         size += (int64_t)Py_SIZE(op) * type->tp_itemsize;
     } else if (PyType_HasFeature(type, Py_TPFLAGS_MANAGED_DICT) && PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE)) {
         PyDictKeysObject *keys = ((PyHeapTypeObject *)type)->ht_cached_keys;
-        /* In front of the object two pointers; its attributes as many as those of its like, one pointer each. */
+        /* Two pointers precede the object. It has as many attributes as other instances of its class, one pointer
+           each. */
         size += 2 * sizeof(void *);
         if (keys != NULL) {
             size += (int64_t)(keys->dk_usable + keys->dk_nentries + 1) * sizeof(void *);
@@ -291,7 +297,7 @@ shallow_bytes(PyObject *op)
     return size;
 }
 
-/* The first fields of every numpy.ndarray, the same since numpy 1.7. */
+/* The first fields of every numpy.ndarray, unchanged since numpy 1.7. */
 typedef struct {
     PyObject_HEAD
     char *data;
@@ -315,7 +321,7 @@ array_bytes(PyObject *op)
     return size + (buffer > 0 ? buffer : 0);
 }
 
-/* What only a dead object keeps: strings, numbers and arrays that the collector does not track. */
+/* Add the bytes of what only a dead object keeps: strings, numbers and arrays that the collector does not track. */
 static int
 add_owned(PyObject *op, void *ctx)
 {
@@ -381,7 +387,7 @@ result_of(look *l, int listed)
     qsort(l->types, TYPES, sizeof(type_row), by_count);
     int rows = 0;
     while (rows < listed && rows < TYPES && l->types[rows].count) {
-        /* At once: a collection while the answer is built may end a class. */
+        /* Hold the types first: a collection while the answer is built may free a class. */
         Py_INCREF(l->types[rows++].type);
     }
     PyObject *types = PyList_New(rows);
@@ -403,12 +409,13 @@ result_of(look *l, int listed)
                          (long long)l->bytes, (long long)(cpu_now() - l->started), types);
 }
 
-/* One mapping: the look itself, the objects, the stack, the table of pages, and cells up to the limit of memory. */
+/* Map one block of memory for the scan itself, the objects, the stack, the page table, and cells up to the memory
+   limit. */
 static look *
 open_look(size_t objects, size_t *size)
 {
     size_t fixed = sizeof(look) + 64 + SLOTS * sizeof(page_slot);
-    /* A place in both lists; and the smallest object with its header lies on two cells. */
+    /* Each object needs a place in both lists, and the smallest object with its header covers two cells. */
     size_t most = (MEMORY_LIMIT - fixed) / (2 * sizeof(PyObject *) + 2 * sizeof(int32_t));
     objects = objects < most ? objects : most;
     *size = MEMORY_LIMIT;

@@ -1,4 +1,4 @@
-/* leakline._native: the module, which only collects its parts. */
+/* leakline._native: the module definition, which only adds the parts. */
 
 #include "native.h"
 
@@ -23,7 +23,7 @@ execute(PyObject *module)
             return -1;
         }
     }
-    /* To be raised with every change that the Python side must know of: it may find a module built before. */
+    /* Increase this with every change that the Python side must know of: it may find a module built earlier. */
     if (PyModule_AddIntConstant(module, "interface", 3) < 0) {
         return -1;
     }

@@ -1,7 +1,7 @@
-/* The native part of leakline: what all files of `leakline._native` share.
+/* Declarations shared by all files of `leakline._native`, the native part of leakline.
 
-   CPython 3.11 to 3.14 with the interpreter lock, on its main interpreter. Everything here is called with the lock
-   held, and nothing here runs code of the program. */
+   It supports CPython 3.11 to 3.14 with the interpreter lock, on the main interpreter. Every function is called with
+   the lock held, and none runs code of the program. */
 
 #ifndef LEAKLINE_NATIVE_H
 #define LEAKLINE_NATIVE_H
@@ -32,7 +32,7 @@
 #define ll_prefetch(address) ((void)(address))
 #endif
 
-/* -- module.c: every part registers its functions and types with the module; 0, or -1 with an exception set. */
+/* -- module.c: each part adds its functions and types to the module and returns 0, or -1 with an exception set. */
 int ll_add_walk(PyObject *module);
 int ll_add_classes(PyObject *module);
 int ll_add_errands(PyObject *module);
@@ -42,45 +42,47 @@ int ll_add_garbage(PyObject *module);
 
 /* -- walk.c: a walk over the collector's lists in slices.
 
-   Between slices the interpreter lock may be released and the program runs; the walk keeps its place by a bookmark
-   object of its own in the list. What the program does meanwhile (allocate, free, collect, freeze) cannot break it.
-   An object that lives from the first slice to the last is visited exactly once: the walk goes in the direction in
-   which the collector moves objects, remembers whom it has visited (never more than LL_SEEN_BYTES), and goes once
-   more over lists that a full collection has put into another order. Objects made meanwhile are visited or not. The
-   permanent generation (`gc.freeze`) is not walked. */
+   Between slices the interpreter lock may be released and the program may run; the walk keeps its place with a bookmark
+   object of its own in the list. Nothing that the program does meanwhile (allocate, free, collect, freeze) can break
+   it. An object that lives from the first slice to the last is visited exactly once: the walk goes in the direction in
+   which the collector moves objects, remembers which objects it has visited (in at most LL_SEEN_BYTES), and repeats
+   lists that a full collection has reordered. Objects created meanwhile may be visited or not. The permanent generation
+   (`gc.freeze`) is not walked. */
 typedef struct ll_walk ll_walk;
-/* Must not run Python code, allocate objects that the collector tracks, or drop the last reference to anything.
-   0 goes on, LL_AGAIN ends the slice and comes to this object once more first thing in the next (if it lives and has
-   not been moved), anything else ends the slice after this object. */
+/* A visitor must not run Python code, allocate objects that the collector tracks, or drop the last reference to an
+   object. It returns 0 to continue, LL_AGAIN to end the slice and visit this object again at the start of the next (if
+   it is alive and was not moved), or another value to end the slice after this object. */
 typedef int (*ll_visit)(PyObject *op, void *ctx);
 #define LL_AGAIN 2
 
-ll_walk *ll_walk_new(void); /* NULL with an exception set */
-/* 1 finished, 0 more, -1 error with an exception set; with `nanoseconds` below zero to the end, in one piece.
-   While a collection runs (we may be called by a finalizer's thread) a slice does nothing and returns 0. */
+ll_walk *ll_walk_new(void); /* NULL with an exception set on error */
+/* Return 1 if finished, 0 if there is more, -1 with an exception set. With negative `nanoseconds`, walk to the end in
+   one piece. While a collection runs (a finalizer's thread may call this), a slice does nothing and returns 0. */
 int ll_walk_slice(ll_walk *walk, int64_t nanoseconds, ll_visit visit, void *ctx);
 int ll_walk_collections(const ll_walk *walk); /* collections that ran since the walk began */
-int ll_walk_is_whole(const ll_walk *walk);    /* after the end: 0 when something may be missing or counted twice */
+int ll_walk_is_whole(const ll_walk *walk);    /* after the end: 0 if objects may be missing or counted twice */
 Py_ssize_t ll_walk_visited(const ll_walk *walk);
-int ll_walk_has_visited(const ll_walk *walk, PyObject *op); /* in a walk in slices; else 0 */
+int ll_walk_has_visited(const ll_walk *walk, PyObject *op); /* only in a walk in slices, otherwise 0 */
 size_t ll_walk_bytes(const ll_walk *walk);
 void ll_walk_free(ll_walk *walk);
 
-/* Everything in one piece and in no order, for a third of the price. `seeds`, a list or NULL, are objects from which
-   long containers of the program can be reached: the lists are cut at what is found below them, so that their pieces
-   can be walked side by side. Ends when `visit` returns other than 0 or after so much CPU time of this thread, and
-   counts the rest to `*left_out`. 1 when all objects were visited, 0 when not, -1 error with an exception set. */
+/* Walk over all objects in one piece and in no particular order, at a third of the cost. `seeds`, a list or NULL, are
+   objects from which long containers of the program can be reached: the lists are cut at what is found below them, so
+   that the parts can be walked side by side. Once `visit` returns other than 0, or after this much CPU time of the
+   thread, the remaining objects are only counted, in `*left_out`. Return 1 if all objects were visited, 0 if not, -1
+   with an exception set. */
 int ll_walk_all(int64_t nanoseconds, ll_visit visit, void *ctx, PyObject *seeds, Py_ssize_t *left_out);
 
-/* Backwards from the newest object, in one piece; stops when `visit` returns other than 0, or at the deadline (below
-   zero: none). 1 when all objects were visited, 0 when it stopped, -1 error with an exception set. */
+/* Walk backwards from the newest object in one piece; stop when `visit` returns other than 0, or at the deadline
+   (negative: none). Return 1 if all objects were visited, 0 if the walk stopped, -1 with an exception set. */
 int ll_walk_newest(int64_t nanoseconds, ll_visit visit, void *ctx);
 
-int ll_is_tracked(PyObject *op); /* on a list of the collector: any object may be asked */
+int ll_is_tracked(PyObject *op); /* whether it is on a list of the collector; accepts any object */
 
-/* Whether this may be a tuple that is still being built, of which nobody may take a reference: whoever builds it needs
-   to have the only one (`_PyTuple_Resize`, `PyTuple_SetItem`), and else gets a SystemError, in the program's code.
-   LL_UNFINISHED it is, for it has gaps; LL_DOUBTFUL it may be, unless something refers to it. */
+/* Return whether this may be a tuple that is still being built. No reference to such a tuple may be taken: the code
+   that builds it needs the only one (`_PyTuple_Resize`, `PyTuple_SetItem`), and otherwise raises SystemError in the
+   program. LL_UNFINISHED: it is unfinished, because it has gaps. LL_DOUBTFUL: it may be unfinished, unless something
+   refers to it. */
 enum { LL_FINISHED, LL_DOUBTFUL, LL_UNFINISHED };
 static inline int
 ll_unfinished(PyObject *op)
@@ -94,25 +96,25 @@ ll_unfinished(PyObject *op)
 
 int64_t ll_now(void);            /* nanoseconds of the monotonic clock */
 
-/* -- table.c: memory that Python's allocators know nothing of, and what is kept in it. */
-void *ll_map(size_t bytes); /* zeroed; NULL when there is none (no exception) */
+/* -- table.c: memory outside of Python's allocators, and the tables kept in it. */
+void *ll_map(size_t bytes); /* zeroed; NULL: no memory (no exception) */
 void ll_unmap(void *memory, size_t bytes);
 
-/* Open addressing from a pointer (not NULL) to a 64-bit value. */
+/* A hash table with open addressing, from pointers (not NULL) to 64-bit values. */
 typedef struct ll_table ll_table;
 ll_table *ll_table_new(size_t max_bytes);                 /* NULL: no memory (no exception) */
 int64_t *ll_table_find(const ll_table *table, const void *key); /* NULL when absent */
-int64_t *ll_table_at(ll_table *table, const void *key);   /* makes it, zero; NULL when the table is full */
+int64_t *ll_table_at(ll_table *table, const void *key);   /* adds the key with value 0 if absent; NULL when full */
 size_t ll_table_bytes(const ll_table *table);
-/* Goes on from *position (begin with 0); 0 at the end. */
+/* Continue from *position, which starts at 0; return 0 at the end. */
 int ll_table_next(const ll_table *table, size_t *position, const void **key, int64_t *value);
 void ll_table_free(ll_table *table);
 
-/* A set of addresses of objects: one bit for each 16 bytes, in pages of 16 KiB that hold any. */
+/* A set of object addresses: one bit for each 16 bytes, stored only for pages of 16 KiB that contain any. */
 #define LL_SEEN_BYTES ((size_t)16 << 20)
 typedef struct ll_seen ll_seen;
 ll_seen *ll_seen_new(size_t max_bytes);              /* NULL: no memory (no exception) */
-int ll_seen_add(ll_seen *seen, const void *object);  /* 1 new, 0 known, -1 unknown and no room for it */
+int ll_seen_add(ll_seen *seen, const void *object);  /* 1: new, 0: known, -1: new, but no room for it */
 int ll_seen_has(ll_seen *seen, const void *object);
 size_t ll_seen_bytes(const ll_seen *seen);
 void ll_seen_free(ll_seen *seen);

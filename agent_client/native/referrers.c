@@ -1,28 +1,28 @@
-/* Who refers to whom, and where the instances of a type are.
+/* Referrers of objects, and instances of types.
 
-   `ReferrerPass` asks every tracked object once, in slices, which of some targets it refers to; `referrers_among` asks a
-   few objects at once; `InstancePass` counts the instances of some types and keeps a few of each, spread over their age;
-   `newest_instances` takes the newest, from the young end of the heap.
+   `ReferrerPass` visits every tracked object once, in slices, and finds out which targets it refers to;
+   `referrers_among` does so for a few objects in one call. `InstancePass` counts the instances of some types and keeps
+   a few of each, spread over their age; `newest_instances` takes the newest, from the young end of the heap.
 
-   Targets are addresses to compare with and are never followed, so a target may die between two slices: whoever asks
-   has to know whether it is still the same object. What is found is held: referrers by a reference, instances by a weak
-   one where their type has such. Tuples and dicts that the collector does not track are looked into, if wanted, since
-   no list names them. A tuple that may still be being built is taken where something refers to it, not where the list
-   names it. Nothing of the program's code runs but `tp_traverse`, which the collector calls as well. */
+   Targets are addresses for comparison and are never followed, so a target may be freed between two slices: the caller
+   must know whether it is still the same object. Objects found are held, after a slice by weak references if their type
+   supports them. Tuples and dicts that the collector does not track are searched on request, because no list contains
+   them. A tuple that may still be being built is taken where something refers to it, not from the list. No code of the
+   program runs except `tp_traverse`, which the collector calls as well. */
 
 #include "native.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Nested containers that the collector does not track. */
+/* Maximum nesting of containers that the collector does not track. */
 #define UNTRACKED_DEPTH 4
 #define LARGEST_SAMPLE 4096
 #define MOST_TARGETS 16384
-/* Of an untracked type, so many are told apart; beyond, the count is a lower bound. */
+/* Memory for distinguishing instances of untracked types; when it is full, the count is a lower bound. */
 #define DISTINCT_BYTES ((size_t)4 << 20)
 
-/* -- addresses to look for: open addressing, with a bitmap before it that says no to most. */
+/* -- addresses to search for: open addressing, behind a bitmap that rejects most other addresses. */
 
 #define SIEVE_BITS 14
 #define SIEVE_WORDS ((1u << SIEVE_BITS) / 64)
@@ -69,7 +69,8 @@ position_of(const addresses *set, const void *address)
     }
 }
 
-/* From a list or tuple; the first place of an object that comes twice. -1 with an exception set. */
+/* Fill the set from a list or tuple; an object that occurs twice gets its first position. Return -1 with an exception
+   set. */
 static int
 addresses_fill(addresses *set, PyObject *sequence)
 {
@@ -117,12 +118,12 @@ typedef struct {
     addresses targets;
     pair *pairs;
     size_t count, limit;
-    size_t strong_from; /* the pairs before are held weakly, where their type allows it */
+    size_t strong_from; /* earlier pairs are held weakly, if their type allows it */
     int into_untracked;
-    int is_given; /* what is looked into is held by whoever asks already */
+    int is_given; /* the caller already holds the objects searched */
     int overflow; /* there were more than `limit`, or no memory for them */
     int depth;
-    int is_doubtful; /* what is looked into may be a tuple that is being built, and is not taken here */
+    int is_doubtful; /* this may be a tuple that is being built, and is not taken here */
     PyObject *current;
     size_t current_from; /* the pairs of `current` begin here */
 } finder;
@@ -133,7 +134,8 @@ note_pair(finder *f, int32_t target)
     if (ll_unfinished(f->current) == LL_UNFINISHED) {
         return;
     }
-    /* A tuple may have been met below something else: since then there is a reference more, that of ours. */
+    /* A tuple may have been found below another object before, so all pairs are compared; we hold another reference to
+       it since. */
     size_t from = Py_IS_TYPE(f->current, &PyTuple_Type) ? 0 : f->current_from;
     for (size_t i = from; i < f->count; i++) {
         if (f->pairs[i].target == target && f->pairs[i].referrer == f->current) {
@@ -164,7 +166,7 @@ note_target(PyObject *one, void *ctx)
     return 0;
 }
 
-/* Into what the current one refers to. */
+/* Search an object that the current one refers to. */
 static void
 look_below(finder *f, PyObject *one, visitproc note)
 {
@@ -202,7 +204,7 @@ look_into(PyObject *one, void *ctx)
     if (traverse != NULL) {
         f->current = one;
         f->current_from = f->count;
-        /* What refers to it has been looked into, or will be, and into it with that. */
+        /* The referrer of such a tuple is searched too, and the tuple with it. */
         f->is_doubtful = !f->is_given && ll_unfinished(one) != LL_FINISHED;
         traverse(one, note_reference, f);
     }
@@ -230,14 +232,14 @@ finder_clear(finder *f)
     f->pairs = NULL;
     f->count = 0;
     addresses_free(&f->targets);
-    /* Last, for code of the program may run now. */
+    /* Released last, because this may run code of the program. */
     for (size_t i = 0; i < count; i++) {
         Py_DECREF(pairs[i].referrer);
     }
     free(pairs);
 }
 
-/* What a weak reference leads to: a new reference, or NULL without an exception when it is gone. */
+/* Return a new reference to the object of a weak reference, or NULL without an exception if the object is gone. */
 static PyObject *
 still_there(PyObject *weak)
 {
@@ -253,7 +255,8 @@ still_there(PyObject *weak)
     return one;
 }
 
-/* After a slice: neither a class nor an instance lives longer because it was found. -1 with an exception set. */
+/* Hold objects weakly after a slice, so that none lives longer because it was found. Return -1 with an exception
+   set. */
 static int
 hold_weakly(finder *f)
 {
@@ -281,7 +284,7 @@ pairs_as_list(finder *f)
     if (list == NULL) {
         return NULL;
     }
-    /* No room may be handed out half filled: a collection can run in between. */
+    /* The list is not allocated at full length, because a collection in between could expose it half filled. */
     for (size_t i = 0; i < f->count; i++) {
         PyObject *held = f->pairs[i].referrer;
         PyObject *one = f->pairs[i].is_weak ? still_there(held) : Py_NewRef(held);
@@ -336,7 +339,7 @@ referrers_among(PyObject *module, PyObject *args)
         Py_ssize_t count = PySequence_Fast_GET_SIZE(objects);
         for (Py_ssize_t i = 0; i < count; i++) {
             PyObject *one = PySequence_Fast_GET_ITEM(objects, i);
-            /* What has no collector's head has no tp_traverse to trust. */
+            /* The tp_traverse of an object without a collector header cannot be trusted. */
             if (PyObject_IS_GC(one)) {
                 look_into(one, &f);
             }
@@ -396,7 +399,7 @@ referrer_pass_dealloc(referrer_pass *self)
     Py_DECREF(type);
 }
 
-/* One slice of a walk; 1 over, 0 more, -1 error. */
+/* Walk one slice; return 1 at the end, 0 if there is more, -1 on error. */
 static int
 walk_on(ll_walk **walk, double seconds, ll_visit visit, void *ctx, int *is_whole, Py_ssize_t *visited)
 {
@@ -420,7 +423,7 @@ referrer_pass_step(referrer_pass *self, PyObject *argument)
     }
     if (!self->is_over) {
         int over = walk_on(&self->walk, seconds, look_into, &self->found, &self->is_whole, &self->visited);
-        /* First: the walk is gone now, whatever becomes of the rest. */
+        /* Set this first: the walk is already freed, whatever happens next. */
         self->is_over = over == 1;
         if (over < 0 || hold_weakly(&self->found) < 0) {
             return NULL;
@@ -437,7 +440,7 @@ referrer_pass_result(referrer_pass *self, PyObject *unused)
         return NULL;
     }
     int is_whole = self->is_over && self->is_whole && !self->found.overflow;
-    /* The list holds them now. */
+    /* The list holds the referrers now. */
     finder_clear(&self->found);
     self->is_over = 1;
     return Py_BuildValue("NO", list, is_whole ? Py_True : Py_False);
@@ -467,15 +470,15 @@ static PyType_Spec referrer_pass_spec = {
     .slots = referrer_pass_slots,
 };
 
-/* -- instances of some types, a few of each spread over the order in which they come */
+/* -- instances of some types, a few of each, spread over the order in which they are visited */
 
 typedef struct {
     PyObject **kept; /* instances, or weak references to them */
     unsigned char *is_weak;
     size_t count, limit;
     uint64_t seen;
-    uint64_t stride; /* one is kept of so many in a row, and which one is chance: types come in a rhythm */
-    uint64_t next;   /* the number of the one to keep */
+    uint64_t stride; /* one of this many in a row is kept, at random, because instances may come in a pattern */
+    uint64_t next;   /* the number of the next instance to keep */
     uint64_t chance;
 } sample;
 
@@ -483,13 +486,13 @@ typedef struct {
     addresses types;
     sample *samples;
     size_t types_count;
-    int any_untracked;      /* a type that the collector does not track is among them */
+    int any_untracked;      /* at least one of the types is not tracked by the collector */
     int any_tuples;
-    ll_seen *distinct;      /* instances of those that were seen */
-    PyObject **released;    /* taken out during a slice, let go of after it */
+    ll_seen *distinct;      /* instances of untracked types seen so far */
+    PyObject **released;    /* removed during a slice, released after it */
     size_t released_count, released_room;
-    int newest_only;        /* keep the first of each, and stop when all have enough */
-    size_t waiting;         /* types that have not enough */
+    int newest_only;        /* keep the first of each type, and stop when all have enough */
+    size_t waiting;         /* types that do not have enough yet */
     int depth;
 } picker;
 
@@ -555,7 +558,7 @@ picker_init(picker *p, PyObject *types, Py_ssize_t each)
     p->waiting = (size_t)count;
     for (Py_ssize_t i = 0; i < count; i++) {
         sample *s = &p->samples[i];
-        /* Twice as many: when full, every other one is given up. */
+        /* Twice as many, because every other one is dropped when the sample is full. */
         s->limit = p->newest_only ? (size_t)each : 2 * (size_t)each;
         s->stride = 1;
         s->chance = UINT64_C(0x2545F4914F6CDD1D) + (uint64_t)i;
@@ -569,7 +572,8 @@ picker_init(picker *p, PyObject *types, Py_ssize_t each)
     return 0;
 }
 
-/* During a walk nothing may be let go of: it could be the last reference. 0 when there is no memory to note it. */
+/* Release an object after the slice: a reference dropped during a walk could be the last. Return 0 if there is no
+   memory. */
 static int
 release_later(picker *p, PyObject *one)
 {
@@ -595,7 +599,7 @@ by_chance(sample *s)
     return s->chance >> 11;
 }
 
-/* Keep one of every two; 0 when there is no memory to note the others. */
+/* Keep one of every two instances; return 0 if there is no memory to release the others later. */
 static int
 thin_out(picker *p, sample *s)
 {
@@ -603,7 +607,7 @@ thin_out(picker *p, sample *s)
         size_t kept = 2 * left + (by_chance(s) & 1), other = 4 * left + 1 - kept;
         PyObject *one = s->kept[kept], *given_up = s->kept[other];
         if (!release_later(p, given_up)) {
-            /* The sample ends here; nothing is lost but its newest part. */
+            /* The sample ends here and loses only its newest part. */
             return 0;
         }
         unsigned char is_weak = s->is_weak[kept];
@@ -647,7 +651,7 @@ pick_untracked(PyObject *one, void *ctx)
 {
     picker *p = ctx;
     if (ll_is_tracked(one) && !(p->any_tuples && ll_unfinished(one) == LL_DOUBTFUL)) {
-        /* It has, or will have, its own turn. */
+        /* The walk itself visits this object. */
         return 0;
     }
     int32_t position = position_of(&p->types, Py_TYPE(one));
@@ -678,7 +682,8 @@ look_at(PyObject *one, void *ctx)
     return p->newest_only && p->waiting == 0;
 }
 
-/* After a slice: hold by weak references what can be held so, and let go of what was given up. -1 with an exception. */
+/* After a slice, hold instances by weak references if possible, and release those dropped. Return -1 with an exception
+   set. */
 static int
 settle(picker *p)
 {
@@ -708,7 +713,7 @@ settle(picker *p)
     return 0;
 }
 
-/* A list of those that are alive, in the order they were met. */
+/* Return a list of the instances that are alive, in the order in which they were visited. */
 static PyObject *
 kept_as_list(sample *s)
 {
@@ -785,7 +790,7 @@ instance_pass_step(instance_pass *self, PyObject *argument)
         if (over < 0) {
             return NULL;
         }
-        /* First: the walk is gone now, whatever becomes of the rest. */
+        /* Set this first: the walk is already freed, whatever happens next. */
         self->is_over = over;
         if (settle(&self->found) < 0) {
             return NULL;

@@ -1,4 +1,4 @@
-/* Tables in memory of our own: what we count must not move by our counting. */
+/* Tables in memory of our own, so that counting does not change what is counted. */
 
 #include "native.h"
 
@@ -41,7 +41,7 @@ ll_unmap(void *memory, size_t bytes)
 static inline uint64_t
 mixed(uint64_t key)
 {
-    /* The upper bits of a product with the golden section are spread well whatever the lower ones are. */
+    /* The upper bits of a product with the golden section are well spread whatever the lower bits of the key are. */
     return key * UINT64_C(0x9E3779B97F4A7C15);
 }
 
@@ -133,7 +133,7 @@ ll_table_at(ll_table *table, const void *key)
         return &found->value;
     }
     if (table->count >= capacity_of(table) / 2) {
-        /* Above its bound the table is filled up to 7/8 before it refuses. */
+        /* At its maximum size the table is filled up to 7/8 before it refuses a key. */
         if (grow(table) < 0 && table->count >= capacity_of(table) / 8 * 7) {
             return NULL;
         }
@@ -177,8 +177,8 @@ ll_table_free(ll_table *table)
 
 /* -- addresses that were seen
 
-   Small objects lie in pools of 16 KiB, so that a page of bits serves hundreds of them; a lone large object costs
-   one page of bits, 128 bytes. Pages come from chunks, so that growing moves nothing but the index. */
+   Small objects are in pools of 16 KiB, so a page of bits serves hundreds of them; a single large object costs one page
+   of bits, 128 bytes. Pages come from chunks, so only the index moves when the set grows. */
 
 enum { PAGE_SHIFT = 14, GRAIN_SHIFT = 4, PAGE_WORDS = (1 << (PAGE_SHIFT - GRAIN_SHIFT)) / 64 };
 enum { CHUNK_PAGES = 512, CHUNK_BYTES = CHUNK_PAGES * PAGE_WORDS * 8 };

@@ -1,7 +1,7 @@
-/* The walk over the collector's lists. The only file that knows how the collector keeps them.
+/* The walk over the collector's lists. This is the only file that depends on their layout.
 
-   An object that the collector tracks has two words before it, links of a ring that ends in the head of a
-   generation. The lowest two bits of a link are flags of the collector's: they are left as they are. */
+   Each object that the collector tracks has two words before it: the links of a ring that ends at the head of a
+   generation. The lowest two bits of a link are flags of the collector and are preserved. */
 
 #define Py_BUILD_CORE 1
 #include "native.h"
@@ -11,8 +11,8 @@
 
 #include <time.h>
 
-/* The headers of 3.14.0 to 3.14.4 (incremental collector) and from 3.14.5 on (generations again) differ, while both
-   make and load modules of the same name. */
+/* The headers of 3.14.0 to 3.14.4 (incremental collector) and from 3.14.5 on (generations again) differ, but modules
+   built with either have the same name and are loaded by both. */
 #ifdef _PyGC_NEXT_MASK_OLD_SPACE_1
 #define INCREMENTAL 1
 #else
@@ -64,7 +64,8 @@ object_of(PyGC_Head *gc)
     return (PyObject *)(gc + 1);
 }
 
-/* Any head, also of the permanent generation: the collector may have moved what we stand at to another list. */
+/* Return true for any head, including that of the permanent generation: the collector may have moved the current object
+   to another list. */
 static inline int
 is_head(const gc_state *state, const PyGC_Head *gc)
 {
@@ -91,7 +92,7 @@ ll_now(void)
     return nanoseconds_of(CLOCK_MONOTONIC);
 }
 
-/* -- bookmarks: objects that refer to nothing, and that we hold, so that a collection keeps them */
+/* -- bookmarks: objects that refer to nothing and that we hold, so that a collection keeps them */
 
 static int
 traverse_bookmark(PyObject *Py_UNUSED(self), visitproc Py_UNUSED(visit), void *Py_UNUSED(arg))
@@ -115,8 +116,8 @@ static PyTypeObject bookmark_type = {
     .tp_dealloc = dealloc_bookmark,
 };
 
-/* Bookmarks, and what is being deallocated by a type that has forgotten to take it off the list: whoever took a
-   reference to that and dropped it would deallocate it twice. */
+/* Return true for bookmarks, and for objects that are being deallocated by a type that fails to untrack them: taking
+   and dropping a reference to such an object would deallocate it twice. */
 static inline int
 is_left_out(PyObject *op)
 {
@@ -126,7 +127,7 @@ is_left_out(PyObject *op)
 static PyObject *
 new_bookmark(void)
 {
-    /* Not yet on a list. It may be that Python collects here. */
+    /* The bookmark is not on a list yet. Python may run a collection here. */
     return PyObject_GC_New(PyObject, &bookmark_type);
 }
 
@@ -140,7 +141,7 @@ static void
 link_before(PyObject *bookmark, PyGC_Head *right, uintptr_t flags)
 {
     PyGC_Head *gc = gc_of(bookmark), *left = previous_of(right);
-    /* The flags of `_gc_next` tell the old space of an object: that of its neighbours. */
+    /* The flags of `_gc_next` identify the old space of an object, which is that of its neighbours. */
     gc->_gc_next = (uintptr_t)right | flags;
     gc->_gc_prev = (uintptr_t)left;
     left->_gc_next = (left->_gc_next & FLAGS) | (uintptr_t)gc;
@@ -162,20 +163,20 @@ unlink_bookmark(PyObject *bookmark)
 
 /* -- the walk */
 
-/* A collection of the oldest generation may give its list another order: then it is walked once more. */
+/* A collection of the oldest generation may reorder its list, which is then walked once more. */
 enum { PASSES = 3 };
 
 struct ll_walk {
     PyObject *place; /* before the object to visit next, while the program runs */
-    PyObject *end;   /* behind the last object to visit of the list: those made later are not waited for */
-    PyObject *again; /* an address to compare with, never followed */
+    PyObject *end;   /* after the last object of the list to visit: newer ones do not prolong the walk */
+    PyObject *again; /* an address for comparison, never followed */
     ll_seen *seen;
     int order[LISTS];
-    int list; /* of `order`; -1: not begun */
+    int list; /* index into `order`; -1: not begun */
     int pass;
     int is_done, is_lost, is_full;
     Py_ssize_t collections, full_collections;
-    PyGC_Head *last_frozen; /* an address to compare with */
+    PyGC_Head *last_frozen; /* an address for comparison */
     int visited_space;
     Py_ssize_t visited;
 };
@@ -254,7 +255,8 @@ ll_walk_bytes(const ll_walk *walk)
     return walk->seen == NULL ? 0 : ll_seen_bytes(walk->seen);
 }
 
-/* In the direction in which the collector moves objects, so that those it moves meanwhile are still ahead of us. */
+/* Start a pass in the direction in which the collector moves objects, so that those it moves meanwhile are still
+   ahead. */
 static void
 begin_pass(ll_walk *walk, gc_state *state)
 {
@@ -285,7 +287,7 @@ order_changed(const ll_walk *walk, const gc_state *state)
     return walk->full_collections != state->generation_stats[LISTS - 1].collections;
 }
 
-/* The first object of the next list that has any; NULL at the end of the walk. */
+/* Return the first object of the next list that is not empty, or NULL at the end of the walk. */
 static PyGC_Head *
 next_list(ll_walk *walk, gc_state *state, int in_slices)
 {
@@ -351,7 +353,7 @@ ll_walk_slice(ll_walk *walk, int64_t nanoseconds, ll_visit visit, void *ctx)
         if (gc == NULL || gc == end || is_head(state, gc)) {
             gc = next_list(walk, state, in_slices);
             if (gc == NULL) {
-                /* `gc.freeze` has emptied the lists before we were through. */
+                /* `gc.freeze` may have emptied the lists before the walk was complete. */
                 walk->is_lost |= previous_of(&state->permanent_generation.head) != walk->last_frozen;
                 walk->is_done = 1;
                 return 1;
@@ -391,8 +393,9 @@ ll_walk_slice(ll_walk *walk, int64_t nanoseconds, ll_visit visit, void *ctx)
 
 /* -- the walk in one piece
 
-   One link after the other means waiting for memory at each. So the lists are cut at objects that are known to be on
-   them, and the pieces are walked in turns, while the next objects of all of them come into the cache. */
+   Following one link after the other would wait for memory at each. The lists are therefore cut at objects that are
+   known to be on them, and the parts are walked in turns while the next objects of all parts are loaded into the
+   cache. */
 
 enum { LANES = 32, CUTS = 512, CUT_SLOTS = 2048, HOPS = 6, ITEMS_LOOKED_AT = 4096 };
 
@@ -457,7 +460,7 @@ choose(PyObject *op, void *arg)
     return of->met == ITEMS_LOOKED_AT;
 }
 
-/* Something that an object refers to, any of them; NULL when there is nothing. */
+/* Return a random referent of an object, or NULL if it has none. */
 static PyObject *
 any_referent(cuts *at, PyObject *op)
 {
@@ -479,7 +482,7 @@ any_referent(cuts *at, PyObject *op)
     return made.chosen;
 }
 
-/* Go down from something to what it refers to, and on: long containers lead everywhere. */
+/* Follow random references down from an object, and cut at the objects on the way: long containers lead everywhere. */
 static void
 cut_below(cuts *at, PyObject *from, int times)
 {
@@ -503,7 +506,7 @@ cut_lists(cuts *at, gc_state *state, PyObject *seeds)
             cut_at(at, next_of(head));
         }
     }
-    /* Elsewhere there may be objects that are tracked and on none of the three. */
+    /* In these cases there may be tracked objects that are on none of the three lists. */
     PyGC_Head *permanent = &state->permanent_generation.head;
     if (seeds == NULL || state->collecting || next_of(permanent) != permanent) {
         return;
@@ -599,13 +602,13 @@ ll_walk_newest(int64_t nanoseconds, ll_visit visit, void *ctx)
     return 1;
 }
 
-/* -- whether the lists are where the headers say */
+/* -- check that the lists are where the headers say */
 
 static PyObject *
 layout_is_known(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(nothing))
 {
     gc_state *state = state_of_collector();
-    /* The newest object is followed by the head of the youngest list: found without our headers' help. */
+    /* The newest object is followed by the head of the youngest list; the interpreter links it without our headers. */
     PyObject *newest = new_bookmark();
     if (newest == NULL) {
         return NULL;

@@ -1,7 +1,7 @@
-"""What the commands `db`, `token`, `password` and `webhook` do, with or without a running server.
+"""The logic behind the commands `db`, `token`, `password` and `webhook`, with or without a running server.
 
-They open a database, upgrade it, back it up and restore it, and send one signed test message to the webhook of the
-settings. Imports `store`, `config` and `alerts`.
+It opens, upgrades, backs up and restores a database, and sends a signed test message to the configured webhook. Imports
+`store`, `config` and `alerts`.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 
 
 class _OlderDatabase(Exception):
-    """The database is that of an older server; its text is the sentence for people."""
+    """The database has the schema of an older server; the message is written for users."""
 
 
 def opened_at(url: str | None, *, new: bool) -> contextlib.AbstractContextManager[Engine]:
-    """The database of the address or of the settings; see `opened`."""
+    """Open the database at ``url``, by default that of the settings; see `opened`."""
     return opened(at(url), new=new)
 
 
 def at(url: str | None) -> Config:
-    """The settings, with another database where an option of the command names one. Raises WrongSettings."""
+    """Return the settings, with ``url`` in place of their database if a command names one. Raises WrongSettings."""
     if url is None:
         return from_environment()
-    # Named, so that nobody looks for the default one.
+    # With an explicit URL, the settings do not look for an existing default database.
     return replace(
         from_environment({**os.environ, "LEAKLINE_DATABASE_URL": DEFAULT_DATABASE_URL}),
         database_url=url,
@@ -52,15 +52,15 @@ def at(url: str | None) -> Config:
 
 @contextlib.contextmanager
 def opened(config: Config, *, new: bool = False) -> Iterator[Engine]:
-    """The database of the settings, at this version; made where there is none, if it may be ``new``.
+    """Open the configured database at the current schema; create a missing one only if ``new``.
 
-    Raises LeaklineError, also for what goes wrong inside.
+    Raises LeaklineError, also for database errors inside the context.
     """
     missing = disk_space.missing_file(config.database_url)
     if missing is not None and not new:
-        # Opening it would make one, and it would be empty.
+        # Opening the URL would create an empty database.
         raise LeaklineError(
-            f"there is no database at {missing}; name it with --database-url or LEAKLINE_DATABASE_URL"
+            f"database {missing} not found; set the right one with --database-url or LEAKLINE_DATABASE_URL"
         )
     try:
         engine = open_engine(config.database_url, config.synchronous)
@@ -72,32 +72,35 @@ def opened(config: Config, *, new: bool = False) -> Iterator[Engine]:
     except (BadDatabaseUrl, NewerDatabase, _OlderDatabase) as error:
         raise LeaklineError(str(error)) from error
     except DATABASE_ERRORS as error:
-        raise LeaklineError(f"the database does not do it: {without_content(error)}") from error
+        raise LeaklineError(f"the database reported an error: {without_content(error)}") from error
     except OSError as error:
-        raise LeaklineError(f"the database does not do it: {error}") from error
+        raise LeaklineError(f"the database reported an error: {error}") from error
 
 
 def _bring_to_this_version(engine: Engine) -> None:
-    """Only an empty one: an older server that runs on it could not write any more. Raises _OlderDatabase."""
+    """Upgrade an empty database only. Raises _OlderDatabase.
+
+    Upgrading one in use would make an older server that still runs on it unable to write.
+    """
     found = current(engine)
     if found is not None and found in revisions(MIGRATIONS)[:-1]:
         raise _OlderDatabase(
-            f"the database is at schema {found} of an older leakline; start the server of this version on it once "
-            "(`leakline serve`), which brings it up to date"
+            f"the database has schema {found} of an older Leakline; start the server of this version on it once "
+            "(`leakline serve`) to upgrade it"
         )
     upgrade(engine, MIGRATIONS)
 
 
 @dataclass(frozen=True, slots=True)
 class Upgraded:
-    """Schemas; ``before`` is None of a database that was empty."""
+    """Schema revisions around an upgrade; ``before`` is None if the database was empty."""
 
     before: str | None
     after: str
 
 
 def bring_up_to_date(config: Config) -> Upgraded:
-    """Bring the database to this version, as a server does when it starts. Raises LeaklineError."""
+    """Upgrade the database to the current schema, as a starting server does. Raises LeaklineError."""
     with _errors_reported(), alone_on(config.database_url):
         engine = open_engine(config.database_url)
         try:
@@ -109,26 +112,32 @@ def bring_up_to_date(config: Config) -> Upgraded:
 
 
 def back_up(config: Config, target: Path) -> Checked:
-    """Copy an SQLite database, of whatever version, while a server may write to it. Raises LeaklineError."""
+    """Copy an SQLite database of any schema version, even while a server writes to it. Raises LeaklineError."""
     database = _file_of(config, f"pg_dump --format=custom --file={target}")
     if not database.is_file():
         raise LeaklineError(
-            f"there is no database at {database}; name it with --database-url or LEAKLINE_DATABASE_URL"
+            f"database {database} not found; set the right one with --database-url or LEAKLINE_DATABASE_URL"
         )
     with _errors_reported():
         return sqlite_file.back_up(database, target)
 
 
 def put_back(config: Config, source: Path) -> tuple[Checked, Path | None]:
-    """Make a backup the database; what was there is kept: its path. Raises LeaklineError while a server is on it."""
-    # An empty one: --clean drops what the backup has and leaves what a newer version added.
+    """Replace the database with a backup, and return the path of the database that it replaced, which is kept.
+
+    Raises LeaklineError if a server uses the database.
+    """
+    # Postgres backups go into an empty database: --clean drops only what the backup has and would leave objects that a
+    # newer version added.
     database = _file_of(config, f"dropdb and createdb, then pg_restore --dbname=… {source}")
     with _errors_reported():
         if source.exists() and database.exists() and source.samefile(database):
-            raise CannotBackUp(f"{source} is the database itself; name a backup")
+            raise CannotBackUp(f"{source} is the database itself; specify a backup")
         checked = sqlite_file.check(source)
         if checked.schema is None:
-            raise CannotBackUp(f"{source} is no database of Leakline; name a file of db backup")
+            raise CannotBackUp(
+                f"{source} is not a Leakline database; specify a file written by leakline db backup"
+            )
         refuse_newer(checked.schema, MIGRATIONS, str(source))
         _refuse_what_is_not_ours(source, checked.schema)
         with alone_on(config.database_url):
@@ -136,7 +145,9 @@ def put_back(config: Config, source: Path) -> tuple[Checked, Path | None]:
 
 
 def _refuse_what_is_not_ours(source: Path, schema: str) -> None:
-    """A trigger or a view of somebody else would run as the server. Raises CannotBackUp."""
+    """Raise CannotBackUp if the backup has triggers or views that Leakline did not create: they would run as the
+    server.
+    """
     with tempfile.TemporaryDirectory() as folder:
         fresh = Path(folder, "leakline.db")
         engine = open_engine(f"sqlite:///{fresh}")
@@ -146,7 +157,7 @@ def _refuse_what_is_not_ours(source: Path, schema: str) -> None:
             engine.dispose()
         ours = sqlite_file.objects_of(fresh)
     found = sqlite_file.objects_of(source)
-    # The upgrade drops them before it reads anything.
+    # The upgrade drops these views before it reads anything.
     is_old = schema != revisions(MIGRATIONS)[-1]
     dropped = {("view", name) for name in FORMER_VIEWS} if is_old else set()
     strange = [
@@ -155,23 +166,23 @@ def _refuse_what_is_not_ours(source: Path, schema: str) -> None:
     if wrong := [*strange, *(each for each in ours if each not in found)]:
         kind, name = wrong[0]
         raise CannotBackUp(
-            f"{source} is no database as Leakline makes it: look at its {kind} {name!r}"
+            f"{source} differs from a database created by Leakline: check its {kind} {name!r}"
         )
 
 
 def _file_of(config: Config, instead: str) -> Path:
     with _errors_reported():
-        # Says what is wrong with an address that is none.
+        # `file_of` returns None for a malformed URL as well; opening it raises an error that names the problem.
         found = disk_space.file_of(config.database_url)
         if found is None:
             open_engine(config.database_url).dispose()
-            raise CannotBackUp(f"this is for SQLite files; on Postgres use {instead}")
+            raise CannotBackUp(f"this command is for SQLite files; for Postgres use {instead}")
     return found
 
 
 @contextlib.contextmanager
 def _errors_reported() -> Iterator[None]:
-    """Whatever goes wrong, as one line."""
+    """Turn expected errors into a one-line LeaklineError."""
     try:
         yield
     except AlreadyServed as error:
@@ -179,12 +190,15 @@ def _errors_reported() -> Iterator[None]:
     except (BadDatabaseUrl, NewerDatabase, CannotBackUp) as error:
         raise LeaklineError(str(error)) from error
     except (*DATABASE_ERRORS, OSError) as error:
-        raise LeaklineError(f"the database does not do it: {without_content(error)}") from error
+        raise LeaklineError(f"the database reported an error: {without_content(error)}") from error
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedWebhook:
-    """``where`` may be shown. ``made_secret`` is the secret if it was made just now, to be shown once."""
+    """The result of a test message.
+
+    ``where`` is safe to display. ``made_secret`` is a newly generated secret, to be shown once, or None.
+    """
 
     where: str
     outcome: Outcome
@@ -192,12 +206,12 @@ class CheckedWebhook:
 
 
 def check_webhook(config: Config) -> CheckedWebhook:
-    """Send it and say what came back; a receiver that accepts it is enabled again if it was disabled.
+    """Send a test message and return its outcome; a disabled webhook that accepts it is enabled again.
 
     Raises BadArgument without LEAKLINE_WEBHOOK_URL, LeaklineError when the secret's database cannot be used.
     """
     if config.webhook_url is None:
-        why = "set it to the address alerts go to"
+        why = "set it to the URL that receives alerts"
         raise BadArgument("LEAKLINE_WEBHOOK_URL", "", why, "environment")
     try:
         engine = open_engine(config.database_url, config.synchronous)
@@ -208,7 +222,7 @@ def check_webhook(config: Config) -> CheckedWebhook:
 
 
 def _check(config: Config, url: str, engine: Engine) -> CheckedWebhook:
-    # What sends is of no use to the other commands, and takes longer to load than they take.
+    # The other commands do not need these modules, which take longer to import than those commands take to run.
     from .alerts.sending.address_check import shown
     from .alerts.sending.http_post import Delivered
     from .alerts.sending.send_message import send, trial
@@ -218,7 +232,9 @@ def _check(config: Config, url: str, engine: Engine) -> CheckedWebhook:
     if secret is None:
         secret, made = webhooks.stored_secret(engine, make_secret)
     now = time.time()
-    said = "Alerts of this server arrive here. Nothing leaks; somebody ran `leakline webhook test`."
+    said = (
+        "Alerts of this server arrive here. This is only a test, sent by `leakline webhook test`."
+    )
     outgoing = trial(url, config.webhook_format, secret, config.address, now, said)
     outcome = send(outgoing, config.webhook_allow, now)
     if isinstance(outcome, Delivered):

@@ -1,4 +1,4 @@
-"""The application: the only file that knows all rooms. It starts and stops the workers."""
+"""The application: wires all packages together, and starts and stops the workers."""
 
 from __future__ import annotations
 
@@ -69,18 +69,18 @@ DESCRIPTION = (
     "Live memory telemetry for training runs: where it leaks, what, how much, and since when."
 )
 
-# A page of 400 kB in 6 ms to a sixth; level 9 takes three times as long for 3 % less.
+# Compresses a 400 kB page to a sixth in 6 ms; level 9 takes three times as long for 3 % less.
 COMPRESSION: Final = 5
 
 log = logging.getLogger("leakline")
 
 
 def create_app(config: Config, *, looks_apart: bool = False) -> FastAPI:
-    """The application on its database, which is brought to this version first. ``looks_apart``: the analysis has a
-    process of its own, as a server has that serves many.
+    """Create the application and upgrade its database. With ``looks_apart`` the analysis runs in its own process, as in
+    a server with many clients.
 
-    Raises BadDatabaseUrl, NewerDatabase, TooManyRules, or one of DATABASE_ERRORS: each a sentence for people. Workers
-    run from the start of the application's lifespan to its end.
+    Raises BadDatabaseUrl, NewerDatabase, TooManyRules or one of DATABASE_ERRORS, each with a message for users. The
+    workers run during the application's lifespan.
     """
     engine = open_engine(config.database_url, config.synchronous)
     upgrade(engine, MIGRATIONS)
@@ -93,10 +93,10 @@ def create_app(config: Config, *, looks_apart: bool = False) -> FastAPI:
         title="Leakline",
         description=DESCRIPTION,
         version=version("leakline"),
-        # The framework's route declares nothing, and its pages load scripts from another host.
+        # FastAPI's own route has no declared responses, and its pages load scripts from another host.
         openapi_url=None,
         lifespan=rooms.lifespan,
-        # A redirected POST loses its body in half of all clients; a wrong address says so instead.
+        # Half of all clients drop the body when a POST is redirected; a 404 is clearer.
         redirect_slashes=False,
     )
     app.state.services = rooms.services
@@ -107,7 +107,7 @@ def create_app(config: Config, *, looks_apart: bool = False) -> FastAPI:
     app.ingest = Ingest(
         rooms.services, app.state.metrics, Guard(app, config), AuthMiddleware(app, *authentication)
     )
-    # Before the other routes, which are tried in order.
+    # Routes are tried in order, and this one gets most requests.
     app.router.routes.insert(0, Route(PATH, app.ingest, methods=["POST"]))
     for router in (
         event_stream.router,
@@ -136,14 +136,14 @@ def create_app(config: Config, *, looks_apart: bool = False) -> FastAPI:
         documents.router,
         openapi.router,
     ):
-        # Not included, which makes every route and its models again for each application, at the first request.
+        # `include_router` would rebuild every route and its models for each application, at the first request.
         app.router.routes.extend(router.routes)
     files = RevalidatedFiles(directory=STATIC)
     files.dependencies = (OPEN,)
     app.mount("/static", files)
     errors.install(app, pages.error_page)
     openapi.install(app)
-    # Innermost, so that what it refuses is compressed, and reported to the pages of allowed origins, as any answer.
+    # Innermost, so that refusals are compressed and get CORS headers like any other response.
     app.add_middleware(AuthMiddleware, *authentication)
     app.add_middleware(
         GZipMiddleware,
@@ -158,24 +158,28 @@ def create_app(config: Config, *, looks_apart: bool = False) -> FastAPI:
             allow_headers=["content-type", "content-encoding", "authorization"],
             expose_headers=["retry-after"],
         )
-    # Outermost: what may not be here at all is not even read.
+    # Outermost, so that requests from foreign hosts and origins are refused before anything is read.
     app.add_middleware(Guard, config=config)
     app.logged = logs.RequestLog(app.answer) if logs.logs_requests() else app.answer
     return app
 
 
 def _take_rules(engine: Engine, config: Config) -> None:
-    """A disk that is full ends no reading: the rules are then those of the last start that found room."""
+    """Store the rules of the settings. If the disk is full, keep those of the last start so that the server still
+    serves reads.
+    """
     try:
         take_file(engine, config.rules, time.time())
     except DATABASE_ERRORS as error:
         if not disk_space.is_logged(engine, error):
             raise
-        log.warning("LEAKLINE_RULES is not taken over, for want of room; the rules of before hold")
+        log.warning(
+            "cannot store the rules of LEAKLINE_RULES: disk full; the previous rules stay in force"
+        )
 
 
 class _Application(FastAPI):
-    """Most requests are batches, and those go past the framework."""
+    """A FastAPI application that routes batches, most of all requests, past the framework."""
 
     ingest: Ingest
     logged: ASGIApp
@@ -195,12 +199,12 @@ class _Application(FastAPI):
                 await self.ingest(scope, receive, send)
             except Exception:
                 await errors.bug_response()(scope, receive, completing(scope, send))
-                # The server logs it with its traceback.
+                # The server logs it with the traceback.
                 raise
 
 
 class _Rooms:
-    """Everything with a thread or a connection, and the order in which it starts and stops."""
+    """Everything that owns a thread or a connection, with the order in which it starts and stops."""
 
     def __init__(self, config: Config, engine: Engine, looks_apart: bool) -> None:
         self._engine = engine
@@ -243,7 +247,7 @@ class _Rooms:
     @contextlib.asynccontextmanager
     async def lifespan(self, _app: FastAPI) -> AsyncIterator[None]:
         self._live.start()
-        # First, because an alert is for the webhooks that are there when it is written.
+        # The deliverer registers the webhooks, and an alert goes only to webhooks registered when it is written.
         self._deliverer.start()
         self._watching.start()
         self._writer.start()
@@ -254,7 +258,7 @@ class _Rooms:
         try:
             yield
         finally:
-            # What makes rows stops before what sends from them.
+            # Workers that write rows stop before those that send from them.
             self._live.close()
             self._retaining.stop()
             self._compacting.stop()
@@ -276,10 +280,10 @@ class _Rooms:
         self._sealing.wake()
 
     def _stored(self, run_ids: Collection[str]) -> None:
-        # Whoever begins to watch after this look reads what is committed.
+        # A viewer that subscribes after this line reads the committed data by itself.
         for run_id in set(self._live.watched).intersection(run_ids):
             self._live.wake(run_id)
-        # One that waits already is looked at when its time comes.
+        # A run that is already queued will be examined with the new data as well.
         new = [run_id for run_id in run_ids if self._examiner.news(run_id)]
         if new:
             self._examining.wake()

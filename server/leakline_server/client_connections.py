@@ -1,4 +1,4 @@
-"""One client connection, with the bounds that uvicorn lacks; it overrides private parts of uvicorn."""
+"""A client connection with the limits that uvicorn lacks; it overrides private parts of uvicorn."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Connection(HttpToolsProtocol):
         super().connection_made(transport)
         self._deadlines: dict[str, TimerHandle] = {}
         self._unanswered: deque[Any] = deque()
-        # Received since the parser last completed a head or a part of a body.
+        # Bytes received since the parser last completed a head or a chunk of a body.
         self._head_bytes, self._head_is_too_large = 0, False
         self._limit("send", limits.HEAD_SECONDS)
-        # uvicorn alone would refuse requests only: connections that send none would keep their files.
+        # uvicorn itself would refuse only requests, so idle connections would keep their file descriptors.
         if len(self.connections) >= (most := self.limit_concurrency or limits.MAX_CONNECTIONS):
             self.connections.discard(self)
             self._refuse(429, "too_many_connections", f"all {most} connections are in use")
@@ -46,7 +46,8 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._limit("send", None)
         self._limit("read", None)
-        # After an error uvicorn keeps its timer, and it notifies the newest request only: others would stream for ever.
+        # After an error, uvicorn keeps its timer running. It also notifies only the newest request, so that earlier
+        # ones would stream forever.
         super().connection_lost(None)
         for cycle in self._unanswered:
             cycle.disconnected = True
@@ -78,12 +79,12 @@ class Connection(HttpToolsProtocol):
         if self.transport.is_closing():
             self._limit("send", limits.ANSWER_SECONDS)
         elif not self._unanswered and self.cycle.more_body:
-            # If the connection closed before the rest of the body is read, the kernel would discard the answer.
+            # If the connection closed before the rest of the body is read, the kernel would discard the response.
             self._limit("send", limits.UNREAD_SECONDS)
 
     def send_400_response(self, msg: str) -> None:
         if self._head_is_too_large:
-            message = f"the address and the headers exceed {limits.MAX_HEAD_BYTES} bytes"
+            message = f"the request line and headers exceed {limits.MAX_HEAD_BYTES} bytes"
             self._refuse(413, "head_too_large", message)
         else:
             self._refuse(400, "malformed_http", "this is not an HTTP/1.1 request")
@@ -110,7 +111,7 @@ class Connection(HttpToolsProtocol):
             )
 
     def _expire(self, what: str, seconds: float, unread: int) -> None:
-        """Abort unless the client goes on reading: closing would wait until it has read everything."""
+        """Abort unless the client keeps reading; closing would wait until it has read everything."""
         if unread - self.transport.get_write_buffer_size() >= limits.MIN_READ_BYTES:
             self._limit(what, seconds)
         else:

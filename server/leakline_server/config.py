@@ -1,4 +1,4 @@
-"""The server's settings: environment in, one frozen Config out. Every wrong value is reported at the start."""
+"""The server's settings, read from the environment into a frozen Config. Invalid values are all reported at startup."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 8765
-# In a folder of its own: whoever deletes recordings of the client deletes no database.
+# In its own directory, so that deleting the client's recordings does not delete the database.
 DEFAULT_DATABASE_URL: Final = "sqlite:///.leakline-server/leakline.db"
-# Where it was at first, next to those recordings.
+# The default of older versions, next to the client's recordings.
 FORMER_DATABASE_URL: Final = "sqlite:///.leakline/leakline.db"
-# Each is sent to by a thread of its own.
+# Each URL may occupy a delivery thread.
 MAX_APPRISE_URLS: Final = 32
 UNLIMITED: Final = "unlimited"
 MAX_DAYS: Final = 36_500.0
 _RUNS_PER_DAY: Final = PerProject(RUNS_PER_DAY)
 _BYTES_PER_DAY: Final = PerProject(BYTES_PER_DAY)
-# How alike two names are of which one is likely to be a slip of the other.
+# Similarity ratio above which an unknown variable is reported as a likely typo.
 NEARLY: Final = 0.92
 
 
@@ -57,14 +57,12 @@ NOTHING_TYPED: Final[Mapping[str, str]] = {}
 
 
 class WrongSettings(LeaklineError):
-    """Carries one sentence for each wrong variable; where there are several, each has a line behind the first, which
-    says how many.
-    """
+    """One or more settings are invalid. The message is the only problem, or a count and one line per problem."""
 
     exit_status = 2
 
     def __init__(self, problems: list[str]) -> None:
-        several = [f"{len(problems)} settings are wrong:", *problems]
+        several = [f"{len(problems)} settings are invalid:", *problems]
         super().__init__(problems[0] if len(problems) == 1 else "\n  ".join(several))
         self.problems = problems
 
@@ -76,11 +74,11 @@ class Config:
     host: str = DEFAULT_HOST
     port: int = DEFAULT_PORT
     insecure: bool = False
-    # Ask who it is on loopback too, as behind a proxy that others reach.
+    # Require authentication on loopback too, for servers behind a proxy that others can reach.
     login: bool = False
     admin_password: str | None = field(default=None, repr=False)
     public_url: str | None = None
-    # Whose word of the viewer's address and of https is believed; of nobody without it.
+    # Proxies whose headers for the client address and scheme are trusted; by default none.
     trusted_proxies: tuple[Network, ...] = ()
     webhook_url: str | None = None
     webhook_secret: str | None = None
@@ -88,22 +86,22 @@ class Config:
     webhook_allow: tuple[Network, ...] = ()
     apprise_urls: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
-    # Those of the file; none is there without it.
+    # Rules from the LEAKLINE_RULES file.
     rules: tuple[Terms, ...] = ()
-    # From how much growth on a finding is major, and critical.
+    # Growth from which a finding is major or critical.
     priorities: Priorities = PRIORITIES
-    # How long runs are kept, and whole; without end by themselves.
+    # How long runs are kept, and kept at full resolution; unlimited by default.
     keep_days: PerProject = FOREVER
     thin_after_days: PerProject = FOREVER
     keep_bytes: PerProject = FOREVER
-    # What a project may take in on a day.
+    # Daily quotas per project.
     runs_per_day: PerProject = _RUNS_PER_DAY
     bytes_per_day: PerProject = _BYTES_PER_DAY
-    # A run that says nothing for this long is marked silent: three times the longest interval of a live client.
+    # A run without data for this long is marked silent: three times the longest interval of a live client.
     silent_after_seconds: float = 60.0
     log_format: Format = "text"
     log_level: Level = "warning"
-    # Somebody named the database, so it was not looked for.
+    # Whether the database URL was set explicitly, so that no default path was searched.
     names_database: bool = field(default=False, compare=False)
 
     @property
@@ -112,19 +110,22 @@ class Config:
 
     @property
     def asks_who_it_is(self) -> bool:
-        """Whether a request must show a token, or be of somebody who is signed in."""
+        """Return True if requests must be authenticated by a token or a session."""
         wanted = self.login or self.admin_password is not None
         return not self.insecure and (wanted or not is_loopback(self.host))
 
     @property
     def takes_all_viewers_for_one(self) -> bool:
-        """Something before it speaks https, which it does not itself, and is not believed whom it brings."""
+        """Return True if the public URL is https but no proxy is trusted.
+
+        Then all viewers share the proxy's address, so the sign-in rate limiter cannot distinguish them.
+        """
         https = (self.public_url or "").startswith("https://")
         return https and self.asks_who_it_is and not self.trusted_proxies
 
     @property
     def asks_nobody_of_the_public(self) -> bool:
-        """Return True if links lead beyond this machine while every caller is trusted like a person on this machine."""
+        """Return True if the public URL leads beyond this machine although authentication is off."""
         host = urlsplit(self.public_url or "").hostname
         return (
             host is not None
@@ -134,9 +135,7 @@ class Config:
 
     @property
     def address(self) -> str:
-        """Where people find the pages: the public address, else the one listened on, by this machine's name where that
-        is every address it has.
-        """
+        """The address for links: the public URL, else the listening address, with the host name for a wildcard."""
         if self.public_url is not None:
             return self.public_url
         host = socket.gethostname() if self.host in _EVERY_ADDRESS else self.host
@@ -145,16 +144,16 @@ class Config:
 
     @property
     def advice_to_move(self) -> str | None:
-        """The sentence for people where a database was found at the former place."""
+        """The warning to show if the database is at its former default path, else None."""
         if self.database_url != FORMER_DATABASE_URL or self.names_database:
             return None
         return (
-            "the database is .leakline/leakline.db, among recordings of trainings, and goes when .leakline is deleted: "
-            "with the server stopped, move leakline.db* to .leakline-server"
+            "the database .leakline/leakline.db is stored with the client's recordings and is lost if .leakline is "
+            "deleted: stop the server and move leakline.db* to .leakline-server"
         )
 
 
-# Addresses that one can listen on and nobody can open.
+# Wildcard addresses: valid for listening, but not in a link.
 _EVERY_ADDRESS: Final = ("0.0.0.0", "::")
 
 
@@ -166,17 +165,18 @@ def is_loopback(host: str) -> bool:
 
 
 def option_of(variable: str) -> str:
-    """Of a command, the option that says what this variable of the environment says."""
+    """Return the command-line option that corresponds to an environment variable."""
     return "--" + variable.removeprefix("LEAKLINE_").lower().replace("_", "-")
 
 
 def from_environment(
     environment: Mapping[str, str] = os.environ, typed: Mapping[str, str] = NOTHING_TYPED
 ) -> Config:
-    """Read the settings; unset and empty mean the default. ``typed``: variable -> the option that said it.
+    """Read the settings; an unset or empty variable means the default. ``typed`` maps a variable to the option that set
+    it.
 
-    A secret may stand in a file, which the variable with ``_FILE`` at its end names. Warns of a database at the former
-    place. Raises WrongSettings with every wrong value.
+    A secret may be in a file named by the variable with the suffix ``_FILE``. Logs a warning if the database is at its
+    former path. Raises WrongSettings with every invalid value.
     """
     found = _read(environment, typed)
     if found.advice_to_move is not None:
@@ -206,15 +206,15 @@ def _read(environment: Mapping[str, str], typed: Mapping[str, str]) -> Config:
                 problems.append(f"{source} {shown}: {error}")
     if found.get("insecure") and found.get("login"):
         problems.append(
-            "environment LEAKLINE_LOGIN asks who everybody is and LEAKLINE_INSECURE asks nobody: set one of them"
+            "environment LEAKLINE_LOGIN requires sign-in and LEAKLINE_INSECURE turns it off: set only one of them"
         )
     if found.get("insecure") and found.get("admin_password") is not None:
         problems.append(
-            "environment LEAKLINE_ADMIN_PASSWORD is what people sign in with and LEAKLINE_INSECURE asks nobody: set "
-            "one of them"
+            "environment LEAKLINE_ADMIN_PASSWORD requires sign-in and LEAKLINE_INSECURE turns it off: set only one of "
+            "them"
         )
     if problems:
-        # What looks unset may be misspelt: both are mended at once.
+        # A setting that seems to be missing may be misspelled, so both are reported together.
         raise WrongSettings(problems + misspelt(environment))
     places = DEFAULT_DATABASE_URL, FORMER_DATABASE_URL
     found["names_database"] = "database_url" in found
@@ -226,7 +226,7 @@ def _read(environment: Mapping[str, str], typed: Mapping[str, str]) -> Config:
 def from_arguments(
     environment: Mapping[str, str], host: str | None, port: str | None, database_url: str | None
 ) -> Config:
-    """The settings with what the command line says on top, for `serve`, which warns by itself. Raises WrongSettings."""
+    """Return the settings overridden by the options of `serve`, which logs its own warnings. Raises WrongSettings."""
     given = {"LEAKLINE_HOST": host, "LEAKLINE_PORT": port, "LEAKLINE_DATABASE_URL": database_url}
     said = {variable: text for variable, text in given.items() if text is not None}
     typed = {variable: option_of(variable) for variable in said}
@@ -234,13 +234,13 @@ def from_arguments(
 
 
 def misspelt(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """A sentence for each variable that is nearly one of ours: what it says is not heard."""
+    """Return a sentence for each variable that looks like a misspelled setting and therefore has no effect."""
     said = []
     known = {*VARIABLES, *(f"{variable}_FILE" for variable in SECRETS)}
     for name in sorted(environment):
         near = get_close_matches(name, known, 1, NEARLY)
         if near and name not in known and name.startswith("LEAKLINE_"):
-            said.append(f"{name} is no setting and does nothing; did you mean {near[0]}?")
+            said.append(f"{name} is not a setting and has no effect; did you mean {near[0]}?")
     return said
 
 
@@ -251,7 +251,7 @@ def _database_url(text: str) -> str:
 
 def _host(text: str) -> str:
     if not text.strip("[]") or any(c in "/@ " or not c.isprintable() for c in text):
-        raise ValueError("must be a name or an address to listen on, such as 127.0.0.1")
+        raise ValueError("must be a host name or address to listen on, such as 127.0.0.1")
     return text
 
 
@@ -279,17 +279,16 @@ def _choice(*allowed: str) -> Callable[[str], str]:
 def _webhook_format(text: str) -> str:
     if text.lower() not in FORMATS:
         raise ValueError(
-            f"must be one of {', '.join(FORMATS)}; addresses of Discord, Teams and others go into "
-            "LEAKLINE_APPRISE_URLS"
+            f"must be one of {', '.join(FORMATS)}; for Discord, Teams and others use LEAKLINE_APPRISE_URLS"
         )
     return text.lower()
 
 
 def _http_url(text: str) -> str:
-    wrong = ValueError("must be an address like http://host:port")
+    wrong = ValueError("must be a URL such as http://host:port")
     try:
         parts = urlsplit(text)
-        # Read only here, where it can still be refused.
+        # `port` raises ValueError for a bad port only when it is read.
         _ = parts.port
     except ValueError:
         raise wrong from None
@@ -318,7 +317,7 @@ def _proxies(text: str) -> tuple[Network, ...]:
         return _networks(text)
     except ValueError:
         raise ValueError(
-            "must be addresses or networks of proxies, such as 127.0.0.1,10.0.0.0/8, or * where nobody else reaches "
+            "must be addresses or networks of proxies, such as 127.0.0.1,10.0.0.0/8, or * if only proxies can reach "
             "the server"
         ) from None
 
@@ -326,16 +325,19 @@ def _proxies(text: str) -> tuple[Network, ...]:
 def _apprise_urls(text: str) -> tuple[str, ...]:
     found = _list(text)
     if len(found) > MAX_APPRISE_URLS:
-        raise ValueError(f"must not name more than {MAX_APPRISE_URLS} addresses")
+        raise ValueError(f"must have at most {MAX_APPRISE_URLS} URLs")
     if any("://" not in url for url in found):
-        raise ValueError("must be addresses of apprise, such as mailto://…, separated by commas")
+        raise ValueError("must be apprise URLs such as mailto://…, separated by commas")
     return found
 
 
 def _per_project(
     number: Callable[[str], float], without: str = "forever", default: float | None = None
 ) -> Callable[[str], PerProject]:
-    """``30,erl-trading=90``: one for all projects, and others by name; ``forever`` is without end."""
+    """Return a parser for ``30,erl-trading=90``: one value for all projects and overrides by name.
+
+    ``without`` is the word for no limit.
+    """
     others = default
 
     def parse(text: str) -> PerProject:
@@ -344,7 +346,7 @@ def _per_project(
         for part in _list(text):
             name, named, value = part.rpartition("=")
             if named and not name.strip():
-                raise ValueError(f"must name a project before =, as project={value.strip()}")
+                raise ValueError(f"must have a project before =, such as project={value.strip()}")
             found = None if value.strip() == without else number(value.strip())
             if named:
                 projects[name.strip()] = found
@@ -361,7 +363,9 @@ def _days(text: str) -> float:
     except ValueError:
         days = 0.0
     if not 0 < days <= MAX_DAYS:
-        raise ValueError("must be days above 0 such as 30, or forever, or 30,project=90")
+        raise ValueError(
+            "must be a number of days above 0 such as 30, or forever, or 30,project=90"
+        )
     return days
 
 
@@ -387,7 +391,7 @@ def _size(without: str = "forever") -> Callable[[str], float]:
 
 
 def _priorities(text: str) -> Priorities:
-    """``major=1 GB,critical=5 GB,share=10 %,hours=24``; one that is not named keeps its default."""
+    """Parse ``major=1 GB,critical=5 GB,share=10 %,hours=24``; a missing key keeps its default."""
     found: dict[str, float] = {}
     for part in _list(text):
         name, _, size = (each.strip() for each in part.partition("="))
@@ -396,7 +400,7 @@ def _priorities(text: str) -> Priorities:
             continue
         if name not in ("major", "critical"):
             raise ValueError(
-                f"must name major, critical, share or hours, such as {_PRIORITIES_EXAMPLE}"
+                f"must use the keys major, critical, share and hours, such as {_PRIORITIES_EXAMPLE}"
             )
         try:
             found[f"{name}_bytes"] = size_bytes(size, "size")
@@ -411,7 +415,7 @@ def _priorities(text: str) -> Priorities:
 
 
 def _share(text: str) -> float:
-    """``10 %`` or ``0.1``"""
+    """Parse ``10 %`` or ``0.1``."""
     number = _positive(text.removesuffix("%").strip())
     share = number / 100 if text.endswith("%") else number
     if share > 1:
@@ -426,7 +430,7 @@ def _positive(text: str) -> float:
         number = 0.0
     if not 0 < number < math.inf:
         raise ValueError(
-            f"must have share and hours as numbers above 0, such as {_PRIORITIES_EXAMPLE}"
+            f"must have numbers above 0 for share and hours, such as {_PRIORITIES_EXAMPLE}"
         )
     return number
 
@@ -440,7 +444,7 @@ def _origins(text: str) -> tuple[str, ...]:
 
 
 def _origin(text: str) -> str:
-    """As browsers write it: in lower case, without a slash at its end or a port that goes without saying."""
+    """Normalize an origin the way browsers send it: lower case, no trailing slash, no default port."""
     if text in ("*", "null"):
         return text
     wrong = ValueError(f"{text} must be an origin such as http://localhost:8000, without a path")
@@ -459,8 +463,8 @@ def _origin(text: str) -> str:
     return f"{parts.scheme}://{place}"
 
 
-# Values that must not be repeated in a message: a database has a password, and chat services put a secret into the
-# path of their webhooks. Each may stand in a file instead.
+# Values that messages must not repeat: a database URL contains a password, and chat services put a secret in the path
+# of a webhook. Each may be in a file instead.
 SECRETS: Final = frozenset(
     {
         "LEAKLINE_DATABASE_URL",
@@ -506,5 +510,5 @@ _VARIABLES: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
     "LEAKLINE_LOG_LEVEL": ("log_level", _choice(*LEVELS)),
 }
 
-# Variable -> the field of Config that it sets.
+# Variable -> field of Config.
 VARIABLES: Final[Mapping[str, str]] = {variable: name for variable, (name, _) in _VARIABLES.items()}

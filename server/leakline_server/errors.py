@@ -1,14 +1,14 @@
-"""What the server refuses, as one tree; `web/errors.py` turns it into the answer of the contract.
+"""The refusals of the server; `web/errors.py` turns them into the error responses of the API.
 
 RequestRefused            status, code, message (one line: what was wrong, what to do), details
-+-- Malformed        400  not JSON, not decompressible, cut off
-+-- Unauthorized     401  nobody knows who asks
-+-- Forbidden        403  somebody who may not
++-- Malformed        400  not JSON, not decompressible, truncated
++-- Unauthorized     401  not authenticated
++-- Forbidden        403  authenticated, but not allowed
 +-- NotFound         404
-+-- Conflict         409  contradicts what is stored
++-- Conflict         409  contradicts stored data
 +-- TooLarge         413
-+-- Unsupported      415  a content encoding we do not read
-+-- InvalidField     422  a field is wrong: named, with its value
++-- Unsupported      415  unsupported content encoding or type
++-- InvalidField     422  an invalid field, named with its value
 +-- TooBusy          429  with Retry-After
 +-- Unavailable      503  with Retry-After
 """
@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Final
 
-# Both may repeat what was sent, which may be long.
+# Messages and field names may repeat client input, which may be long.
 MAX_MESSAGE_LENGTH: Final = 1_000
 MAX_FIELD_LENGTH: Final = 300
-# Nobody makes room within a second, and a training keeps what it has on its own disk.
+# Freeing disk space takes longer than a second, and a training run spools its data to its own disk meanwhile.
 DISK_FULL_SECONDS: Final = 10
 
 
@@ -91,7 +91,7 @@ class Unavailable(RequestRefused):
 def run_not_found(run_id: str) -> NotFound:
     return NotFound(
         "run_not_found",
-        f"there is no run {shorten(run_id)}; create it with POST /api/v1/runs",
+        f"run {shorten(run_id)} not found; create it with POST /api/v1/runs",
         {"run": str(shorten(run_id))},
     )
 
@@ -99,7 +99,7 @@ def run_not_found(run_id: str) -> NotFound:
 def too_many_processes(run_id: str, limit: int) -> Conflict:
     return Conflict(
         "too_many_processes",
-        f"run {shorten(run_id)} has {limit} processes, as many as a run may; begin another run",
+        f"run {shorten(run_id)} has {limit} processes, the maximum; start another run",
         {"run": shorten(run_id), "limit": limit},
     )
 
@@ -107,19 +107,19 @@ def too_many_processes(run_id: str, limit: int) -> Conflict:
 def too_many_attempts(run_id: str, limit: int) -> Conflict:
     return Conflict(
         "too_many_attempts",
-        f"run {shorten(run_id)} has {limit} attempts, as many as a run may; begin another run",
+        f"run {shorten(run_id)} has {limit} attempts, the maximum; start another run",
         {"run": shorten(run_id), "limit": limit},
     )
 
 
 def too_many_runs(project: str, limit: int, wait_seconds: int, browser: bool = False) -> TooBusy:
-    """``browser``: its browser tokens have, together."""
+    """Return the refusal of a run beyond the daily quota of the project, or of its browser tokens if ``browser``."""
     said = (
-        f"browser tokens of project {shorten(project)} have begun {limit} runs today, as many as they may; try again "
-        "later, or train with a token that stands in no page"
+        f"browser tokens of project {shorten(project)} have started {limit} runs today, the daily limit; try again "
+        "later, or use a token that is not a browser token"
         if browser
-        else f"project {shorten(project)} has begun {limit} runs today, as many as it may; try again later, or raise "
-        "LEAKLINE_RUNS_PER_DAY where the server is started"
+        else f"project {shorten(project)} has started {limit} runs today, the daily limit; try again later, or raise "
+        "LEAKLINE_RUNS_PER_DAY on the server"
     )
     return TooBusy(
         "too_many_runs",
@@ -132,7 +132,7 @@ def too_many_runs(project: str, limit: int, wait_seconds: int, browser: bool = F
 def too_many_projects(limit: int, wait_seconds: int) -> TooBusy:
     return TooBusy(
         "too_many_projects",
-        f"runs have begun in {limit} projects today, as many as may; use one of those, or try again later",
+        f"runs have started in {limit} projects today, the daily limit; use one of those, or try again later",
         {"limit": limit},
         retry_after_seconds=wait_seconds,
     )
@@ -141,13 +141,13 @@ def too_many_projects(limit: int, wait_seconds: int) -> TooBusy:
 def too_many_bytes(
     project: str, limit_bytes: int, wait_seconds: int, browser: bool = False
 ) -> TooBusy:
-    """``browser``: its browser tokens have, together."""
+    """Return the refusal of data beyond the daily quota of the project, or of its browser tokens if ``browser``."""
     said = (
-        f"browser tokens of project {shorten(project)} have stored {limit_bytes} bytes today, as much as they may; "
-        "send this again later, or with a token that stands in no page"
+        f"browser tokens of project {shorten(project)} have stored {limit_bytes} bytes today, the daily limit; send "
+        "this again later, or use a token that is not a browser token"
         if browser
-        else f"project {shorten(project)} has stored {limit_bytes} bytes today, as much as it may; send this again "
-        "later, or raise LEAKLINE_BYTES_PER_DAY where the server is started"
+        else f"project {shorten(project)} has stored {limit_bytes} bytes today, the daily limit; send this again "
+        "later, or raise LEAKLINE_BYTES_PER_DAY on the server"
     )
     return TooBusy(
         "too_many_bytes",
@@ -160,20 +160,23 @@ def too_many_bytes(
 def no_room_for_notes(run_id: str) -> Conflict:
     return Conflict(
         "no_room_for_notes",
-        f"run {shorten(run_id)} has no room for all of these notes, and a token that only adds pushes out none of "
-        "people; send fewer, write them elsewhere, or as an administrator",
+        f"run {shorten(run_id)} has no room for all of these notes, and an ingest token cannot replace notes written "
+        "by people; send fewer notes, or send them as an administrator",
         {"run": shorten(run_id)},
     )
 
 
 def instance_in_use(instance: str, field: str, stored: int | None, sent: int) -> Conflict:
-    """``stored`` None: whoever asks may not read it."""
+    """Return the refusal of a process instance that is known with another value of ``field``.
+
+    ``stored`` is None if the principal must not see it.
+    """
     details = {"instance": shorten(instance), "field": field, "stored": stored, "sent": sent}
     known = f"{field}={stored}" if stored is not None else f"another {field}"
     return Conflict(
         "instance_in_use",
-        f"process {shorten(instance)} is known with {known}, this says {sent}; every process and every "
-        "attempt needs an instance of its own",
+        f"process {shorten(instance)} is known with {known}, but {field}={sent} was sent; every process and every "
+        "attempt needs its own instance",
         {name: value for name, value in details.items() if value is not None},
     )
 
@@ -181,8 +184,8 @@ def instance_in_use(instance: str, field: str, stored: int | None, sent: int) ->
 def disk_full() -> Unavailable:
     return Unavailable(
         "disk_full",
-        "the disk of the server is full; nothing of this is stored, what is stored can be read: make room there, then "
-        "send it again",
+        "the server's disk is full; nothing was stored, and existing data can still be read: free disk space on the "
+        "server, then send this again",
         retry_after_seconds=DISK_FULL_SECONDS,
     )
 
@@ -190,8 +193,7 @@ def disk_full() -> Unavailable:
 def database_damaged() -> Unavailable:
     return Unavailable(
         "database_damaged",
-        "a part of the file of the database is damaged; what lies in other parts can be read: stop the server and "
-        "restore a backup",
+        "part of the database file is damaged, and other parts can still be read: stop the server and restore a backup",
         retry_after_seconds=DISK_FULL_SECONDS,
     )
 
@@ -199,8 +201,8 @@ def database_damaged() -> Unavailable:
 def damaged_data_set_aside() -> Unavailable:
     return Unavailable(
         "damaged_data_set_aside",
-        "stored data was damaged and has been set aside (the log of the server says what); look whether this is "
-        "stored before you send it again",
+        "stored data was damaged and has been quarantined (see the server's log); check whether this was stored before "
+        "you send it again",
         retry_after_seconds=1,
     )
 
@@ -208,18 +210,18 @@ def damaged_data_set_aside() -> Unavailable:
 def database_moved() -> Unavailable:
     return Unavailable(
         "database_moved",
-        "the file of the database was deleted or replaced while the server ran; nothing of this is stored: put it back "
-        "or restart the server, then send it again",
+        "the database file was deleted or replaced while the server was running; nothing was stored: put the file back "
+        "or restart the server, then send this again",
         retry_after_seconds=DISK_FULL_SECONDS,
     )
 
 
 def shorten(value: Any) -> Any:
-    """A value as it may stand in an error: short, and plain JSON."""
+    """Return a value in a form suitable for an error response: short, plain JSON."""
     if value is None or isinstance(value, (bool, float)):
         return value
     if isinstance(value, int):
-        # Python refuses to print huge integers.
+        # Python refuses to convert huge integers to text.
         return value if abs(value) < 2**63 else "a huge integer"
     return cut(value if isinstance(value, str) else type(value).__name__, 100)
 

@@ -1,14 +1,14 @@
-"""Live updates: one reader per run reads what is new, and everybody who watches the run is sent the same bytes.
+"""Live updates: one reader per run reads new data, and all viewers of the run receive the same bytes.
 
-A `Channel` is for those who watch the same samples of one run. It reads the database once for each moment with
-news, at most four times a second, and keeps the newest messages; for a viewer that fell behind further than those
-reach, it reads from where that viewer is. So nothing is queued for anybody, and a slow viewer costs nothing.
+A `Channel` serves the viewers of the same samples of one run. It reads the database once per change, at most four times
+a second, and keeps the newest messages; for a viewer that has fallen behind them, it reads from that viewer's revision.
+So nothing is queued per viewer, and a slow viewer costs nothing.
 
 `wake` may be called from any thread; everything else happens on the event loop.
 
-`Watcher` follows the other servers on the same database: new batches of the runs that are watched here, and
-requests to processes. On SQLite there is no other server; there it writes which requests were answered, and is
-woken for that. It still looks at the runs once in a while, because the command line may have removed one.
+`Watcher` polls for the work of other servers on the same database: new batches of runs watched here, and requests to
+processes. With SQLite there is no other server; there it records which requests were answered, and is woken for that.
+It still checks the runs once in a while, because the command line may have removed one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .store.leases import has_other_servers, revisions
 from .store.maintenance import quarantine
 
 COALESCE_SECONDS: Final = 0.25
-# Something is sent at least this often, so that nobody in between takes a quiet stream for a dead one.
+# A heartbeat at this interval keeps proxies from closing a quiet stream.
 BEAT_SECONDS: Final = 15.0
 MAX_KEPT_MESSAGES: Final = 8
 MAX_KEPT_BYTES: Final = 2**20
@@ -38,7 +38,9 @@ log = logging.getLogger("leakline")
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What leads from ``since`` to ``revision``, as it goes over the wire. ``since`` is None for who has nothing."""
+    """An encoded message that brings a viewer from revision ``since`` to ``revision``; ``since`` is None for a new
+    viewer.
+    """
 
     since: int | None
     revision: int
@@ -49,12 +51,12 @@ Read = Callable[[int | None], Awaitable[Update]]
 
 
 class Live:
-    """Belongs to one event loop, from `start` to `close`."""
+    """The live streams of one event loop, from `start` to `close`."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended = asyncio.Event()
-        # By run, and by what is watched of it.
+        # Run id -> what is watched -> channel.
         self._channels: dict[str, dict[Hashable, Channel]] = {}
         self._patient: set[asyncio.Timeout] = set()
 
@@ -64,34 +66,35 @@ class Live:
 
     @property
     def listeners(self) -> int:
-        """Open streams."""
+        """The number of open streams."""
         return sum(len(c.viewers) for of_run in self._channels.values() for c in of_run.values())
 
     @property
     def watched(self) -> list[str]:
-        """Ids of the runs that anybody watches here; from any thread."""
+        """Ids of the runs with viewers; may be read from any thread."""
         return list(self._channels)
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
 
     def wake(self, run_id: str) -> None:
-        """This run has news; from any thread, never waits."""
+        """Notify the viewers of a run of new data. May be called from any thread; never blocks."""
         self._on_loop(self._wake, {run_id: None})
 
     def wake_behind(self, revisions: Mapping[str, int | None]) -> None:
-        """Runs are at these revisions: those that viewers do not know yet have news, and those that are
-        gone (None). From any thread.
+        """Notify the viewers of runs whose revision differs from the given one, or that are gone (None).
+
+        May be called from any thread.
         """
         self._on_loop(self._wake, revisions)
 
     def close(self) -> None:
-        """The server ends, and every stream with it. May be called in a signal handler."""
+        """End all streams, because the server stops. May be called in a signal handler."""
         self._on_loop(self._end)
 
     @contextlib.contextmanager
     def viewing(self, run_id: str, what: Hashable, read: Read) -> Iterator[Viewer]:
-        """Watch a run. ``read`` is how, the same for all with the same ``what``."""
+        """Watch a run. ``read`` loads updates and must be equivalent for equal ``what``."""
         channel = self._channels.setdefault(run_id, {}).get(what)
         if channel is None:
             channel = self._channels[run_id][what] = Channel(read, self._ended)
@@ -109,7 +112,7 @@ class Live:
 
     @contextlib.contextmanager
     def ending(self, patience: asyncio.Timeout) -> Iterator[None]:
-        """The end of the server runs this timeout out at once."""
+        """Let the timeout expire immediately when the server stops."""
         self._patient.add(patience)
         if self.closing:
             patience.reschedule(0)
@@ -120,7 +123,7 @@ class Live:
 
     def _on_loop(self, call: Callable[..., None], *arguments: object) -> None:
         if self._loop is not None:
-            # The loop may close between the look and the call; then nobody waits any more.
+            # The loop may close between the check and the call; then no viewer is left.
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(call, *arguments)
 
@@ -142,7 +145,7 @@ class Live:
 
 
 class Channel:
-    """What several viewers receive. ``revision`` is what all of them will have received, None before the first read."""
+    """A stream that several viewers share. ``revision`` is the newest published one, None before the first read."""
 
     def __init__(self, read: Read, ended: asyncio.Event) -> None:
         self._read, self._ended = read, ended
@@ -155,7 +158,7 @@ class Channel:
         self.over = False
 
     def follow(self, revision: int) -> None:
-        """Begin to follow the run from here; with the first viewer that was read for."""
+        """Start following the run from this revision, once the first viewer has been served."""
         if self._follower is None:
             self.revision = revision
             self._follower = asyncio.create_task(self._follow())
@@ -171,7 +174,7 @@ class Channel:
             self._follower.cancel()
 
     def since(self, revision: int) -> list[Update] | None:
-        """What leads from a revision to the newest; None when that is not kept any more."""
+        """Return the updates from a revision to the newest, or None if they are no longer kept."""
         newest = self.revision
         if newest is None or revision >= newest:
             return []
@@ -183,7 +186,7 @@ class Channel:
         return None
 
     async def read(self, revision: int | None) -> Update:
-        """Read from a revision on; those who ask for the same meanwhile are given the same."""
+        """Read the update since a revision; concurrent calls for the same revision share one read."""
         return await asyncio.shield(self._reading.get(revision) or self._begin_to_read(revision))
 
     def wake_viewers(self) -> None:
@@ -200,13 +203,13 @@ class Channel:
         if self._reading.get(revision) is done:
             del self._reading[revision]
         if not done.cancelled():
-            # Looked at, so that an error after everybody has left is not reported as forgotten.
+            # Retrieve the exception, so that asyncio does not report it as never retrieved when all viewers have left.
             done.exception()
 
     def _end_with(self, follower: asyncio.Task[None]) -> None:
         error = None if follower.cancelled() else follower.exception()
         if error is not None:
-            # The database failed, or the run is gone: every stream ends, and its client comes back to learn which.
+            # The database failed or the run is gone: every stream ends, and its client reconnects to learn which.
             log.warning("live streams end: %s", without_content(error))
         self.over = True
         self.wake_viewers()
@@ -223,7 +226,7 @@ class Channel:
             self.wake_viewers()
             return
         self.news.clear()
-        # Not one that is under way: it may have looked before there were news.
+        # A read in progress is not reused: it may have queried the database before the new data was there.
         update = await asyncio.shield(self._begin_to_read(self.revision))
         assert self.revision is not None
         if update.revision < self.revision:
@@ -240,14 +243,14 @@ class Channel:
         self.wake_viewers()
 
     async def _pause(self) -> None:
-        """Let news gather for a moment, but not beyond the end of the server."""
+        """Wait a moment to coalesce updates, or until the server stops."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(COALESCE_SECONDS):
                 await self._ended.wait()
 
 
 class Viewer:
-    """One stream. ``event`` is set when there may be something to send, or when it is to end."""
+    """One stream. ``event`` is set when there may be something to send, or when the stream is to end."""
 
     __slots__ = ("_channel", "_revision", "event", "gone")
 
@@ -255,18 +258,18 @@ class Viewer:
         self._channel = channel
         self._revision: int | None = None
         self.event = asyncio.Event()
-        # The other side has left.
+        # Whether the client has disconnected.
         self.gone = False
 
     async def begin(self, known: int | None) -> bytes:
-        """What there is to tell who has this revision, or nothing."""
+        """Return the first message for a client at revision ``known``; empty if nothing is new."""
         update = await self._channel.read(known)
         self._revision = update.revision
         self._channel.follow(update.revision)
         return update.data
 
     async def news(self) -> bytes | None:
-        """Wait for what is new; empty when there was nothing for long, None when the stream ends."""
+        """Wait for the next message; return an empty one as a heartbeat, and None when the stream ends."""
         self.event.clear()
         found = await self._newer()
         if not found and not self._over:
@@ -283,7 +286,7 @@ class Viewer:
         assert self._revision is not None
         found = self._channel.since(self._revision)
         if found is None:
-            # Away for longer than what is kept reaches.
+            # The viewer has fallen further behind than the kept messages reach.
             found = [await self._channel.read(self._revision)]
         if not found:
             return b""
@@ -291,7 +294,8 @@ class Viewer:
         return found[0].data if len(found) == 1 else b"".join(update.data for update in found)
 
 
-# How long a page may be behind what another server took in, and a process behind what was asked there.
+# Polling intervals: how late a page may show data that another server received, and a process may get a request made
+# there.
 RUNS_SECONDS: Final = 0.25
 REQUESTS_SECONDS: Final = 1.0
 ALONE_SECONDS: Final = 60.0
@@ -299,7 +303,7 @@ BACK_OFF_SECONDS: Final = 1.0
 
 
 class Watcher:
-    """`once` is what its thread repeats. ``clock`` is monotonic seconds."""
+    """Polls the database for changes by other servers; its thread repeats `once`. ``clock`` is monotonic seconds."""
 
     def __init__(
         self,
@@ -314,18 +318,16 @@ class Watcher:
         self._failed = False
 
     def news(self) -> None:
-        """A batch has answered a request; before the thread is woken."""
+        """Schedule a refresh of the requests because a batch has answered one; call before waking the thread."""
         self._next_requests = self._clock()
 
     def once(self) -> float:
-        """Look once. Returns the seconds until the next look."""
+        """Poll once. Return the seconds until the next poll."""
         try:
             self._look()
         except DATABASE_ERRORS as error:
             if not quarantine.after(self._engine, error) and not self._failed:
-                log.warning(
-                    "what other servers do waits for the database: %s", without_content(error)
-                )
+                log.warning("cannot read the changes of other servers: %s", without_content(error))
             self._failed = True
             return BACK_OFF_SECONDS
         self._failed = False
@@ -340,5 +342,5 @@ class Watcher:
         watched = self._live.watched
         if watched:
             found = revisions(self._engine, watched)
-            # One that is gone has news as well: its pages end.
+            # Deleted runs are included (None), so that their pages end.
             self._live.wake_behind({run_id: found.get(run_id) for run_id in watched})

@@ -1,8 +1,8 @@
-"""What the server says of itself on standard error: lines for people, or one JSON object a line for machines.
+"""The server's logging to standard error: text for people, or one JSON object per line for machines.
 
-Whatever is logged while a request is answered names it, by the id that a proxy gave it (`X-Request-ID`) or one of ours.
-Nothing secret is ever in a line: tokens, passwords in addresses and secrets of webhooks are cut out of every text, also
-of tracebacks. A message is one line, whatever is in it.
+A record logged while a request is handled contains the request's id, taken from the proxy (`X-Request-ID`) or
+generated. Secrets never reach the log: tokens, passwords in URLs and webhook secrets are masked in every message and
+traceback. A message is always a single line.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ LEVELS: Final[tuple[Level, ...]] = ("debug", "info", "warning", "error")
 REQUEST_ID_HEADER: Final = b"x-request-id"
 MAX_PATH: Final = 200
 
-# Of the request that is answered here; its id is worked out for the first line that needs it.
+# The request handled in this context; its id is computed for the first record that needs it.
 _answered: ContextVar[Scope | None] = ContextVar("leakline_request", default=None)
 _KEPT: Final = "leakline.request_id"
-# What a proxy may have given: nothing else comes into a log.
+# The accepted form of a proxy's request id; anything else is ignored.
 _ID: Final = re.compile(rb"[\w.-]{8,64}", re.ASCII)
 
 _SECRETS: Final = (
@@ -38,14 +38,14 @@ _SECRETS: Final = (
     (re.compile(r"\b(bearer|basic)\s+[\w.~+/=-]+", re.IGNORECASE), r"\1 …"),
     (re.compile(r"://[^/\s:@]*:[^/\s@]+@"), "://…@"),
 )
-# Line ends among them: a message that others have written must not look like two.
+# Includes line breaks: a message that contains foreign text must not look like two records.
 _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 log = logging.getLogger("leakline")
 
 
 def configure(form: Format, level: Level, stream: IO[str] | None = None) -> None:
-    """Everything that this process logs goes to standard error, in this form."""
+    """Send all log records of this process to standard error, in this format."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(_Json() if form == "json" else _Text())
     root = logging.getLogger()
@@ -56,12 +56,12 @@ def configure(form: Format, level: Level, stream: IO[str] | None = None) -> None
 
 
 def answering(scope: Scope) -> None:
-    """From here on this task answers that request."""
+    """Associate this task with a request."""
     _answered.set(scope)
 
 
 def request_id() -> str | None:
-    """Of the request that is answered here, None outside of one."""
+    """Return the id of the request handled in this context, or None outside a request."""
     scope = _answered.get()
     if scope is None or scope["type"] != "http":
         return None
@@ -78,7 +78,7 @@ def logs_requests() -> bool:
 
 
 class RequestLog:
-    """An application of which each request is a line of level info: method, path, status, milliseconds."""
+    """ASGI middleware that logs each request at level info: method, path, status, milliseconds."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -97,7 +97,7 @@ class RequestLog:
         finally:
             if scope["type"] == "http":
                 seconds = time.perf_counter() - began
-                # Without the query, which may hold what people look for.
+                # The query is left out because it may contain what people search for.
                 log.info(
                     "%s %s %s in %.1f ms",
                     scope["method"], scope["path"][:MAX_PATH], status or "unanswered", seconds * 1e3,
@@ -112,7 +112,7 @@ def _without_secrets(text: str) -> str:
 
 def _message(record: logging.LogRecord) -> str:
     text = _CONTROLS.sub(" ", record.getMessage()).strip()
-    # The one line that is there to show a secret that was made.
+    # This flag marks the one record that shows a newly generated secret.
     return text if getattr(record, "shows_secret", False) else _without_secrets(text)
 
 

@@ -1,7 +1,7 @@
-"""What the C library does with memory that was given back to it: left to itself, it keeps most of it.
+"""Settings of glibc's malloc, which by default keeps most freed memory.
 
-The first large body raises the size from which memory is mapped by itself, and with it what may lie free at the end of
-each heap. From then on large bodies come from the heaps, between small things that stay; every thread has a heap.
+The first large body raises glibc's threshold for separate mappings, and with it the trim threshold. From then on, large
+bodies are allocated in the heaps, between small long-lived objects, and every thread has its own heap.
 """
 
 from __future__ import annotations
@@ -10,16 +10,19 @@ import ctypes
 import os
 from typing import Final
 
-# What glibc begins with. Naming it keeps it from moving.
+# The initial value in glibc. Setting a threshold explicitly disables its automatic adjustment.
 THRESHOLD_BYTES: Final = 128 * 1024
-# Of malloc.h.
+# Parameter numbers from malloc.h.
 _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
 _SET_BY_PEOPLE: Final = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
 
 
 def give_back() -> bool:
-    """What is large goes back to the system when it is freed. False where that is not glibc, or people have set it."""
+    """Make malloc return large freed blocks to the system.
+
+    Return False without glibc, or if the environment already configures malloc.
+    """
     try:
         is_glibc = bool(os.confstr("CS_GNU_LIBC_VERSION"))
     except (AttributeError, ValueError, OSError):

@@ -1,4 +1,4 @@
-"""Where templates, static files and the like lie: next to the package in a checkout, inside it in a wheel."""
+"""Locations of templates, static files and the like: next to the package in a checkout, inside it in a wheel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _CHECKOUT: Final = _PACKAGE.parents[1]
 
 
 def folder(name: str) -> Path:
-    """The folder ``templates``, ``static``, ``migrations`` or ``docs``."""
+    """Return the directory ``templates``, ``static``, ``migrations`` or ``docs``."""
     inside = _PACKAGE / name
     return inside if inside.is_dir() else _CHECKOUT / name
 
@@ -20,5 +20,5 @@ STATIC: Final = folder("static")
 MIGRATIONS: Final = folder("migrations")
 DOCS: Final = folder("docs")
 _CLIENT_HERE: Final = _CHECKOUT / "agent_client" / "js" / "leakline.js"
-# The client of programs in JavaScript: in a wheel it lies with the static files.
+# The JavaScript client; in a wheel it is packaged with the static files.
 CLIENT_SCRIPT: Final = _CLIENT_HERE if _CLIENT_HERE.is_file() else STATIC / "js" / "leakline.js"

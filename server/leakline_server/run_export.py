@@ -1,8 +1,8 @@
-"""A run as a file: JSON, CSV or Parquet, written piece by piece from what the store gives. Knows no HTTP.
+"""Export of a run as JSON, CSV or Parquet, written in chunks from the rows of the store; independent of HTTP.
 
-One row is one snapshot: process, rank, attempt, sequence, time (Unix seconds), monotonic, generation, phase, label,
-kind, then one column a series in order of their names. CSV and Parquet have a column for each series of the run; JSON
-names only those that are there. Numbers are as they were measured; in Parquet every sample is a double.
+A row is a snapshot: process, rank, attempt, sequence, time (Unix seconds), monotonic, generation, phase, label, kind,
+then one column per series, ordered by name. CSV and Parquet have a column for each series of the run; in JSON a row has
+only the series it measured. Numbers are exported as measured; in Parquet every sample is a double.
 """
 
 from __future__ import annotations
@@ -23,24 +23,27 @@ from .store.series import Column, Texts, take
 from .store.snapshot_rows import FIXED, Part
 
 FORMATS: Final = ("json", "csv", "parquet")
-# Where a spreadsheet would find a formula: at the beginning of a text, or after what separates cells where commas do
-# not, as in Excel in most of Europe, which then heeds no quotes either. The wide signs count where people write Chinese
-# or Japanese. `static/js/csv.js` has the same.
+# Positions where a spreadsheet would see a formula: at the start of a text, or after a cell separator other than the
+# comma, as used by Excel in most of Europe, which then ignores quotes as well. Excel also accepts the full-width signs
+# of Chinese and Japanese text. `static/js/csv.js` has the same pattern.
 _FORMULA: Final = re.compile(r"""(^(?=[\t\r\n])|(?:^|[;|\t\r\n])(?=[\s"']*[=+\-@＝＋－＠]))""")
 _OF_PROCESS: Final = ("process", "rank", "attempt")
-# Rows that are made into text at once.
+# Rows converted to text at a time.
 _ROWS: Final = 256
 
 
 class ParquetMissing(Exception):
-    """Its text is the sentence for people."""
+    """pyarrow is not installed; the message is written for users."""
 
 
 def export(engine: Engine, run_id: str, form: str) -> Iterator[bytes]:
-    """The pieces of the file. Raises NoSuchRun and ParquetMissing before the first, Gone and CorruptChunk after it."""
+    """Yield the file in chunks.
+
+    Raises NoSuchRun and ParquetMissing before the first chunk, Gone and CorruptChunk after it.
+    """
     names = snapshot_rows.names(engine, run_id)
     write = _WRITERS[form](engine, run_id, names)
-    # The first step may find that it cannot be done, which must be known before anything is answered.
+    # Compute the first chunk now, so that errors occur before the response starts.
     first = next(write)
     return _from(first, write)
 
@@ -67,7 +70,7 @@ def _json(engine: Engine, run_id: str, names: list[str]) -> Iterator[bytes]:
 
 
 def _json_rows(part: Part) -> Iterator[list[bytes]]:
-    """Snapshots, some at a time; of each only the samples that are there."""
+    """Yield encoded snapshots in groups, each snapshot with only the samples it has."""
     of_process = {"process": part.instance, "rank": part.rank, "attempt": part.attempt}
     for fixed, samples in zip(
         _slices(part, part.fixed.values()), _slices(part, part.series.values()), strict=True
@@ -103,7 +106,7 @@ def _csv(engine: Engine, run_id: str, names: list[str]) -> Iterator[bytes]:
 
 
 def _title(name: str) -> str:
-    """A series that is called as what every snapshot has is distinguished."""
+    """Return the column title; a series with the name of a fixed column gets a prefix."""
     return f"series.{name}" if name in FIXED or name in _OF_PROCESS else name
 
 
@@ -112,7 +115,7 @@ def _cell(value: Any) -> Any:
 
 
 def _neutral(text: str) -> str:
-    """Names and labels come from programs: none may become a formula in a spreadsheet."""
+    """Prevent a text from being interpreted as a formula in a spreadsheet: names and labels come from user programs."""
     return _FORMULA.sub(r"\1'", text)
 
 
@@ -124,7 +127,7 @@ def _taken(text: io.StringIO) -> bytes:
 
 
 def _slices(part: Part, columns: Iterable[Column | None]) -> Iterator[list[list[Any]]]:
-    """Some rows of all columns at a time, as lists; None where nothing was measured."""
+    """Yield groups of rows as lists, one list per column, with None for missing values."""
     columns = list(columns)
     for at in range(0, len(part), _ROWS):
         rows = np.arange(at, min(at + _ROWS, len(part)))
@@ -138,7 +141,8 @@ def _parquet(engine: Engine, run_id: str, names: list[str]) -> Iterator[bytes]:
         import pyarrow.parquet as pq
     except ImportError as error:
         raise ParquetMissing(
-            "Parquet needs pyarrow, which is not installed here: pip install 'leakline[parquet]', or take json or csv"
+            "Parquet needs pyarrow, which is not installed on the server: pip install 'leakline[parquet]', or use json "
+            "or csv"
         ) from error
     repeated, text, whole, real = (
         pa.dictionary(pa.int32(), pa.string()), pa.string(), pa.int64(), pa.float64()
@@ -159,7 +163,7 @@ def _parquet(engine: Engine, run_id: str, names: list[str]) -> Iterator[bytes]:
 
 
 class _Sink(io.RawIOBase):
-    """A file that is only written to; what was written can be taken away."""
+    """A write-only file whose buffered content can be taken out."""
 
     def __init__(self) -> None:
         self._waiting: list[bytes] = []

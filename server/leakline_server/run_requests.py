@@ -1,10 +1,10 @@
-"""What the training processes are asked for: looks, by people and by the examiner for what nobody holds yet, and by
-people the cleanup that a program has registered.
+"""Requests to the training processes: heap scans, requested by people and by the examiner for objects without a known
+holder, and registered cleanups, requested by people.
 
-The truth is a table, so that what one server asks reaches a process that sends to another. Here is what of it is sent:
-`refresh` reads it every moment, and no batch waits for the database. A request goes with every answer to a batch of
-its process until a batch reports the outcome, so it may be sent twice; the client looks once. All calls may come from
-any thread.
+The table is authoritative, so that a request made on one server reaches a process that sends to another. This module
+holds the part of it that is to be sent: `refresh` reads it periodically, so that no batch waits for the database. A
+request is included in every response to a batch of its process until a batch reports the outcome. It may therefore be
+sent twice; the client executes it once. All methods may be called from any thread.
 """
 
 from __future__ import annotations
@@ -25,22 +25,24 @@ from .store.engine import Engine
 from .store.request_rows import EXPIRE_SECONDS, Request, TooManyWait, Wanted
 from .store.runs.run_history import NoSuchRun
 
-# What the examiner asked for is remembered for this many types; of the others the table is asked again.
+# The examiner's last requests are cached for this many types; for others the table is queried.
 MAX_REMEMBERED: Final = 16_384
-# Requests answered here that another server sent, until the next `refresh`.
+# Requests of other servers that were answered here since the last `refresh`.
 MAX_ELSEWHERE: Final = 4_096
-# The holders of one type are looked for at most once in so many generations.
+# The holders of one type are requested at most once in this many generations.
 AGAIN_AFTER: Final = 8
-# Kinds of finding whose holders can be looked for.
+# Kinds of findings whose holders can be searched for.
 SEARCHED: Final = frozenset({"objects", "tensors", "arrays"})
 
-# As requests are numbered (`store/request_rows.py`).
+# The form of a request id (`store/request_rows.py`).
 _ID: Final = re.compile(r"[0-9a-f]{16}")
 _RANK: Final = re.compile(r"rank (\d+)")
 
 
 class Requests:
-    """``clock`` is Unix seconds; ``has_answers`` is called, on any thread, when `refresh` has something to write."""
+    """The pending requests. ``clock`` is Unix seconds; ``has_answers`` is called, on any thread, when `refresh` has
+    something to write.
+    """
 
     def __init__(
         self,
@@ -49,18 +51,18 @@ class Requests:
         has_answers: Callable[[], None] = lambda: None,
     ) -> None:
         self._engine, self._clock, self._has_answers = engine, clock, has_answers
-        # Between the table and what is sent on it. Never held where a batch waits.
+        # Keeps the table and its copy here consistent. Never held where a batch waits.
         self._lock = threading.Lock()
-        # Run -> what waits for it; replaced as a whole.
+        # Run -> pending requests; replaced as a whole.
         self._waiting: Mapping[str, Sequence[Request]] = {}
-        # Request id -> run, until the table says so too: of requests sent here, and by another server.
+        # Request id -> run, until the table is updated: for requests made here, and for those made on another server.
         self._answered: dict[str, str] = {}
         self._answered_elsewhere: dict[str, str] = {}
-        # (run, type) -> the generation it was last asked for.
+        # (run, type) -> generation of the last request.
         self._asked: dict[tuple[str, str], int] = {}
 
     def ask(self, run_id: str, wanted: Wanted) -> Request:
-        """Ask this process of the run; the same request that waits already is that one.
+        """Send a request to a process of the run; an equal pending request is returned instead.
 
         Raises TooBusy, NoSuchRun, or one of DATABASE_ERRORS.
         """
@@ -70,7 +72,7 @@ class Requests:
             except TooManyWait as error:
                 raise TooBusy(
                     "too_many_requests",
-                    f"{MAX_REQUESTS} requests wait for run {run_id} already; ask again when it has answered",
+                    f"run {run_id} already has {MAX_REQUESTS} pending requests; try again when it has answered",
                     retry_after_seconds=30,
                 ) from error
             same = (request.kind, request.type, request.rank)
@@ -81,7 +83,7 @@ class Requests:
             return request
 
     def of(self, run_id: str, rank: int) -> list[dict[str, str]]:
-        """What the answer to a batch of this process carries."""
+        """Return the requests to include in the response to a batch of this process."""
         waiting = self._waiting.get(run_id)
         if waiting is None:
             return []
@@ -93,9 +95,9 @@ class Requests:
         ]
 
     def answered(self, run_id: str, events: Iterable[Any]) -> None:
-        """Forget what these events of a batch tell the outcome of.
+        """Drop the requests whose outcome these events report.
 
-        A process may have received it from another server a moment ago, and reports the outcome once.
+        A process may have received a request from another server a moment ago, and reports its outcome only once.
         """
         named = (event.data.get("request") for event in events if event.kind == "mark")
         numbers = {number for number in named if isinstance(number, str)}
@@ -112,7 +114,7 @@ class Requests:
                 self._answered_elsewhere[number] = run_id
 
     def refresh(self) -> None:
-        """Write what was answered here; read what was asked and answered anywhere. Raises one of DATABASE_ERRORS."""
+        """Write the answers received here, and read all servers' pending requests. Raises one of DATABASE_ERRORS."""
         with self._lock:
             answered = {**self._answered, **self._answered_elsewhere}
             if answered:
@@ -129,7 +131,7 @@ class Requests:
         return number in self._answered or number in self._answered_elsewhere
 
     def wanted(self, verdict: Verdict) -> None:
-        """Ask for the holders of what is suspected and held by nothing that has a name yet."""
+        """Request the holders of suspected types for which no holder is known yet."""
         for finding in verdict.findings:
             name = searched_type(finding)
             if name is None or not self._is_due(verdict.run, name, verdict.generations):
@@ -146,7 +148,7 @@ class Requests:
             return False
         last = stored.last_asked_at_generation(self._engine, run_id, name)
         due = self._is_due_since(last, generation)
-        # At the end of the order, so that the longest not asked for is forgotten first.
+        # Reinsert at the end, so that the entry not requested for longest is evicted first.
         self._asked.pop((run_id, name), None)
         self._asked[run_id, name] = generation if due or last is None else last
         while len(self._asked) > MAX_REMEMBERED:
@@ -159,17 +161,17 @@ class Requests:
 
 
 def searched_type(finding: Finding) -> str | None:
-    """The type whose holders would say more of this finding; None when it has one, or none can be looked for."""
+    """Return the type whose holders would explain the finding; None if it has a holder or cannot be searched."""
     if finding.status not in ("suspected", "confirmed") or finding.kind not in SEARCHED:
         return None
     if any(suspect.role == "holder" for suspect in finding.suspects):
         return None
     name = next((suspect.name for suspect in finding.suspects if suspect.role == "type"), None)
-    # No program of JavaScript can look into its own heap.
+    # A JavaScript program cannot inspect its own heap.
     return None if name == JS_TENSOR else name
 
 
 def _rank(finding: Finding) -> int:
-    """Of a run with several processes, the first that the finding is about."""
+    """Return the first rank that the finding names, or 0 in a run with a single process."""
     found = _RANK.search(finding.process or "")
     return int(found.group(1)) if found else 0

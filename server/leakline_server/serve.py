@@ -1,7 +1,7 @@
-"""Serving: one process that answers, bound before anything is said, ended by Ctrl-C within two seconds.
+"""Runs the server: one process that binds its port before anything else and ends within two seconds of Ctrl-C.
 
-uvicorn by itself waits for open streams for ever, or cancels them with a traceback. Here the signal first ends the
-streams to end, so that nothing is left to wait for.
+By default, uvicorn waits forever for open streams, or cancels them with a traceback. Here the signal handler first
+ends the streams, so that nothing is left to wait for.
 """
 
 from __future__ import annotations
@@ -48,25 +48,26 @@ from .store.migrate import NewerDatabase
 from .store.sqlite_file import AlreadyServed, alone_on
 from .web.services import Services
 
-# As nginx does. Most trainings send every few seconds, and a connection costs as much as a snapshot.
+# The same as nginx. Most clients send every few seconds, and a new connection costs as much as a snapshot.
 KEEP_ALIVE_SECONDS: Final = 75
-# Of sockets that may be open, the first of these that may be: by habit few are, and each training holds one.
+# File descriptor limits to request, the first that is permitted: the usual soft limit is low, and each client holds a
+# connection.
 OPEN: Final = (65_536, 10_240)
-# The database, the streams' wake-ups, files that are served, and the log.
+# Descriptors reserved for the database, wake-ups of streams, static files and the log.
 KEPT_FILES: Final = 256
-# A backstop: nothing should need it.
+# A backstop that should never be needed.
 GRACEFUL_SHUTDOWN_SECONDS: Final = 1
-# Waited for at a start, and at an end: on Postgres nothing is lost that was acknowledged, whenever we go.
+# The waits for Postgres at startup and shutdown. Shutdown can be short because acknowledged data is already committed.
 POSTGRES_SECONDS: Final = 30.0
 POSTGRES_PAUSE_SECONDS: Final = 1.0
 SILENT_END_SECONDS: Final = 5.0
 LAST_WORD_SECONDS: Final = 0.5
 SWITCH_SECONDS: Final = 0.001
-# Said by the system itself: no room, and no more of what this user may have.
+# Errors of the operating system for a full disk and an exceeded quota.
 FULL: Final = (errno.ENOSPC, errno.EDQUOT)
-# Of ten thousand runs a million objects are remembered. Going through them all stops every answer for a fifth of a
-# second, and is rarely worth it: what is garbage is young. All of them once in 800,000, where a quarter more has lasted
-# since: what did not stay young is bounded by that.
+# With ten thousand runs, a million objects are cached. A full collection pauses all responses for a fifth of a second
+# and is rarely worth it, because most garbage is young. Therefore it runs only once in 800,000 allocations, and only if
+# long-lived objects have grown by a quarter, which bounds garbage that did not die young.
 YOUNG_OBJECTS: Final = 2_000
 YOUNG_PER_MIDDLE: Final = 20
 MIDDLE_PER_ALL: Final = 20
@@ -76,11 +77,11 @@ log = logging.getLogger("leakline")
 
 
 class CannotServe(LeaklineError):
-    """The server cannot start; one line."""
+    """The server cannot start; the message is one line."""
 
 
 def serve(config: Config, started: Callable[[str], None]) -> None:
-    """Serve until SIGINT or SIGTERM. ``started`` gets the address once requests are answered."""
+    """Serve until SIGINT or SIGTERM. ``started`` is called with the address once requests are answered."""
     logs.configure(config.log_format, config.log_level)
     refuse_without_a_login(config)
     for sentence in misspelt():
@@ -89,16 +90,16 @@ def serve(config: Config, started: Callable[[str], None]) -> None:
         log.warning(config.advice_to_move)
     if config.asks_nobody_of_the_public:
         log.warning(
-            "LEAKLINE_PUBLIC_URL leads here from beyond this machine and nobody is asked who they are: set "
-            "LEAKLINE_LOGIN=1, unless what stands in front of it asks"
+            "LEAKLINE_PUBLIC_URL can be reached from other machines and authentication is off: set LEAKLINE_LOGIN=1, "
+            "unless a proxy in front of the server authenticates users"
         )
     if config.takes_all_viewers_for_one:
         log.warning(
-            "LEAKLINE_PUBLIC_URL is https, so a proxy stands before this server, and it is not trusted: set "
-            "LEAKLINE_TRUSTED_PROXIES to the proxy's address (such as 127.0.0.1); without it ten wrong passwords of "
-            "one person keep everybody from signing in"
+            "LEAKLINE_PUBLIC_URL is https, so a proxy is in front of this server, but it is not trusted: set "
+            "LEAKLINE_TRUSTED_PROXIES to the proxy's address (such as 127.0.0.1); otherwise ten wrong passwords from "
+            "one person block sign-in for everybody"
         )
-    # Sealing computes on a thread of its own, and a batch changes threads a few times until it is answered.
+    # Sealing computes on its own thread, and a batch changes threads several times before it is answered.
     sys.setswitchinterval(SWITCH_SECONDS)
     listening = _bind(config)
     config = replace(config, port=listening.getsockname()[1])
@@ -112,8 +113,9 @@ def serve(config: Config, started: Callable[[str], None]) -> None:
 
 @contextlib.contextmanager
 def _ending_on_signal() -> Iterator[None]:
-    """SIGTERM is how a service is asked to end: no failure, and what is held is given back. While requests are
-    answered uvicorn takes it, and raises it once more when it is done.
+    """Exit cleanly on SIGTERM, the normal request to stop a service, and release resources.
+
+    While requests are served, uvicorn handles the signal and raises it again when it has finished.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -130,7 +132,7 @@ def _end(_signal: int, _frame: FrameType | None) -> None:
 
 
 def open_app(config: Config, held: contextlib.ExitStack) -> FastAPI:
-    """The application on its database, which stays ours until ``held`` ends."""
+    """Create the application on its database, whose lock is held until ``held`` closes."""
     _await_postgres(config.database_url)
     try:
         held.enter_context(alone_on(config.database_url))
@@ -142,8 +144,9 @@ def open_app(config: Config, held: contextlib.ExitStack) -> FastAPI:
 
 
 def _await_postgres(url: str) -> None:
-    """Until it answers: what starts it and us at a time starts us first, and it may be initialising. Raises CannotServe
-    with what it said last. What else is wrong is found by whoever opens it.
+    """Wait until Postgres answers: when both are started together, it may still be initializing.
+
+    Raises CannotServe with the last error. Other problems are left to the code that opens the database.
     """
     if disk_space.file_of(url) is not None:
         return
@@ -162,7 +165,7 @@ def _await_postgres(url: str) -> None:
                     raise CannotServe(_cannot_open(error)) from error
                 if not warned:
                     log.warning(
-                        "%s does not answer; trying again for up to %.0f seconds",
+                        "%s does not respond; retrying for up to %.0f seconds",
                         " ".join(disk_space.called(engine)), POSTGRES_SECONDS,
                     )  # fmt: skip
                 warned = True
@@ -174,8 +177,8 @@ def _await_postgres(url: str) -> None:
 def _cannot_open(error: Exception) -> str:
     if is_out_of_space(error) or getattr(error, "errno", None) in FULL:
         return (
-            "cannot open the database: its disk is full, and opening it takes a little room (32 KiB, and what a new "
-            "version or another password writes); make room there, then start again"
+            "cannot open the database: disk full, and opening it needs some space (32 KiB, more after an upgrade or "
+            "with a new password); free disk space, then start again"
         )
     if is_undecodable(error):
         return "cannot open the database: a text in it is damaged; restore a backup"
@@ -183,7 +186,7 @@ def _cannot_open(error: Exception) -> str:
 
 
 def _allow_connections() -> int:
-    """As many as we may without being asked: how many."""
+    """Raise the limit of open files as far as permitted, and return the number of connections to accept."""
     try:
         import resource
     except ImportError:
@@ -220,13 +223,14 @@ def _serve(
         app,
         http=Connection,
         limit_concurrency=most,
-        # Explicitly one: uvicorn takes the number from the environment. Several servers are several `leakline serve`.
+        # Set explicitly because uvicorn reads the number from the environment. To scale, start `leakline serve` several
+        # times.
         workers=1,
-        # Ours, `logs.py`, takes what uvicorn says too.
+        # `logs.py` handles uvicorn's log records as well.
         log_config=None,
         log_level="warning",
         access_log=False,
-        # uvicorn believes all of this machine, and whom the environment names: here it is our setting alone.
+        # By default uvicorn trusts proxy headers from localhost and FORWARDED_ALLOW_IPS; we use only our own setting.
         proxy_headers=bool(proxies),
         forwarded_allow_ips=believed(proxies),
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
@@ -238,7 +242,7 @@ def _serve(
 
 
 def believed(proxies: Sequence[Network]) -> list[str]:
-    """As uvicorn takes them; a socket of both families names those of IPv4 in its own way."""
+    """Return the networks in uvicorn's format; a dual-stack socket reports IPv4 addresses in mapped form."""
     mapped = [f"::ffff:{n.network_address}/{96 + n.prefixlen}" for n in proxies if n.version == 4]
     return [*map(str, proxies), *mapped]
 
@@ -263,11 +267,11 @@ class _Server(uvicorn.Server):
 
 
 def _end_without_it(status: int) -> None:
-    """A backstop: whatever waits for a Postgres that does not answer cannot be interrupted."""
+    """Exit the process if a normal shutdown hangs: a wait for an unresponsive Postgres cannot be interrupted."""
 
     def end() -> None:
-        # Nor can whoever should read what is logged, and does not: a pipe that is full.
-        said = "the database does not answer; ended without waiting for it"
+        # Logging may block as well if standard error is a pipe that nobody reads.
+        said = "the database does not respond; exited without waiting for it"
         warning_thread = threading.Thread(target=log.warning, args=(said,), daemon=True)
         warning_thread.start()
         warning_thread.join(LAST_WORD_SECONDS)
@@ -279,24 +283,22 @@ def _end_without_it(status: int) -> None:
 
 
 def refuse_without_a_login(config: Config) -> None:
-    """Whoever reaches it would be asked who they are, and nobody could say. No database is made or changed for it."""
+    """Raise BadArgument if authentication is required but no credentials exist. Leaves the database unchanged."""
     if not config.asks_who_it_is or config.admin_password is not None or _can_sign_in(config):
         return
-    make = "make a login first (leakline password, or leakline token create --scope admin, or LEAKLINE_ADMIN_PASSWORD)"
+    make = "create a login first (leakline password, leakline token create --scope admin or LEAKLINE_ADMIN_PASSWORD)"
     if is_loopback(config.host):
-        raise BadArgument(
-            "LEAKLINE_LOGIN", "1", f"asks who everybody is, and nobody could say: {make}"
-        )
+        raise BadArgument("LEAKLINE_LOGIN", "1", f"requires sign-in, but no login exists: {make}")
     raise BadArgument(
         "host",
         config.host,
-        f"listens beyond this machine, and nobody could sign in: {make}, use 127.0.0.1 with a tunnel, or set "
-        "LEAKLINE_INSECURE=1 behind something that has a login",
+        f"is reachable from other machines, but no login exists: {make}, use 127.0.0.1 with a tunnel, or set "
+        "LEAKLINE_INSECURE=1 behind a proxy that authenticates users",
     )
 
 
 def _can_sign_in(config: Config) -> bool:
-    """Whether the database has one. Raises CannotServe."""
+    """Return True if the database contains a credential. Raises CannotServe."""
     if disk_space.missing_file(config.database_url) is not None:
         return False
     _await_postgres(config.database_url)
@@ -310,13 +312,13 @@ def _can_sign_in(config: Config) -> bool:
         raise CannotServe(str(error)) from error
     except (*DATABASE_ERRORS, OSError) as error:
         if is_undecodable(error):
-            # There was one: it is set aside at the start, and what takes its place opens to nobody.
+            # A damaged credential counts: it is quarantined at startup, and its replacement admits nobody.
             return True
         raise CannotServe(_cannot_open(error)) from error
 
 
 def _bind(config: Config) -> socket.socket:
-    """Bound before the database is opened: a second server on the port must not migrate anything."""
+    """Bind the socket. Done before the database is opened: a second server on the port must not migrate anything."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -329,6 +331,6 @@ def _bind(config: Config) -> socket.socket:
     except OSError as error:
         why = error.strerror or str(error)
         raise CannotServe(
-            f"cannot listen on {config.host}:{config.port} ({why}); choose another with --port"
+            f"cannot listen on {config.host}:{config.port} ({why}); choose another port with --port"
         ) from error
     return listening

@@ -1,5 +1,6 @@
-"""A thread that works until it is stopped: the one place that survives an unexpected exception; and
-the running totals of such threads for `/metrics`, written by one thread each, read by any.
+"""Worker threads, the only code that catches unexpected exceptions, and their counters for `/metrics`.
+
+Each counter is written by one thread and may be read by any.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ log = logging.getLogger("leakline")
 
 
 class Worker:
-    """Calls ``once`` again and again. It returns how many seconds to wait at most; `wake` ends the wait.
+    """Calls ``once`` repeatedly. It returns the maximum number of seconds to wait; `wake` ends the wait early.
 
-    After an unexpected error ``is_over`` returns whether its cause is gone and logged (None: not known), and ``failed``
-    gets that: it puts off the item that ``once`` was working on, and returns what the log says of it.
+    After an unexpected error, ``is_over`` returns whether its cause is already fixed and logged (None: unknown).
+    ``failed`` receives that value, postpones the item that ``once`` was working on, and returns the text to log.
     """
 
     def __init__(
@@ -45,18 +46,18 @@ class Worker:
         return self._thread.is_alive()
 
     def stop(self, timeout_seconds: float = 5.0) -> None:
-        """Let the step in progress finish, then end."""
+        """Let the current step finish, then stop."""
         self._stopping.set()
         self._news.set()
         if self._thread.is_alive():
             self._thread.join(timeout_seconds)
 
     def attempt(self, once: Callable[[], float] | None = None) -> float:
-        """Call ``once`` on this thread. Return the seconds that it returns, BACK_OFF_SECONDS after an error."""
+        """Call ``once`` on this thread and return its result, or BACK_OFF_SECONDS after an error."""
         try:
             return (once or self._once)()
         except Exception as error:
-            # A worker that ended would end alerts or ingest for all runs because of one; the log has the reason.
+            # If the worker ended, one run's error would stop alerts or ingest for all runs; the log has the cause.
             is_over = self._is_over(error)
             what = self._failed(is_over) or f"{threading.current_thread().name}: unexpected error"
             if not is_over:
@@ -79,7 +80,7 @@ class WriterFigures:
     snapshots: int = 0
     repeated_batches: int = 0
     failures: int = 0
-    # The database did not take it, for another reason than its disk or what is in a batch.
+    # The database rejects writes for a reason other than a full disk or the content of a batch.
     refused: bool = False
 
 
@@ -91,7 +92,7 @@ class SealerFigures:
 
 @dataclass(slots=True)
 class ExaminerFigures:
-    """``cpu_seconds`` is the time of its thread alone, and of the process of the looks."""
+    """``cpu_seconds`` is the CPU time of the examiner's thread and of the analysis process."""
 
     examinations: int = 0
     cpu_seconds: float = 0.0

@@ -1,9 +1,9 @@
-/* leakline_server._native: sealing in one pass over each number, the rows of a table of series as chunks.
+/* leakline_server._native: seals the rows of a table of series as chunks, in one pass over each number.
 
-   CPython 3.11 to 3.14 with the interpreter lock. `store/series/sealing.py` and `store/series/chunk_codec.py` say what
-   each of these is, and do the same in numpy where this module was not built. Every length is checked before anything
-   is read or written; numbers are copied, so no buffer needs to be aligned. Differences wrap around as those of numpy
-   do. */
+   It supports CPython 3.11 to 3.14 with the interpreter lock. `store/series/sealing.py` and
+   `store/series/chunk_codec.py` describe the results, and do the same in numpy if this module was not built. Every
+   length is checked before anything is read or written. Numbers are copied, so no buffer needs to be aligned.
+   Differences wrap around like those of numpy. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -21,12 +21,12 @@
 #error "leakline_server._native packs numbers as they lie in memory, which must be little endian"
 #endif
 
-/* As incoming_batch.NOT_THERE. */
+/* The same value as incoming_batch.NOT_THERE. */
 #define NOT_THERE INT64_MIN
 
 enum {
     NUMBER = 8, /* bytes */
-    /* Of a piece: present, first, last, min, max, as summaries.py has them. */
+    /* The numbers of a piece: present, first, last, min, max, in the order of summaries.py. */
     NUMBERS_OF_A_PIECE = 5,
 };
 
@@ -49,19 +49,19 @@ wrong(const char *what)
 
 typedef struct {
     int64_t first, last, low, high;
-    /* Of the differences of neighbours. */
+    /* Minimum, maximum and common bits of the differences between neighbours. */
     int64_t least, most;
     uint64_t common;
 } row_numbers;
 
-/* Entries from `start` to before `stop` of the row, which has at least one. */
+/* Summarize the entries of the row from `start` to before `stop`; there must be at least one. */
 static void
 look_at(const char *row, Py_ssize_t start, Py_ssize_t stop, row_numbers *of)
 {
     int64_t before = integer_at(row + start * NUMBER), low = before, high = before, least = 0, most = 0;
     uint64_t common = 0;
     of->first = before;
-    /* The difference to what lies before is the first of a piece. */
+    /* The first difference of a piece is that to the entry before the piece. */
     if (start > 0) {
         int64_t step = (int64_t)((uint64_t)before - (uint64_t)integer_at(row + (start - 1) * NUMBER));
         least = most = step;
@@ -97,7 +97,7 @@ note_piece(double *record, Py_ssize_t entries, const row_numbers *of)
     record[4] = (double)of->high;
 }
 
-/* A piece that follows, joined to those before. */
+/* Merge the numbers of the next piece into those of the pieces before it. */
 static void
 join(row_numbers *all, const row_numbers *next)
 {
@@ -109,7 +109,7 @@ join(row_numbers *all, const row_numbers *next)
     all->common |= next->common;
 }
 
-/* Into `records` where there are any: one where one stands for all. Returns how many. */
+/* Write a record for each piece and return how many records are valid: only the first if all values are equal. */
 static Py_ssize_t
 look_at_pieces(const char *row, Py_ssize_t length, const Py_buffer *starts, double *records, row_numbers *all)
 {
@@ -126,7 +126,7 @@ look_at_pieces(const char *row, Py_ssize_t length, const Py_buffer *starts, doub
         note_piece(records + i * NUMBERS_OF_A_PIECE, stop - start, &one);
         if (i == 0) {
             *all = one;
-            /* One entry has no difference of its own. */
+            /* A single entry has no difference of its own, so the one to the next entry is used. */
             if (stop == 1 && length > 1) {
                 all->least = all->most = (int64_t)((uint64_t)integer_at(row + NUMBER) - (uint64_t)one.first);
             }
@@ -157,7 +157,7 @@ width_of(int64_t least, int64_t most)
     return least >= INT32_MIN && most <= INT32_MAX ? 4 : 8;
 }
 
-/* What chunk_codec.py calls the payload, of a row that moves. */
+/* Return the payload, as defined in chunk_codec.py, of a row whose values change. */
 static PyObject *
 payload_of(const char *row, Py_ssize_t length, const row_numbers *of, int *width)
 {
@@ -183,7 +183,7 @@ payload_of(const char *row, Py_ssize_t length, const row_numbers *of, int *width
     return payload;
 }
 
-/* None where an entry is not there. */
+/* Return None if an entry is missing. */
 static PyObject *
 encoded_row(const char *row, Py_ssize_t length, const Py_buffer *starts, double *records)
 {
@@ -204,7 +204,7 @@ encoded_row(const char *row, Py_ssize_t length, const Py_buffer *starts, double 
     );
 }
 
-/* Positions of the row, the first of them 0 and each above the one before. */
+/* Return 1 if these are ascending positions in the row that start at 0. */
 static int
 are_starts(const Py_buffer *starts, Py_ssize_t length)
 {
@@ -264,7 +264,7 @@ encode_table(PyObject *module, PyObject *arguments)
 static int
 execute(PyObject *module)
 {
-    /* To be raised with every change that the Python side must know of: it may find a module built before. */
+    /* Increase this with every change that the Python side must know of: it may find a module built earlier. */
     return PyModule_AddIntConstant(module, "interface", 3);
 }
 

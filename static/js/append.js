@@ -1,6 +1,6 @@
-// New snapshots of the stream -> the lines of a chart. Pure.
+// Appends new snapshots of the stream to the lines of a chart. Pure.
 
-/** The number a line takes from a row: the sum of its samples, or null when none was measured. */
+/** Returns the value of a line for a row: the sum of its samples, or null if none was measured. */
 export function valueOf(source, samples) {
   const values = source.names.map((name) => samples[name]).filter((value) => value !== null && value !== undefined);
   return values.length ? values.reduce((sum, value) => sum + value, 0) : null;
@@ -9,7 +9,7 @@ export function valueOf(source, samples) {
 const fits = (source, process, row) =>
   source.process === process && source.phase === row.phase && (source.kind === null || source.kind === row.kind);
 
-/** Adds the rows to the chart in place; true when a line changed. */
+/** Adds the rows to the chart in place. Returns true if a line changed. */
 export function appendRows(chart, process, rows, startedAt) {
   let changed = false;
   for (const row of rows) {
@@ -26,7 +26,7 @@ export function appendRows(chart, process, rows, startedAt) {
 
 function put(line, x, y) {
   const last = line.x.length - 1;
-  // The stream may repeat what the page already had; a line only ever goes forward.
+  // The stream may repeat points that the page already has, so older ones are ignored.
   if (last >= 0 && x < line.x[last]) return false;
   if (last >= 0 && x === line.x[last]) {
     if (line.y[last] === y) return false;
@@ -40,7 +40,7 @@ function put(line, x, y) {
   return true;
 }
 
-/** Names the stream must send so that these charts can grow. */
+/** Returns the series names that the stream must send for these charts to grow. */
 export function wantedNames(charts) {
   const sources = charts.flatMap((chart) => chart.lines).map((line) => line.source).filter(Boolean);
   return [...new Set(sources.flatMap((source) => source.names))];

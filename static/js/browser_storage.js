@@ -1,9 +1,9 @@
-// What the viewer chose, kept in this browser; where it keeps nothing (a report in somebody else's frame), for as long as
-// the page is open.
+// Choices of the viewer, kept in the browser's storage. Without storage (a report in a third-party frame) they last
+// until the page is closed.
 
 const here = new Map();
 
-/** The name under which the browser has it, as other windows hear of it. */
+/** Returns the storage key, which storage events in other windows report. */
 export const keptAs = (name) => `leakline.${name}`;
 
 export function kept(name) {
@@ -14,7 +14,7 @@ export function kept(name) {
   }
 }
 
-/** null: forget it. */
+/** Stores a choice; null removes it. */
 export function keep(name, value) {
   try {
     if (value === null) localStorage.removeItem(keptAs(name));

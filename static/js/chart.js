@@ -1,4 +1,4 @@
-// Draws the charts of a page on one shared axis: zoom and hover are linked, drawing waits until a chart is in view.
+// Draws the charts of a page on one shared axis. Zoom and hover are linked; a chart is drawn when it scrolls into view.
 
 import { chartToCsv } from "./csv.js";
 import { figure, fullRange, shownLines } from "./figure.js";
@@ -12,10 +12,10 @@ probe.hidden = true;
 const finger = matchMedia("(pointer: coarse)");
 
 const colours = new Map();
-// Before any chart hears of it, and draws anew.
+// Registered first, so that the cache is cleared before the charts redraw.
 document.addEventListener("leakline:theme", () => colours.clear());
 
-/** A css variable as the `rgb(...)` the browser computes for the theme in force. Asked once: each time, it looks at the whole page. */
+/** Returns a CSS variable as the computed `rgb(...)` of the current theme. Cached, because computing it examines the whole page. */
 function colour(name) {
   if (!colours.has(name)) {
     if (!probe.isConnected) document.body.append(probe);
@@ -27,20 +27,20 @@ function colour(name) {
 
 export class Charts {
   /**
-   * @param heard {zoomed([first, last] or null), changed(), clicked(x)}: the viewer moved the axis, chose other lines,
-   *              or clicked a point
+   * @param heard callbacks {zoomed([first, last] or null), changed(), clicked(x)}: the viewer moved the axis, selected
+   *              other lines, or clicked a point
    */
   constructor(theme, heard = {}) {
     this.theme = theme;
     this.heard = { zoomed() {}, changed() {}, clicked() {}, ...heard };
     this.all = new Map();
     this.range = null;
-    // So many of the end of the axis are shown while there is no range; null: all.
+    // Without a range, only this much of the end of the axis is shown; null means all.
     this.last = null;
-    this.log = new Set(); // charts with a logarithmic axis of values
-    // Where a line marks the point that was clicked.
+    this.log = new Set(); // charts with a logarithmic y-axis
+    // The x of the clicked point, which a line marks.
     this.point = null;
-    // The lines of each chart over the stretch that was read last, and that stretch.
+    // The lines of each chart for the range that was last loaded, and that range.
     this.parts = {};
     this.partRange = null;
     this.groups = new Map();
@@ -50,7 +50,7 @@ export class Charts {
     matchMedia("(max-width: 44rem)").addEventListener("change", () => this.redraw());
   }
 
-  /** Reads every `<script type="application/json" data-chart>` below root; known charts get the new numbers. */
+  /** Reads every `<script type="application/json" data-chart>` below root; known charts get the new data. */
   read(root = document) {
     const before = this.axis();
     for (const script of root.querySelectorAll("script[data-chart]")) {
@@ -72,18 +72,18 @@ export class Charts {
     return [...this.all.values()].map((each) => each.chart);
   }
 
-  /** What the charts share: {unit, seconds that one of x is worth where that is time}. */
+  /** Returns the shared axis: {unit, seconds per unit of x if x is time}. */
   axis() {
     const [one] = this.charts();
     return { unit: one?.x_unit ?? "generation", seconds: one?.x_seconds ?? 1 };
   }
 
-  /** What the viewer has chosen to see, for an address. */
+  /** Returns what the viewer has selected, for the URL. */
   view() {
     return { range: this.range, groups: this.chosenGroups(), lines: this.lines, axis: this.axis(), last: this.last, log: [...this.log] };
   }
 
-  /** What is worth points of its own: a zoom; what is followed, where the whole has joined its readings. */
+  /** Returns the range to load at full resolution: a zoom, or the followed end if its points are downsampled. */
   stretch() {
     const joined = this.last && this.charts().some((chart) => chart.lines.some((line) => line.low));
     return this.range ?? (joined ? this.#followed() : null);
@@ -93,7 +93,7 @@ export class Charts {
     return this.last ? lastStretch(this.charts(), this.last) : null;
   }
 
-  /** Of a run that grew old the axis is in hours instead of minutes: what was looked at stays. */
+  /** Rescales the view when the axis of a long run changes from minutes to hours. */
   #keepPlace(times) {
     if (times === 1) return;
     if (this.point !== null) this.point *= times;
@@ -104,13 +104,13 @@ export class Charts {
   }
 
   setRange(range) {
-    // Until its own points are there, a wider stretch is drawn from the whole.
+    // Until its own points are loaded, a wider range is drawn from the points of the entire run.
     if (!covers(this.partRange, range)) this.#forget();
     this.range = range;
     this.redraw();
   }
 
-  /** What was read of a stretch; it is drawn while the viewer looks into it. */
+  /** Takes the lines loaded for a range, unless the viewer has left it. */
   takeLines(range, lines) {
     if (this.range ? !covers(range, this.range) : !this.last) return;
     this.parts = lines;
@@ -118,7 +118,7 @@ export class Charts {
     this.redraw();
   }
 
-  /** As the viewer had chosen, of what `readView` reads. */
+  /** Restores the view that `readView` returns. */
   setView({ groups, lines, last, log }) {
     this.last = last;
     this.log = log;
@@ -131,7 +131,7 @@ export class Charts {
     this.redraw();
   }
 
-  /** Chart -> chosen group, where it is not the first. */
+  /** Returns chart -> selected group, for charts where it is not the first. */
   chosenGroups() {
     return new Map([...this.groups].filter(([id, group]) => group && group !== this.all.get(id)?.chart.groups[0]?.id));
   }
@@ -141,7 +141,7 @@ export class Charts {
     this.partRange = null;
   }
 
-  /** Draws what is in view and marks the rest for when it comes into view. Numbers below a chart may be in view alone. */
+  /** Draws the visible charts and marks the others. The numbers of a drawn chart are updated too, because they may be visible without it. */
   redraw() {
     for (const entry of this.all.values()) {
       this.#showChoices(entry.chart.id);
@@ -171,13 +171,13 @@ export class Charts {
     tools?.querySelector("[data-log]")?.addEventListener("click", () => this.#switchLog(entry));
     tools?.querySelector("[data-reset]")?.addEventListener("click", () => {
       this.reset();
-      // The button is gone, and whoever works by keyboard goes on from here.
+      // The reset button is hidden now, so keyboard focus moves to the next control.
       tools.querySelector("[data-png]")?.focus();
     });
     this.#showChoices(chart.id);
   }
 
-  /** The buttons of a chart say what is chosen. */
+  /** Updates the buttons of a chart to match the selection. */
   #showChoices(id) {
     const tools = toolsOf(id);
     if (!tools) return;
@@ -196,13 +196,13 @@ export class Charts {
     this.heard.changed();
   }
 
-  /** The end of the axis is shown and followed; null: all of it. */
+  /** Shows and follows the end of the axis; null shows all of it. */
   #follow(last) {
     this.last = last;
     this.zoom(null);
   }
 
-  /** Everything is shown again. */
+  /** Shows the entire axis again. */
   reset() {
     this.#follow(null);
   }
@@ -216,7 +216,7 @@ export class Charts {
 
   #seen(observed) {
     const entry = [...this.all.values()].find((each) => each.element === observed.target);
-    // Of a chart that was replaced, a last word may still come.
+    // The observer may still report a chart that was replaced.
     if (!entry) return;
     entry.visible = observed.isIntersecting;
     if (entry.visible && entry.stale) this.#draw(entry);
@@ -246,7 +246,7 @@ export class Charts {
     const chart = this.#shown(entry);
     const view = this.#view(chart);
     const { data, layout } = figure(chart, this.theme, colour, view);
-    // A later range set from outside must win over what plotly remembers of the viewer's zoom.
+    // A range set from outside must override the zoom that plotly remembers.
     layout.xaxis.uirevision = view.range.join();
     if (this.point !== null) layout.shapes.push(pointLine(this.point, colour("--ink")));
     Plotly.react(element, data, layout, configFor(this.theme.config));
@@ -271,7 +271,7 @@ export class Charts {
     element.on("plotly_unhover", () => this.#others(entry, (other) => Plotly.Fx.unhover(other.element)));
   }
 
-  /** Lines were hidden or shown in the legend. What is as the server gave it is not remembered. */
+  /** Stores which lines were toggled in the legend, except those that are back in their initial state. */
   #toggled(entry) {
     const wanted = new Map();
     const given = new Map(entry.chart.lines.map((line) => [line.name, !line.hidden]));
@@ -284,7 +284,7 @@ export class Charts {
     this.heard.changed();
   }
 
-  /** As the viewer moves the axis; null shows everything again. */
+  /** Zooms as the viewer does; null shows everything again. */
   zoom(range) {
     this.setRange(range);
     this.heard.zoomed(range);
@@ -317,14 +317,14 @@ const filename = (id) => `leakline-${id}`;
 
 const toolsOf = (id) => document.querySelector(`[data-tools="${CSS.escape(id)}"]`);
 
-/** Where a finger would drag, it scrolls the page: what is left is to zoom by steps. */
+/** On touch screens dragging scrolls the page, so only zooming in steps remains. */
 const configFor = (config) => (finger.matches ? { ...config, modeBarButtons: [["zoomIn2d", "zoomOut2d"]] } : config);
 
 function press(tools, name, value) {
   for (const each of tools.querySelectorAll(`[data-${name}]`)) each.setAttribute("aria-pressed", String(each.dataset[name] === value));
 }
 
-/** Below a chart, the numbers of its lines over what is shown. */
+/** Writes the numbers of the lines below a chart, for the visible range. */
 function writeNumbers(chart, view) {
   const home = document.querySelector(`[data-numbers="${CSS.escape(chart.id)}"]`);
   if (!home) return;
@@ -347,7 +347,7 @@ function cell(tag, text, scope) {
   return made;
 }
 
-/** What an image says of where it comes from. */
+/** Returns the texts of an exported image that say where it comes from. */
 function titlesOf(element, chart) {
   const words = (found) => found?.textContent.replace(/\s+/g, " ").trim() ?? "";
   return {
@@ -368,7 +368,7 @@ function csv(chart) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
-/** The theme file, from the address the page names. */
+/** Loads the theme file from the URL that the page declares. */
 export async function loadTheme() {
   const answer = await fetch(document.body.dataset.theme);
   return answer.json();

@@ -1,4 +1,4 @@
-// The comparison: both runs on one axis.
+// The comparison page: both runs on one axis.
 
 import { onKey } from "./page.js";
 import { chartsInView } from "./viewing.js";

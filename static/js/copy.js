@@ -1,9 +1,10 @@
-// `data-copy`: a button that puts the text at an address of the server, or of an element (`#id`), into the clipboard. Where a page may not write there
-// (plain HTTP, a refusal), the text stands in a box, selected. And the menu next to it closes as menus do.
+// `data-copy`: a button that copies the text of a URL on the server, or of an element (`#id`), to the clipboard. Where
+// the browser does not allow it (plain HTTP, missing permission), a dialog shows the text selected. Also closes open
+// menus.
 
 const SHOWN_MS = 3000;
 
-// A region that is there before its words is read out.
+// A live region must exist before its text changes, or screen readers do not announce it.
 const voice = document.createElement("p");
 voice.className = "visually-hidden";
 voice.setAttribute("aria-live", "polite");
@@ -27,15 +28,15 @@ const openMenus = () => document.querySelectorAll("details.menu[open]");
 
 async function copy(button) {
   const asked = read(button.dataset.copy);
-  // Begun before the text is there: some browsers let a page copy only at the very click.
+  // Started before the text is loaded, because some browsers allow copying only directly in the click handler.
   const copied = intoClipboard(asked).then(() => true, () => false);
   try {
     const text = await asked;
     if (await copied) say(button, "Copied");
     else showBox(text, button.textContent);
   } catch (error) {
-    if (!(error instanceof TypeError)) throw error; // what fetch throws where nobody answers
-    say(button, "Not copied: the server does not answer");
+    if (!(error instanceof TypeError)) throw error; // fetch throws this without a connection
+    say(button, "Not copied: the server does not respond");
   }
 }
 
@@ -72,7 +73,7 @@ function showBox(text, label) {
   title.id = "copy-title";
   title.textContent = label;
   why.className = "small quiet";
-  why.textContent = "The browser does not let this page copy. The text is selected: press Ctrl+C, or Cmd+C on a Mac.";
+  why.textContent = "The browser does not allow this page to copy. The text is selected: press Ctrl+C, or Cmd+C on a Mac.";
   area.readOnly = true;
   area.rows = 12;
   area.value = text;

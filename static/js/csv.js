@@ -1,8 +1,8 @@
-// The numbers of a chart as a table with one row per x. Knows no page.
+// The numbers of a chart as a table with one row per x. Does not access the page.
 
-// Where a spreadsheet would find a formula: at the beginning of a text or after what separates cells where commas do not,
-// as in Excel in most of Europe, which then heeds no quotes either. The wide signs count where people write Chinese or
-// Japanese. `run_export.py` of the server has the same.
+// Positions where a spreadsheet would see a formula: at the start of a text, or after a cell separator other than the
+// comma, as used by Excel in most of Europe, which then ignores quotes as well. Excel also accepts the full-width signs
+// of Chinese and Japanese text. `run_export.py` of the server has the same pattern.
 const FORMULA = /(^(?=[\t\r\n])|(?:^|[;|\t\r\n])(?=[\s"']*[=+\-@＝＋－＠]))/g;
 
 const cell = (value) => {
@@ -11,7 +11,7 @@ const cell = (value) => {
   return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 };
 
-/** Header names carry the unit; what was not measured stays empty, never zero. */
+/** Returns the CSV text. Column titles contain the unit; missing values stay empty, never zero. */
 export function chartToCsv(chart) {
   const lines = chart.lines;
   const xs = [...new Set(lines.flatMap((line) => line.x))].sort((a, b) => a - b);

@@ -1,20 +1,20 @@
-// A chart as the server describes it (chart_builder.py) -> data and layout for plotly. Pure: the theme, the colours and the
-// view come in, nothing is read from the page.
+// Converts the server's description of a chart (chart_builder.py) to data and layout for plotly. Pure: theme, colours
+// and view are parameters, and nothing is read from the page.
 
 import { byteUnit, bytes, inUnits } from "./formats.js";
 import { MARK_AXIS, markLines, markTraces } from "./marks.js";
 import { escapeHtml, faded, resolve } from "./paint.js";
 
 /**
- * @param whole  what chart_builder.py wrote: lines, bands, levels, cone, marks
+ * @param whole  the output of chart_builder.py: lines, bands, levels, cone, marks
  * @param theme  static/plotly-theme.json
- * @param colour name of a css variable -> colour
- * @param view   {range: [first, last], zoomed: whether that is less than everything, group: string | null, narrow:
- *               boolean, coarse: whether a finger points, log: boolean, lines: Map of line name -> whether the viewer
- *               wants it shown, or nothing}
+ * @param colour function from the name of a CSS variable to its colour
+ * @param view   {range: [first, last], zoomed: whether the range is less than everything, group: string | null,
+ *               narrow: boolean, coarse: whether the pointer is a finger, log: boolean,
+ *               lines: Map of line name -> whether the viewer wants it shown, or undefined}
  */
 export function figure(whole, theme, colour, view) {
-  // Each group of lines has a forecast of its own.
+  // Each group of lines has its own forecast.
   const cone = view.group in (whole.cones ?? {}) ? whole.cones[view.group] : whole.cone;
   const chart = { ...whole, cone: view.zoomed ? cutCone(cone, view.range[1]) : cone };
   const lines = shownLines(chart, view);
@@ -31,18 +31,19 @@ export function figure(whole, theme, colour, view) {
   return { data, layout: layout({ ...chart, levels, far }, theme, colour, view, scale) };
 }
 
-/** The lines of the chosen group, with what the viewer has hidden or brought in. */
+/** Returns the lines of the selected group, with the lines that the viewer has hidden or enabled. */
 export function shownLines(chart, view) {
   const chosen = (line) => view.lines?.get(line.name);
-  // On a phone the legend would leave no room; what waits in it is in the table.
+  // On a phone the legend would take too much space; lines that are hidden by default are in the table.
   const shown = (line) => (!line.group || line.group === view.group) && !(view.narrow && line.hidden && chosen(line) === undefined);
   return chart.lines.filter(shown).map((line) => ({ ...line, hidden: chosen(line) === undefined ? line.hidden : !chosen(line) }));
 }
 
-// Of the height of an axis: less than half a pixel of a chart, and each trace costs as much as the line itself.
+// Share of the axis height below which extremes are not drawn: less than half a pixel, and each trace costs as much as
+// the line itself.
 const FINEST = 1 / 600;
 
-/** How far the axis reaches, which begins at zero or below. */
+/** Returns the extent of the y-axis, which starts at zero or below. */
 function extent(chart, lines) {
   let low = chart.y_range?.[0] ?? 0;
   let high = chart.y_range?.[1] ?? 0;
@@ -54,12 +55,12 @@ function extent(chart, lines) {
   return high - low;
 }
 
-// More of them make a line a chain.
+// With more markers, a line looks like a chain.
 const MOST_MARKERS = 30;
 
 const reaches = ({ low, high }, least) => high.some((y, i) => y - low[i] > least);
 
-/** A limit far above what is shown would press its lines flat: of that one only the label is. */
+/** Returns the levels to draw. A limit far above the lines would flatten them, so only its label is shown. */
 function nearLevels(chart, lines, view) {
   const foretold = inView(chart.cone, view) ? chart.cone.high : [];
   const top = Math.max(topOf(lines.filter((line) => !line.hidden), view.range), ...foretold);
@@ -67,7 +68,7 @@ function nearLevels(chart, lines, view) {
   return chart.levels.filter(near);
 }
 
-/** How high the lines reach in a stretch: areas lie on one another, as between two of their readings and after the last. */
+/** Returns the highest value in a range. Areas are stacked, with interpolated values between readings. */
 function topOf(lines, [first, last]) {
   const inside = (x) => x >= first && x <= last;
   const alone = lines.filter((line) => line.draw !== "area").flatMap((line) => (line.high ?? line.y).filter((_, i) => inside(line.x[i])));
@@ -83,7 +84,7 @@ function topOf(lines, [first, last]) {
   return top;
 }
 
-/** Divides by a binary unit, so that ticks and hover speak of GiB; other units stay as they are. `more`: what else is drawn. */
+/** Returns a divisor by a binary unit, so that ticks and hover use GiB; other units stay unchanged. `more`: other drawn values. */
 export function scaleOf(chart, lines, more = []) {
   if (chart.unit === "share") return { factor: 0.01, suffix: " %", format: ".1f" };
   if (chart.unit === "seconds") return { factor: 1, suffix: " s", format: ".2f" };
@@ -94,7 +95,7 @@ export function scaleOf(chart, lines, more = []) {
   return { factor: unit.factor, suffix: ` ${unit.name}`, format: unit.factor === 1 ? ",.0f" : ",.2f" };
 }
 
-/** First and last x over the charts that share one axis, with half a step of air. */
+/** Returns the first and last x of all charts on the axis, with a margin. */
 export function fullRange(charts) {
   let first = Infinity;
   let last = -Infinity;
@@ -110,7 +111,7 @@ export function fullRange(charts) {
   return [first - air, last + air];
 }
 
-/** The forecast as far as a stretch reaches: what lies beyond must not set its height. */
+/** Cuts the forecast at the end of the range, so that the rest does not determine the height. */
 function cutCone(cone, last) {
   if (!cone || cone.x[cone.x.length - 1] <= last || cone.x[0] >= last) return cone;
   const next = cone.x.findIndex((x) => x > last);
@@ -119,7 +120,7 @@ function cutCone(cone, last) {
   return { ...cone, x: cut(cone.x), low: cut(cone.low), estimate: cut(cone.estimate), high: cut(cone.high) };
 }
 
-// A forecast outside a zoom must not set its height.
+// A forecast outside the zoom must not determine the height.
 const inView = (cone, { range: [first, last] }) => Boolean(cone) && cone.x[0] < last && cone.x[cone.x.length - 1] > first;
 
 function traces(chart, line, scale, theme, colour, finest) {
@@ -128,7 +129,7 @@ function traces(chart, line, scale, theme, colour, finest) {
   const hovertemplate = `%{y:${scale.format}}${scale.suffix}<extra>${escapeHtml(line.name)}</extra>`;
   const base = { name: escapeHtml(line.name), x: line.x, y: divided(line.y), hovertemplate, meta: line.name };
   if (line.hidden) base.visible = "legendonly";
-  // The longest name makes the columns of the legend.
+  // The longest name determines the column width of the legend, so nested names are shortened.
   if (line.draw === "bar") return [{ ...base, name: escapeHtml(nested(line.name)), type: "bar", marker: { color: tone } }];
   if (line.draw === "area") {
     return [{ ...base, type: "scatter", mode: "lines", stackgroup: "whole", stackgaps: "interpolate", line: { color: tone, width: line.named ? 2.5 : 1 }, fillcolor: faded(tone, line.named ? 0.7 : 0.55) }];
@@ -145,7 +146,7 @@ function traces(chart, line, scale, theme, colour, finest) {
     marker: { color: tone, size: 6, symbol: theme.symbols[line.symbol % theme.symbols.length] },
   };
   if (!line.low || !line.high || line.hidden || !reaches(line, finest)) return [main];
-  // A bucket's extremes as a band: a spike of one snapshot stays visible at every zoom.
+  // The extremes of downsampled points form a band, so that a spike in one snapshot is visible at every zoom.
   const edge = { x: line.x, type: "scatter", mode: "lines", line: { width: 0 }, hoverinfo: "skip", showlegend: false };
   return [
     { ...edge, y: divided(line.low) },
@@ -154,7 +155,7 @@ function traces(chart, line, scale, theme, colour, finest) {
   ];
 }
 
-/** A phase within another, which stands before it: its own name is enough. */
+/** Shortens the name of a nested phase: its parent is listed before it. */
 const nested = (name) => (name.includes("/") ? `…/${name.split("/").at(-1)}` : name);
 
 function coneTraces(chart, scale, colour) {
@@ -173,7 +174,7 @@ function layout(chart, theme, colour, view, scale) {
   const phone = view.narrow ? theme.phone : {};
   const bands = shownBands(chart, view).map((band) => ({
     type: "rect", xref: "x", x0: band.first, x1: band.last, layer: "below",
-    // A logarithmic axis has no place for zero.
+    // A logarithmic axis has no zero.
     ...(isPlan(band) ? { yref: "y", y0: (view.log ? band.low || band.high / 1000 : band.low) / scale.factor, y1: band.high / scale.factor } : { yref: "paper", y0: 0, y1: 1 }),
     line: { width: 0 }, fillcolor: faded(colour(`--${band.tone}`), 0.13),
   }));
@@ -185,9 +186,10 @@ function layout(chart, theme, colour, view, scale) {
     ...resolved,
     ...(phone.margin ? { margin: phone.margin } : {}),
     uirevision: "keep",
-    // Where a finger would zoom, it cannot scroll the page.
+    // If dragging zoomed on a touch screen, it could not scroll the page.
     ...(view.coarse ? { dragmode: false } : {}),
-    // What the viewer has hidden or shown is passed again with each drawing: plotly's own memory goes by place.
+    // Hidden lines are passed with each drawing and are part of uirevision, because plotly itself remembers them by
+    // position.
     legend: { ...resolved.legend, ...phone.legend, uirevision: JSON.stringify([view.group ?? null, ...(view.lines ?? [])]) },
     shapes: [...bands, ...markLines(chart.marks, colour), ...levels],
     annotations: annotations(chart, view, colour, scale),
@@ -217,10 +219,10 @@ const linear = (chart, scale) => ({
   ...(chart.y_range ? { range: chart.y_range.map((each) => each / scale.factor) } : {}),
 });
 
-// Memory itself and no change of it: a forecast may reach below zero, and the axis has nothing to show there.
+// For amounts of memory, not changes: a forecast may reach below zero, but the axis must not.
 const isAmount = ({ unit, lines }) => unit === "bytes" && lines.every(({ y, low }) => (low ?? y).every((each) => (each ?? 0) >= 0));
 
-// A band with a height of its own is one that was planned; the others mark a time.
+// Only planned bands have a height; the others mark a time.
 const isPlan = (band) => (band.high ?? null) !== null;
 
 function shownBands(chart, view) {
@@ -229,7 +231,7 @@ function shownBands(chart, view) {
 
 function annotations(chart, view, colour, scale) {
   const text = (label, tone) => ({ text: escapeHtml(inUnits(label)), showarrow: false, font: { size: 11, color: tone }, bgcolor: faded(colour("--surface"), 0.8) });
-  // plotly takes the place of a text on a logarithmic axis as its logarithm, that of a line as it is.
+  // On a logarithmic axis, plotly expects the position of an annotation as a logarithm, but that of a shape as it is.
   const at = (value) => (view.log ? Math.log10(value / scale.factor) : value / scale.factor);
   return [
     ...shownBands(chart, view).filter((band) => band.label).map((band) => ({

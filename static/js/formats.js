@@ -1,20 +1,20 @@
-// Numbers as people read them. The twin of server/leakline_server/web/rendering/number_formats.py: both are held to
-// tests/data/formats.json. Knows no page.
+// Formats numbers for people. The counterpart of server/leakline_server/web/rendering/number_formats.py: both are
+// tested against tests/data/formats.json. Does not access the page.
 
 const BINARY = { base: 1024, names: ["B", "KiB", "MiB", "GiB", "TiB", "PiB"] };
 const DECIMAL = { base: 1000, names: ["B", "kB", "MB", "GB", "TB", "PB"] };
-// A number and its unit, as the server writes sizes.
+// A size as the server formats it: a number and its unit.
 const WRITTEN = /(\d[\d,]*(?:\.\d+)?)([ \u00a0])([KMGTP]iB)\b/g;
 let units = BINARY;
 export const NOT_MEASURED = "not measured";
 const MINUS = "\u2212";
 
-/** From now on sizes are written in decimal units, or in binary ones again: the viewer's choice. */
+/** Formats sizes in decimal or binary units from now on. */
 export function useDecimal(wanted) {
   units = wanted ? DECIMAL : BINARY;
 }
 
-/** A text of the server with its sizes in the units of the viewer, worked out from what it says. */
+/** Converts the sizes in a text of the server to the viewer's units. */
 export function inUnits(text) {
   if (units === BINARY) return text;
   return text.replace(WRITTEN, (_, number, space, name) => {
@@ -23,7 +23,7 @@ export function inUnits(text) {
   });
 }
 
-/** {factor, name}: the unit in which the largest of some sizes reads best. */
+/** Returns {factor, name} of the most readable unit for sizes up to `largest`. */
 export function byteUnit(largest) {
   const { base, names } = units;
   let step = 0;
@@ -63,7 +63,7 @@ export function seconds(value) {
   return `${Math.floor(hours / 24)} d ${hours % 24} h`;
 }
 
-/** How long ago, in one unit. */
+/** Formats an age in a single unit. */
 export function ago(then, now) {
   const age = (now - then) / 1000;
   if (age < 5) return "now";

@@ -1,15 +1,15 @@
-// A chart as an image that is read far from its page: with a title of its own. Pure.
+// Prepares a chart for export as an image, with a title because the image is viewed without its page. Pure.
 
 import { escapeHtml } from "./paint.js";
 
-// Pixels of an image for two lines above the legend.
+// Height in pixels of two lines above the legend.
 const HEAD = 58;
 const HEIGHT = 560;
 
-/** What the values are in, as the axis has it: "GiB". */
+/** Returns the unit of the values as the axis shows it: "GiB". */
 export const scaleName = (layout, unit) => (layout.yaxis.ticksuffix ?? "").trim() || (unit === "count" ? "count" : "");
 
-/** The figure with a title: what it shows and in which unit, of which run, over what, and when it was made. `whole`: the axis counts. */
+/** Adds a title: content and unit, run, range, and time of the export. `whole`: x is an integer. */
 export function titled({ data, layout }, { run, chart, unit, at, ink, whole }) {
   const what = [chart, unit && `(${unit})`].filter(Boolean).join(" ");
   const text = escapeHtml([what, run].filter(Boolean).join(", "));

@@ -1,4 +1,4 @@
-// The last, lowest and highest value and the change of each line over what is shown of the axis, in words. Pure.
+// Formats the last, lowest and highest value and the change of each line over the visible range. Pure.
 
 import { bytes, count, seconds } from "./formats.js";
 
@@ -9,7 +9,7 @@ const WRITE = { bytes, seconds: (value) => (value < 0 ? `${MINUS}${seconds(-valu
 
 export const HEADS = ["last", "min", "max", "change"];
 
-/** [{name, cells}] of the lines, in their order; one without a reading there has none and no row. */
+/** Returns [{name, cells}] in the order of the lines; a line without readings in the range has no row. */
 export function lineNumbers(unit, lines, range) {
   const write = WRITE[unit];
   return lines.map((line) => ({ name: line.name, found: summary(line, range) })).filter(({ found }) => found).map(({ name, found }) => {
@@ -18,7 +18,7 @@ export function lineNumbers(unit, lines, range) {
   });
 }
 
-/** Extremes are those of every snapshot that a point stands for. */
+/** Returns first, last, min and max; extremes cover every snapshot behind a downsampled point. */
 function summary({ x, y, low, high }, [first, last]) {
   let found = null;
   for (let i = 0; i < x.length; i += 1) {

@@ -1,11 +1,11 @@
-// What is new of a run: by one stream, or by looking now and then where other windows hold the streams (stream_slots.js).
-// Both are given up while nobody looks, and go on after where they ended.
+// Live updates of a run: by a stream, or by polling if other windows use all streams (stream_slots.js). Both stop while
+// the page is hidden, and continue from where they stopped.
 
 import { BEAT_MS, Slots } from "./stream_slots.js";
 
 const RETRY_MS = 2_000;
 
-// Reading the name alone throws where the browser keeps nothing for a page.
+// If the browser blocks storage, even reading the property throws.
 function storage() {
   try {
     return localStorage;
@@ -16,9 +16,9 @@ function storage() {
 
 export class LiveStream {
   /**
-   * @param address  of the stream
-   * @param summary  where the run itself is read, {revision, state, ..}
-   * @param handlers {event name: function(data)} and `state`: function("live" | "disconnected" | "closed", by a stream)
+   * @param address  URL of the stream
+   * @param summary  URL of the run itself, {revision, state, ..}
+   * @param handlers {event name: function(data)} and `state`: function("live" | "disconnected" | "closed", whether by a stream)
    */
   constructor(address, summary, handlers) {
     this.address = address;
@@ -71,7 +71,7 @@ export class LiveStream {
     source.onopen = () => this.handlers.state("live", true);
     source.onerror = () => {
       this.handlers.state("disconnected", true);
-      // The browser tries again by itself, except after an answer that was no stream (a server on its way up).
+      // The browser reconnects automatically, except after a response that is not a stream (a server that is starting).
       if (source.readyState === EventSource.CLOSED) this.#retry();
     };
     for (const [name, handle] of Object.entries(this.handlers)) {
@@ -89,7 +89,7 @@ export class LiveStream {
     this.#leaveIfSignedOut();
   }
 
-  /** Whose session is over is shown where to sign in. */
+  /** Reloads the page, which leads to the sign-in page, if the session has ended. */
   async #leaveIfSignedOut() {
     const answer = await fetch(this.summary).catch(() => null);
     if (answer?.status === 401) location.reload();
@@ -100,7 +100,7 @@ export class LiveStream {
     this.source = null;
   }
 
-  /** As the stream would tell it: the run, where it has news. */
+  /** Polls the run, and calls the same handlers as the stream if it has changed. */
   async #look() {
     if (this.looking) return;
     this.looking = true;

@@ -1,4 +1,4 @@
-// What happened during a run, as signs along the foot of a chart, each with a text of its own. Pure.
+// Marks of events during a run: symbols along the bottom of a chart, each with a tooltip. Pure.
 
 import { escapeHtml } from "./paint.js";
 
@@ -13,10 +13,10 @@ const SIGNS = {
   cleanup: ["circle", "--ink-faint"],
 };
 const OTHER = ["triangle-down", "--ink"];
-// The first of those at one place gives the sign; all of them the text.
+// Of several marks at the same x, the first in this order determines the symbol; the tooltip lists all.
 const ORDER = Object.keys(SIGNS);
 
-/** One trace on an axis from 0 to 1 of its own; none without marks. */
+/** Returns one trace on a separate axis from 0 to 1; an empty list without marks. */
 export function markTraces(marks, colour) {
   if (!marks.length) return [];
   const places = new Map();
@@ -33,10 +33,10 @@ export function markTraces(marks, colour) {
   }];
 }
 
-// No tag but the line break: plotly draws the others with a style attribute, which our pages forbid.
+// Only the <br> tag is used: plotly renders others with a style attribute, which our CSP forbids.
 const words = (mark) => `${escapeHtml(mark.kind)}: ${escapeHtml(mark.text || mark.label).replaceAll("\n", "<br>")}`;
 
-/** Vertical lines for what is rare; a cleanup in every generation would be a fence. */
+/** Returns vertical lines for the marks, except for cleanups, which may occur in every generation. */
 export function markLines(marks, colour) {
   return marks.filter((mark) => mark.kind !== "cleanup").map((mark) => ({
     type: "line", xref: "x", yref: "paper", x0: mark.x, x1: mark.x, y0: 0, y1: 1, layer: "below",

@@ -1,4 +1,4 @@
-// Several runs on one axis; what else is shown of them keeps the stretch that the viewer looks at.
+// The overlay page: several runs on one axis. Links to other series keep the visible range.
 
 import { onKey } from "./page.js";
 import { writeView } from "./view.js";

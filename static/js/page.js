@@ -1,4 +1,4 @@
-// What every page has: the switches of the viewer, keyboard shortcuts, times in the viewer's zone.
+// Common to all pages: theme and unit switches, keyboard shortcuts, times in the viewer's zone.
 
 import { ago } from "./formats.js";
 import { keep } from "./browser_storage.js";
@@ -18,7 +18,7 @@ function useTheme(theme) {
   document.dispatchEvent(new Event("leakline:theme"));
 }
 
-/** The same choices as the switches at the top, where a page offers them at length. */
+/** The choices of the switches in the header, for the form on the settings page. */
 const CHOICES = {
   theme: { now: () => document.documentElement.dataset.theme ?? "system", use: useTheme },
   units: { now: unitsNow, use: useUnits },
@@ -32,8 +32,8 @@ function showChoices() {
 }
 
 /**
- * `<time>` in the viewer's own zone; the server writes UTC for those without scripts. `data-show` says how: `ago`, `clock`
- * or to the `minute` (both with the day where that is not today), else in full.
+ * Formats `<time>` in the viewer's zone; the server writes UTC for browsers without scripts. `data-show` selects the
+ * format: `ago`, `clock` or `minute` (both with the date unless it is today), otherwise date and time.
  */
 export function showTimes(root = document) {
   const now = new Date();
@@ -54,7 +54,7 @@ function timeText(then, now, show) {
 
 const keys = new Map();
 
-/** Registers a shortcut; the pages add their own. */
+/** Registers a keyboard shortcut; pages add their own. */
 export function onKey(key, action) {
   keys.set(key, action);
 }
@@ -63,7 +63,7 @@ function typing(target) {
   return target instanceof HTMLElement && (target.isContentEditable || target.matches("input:not([type=radio], [type=checkbox]), select, textarea"));
 }
 
-/** What only works with scripts is hidden until they run. */
+/** Shows elements that only work with scripts. */
 export function reveal() {
   for (const element of document.querySelectorAll("[data-needs-script][hidden]")) element.hidden = false;
 }

@@ -1,20 +1,20 @@
-// Draws anew what the server drew first: fetches the same fragments and puts in the parts that changed.
+// Updates the page in place: takes the fragments that the server rendered again, and replaces the parts that changed.
 
 const parser = new DOMParser();
-// What the server last wrote for a part. Compared with its next text, because scripts change the page's copy.
+// The last HTML that the server sent for a part. New HTML is compared with it, because scripts modify the page's copy.
 const written = new WeakMap();
 
-/** Before anything of the page is changed: so that a part is exchanged only when the server writes it otherwise. */
+/** Stores the HTML of each part before scripts modify it, so that a part is replaced only if the server's HTML changes. */
 export function remember(root = document) {
   for (const part of root.querySelectorAll("[data-part]")) written.set(part, part.innerHTML);
 }
 
-/** The parts of a section: it is drawn as a whole when they are others, as when its chart has first numbers. */
+/** Returns the parts of a section; if they change, as when a chart gets its first data, the entire section is replaced. */
 const names = (section) => [...section.querySelectorAll("[data-part]")].map((part) => part.dataset.part).join();
 
 /**
- * Replaces each changed `data-part`, adds sections that are new and removes tables that are gone, unless `html` is parts
- * alone. Returns the names of the changed parts.
+ * Replaces each changed `data-part`. Unless `html` contains only parts, adds new sections and removes tables that are
+ * gone. Returns the names of the changed parts.
  */
 export function takeParts(html, root = document) {
   const incoming = parser.parseFromString(html, "text/html");
@@ -33,7 +33,7 @@ export function takeParts(html, root = document) {
     previous = root.getElementById(section.id) ?? previous;
   }
   for (const here of previous ? root.querySelectorAll("[data-section]") : []) {
-    // A chart stays: it may be open, and its numbers come back.
+    // Charts stay: they may be open, and their data may come back.
     if (!incoming.getElementById(here.id) && !here.querySelector(".chart")) here.remove();
   }
   for (const part of incoming.querySelectorAll("[data-part]")) {
@@ -49,7 +49,7 @@ export function takeParts(html, root = document) {
   return changed;
 }
 
-/** Open `<details>`, scrolled tables, the focus and what was typed or chosen survive an exchange. */
+/** Preserves open `<details>`, scroll positions, focus and form input while a part is replaced. */
 function keepPlace(here, exchange) {
   const details = byName(here, "details");
   const scrolled = [...here.querySelectorAll(".scroll")].map((each) => [each.scrollLeft, each.scrollTop]);
@@ -62,7 +62,7 @@ function keepPlace(here, exchange) {
   const fresh = new Map(fields(here).map((each) => [fieldName(each), each]));
   for (const [name, value, given] of changed) {
     const field = fresh.get(name);
-    // A field that the server has filled anew shows what it says.
+    // A field with a new default value from the server shows that value.
     if (field && field.defaultValue === given) field.value = value;
   }
   for (const [name, found] of byName(here, "details")) {
@@ -72,7 +72,7 @@ function keepPlace(here, exchange) {
   if (at < 0) return;
   const same = byName(here, REACHABLE).get(name);
   const again = same?.[at] ?? same?.at(-1);
-  // The page stays where it was scrolled to.
+  // Without this option the browser would scroll to the element.
   again?.focus({ preventScroll: true });
   if (from !== undefined && again?.type === "text") again.setSelectionRange(from, to);
 }
@@ -84,14 +84,14 @@ const isAsWritten = (field) =>
 
 const REACHABLE = "a[href], button, input, select, textarea, summary, [tabindex]";
 
-/** What an element is called wherever it stands: rows move, and another may be where it was. */
+/** Returns an identity of an element that does not depend on its position: rows move. */
 function nameOf(element, here) {
   const owner = element.closest("[id], [data-run]");
   const owned = owner && owner !== here && here.contains(owner) ? owner.id || owner.dataset.run : "";
   return `${owned} ${element.getAttribute("href") ?? element.tagName}`;
 }
 
-/** Name -> the elements that are called so, in order. */
+/** Returns identity -> elements in document order. */
 function byName(root, selector) {
   const found = new Map();
   for (const each of root.querySelectorAll(selector)) {

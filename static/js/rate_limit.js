@@ -1,9 +1,9 @@
-// Does a job when wanted, one at a time, and no more often than its own cost allows. Knows no page.
+// Runs a job on request, one at a time, with a pause that depends on its duration. Does not access the page.
 
 const FIRST_MS = 150;
 const LEAST_REST_MS = 1500;
 const MOST_REST_MS = 30_000;
-// The job may take a tenth of the time of whoever does it: the server reads a run's whole history for it.
+// Limits the job to a tenth of the server's time: it reads the entire history of a run.
 const REST_FACTOR = 10;
 
 export class Paced {

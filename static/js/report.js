@@ -1,4 +1,4 @@
-// A page that was saved as a file: its charts on one axis. There is no server to hear from.
+// A page saved as a file: its charts on one axis, without a server to update them.
 
 import { Charts, loadTheme } from "./chart.js";
 import { onKey } from "./page.js";

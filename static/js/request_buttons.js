@@ -1,5 +1,6 @@
-// Buttons that ask the training to look or to clean up: `data-ask` is the kind, `data-type` the class. What came of it is an event.
-// The words about it are next to the button and are read out; the button is drawn again whenever its part is.
+// Buttons that request a heap scan or a cleanup from the training process: `data-ask` is the kind, `data-type` the
+// class. The outcome arrives as an event. Status text is shown next to the button and announced to screen readers; it
+// is restored when the button's part is replaced.
 
 const DRAWN_ANEW = '[data-part="state"], [data-part="tools"], [data-part="findings"]';
 
@@ -16,9 +17,9 @@ export function listenForAsking(page) {
 class Asking {
   constructor(page) {
     this.page = page;
-    this.words = new Map(); // key of a button -> what was last said of it
-    this.waiting = new Map(); // key of a button -> the id of its request
-    // A region that is there before its words is read out; one that comes with them is not.
+    this.words = new Map(); // key of a button -> its last status text
+    this.waiting = new Map(); // key of a button -> id of its request
+    // A live region must exist before its text changes, or screen readers do not announce it.
     this.voice = document.createElement("p");
     this.voice.className = "visually-hidden";
     this.voice.setAttribute("aria-live", "polite");
@@ -34,21 +35,21 @@ class Asking {
     const key = keyOf(button);
     const { ask: kind, type } = button.dataset;
     this.waiting.delete(key);
-    this.say(key, "Asking the server.");
+    this.say(key, "Sending the request.");
     try {
       const answer = await fetch(this.page.dataset.requests, {
         method: "POST",
         headers: { "content-type": "application/json" },
         body: JSON.stringify(type ? { kind, type } : { kind }),
       });
-      const body = await answer.json().catch(() => null); // whatever stands before the server may answer in HTML
+      const body = await answer.json().catch(() => null); // a proxy in front of the server may respond with HTML
       if (answer.ok && body) {
         this.waiting.set(key, body.id);
-        this.say(key, "Waiting for the training, until its next phase end.");
-      } else this.say(key, `Not asked: ${body?.error?.message ?? `the server answered ${answer.status}`}.`);
+        this.say(key, "Waiting for the training to answer at its next phase end.");
+      } else this.say(key, `Not requested: ${body?.error?.message ?? `the server answered ${answer.status}`}.`);
     } catch (error) {
       if (!(error instanceof TypeError)) throw error;
-      this.say(key, "Not asked: the server does not answer.");
+      this.say(key, "Not requested: the server does not respond.");
     }
   }
 
@@ -60,7 +61,7 @@ class Asking {
     if (this.waiting.size) this.look();
   }
 
-  /** Whether the training has reported the outcome of what waits. */
+  /** Checks whether the training has reported the outcome of the waiting requests. */
   async look() {
     try {
       const answer = await fetch(new URL("events", new URL(this.page.dataset.requests, location.href)));
@@ -72,7 +73,7 @@ class Asking {
         this.say(key, `The training answered: ${outcomes.get(id)}.`);
       }
     } catch (error) {
-      if (!(error instanceof TypeError)) throw error; // the server is away: the next change of the page looks again
+      if (!(error instanceof TypeError)) throw error; // the server is unreachable; the next change of the page triggers another check
     }
   }
 
@@ -92,7 +93,7 @@ class Asking {
       line = document.createElement("span");
       line.className = "small quiet";
       line.dataset.asked = key;
-      // At the head the buttons stand at the right edge: the line goes where it moves none of them.
+      // In the header the buttons are right-aligned: before them, the text does not move them.
       if (button.matches(".tools > *")) group.prepend(line);
       else button.after(" ", line);
     }

@@ -1,7 +1,8 @@
-// The page of one run: charts, and live updates through the same fragments as the first paint.
+// The page of a run: charts, and live updates through the same fragments as the first rendering.
 
 import { appendRows, wantedNames } from "./append.js";
 import { listenForAsking } from "./request_buttons.js";
+import { filterRows } from "./row_filter.js";
 import { LiveStream } from "./live.js";
 import { onKey, reveal, showTimes } from "./page.js";
 import { Paced } from "./rate_limit.js";
@@ -11,7 +12,7 @@ import { isOver, markOf, quiet, WORDS } from "./run_state.js";
 import { writeView } from "./view.js";
 import { chartsInView } from "./viewing.js";
 
-// The verdict on a whole run is worked out after its end.
+// The final verdict on a run is computed after its end.
 const LAST_VERDICT_MS = 120_000;
 
 const page = document.getElementById("run");
@@ -22,14 +23,17 @@ let connection = "closed";
 let run = { state: page.dataset.state, reason: page.dataset.reason, end_inferred: page.dataset.endInferred === "true", last_seen_at: page.dataset.seenAt };
 let missed = 0;
 let outdated = false;
-// The clock of the server, by which runs are heard of, in terms of the one that no viewer sets.
+// The server's clock, which sets `last_seen_at`, relative to the monotonic clock, which the viewer cannot change.
 const madeAt = performance.getEntriesByType("navigation")[0]?.responseStart ?? 0;
 const serverAt = Date.parse(page.dataset.seenAt) + 1000 * Number(page.dataset.quiet) - madeAt;
 const secondsQuiet = () => Math.floor((serverAt + performance.now() - Date.parse(run.last_seen_at)) / 1000);
-// Of a run that does not speak before its charts are drawn.
+// For a run that is not active, show the state before the charts are drawn.
 if (quiet(run)) showState();
 
-const two = new TwoPoints(document.getElementById("marked-point"));
+const two = new TwoPoints(document.getElementById("marked-point"), document.getElementById("point-note"), {
+  address: page.dataset.requests.replace(/\/requests$/, ""),
+  added: () => fragments.want(),
+});
 const { charts, reader } = await chartsInView(page.dataset.lines, ["process", "tab", "axis"], { zoomed, clicked: (x) => two.click(x) });
 two.charts = charts;
 const fragments = new Paced(refresh);
@@ -42,7 +46,7 @@ const stream = new LiveStream(liveAddress(), page.dataset.live.replace(/\/live$/
   run: takeRun,
 });
 let leaving = null;
-// Of a run that ended long ago nothing is left to come.
+// A run that ended long ago has no more updates.
 if (isOver(run) && Math.abs(Date.now() - Date.parse(run.last_seen_at)) > LAST_VERDICT_MS) stream.end();
 else {
   stream.open();
@@ -50,7 +54,8 @@ else {
 }
 mark.addEventListener("click", switchLive);
 listenForAsking(page);
-// Nothing arrives that would say that nothing arrives.
+filterRows(document.getElementById("objects-filter"));
+// A missing update triggers no event, so silence is detected with a timer.
 setInterval(() => {
   if (mark.dataset.live === "late" || mark.dataset.live !== markOf(connection, run, paused, secondsQuiet())) showState();
 }, 1000);
@@ -70,7 +75,7 @@ function liveAddress() {
   return address;
 }
 
-/** A link to another process or tab keeps the view of the charts; one to another axis all but the place on it. */
+/** Links to other processes or tabs keep the view of the charts; links to another axis keep all but the range. */
 function choose(event) {
   const link = event.target.closest('[data-part="processes"] a, [data-part="tabs"] a, a[data-axis]');
   if (!link) return;
@@ -78,7 +83,7 @@ function choose(event) {
   link.href = writeView(link.href, "axis" in link.dataset ? { ...view, range: null, last: null } : view);
 }
 
-/** Whoever goes live wants to see what comes: at the end of the axis, where a zoom does not look. */
+/** Switches live updates. Going live shows the end of the axis, which may be outside a zoom. */
 function switchLive() {
   if (paused && charts.range) charts.zoom(null);
   else pause(!paused);
@@ -92,13 +97,13 @@ function zoomed(range) {
 
 let asking = null;
 
-/** What changed in the stretch that is shown now, which the address has already. */
+/** Loads the changes within the visible range, which the URL already contains. */
 async function showChanges(range) {
   asking?.abort();
   asking = new AbortController();
   const { signal } = asking;
   const before = document.querySelector('[data-part="changes"] .panel');
-  // Of another stretch, or of one that is not shown any more.
+  // The panel shows another range, or one that is no longer selected.
   if (range) before?.setAttribute("aria-busy", "true");
   else before?.remove();
   try {
@@ -107,7 +112,7 @@ async function showChanges(range) {
     takeParts(await answer.text());
     showTimes();
   } catch (error) {
-    // The server is away, or another stretch is asked for.
+    // The server is unreachable, or another range was requested.
     if (error.name !== "AbortError" && !(error instanceof TypeError)) throw error;
   }
 }
@@ -127,7 +132,7 @@ function showState() {
   mark.replaceChildren(...words(state));
   showTimes(mark);
   mark.dataset.by = streamed ? "stream" : "looks";
-  const often = streamed || state !== "live" ? "" : " Other windows have the streams of this browser: this one looks every five seconds.";
+  const often = streamed || state !== "live" ? "" : " Other windows use all streams of this browser, so this one updates every five seconds.";
   mark.title = paused ? "Resume (l), and show everything again" : `Pause (l).${often}`;
 }
 
@@ -150,7 +155,7 @@ function connected(state, byStream) {
 }
 
 async function refresh() {
-  // Of a run that says nothing more, how that came is shown, whatever the viewer looks at.
+  // The end of a run is shown even if the viewer has paused updates.
   outdated = paused && !quiet(run);
   if (outdated) return;
   const asked = location.search;
@@ -158,11 +163,11 @@ async function refresh() {
     const answer = await fetch(page.dataset.fragments + asked);
     const html = answer.ok ? await answer.text() : null;
     if (html === null) connected("disconnected", streamed);
-    // Meanwhile the viewer may have chosen another stretch, of which this answer knows nothing.
+    // Otherwise the viewer has selected another range meanwhile, and this response is outdated.
     else if (asked === location.search) show(html);
     else fragments.want();
   } catch (error) {
-    if (!(error instanceof TypeError)) throw error; // the server is away: the mark says so
+    if (!(error instanceof TypeError)) throw error; // the server is unreachable, which the live mark shows
   }
 }
 
@@ -178,7 +183,7 @@ function show(html) {
   showTimes();
 }
 
-/** In the tab of the browser, for who looks at another one. */
+/** Updates the title and icon of the browser tab. */
 function showTitle() {
   const part = page.querySelector('[data-part="title"]');
   document.title = part.textContent;

@@ -1,23 +1,23 @@
-// How a run stands, in a word for the live mark: a page may be connected to a run that says nothing. Knows no page.
+// The state of a run for the live mark: a page may be connected to a run that sends nothing. Does not access the page.
 
 export const WORDS = {
   live: "Live", closed: "Not connected", disconnected: "Disconnected", ended: "Ended", failed: "Failed", killed: "Killed",
   interrupted: "Interrupted", silent: "Silent", late: "No data",
 };
-// A client that lives sends every ten seconds at least (REPORT_EVERY_SECONDS of background_readings.py), and what it sends takes a moment:
-// so long after the newest data the second of two heartbeats is missing.
+// A live client sends at least every ten seconds (REPORT_EVERY_SECONDS in background_readings.py), plus transfer time:
+// this long after the newest data, the second of two heartbeats is missing.
 const LATE_SECONDS = 22;
 const ENDS = { finished: "ended", failed: "failed", interrupted: "interrupted", killed: "killed", silent: "silent" };
 
-/** Whether nothing more is to come: what is inferred from silence, a word of the run takes back. */
+/** Returns whether no more data can come: an end inferred from silence is revoked when the run sends data. */
 export const isOver = ({ state, end_inferred }) => ["finished", "failed", "interrupted"].includes(state) || (state === "killed" && !end_inferred);
 
-/** What a run is that does not speak, by a name of WORDS; null of one that runs. */
+/** Returns the key of WORDS for a run that is not active; null while it is running. */
 export const quiet = ({ state }) => ENDS[state] ?? null;
 
 /**
- * What the mark shows, by a name of WORDS or "paused". A server that is away goes before what it sent last of a run that may
- * speak again. `seconds`: since the run was heard of.
+ * Returns what the mark shows, a key of WORDS or "paused". If the server is unreachable, that takes precedence over the
+ * last state of a run that may still send data. `seconds`: time since the last data.
  */
 export function markOf(connection, run, paused, seconds = 0) {
   if (connection === "disconnected" && !isOver(run)) return connection;

@@ -1,4 +1,4 @@
-// The list of runs: what is picked, and what can be done with it; the list follows what happens while somebody looks.
+// The list of runs: selection of runs and actions on them, and live updates of the list.
 
 import { showTimes } from "./page.js";
 import { takeParts } from "./page_fragments.js";
@@ -10,7 +10,8 @@ const unpicked = document.getElementById("picked-hint")?.textContent ?? "";
 const REFRESH_MS = 4000;
 const MOST_NAMED = 3;
 
-// Id -> name, in the order they were picked: of two, the first is "before". A run stays picked when the list moves on.
+// Id -> name in the order of selection: of two runs, the first is "before". A run stays selected when it leaves the
+// list.
 const picked = new Map();
 let sentBy = null;
 
@@ -25,7 +26,7 @@ function show() {
   }
   document.getElementById("clear-button").hidden = number === 0;
   const hint = document.getElementById("picked-hint");
-  // Set only when it changes: it is read out.
+  // Set only on changes, because screen readers announce it.
   if (hint.textContent !== words(number)) hint.textContent = words(number);
 }
 
@@ -44,7 +45,7 @@ function pick(box) {
   else picked.delete(box.value);
 }
 
-/** What the form sends is what was picked, in that order, whether or not the run is still on this page. */
+/** Submits the selected runs in their order, including those that are no longer on this page. */
 function fill({ formData }) {
   const ids = [...picked.keys()];
   formData.delete("pick");
@@ -54,18 +55,18 @@ function fill({ formData }) {
   } else {
     for (const id of ids) formData.append("pick", id);
   }
-  // Where a change leads back to; in an address it would say nothing.
+  // `view` is where a change redirects to; in a GET URL it has no meaning.
   if (sentBy?.formMethod !== "post") formData.delete("view");
 }
 
 let refreshing = false;
-// The newest list, while the pointer or the keyboard is on a row that would move away.
+// The newest list, held back while the pointer or the focus is on a row that would move.
 let held = null;
 const list = document.getElementById("list");
 const updates = document.getElementById("updates");
 let pointerY = 0;
 let lastFocused = null;
-// The page says how long ago a time is, which is no news.
+// The text of a row without relative times, which change constantly.
 const said = (row) => {
   const copy = row.cloneNode(true);
   copy.querySelectorAll("time").forEach((each) => each.remove());
@@ -73,10 +74,10 @@ const said = (row) => {
 };
 const order = (root) => [...root.querySelectorAll("[data-part=runs] [data-run]")].map((row) => row.dataset.run).join();
 
-// A click leaves the focus behind, and a person who goes on with the mouse.
+// `:focus-visible` ignores the focus that a mouse click leaves behind.
 const inUse = () => (matchMedia("(hover: hover)").matches && list.matches(":hover")) || Boolean(list.querySelector(":focus-visible"));
 
-/** A row does not move while the pointer or the keyboard is on it: it would be another that is clicked or opened. */
+/** Holds an update back if rows would move while the pointer or the focus is on them: the viewer could click a wrong row. */
 function hold(html) {
   if (!list || !inUse()) return false;
   const incoming = new DOMParser().parseFromString(html, "text/html");
@@ -86,7 +87,7 @@ function hold(html) {
   const changed = rows.filter((row) => texts.get(row.dataset.run) !== said(row)).length;
   held = html;
   updates.textContent = `${Math.max(1, changed)} update${changed > 1 ? "s" : ""}: show`;
-  // Not where the pointer is, which may be about to click.
+  // Keep the button away from the pointer, which may be about to click.
   if (updates.hidden) updates.classList.toggle("below", pointerY < innerHeight / 2);
   updates.hidden = false;
   return true;
@@ -101,25 +102,25 @@ function apply(html) {
 }
 
 async function refresh() {
-  // A server that takes long is asked once at a time.
+  // A slow server gets only one request at a time.
   if (document.hidden || refreshing) return;
   refreshing = true;
   try {
     const answer = await fetch(location.href);
     if (!answer.ok) return;
     const html = await answer.text();
-    // The first run has come: the page is another.
+    // The first run has arrived, so the page has another structure.
     if (!form && html.includes('id="picked"')) location.reload();
     if (!hold(html)) apply(html);
   } catch (error) {
-    if (!(error instanceof TypeError)) throw error; // the server is away; the next turn tries again
+    if (!(error instanceof TypeError)) throw error; // the server is unreachable; the next interval retries
   } finally {
     refreshing = false;
   }
 }
 
 if (form) {
-  // What the browser has kept on the way back.
+  // Restores the checkboxes that the browser preserved on back navigation.
   boxes().filter((box) => box.checked).forEach(pick);
   document.addEventListener("change", ({ target }) => {
     if (target.name !== "pick") return;
@@ -134,20 +135,20 @@ if (form) {
     boxes()[0]?.focus();
   });
   for (const choice of search.querySelectorAll("select")) choice.addEventListener("change", () => search.requestSubmit());
-  // A field that is as it is by itself would only make the address longer.
+  // Default values would only make the URL longer.
   search.addEventListener("formdata", ({ formData }) => {
     for (const [name, usual] of [["q", ""], ["group", "project"], ["sort", "severity"]]) {
       if (formData.get(name) === usual) formData.delete(name);
     }
   });
   updates.addEventListener("click", ({ detail }) => {
-    // The keyboard goes back to the row from which it came.
+    // Keyboard users return to the row they came from.
     if (detail === 0) lastFocused?.focus({ preventScroll: true });
     apply(held);
   });
   list.addEventListener("focusin", ({ target }) => { if (target !== updates) lastFocused = target; });
   document.addEventListener("pointermove", ({ clientY }) => { pointerY = clientY; }, { passive: true });
-  // The focus is on its way to the next.
+  // Wait until the focus has moved to the next element.
   const release = () => setTimeout(() => { if (held && !inUse()) apply(held); });
   list.addEventListener("mouseleave", release);
   list.addEventListener("focusout", release);

@@ -1,10 +1,11 @@
-// Who among the open windows of a browser may hold a stream. HTTP/1.1 gives a browser six connections to a server: six
-// streams, and no further page loads. So few hold one and the others look now and then. Pure: the storage comes in.
+// Decides which of the open windows of a browser may use a stream. HTTP/1.1 allows a browser six connections per
+// server: with six streams no other page would load. So a few windows use a stream and the others poll. Pure: the
+// storage is a parameter.
 
 const NAME = "leakline.streams";
 export const MOST_STREAMS = 4;
 export const BEAT_MS = 5_000;
-// A window that ended without a word; a hidden one gives its place back.
+// After this time a window counts as crashed; hidden windows release their slot.
 const GONE_MS = 3 * BEAT_MS;
 
 export class Slots {
@@ -15,7 +16,7 @@ export class Slots {
     this.since = null;
   }
 
-  /** Claims or keeps a place; false while as many windows that came before have theirs. Asked at each beat. */
+  /** Claims or keeps a slot; returns false if enough older windows have one. Called at each beat. */
   hold() {
     const at = this.now();
     this.since ??= at;
@@ -34,13 +35,13 @@ export class Slots {
     this.#write(places);
   }
 
-  /** Window -> [since, last beat]. Two that write at once lose one entry until its next beat. */
+  /** Returns window -> [since, last beat]. If two windows write simultaneously, one entry is lost until its next beat. */
   #places(at) {
     let kept = {};
     try {
       kept = JSON.parse(this.storage.getItem(NAME) ?? "{}");
     } catch {
-      // Storage that may not be used, or what somebody else wrote there: as if alone.
+      // Storage is blocked or contains something else: assume that this is the only window.
     }
     const alive = (place) => Array.isArray(place) && place.every(Number.isFinite) && Math.abs(at - place[1]) < GONE_MS;
     return Object.fromEntries(Object.entries(kept ?? {}).filter(([, place]) => alive(place)));
@@ -50,7 +51,7 @@ export class Slots {
     try {
       this.storage.setItem(NAME, JSON.stringify(places));
     } catch {
-      // As above.
+      // Storage is blocked: the same assumption.
     }
   }
 }

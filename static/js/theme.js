@@ -1,7 +1,7 @@
-// A classic script in the head, so that a chosen theme is there before the first paint.
+// A classic script in the head, so that the selected theme applies before the first paint.
 try {
   const chosen = localStorage.getItem("leakline.theme");
   if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
 } catch {
-  // The browser keeps nothing for this page: it follows the system.
+  // Storage is blocked, so the page follows the system's theme.
 }

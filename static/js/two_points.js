@@ -1,17 +1,27 @@
-// Two points of the charts, clicked one after the other, are a stretch as if it had been brushed.
+// A clicked point of the charts: it takes a note, and a second click selects a range, as brushing does.
 
 export class TwoPoints {
-  /** @param line where the page says that a point is marked */
-  constructor(line) {
+  /**
+   * @param line  the element that shows that a point is marked
+   * @param form  the form for a note at that point; null for a viewer who only reads
+   * @param notes {address: the API's address of the run, added(): called after a note was stored}
+   */
+  constructor(line, form, notes) {
     this.line = line;
+    this.form = form;
+    this.notes = notes;
     this.charts = null;
     this.moving = false;
     document.addEventListener("keydown", (event) => event.key === "Escape" && this.forget());
-    document.addEventListener("click", ({ target }) => target.closest(".chart") ?? this.forget());
+    document.addEventListener("click", ({ target }) => target.closest(".chart, #point-note") ?? this.forget());
+    form?.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.#add(form.elements.text.value);
+    });
   }
 
   click(x) {
-    // The second of a double click, by which everything is shown again.
+    // The second click of a double click, which resets the zoom.
     if (this.moving) return;
     const { point } = this.charts;
     if (point === null) return this.#mark(x);
@@ -19,7 +29,7 @@ export class TwoPoints {
     if (point !== x) this.charts.zoom([Math.min(point, x), Math.max(point, x)]);
   }
 
-  /** The axis was moved in another way. */
+  /** Called when the axis was moved in another way. */
   moved() {
     this.forget();
     this.moving = true;
@@ -32,7 +42,33 @@ export class TwoPoints {
 
   #mark(x) {
     this.charts.point = x;
-    this.line.textContent = x === null ? "" : "Click a second point to compare. Escape forgets the first.";
+    this.line.textContent = x === null ? "" : "Click a second point to compare, or press Escape to cancel.";
+    // A note belongs to a generation, which a time axis does not give.
+    if (this.form) this.form.hidden = x === null || this.charts.axis().unit !== "generation";
     this.charts.redraw();
+  }
+
+  async #add(text) {
+    const generation = Math.round(this.charts.point);
+    try {
+      const answer = await fetch(this.notes.address, {
+        method: "PATCH",
+        headers: { "content-type": "application/json" },
+        body: JSON.stringify({ notes: [{ text, generation }] }),
+      });
+      if (!answer.ok) {
+        const body = await answer.json().catch(() => null); // a proxy may answer in HTML
+        this.line.textContent = `The note was not added: ${body?.error?.message ?? `the server answered ${answer.status}`}.`;
+        return;
+      }
+    } catch (error) {
+      if (!(error instanceof TypeError)) throw error;
+      this.line.textContent = "The note was not added: the server does not answer. Try again.";
+      return;
+    }
+    this.form.reset();
+    this.forget();
+    this.line.textContent = "Note added. The tab “Events and log” lists it.";
+    this.notes.added();
   }
 }

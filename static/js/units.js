@@ -1,13 +1,13 @@
-// Sizes in the units of the viewer: binary as the server wrote them, or decimal. Charts work theirs out anew; texts, tables
-// and labels are worked out from what is written, and what was written comes back with the other choice.
+// Shows sizes in the viewer's units: binary as the server writes them, or decimal. Charts are redrawn; sizes in texts,
+// tables and labels are converted, and the original text is restored when the viewer switches back.
 
 import { inUnits, useDecimal } from "./formats.js";
 import { keep, kept, keptAs } from "./browser_storage.js";
 
-// What people have named, and what is to be typed as it stands.
+// User-defined names, and text to be typed as shown.
 const AS_IT_IS = "script, style, code, pre, textarea, option, [data-choose], .document, .run-head h1, td a, .name, .tag, .chart, .line-numbers";
 const LABELS = ["title", "aria-label"];
-// Text, or element and label -> what was written there, and what was put in its place.
+// Text node, or element and attribute -> the original text and its replacement.
 const texts = new WeakMap();
 const labels = new WeakMap();
 
@@ -21,14 +21,15 @@ export function useUnits(units) {
 
 function showAnew() {
   begin();
-  // The charts are drawn anew as in another theme.
+  // The theme event also makes the charts redraw.
   document.dispatchEvent(new Event("leakline:theme"));
 }
 
-/** Once a page: what is there, and whatever comes into it later. */
+/** Converts the page once, and whatever is added to it later. */
 export function startUnits() {
   begin();
-  // The choice is one for all windows: what is written after it was made in another would be in other units than the rest.
+  // The choice applies to all windows: otherwise, text added after a change in another window would be in other units
+  // than the rest.
   addEventListener("storage", ({ key }) => {
     if (key === null || key === keptAs("units")) showAnew();
   });
@@ -73,7 +74,7 @@ function writeLabels(element) {
   }
 }
 
-/** What is to stand where `now` stands. */
+/** Returns the text to show in place of `now`. */
 function remembered(memory, key, now) {
   const before = memory.get(key);
   const written = before && before.shown === now ? before.written : now;

@@ -1,19 +1,19 @@
-// What the viewer has chosen to see, as it stands in the address: a copied link shows the same. Pure.
+// The view that the viewer has selected, as URL parameters: a copied link shows the same. Pure.
 //
-//   x=12..40                     the stretch of the axis, in generations
-//   x=720s..2400s                of an axis of time, in seconds: it may be drawn in minutes now and in hours later
-//   group=trend:rss              the group of lines of a chart, where it is not the first
-//   last=50                      the last so many of the axis, wherever it ends
-//   log=trend                    a chart with a logarithmic axis of values
-//   hide=trend:after%20train     lines hidden, and with `show` brought in, by the legend
+//   x=12..40                     the range of the axis, in generations
+//   x=720s..2400s                a range in seconds: a time axis may show minutes now and hours later
+//   group=trend:rss              the selected group of lines of a chart, unless it is the first
+//   last=50                      the last 50 units of the axis, which move with its end
+//   log=trend                    a chart with a logarithmic y-axis
+//   hide=trend:after%20train     lines hidden, or with `show` enabled, in the legend
 
 const MOST_LINES = 40;
 const MOST_LAST = 1_000_000;
 const DIGITS = 9;
 
 /**
- * {range: [first, last] or null, groups: Map, lines: Map of chart -> Map of line -> shown, last: number or null, log: Set of charts}
- * @param axis {unit: "generation" or "time", seconds: what one of x is worth where that is time}
+ * Returns {range: [first, last] or null, groups: Map, lines: Map of chart -> Map of line -> shown, last: number or null, log: Set of charts}
+ * @param axis {unit: "generation" or "time", seconds: seconds per unit of x if x is time}
  */
 export function readView(search, axis) {
   const parameters = new URLSearchParams(search);
@@ -47,7 +47,7 @@ function pairs(parameters, name) {
   return found.filter(([id, rest]) => id && rest);
 }
 
-/** The address with the view in it; what else it says stays. */
+/** Returns the URL with the view; other parameters stay. */
 export function writeView(address, { range, groups, lines, axis, last = null, log = [] }) {
   const written = new URL(address);
   for (const name of ["x", "group", "last", "log", "hide", "show"]) written.searchParams.delete(name);

@@ -1,19 +1,19 @@
-// Charts that a viewer zooms and chooses lines of: the view stands in the address, and a stretch gets points of its own.
+// Charts with zoom and line selection: the view is stored in the URL, and a zoomed range is loaded at full resolution.
 
 import { Charts, loadTheme } from "./chart.js";
 import { stretched, StretchReader } from "./zoom_range.js";
 import { rangeText, readView, writeView } from "./view.js";
 
 /**
- * Charts as the address says they were seen, and the reader of their stretches.
- * @param linesAddress where the lines of a stretch are read
- * @param kept         parameters of the page's address that go with the question
- * @param heard        as for Charts
+ * Creates the charts with the view of the URL, and the reader of their ranges.
+ * @param linesAddress URL that returns the lines of a range
+ * @param kept         parameters of the page's URL to pass on
+ * @param heard        callbacks as for Charts
  */
 export async function chartsInView(linesAddress, kept, heard = {}) {
   const reader = new StretchReader(
     (range) => stretchAddress(linesAddress, kept, rangeText(range, charts.axis())),
-    // An overlay has no axis of time.
+    // An overlay never has a time axis.
     (range, lines, seconds = 1) => charts.takeLines(range, stretched(lines, seconds / charts.axis().seconds)),
   );
   const remember = () => {

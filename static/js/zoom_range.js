@@ -1,9 +1,9 @@
-// A stretch of the axis and the lines that the server has read for it alone. Pure, but for `fetch`.
+// A range of the axis, and the lines that the server returns for it. Pure except for `fetch`.
 
-/** Whether all of `inner` lies in `outer`; nothing covers the whole. */
+/** Returns whether `outer` contains all of `inner`; false if either is null. */
 export const covers = (outer, inner) => Boolean(outer && inner) && outer[0] <= inner[0] && inner[1] <= outer[1];
 
-/** The chart with other points. Each line keeps its look; one that has none in the stretch is empty there. */
+/** Returns the chart with the points of `part`. Each line keeps its style; a line without points there is empty. */
 export function withLines(chart, part) {
   const key = (line) => JSON.stringify([line.group, line.name]);
   const read = new Map(part.map((line) => [key(line), line]));
@@ -15,7 +15,7 @@ export function withLines(chart, part) {
   return { ...chart, lines };
 }
 
-/** The stretch with the last so many of the axis, as far as there are readings. */
+/** Returns the range of the last `number` units of the axis, up to the last reading. */
 export function lastStretch(charts, number) {
   const ends = charts.flatMap((chart) => chart.lines).filter(({ x }) => x.length).map(({ x }) => x[x.length - 1]);
   if (!ends.length) return null;
@@ -24,7 +24,7 @@ export function lastStretch(charts, number) {
   return inGenerations ? [end - number - 0.5, end + 0.5] : [end - number, end + 0.02 * number];
 }
 
-/** The chart with what lies in the stretch, and one point on either side of it, so that lines go on to the edge. */
+/** Returns the chart with the points in the range, and one point on each side so that lines reach the edge. */
 export function within(chart, [first, last]) {
   const lines = chart.lines.map((line) => {
     const from = line.x.findIndex((x) => x >= first);
@@ -35,7 +35,7 @@ export function within(chart, [first, last]) {
   return { ...chart, lines };
 }
 
-/** The chart with the points of a stretch, and what has come after them. */
+/** Returns the chart with the points of a range, followed by newer points. */
 export function followed(chart, part) {
   const drawn = withLines(chart, part);
   const lines = drawn.lines.map((line, i) => {
@@ -48,16 +48,16 @@ export function followed(chart, part) {
   return { ...drawn, lines };
 }
 
-/** {chart: lines} on an axis of which one is worth so many times more. */
+/** Scales the x of {chart: lines} by a factor. */
 export function stretched(lines, times) {
   if (times === 1) return lines;
   const wider = (line) => ({ ...line, x: line.x.map((x) => x * times) });
   return Object.fromEntries(Object.entries(lines).map(([id, of]) => [id, of.map(wider)]));
 }
 
-/** Reads the lines of a stretch. A newer wish ends an older one, so that no old answer comes after it. */
+/** Loads the lines of a range. A new request aborts the previous one, so that no outdated response arrives later. */
 export class StretchReader {
-  /** @param addressOf [first, last] -> address; @param take called with the stretch, {chart: lines}, and what one x is worth */
+  /** @param addressOf [first, last] -> URL; @param take called with the range, {chart: lines}, and the seconds per unit of x */
   constructor(addressOf, take, get = (address, options) => fetch(address, options)) {
     this.addressOf = addressOf;
     this.take = take;
@@ -65,7 +65,7 @@ export class StretchReader {
     this.running = null;
   }
 
-  /** Nothing more is read after null. */
+  /** Loads a range; null only aborts the current request. */
   async want(range) {
     this.running?.abort();
     this.running = range ? new AbortController() : null;
@@ -77,7 +77,7 @@ export class StretchReader {
       const { lines, x_seconds: seconds } = await answer.json();
       if (!signal.aborted) this.take(range, lines, seconds);
     } catch (error) {
-      // The server is away, or nobody waits for it any more: the points of the whole stay.
+      // The server is unreachable or the request was aborted; the points of the entire run stay.
       if (error.name !== "AbortError" && !(error instanceof TypeError)) throw error;
     }
   }

@@ -234,15 +234,15 @@ def test_native_growth_says_which_call_would_tell_where_nothing_is_watched() -> 
         kept = {n: column for n, column in process.series.items() if not n.startswith(left_out)}
         return replace(history, processes=(replace(process, series=kept),))
 
-    words = "Nothing is watched that could tell: run.census() in evaluate_population"
+    words = "Nothing that could explain it is watched: run.census() in evaluate_population"
     (line,) = advice_on(native(), words, "native")
     assert "leakline.init(watch=[…])" in line
     assert "run.track(name, it)" in line
     for history in (native("agents.Actor"), native(tracked=True), native(counted=False)):
-        assert advice_on(history, "Nothing is watched", "native") == []
+        assert advice_on(history, "Nothing that could explain it is watched", "native") == []
     # Where counts explain the growth, they say it already.
     kept = Training(leaks=(kept_environments(),), watch=(), declare_buffer=False).history()
-    assert advice_on(kept, "Nothing is watched") == []
+    assert advice_on(kept, "Nothing that could explain it is watched") == []
 
 
 def on_device(split: float | None) -> RunHistory:
@@ -302,7 +302,7 @@ def test_a_program_that_leakline_only_started_is_advised_to_call_it() -> None:
         rows.append(Snapshot(i, 1e9 + i, float(i), None, None, "", "sample", samples))
     header = RunHeader("r", "p", "r", "second", None, 1e9)
     history = history_from_batches(header, [Batch(ProcessIdentity("i"), tuple(rows))])
-    (line,) = advice_on(history, "Nothing is watched that could tell", "native")
+    (line,) = advice_on(history, "Nothing that could explain it is watched", "native")
     assert "put leakline.init(watch=[…]) into the program" in line
     assert "run.census()" not in line
 
@@ -313,7 +313,7 @@ def test_growth_seen_from_outside_is_not_called_memory_outside_python() -> None:
     finding = examine(history).findings[0]
     assert (finding.kind, finding.status) == ("native", "confirmed")
     said = " ".join((*finding.evidence, *finding.advice))
-    assert "from outside nobody can tell" in said
+    assert "cannot be determined from outside" in said
     assert "Start it with `leakline run -- ...` or put `leakline.init` into it" in said
     assert "C extensions" not in said
     assert "no counted Python object" not in said

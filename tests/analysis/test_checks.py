@@ -79,7 +79,7 @@ def test_what_report_002_promised_is_refuted_by_the_run_of_report_001(scale: flo
     assert "times the 500.00 MiB promised" in growth.sentence
     in_phase = found[PHASE_GROWTH]
     assert (in_phase.state, in_phase.measured) == ("undecided", None)
-    assert in_phase.sentence == f"{TRAIN} never ran: the claim was never tested."
+    assert in_phase.sentence == f"{TRAIN} never ran, so the promise was not tested."
     assert generations.sentence == "The run ended after 13 generations; 25 were promised."
     refuted = {claim for claim, check in found.items() if check.state == "broken"}
     assert refuted - {JUMP} == {GROWTH, PEAK, GENERATIONS, "type.DDPGAgent.count"}
@@ -156,7 +156,7 @@ def test_a_maximum_is_refuted_at_once_and_held_only_after_some_generations() -> 
 
     assert answered(100 * MIB)[0] == "broken"
     assert answered(GIB)[0] == "undecided"
-    assert answered(GIB)[1].endswith(", but only 2 generations ended yet.")
+    assert answered(GIB)[1].endswith(", but after only 2 generations.")
     assert answered(GIB, ended=True)[0] == answered(GIB, 6)[0] == "holds"
     assert answered(GIB, 6)[1].startswith("So far memory reached")
     assert answered(GIB, ended=True)[1].startswith("Memory reached")
@@ -228,13 +228,13 @@ def test_generations_that_memory_may_or_may_not_allow_are_undecided() -> None:
     assert check.measured is not None
     assert check.measured.low < 114 < check.measured.high
     assert check.state == "undecided"
-    assert "too wide to tell" in check.sentence
+    assert "too uncertain to compare" in check.sentence
 
 
 def test_without_a_limit_only_complete_generations_count_as_possible() -> None:
     check = possible(100, None, kept_environments(9 * MIB))
     assert (check.state, check.measured) == ("undecided", None)
-    assert check.sentence.startswith("No limit of memory is known")
+    assert check.sentence.startswith("The memory limit is not known")
     assert possible(16, None, kept_environments(9 * MIB)).state == "holds"
     early = possible(100, GIB, kept_environments(9 * MIB), generations=4)
     assert (early.state, early.measured) == ("undecided", None)
@@ -382,7 +382,7 @@ def test_a_rate_is_refuted_above_the_promise_and_a_twentieth(
     measured = Interval((low + high) / 2, low, high)
     answer = _rate(since(growth_that_matters=7), measured, promised, "It grows by")
     assert about(answer) == (measured, outcome)
-    assert ("too wide to tell" in answer[2]) == (outcome == "undecided")
+    assert ("too uncertain to compare" in answer[2]) == (outcome == "undecided")
 
 
 @pytest.mark.parametrize(
@@ -406,7 +406,7 @@ def test_from_twice_the_promise_on_the_sentence_has_the_multiple(
     ("generations", "said"),
     [
         (0, "No generation has ended with the fix yet."),
-        (1, "1 generation with the fix so far; growth is measured from 5 generations on."),
+        (1, "1 generation with the fix so far; measuring growth takes at least 5 generations."),
     ],
 )
 def test_too_few_generations_are_counted(generations: int, said: str) -> None:
@@ -423,10 +423,10 @@ def of_phase(growth: Interval | None, *, times: int = 10, generations: int = 10)
 @pytest.mark.parametrize(
     ("run", "phase", "said"),
     [
-        (of_phase(exactly(5)), None, "The fix names no phase, so there is none to measure."),
+        (of_phase(exactly(5)), None, "The fix names no phase, so no phase can be measured."),
         (of_phase(None, times=0, generations=0), "train", "No generation has ended with the fix yet."),
-        (of_phase(exactly(5), times=0), "train", "train never ran: the claim was never tested."),
-        (of_phase(None, times=2), "train", "train ran in 2 generations, too few to tell what it keeps."),
+        (of_phase(exactly(5), times=0), "train", "train never ran, so the promise was not tested."),
+        (of_phase(None, times=2), "train", "train ran in 2 generations, too few to measure what it keeps."),
     ],
 )  # fmt: skip
 def test_a_phase_that_was_not_measured_refutes_nothing(
@@ -443,10 +443,10 @@ def test_a_maximum_may_be_reached_and_not_passed() -> None:
 @pytest.mark.parametrize(
     ("tops", "measured", "said"),
     [
-        ([(7, 4)], 7, "So far memory reached 7 B in generation 4; 10 B at most were promised."),
-        ([(7, None)], 7, "So far memory reached 7 B; 10 B at most were promised."),
+        ([(7, 4)], 7, "So far memory reached 7 B in generation 4; at most 10 B were promised."),
+        ([(7, None)], 7, "So far memory reached 7 B; at most 10 B were promised."),
         # Of several processes that are added up, no generation is that of the peak.
-        ([(4, 3), (7, 4)], 11, "Memory reached 11 B; 10 B at most were promised."),
+        ([(4, 3), (7, 4)], 11, "Memory reached 11 B; at most 10 B were promised."),
     ],
 )  # fmt: skip
 def test_the_peaks_of_processes_are_added_up(
@@ -459,8 +459,8 @@ def test_the_peaks_of_processes_are_added_up(
 @pytest.mark.parametrize(
     ("most", "stays", "outcome", "said"),
     [
-        (17, True, "holds", "So far at most 17 Agent alive at the end of a generation; 17 at most were promised."),
-        (18, True, "broken", "18 Agent alive at the end of generation 6; 17 at most were promised."),
+        (17, True, "holds", "So far at most 17 Agent alive at the end of a generation; at most 17 were promised."),
+        (18, True, "broken", "18 Agent alive at the end of generation 6; at most 17 were promised."),
         (18, False, "undecided", "18 Agent alive at the end of generation 6, which a collection may still free; "
             "17 were promised."),
     ],
@@ -499,7 +499,7 @@ def test_as_many_generations_are_possible_as_memory_lasts_at_the_high_end_of_its
     [
         ((20, 15, 25), "which leaves room for 30 generations in all (25 to 35); 25 were promised."),
         ((None, 15, 20), "which leaves room for at least 25 generations; 25 were promised."),
-        ((20, 14, 25), "which leaves room for 30 generations in all (24 to 35), too wide to tell from the "
+        ((20, 14, 25), "which leaves room for 30 generations in all (24 to 35), too uncertain to compare with the "
             "25 promised."),
     ],
 )  # fmt: skip
@@ -544,7 +544,7 @@ def test_a_promised_growth_is_claimed_of_the_phase_too_unless_that_has_its_own(
 @pytest.mark.parametrize(
     ("claim", "promised", "said"),
     [
-        (PEAK, None, "What is promised is no number."), ("speed", 5, "No promise of this name is known."),
+        (PEAK, None, "The promised value is not a number."), ("speed", 5, "There is no promise with this name."),
         ("count:agents.Agent", 5, "Agent has not been counted with the fix yet."),
         (PEAK, 5, "Resident memory has not been measured with the fix yet."),
     ],

@@ -30,7 +30,7 @@ from leakline.analysis.timeline import Timeline
 from leakline.snapshot import Event
 
 ENVIRONMENT = "trading.TradingEnvironment"
-RAISED = "Its priority is one class higher for it."
+RAISED = "This raises its priority by one class."
 HISTORY = Training(leaks=(kept_environments(),), generations=14).history()
 
 

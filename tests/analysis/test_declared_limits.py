@@ -90,7 +90,7 @@ def test_report_001_s_run_lies_above_each_band_of_report_002() -> None:
     assert worst.generation == 12
     assert worst.difference == pytest.approx(125 * GB, rel=0.01)
     assert found[0].sentence.startswith("Above in generations 2 to 5 by up to 42.")
-    assert found[0].sentence.endswith("GiB (generation 5); 1 of 5 within.")
+    assert found[0].sentence.endswith("GiB (generation 5); 1 of 5 within bounds.")
 
 
 def test_a_run_as_report_002_expected_it_lies_within_but_for_how_fast_it_fills() -> None:
@@ -102,8 +102,8 @@ def test_a_run_as_report_002_expected_it_lies_within_but_for_how_fast_it_fills()
     found = checked(with_events(history, *(declared_band(*each) for each in OF_REPORT_002)))
     assert [c.state for c in found] == ["holds", "broken", "holds"]
     assert [counts(c) for c in found] == [(0, 5, 0), (2, 3, 0), (0, 14, 0)]
-    assert found[0].sentence == "Within in all 5 generations."
-    assert "; 3 of 5 within." in found[1].sentence
+    assert found[0].sentence == "Within bounds in all 5 generations."
+    assert "; 3 of 5 within bounds." in found[1].sentence
 
 
 def limited(warn_above: Any, name: str = "queue") -> Event:
@@ -119,7 +119,7 @@ def test_the_limit_of_a_gauge_holds_for_its_highest_reading_of_each_generation()
     assert row["sentence"] == "Above in generation 1 by 1; 1 of 2 within so far."
     assert assertion_title(row, "epoch") == "gauge.queue: up to 50"
     (check,) = checked(replace(history, events=(limited(51),)))
-    assert (check.state, check.sentence) == ("holds", "Within in all 2 generations so far.")
+    assert (check.state, check.sentence) == ("holds", "Within bounds in all 2 generations so far.")
     (check,) = checked(replace(history, events=(limited(5, "other"),)))
     assert check.state == "not_measured"
     assert checked(replace(history, events=(limited("50"), limited(None)))) == []
@@ -314,11 +314,11 @@ def test_the_sentence_says_what_is_still_to_come(
         ([], 0, [], -math.inf, RUN, "Not reached yet."),
         # The band begins at generation 3.
         ([], 0, [], 3, RUN, "None of them was recorded."),
-        ([3], 1, [], 3, ENDED, "Within in its one generation."),
-        ([3, 4], 2, [], 4, ENDED, "Within in all 2 generations."),
+        ([3], 1, [], 3, ENDED, "Within bounds in its one generation."),
+        ([3, 4], 2, [], 4, ENDED, "Within bounds in all 2 generations."),
         ([3, 4], 0, [], 4, ENDED, "No reading in 2 generations."),
-        ([3, 4, 5], 2, [], 5, ENDED, "Within in all 2 generations, 1 generation without a reading."),
-        ([3, 4, 5], 3, deviations((4, 2)), 5, ENDED, "Above in generation 4 by 2 B; 2 of 3 within."),
+        ([3, 4, 5], 2, [], 5, ENDED, "Within bounds in all 2 generations, 1 generation without a reading."),
+        ([3, 4, 5], 3, deviations((4, 2)), 5, ENDED, "Above in generation 4 by 2 B; 2 of 3 within bounds."),
     ],
 )  # fmt: skip
 def test_the_sentence_says_what_lies_within(
@@ -380,8 +380,8 @@ def test_more_than_normal_is_shown_and_is_no_leak() -> None:
     (check,) = verdict.assertions
     assert check.state == "above_normal"
     assert check.sentence == (
-        "train kept at most 1.86 GiB in one generation (generation 1): more than the 953.67 MiB that are fine, "
-        "less than the 4.66 GiB of a leak; beyond in 1 of 7 generations."
+        "train kept at most 1.86 GiB in one generation (generation 1): more than the normal 953.67 MiB, "
+        "less than the 4.66 GiB that count as a leak; exceeded in 1 of 7 generations."
     )
     assert not any(f.status in ("suspected", "confirmed") for f in verdict.findings)
 
@@ -452,8 +452,8 @@ def test_a_run_may_call_its_generation_by_its_own_word() -> None:
     check = only_check(history)
     assert (check.metric, check.state) == ("generation.kept_bytes", "above_normal")
     assert check.sentence == (
-        "The run kept at most 2.00 GiB in one epoch (epoch 2): more than the 1.00 GiB that are fine; "
-        "beyond in 1 of 2 epochs."
+        "The run kept at most 2.00 GiB in one epoch (epoch 2): more than the normal 1.00 GiB; "
+        "exceeded in 1 of 2 epochs."
     )
 
 
@@ -596,7 +596,7 @@ def test_processes_are_added_up_by_generation(scope: str, expected: Amounts) -> 
 
 
 def test_the_worst_of_those_that_are_alike_is_the_first() -> None:
-    assert _against(budget(normal=None), 50) == "below the 200 B of a leak"
+    assert _against(budget(normal=None), 50) == "below the 200 B that count as a leak"
     amounts: Amounts = [(2, 50), (3, 200), (4, 200), (5, 101), (6, 100)]
     found = check(RUN, budget(), Readings(amounts, 5))
     assert (found.worst, found.worst_generation, found.state) == (200, 3, "broken")
@@ -606,12 +606,12 @@ def test_the_worst_of_those_that_are_alike_is_the_first() -> None:
 @pytest.mark.parametrize(
     ("scope", "amounts", "beyond", "said"),
     [
-        ("phase", [(1, 50)], 0, "train kept at most 50 B in one generation (generation 1): fine up to 100 B."),
+        ("phase", [(1, 50)], 0, "train kept at most 50 B in one generation (generation 1): normal up to 100 B."),
         ("generation", [(1, 250), (2, 50)], 1, "The run kept at most 250 B in one generation (generation 1): "
-            "a leak from 200 B on; beyond in 1 of 2 generations."),
+            "a leak from 200 B on; exceeded in 1 of 2 generations."),
         ("run", [(1, 250), (2, 70), (3, 60)], 1, "Memory has grown by 60 B since the run began, and by 250 B "
             "at generation 1: a leak from 200 B on."),
-        ("run", [(1, 50), (2, 60)], 0, "Memory has grown by 60 B since the run began: fine up to 100 B."),
+        ("run", [(1, 50), (2, 60)], 0, "Memory has grown by 60 B since the run began: normal up to 100 B."),
     ],
 )  # fmt: skip
 def test_the_sentence_has_the_worst_and_how_often_it_was_beyond(

@@ -78,7 +78,7 @@ def test_rows_of_expectations_say_what_was_seen() -> None:
     environment = rows["trading.TradingEnvironment"]
     assert (environment.low, environment.high, environment.state) == (2, 2, "broken")
     assert environment.measured == Interval(50, 50, 50)
-    said = "50 at the newest reading; other numbers at 14 readings, first in generation 2."
+    said = "50 at the newest reading; different at 14 readings, first in generation 2."
     assert environment.sentence == said
     assert rows["agents.DDPGAgent"].state == "holds"
     assert rows["Missing"].state == "not_measured"

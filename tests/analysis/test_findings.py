@@ -217,7 +217,7 @@ def test_a_surplus_outlived_a_collection_unless_it_is_garbage() -> None:
         cause = cause_of(replace(ENVS, violation=violation), kind=kind)
         return _contract_lines(assessed(cause))
 
-    outlived = "; the surplus outlived a collection or was there again"
+    outlived = "; the surplus outlived a collection or was seen again"
     assert said(BROKEN) == [f"Env is 3, declared 0 to 1{outlived}."]
     assert said(BROKEN, "cyclic_garbage") == ["Env is 3, declared 0 to 1."]
     assert said(unproven) == ["Env is 3, declared 0 to 1."]
@@ -230,11 +230,11 @@ def test_a_surplus_outlived_a_collection_unless_it_is_garbage() -> None:
     [
         (growing(2, rises=9), "grows by 2 per generation, the same in each of the last 9 generations."),
         (growing(2, pattern="periodic", rises=9, each=8, period=4), "grows by 8 every 4th generation, 9 times."),
-        (growing(2, pattern="irregular", rises=3), "grows by 2 per generation on average: 3 rises, never taken back."),
+        (growing(2, pattern="irregular", rises=3), "grows by 2 per generation on average: 3 rises, never reversed."),
         (growing(2, pattern="irregular", rises=2), None),
         (growing(0.5, pattern="irregular", rises=1, each=7), "rose by 7."),
         (growing(0, pattern="irregular", rises=1, each=7), None),
-        (growing(2, pattern="noisy", rises=1), "grows by 2 per generation, through noise."),
+        (growing(2, pattern="noisy", rises=1), "grows by 2 per generation, despite noise."),
     ],
 )  # fmt: skip
 def test_the_sentence_on_a_count_follows_its_pattern(growth: Any, said: str | None) -> None:
@@ -317,10 +317,10 @@ def test_the_explanation_of_a_growth_follows_its_channel(
 @pytest.mark.parametrize(
     ("looks", "unknown", "said"),
     [
-        (None, "outside", "No Python object was counted: from outside nobody can tell what it is."),
+        (None, "outside", "No Python object was counted: what it is cannot be determined from outside."),
         (
             [1] + [None] * 11, "rarely_counted",
-            "Objects were counted too rarely since it began: what it is, is not known yet.",
+            "Objects were counted too rarely since it began: it is not known yet what it is.",
         ),
         ([1] * 12, None, "No Python object that was counted explains it."),
     ],

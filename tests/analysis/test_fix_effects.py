@@ -97,7 +97,7 @@ def test_a_healthy_run_of_report_000_has_four_ticks() -> None:
     gpu = "GPU memory does not keep growing; the most on one device was 5.00 GiB"
     assert found["gpu"].sentence.startswith(gpu)
     assert "nothing is suspected" in found["memory"].sentence
-    passed = "40 generations complete, held against the 30 that the fix promised."
+    passed = "40 generations complete, compared with the 30 that the fix promised."
     assert found["passed"].sentence == passed
     assert found["cleanups"].sentence == "agent ran twice and freed 300.00 MiB."
 
@@ -122,14 +122,14 @@ def test_a_run_is_held_against_the_plan(generations: int, ended: bool, outcome: 
     history = replace(Training(generations=generations, total=25).history(), ended=ended)
     item = checklist(history)["passed"]
     assert (item.outcome, item.against) == (outcome, "plan")
-    said = f"{generations} generations complete, held against the 25 that were planned."
+    said = f"{generations} generations complete, compared with the 25 that were planned."
     assert item.sentence == said
 
 
 def test_without_a_plan_or_a_promise_it_says_that_it_does_not_know() -> None:
     item = checklist(Training(generations=90).history())["passed"]
     assert item.outcome == "not_measured"
-    assert "Not known where it died before" in item.sentence
+    assert "It is not known where it died before" in item.sentence
     question = check_question({"check": "passed", "against": item.against})
     assert question == "The run passes the point where it died before"
 
@@ -214,7 +214,7 @@ def test_an_item_is_judged_by_the_worst_of_its_findings(
 
 
 def test_nothing_is_ticked_before_five_generations() -> None:
-    too_few = ("not_yet", "4 generations so far, too few to tell.")
+    too_few = ("not_yet", "4 generations so far, too few to judge.")
     assert _judged([], since(5), "Memory", "calm") == ("done", "calm")
     assert _judged([], since(4), "Memory", "calm") == too_few
     unmeasured = ("not_measured", "Private memory was not measured.")
@@ -254,7 +254,7 @@ def on_device(*readings: Value) -> RunHistory:
 
 
 def test_a_device_that_nothing_is_on_is_not_measured() -> None:
-    unseen = "GPU memory was not measured: no device was seen."
+    unseen = "GPU memory was not measured: no device was found."
     assert _gpu(RunHistory("r"), verdict(), since()) == ("not_measured", unseen)
     idle = "This training uses no GPU memory."
     assert _gpu(on_device(0, 0), verdict(), since()) == ("not_measured", idle)
@@ -489,9 +489,9 @@ def test_a_change_counts_from_a_fifth_or_from_what_matters(
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
-        (4, 4, "the run grows by +100 B"), (3, 4, "Too few generations ran before the fix in this run: a comparison"),
-        (4, 3, "An effect is measured from 4 generations on each side of the fix on."),
-        (3, 3, "An effect is measured from 4 generations on each side of the fix on."),
+        (4, 4, "the run grows by +100 B"), (3, 4, "Too few generations ran before the fix in this run: compare it"),
+        (4, 3, "Measuring an effect takes at least 4 generations on each side of the fix."),
+        (3, 3, "Measuring an effect takes at least 4 generations on each side of the fix."),
     ],
 )  # fmt: skip
 def test_an_effect_needs_four_generations_on_each_side(before: int, after: int, said: str) -> None:

@@ -463,8 +463,7 @@ def test_a_count_of_a_long_run_says_how_many_readings_it_is_about() -> None:
     assert check.checked < len(counts)
     read = f"1 reading of the {check.checked:,} that are read of this long run"
     assert (
-        check.sentence
-        == f"3 at the newest reading; other numbers at {read}, first in generation 1999."
+        check.sentence == f"3 at the newest reading; different at {read}, first in generation 1999."
     )
 
 

@@ -317,7 +317,7 @@ def test_the_sentence_says_how_many_processes_were_not_read() -> None:
     one = history_of([1.0])
     assert of_how_many(one) == ""
     left = replace(one, processes=one.processes * 2, processes_left_out=1_000)
-    assert of_how_many(left) == " (of the 2 largest processes; 1,000 more are not studied)"
+    assert of_how_many(left) == " (of the 2 largest processes; 1,000 more are not analyzed)"
 
 
 @pytest.mark.parametrize("places", [1_024, 1_025])

@@ -272,8 +272,8 @@ def test_what_the_allocator_keeps_has_a_rate_from_four_readings_since_the_start_
 
 
 GENERATIONS = 40
-ACTOR = "Of 1 child listed one by one, this grows: actor by 8.00 MiB per generation."
-REST = "The children that have no series of their own grow by"
+ACTOR = "Of 1 child listed individually, this one grows: actor by 8.00 MiB per generation."
+REST = "The children without their own series grow by"
 
 
 def children_of(history: RunHistory) -> Finding | None:
@@ -319,7 +319,7 @@ def test_children_without_a_series_of_their_own_are_nobody_and_grow_as_the_rest(
     assert finding is not None
     assert [s.name for s in finding.suspects] == named
     assert [
-        line for line in finding.evidence if "children" in line or "listed one by one" in line
+        line for line in finding.evidence if "children" in line or "listed individually" in line
     ] == lines
 
 
@@ -425,8 +425,8 @@ def test_the_rest_grows_from_the_generation_before_its_start() -> None:
         (
             GrowingChildren((Suspect("a", "process", None, 5), Suspect("b", "process")), 3, 7),
             [
-                "Of 3 children listed one by one, these grow: a by 5 B, b by 0 B per generation.",
-                "The children that have no series of their own grow by 7 B per generation.",
+                "Of 3 children listed individually, these grow: a by 5 B, b by 0 B per generation.",
+                "The children without their own series grow by 7 B per generation.",
             ],
         ),
     ],

@@ -174,7 +174,7 @@ def test_numbers_that_every_program_makes_are_no_suspects_next_to_a_class_that_g
 MIB = 2**20
 # While no count is known to rise, looks become ever rarer.
 LOOKS = (1, 3, 7, 15, 31)
-NOT_KNOWN_YET = "Objects were counted too rarely since it began: what it is, is not known yet."
+NOT_KNOWN_YET = "Objects were counted too rarely since it began: it is not known yet what it is."
 UNEXPLAINED = "No Python object that was counted explains it."
 
 
@@ -263,7 +263,7 @@ def test_until_two_looks_have_seen_it_grow_nobody_is_blamed(
     if is_waited_for:
         assert not any("outside Python" in line for line in finding.advice)
         assert any("next looks at the heap" in line for line in finding.advice)
-        assert "memory, of what is not known yet" in examine(history).summary
+        assert "memory of a kind not known yet" in examine(history).summary
 
 
 def test_a_growth_of_few_looks_has_the_start_of_the_memory_it_explains() -> None:

@@ -365,7 +365,7 @@ def test_the_sentence_has_both_growths_and_the_change(
 
 
 def test_neither_run_leaks_is_said_only_where_neither_does() -> None:
-    expected = "No effect: 5 B per generation before, 6 B after, within what two runs differ by"
+    expected = "No effect: 5 B per generation before, 6 B after, within the normal difference between two runs"
     for leaked, leaks in ((True, True), (True, False), (False, True)):
         a, b = side(around(5), leaks=leaked), side(around(6), leaks=leaks)
         assert _summary("no_effect", a, b, GENERATIONS) == expected
@@ -517,7 +517,7 @@ def test_the_sentence_says_of_each_run_how_far_it_comes() -> None:
     ended, goes_on = Survival(998, True, out), Survival(2000, False, None)
     assert survival_change(ended, goes_on, "episode", "epoch").sentence == (
         "Before: memory runs out about episode 1,004 (990 to 1,020); it ended at episode 998. "
-        "After: nothing says that memory runs out; it has come to epoch 2,000."
+        "After: no forecast says that memory runs out; it has reached epoch 2,000."
     )
     nothing = Survival(None, False, None)
     assert survival_change(nothing, nothing, "episode", "epoch").sentence == (

@@ -169,7 +169,7 @@ def test_the_40_to_50_hours_of_report_001_are_forecast_from_its_first_generation
     assert found.sentence.startswith(
         "All 25 generations take about 45 h 0 min (41 h 48 min to 48 h"
     )
-    assert found.sentence.endswith("28 h 48 min of them to come.")
+    assert found.sentence.endswith("of which 28 h 48 min remain.")
 
 
 def test_those_to_come_take_as_long_as_the_newest_ones_did() -> None:

@@ -382,7 +382,7 @@ def test_a_growth_of_which_three_tenths_wait_for_a_collector_that_runs_may_pass(
 def test_the_sentence_says_of_what_waits_only_what_was_seen(
     waiting: Waiting, begins: str, ends: str
 ) -> None:
-    nothing = "nothing but each other refers to them"
+    nothing = "they refer only to each other"
     assert (
         waiting.sentence("step") == f"{begins}{nothing if begins else nothing.capitalize()}{ends}."
     )

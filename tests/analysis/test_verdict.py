@@ -201,7 +201,7 @@ def test_a_run_that_was_too_short_says_what_a_verdict_needs() -> None:
     )
     memory = next(item for item in ended.checklist if item.check == "memory")
     assert (memory.outcome, memory.sentence) == (
-        "not_measured", "The run ended after 3 generations; 5 are needed to tell.",
+        "not_measured", "The run ended after 3 generations; a verdict needs 5.",
     )  # fmt: skip
 
 
@@ -246,7 +246,7 @@ def test_a_store_that_fills_says_how_full_it_is_and_when_it_will_be() -> None:
     (line,) = _filling_lines(study, _moment(filling=("replay",)))
     # 550 of 1,000 items at generation 11, and 50 more in each: nine generations to go.
     full = "replay holds 550 of 1,000 (55 %)"
-    assert line == f"{full}, full about generation 20 with 1,000 B"
+    assert line == f"{full}, full at about generation 20 with 1,000 B"
     assert _filling_lines(study, _moment()) == []
     still = _study(process__anon_bytes=RISING, tracked__replay__length=[550] * 12)
     assert _filling_lines(still, _moment(filling=("replay",))) == [full]

@@ -113,16 +113,16 @@ def test_a_pasted_address_gets_the_alerts_and_a_test_shows_what_arrived(
             expect_failed_requests=True,
         )  # fmt: skip
         page.locator("#notify").click()
-        expect(page.locator(".notify")).to_contain_text("go nowhere yet")
+        expect(page.locator(".notify")).to_contain_text("not sent anywhere yet")
         assert fits(page, 390)
         assert not scripts or violations(page) == []
         page.get_by_label("Webhook address of Slack").fill(receiver)
-        page.get_by_role("button", name="Send alerts there").click()
-        expect(page.get_by_role("status")).to_contain_text("gets every alert from now on")
+        page.get_by_role("button", name="Send alerts here").click()
+        expect(page.get_by_role("status")).to_contain_text("receives every alert from now on")
         expect(page.get_by_label("Format")).to_have_value("")
         page.get_by_role("button", name="Send a test").click()
         expect(page.get_by_role("status")).to_contain_text("answered 204")
-        expect(page.get_by_label("Message")).to_contain_text("Nothing leaks; somebody tested")
+        expect(page.get_by_label("Message")).to_contain_text("Nothing is leaking: somebody tested")
         assert fits(page, 390)
         page.go_back()
         page.get_by_role("link", name="Back to the run").click()
@@ -150,7 +150,7 @@ def test_a_link_opens_one_run_in_a_browser_that_is_not_signed_in(
         page.get_by_label("Read-only link").select_option("1 day")
         assert fits(page, 390)
         assert violations(page) == []
-        page.get_by_role("button", name="Make a link").click()
+        page.get_by_role("button", name="Create link").click()
         expect(page.get_by_label("Link")).to_contain_text("/shared?token=leakline_share_")
         assert fits(page, 390)
         assert violations(page) == []
@@ -166,9 +166,12 @@ def test_a_link_opens_one_run_in_a_browser_that_is_not_signed_in(
         expect(
             other.locator("#notify, .mute, #previous, .delete-run, nav[aria-label=Pages]")
         ).to_have_count(0)
+        links = other.locator("a[href]").evaluate_all("(all) => all.map(({ href }) => href)")
+        for link in {each for each in links if each.startswith(address)}:
+            assert other.request.get(link, max_redirects=0).status == 200, link
         other.goto(f"{address}/")
         expect(other.get_by_label("Password")).to_be_visible()
-        page.get_by_role("link", name="Revoke it in the settings").click()
+        page.get_by_role("link", name="Revoke it in Settings").click()
         page.get_by_text("Revoke…").first.click()
         page.get_by_role("button", name="Revoke this token").first.click()
         other.goto(f"{address}/runs/shared")

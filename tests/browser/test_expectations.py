@@ -44,7 +44,7 @@ def test_one_click_expects_a_count_of_later_runs_too(
     later = open_page(f"/runs/leaks-{scripts}", java_script_enabled=scripts)
     expect(row_of(later)).to_contain_text("broken")
 
-    section.get_by_role("button", name=f"Take back {COUNT} {ARRAYS}").click()
+    section.get_by_role("button", name=f"Stop expecting {COUNT} {ARRAYS}").click()
     expect(row_of(page)).to_have_count(0)
     expect(section.get_by_role("button", name=f"Expect {COUNT} {ARRAYS}")).to_be_visible()
 
@@ -64,7 +64,7 @@ def test_a_count_stays_to_be_clicked_while_the_run_goes_on_and_fits_a_phone(
     expect(row_of(page)).to_contain_text("holds")
     # A chart that is drawn anew has its width a moment later.
     until(page, lambda: fits(page, 375))
-    box = page.get_by_role("button", name=f"Take back {COUNT} {ARRAYS}").bounding_box()
+    box = page.get_by_role("button", name=f"Stop expecting {COUNT} {ARRAYS}").bounding_box()
     assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= 375 and box["height"] >= 30  # fmt: skip
 
 
@@ -80,10 +80,10 @@ def test_a_person_sets_a_rule_without_scripts(open_page: Open) -> None:
         with page.expect_navigation():
             button.click()
 
-    page.get_by_text("Add a rule of your own").click()
+    page.get_by_text("Add your own rule").click()
     form = page.locator("form.fields[action='/alerts/rules']")
     form.get_by_label("Series").fill("gauge.queue")
-    form.get_by_label("What of it").select_option("change per generation")
+    form.get_by_label("Measure").select_option("change per generation")
     form.get_by_label("Above").fill("500 MiB")
     form.get_by_label("Name").fill(name)
     submit(form.get_by_role("button", name="Add rule"))
@@ -104,7 +104,7 @@ def test_a_person_sets_a_rule_without_scripts(open_page: Open) -> None:
 
 def test_a_ready_made_rule_is_one_click(open_page: Open) -> None:
     page = open_page("/alerts")
-    page.get_by_text("Add a ready-made one").click()
+    page.get_by_text("Add a predefined rule").click()
     page.get_by_label("Project for Bands of tensors").fill("erl")
     page.get_by_role("button", name="Add Bands of tensors").click()
     for band in ("elevated", "high", "critical"):

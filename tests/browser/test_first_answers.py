@@ -238,7 +238,7 @@ def test_severity_is_the_time_until_memory_runs_out(runs: str, open_page: Open) 
 def test_of_a_finished_run_it_is_said_what_was_missing(runs: str, open_page: Open) -> None:
     page = open_page("/runs/cut-short")
     said = page.locator(".verdict p.small").first
-    expect(said).to_contain_text("Memory kept growing as a leak does, but not for long enough")
+    expect(said).to_contain_text("Memory kept growing like a leak, but not long enough")
     for word in ("will settle", "more to go", "so far"):
         expect(page.locator(".verdict")).not_to_contain_text(word)
 

@@ -196,7 +196,7 @@ def test_a_page_of_an_allowed_origin_reports_and_the_leak_is_confirmed(
     # Nobody reads the memory of its process: the trend is that of its tensors.
     assert "Nothing was measured yet" not in told
     assert "tfjs.bytes" in told
-    for name in ("after train", "tensors of TensorFlow.js", "JavaScript heap"):
+    for name in ("after train", "TensorFlow.js tensors", "JavaScript heap"):
         assert name in told, name
 
 

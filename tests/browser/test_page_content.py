@@ -32,7 +32,7 @@ ON_THE_PAGE_OF_A_RUN = {
     "holders": ("erl_trainer.Trainer.population_history[*]",),
     "containers": ("50,000", "100 %", "full"),
     "large-objects": ("440.00 MiB",),
-    "gauges": ("Numbers the training script gave",),
+    "gauges": ("Numbers reported by the training script",),
     "expectations": (
         "broken", "holds", "growth per generation", "peak memory", "generations 0 to 5: 30.00 GiB to 40.00 GiB",
         "budget of",
@@ -44,7 +44,7 @@ ON_THE_PAGE_OF_A_RUN = {
     ),
     "processes": ("main", "node-7", "5.6"),
     "children": ("loader_worker-0", "loader_worker-1", "collector-7", "118.00 MiB", "+64.00 KiB"),
-    "cost": ("share of the run's time", "longest single pause"),
+    "cost": ("share of the run's time", "longest recent pause"),
     "attempts": ("1f0c9a2",),
     "delivery": ("stored",),
     "environment": ("packages torch",),
@@ -101,7 +101,27 @@ def test_the_trend_has_its_plan_its_forecast_and_what_happened(
     # The sum of all processes is what is seen first.
     expect(page.get_by_role("button", name="Total")).to_have_attribute("aria-pressed", "true")
     levels = [level["label"] for level in chart(page, "phases")["levels"]]
-    assert levels == ["budget", "a leak from here on"]
+    assert levels == ["budget", "leak threshold"]
+
+
+def test_the_rows_of_the_tables_of_objects_are_filtered(train: Train, open_page: Open) -> None:
+    training = train("filtered", 8)
+    page = open_page("/runs/filtered?tab=objects")
+    rows = page.locator("#types tbody tr")
+    expect(rows.first).to_be_visible()
+    every = rows.count()
+    field = page.get_by_label("Filter rows")
+    field.fill("tradingenv")
+    shown = page.locator("#types tbody tr:visible")
+    expect(shown).to_have_count(1)
+    expect(shown).to_contain_text("TradingEnvironment")
+    # A live update replaces the table and keeps what is filtered.
+    before = shown.inner_text()
+    training.run_generation()
+    expect(shown).not_to_have_text(before, use_inner_text=True)
+    expect(shown).to_have_count(1)
+    field.fill("")
+    expect(page.locator("#types tbody tr:visible")).to_have_count(every)
 
 
 def test_marks_are_told_when_one_points_at_them(train: Train, open_page: Open) -> None:
@@ -133,7 +153,7 @@ def test_the_list_and_the_incidents_tell_how_urgent_a_leak_is(
         page = open_page(path, address=world.address)
         tag = page.locator("[data-priority]").first
         expect(tag).to_have_text(re.compile(f"^({words})$"))
-        expect(tag).to_have_attribute("title", re.compile("LEAKLINE_PRIORITIES sets the limits"))
+        expect(tag).to_have_attribute("title", re.compile("set in LEAKLINE_PRIORITIES"))
 
 
 @pytest.mark.long
@@ -165,7 +185,7 @@ def test_a_server_without_runs_says_what_to_type(world: World, open_page: Open) 
         expect(page.locator("main")).to_contain_text(f"leakline run --server {world.empty}")
         expect(page.locator("main")).to_contain_text("leakline demo")
         if path == "/":
-            expect(page.get_by_role("link", name="Ten minutes")).to_be_visible()
+            expect(page.get_by_role("link", name="Tutorial")).to_be_visible()
     page = open_page("/?q=nothing-like-this", address=world.address)
     expect(page.locator("main")).to_contain_text("No run matches this search.")
 

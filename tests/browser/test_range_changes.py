@@ -149,6 +149,30 @@ def test_a_marked_point_is_forgotten(way: str, run: str, open_page: Open) -> Non
     assert "x=" not in page.url
 
 
+def test_a_clicked_point_takes_a_note(train: Callable[..., MadeTraining], open_page: Open) -> None:
+    train("noted", GENERATIONS)
+    page = open_page("/runs/noted?tab=events")
+    drawn(page)
+    page.locator("#chart-trend").scroll_into_view_if_needed()
+    note = page.get_by_label("Note at this point")
+    expect(note).to_be_hidden()
+    point(page, 7)
+    note.fill("a larger batch from here")
+    page.get_by_role("button", name="Add note").click()
+    expect(page.locator("#marked-point")).to_contain_text("Note added")
+    expect(note).to_be_hidden()
+    assert not marked(page)
+    row = page.locator("#events tbody tr", has_text="a larger batch from here")
+    expect(row.locator("td").first).to_have_text("7")
+    until(
+        page,
+        lambda: page.evaluate(
+            """() => document.getElementById("chart-trend").data.some(
+                ({ x, text }) => text?.some((each, i) => each.includes("a larger batch") && x[i] === 7))"""
+        ),
+    )
+
+
 def test_the_form_compares_without_scripts(run: str, open_page: Open) -> None:
     page = open_page(f"{run}?tab=objects&process=rank+0+main", java_script_enabled=False)
     page.get_by_text("Compare two points").click()

@@ -12,7 +12,7 @@ from tests.browser.training import ENVIRONMENT, MadeTraining
 Train = Callable[..., MadeTraining]
 Open = Callable[..., Page]
 KINDS = ("census", "find_holders")
-WAITING = "Waiting for the training, until its next phase end."
+WAITING = "Waiting for the training to answer at its next phase end."
 
 
 @pytest.fixture
@@ -168,7 +168,7 @@ def test_a_run_that_has_ended_refuses_in_one_line(train: Train, open_page: Open)
     page.route("**/fragments*", lambda route: route.abort())
     training.finish()
     press(page, "census")
-    refusal = "Not asked: run over is finished: no process is there to ask."
+    refusal = "Not requested: run over is finished, so no process can receive the request."
     expect(words(page, "census")).to_have_text(refusal)
     expect(voice(page)).to_have_text(refusal)
 
@@ -179,7 +179,7 @@ def test_a_server_that_is_gone_is_said_to_be_gone(train: Train, open_page: Open)
     expect(button(page, "census")).to_be_visible(timeout=PATIENCE_MS)
     page.context.set_offline(True)
     press(page, "census")
-    gone = "Not asked: the server does not answer."
+    gone = "Not requested: the server does not respond."
     expect(words(page, "census")).to_have_text(gone)
     expect(voice(page)).to_have_text(gone)
 
@@ -194,4 +194,4 @@ def test_an_answer_that_is_no_json_is_a_refusal(train: Train, open_page: Open) -
 
     page.route("**/requests", answer)
     press(page, "census")
-    expect(words(page, "census")).to_have_text("Not asked: the server answered 502.")
+    expect(words(page, "census")).to_have_text("Not requested: the server answered 502.")

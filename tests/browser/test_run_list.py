@@ -161,7 +161,7 @@ def test_two_runs_are_deleted_and_brought_back_on_a_phone(
     expect(page.get_by_role("link", name="try-three")).to_have_count(0)
     assert "try-three" not in in_api(server) and "try-one" in in_api(server)
     gone = open_page("/runs/try-four", width=390, height=844)
-    expect(gone.get_by_role("heading", name="try-four is deleted")).to_be_visible()
+    expect(gone.get_by_role("heading", name="try-four was deleted")).to_be_visible()
     assert fits(gone, 390)
     gone.get_by_role("button", name="Undo").click()
     expect(gone.locator("#verdict-sentence")).to_be_visible()
@@ -178,7 +178,7 @@ def test_what_is_deleted_is_found_again_and_brought_back(
     page = open_page(LIST)
     check(page, "try-one", "try-two", "try-three")
     button(page, "Delete").click()
-    page.get_by_role("link", name="can still be brought back").click()
+    page.get_by_role("link", name="can still be restored").click()
     for name in ("Compare", "Overlay", "Delete"):
         expect(button(page, name)).to_have_count(0)
     expect(button(page, "Bring back")).to_be_disabled()
@@ -228,7 +228,7 @@ def test_without_scripts_the_same_can_be_done(tries: str, open_page: Open, serve
 def test_too_many_runs_are_refused_in_a_line(tries: str, open_page: Open) -> None:
     many = "&".join(f"run=x{number}" for number in range(11))
     page = open_page(f"/overlay?{many}", expect_failed_requests=True)
-    expect(page.get_by_text("an overlay takes up to 10")).to_be_visible()
+    expect(page.get_by_text("an overlay shows at most 10 runs")).to_be_visible()
 
 
 @pytest.mark.long

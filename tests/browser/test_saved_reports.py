@@ -54,7 +54,7 @@ def test_a_file_shows_its_charts_without_any_network(
     assert draw_everything(page) >= 3
     expect(page.locator(".chart").first.locator(".trace").first).to_be_attached()
     expect(page.locator("h1, h2").first).to_be_visible()
-    expect(page.locator("#made")).to_contain_text("made by Leakline")
+    expect(page.locator("#made")).to_contain_text("by Leakline")
     expect(page.locator(".chip svg").first).to_be_visible()
     # The shapes are drawn, not only named.
     assert page.locator(".chip svg use").first.evaluate("each => each.getBBox().width") > 0
@@ -158,7 +158,7 @@ def test_a_server_that_is_away_is_told_at_the_button(two_runs: None, open_page: 
     page = open_page(RUN, expect_failed_requests=True)
     page.route("**/report.txt", lambda route: route.abort())
     page.get_by_role("button", name="Copy report").click()
-    expect(page.locator("#copy-report")).to_have_text("Not copied: the server does not answer")
+    expect(page.locator("#copy-report")).to_have_text("Not copied: the server does not respond")
 
 
 def test_the_menu_works_without_scripts_fits_a_phone_and_closes_as_menus_do(

@@ -103,17 +103,17 @@ def test_names_stay_as_people_wrote_them(
 
 def test_the_settings_choose_the_same(open_page: Open) -> None:
     page = open_page("/settings", color_scheme="light")
-    expect(page.get_by_label("As the system")).to_be_checked()
+    expect(page.get_by_role("radio", name="System")).to_be_checked()
     page.get_by_label("Decimal").check()
     expect(page.locator("#units")).to_contain_text("GB")
     page.get_by_role("radio", name="Dark").check()
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
     page.keyboard.press("d")
     expect(page.get_by_role("radio", name="Light")).to_be_checked()
-    page.get_by_label("As the system").check()
+    page.get_by_role("radio", name="System").check()
     page.reload()
     assert page.evaluate("document.documentElement.dataset.theme") is None
-    expect(page.get_by_label("As the system")).to_be_checked()
+    expect(page.get_by_role("radio", name="System")).to_be_checked()
     expect(page.get_by_label("Decimal")).to_be_checked()
 
 
@@ -146,7 +146,7 @@ def test_a_person_signs_in_and_out(asking: str, open_page: Callable[..., Page]) 
 
     assert violations(page) == []
     page.get_by_label("Project", exact=True).fill("erl")
-    page.get_by_role("button", name="Make a token").click()
+    page.get_by_role("button", name="Create token").click()
     token = page.get_by_label("Token", exact=True).inner_text()
     assert re.fullmatch(r"leakline_ingest_[\w-]{43}", token)
     page.goto(f"{asking}/settings")

@@ -39,7 +39,7 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_a_missing_database_is_named_and_not_made(leakline: Any, tmp_path: Path) -> None:
     said = leakline("token", "list", "--database-url", "sqlite:///nowhere.db")
     assert said.status == 1
-    assert "there is no" in said.error
+    assert "not found" in said.error
     assert not (tmp_path / "nowhere.db").exists()
 
 
@@ -120,7 +120,7 @@ def test_a_token_is_listed_without_itself_and_revoked(leakline: Any, url: str) -
     assert stored(url, made["token"]).state_at(time.time()) == "revoked"
     nobody = leakline("token", "revoke", "999")
     assert (nobody.status, nobody.output) == (1, "")
-    assert "there is no token 999" in nobody.errors
+    assert "token 999 not found" in nobody.errors
 
 
 def test_a_password_is_read_set_and_removed(
@@ -230,7 +230,7 @@ def test_a_receiver_that_wanted_no_more_and_takes_the_test_is_enabled_again(
     receiver.answers = [503, 410, 204]
     for said, status, reason in (
         ("answered 503\n", 1, "answered 410 Gone"),
-        ("answered 410 Gone: it wants no more messages\n", 1, "answered 410 Gone"),
+        ("answered 410 Gone: the receiver wants no more messages\n", 1, "answered 410 Gone"),
         ("", 0, None),
     ):
         ended = webhook_test(URL=receiver.url, ALLOW="127.0.0.0/8")

@@ -73,7 +73,7 @@ def test_what_the_fix_promised_is_said_promise_by_promise(ask: Any) -> None:
     assert shown[at + 1].endswith("20 times the 1.00 MiB promised.")
     assert shown[at + 2 : at + 6] == [
         "   let them go (app.py:7): growth in train",
-        "      undecided: train never ran: the claim was never tested.",
+        "      undecided: train never ran, so the promise was not tested.",
         "   let them go (app.py:7): generations to complete",
         "      holds: 14 generations complete; 14 were promised.",
     ]
@@ -102,14 +102,16 @@ def test_the_checklist_is_said_with_a_mark_for_each_question(ask: Any) -> None:
     assert shown[2] == "   [!] Memory does not keep growing: failed"
     assert "Environment" in shown[3]
     assert shown[4] == "   [x] The run passes the point where it died before: done"
-    assert shown[5].strip() == "14 generations complete, held against the 14 that the fix promised."
+    assert (
+        shown[5].strip() == "14 generations complete, compared with the 14 that the fix promised."
+    )
 
 
 def test_what_was_planned_is_said_band_by_band_and_budget_by_budget(ask: Any) -> None:
     shown = lines_below(ask("verdict", "app/leaking").output, "expectations:")
     assert shown[0] == "   process.rss_bytes, generations 0 to 4: up to 460.00 MiB"
     assert shown[1] == (
-        "      broken: Above in generations 3 to 4 by up to 40.00 MiB (generation 4); 3 of 5 within."
+        "      broken: Above in generations 3 to 4 by up to 40.00 MiB (generation 4); 3 of 5 within bounds."
     )
     assert shown[2] == "   budget of the whole run"
     assert shown[3].startswith("      more than normal: Memory has grown by 260.00 MiB since")

@@ -446,7 +446,7 @@ def test_what_finds_no_room_for_long_is_refused() -> None:
         box.put_back(request, told)
     assert box.take() == []
     assert [a.text for a in box.take_answers()] == [
-        "find_holders a.B: refused: no room in the budget"
+        "find_holders a.B: refused: not enough left of the overhead budget"
     ]
     assert box.take_answers() == ()
 

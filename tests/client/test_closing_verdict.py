@@ -71,14 +71,14 @@ def test_a_server_that_refuses_for_now_is_not_called_absent(server: Any, caplog:
     (said,) = [line for line in caplog.messages if "disk of the server" in line]
     assert said.startswith(
         f"leakline: {server.address} refuses for now (the disk of the server is full); "
-        "the snapshots are kept and sent later; recording goes on to "
+        "the snapshots are kept and sent later; recording continues in "
     )
     assert "no Leakline server answers" not in caplog.text
 
 
 def test_a_server_that_is_absent_is_called_so(caplog: Caplog) -> None:
     train(server="http://127.0.0.1:9")
-    (said,) = [line for line in caplog.messages if "recording goes on" in line]
+    (said,) = [line for line in caplog.messages if "recording continues" in line]
     assert said.startswith("leakline: no Leakline server answers at http://127.0.0.1:9 (")
 
 

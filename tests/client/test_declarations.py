@@ -87,7 +87,7 @@ def test_sizes_travel_as_bytes_and_the_class_of_a_count_is_counted_from_now_on(
     assert "close them (trainer.py:281): generations to complete" in text.split("EXPECTATIONS")[1]
     assert "holds: 3 generations complete; 3 were promised." in text
     assert (
-        "broken: 3 Environment alive at the end of generation 2; 1 at most were promised." in text
+        "broken: 3 Environment alive at the end of generation 2; at most 1 were promised." in text
     )
     assert "undecided: 3 generations with the fix so far" in text
 
@@ -182,7 +182,7 @@ def test_the_report_of_a_recording_compares_it_with_the_plan(offline: Run) -> No
     plan = lines[lines.index("EXPECTATIONS") + 2 :]
     assert plan[0] == "gauge.pending, generations 0 to 3: up to 5"
     assert "process.rss_bytes, generations 0 to 1: up to 1.00 TiB" in plan
-    assert "   holds: Within in all 2 generations." in plan
+    assert "   holds: Within bounds in all 2 generations." in plan
     assert "budget of the whole run" in plan
     assert "budget of train" in plan
     assert sum(line.startswith("   holds: ") for line in plan) == 3

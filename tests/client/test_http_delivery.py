@@ -437,9 +437,9 @@ def test_https_goes_through_a_tunnel_with_the_login_outside_of_it(
 @pytest.mark.parametrize(
     ("address", "why"),
     [
-        ("socks5://ann:secret@127.0.0.1:9", "cannot use a proxy of the kind socks5://, only http://"),
+        ("socks5://ann:secret@127.0.0.1:9", "cannot use a socks5:// proxy, only http://"),
         *(
-            (f"http://ann:sec{sign}ret@proxy.example:3128", "the proxy's address cannot be read")
+            (f"http://ann:sec{sign}ret@proxy.example:3128", "the proxy address is not valid")
             for sign in ("#", "\u2100", "[", "\udcff")
         ),
     ],

@@ -180,7 +180,7 @@ def test_the_next_start_brings_what_was_left_for_its_server_and_nothing_else(
         "instance-ours", run._chain.process.instance,
     ]  # fmt: skip
     assert {header["id"] for header in server.headers} == {"ours", run.id}
-    assert "sent what name-ours had left: 5 snapshots sent, killed (memory" in caplog.text
+    assert "sent unsent data of name-ours: 5 snapshots sent, killed (memory" in caplog.text
 
 
 def test_the_end_of_one_that_had_sent_everything_before_it_was_killed_is_sent(

@@ -240,7 +240,7 @@ def test_a_file_that_cannot_be_read_any_more_is_left_for_memory_and_said_once(
     said: list[str] = []
     outbox = Outbox(spool(tmp_path), said.append)
     outbox.append(batch(1))
-    closed = SpoolError(tmp_path, "cannot be read (the program closes it)")
+    closed = SpoolError(tmp_path, "cannot be read (the program keeps closing it)")
 
     def unreadable(_limit: int) -> NoReturn:
         raise closed

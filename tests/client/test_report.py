@@ -112,7 +112,7 @@ def test_a_folder_without_spools_is_an_error_that_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["report", str(tmp_path)]) == 1
-    assert "holds no spool" in capsys.readouterr().err
+    assert "contains no spool" in capsys.readouterr().err
     assert main(["report", str(tmp_path / "gone")]) == 1
     assert "does not exist" in capsys.readouterr().err
 
@@ -331,7 +331,7 @@ def test_a_difference_shows_its_interval_where_the_ends_differ() -> None:
     ("state", "reason", "how"),
     [
         ("failed", "ValueError", "failed: ValueError"), ("failed", "MemoryError", "failed: MemoryError"),
-        ("terminated", "SIGTERM", "killed by SIGTERM"), (None, "", "without a word"),
+        ("terminated", "SIGTERM", "killed by SIGTERM"), (None, "", "without notice"),
     ],
 )  # fmt: skip
 def test_the_report_has_how_each_process_ended_and_its_last_lines(

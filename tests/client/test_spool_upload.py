@@ -240,7 +240,7 @@ def test_a_second_recording_in_the_file_is_named_and_not_sent(
     size = other.stat().st_size
     path.write_bytes(path.read_bytes() + other.read_bytes())
     assert sync(path, server.address) == 1
-    assert f"not sent: another recording behind it in the same file ({size:,} bytes)" in (
+    assert f"not sent: another recording that follows in the same file ({size:,} bytes)" in (
         capsys.readouterr().out
     )
     assert len(server.sequences) == TAKEN == len(sequences(path))

@@ -105,7 +105,7 @@ def test_the_misdiagnosis_ends_with_the_phase_that_never_ran_and_the_leak_that_g
         title: next(line for line in seen.splitlines() if line.startswith(f"{title} "))
         for title in ("blamed", "promised", "in truth")
     }
-    assert "train_population never ran: the claim was never tested." in told["blamed"]
+    assert "train_population never ran, so the promise was not tested." in told["blamed"]
     assert "broken: Memory grows by " in told["promised"]
     assert "times the 1.00 MiB promised." in told["promised"]
     assert "evaluate_population keeps 16 TradingEnvironment per generation" in told["in truth"]

@@ -1,4 +1,5 @@
-/* A driver's library with one card, after the declarations of nvml.h. PROCESSES is the newest list of processes it has. */
+/* A stand-in for the NVIDIA driver library with one card, after the declarations of nvml.h. PROCESSES is defined as the
+   name of its newest process list function. */
 #include <stddef.h>
 #include <string.h>
 

@@ -154,7 +154,7 @@ def test_it_is_switched_off_by_a_setting() -> None:
         [sys.executable, "-c", code], env={**os.environ, "LEAKLINE_NATIVE": "0"},
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert done.stdout.strip() == "None LEAKLINE_NATIVE=0 switches it off"
+    assert done.stdout.strip() == "None LEAKLINE_NATIVE=0 disables the native module"
 
 
 # -- in slices: what lives throughout is counted once, whatever the program does meanwhile

@@ -145,7 +145,7 @@ def test_of_two_backups_into_one_file_at_once_one_is_made(file: Path, tmp_path: 
 
 
 def test_a_backup_of_nothing_or_of_postgres_says_what_to_do(db: Db, tmp_path: Path) -> None:
-    refused(db("backup", tmp_path / "b.db"), "there is no database")
+    refused(db("backup", tmp_path / "b.db"), "not found")
     url = "postgresql+psycopg://nobody@127.0.0.1:1/none"
     refused(db("backup", tmp_path / "b.db", url=url), "pg_dump", "b.db")
     refused(db("restore", tmp_path / "b.db", url=url), "dropdb", "createdb", "pg_restore")
@@ -486,7 +486,7 @@ def test_a_backup_with_what_is_not_ours_is_refused(
         with contextlib.closing(sqlite3.connect(foreign)) as connection:
             connection.executescript(planted)
         said = db("restore", foreign)
-        refused(said, "is no database as Leakline makes it: look at its", named)
+        refused(said, "differs from a database created by Leakline: check its", named)
     assert file.read_bytes() == before
 
 

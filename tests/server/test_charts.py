@@ -372,7 +372,7 @@ def test_a_budget_of_every_generation_is_drawn_where_it_is_near() -> None:
 
     assert levels() == levels(high=50 * GIB) == []
     assert levels(high=GIB / 2, leak=2 * GIB) == [
-        (GIB / 2, "budget"), (2 * GIB, "a leak from here on"),
+        (GIB / 2, "budget"), (2 * GIB, "leak threshold"),
     ]  # fmt: skip
     assert budget_levels(None, phase_accounts) == ()
 
@@ -586,7 +586,7 @@ def test_an_emptied_cache_of_a_device_is_marked_with_what_it_gave_back() -> None
     (found,) = marks_of(event("mark", name, **data))
     assert (found.kind, found.label) == ("mark", "cache of cuda.0")
     assert found.text == (
-        "cache of cuda.0: gave at least 3.00 GiB back to the device: 10.00 GiB kept before, 7.00 GiB after"
+        "cache of cuda.0: returned at least 3.00 GiB to the device: 10.00 GiB held before, 7.00 GiB after"
     )
 
 
@@ -610,7 +610,7 @@ def test_a_rule_that_fired_lies_at_its_generation_and_a_forecast_at_its_moment()
     assert second.x == 2
     assert second.text == "many fired: tensors.count is 612 at generation 2: above 500"
     over = {**rule["payload"], "rule": {"name": "many", "status": "resolved"}}
-    assert marks_of(alerts=[{**rule, "payload": over}])[0].text.startswith("many is over: ")
+    assert marks_of(alerts=[{**rule, "payload": over}])[0].text.startswith("many resolved: ")
     # What was found long after the run lies at its end.
     assert marks_of(alerts=[{**risk, "created_at": 1e9}], axis=MINUTES)[0].x == 20
 
@@ -722,7 +722,7 @@ def test_alerts_say_whether_any_webhook_received_them() -> None:
     row = {"event": "risk", "created_at": 1e9, "payload": payload}
     sent, unsent = (timeline(RUN, [], [row], {}, any_webhook=each) for each in (True, False))
     assert sent is not None and "webhook" not in sent.how
-    assert unsent is not None and "No webhook is set up, so its alerts were not sent" in unsent.how
+    assert unsent is not None and "No webhook is set up, so the alerts were not sent" in unsent.how
     assert sent.table is not None
     assert [cell.text for cell in sent.table.rows[0].cells][2:] == [
         "alert",

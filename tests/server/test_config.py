@@ -55,7 +55,7 @@ def test_every_wrong_value_is_named_with_its_variable() -> None:
     assert "hunter2" not in str(caught.value)
     assert caught.value.exit_status == 2
     first, *lines = str(caught.value).splitlines()
-    assert first == f"{len(wrong)} settings are wrong:"
+    assert first == f"{len(wrong)} settings are invalid:"
     assert [line.split()[1].partition("=")[0].rstrip(":") for line in lines] == list(VARIABLES)
     assert all(line.startswith("  environment ") for line in lines)
 
@@ -81,9 +81,9 @@ def test_a_slip_in_a_name_is_reported_and_names_of_others_are_not() -> None:
 WRONG = (
     ("PORT", "", ["-1", "65536", "8765.0", "٣"]),
     ("PUBLIC_URL", "http://host:port", ["http://h:99999", "http://h:port", "http://[::1", "https://", "leaks.example"]),
-    ("KEEP_BYTES", "must name a project", ["=5 GiB"]),
-    ("KEEP_DAYS", "must name a project", ["30, =90"]),
-    ("RUNS_PER_DAY", "must name a project", [" =5"]),
+    ("KEEP_BYTES", "must have a project", ["=5 GiB"]),
+    ("KEEP_DAYS", "must have a project", ["30, =90"]),
+    ("RUNS_PER_DAY", "must have a project", [" =5"]),
     ("KEEP_DAYS", "", ["0", "-1", "a", "30,b=", "nan", "inf", "30,b=x"]),
     ("KEEP_BYTES", "", ["0", "much", "-3 GiB", "1 GiB,a=lots"]),
     ("RUNS_PER_DAY", "unlimited", ["0", "-1", "p=1.5"]),
@@ -326,7 +326,7 @@ def test_wrong_files_are_all_named_at_once_and_nothing_of_them_is_shown(tmp_path
     with pytest.raises(WrongSettings) as caught:
         from_environment(wrong)
     first, *lines = str(caught.value).splitlines()
-    assert first == f"{len(SECRETS)} settings are wrong:"
+    assert first == f"{len(SECRETS)} settings are invalid:"
     assert {line.split()[1].rstrip(":") for line in lines} == set(wrong)
     assert "SECRET" not in str(caught.value).replace("WEBHOOK_SECRET", "")
 

@@ -382,7 +382,7 @@ def test_one_that_was_killed_is_started_again(apart: Apart) -> None:
     first = apart.pid
     assert first is not None
     os.kill(first, signal.SIGKILL)
-    with pytest.raises(CannotLook, match="has ended"):
+    with pytest.raises(CannotLook, match="has exited"):
         apart("r1")
     assert apart.pid is None
     assert apart("r1").verdict.run == "r1"
@@ -466,9 +466,12 @@ def test_where_no_process_can_be_started_it_looks_here(
     with monkeypatch.context() as broken:
         broken.setattr(module.sys, "executable", "/bin/false")
         assert apart("r1").cpu_seconds == 0
-    reasons = ("[Errno 11] Resource temporarily unavailable", "it ended at once (1)")
+    reasons = (
+        "[Errno 11] Resource temporarily unavailable",
+        "its own process exited immediately (1)",
+    )
     for reason in reasons:
-        assert caplog.text.count(f"the analysis has no process of its own: {reason}") == 1
+        assert caplog.text.count(f"the analysis runs in the server process: {reason}") == 1
     assert apart.pid is None
 
 
@@ -480,7 +483,7 @@ def test_one_of_another_version_is_not_asked(
     with monkeypatch.context() as upgraded:
         upgraded.setattr(apart, "_version", "0.0.1")
         assert apart("r1").cpu_seconds == 0
-    assert "was installed meanwhile" in caplog.text
+    assert "has been installed meanwhile" in caplog.text
     assert apart.pid is None
     # It is tried again later.
     monkeypatch.setattr(apart, "_here_until", 0.0)

@@ -271,7 +271,7 @@ def test_one_click_holds_for_every_later_run_until_it_is_taken_back(
         )
         assert [json.loads(payload)["origin"] for payload in sent] == ["accepted"]
 
-    click("later", "Take back 17 app.Agent")
+    click("later", "Stop expecting 17 app.Agent")
     over = ("suspected", "confirmed")
     eventually(lambda: verdict_of(learned, "later")["status"] not in over, 60.0)
     assert "Expect 17 app.Agent" in Forms(page("first")).found
@@ -292,7 +292,7 @@ def test_a_run_of_another_project_and_one_that_had_ended_are_not_concerned(
     assert ("app.Agent", 17, True) in expected(learned, "first")
     for run in ("ended", "elsewhere"):
         assert expected(learned, run) == [("app.Env", 2, False)]
-    assert "this run had ended before" in learned.get("/runs/ended").text
+    assert "this run had already ended" in learned.get("/runs/ended").text
     assert "Expect 17 app.Agent" in learned.get("/runs/elsewhere").text
 
 
@@ -334,7 +334,7 @@ def test_what_the_program_declares_goes_before_and_cannot_be_accepted(
         for row in learned.get("/api/v1/runs/speaks/expectations").json()["items"]
     }
     assert states["app.Agent"] == "holds"
-    assert "here the program says it itself" in learned.get("/runs/speaks").text
+    assert "own declaration takes precedence" in learned.get("/runs/speaks").text
 
 
 def test_a_later_legal_change_is_learned_without_code(learned: TestClient, make_run: Any) -> None:
@@ -500,7 +500,7 @@ def test_a_promise_that_is_none_is_shown_and_breaks_no_page(
     send(promised=promised | {"process.rss_bytes": 2**40, "generation.kept_bytes": 1})
     eventually(lambda: verdict_of(api).get("assertions"))
     page = api.get("/runs/r1?tab=all").text
-    assert "No promise of this name is known." in page
+    assert "There is no promise with this name." in page
     rows = promises_of(page)
     assert rows["grows &lt;b&gt;"][0] == "undecided"
     assert rows["peak memory"][:2] == ["undecided", "not measured"]
@@ -577,7 +577,7 @@ def test_the_page_lists_four_questions_with_their_evidence(
         found["Every planned generation has run"],
         found["Cleanups run and free something"],
     )
-    assert "12 generations complete, held against the 25" in planned[2]
+    assert "12 generations complete, compared with the 25" in planned[2]
     assert "agent&lt;b&gt; ran once and freed nothing." in cleanups[2]
     # After what was found, in the tab of events.
     assert (
@@ -601,7 +601,7 @@ def test_a_healthy_run_shows_four_ticks_on_its_page(
     assert [(shape, word) for shape, word, _ in found.values()] == [("ok", "done")] * 4, found
     evidence = [said for _, _, said in found.values()]
     assert "the most on one device was 2.00 GiB" in evidence[0]
-    assert "held against the 12 that the fix promised" in evidence[2]
+    assert "compared with the 12 that the fix promised" in evidence[2]
     assert "agent GPU ran once and freed 7.00 GiB of GPU memory." in evidence[3]
 
 

@@ -259,10 +259,10 @@ def read(api: TestClient, path: str, status: int = 200) -> str:
 
 def test_the_page_tells_the_story_and_has_plain_forms(api: TestClient, plant: Plant) -> None:
     empty = read(api, "/incidents")
-    assert "No incidents yet" in empty and "closed it with which note" in empty
+    assert "No incidents yet" in empty and "the note it was closed with" in empty
     plant("w", finding("watch", "f2", evidence=("a little",)))
     # Growth that was never a leak is shown to who asks for it.
-    assert "No incident is in this list" in read(api, "/incidents")
+    assert "No incidents match" in read(api, "/incidents")
     for asked in ("status=watched", "project=erl&fingerprint=f2"):
         assert "Watched</span>" in read(api, f"/incidents?{asked}")
     plant("a", finding(), name="A")

@@ -111,7 +111,7 @@ def test_phases_beyond_the_bound_become_one_phase(api: TestClient, run: Any) -> 
     more["columns"]["phase"] = ["phase 0", "new", None]
     assert api.post(BATCHES, json=more).json()["accepted"] == 3
     assert lost(api)["phases_over_limit"] == 2 * limits.MAX_RUN_PHASES + 1
-    assert "More phases than a run may have" in api.get("/runs/r1?tab=all").text
+    assert "The run has more phases than allowed" in api.get("/runs/r1?tab=all").text
 
 
 def test_processes_that_join_a_run_are_bounded(
@@ -824,7 +824,7 @@ def attempts(client: Client, make_run: Any, most: int) -> None:
     assert [each["number"] for each in run["attempts"]] == list(range(3, most + 3))
     assert run["attempts_left_out"] == 2
     page = client.ask("GET", "/runs/often?tab=all").body.decode()
-    assert f"{most + 2} attempts, the newest first, {most} of them." in page
+    assert f"{most + 2} attempts, newest first, showing {most}." in page
 
 
 def listed_processes(client: Client, make_run: Any, most: int) -> None:
@@ -838,7 +838,7 @@ def listed_processes(client: Client, make_run: Any, most: int) -> None:
     # The one that people look for is there, and the others from the first on.
     assert [each["rank"] for each in run["processes"]] == [*range(most - 1), most + 2]
     assert run["processes_left_out"] == 3
-    assert f"{most} of {most + 3} processes are shown" in page
+    assert f"Showing {most} of {most + 3} processes" in page
 
 
 def listed_bytes(client: Client, make_run: Any, most: int) -> None:
@@ -878,7 +878,7 @@ def listed_lines(client: Client, make_run: Any, most: int) -> None:
         assert len(kept) + missing == 50 and kept == lines[missing:]
     missing = sum(each["log_lines_left_out"] for each in told.values())
     page = client.ask("GET", "/runs/loud?tab=all").body.decode()
-    assert f"{missing:,} more are not shown here" in page
+    assert f"{missing:,} more lines are not shown" in page
 
 
 RUNS = "store.runs.runs"

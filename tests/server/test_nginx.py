@@ -414,8 +414,8 @@ def test_a_start_behind_https_names_the_missing_setting(
     errors = capsys.readouterr().err
     assert "cannot listen" in errors
     words = (
-        "set LEAKLINE_TRUSTED_PROXIES to the proxy's address (such as 127.0.0.1); without it ten wrong passwords of "
-        "one person keep everybody from signing in"
+        "set LEAKLINE_TRUSTED_PROXIES to the proxy's address (such as 127.0.0.1); otherwise ten wrong passwords from "
+        "one person block sign-in for everybody"
     )
     assert (words in errors) == (not trusted)
     assert ("LEAKLINE_TRUSTED_PROXIES" in errors) == (not trusted)

@@ -212,7 +212,8 @@ def test_metrics_that_tell_no_memory_are_answered_so(api: TestClient) -> None:
     made = request({"http.server.duration": [(0.0, 1.5, {})]})
     answer = api.post("/v1/metrics", content=json_format.MessageToJson(made), headers=JSON)
     assert (
-        "none of these metrics measures memory" in answer.json()["partialSuccess"]["errorMessage"]
+        "none of these metrics is a supported memory metric"
+        in answer.json()["partialSuccess"]["errorMessage"]
     )
     assert api.get("/api/v1/runs").json()["items"] == []
     # Values that are none are no points.
@@ -342,7 +343,7 @@ def test_points_that_come_too_late_are_counted(each_api: TestClient) -> None:
     # Those that are stored are repeated, and the one between them cannot be.
     told = take(each_api, memory([MIB, 2 * MIB, MIB], first=0.0)).partial_success
     assert told.rejected_data_points == 1
-    assert "older than what is stored" in told.error_message
+    assert "older than the stored data" in told.error_message
     # Also where all that is stored is newer.
     assert take(each_api, memory([MIB], first=-9.0)).partial_success.rejected_data_points == 1
     assert len(columns(each_api)) == 2

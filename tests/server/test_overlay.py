@@ -52,10 +52,10 @@ def rows(text: str, section: str) -> list[list[str]]:
 
 def test_none_too_many_and_missing_runs_are_refused(three: TestClient) -> None:
     many = "&".join(f"run=x{number}" for number in range(11))
-    assert "11 runs: an overlay takes up to 10: pick fewer" in read(three, many, 422)
-    assert "pick two to ten runs" in read(three, "", 422)
-    assert "there is no run nobody" in read(three, "run=a&run=nobody", 404)
-    assert "No such run" in read(three, "run=a&run=%00", 404)
+    assert "11 runs: an overlay shows at most 10 runs; select fewer" in read(three, many, 422)
+    assert "select two to ten runs" in read(three, "", 422)
+    assert "run nobody not found" in read(three, "run=a&run=nobody", 404)
+    assert "Run not found" in read(three, "run=a&run=%00", 404)
 
 
 def test_ten_runs_are_not_too_many_and_one_named_twice_is_one(api: TestClient) -> None:

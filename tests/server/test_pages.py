@@ -174,27 +174,27 @@ def test_words_of_a_search_become_filters(text: str, filters: dict[str, Any]) ->
     ("text", "kept", "said"),
     [
         ("owner:me", {"words": ("owner:me",)},
-         "There is no filter “owner:”, so “owner:me” was looked for in names. Filters: project, tag, status, config, "
+         "There is no filter “owner:”, so “owner:me” was searched in names. Filters: project, tag, status, config, "
          "host, commit, phase, type, started."),
         ("status:broken", {"statuses": ("broken",)},
-         "There is no status “broken”; there are: leaking, learning, ok, recovered, filling, watch, suspected, "
+         "There is no status “broken”. Known statuses: leaking, learning, ok, recovered, filling, watch, suspected, "
          "running, silent, finished, failed, interrupted, killed, deleted."),
         *((text, kept,
-           f"“{typed}” was left out, because it has no value: write it right after the colon, without a space, as in "
-           f"{example}.")
+           f"“{typed}” was ignored because it has no value: write the value right after the colon, without a "
+           f"space, as in {example}.")
           for text, kept, typed, example in (
             ('project:""', {}, 'project:""', "project:x"), ("status:", {}, "status:", "status:leaking"),
             ('before tag:"', {"words": ("before",)}, 'tag:""', "tag:x"),
             ("config: lr", {"words": ("lr",)}, "config:", "config:lr=0.1"),
           )),
         *((text, kept,
-           f"“{typed}” was looked for in names: a search finds runs that match all of its words, and cannot exclude "
-           f'any. Write "{typed}" in quotes to look for it.')
+           f"“{typed}” was searched in names: a search finds runs that match all of its words, and cannot exclude "
+           f'any. Write "{typed}" in quotes to search for it.')
           for text, kept, typed in (
             ("-tag:x", {"words": ("-tag:x",)}, "-tag:x"), ("NOT x", {"words": ("NOT", "x")}, "NOT"),
           )),
         *((text, kept,
-           f"A run has one {what}, so none is found by “{one}” and “{other}” together: search for one of them.")
+           f"A run has only one {what}, so no run matches “{one}” and “{other}” together: search for one of them.")
           for text, kept, what, one, other in (
             ("project:a project:b", {"projects": ("a", "b")}, "project", "a", "b"),
             ("status:ok status:leaking", {"statuses": ("ok", "confirmed")}, "verdict", "ok", "leaking"),
@@ -202,7 +202,7 @@ def test_words_of_a_search_become_filters(text: str, filters: dict[str, Any]) ->
              "killed"),
           )),
         *((f"started:{value}", {},
-           f"“started:{value}” was left out: write an age or a day, as in started:<7d (in the last 7 days), "
+           f"“started:{value}” was ignored: write an age or a day, as in started:<7d (in the last 7 days), "
            "started:>7d (before that), started:>2026-11-01 (later) or started:2026-11-20.")
           for value in ("soon", "2025-13-01", "7y", ">", "9999-12-31")),
     ],
@@ -234,9 +234,9 @@ def test_an_empty_server_shows_the_lines_to_add_with_its_address(api: TestClient
 
 
 def test_a_missing_page_is_html(api: TestClient) -> None:
-    assert "No such run" in page_of(api, "/runs/nobody", 404)
-    assert "No such run" in page_of(api, "/runs/nobody/fragments", 404)
-    assert "No such run" in page_of(api, "/compare?before=a&after=b", 404)
+    assert "Run not found" in page_of(api, "/runs/nobody", 404)
+    assert "Run not found" in page_of(api, "/runs/nobody/fragments", 404)
+    assert "Run not found" in page_of(api, "/compare?before=a&after=b", 404)
     assert "Not found" in page_of(api, "/nothing/here", 404)
 
 
@@ -261,7 +261,7 @@ def test_the_highest_peak_inside_a_phase_is_shown(api: TestClient, make_run: Any
     }
     make_run(extra=peaks).begin(api, 36)
     text = page_of(api, "/runs/r1?tab=all")
-    assert "Highest inside a phase: 4.00 GiB in train (as seen by background readings" in text
+    assert "Highest inside a phase: 4.00 GiB in train (from background readings" in text
 
 
 def test_memory_of_other_threads_is_listed_after_the_phases(api: TestClient, make_run: Any) -> None:
@@ -298,7 +298,7 @@ def test_of_a_short_run_the_share_that_measuring_takes_is_not_known_yet() -> Non
         for seconds in (2.0, 59.0, None, 400.0)
         if (section := evidence_sections.cost(spent, seconds)) is not None and section.table is not None
     ]  # fmt: skip
-    assert told == [*["not known yet: shown from 1 min 0 s on"] * 3, "1.000 %"]
+    assert told == [*["not known yet: shown after 1 min 0 s"] * 3, "1.000 %"]
 
 
 def test_fragments_are_the_page_without_its_frame(
@@ -419,8 +419,11 @@ def test_runs_beyond_those_that_are_listed_are_found_by_search(
 @pytest.mark.parametrize(
     ("native", "said"),
     [
-        (True, "Its native module looks at the heap."),
-        ("LEAKLINE_NATIVE=0 switches it off", "in pure Python, so less often: LEAKLINE_NATIVE=0"),
+        (True, "Its native module scans the heap."),
+        (
+            "LEAKLINE_NATIVE=0 disables the native module",
+            "in pure Python, and therefore less often: LEAKLINE_NATIVE=0",
+        ),
         (None, "in the training process."),
     ],
 )
@@ -481,7 +484,7 @@ def test_memory_of_each_device_is_shown(api: TestClient, make_run: Any) -> None:
         for what in ("allocated", "reserved", "active", "outside torch", "this process, driver"):
             assert f"GPU {device} {what}" in DEVICE_LINE.findall(page)
     assert "torch emptied its cache and tried again twice and ran out of memory once." in page
-    assert "None of them sees memory outside torch" in page
+    assert "None of these includes memory outside torch" in page
 
 
 COMMIT = "1f0c9a2b" * 5
@@ -628,9 +631,9 @@ def test_the_retention_in_force_is_shown(tmp_path: Path) -> None:
     environment = {"LEAKLINE_KEEP_DAYS": "30,papers=forever"}
     config = from_arguments(environment, None, "0", f"sqlite:///{tmp_path}/x.db")
     with TestClient(create_app(config), base_url="http://127.0.0.1") as api:
-        assert setting_row(api, "LEAKLINE_KEEP_DAYS")[1] == "30 days; papers: for ever"
+        assert setting_row(api, "LEAKLINE_KEEP_DAYS")[1] == "30 days; papers: forever"
         assert setting_row(api, "LEAKLINE_THIN_AFTER_DAYS")[1] == "never"
-        assert setting_row(api, "LEAKLINE_KEEP_BYTES")[1] == "no bound"
+        assert setting_row(api, "LEAKLINE_KEEP_BYTES")[1] == "no limit"
 
 
 def test_every_setting_is_documented() -> None:
@@ -641,8 +644,8 @@ def test_every_setting_is_documented() -> None:
 def test_a_server_without_runs_says_so(api: TestClient) -> None:
     words = shown(api)
     assert "There are no projects yet." in words
-    assert "No batch has come since the start." in words
-    assert re.search(r"schema \d{4}_\w+, the newest there is", words)
+    assert "No batch has arrived since the start." in words
+    assert re.search(r"It is \d{4}_\w+, the newest one", words)
 
 
 def test_refused_batches_are_counted(
@@ -650,11 +653,11 @@ def test_refused_batches_are_counted(
 ) -> None:
     run = make_run()
     run.create(api)
-    assert "None asked to come back later" in shown(api)
+    assert "No batch was rejected with 429" in shown(api)
     with monkeypatch.context() as full:
         full.setattr("leakline_server.ingest.writer.MAX_WAITING_BATCHES", 0)
         assert api.post("/api/v1/runs/r1/batches", json=run.wire(0, 3)).status_code == 429
-    assert "1 batch asked to come back later (429)" in shown(api)
+    assert "1 batch rejected with 429" in shown(api)
 
 
 def test_a_project_has_its_size_and_its_name_is_text(
@@ -703,18 +706,18 @@ def answer(question: str, **other: Any) -> tuple[str, str, str]:
 @pytest.mark.parametrize(
     ("question", "wrong", "status"),
     [
-        ("Is what arrives written?", {"is_writing": False}, "confirmed"),
-        ("Is what arrives written?", {"figures": WriterFigures(commits=4, failures=1)}, "suspected"),
-        ("Is what arrives written?", {"figures": WriterFigures(commits=4, refused=True)}, "confirmed"),
-        ("Is what arrives written?", {"disk_is_full": True}, "confirmed"),
-        ("Is what arrives written?", {"figures": WriterFigures()}, "learning"),
+        ("Are batches written?", {"is_writing": False}, "confirmed"),
+        ("Are batches written?", {"figures": WriterFigures(commits=4, failures=1)}, "suspected"),
+        ("Are batches written?", {"figures": WriterFigures(commits=4, refused=True)}, "confirmed"),
+        ("Are batches written?", {"disk_is_full": True}, "confirmed"),
+        ("Are batches written?", {"figures": WriterFigures()}, "learning"),
         ("Is it fast enough?", {"refusals": {"too_busy": 3}}, "watch"),
-        ("Is the database that of this version?", {"schema": "0010_b"}, "confirmed"),
-        ("Is the database that of this version?", {"schema": None}, "confirmed"),
-        ("Can what is stored be read?", {"damaged": 2}, "confirmed"),
-        ("Is free space given back?", {"space": disk_space.Space(2**20, 0, returns=False)}, "watch"),
-        ("Who reaches this server?", {"config": Config(host="0.0.0.0", insecure=True)}, "suspected"),
-        ("Who reaches this server?", {"config": Config(insecure=True)}, "watch"),
+        ("Does the database schema match this version?", {"schema": "0010_b"}, "confirmed"),
+        ("Does the database schema match this version?", {"schema": None}, "confirmed"),
+        ("Is all stored data readable?", {"damaged": 2}, "confirmed"),
+        ("Is free space returned to the disk?", {"space": disk_space.Space(2**20, 0, returns=False)}, "watch"),
+        ("Who can reach this server?", {"config": Config(host="0.0.0.0", insecure=True)}, "suspected"),
+        ("Who can reach this server?", {"config": Config(insecure=True)}, "watch"),
     ],
 )  # fmt: skip
 def test_health_says_what_is_wrong(question: str, wrong: dict[str, Any], status: str) -> None:
@@ -724,7 +727,7 @@ def test_health_says_what_is_wrong(question: str, wrong: dict[str, Any], status:
 
 def test_postgres_says_what_it_does_not_know() -> None:
     there = {"database": ("Postgres", "db/leaks")}
-    assert answer("Is free space given back?", **there)[0] == "by Postgres"
+    assert answer("Is free space returned to the disk?", **there)[0] == "by Postgres"
     assert "free space not known" in {
         tile.detail for tile in settings_page(found_of(**there)).tiles
     }
@@ -734,7 +737,7 @@ def test_a_project_that_nobody_has_counted_is_not_said_to_be_empty() -> None:
     page = settings_page(found_of(projects=[ProjectSize("new", 1, 0)]))
     (section,) = (s for s in page.sections if s.id == "projects")
     assert section.table is not None
-    assert {each.cells[2].text for each in section.table.rows} == {"not counted yet"}
+    assert {each.cells[2].text for each in section.table.rows} == {"not measured yet"}
 
 
 def test_a_time_in_a_sentence_is_one_for_scripts_and_the_rest_is_text() -> None:

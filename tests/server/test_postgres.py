@@ -570,7 +570,7 @@ def test_a_start_says_what_it_waits_for_and_that_it_was_in_vain() -> None:
         _, told = process.communicate(timeout=60)
     assert process.returncode == 1 and time.monotonic() - began < 20
     waits, ends = told.splitlines()
-    assert "Postgres 127.0.0.1" in waits and "does not answer" in waits
+    assert "Postgres 127.0.0.1" in waits and "does not respond" in waits
     assert "cannot open the database" in ends and "geheim" not in told
 
 
@@ -585,7 +585,7 @@ def test_a_start_before_that_of_postgres_waits_for_it(postgres: Stoppable) -> No
     process = started(f"postgresql+psycopg://postgres@127.0.0.1:{port}/{name}", HURRIED)
     assert process.stdout is not None and process.stderr is not None
     try:
-        assert "does not answer" in process.stderr.readline()
+        assert "does not respond" in process.stderr.readline()
         with passed_on(port, f"{path}/.s.PGSQL.5432"):
             assert "serves http" in process.stdout.readline()
     finally:

@@ -370,7 +370,7 @@ def test_a_page_of_a_run_without_generations_compares_moments(
     assert "No phase is known to have changed." in panel
     wrong = panel_of(api.get("/runs/r1?x=72s..216s").text)
     assert "Nothing to compare" in wrong
-    assert "must be without s: the axis of this run is the generation" in wrong
+    assert "must have no s suffix, because the axis of this run is the generation" in wrong
 
 
 @pytest.mark.parametrize(
@@ -378,8 +378,8 @@ def test_a_page_of_a_run_without_generations_compares_moments(
     [
         ("from=40&to=12", "from=40.0: must be smaller than to, which is 12"),
         ("from=12&to=12", "must be smaller than to"),
-        ("from=12&to=60", "to=60.0: must lie in what was recorded: generations from 0 to 59"),
-        ("from=-1&to=12", "from=-1.0: must lie in what was recorded: generations from 0 to 59"),
+        ("from=12&to=60", "to=60.0: must be within the recorded range: generations 0 to 59"),
+        ("from=-1&to=12", "from=-1.0: must be within the recorded range: generations 0 to 59"),
         ("from=1.5&to=12", "must be a whole generation"),
         ("from=nan&to=12", "from"),
         ("from=12", "to"),

@@ -108,7 +108,7 @@ def test_a_missing_run_is_a_page_that_says_so(leaking: TestClient, path: str, na
     answer = leaking.get(path.format(name))
     assert answer.status_code == (404 if "nobody" in path else 422)
     assert answer.headers["content-type"].startswith("text/html")
-    assert ("No such run" if "nobody" in path else "after") in answer.text
+    assert ("Run not found" if "nobody" in path else "after") in answer.text
     assert "content-disposition" not in answer.headers
 
 
@@ -204,13 +204,13 @@ def test_the_file_says_when_by_what_and_from_where(database_url: str, make_run: 
         asked = {"process": "rank 0 main"}
         page = Reader(api.get("/runs/r1/report.html", params=asked).text)
         said = page.text
-        assert re.search(r"As it was on \d{4}-\d\d-\d\d \d\d:\d\d UTC, made by Leakline 0\.", said)
+        assert re.search(r"Saved on \d{4}-\d\d-\d\d \d\d:\d\d UTC by Leakline 0\.", said)
         assert "from https://leaks.example." in said
         assert "https://leaks.example/runs/r1?process=rank+0+main" in page.values("href")
         assert not [href for href in page.values("href") if urlsplit(href).netloc == "127.0.0.1"]
         markdown = api.get("/runs/r1/report.md").text
         assert (
-            "from https://leaks.example; the page as it is now: https://leaks.example/runs/r1"
+            "from https://leaks.example; the current page: https://leaks.example/runs/r1"
             in markdown
         )
         assert "- Page: https://leaks.example/runs/r1\n" in api.get("/runs/r1/report.txt").text

@@ -127,7 +127,7 @@ def test_a_rule_fires_once_and_ends_once_over_many_looks(engine: Engine) -> None
     (number,) = add(engine, QUEUE)
     values = [1.0, 60, 70, 60, 1, 1, 1, 1, 1, 60]
     told = [a for end in range(1, 11) for _ in range(2) for a in look(engine, values[:end])]
-    assert titles(told) == ["Rule fired: Queue", "Rule over: Queue", "Rule fired: Queue"]
+    assert titles(told) == ["Rule fired: Queue", "Rule resolved: Queue", "Rule fired: Queue"]
     assert {alert.subject for alert in told} == {f"rule {number}"}
     assert {alert.event for alert in told} == {"rule.fired"}
     assert [alert.urgent for alert in told] == [True, False, True]
@@ -138,9 +138,9 @@ def test_a_rule_over_between_two_looks_is_one_alert(engine: Engine) -> None:
     add(engine, QUEUE)
     assert look(engine, [1.0]) == []
     (alert,) = look(engine, [1.0, 60, 1, 1, 1])
-    assert alert.payload["title"] == "Rule over: Queue in erl/fix"
+    assert alert.payload["title"] == "Rule resolved: Queue in erl/fix"
     assert alert.payload["summary"] == (
-        "gauge.queue is 60 at generation 1: above 50; over by now: "
+        "gauge.queue is 60 at generation 1: above 50; already over: "
         "gauge.queue is 1 at generation 4: no longer above 50"
     )
     assert alert.urgent
@@ -273,11 +273,11 @@ def test_steps_of_one_limit_share_a_message_by_the_strictest(engine: Engine) -> 
     assert jump.subject == f"rule {numbers[2]}"
     assert tensors(90, 4038, 300, 300) == []
     (over,) = tensors(90, 4038, 300, 300, 300)
-    assert titles([over]) == ["Rule over: Tensors critical"]
+    assert titles([over]) == ["Rule resolved: Tensors critical"]
     assert len(over.payload["evidence"]) == 1
     (rest,) = tensors(90, 4038, 300, 300, 300, 87, 87, 87)
-    assert titles([rest]) == ["Rule over: Tensors high"]
-    assert "Over as well: Tensors elevated." in rest.payload["evidence"]
+    assert titles([rest]) == ["Rule resolved: Tensors high"]
+    assert "Resolved as well: Tensors elevated." in rest.payload["evidence"]
 
 
 def ladder(engine: Engine, *limits: float, **given: Any) -> None:
@@ -288,21 +288,22 @@ def test_a_flapping_ladder_has_five_alerts_an_hour(engine: Engine) -> None:
     ladder(engine, 99.0, 100.0, 200.0, 500.0, 501.0, grace=1)
     values = [1.0, 600.0] * 15
     told = each_told(engine, values)
-    fires, ends = "Rule fired: > 501", "Rule over: > 501"
+    fires, ends = "Rule fired: > 501", "Rule resolved: > 501"
     assert titles(told) == [fires, ends, fires, ends, fires]
     often = "Sent at least 5 times within the hour"
     assert [often in alert.payload["summary"] for alert in told] == [False] * 4 + [True]
     # All of its steps go on firing, and end together when it was quiet for an hour.
     (over,) = look(engine, [*values, 1.0], at=NOW + 30 * 30 + 3_600)
     assert titles([over]) == [ends]
-    assert "Over as well: > 99, > 100, > 200, > 500." in over.payload["evidence"]
+    assert "Resolved as well: > 99, > 100, > 200, > 500." in over.payload["evidence"]
 
 
 def test_steps_that_end_one_by_one_count_together(engine: Engine) -> None:
     ladder(engine, 100.0, 200.0, 300.0, grace=1)
     told = each_told(engine, [1.0, 400, 250, 150, 50, 400, 250, 150, 50, 400, 50])
     assert titles(told) == [
-        "Rule fired: > 300", "Rule over: > 300", "Rule over: > 200", "Rule over: > 100", "Rule fired: > 300",
+        "Rule fired: > 300", "Rule resolved: > 300", "Rule resolved: > 200", "Rule resolved: > 100",
+        "Rule fired: > 300",
     ]  # fmt: skip
     assert "Sent at least 5 times" in told[-1].payload["summary"]
 
@@ -321,8 +322,8 @@ def test_no_step_is_over_while_a_stricter_one_fires(engine: Engine) -> None:
     assert titles(look(engine, [600.0])) == ["Rule fired: > 500"]
     assert look(engine, [600.0, 1, 1, 1]) == []
     (over,) = look(engine, [600.0, 1, 1, 1, 1])
-    assert titles([over]) == ["Rule over: > 500"]
-    assert "Over as well: > 100." in over.payload["evidence"]
+    assert titles([over]) == ["Rule resolved: > 500"]
+    assert "Resolved as well: > 100." in over.payload["evidence"]
 
 
 def test_a_paused_rule_is_silent_and_starts_again(engine: Engine) -> None:
@@ -333,14 +334,14 @@ def test_a_paused_rule_is_silent_and_starts_again(engine: Engine) -> None:
     assert look(engine, [60.0, 60.0]) == []
     assertions.change_rule(engine, number, QUEUE)
     assert titles(look(engine, [60.0, 1, 60])) == []  # it has fired there before
-    assert titles(look(engine, [60.0, 1, 60, 1, 1, 1])) == ["Rule over: Queue"]
+    assert titles(look(engine, [60.0, 1, 60, 1, 1, 1])) == ["Rule resolved: Queue"]
 
 
 def test_a_changed_limit_is_held_against_what_fires(engine: Engine) -> None:
     (number,) = add(engine, QUEUE)
     assert look(engine, [60.0])
     assertions.change_rule(engine, number, Terms("Queue", "gauge.queue", above=100.0, grace=1))
-    assert titles(look(engine, [60.0, 60.0])) == ["Rule over: Queue"]
+    assert titles(look(engine, [60.0, 60.0])) == ["Rule resolved: Queue"]
     assertions.change_rule(engine, number, Terms("Queue", "gauge.other", above=100.0))
     assert count_states(engine) == 0
     assert assertions.change_rule(engine, 999, QUEUE) is None
@@ -550,7 +551,7 @@ def test_the_page_offers_every_preset(api: TestClient) -> None:
         assert form(api, "/alerts/rules", preset=preset, project="erl").status_code == 303
     assert {rule["project"] for rule in items(api)} == {"erl"}
     again = form(api, "/alerts/rules", preset=offered[0], project="erl")
-    assert again.status_code == 409 and "says the same" in again.text
+    assert again.status_code == 409 and "is the same" in again.text
 
 
 def test_a_refused_form_comes_back_as_it_was_sent_with_what_is_wrong(api: TestClient) -> None:

@@ -135,7 +135,7 @@ def test_a_leak_is_told_again_when_its_acknowledgement_expires(server: Server) -
     # Its status has not moved for an hour.
     server.see(finding("confirmed"), after=1)
     assert server.told() == [CONFIRMED, CONFIRMED]
-    assert "Still there, and muted no more: known. " in server.rows()[-1].payload
+    assert "Still present and no longer muted: known. " in server.rows()[-1].payload
     for _ in range(3):
         server.see(finding("confirmed"))
     assert server.told() == [CONFIRMED, CONFIRMED]
@@ -238,7 +238,7 @@ def test_a_closed_leak_is_told_again_in_a_later_run_with_its_note(server: Server
     server.begin("r2", server.clock.now + 1)
     server.see(finding(), run="r2")
     assert server.told("r2") == [SUSPECTED]
-    assert "Back in r2; closed before with: known." in server.rows()[-1].payload
+    assert "Back in r2; it had been closed with: known." in server.rows()[-1].payload
 
 
 def test_a_closed_leak_is_back_in_the_next_attempt(server: Server) -> None:

@@ -310,7 +310,7 @@ def test_only_picked_runs_are_deleted(two: TestClient) -> None:
     assert answer.status_code == 403
     answer = delete(two)
     assert answer.status_code == 422
-    assert "pick at least one run" in answer.text
+    assert "select at least one run" in answer.text
     answer = delete(two, "nobody", "x\x00")
     assert (answer.status_code, answer.headers["location"]) == (303, "/")
     assert run_deletion.mark(engine_of(two), ["r\x001", "nobody"], NOW) == 0
@@ -327,9 +327,9 @@ def test_a_deleted_run_is_in_no_list_at_once_and_its_page_says_so(two: TestClien
     assert 'value="r1"' not in two.get("/compare").text
     assert 'run="r1"' not in two.get("/metrics").text
     page = two.get("/runs/r1").text
-    assert "is deleted" in page and "Undo" in page and "data-chart" not in page
+    assert "was deleted" in page and "Undo" in page and "data-chart" not in page
     overlay = two.get("/overlay?run=r1&run=r2").text
-    assert "Deleted and left out" in overlay and "Overlay of 1 run" in overlay
+    assert "Left out because they are deleted" in overlay and "Overlay of 1 run" in overlay
 
 
 def test_one_press_brings_back_all_that_were_deleted(two: TestClient, make_run: Any) -> None:
@@ -364,7 +364,7 @@ def test_one_run_is_named_and_brought_back_from_its_page(two: TestClient) -> Non
 def test_what_is_deleted_can_be_listed_while_it_can_be_brought_back(two: TestClient) -> None:
     assert "deleted run" not in two.get("/").text
     delete(two, "r1")
-    assert "1 deleted run can still be brought back" in two.get("/").text
+    assert "1 deleted run can still be restored" in two.get("/").text
     assert listed(two, "q=status:deleted") == in_api(two, "status=deleted") == ["r1"]
     delete(two, "r2")
     # Not the page of a server that never had a run: that would have no way back.

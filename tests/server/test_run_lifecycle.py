@@ -294,7 +294,7 @@ def test_a_run_has_so_many_attempts_and_goes_on_with_the_last(api: TestClient, p
     new = {"id": "r1", "process": {"instance": "p9", "attempt": 4}}
     for header in ({"id": "r1"}, new):
         error = refused(api.post(RUNS, json=header), 409, "too_many_attempts")
-        assert "begin another run" in error["message"]
+        assert "start another run" in error["message"]
     run = found(api)
     # What was refused has left nothing behind.
     assert (run["attempt"], run["state"], run["processes"]) == (3, "finished", [])
@@ -463,7 +463,7 @@ def test_a_recording_that_comes_late_is_no_wrong_clock(api: TestClient, make_run
     assert first["lost"] == second["lost"] == {}
     rows = rows_of(api)
     assert {row["time"] for row in rows} == {day + i / 2 for i in range(6)}
-    assert "Clocks that lied at first" not in api.get("/runs/r1?tab=all").text
+    assert "Clocks were wrong at first contact" not in api.get("/runs/r1?tab=all").text
 
 
 @pytest.mark.parametrize("more", [-60, 60])
@@ -480,7 +480,7 @@ def test_the_same_bound_holds_either_way(
     reason = "clock_behind" if way > 0 else "clock_ahead"
     assert process["lost"] == ({reason: 3} if more > 0 else {})
     page = shared_api.get(f"/runs/{run.id}?tab=all").text
-    assert ("Clocks that lied at first" in page) == (more > 0)
+    assert ("Clocks were wrong at first contact" in page) == (more > 0)
 
 
 def test_a_clock_behind_is_corrected_reported_and_never_refused(
@@ -717,12 +717,15 @@ def test_a_rank_killed_among_others_is_reported_and_the_run_goes_on(
     concluded = conclude(api, before=2000.0, soon=2000.0)
     assert concluded.runs == ()
     (vanished,) = concluded.processes
-    assert (vanished.rank, vanished.reason) == (0, "memory: the kernel killed in its memory group")
+    assert (vanished.rank, vanished.reason) == (
+        0,
+        "memory: the kernel killed a process in its memory group",
+    )
     assert state_of(api)[0] == "running"
     assert conclude(api, before=2000.0, soon=2000.0) == lifecycle.Concluded()
     # The launcher ends the others, which say so; what became of the first is what people must know.
     end(api, "p2", "terminated", reason="SIGTERM")
-    killed = "memory: the kernel killed in its memory group (rank 0)"
+    killed = "memory: the kernel killed a process in its memory group (rank 0)"
     assert state_of(api) == ("killed", killed)
     # It was only presumed.
     assert found(api)["end_inferred"]

@@ -96,7 +96,7 @@ def test_a_killed_run_tells_its_last_reading() -> None:
     section = process_sections.end(a_run(), [snapshot()])
     assert note_of(section) == (
         "Killed for memory. 9.70 GiB of 10.00 GiB. Last reading of rank 0: RSS 9.70 GiB of a limit of 10.00 GiB at "
-        "generation 7: after evaluate, 2.00 s before."
+        "generation 7: after evaluate, 2.00 s before the end."
     )
     assert texts_of(section) == [[
         "0", "killed for memory", "2026-01-31 12:10 UTC", "9.70 GiB", "9.80 GiB", "98 %", "not measured",
@@ -110,7 +110,7 @@ def test_a_silent_run_tells_since_when_and_promises_no_seconds() -> None:
         a_run(state="silent", reason="", processes=[silent]), [snapshot(label="sample")]
     )
     assert note_of(section) == (
-        "It stopped sending without saying that it ends. Last reading of rank 0: RSS 9.70 GiB of a limit of "
+        "It stopped sending without reporting an end. Last reading of rank 0: RSS 9.70 GiB of a limit of "
         "10.00 GiB at generation 7, sample."
     )
 
@@ -539,7 +539,7 @@ def test_the_largest_processes_are_studied(many: TestClient, load: Any) -> None:
 
 
 def test_the_verdict_and_a_comparison_say_how_many_are_not_studied(many: TestClient) -> None:
-    said = "(of the 3 largest processes; 2 more are not studied)"
+    said = "(of the 3 largest processes; 2 more are not analyzed)"
     read, _ = load_for_examination(engine_of(many), "many")
     assert analysis.examine(read).summary.endswith(said)
     compared = many.get("/api/v1/compare?before=many&after=many").json()
@@ -783,7 +783,7 @@ def test_bytes_of_a_store_on_devices_stand_beside_those_on_the_host(
         "unsized": (None, None, None),
     }
     rows = {row["container"]: row for row in table_of(api, "containers")}
-    shown = ("bytes", "of it on the host", "of it on devices")
+    shown = ("bytes", "on the host", "on devices")
     assert [rows["replay"][head] for head in shown] == ["120.00 MiB", "100.00 MiB", "20.00 MiB"]
     assert [rows["moved"][head] for head in shown] == ["4.00 MiB", "4.00 MiB", "0 B"]
     assert [rows["plain"][head] for head in shown] == ["1.00 MiB", "not measured", "not measured"]
@@ -848,5 +848,5 @@ def test_a_tab_without_anything_says_so_and_has_a_place_for_what_comes(
         page = api.get(f"{address}?tab=gpu").text
         assert re.search(r'<a href="[^"]*tab=gpu[^"]*" aria-current="true">GPU</a>', page)
         tab = page[page.index('id="tab-gpu"') :]
-        assert "Nothing of this was measured in this run." in tab
+        assert "No data of this kind was measured in this run." in tab
     assert "tab=gpu" not in api.get("/runs/r1").text

@@ -351,7 +351,7 @@ def test_only_a_registered_cleanup_is_offered(api: TestClient, make_run: Any) ->
     assert 'data-ask="cleanup"' not in page()
     found = page(("agent<b>", False, "confirmed"))
     assert 'data-ask="cleanup"' not in found
-    assert "registered: from confirmed on" in found
+    assert "registered: at status confirmed or worse" in found
     assert "agent&lt;b&gt;" in found
     found = page(("agent<b>", True, None), ("pool", True, ["gauge.<i>", 500]))
     assert 'data-ask="cleanup"' in found

@@ -506,8 +506,8 @@ def test_the_list_is_found_at_the_address_that_runs_begin_with(api: TestClient) 
 
 def test_a_page_that_is_not_there_says_so_to_people(api: TestClient) -> None:
     for path, said in (
-        ("/runs/nobody", "This run does not exist or was deleted (there is no run nobody)."),
-        ("/nowhere", "There is nothing at this address."),
+        ("/runs/nobody", "This run does not exist or was deleted (run nobody not found)."),
+        ("/nowhere", "There is no page at this address."),
     ):
         answer = api.get(path)
         assert answer.status_code == 404

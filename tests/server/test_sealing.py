@@ -453,7 +453,7 @@ def test_a_transaction_that_failed_is_not_counted_as_one(engine: Engine, joined:
         answer = asyncio.ensure_future(writer.store(batch(joined, 0)))
         await asyncio.sleep(0)
         writer._store_group(writer._queue.take(1, 1))
-        with pytest.raises(Exception, match="the database did not take the batch"):
+        with pytest.raises(Exception, match="the database did not accept the batch"):
             await answer
         assert (writer.figures.commits, writer.figures.failures) == (0, 1)
 

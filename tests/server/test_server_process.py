@@ -82,7 +82,7 @@ def test_each_of_several_wrong_settings_has_a_line(
     printed = capsys.readouterr()
     assert printed.out == ""
     first, *lines = printed.err.splitlines()
-    assert first == "leakline: 3 settings are wrong:"
+    assert first == "leakline: 3 settings are invalid:"
     for line, name in zip(lines, ("--port", "LEAKLINE_KEEP_DAYS", "LEAKLINE_LOGN"), strict=True):
         assert line.startswith("  ") and name in line
 

@@ -1,4 +1,4 @@
-"""Functions of the program that Leakline calls: callbacks on a changed verdict, and cleanups.
+"""Functions of the program that Leakline calls: callbacks for a changed verdict, and cleanups.
 
 Imports `sampling`, `runtime`, `snapshot`, `errors`; `analysis` lazily. Start reading in `callbacks.py`.
 """

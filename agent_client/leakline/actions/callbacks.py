@@ -1,27 +1,27 @@
-"""`run.on(event, callback)`: the verdict inside the training process, at generation ends and by budget.
+"""`run.on(event, callback)`: the verdict inside the training process, computed at generation ends within the budget.
 
-The same analysis as everywhere, over what this process has recorded: it needs no server, and knows no other rank. It is
-worked out in the background from one generation end on, and reported at the first one after it is done.
+It is the usual analysis of what this process has recorded: it needs no server, and does not cover other ranks.
+It runs in the background from one generation end on, and is reported at the first one after it has completed.
 
-`VerdictEvents` compares one verdict of this process with the next, under the event names that alerts have:
+`VerdictEvents` compares each verdict of this process with the next, and uses the event names of alerts:
 
-    last on a finding        now suspected   now confirmed           now recovered   now gone, ok
-    nothing                  suspected       suspected, confirmed    -               -
-    suspected                -               confirmed               recovered       (forgotten)
-    confirmed, violated      -               -                       recovered       (forgotten)
+    reported before         now suspected   now confirmed           now recovered   now gone, ok
+    nothing                 suspected       suspected, confirmed    -               -
+    suspected               -               confirmed               recovered       (forgotten)
+    confirmed, violated     -               -                       recovered       (forgotten)
 
-A finding that is only watched for a while is not reported again when it is back. One that is confirmed at once is
-also reported to who waits for suspected ones. A declared count that is broken is `contract.violated` instead of
-both.
+A finding that was only watched for a while is not reported again when it returns. A finding that is confirmed
+at first sight is also reported to callbacks for suspected findings. A violated count is reported as
+`contract.violated` instead of both.
 
-`_VerdictThread` works the verdict out, one look at a time, a thread for each. A look takes tenths of a second where
-much is measured, and cannot be done in slices of our own. The interpreter lets the training thread in between, so it
-stands still for little longer than the interpreter's switch interval at one time; what a look costs is charged to the
-budget. The thread refers to what was recorded, to nothing of the program's.
+`_VerdictThread` runs the analysis, one at a time, each in a new thread. An analysis takes tenths of a second if
+much is measured, and we cannot split it into slices. The interpreter lets the training thread run in between,
+so that thread is blocked for little longer than the interpreter's switch interval at a time. The cost is
+charged to the budget. The thread refers only to recorded data, not to objects of the program.
 
-`thinned` decides what goes when the snapshots that the verdict is worked out from are too many. Every second phase end
-goes; where generation ends alone are too many, every second of all. What the program declared, what its cleanups freed
-and who holds what stays: without those a later verdict would be about another program.
+`thinned` decides what to drop if there are too many snapshots to analyze: every second phase end, and if
+generation ends alone are too many, every second snapshot. Declarations of the program, what its cleanups freed,
+and holders are kept: without them a later verdict would be about another program.
 """
 
 from __future__ import annotations
@@ -45,19 +45,22 @@ if TYPE_CHECKING:
 
 
 FREQUENT: Final = ("phase_end", "sample")
-# Fewer than may be kept by this factor, so that it is not all done again with the next snapshot.
+# Thin to this share of the limit, so that the next snapshot does not require it again.
 ROOM: Final = 3 / 4
 DECLARING: Final = frozenset(
     {"expect", "track", "gauge", "watch", "fix", "band", "budget", "register_cleanup"}
 )
-# Of the snapshots that went, the newest: times that one cleanup ran, events of one kind, holders.
+# Newest items kept from dropped snapshots: runs of one cleanup, events of one kind, holders.
 TIMES_KEPT: Final = 32
 EVENTS_KEPT: Final = 256
 HOLDERS_KEPT: Final = 256
 
 
 def thinned(snapshots: Sequence[Snapshot], limit: int) -> list[Snapshot]:
-    """About half of them, with the first and the newest. What stays of the others goes with the first."""
+    """Return about half of the snapshots, including the first and the newest.
+
+    The lasting events and holders of dropped snapshots are moved to the first.
+    """
     frequent = 0
     kept = []
     for snapshot in snapshots:
@@ -65,7 +68,7 @@ def thinned(snapshots: Sequence[Snapshot], limit: int) -> list[Snapshot]:
         if snapshot is snapshots[-1] or snapshot.kind not in FREQUENT or frequent % 2:
             kept.append(snapshot)
     if len(kept) > limit * ROOM:
-        # Counted from the newest, which the verdict is about.
+        # Count from the newest snapshot, because the verdict is about it.
         kept = [kept[0], *kept[1:][::-2][::-1]]
     there = {snapshot.sequence for snapshot in kept[1:]}
     gone = [snapshot for snapshot in snapshots if snapshot.sequence not in there]
@@ -78,7 +81,7 @@ def thinned(snapshots: Sequence[Snapshot], limit: int) -> list[Snapshot]:
 
 
 def lasting_events(events: Iterable[Event]) -> tuple[Event, ...]:
-    """Of each declaration the first time and the newest, as loops declare in every generation; and cleanups."""
+    """Return cleanups, and the first and newest event of each declaration, since loops declare in every generation."""
     found: dict[tuple[str, str, str], list[Event]] = {}
     for event in sorted(events, key=lambda event: event.time):
         if event.kind == "cleanup":
@@ -97,7 +100,7 @@ def lasting_events(events: Iterable[Event]) -> tuple[Event, ...]:
 
 
 def _lasting_holders(holders: Iterable[Holder]) -> tuple[Holder, ...]:
-    """What was found last on each path."""
+    """Return the newest holder on each path."""
     found: dict[tuple[str, str], Holder] = {}
     for holder in holders:
         found.pop((holder.type, holder.path), None)
@@ -107,9 +110,10 @@ def _lasting_holders(holders: Iterable[Holder]) -> tuple[Holder, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one gave. ``verdict`` is None where it failed; ``seconds`` of CPU.
+    """The result of one analysis.
 
-    ``longest_stop``: seconds for which the training thread may have stood still at one time.
+    ``verdict`` is None if it failed; ``seconds`` is CPU time. ``longest_stop``: seconds for which the training
+    thread may have been blocked at one time.
     """
 
     verdict: Verdict | None
@@ -119,42 +123,45 @@ class Look:
 
 
 class _VerdictThread:
-    """Everything but the looking belongs to the training thread."""
+    """Runs the analysis in a background thread; its public methods are for the training thread only."""
 
     def __init__(self, header: RunHeader, process: ProcessIdentity) -> None:
         self._header, self._process = header, process
-        self._guard = Guard("working out the verdict")
+        self._guard = Guard("computing the verdict")
         self._thread: OurThread | None = None
         self._found: list[Look] = []
-        # Both are used by one look after the other. The first is an `analysis.incremental_cache.Kept`.
+        # Both are used by one analysis at a time. The first is an `analysis.incremental_cache.Kept`.
         self._kept: Any = None
         self._events = VerdictEvents()
 
     def prepare(self) -> None:
-        """Load the analysis, here: a child that is forked while another thread imports could never import the same."""
+        """Import the analysis here: a child forked during an import in another thread could never import it."""
         from ..analysis.incremental_cache import Kept
 
         self._kept = Kept()
 
     @property
     def is_free(self) -> bool:
-        """Nothing is under way, and nothing waits to be taken."""
+        """True if no analysis is running and no result is waiting to be taken."""
         return self._thread is None
 
     def begin(self, snapshots: Sequence[Snapshot]) -> None:
-        """Look at these, which nobody changes. Only while it is free, and after `prepare`."""
+        """Start an analysis of these snapshots, which must not change afterwards.
+
+        Call this only after `prepare` and while `is_free` is true.
+        """
         self._found = []
         thread = OurThread("verdict", self._run, snapshots, self._found)
         thread.start()
         self._thread = thread
 
     def wait(self, timeout_seconds: float) -> None:
-        """Until nothing is under way."""
+        """Wait until no analysis is running."""
         if self._thread is not None:
             self._thread.join(timeout_seconds)
 
     def take(self) -> Look | None:
-        """What the look under way has given, once; None while there is nothing."""
+        """Return the result of the completed analysis, once; None if there is none."""
         if self._thread is None or self._thread.is_alive():
             return None
         self._thread = None
@@ -170,7 +177,7 @@ class _VerdictThread:
         found.append(Look(verdict, happened, seconds, min(seconds, sys.getswitchinterval())))
 
     def _examined(self, snapshots: Sequence[Snapshot]) -> Verdict:
-        # Lazily: a run without callbacks never loads the analysis before its end.
+        # Import lazily: a run without callbacks never loads the analysis before its end.
         from ..analysis import examine
         from ..analysis.run_history import history_from_batches
 
@@ -186,7 +193,7 @@ VIOLATED: Final = "contract.violated"
 EVENTS: Final = (SUSPECTED, CONFIRMED, RECOVERED, OOM, VIOLATED)
 
 _STANDING: Final = ("suspected", "confirmed", "watch", "learning")
-# Nothing more is reported of a finding until it is over.
+# After one of these, nothing more is reported about a finding until it is over.
 _SETTLED: Final = frozenset({CONFIRMED, VIOLATED})
 _RISKS: Final = ("high", "critical")
 
@@ -198,15 +205,18 @@ class _Reported:
 
 
 class VerdictEvents:
-    """``since_last`` is called with each verdict in turn."""
+    """Events between successive verdicts: call ``since_last`` with each verdict in turn."""
 
     def __init__(self) -> None:
-        # By fingerprint.
+        # The key is the fingerprint.
         self._reported: dict[str, _Reported] = {}
         self._risk = 0
 
     def since_last(self, verdict: Verdict) -> set[str]:
-        """The events that have happened since the verdict before; oom.risk when it is high, and when critical."""
+        """Return the events since the previous verdict.
+
+        ``oom.risk`` is among them when the risk becomes high, and again when it becomes critical.
+        """
         found, reported = set[str](), dict[str, _Reported]()
         here = {finding.fingerprint for finding in verdict.findings}
         gone = [each for name, each in self._reported.items() if name not in here]
@@ -224,7 +234,11 @@ class VerdictEvents:
         return found
 
     def _events_before(self, finding: Finding, gone: list[_Reported]) -> frozenset[str]:
-        """Also under another fingerprint that is gone: a leak known better by now is no second one."""
+        """Return the events already reported for a finding.
+
+        A fingerprint that is gone is considered too: a leak that is identified better by now is not a second
+        leak.
+        """
         known = self._reported.get(finding.fingerprint)
         if known is None and finding.status in _STANDING and gone:
             from ..analysis.attribution.causes import goes_on_as
@@ -236,13 +250,14 @@ class VerdictEvents:
 
     def _riskier(self, verdict: Verdict) -> bool:
         risk = _RISKS.index(verdict.oom.risk) + 1 if verdict.oom.risk in _RISKS else 0
-        # It may go to and fro between high and critical: what was reported stays reported until the risk is over.
+        # The risk may alternate between high and critical: the higher one counts as reported until the risk is
+        # over.
         before, self._risk = self._risk, max(risk, self._risk) if risk else 0
         return risk > before
 
 
 def _events(finding: Finding) -> frozenset[str]:
-    """What is to be reported of a finding as it stands now."""
+    """Return the events that apply to a finding in its current status."""
     if finding.status not in ("suspected", "confirmed"):
         return frozenset()
     if finding.kind == "count_contract":
@@ -252,20 +267,20 @@ def _events(finding: Finding) -> frozenset[str]:
 
 Callback = Callable[[Any], object]
 
-# What the analysis gets to see.
+# Maximum number of snapshots kept for the analysis.
 KEPT_SNAPSHOTS: Final = 512
-# CPU seconds of the first look, as long as little is recorded.
+# Estimated CPU seconds of the first analysis, when little has been recorded.
 FIRST_LOOK_SECONDS: Final = 0.01
-# At the end of a run, how long what is under way is waited for.
+# Maximum number of seconds to wait for a running analysis at the end of a run.
 LAST_LOOK_SECONDS: Final = 0.5
-# Statuses that get worse in this order: a callback for one also hears of what is worse.
+# Statuses from good to bad: a callback for one of them is also called for worse ones.
 LADDER: Final = ("watch", "suspected", "confirmed")
 OTHERS: Final = ("learning", "ok", "filling", "recovered")
 HEARD: Final = (*OTHERS, *LADDER, *EVENTS)
 
 
 def check(event: object, callback: object) -> None:
-    """Raises BadArgument, with the names there are."""
+    """Raise BadArgument, with the valid names, if the event or the callback is invalid."""
     if not isinstance(event, str) or event not in HEARD:
         raise BadArgument("event", event, f"must be one of {', '.join(HEARD)}")
     if not callable(callback):
@@ -273,26 +288,28 @@ def check(event: object, callback: object) -> None:
 
 
 class VerdictWatch:
-    """Keeps the snapshots it is given, examines them, and says which callbacks are due."""
+    """Analyzes the snapshots of this process during the run, and determines which callbacks are due."""
 
     def __init__(self, header: RunHeader, process: ProcessIdentity, governor: Governor) -> None:
         self._governor = governor
         self._callbacks: list[tuple[str, Callback]] = []
         self._due: deque[tuple[Callback, Verdict]] = deque()
         self._snapshots: list[Snapshot] = []
-        # The recorder's thread adds samples. Reentrant: a signal handler may end the run in the middle of it.
+        # The recorder's thread adds samples. The lock is reentrant because a signal handler may end the run
+        # while it is held.
         self._lock = threading.RLock()
-        # Not yet looked at, and not yet answered with what was found.
+        # Whether a generation end is not analyzed yet, and whether one has come since the last call of
+        # `examine`.
         self._news = self._ended = False
-        # Whether anybody wants to know of the verdict.
+        # Whether the verdict is needed, and whether the run is over.
         self.follows = self._is_over = False
         self._verdict_thread = _VerdictThread(header, process)
         self.status = "learning"
-        # The newest that was found.
+        # The newest verdict.
         self.newest: Verdict | None = None
 
     def follow(self, past: Iterable[Snapshot] = ()) -> None:
-        """From now on; ``past``: what was taken before. Only the first call begins."""
+        """Start collecting snapshots; ``past``: those taken before. Only the first call has an effect."""
         if not (self.follows or self._is_over):
             with self._governor.measuring("verdict", set_up=True):
                 self._verdict_thread.prepare()
@@ -300,18 +317,18 @@ class VerdictWatch:
             self.follows = True
 
     def add(self, event: str, callback: Callback) -> None:
-        """``event`` is one of HEARD."""
+        """Register a callback; ``event`` is one of HEARD."""
         self._callbacks.append((event, callback))
 
     def see(self, snapshot: Snapshot) -> None:
-        """Remember a snapshot."""
+        """Store a snapshot."""
         if self.follows:
             self._keep([snapshot])
             if snapshot.kind == "generation_end":
                 self._ended = self._news = True
 
     def forget(self) -> None:
-        """Let go of the callbacks, and of what they hold of the program. Nothing of ours goes on after this."""
+        """Release the callbacks and the objects of the program that they hold; no analysis starts after this."""
         self._is_over, self.follows = True, False
         self._callbacks.clear()
         self._due.clear()
@@ -320,26 +337,29 @@ class VerdictWatch:
         self._verdict_thread.wait(LAST_LOOK_SECONDS)
 
     def examine(self) -> None:
-        """After a generation's end: take what was found, and have what is new looked at where the budget has room."""
+        """Take the completed result after a generation end, and start the next analysis if the budget allows."""
         if self._ended:
             self._ended = False
             self._take()
             self._begin()
 
     def conclude(self) -> None:
-        """The last chance of what is new; not for long."""
+        """Analyze what is new one last time, within LAST_LOOK_SECONDS."""
         if not self._callbacks:
             return
         deadline = time.monotonic() + LAST_LOOK_SECONDS
         self._verdict_thread.wait(LAST_LOOK_SECONDS)
         self._take()
-        # What has come since that began.
+        # Analyze what was recorded since the previous analysis began.
         self._begin()
         self._verdict_thread.wait(max(0.0, deadline - time.monotonic()))
         self._take()
 
     def due(self) -> Iterator[tuple[Callback, Verdict]]:
-        """What to call now, each once, outside of any guard: where one raises, the others are still due."""
+        """Yield each due callback once, with its verdict.
+
+        Call them outside any error boundary: if one raises, the others are still due.
+        """
         while self._due:
             yield self._due.popleft()
 
@@ -355,7 +375,7 @@ class VerdictWatch:
         if self._governor.allows("verdict", FIRST_LOOK_SECONDS):
             with self._governor.measuring("verdict_begun"):
                 self._verdict_thread.begin(self._snapshots[:])
-            # Still news where no thread could start.
+            # The flag stays set if no thread could be started.
             self._news = False
 
     def _take(self) -> None:
@@ -375,15 +395,18 @@ class VerdictWatch:
 
 
 def _small(snapshot: Snapshot) -> Snapshot:
-    """For keeping. The census is the largest part and the analysis has its numbers as series; it reads no lines."""
-    # Each snapshot brings names of its own, which take more than the numbers.
+    """Return the snapshot without what the analysis does not read, to save memory.
+
+    The census is the largest part, and the analysis has its numbers as series; it does not read log lines.
+    """
+    # Each snapshot has its own copies of the names, which take more memory than the numbers.
     samples = {sys.intern(name): value for name, value in snapshot.samples.items()}
     events = tuple(event for event in snapshot.events if event.kind != "log")
     return replace(snapshot, samples=samples, events=events, census=None, large_objects=())
 
 
 def is_at_least(status: str, wanted: str) -> bool:
-    """Whether a status of the ladder has been reached, or a worse one."""
+    """Return True if ``status`` is in LADDER and at least as bad as ``wanted``."""
     return _height(status) >= _height(wanted) > 0
 
 

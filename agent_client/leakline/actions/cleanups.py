@@ -1,8 +1,9 @@
-"""The cleanups that a program registered: which of them is due, and what each has freed.
+"""The cleanups that a program registered: which of them are due, and what each has freed.
 
-One is due when the server asked and the program allows that, or when what the program set for it has come. It runs on
-the training thread between two of its statements, after the phase or generation end that found it due (`run.py`), never
-in the middle of our own measuring. So what it frees is booked like anything else the program does there.
+A cleanup is due if the server requested it and the program allows that, or if the condition set by the program
+is met. It runs on the training thread between two statements of the program, after the phase or generation end
+at which it became due (`run.py`), never during our own measurements. So what it frees is accounted for like
+everything else that the program does there.
 """
 
 from __future__ import annotations
@@ -23,28 +24,28 @@ if TYPE_CHECKING:
     from ..snapshot import Number, Snapshot
 
 REGISTERED_LIMIT: Final = 16
-# Classes reported with an event.
+# Maximum number of classes reported with an event.
 COUNTS_LIMIT: Final = 32
-# Generations until an automatic cleanup runs again while what called for it lasts; twice as many each time after.
+# Generations until an automatic cleanup runs again while its condition lasts; the gap doubles each time.
 AGAIN_AFTER: Final = 8
 AGAIN_AT_MOST: Final = 64
 
 NOT_REGISTERED: Final = f"{REFUSED}: no cleanup is registered for it"
 
-# A status of the verdict, or a series and what it is to stay at or below.
+# A status of the verdict, or a series and the value that it should not exceed.
 When = str | tuple[str, float]
 
 
 @dataclass(slots=True)
 class Registered:
-    """``when`` is None for one that never runs by itself."""
+    """A registered cleanup; ``when`` is None if it never runs automatically."""
 
     name: str
     function: Callable[[], object]
     on_request: bool
     when: When | None
     guard: Guard = field(init=False)
-    # Generation ends seen when it last ran by itself, and how many more until it may again.
+    # Number of generation ends at its last automatic run, and how many more must follow before the next one.
     ran_at: int | None = None
     gap: int = 1
 
@@ -53,14 +54,14 @@ class Registered:
 
     @property
     def declared(self) -> dict[str, Any]:
-        """As it is sent to the server."""
+        """The declaration as sent to the server."""
         when = list(self.when) if isinstance(self.when, tuple) else self.when
         return {"on_request": self.on_request, "when": when}
 
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """What was there as a cleanup began. ``counts``: instances by type. ``devices``: bytes by series."""
+    """Measurements before a cleanup; ``counts``: instances by type, ``devices``: bytes by series."""
 
     bytes: int
     started: float
@@ -69,30 +70,35 @@ class Before:
 
 
 class Cleanups:
-    """``status`` gives the verdict's. ``quiet``: nothing that is registered may be asked for."""
+    """All cleanups of a run.
+
+    ``status`` returns the status of the verdict. ``quiet``: registered cleanups cannot be requested.
+    """
 
     def __init__(
         self, loop: Loop, requests: RequestBox, status: Callable[[], str], *, quiet: bool
     ) -> None:
         self._loop, self._requests, self._status, self._quiet = loop, requests, status, quiet
         self.registered: dict[str, Registered] = {}
-        # Newest readings of the series that cleanups wait for.
+        # Newest readings of the series that the conditions of cleanups refer to.
         self._readings: dict[str, Number] = {}
         self._generation_ends = 0
         self._running = False
         loop.listeners.append(self._see)
 
     def check_room(self, name: str) -> None:
-        """Raises BadArgument."""
+        """Raise BadArgument if no further cleanup can be registered."""
         if name not in self.registered and len(self.registered) >= REGISTERED_LIMIT:
-            raise BadArgument("name", name, f"is one more than the {REGISTERED_LIMIT} there may be")
+            raise BadArgument(
+                "name", name, f"exceeds the limit of {REGISTERED_LIMIT} registered cleanups"
+            )
 
     def register(self, cleanup: Registered) -> None:
-        """In place of one of the same name."""
+        """Register a cleanup; it replaces one of the same name."""
         cleanup.on_request = cleanup.on_request and not self._quiet
         known = self.registered.get(cleanup.name)
         if known is not None and known.declared == cleanup.declared:
-            # Loops tend to register in every generation: that starts nothing new.
+            # Loops tend to register in every generation; that must not reset the state.
             known.function = cleanup.function
             return
         self.registered[cleanup.name] = cleanup
@@ -100,17 +106,17 @@ class Cleanups:
 
     def _see(self, snapshot: Snapshot) -> None:
         self._generation_ends += snapshot.kind == "generation_end"
-        # A copy: the recorder's thread comes here as well.
+        # Iterate over a copy, because the recorder's thread calls this as well.
         for cleanup in list(self.registered.values()):
             if isinstance(cleanup.when, tuple) and cleanup.when[0] in snapshot.samples:
                 self._readings[cleanup.when[0]] = snapshot.samples[cleanup.when[0]]
 
     def forget(self) -> None:
-        """Let go of the functions, and of what they hold of the program."""
+        """Release the functions and the objects of the program that they hold."""
         self.registered.clear()
 
     def run_due(self) -> None:
-        """Run what is due. A cleanup that opens phases of its own does not start another."""
+        """Run the cleanups that are due; phases that a cleanup opens do not start another one."""
         if self._running:
             return
         self._running = True
@@ -127,7 +133,7 @@ class Cleanups:
             self._running = False
 
     def _run_asked(self) -> None:
-        """All that wait are answered by one run of each cleanup that may be asked for."""
+        """Answer all pending requests with one run of each cleanup that may be requested."""
         asked = self._requests.take_cleanups()
         if not asked:
             return
@@ -140,7 +146,7 @@ class Cleanups:
             self._requests.answer(request, outcome)
 
     def _calls_for(self, cleanup: Registered) -> str:
-        """Why it is to run by itself now, empty when it is not."""
+        """Return why a cleanup should run automatically now; empty if it should not."""
         because = self._reason(cleanup)
         if not because:
             cleanup.gap = 1
@@ -160,7 +166,7 @@ class Cleanups:
         return f"{series} is {reading}, above {limit}" if above else ""
 
     def _run(self, cleanup: Registered, because: str) -> bool:
-        """Whether it went well; an exception of it is reported by its type, and stays inside."""
+        """Run a cleanup and return True if it succeeded; an exception is reported by its type, not raised."""
         before = self.begin(with_counts=True)
         failures = cleanup.guard.count
         with cleanup.guard:
@@ -171,14 +177,15 @@ class Cleanups:
 
     def begin(self, *, with_counts: bool = False) -> Before:
         counts = self._loop.counts() if with_counts else {}
-        # Before private memory: what asking for it takes is not the cleanup's.
+        # Read devices before private memory, so that memory taken by this query is not attributed to the
+        # cleanup.
         devices = self._loop.device_bytes()
         return Before(self._loop.read_private_bytes(), time.perf_counter(), counts, devices)
 
     def end(
         self, name: str, before: Before, because: str | None = None, error: str | None = None
     ) -> None:
-        """Tell what a cleanup has freed: bytes, here and on devices, and of a registered one the known counts."""
+        """Report what a cleanup freed on the host and on devices, with instance counts if they were read before it."""
         seconds = time.perf_counter() - before.started
         after_bytes = self._loop.read_private_bytes()
         data: dict[str, Any] = {
@@ -186,7 +193,7 @@ class Cleanups:
             "freed_bytes": before.bytes - after_bytes, "seconds": round(seconds, 6),
         }  # fmt: skip
         if before.devices:
-            # Where one of the two readings is missing, nothing is known of what was freed there.
+            # If one of the two readings is missing, it is not known what was freed there.
             now = self._loop.device_bytes()
             data["devices"] = {
                 each: [n, now[each]] for each, n in before.devices.items() if each in now

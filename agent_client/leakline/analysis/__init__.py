@@ -1,7 +1,8 @@
-"""The leak analysis: pure functions on the history of a run. The report, the server and the CI gate call the same.
+"""The leak analysis: pure functions of a run's history, shared by the report, the server and the CI gate.
 
-Imports `snapshot`, `text_format` and the standard library only: no clock, no I/O. Start reading in `examination.py`
-(`examine`), `timeline.py` (what every step reads) and `status.py` (when a leak is suspected or confirmed).
+Imports only `snapshot`, `text_format` and the standard library; uses neither a clock nor I/O. Start reading in
+`examination.py` (`examine`), `timeline.py` (the input of every step) and `status.py` (when a leak is suspected or
+confirmed).
 """
 
 from .assertions.checks import check_counts
@@ -28,5 +29,5 @@ __all__ = [
     "verdict_json",
 ]
 
-# The verdict as the contract writes it.
+# The public name of `to_json`, for callers that serialize a verdict.
 verdict_json = to_json

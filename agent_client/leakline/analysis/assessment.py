@@ -1,7 +1,7 @@
-"""The state of one timeline at one moment: its causes with their rates, and how much speaks for each.
+"""The state of one timeline at one moment: its causes with their rates and the evidence for each.
 
-``assess`` looks only at the first ``end`` generations, so the same function gives today's answer and the
-answer of any earlier day; the ladder compares the two.
+``assess`` reads only the first ``end`` generations, so the same function gives the current result and that of any
+earlier moment; the status machine compares them.
 """
 
 from __future__ import annotations
@@ -54,32 +54,34 @@ from .timeline_analysis import (
 )
 
 _MIN_FOR_NATIVE: Final = 8
-# As what is known of a study.
+# Key of the moments cached in `TimelineAnalysis.known`.
 MOMENT: Final = "moment"
-# Within the first few generations: a count of tensors this many times larger and memory this much larger,
-# in a phase that had run before.
+# An explosion of tensors, possible only in the first few generations: their count is at least this many times the
+# previous reading, and memory is larger by at least this share.
 _EXPLOSION_COUNT: Final = 5.0
 _EXPLOSION_MEMORY: Final = 0.4
 _YOUNG: Final = 4
 
 
 def moment_of(study: TimelineAnalysis, end: int) -> Moment:
-    """`assess`, once for each moment that later snapshots leave as it is."""
+    """Return the result of `assess`, cached if later snapshots cannot change it."""
     if is_over(study, end):
         return study.known.once(end, MOMENT, lambda: assess(study, end))
     return assess(study, end)
 
 
 def is_over(study: TimelineAnalysis, end: int) -> bool:
-    """Return True if nothing was read after the end of generation number ``end`` that counts at this moment."""
+    """Return True if the end of generation number ``end`` is the newest snapshot known at this moment."""
     return last_row_of(study, end) == study.timeline.end_rows[end - 1]
 
 
 def assess(study: TimelineAnalysis, end: int) -> Moment:
-    """1. what grows, 2. how fast memory grows since then, 3. causes and their shares, 4. what the allocator keeps and
-    what waits for the collector, 5. the other channels.
+    """Return the state of a timeline after its first ``end`` generations.
+
+    1. Find the counts that grow; 2. measure how fast memory has grown since then; 3. split that growth among causes;
+    4. account for memory kept by the allocator and uncollected garbage; 5. add the other channels.
     """
-    # Of generations in which memory was not read nothing is known: it is judged as it was last read.
+    # Generations without a memory reading carry no information, so memory is judged at its last reading.
     at = study.read_until(end)
     rise, scale, residual = study.rise(end), study.scale(at), study.residual(at)
     filling = tuple(b.name for b in study.facts.bounded if b.is_filling(end))
@@ -111,8 +113,10 @@ def assess(study: TimelineAnalysis, end: int) -> Moment:
 
 
 def _is_stored(study: TimelineAnalysis, candidate: Candidate, end: int, *, rises: bool) -> bool:
-    """Return True if a store may keep these: excused only while memory shows no growth but that of the stores, or if
-    these became more only until the store was full, and memory rises still.
+    """Return True if a declared store may keep these objects, so that their growth is excused.
+
+    A class of the program is excused only while memory grows no faster than the stores. A built-in type is also
+    excused while memory still rises, if it grew only until the store was full.
     """
     if candidate.declared or candidate.role != "type":
         return False
@@ -128,7 +132,7 @@ def _start(
     rise: Rise,
     end: int,
 ) -> Start | None:
-    """(estimate, low, high) of the first leaking generation, by counts where they grow, else by memory."""
+    """Return (estimate, low, high) of the first leaking generation, from counts if any grow, else from memory."""
     owners = [c for c in candidates if c.family not in OF_OTHERS] or list(candidates)
     sized = [c for c in owners if c.bytes_rate]
     best = max(
@@ -220,14 +224,14 @@ def with_surplus(
 def _growth_since_violation(
     study: TimelineAnalysis, name: str, violation: Violation, end: int
 ) -> CountGrowth:
-    """How a broken count moved, from the last reading that held to the newest: two readings are enough."""
+    """Return the growth of a violating count since its last reading within bounds; two readings are enough."""
     timeline = study.timeline
     begin = float(timeline.generation[violation.first_row] or first_generation(timeline))
     held = None if violation.row_before is None else timeline.generation[violation.row_before]
     until = timeline.generation[: last_row_of(study, end) + 1]
     newest = float(max((g for g in until if g is not None), default=begin))
     if violation.count_before is None:
-        # It never held: what it gained since its first reading is all that is known to have grown.
+        # No reading was within bounds, so only the gain since the first reading is known to be growth.
         gained = violation.count - violation.first_count
         span = max(1.0, newest - begin)
     else:
@@ -238,7 +242,7 @@ def _growth_since_violation(
 
 
 def exploded(study: TimelineAnalysis, end: int, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Tensors that multiply within a phase which ran before, while memory leaps: too early for any trend."""
+    """Return the tensor counts that multiply while memory leaps, when it is still too early for a trend."""
     timeline = study.timeline
     if end >= _YOUNG or end < 2 or len(timeline.private) < 2 or candidates:
         return []
@@ -262,7 +266,7 @@ def exploded(study: TimelineAnalysis, end: int, candidates: Sequence[Candidate])
 
 
 def with_budgets(study: TimelineAnalysis, end: int, found: Sequence[Assessed]) -> list[Assessed]:
-    """Add each broken budget to the cause that explains it, or as a finding of its own."""
+    """Add each broken budget to the cause that explains it, or as a separate cause."""
     result = list(found)
     for budget in declared_budgets(study.history):
         if budget.leak is None:
@@ -285,7 +289,7 @@ def with_budgets(study: TimelineAnalysis, end: int, found: Sequence[Assessed]) -
 
 
 def _explained_by(budget: Assertion, found: Sequence[Assessed]) -> int | None:
-    """Return the position of the first cause that matters, within the phase of the budget if it has one."""
+    """Return the position of the first material cause, in the phase of the budget if it has one; None if none is."""
     for i, a in enumerate(found):
         theirs = budget.metric != KEPT_BY_PHASE or a.cause.place.phase == budget.name
         if theirs and a.scale.is_material(a.cause.rate.estimate, a.window):

@@ -1,4 +1,4 @@
-"""``examine``: the verdict of a run. Pure: the same history gives the same verdict, any prefix has one."""
+"""The examination of a run: ``examine`` is a pure function from a history, or any prefix of one, to a verdict."""
 
 from __future__ import annotations
 
@@ -69,25 +69,25 @@ _UNKNOWN: Final = 0.20
 _SAME: Final = "memory stays the same after it"
 _FREES: Final = "it gives back more memory than it takes"
 _SECONDS: Final = "generation.seconds"
-# Readings before anything is said; and the newest that say how long the next ones take.
+# Readings required to estimate a duration, and the number of newest readings that the estimate uses.
 _FIRST: Final = 3
 _RECENT: Final = 16
-# At most so many attempts are reported, the newest.
+# Only this many of the newest attempts are reported.
 MAX_ATTEMPTS: Final = 50
 
 
 def examine(
     history: RunHistory, kept: Kept | None = None, priorities: Priorities = DEFAULTS
 ) -> Verdict:
-    """The verdict of a run at its newest snapshot.
+    """Return the verdict of a run at its newest snapshot.
 
-    ``kept``: what examinations of the same run before have left for this one. It saves most of the work and changes
-    nothing of the answer.
+    ``kept``: results of earlier examinations of the same run. They save most of the work and do not change the
+    verdict.
 
-    ``priorities``: from when on a finding is major, and critical.
+    ``priorities``: thresholds above which a finding is major or critical.
 
-    1. Each process place is walked on its own; 2. what stands after the walk becomes findings, alike ones
-    merged; 3. the worst of them, or what else is known, is the status of the run.
+    1. Walk through the moments of each process place; 2. turn the resulting causes into findings and merge similar
+    ones; 3. derive the status of the run from the worst finding, or from other facts if there is none.
     """
     verdict = _examine(history, kept, priorities)
     rest = of_how_many(history)
@@ -97,7 +97,7 @@ def examine(
 def _examine(history: RunHistory, kept: Kept | None, priorities: Priorities) -> Verdict:
     read = thinned(history)
     studies = _studies(read)
-    # What is planned and promised is held against every generation there is.
+    # Plans and promises are checked against every generation, including those that thinning leaves out.
     every = studies if read is history or not _is_planned(history) else _studies(history)
     early = studies_by_seconds(read, studies)
     if kept is None:
@@ -163,7 +163,7 @@ def _verdict(
         visible=any(m.rise.visible for m in moments), periods=_periods(statuses), passed=went_by,
         ended=history.ended,
     )  # fmt: skip
-    # Children and shared memory that may grow are memory too.
+    # Child processes and shared memory count as well: while they may grow, memory has not settled.
     rising = any(f.status in GROWING for f in findings)
     verdict = Verdict(
         history.run, history.unit, generations, status, summary, growth,
@@ -233,9 +233,7 @@ def _filling_lines(study: TimelineAnalysis, moment: Moment) -> list[str]:
         speed = container.per_generation(moment.end)
         if speed > 0:
             left = (container.capacity - container.length[at]) / speed
-            line += (
-                f", full about {study.history.unit} {round(study.timeline.generations[at] + left)}"
-            )
+            line += f", full at about {study.history.unit} {round(study.timeline.generations[at] + left)}"
         if container.bytes and container.length[at] > 0:
             ceiling = container.bytes[at] * container.capacity / container.length[at]
             line += f" with {format_bytes(ceiling)}"
@@ -265,7 +263,7 @@ def _periods(statuses: Sequence[TimelineStatus]) -> dict[str, int]:
 def _explained_share(
     studies: Sequence[TimelineAnalysis], moments: Sequence[Moment]
 ) -> float | None:
-    """Growth of what was measured (objects, arrays, tensors, bounded containers) over growth of memory."""
+    """Return the share of memory growth explained by measured objects, arrays, tensors and bounded containers."""
     grown = known = 0.0
     for study, moment in zip(studies, moments, strict=True):
         private, end = study.timeline.private, moment.end
@@ -280,7 +278,7 @@ def _explained_share(
         causes = [a.cause for a in moment.causes if a.channel == "private"]
         measured = [c.measured for c in causes]
         unsized = sum(c.rate.estimate for c in causes if c.members and c.measured is None)
-        # What nobody sized is unknown, which is not the same as unexplained.
+        # Growth of objects without a measured size is unknown, which is not the same as unexplained.
         if unsized > _UNKNOWN * total.estimate or not (
             bounded or any(m is not None for m in measured)
         ):
@@ -302,7 +300,7 @@ def _never_ran(history: RunHistory, studies: Sequence[TimelineAnalysis]) -> tupl
 
 
 def _attempts_without(history: RunHistory, studies: Sequence[TimelineAnalysis]) -> dict[str, str]:
-    """Phase -> that it never ran in the newest attempt, of those that ran in an earlier one."""
+    """Return "never ran in attempt N" by phase, for phases that ran in an earlier attempt but not in the newest."""
     newest = {study.timeline.instance for study in studies if study.timeline.role == MAIN}
     if all(each.instance in newest for each in history.processes if each.role == MAIN):
         return {}
@@ -318,7 +316,7 @@ def _attempts_without(history: RunHistory, studies: Sequence[TimelineAnalysis]) 
             number = max(number, process.attempt)
     if not number:
         return {}
-    # Attempts that all report the same number are distinguished by their processes alone.
+    # Attempts that all report the same number can be distinguished only by their processes.
     which = f"attempt {number}" if number > 1 else "the newest attempt"
     return dict.fromkeys(sorted(before - now), f"never ran in {which}")
 
@@ -336,7 +334,7 @@ def _ruled_out(
         for standing in standings
     )
     if not blamed or of_others:
-        # The memory of the training process says nothing of what a child keeps.
+        # The memory of the training process says nothing about what a child keeps.
         return tuple(found)
     for study, moment, _ in statuses:
         if moment.end < 3:
@@ -357,7 +355,7 @@ def _ruled_out(
 
 
 def _phases_with_births(study: TimelineAnalysis, moment: Moment, first: int) -> set[str]:
-    """Return the phases in which something was made that is still alive: counted objects that grow, or memory in use.
+    """Return the phases that created growing objects, or allocated memory that is still in use.
 
     They are not ruled out, whatever the phase accounts charge to them.
     """
@@ -372,9 +370,9 @@ def _phases_with_births(study: TimelineAnalysis, moment: Moment, first: int) -> 
 
 
 def duration_of(history: RunHistory, timelines: Sequence[Timeline]) -> RunDuration | None:
-    """None of a run that has ended, or come to its end, or says no ``total``, and before three generations were timed.
+    """Return the estimated duration of a run; with several processes that of the slowest, since the others wait for it.
 
-    Of several processes the slowest counts: the others wait for it, or will.
+    None if the run has ended, has no ``total`` or has reached it, or has fewer than three timed generations.
     """
     if history.ended or not history.total:
         return None
@@ -386,14 +384,14 @@ def duration_of(history: RunHistory, timelines: Sequence[Timeline]) -> RunDurati
     if not each:
         return None
     if max(whole.estimate for _, _, whole in each) < 1:
-        # "All 8 take about 0 s" says nothing.
+        # A sentence such as "All 8 take about 0 s" is useless.
         return None
     of_one, left, whole = max(each, key=lambda found: found[2].estimate)
     return RunDuration(of_one, left, whole, _duration_sentence(left, whole, history))
 
 
 def _of_timeline(timeline: Timeline, total: int) -> tuple[Interval, Interval, Interval] | None:
-    """Seconds of a generation, of all to come, and of the whole run."""
+    """Return the seconds per generation, for all remaining generations, and for the entire run."""
     read = (
         [float(v) for v in timeline.readings(_SECONDS) if v is not None]
         if timeline.has(_SECONDS)
@@ -404,10 +402,11 @@ def _of_timeline(timeline: Timeline, total: int) -> tuple[Interval, Interval, In
         return None
     newest = read[-_RECENT:]
     usual = median(newest)
-    # Nine in ten generations lie between; so does the mean of those to come, be it that all are fast or all slow.
+    # 90 % of the generations lie between these cuts, and so does the mean of the remaining ones, even if all of them
+    # are fast or all are slow.
     cuts = quantiles(newest, n=20, method="inclusive")
     of_one = Interval(usual, min(cuts[0], usual), max(cuts[-1], usual))
-    # A generation without a reading took as long as usual, for all that is known.
+    # Generations without a reading are assumed to have taken the median time.
     passed, to_come = sum(read) + median(read) * (done - len(read)), total - done
     ends = (of_one.estimate, of_one.low, of_one.high)
     left = Interval(*(to_come * seconds for seconds in ends))
@@ -417,11 +416,14 @@ def _of_timeline(timeline: Timeline, total: int) -> tuple[Interval, Interval, In
 def _duration_sentence(left: Interval, whole: Interval, history: RunHistory) -> str:
     write = format_estimated_seconds
     whole_time = format_interval(whole.estimate, whole.low, whole.high, write)
-    return f"All {history.total:,} {history.unit}s take about {whole_time}, {write(left.estimate)} of them to come."
+    return f"All {history.total:,} {history.unit}s take about {whole_time}, of which {write(left.estimate)} remain."
 
 
 def _attempt_growth(history: RunHistory) -> tuple[AttemptGrowth, ...]:
-    """One for each attempt that ended a generation, in order; none where there is but one, or where time is counted."""
+    """Return the growth of each attempt that completed a generation, in order.
+
+    Empty for a run with a single attempt, and for a run that is counted in units of time.
+    """
     numbers = sorted({process.attempt for process in history.processes if len(process)})
     if len(numbers) < 2 or history.unit in UNITS_OF_TIME:
         return ()
@@ -443,14 +445,14 @@ def _attempt_growth(history: RunHistory) -> tuple[AttemptGrowth, ...]:
 
 
 def _generations(timelines: Sequence[Timeline]) -> GenerationSpan:
-    """Of timelines that have ended some each."""
-    # What is left out of a very long one it has ended as well.
+    """Return the range of completed generations; each timeline must have completed at least one."""
+    # A very long timeline has also completed the generations that thinning leaves out.
     ended = union(timeline.lived for timeline in timelines).spans
     return GenerationSpan(ended[0][0], ended[-1][1])
 
 
 def _growth_of_attempt(history: RunHistory, timelines: Sequence[Timeline]) -> Interval | None:
-    """Of all processes together; a part of the sum would be taken for it."""
+    """Return the growth of all processes together; None if it is unknown for any, since a partial sum misleads."""
     each = [_growth_of_timeline(TimelineAnalysis(history, timeline)) for timeline in timelines]
     known = [growth for growth in each if growth is not None]
     return added(known) if len(known) == len(each) else None
@@ -466,7 +468,7 @@ def _together(a: GenerationSpan, b: GenerationSpan) -> GenerationSpan:
 
 
 def _both(a: GenerationSpan | None, b: GenerationSpan) -> GenerationSpan | None:
-    """The generations that are in both."""
+    """Return the generations that are in both ranges; None if there are none."""
     if a is None or a.last < b.first or b.last < a.first:
         return None
     return GenerationSpan(max(a.first, b.first), min(a.last, b.last))

@@ -1,10 +1,10 @@
 """The generation axis of a run: its unit, and which snapshots of a very long process are read.
 
-A run without generations is counted by seconds while it is young and asks for them, else by minutes.
+A run without generations is counted in seconds while it is young and its header requests that, else in minutes.
 
-Of a long process every one of the newest generations is read and fewer of older ones, so that an examination of 100,000
-generations costs what one of 700 costs. The choice depends on the snapshots alone, never on when somebody looked, and
-changes only once in so many generations, so that examinations can reuse earlier ones.
+For a long process, all of the newest generations are read but fewer of the older ones, so that examining 100,000
+generations costs as much as examining 700. The choice depends only on the snapshots, never on the time of an
+examination, and changes only once per block of generations, so that examinations can reuse earlier results.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from typing import Final
 
 from .run_history import MINUTE_SECONDS, LeftOut, ProcessHistory, RunHistory, Spans, Value
 
-# Word -> seconds; a header with one of these is of a program that declares no generations.
+# Unit -> seconds. A header with one of these units belongs to a program that declares no generations.
 UNITS_OF_TIME: Final = {"second": 1.0, "minute": MINUTE_SECONDS}
-# A run that is counted by seconds goes on by the minute from here on: what loads and settles takes minutes.
+# After this many seconds, a run counted in seconds is counted in minutes: loading and settling take minutes.
 COUNTED_BY_SECONDS_UP_TO: Final = 600.0
-# Units of the axis for each reading from which on both are reported.
+# With at least this many units of the axis per reading, both their number and that of the readings are reported.
 _MOSTLY_UNREPORTED: Final = 2
 
 
 def in_its_unit(history: RunHistory) -> RunHistory:
-    """The run with the unit that it is really counted by; the same object where that is what it says already.
+    """Return the run with the unit that it is actually counted in; the same object if it has that unit already.
 
-    Minutes are never reported as generations, nor generations as minutes where the program declares them after all.
-    What a process was before it declared any is then no part of the axis.
+    Minutes are never reported as generations, nor generations as minutes if the program declares some later. Processes
+    without generations are then left off the axis, if another process at the same place declares them.
     """
     declaring = {_place(process) for process in history.processes if _declares(process)}
     if declaring:
@@ -47,10 +47,10 @@ def in_its_unit(history: RunHistory) -> RunHistory:
 
 
 def passed(unit: str, seen: Spans) -> int | None:
-    """Return the units from the first of ``seen`` to the newest; None if each was seen.
+    """Return the number of units from the first of ``seen`` to the last; None if each of them was seen.
 
-    Generations are counted, and a few that were lost change nothing. Of an axis of which most are never reported, as
-    steps by the hundred are, both numbers are reported.
+    Also None for generations of which only a few were lost. If most of them are never reported, as with steps logged
+    every hundred, both numbers are worth reporting.
     """
     if seen.first is None or seen.last is None:
         return None
@@ -89,30 +89,30 @@ def _by_unit(history: RunHistory, unit: str, seconds: dict[str, float]) -> RunHi
     return replace(history, unit=unit, processes=history.processes if same else processes)
 
 
-# What a program loads and builds up at first; baselines are taken from it.
+# The first generations, in which a program loads and builds up; baselines are taken from them.
 _FIRST: Final = 16
-# The newest, at least: what is attributed and judged step by step lies in them.
+# At least this many of the newest generations are read: attribution and the walk through moments use them.
 _NEWEST: Final = 384
-# They grow by so many before older ones are thinned again.
+# The newest generations grow by this many before older ones are thinned again.
 _BLOCK: Final = 128
-# Of the older ones, every second, fourth, .. so that no more than these are left.
+# Of the older generations every second, fourth, ... is read, so that at most this many remain.
 _OLDER: Final = 256
-# Shorter processes are read whole; so are those of fewer snapshots, whatever they say of their generations.
+# Processes with at most this many generations or snapshots are read completely.
 WHOLE: Final = _NEWEST + _BLOCK + _OLDER
-# Events that expect something of every generation of a run.
+# Kinds of events whose declarations are checked against every generation of a run.
 PLANS: Final = frozenset({"band", "gauge", "budget", "fix"})
 
 
 @dataclass(frozen=True, slots=True)
 class Thinned:
-    """The rows to read, in order, and what is left out with the others."""
+    """The rows to read, in order, and the generations and phases that are left out with the others."""
 
     rows: Sequence[int]
     left_out: LeftOut
 
 
 def thinned(history: RunHistory) -> RunHistory:
-    """The run with its long processes thinned; the same object where none is."""
+    """Return the run with its long processes thinned; the same object if it has none."""
     processes = tuple(_thinned(process) for process in history.processes)
     if all(a is b for a, b in zip(processes, history.processes, strict=True)):
         return history
@@ -125,7 +125,10 @@ def rows_to_read(
     phase: Sequence[str | None],
     unit_seconds: float = MINUTE_SECONDS,
 ) -> Thinned | None:
-    """None where all are read. One entry per snapshot of a process; ``monotonic`` in seconds."""
+    """Return the rows of a process to read, None for all.
+
+    The arguments have one entry per snapshot; ``monotonic`` is in seconds.
+    """
     if len(generation) <= WHOLE:
         return None
     of_rows = generations_of(generation, monotonic, unit_seconds)
@@ -137,7 +140,7 @@ def rows_to_read(
 
 
 def positions_to_read(count: int) -> list[int] | None:
-    """Of so many generations of a process, ascending. None where all are."""
+    """Return the positions to read of ``count`` generations of a process, ascending; None for all."""
     if count <= WHOLE:
         return None
     newest = (count - _NEWEST) // _BLOCK * _BLOCK
@@ -151,10 +154,11 @@ def positions_to_read(count: int) -> list[int] | None:
 def generations_to_compare(
     generations: Sequence[int], last: int, also: Collection[int] = ()
 ) -> set[int] | None:
-    """Return those of `positions_to_read`, and enough of what another run has too, up to its generation ``last``.
+    """Return the generations to read of a process that is compared with a run up to generation ``last``; None for all.
 
-    Of those the first and the newest, and of the others the same of every run: by their numbers, not by their places.
-    ``generations``: all that a process has, ascending. ``also``: read in any case. None where all are read.
+    These are the ones at `positions_to_read` and, of those up to ``last``, the first, the newest, and others chosen by
+    their numbers, so that every run has the same ones. ``generations``: all of the process, ascending. ``also``: always
+    included.
     """
     alone = positions_to_read(len(generations))
     if alone is None:
@@ -177,8 +181,9 @@ def generations_of(
     monotonic: Sequence[float],
     unit_seconds: float = MINUTE_SECONDS,
 ) -> Sequence[int | None]:
-    """The generation of each snapshot; minutes (or what ``unit_seconds`` says) since the start for a program that
-    declares none, and none at all for one that is not counted by time either (0).
+    """Return the generation of each snapshot.
+
+    For a program that declares none, count units of ``unit_seconds`` since the start; if that is 0, all are None.
     """
     if not unit_seconds or any(g is not None for g in generation):
         return generation
@@ -204,7 +209,7 @@ def _thinned(process: ProcessHistory) -> ProcessHistory:
     found = rows_to_read(process.generation, process.monotonic, process.phase, process.unit_seconds)
     if found is None:
         return process
-    # A few thousand of each of many columns: without a Python step per value.
+    # A few thousand values are picked from each of many columns: avoid a Python loop over them.
     pick = itemgetter(*found.rows)
     read = process.picked(lambda column: list(pick(column)))
     measured = {name: column for name, column in read.series.items() if _has_readings(column)}

@@ -1,4 +1,4 @@
-"""What one examination of a run leaves for the next: that of every generation whose rows and facts are the same."""
+"""Results that one examination of a run leaves for the next, for generations whose rows and facts are unchanged."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .status import CONFIRMATIONS, LEVELS, moments_for
 from .timeline import END, STEPS, Known, Timeline
 from .timeline_analysis import TimelineAnalysis
 
-# Generations that say whether phases run after the end of one.
+# Newest generations that are checked for phases running after the end of a generation.
 _NEWEST: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class _Beginning:
-    """The rows up to the end of generation number ``end``, distinguished by a stamp."""
+    """The rows up to the end of generation number ``end``, identified by a hash (``stamp``)."""
 
     end: int
     rows: int
@@ -31,7 +31,7 @@ class _Beginning:
     counted: frozenset[tuple[str, str, str]]
 
     def is_of(self, study: TimelineAnalysis) -> bool:
-        """Whether the timeline begins with the same rows, read at the same places."""
+        """Return True if the timeline begins with the same rows, read at the same places."""
         timeline = study.timeline
         if self.rows > len(timeline.kind) or self.end > len(timeline):
             return False
@@ -42,7 +42,7 @@ class _Beginning:
         )
 
     def _counts_alike(self, study: TimelineAnalysis) -> bool:
-        """Whether the same is counted, and what came since under names of its own was never read before."""
+        """Return True if all count series remain, and new ones have new names and no readings in these rows."""
         counted = frozenset(study.facts.count_series)
         names = {(name, role) for _, name, role in self.counted}
         return self.counted <= counted and not any(
@@ -55,19 +55,19 @@ class _Beginning:
 class _OfTimeline:
     beginning: _Beginning
     facts: tuple[Any, ...]
-    # Of the rows alone, and of rows and facts.
+    # Results that depend on the rows alone, and results that depend on rows and facts.
     of_timeline: Known
     of_study: Known
 
 
 class Kept:
-    """Of one run, by process place. Small however long the run is."""
+    """Results kept between examinations of one run, by process place; small however long the run is."""
 
     def __init__(self) -> None:
         self._timelines: dict[tuple[str, str], _OfTimeline] = {}
 
     def give(self, study: TimelineAnalysis) -> None:
-        """Tell a new study what is known already."""
+        """Copy the kept results that are still valid into a new study."""
         kept = self._timelines.get(_name(study))
         if kept is None or not kept.beginning.is_of(study):
             return
@@ -76,14 +76,14 @@ class Kept:
             study.known.learn(kept.of_study)
 
     def take(self, studies: Iterable[TimelineAnalysis]) -> None:
-        """Keep what later snapshots will find as it is."""
+        """Keep the results of these studies that later snapshots will not change."""
         self._timelines = {
             _name(study): kept for study in studies if (kept := _kept(study)) is not None
         }
 
 
 def _name(study: TimelineAnalysis) -> tuple[str, str]:
-    """Return what distinguishes a timeline from the others, and from the same one by another unit of time."""
+    """Return the key of a timeline: its name, and its unit because it may be counted in two units of time."""
     return study.timeline.name, study.history.unit
 
 
@@ -107,9 +107,9 @@ def _kept(study: TimelineAnalysis) -> _OfTimeline | None:
 
 
 def _settled(timeline: Timeline) -> tuple[int, int]:
-    """(generations, rows) that will not be added to: without the newest one where more of it may come.
+    """Return the numbers of (generations, rows) that are final, without the newest generation if it may get more rows.
 
-    More comes where its end is only the newest reading so far, and where phases run after the ends of generations.
+    That happens if its end is only the newest reading so far, or if phases run after the ends of generations.
     """
     end = len(timeline)
     if end and (timeline.kind[timeline.end_rows[-1]] != END or _goes_on_after_ends(timeline)):
@@ -122,8 +122,9 @@ def _settled(timeline: Timeline) -> tuple[int, int]:
 
 
 def _goes_on_after_ends(timeline: Timeline) -> bool:
-    """Return True if a phase of one of the newest generations ran after its end. Where one does so for the first time,
-    `_goes_back` finds out.
+    """Return True if a phase of one of the newest generations ran after its end.
+
+    A phase that does so for the first time is detected by `_goes_back`.
     """
     ends = zip(timeline.end_rows[-_NEWEST:], timeline.generations[-_NEWEST:], strict=True)
     return any(
@@ -133,17 +134,17 @@ def _goes_on_after_ends(timeline: Timeline) -> bool:
 
 
 def _belongs(timeline: Timeline, row: int, newest: int) -> bool:
-    """Whether a row is one of this generation or an earlier one. Where ends are recorded, steps alone say so."""
+    """Return True if a row belongs to generation ``newest`` or earlier; if ends are recorded, only steps count."""
     generation = timeline.generation[row]
     counts = timeline.kind[row] in STEPS or timeline.kind[timeline.end_rows[-1]] != END
     return counts and generation is not None and generation <= newest
 
 
 def _stamp(timeline: Timeline, end: int, rows: int) -> int:
-    """Return a hash of what distinguishes the first generations, and of their rows where these are of several attempts.
+    """Return a hash that identifies the first ``end`` generations; with several attempts it includes all of their rows.
 
-    In order, a row more or less in a generation moves the ends of later ones. A row that comes late may replace one of
-    an earlier attempt, and then no end moves.
+    In a single attempt, an additional or missing row moves the ends of later generations. With several, a late row may
+    replace one of an earlier attempt without moving any end.
     """
     ends = timeline.end_rows[:end]
     each = None if timeline.in_order else (timeline.time[:rows], timeline.segment[:rows])
@@ -157,7 +158,7 @@ def _stamp(timeline: Timeline, end: int, rows: int) -> int:
 
 
 def _goes_back(timeline: Timeline, beginning: _Beginning) -> bool:
-    """Whether a later row says it belongs to a generation that was over."""
+    """Return True if a later row belongs to one of the first ``end`` generations."""
     newest = timeline.generations[beginning.end - 1]
     return any(_belongs(timeline, row, newest) for row in range(beginning.rows, len(timeline.kind)))
 
@@ -167,7 +168,7 @@ def _has_readings(timeline: Timeline, series: str, rows: int) -> bool:
 
 
 def _facts(study: TimelineAnalysis) -> tuple[Any, ...]:
-    """Return all that is known of a moment besides what its rows and those before it hold."""
+    """Return all inputs of a moment other than its own rows and earlier ones."""
     history, timeline, facts = study.history, study.timeline, study.facts
     readings = tuple((r.expectation, r.type) for r in facts.readings)
     bounded = tuple((b.name, b.capacity, b.each, b.length[:1], b.bytes[:1]) for b in facts.bounded)

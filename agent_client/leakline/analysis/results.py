@@ -1,4 +1,4 @@
-"""What the analysis says: frozen results and their JSON, exactly as the contract names the fields."""
+"""Results of the analysis as frozen dataclasses, and their JSON with exactly these field names."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from typing import Any, Final, Literal
 
 Status = Literal["learning", "ok", "filling", "watch", "suspected", "confirmed", "recovered"]
 Risk = Literal["none", "low", "high", "critical"]
-# Of a fix, on what it is about: bytes of the run, bytes that its phase keeps, or instances of a class, per generation.
+# The outcome of a fix and its measure, per generation: bytes that the run grows by, bytes that its phase keeps, or
+# instances of a class.
 EffectOutcome = Literal["helped", "no_effect", "worse", "undecided"]
 EffectMeasure = Literal["growth", "phase_growth", "count"]
 CheckName = Literal["gpu", "memory", "passed", "cleanups"]
 CheckOutcome = Literal["done", "failed", "not_yet", "not_measured"]
-# Where an earlier attempt ended, what a fix promised, or what was planned.
+# What the check ``passed`` compares with: the end of an earlier attempt, the promise of a fix, or the plan.
 HeldAgainst = Literal["attempt", "promise", "plan"]
-# Why nothing is named of growth that no counted object explains: no object was ever counted (a process that is watched,
-# a log that was imported), or there were hardly any looks at the heap while it grew, and it may be of anything.
+# Why unexplained growth has no suspect: either no object was ever counted (an attached process, an imported log), or
+# there were hardly any heap scans while memory grew, so anything may have grown.
 Unknown = Literal["outside", "rarely_counted"]
-# Of a change of a count; unknown while there is no verdict to tell a rise by.
+# The rating of a change of a count; unknown while there is no verdict to judge a rise by.
 ChangeRating = Literal["good", "expected", "problem", "unknown"]
-# What declared a limit; ``accepted``: a person, from counts that runs had kept to.
+# The origin of a limit; ``accepted``: a person accepted a count that was stable in earlier runs.
 AssertionOrigin = Literal["band", "gauge", "budget", "fix", "expect", "accepted"]
-# Origins whose bounds each reading has to keep.
+# Origins whose bounds apply to every reading.
 BY_READING: Final[tuple[AssertionOrigin, ...]] = ("band", "gauge")
-# ``open``: its generations are still to come; ``undecided``: what was measured is not enough to decide.
+# ``open``: its generations are still to come; ``undecided``: there are too few measurements to decide.
 AssertionState = Literal["holds", "broken", "above_normal", "open", "undecided", "not_measured"]
 Role = Literal["type", "holder", "container", "allocation_site", "process"]
 Kind = Literal[
@@ -31,7 +32,7 @@ Kind = Literal[
     "children", "gpu", "gpu_fragmentation", "shared_memory", "count_contract", "external",
 ]  # fmt: skip
 
-# From harmless to urgent; a run has the worst status of its findings.
+# Ordered from harmless to urgent; a run has the worst status of its findings.
 SEVERITY: Final[tuple[Status, ...]] = (
     "learning", "ok", "recovered", "filling", "watch", "suspected", "confirmed",
 )  # fmt: skip
@@ -39,7 +40,7 @@ SEVERITY: Final[tuple[Status, ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """An estimate with the 90 % interval around it. Unit: that of the field it stands in."""
+    """An estimate with its 90 % interval, in the unit of the field that contains it."""
 
     estimate: float
     low: float
@@ -58,12 +59,12 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One leak, or one growth that does not matter (status ``ok``/``watch``, with its evidence)."""
+    """One leak, or one insignificant growth (status ``ok`` or ``watch``), with its evidence."""
 
     fingerprint: str
     status: Status
     kind: Kind
-    # Top-level phase that keeps the memory, or None when it is spread; phase_path is the nested one.
+    # Top-level phase that keeps the memory, None if it is spread over several; phase_path is the nested phase.
     phase: str | None
     phase_share: float | None
     suspects: tuple[Suspect, ...]
@@ -76,17 +77,17 @@ class Finding:
     priority: Literal["critical", "major", "minor"] = "minor"
     process: str | None = None  # "rank 0 main", when the run has several
     unknown: Unknown | None = None
-    # Of the newest fix of its phase: "training/trainer.py:281", and where that line can be read at the run's commit.
+    # Location of the newest fix of its phase ("training/trainer.py:281"), and a link to it at the run's commit.
     location: str | None = None
     location_link: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessGrowth:
-    """How fast the private memory of one place in the run (``process``: "rank 0 main") grows, over its attempts.
+    """Growth of private memory at one place in the run (``process``: "rank 0 main"), over all its attempts.
 
-    ``instance`` is the newest process there. Growth is None where it cannot be determined. ``findings``: the
-    fingerprints of those that leak, or may, and name it.
+    ``instance`` is the newest process there. Growth is None if it cannot be determined. ``findings``: fingerprints of
+    the certain or possible leaks of this process.
     """
 
     process: str
@@ -97,7 +98,7 @@ class ProcessGrowth:
 
 @dataclass(frozen=True, slots=True)
 class GenerationSpan:
-    """Generations, both ends with them."""
+    """A range of generations, including both ends."""
 
     first: int
     last: int
@@ -105,10 +106,10 @@ class GenerationSpan:
 
 @dataclass(frozen=True, slots=True)
 class AttemptGrowth:
-    """One attempt of a resumed run by itself: the generations that it ended, and how fast private memory grew in it.
+    """One attempt of a resumed run: the generations that it completed, and the growth of private memory during it.
 
-    Growth is of all its processes together, without what bounded containers gained; None where it cannot be determined.
-    ``again``: of its generations those that an attempt before it had ended as well; None where it did none twice.
+    Growth is the sum over its processes, without bounded containers; None if it cannot be determined. ``again``: those
+    of its generations that an earlier attempt had completed as well; None if there are none.
     """
 
     attempt: int
@@ -125,7 +126,7 @@ class RuledOut:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """ISO 8601 times, UTC."""
+    """An estimated time with its interval, as ISO 8601 strings in UTC."""
 
     estimate: str
     low: str
@@ -134,11 +135,11 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class OomForecast:
-    """When memory runs out, as far ahead as the growth that the verdict rests on leads.
+    """The forecast of when memory runs out if the growth that the verdict is based on continues.
 
-    Of the memory of a device (``limit_source``), where that ends before the memory of the process.
-    ``generation`` and ``at`` are None where nothing grows towards the limit. ``planned``: how many generations the run
-    has declared. ``sentence`` is the forecast in the words that every page, message and command shows.
+    It is about the memory of a device (``limit_source``) if that runs out before the memory of the processes.
+    ``generation`` and ``at`` are None if nothing grows towards the limit. ``planned``: number of generations that the
+    run has declared. ``sentence``: the forecast as every page, message and command shows it.
     """
 
     risk: Risk = "none"
@@ -152,10 +153,10 @@ class OomForecast:
 
 @dataclass(frozen=True, slots=True)
 class FixEffect:
-    """One thing a fix is about, per generation, before it and after it.
+    """One quantity that a fix should change, per generation, before and after it.
 
-    ``subject``: the phase or class; None of the whole run. ``since``: Unix seconds of its declaration. ``rejected``:
-    what was thought of instead, as people wrote it. ``difference`` is after less before with its own 90 % interval.
+    ``subject``: the phase or class; None for the entire run. ``since``: Unix seconds of its declaration. ``rejected``:
+    the rejected alternatives, as the user wrote them. ``difference``: after minus before, with its own 90 % interval.
     """
 
     fix: str
@@ -175,9 +176,9 @@ class FixEffect:
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """A reading outside the bounds: ``difference`` is below zero under them, above zero over them.
+    """A reading outside the bounds: ``difference`` is negative below them and positive above them.
 
-    ``generation`` is None before the first.
+    ``generation`` is None for a reading before the first generation.
     """
 
     generation: int | None
@@ -189,9 +190,9 @@ class Deviation:
 class Assertion:
     """A declared limit: a metric and its bounds, in a phase and a range of generations.
 
-    ``name``: the series of a band, the gauge, the phase of a budget, the fix, or the class that is counted.
-    ``phase`` is None where the metric is that of the run. ``low`` and ``high`` are allowed; from ``leak`` on the amount
-    is a leak. ``first`` is None where all generations count, ``last`` where the range has no end.
+    ``name``: the series of a band, the gauge, the phase of a budget, the fix, or the counted class. ``phase`` is None
+    if the metric is one of the entire run. Amounts from ``low`` to ``high`` are allowed, and ``leak`` or more is a
+    leak. ``first`` is None if all generations count, ``last`` if the range has no end.
     """
 
     origin: AssertionOrigin
@@ -205,7 +206,7 @@ class Assertion:
     last: int | None = None
 
     def difference(self, value: float) -> float:
-        """Return 0 within the bounds, the distance below ``low`` as a negative number, or that above ``high``."""
+        """Return 0 within the bounds, else the distance to them: negative below ``low``, positive above ``high``."""
         if self.low is not None and value < self.low:
             return value - self.low
         if self.high is not None and value > self.high:
@@ -226,10 +227,11 @@ class Assertion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssertionCheck(Assertion):
-    """An assertion with what was measured, in the unit of its metric.
+    """An assertion with its measurements, in the unit of its metric.
 
-    ``measured`` is an estimate, or the newest reading with both ends at it. ``worst`` is a reading (of a band outside
-    its bounds). ``violations`` of the ``checked`` generations or readings break a bound; ``deviations`` are the first.
+    ``measured`` is an estimate, or the newest reading as an interval of zero width. ``worst`` is a single reading (for
+    a band one outside its bounds). ``violations`` of the ``checked`` generations or readings break a bound;
+    ``deviations`` lists the first of them.
     """
 
     process: str | None = None  # "rank 0 main", when the run has several
@@ -246,7 +248,7 @@ class AssertionCheck(Assertion):
 
 @dataclass(frozen=True, slots=True)
 class PastForecast:
-    """Memory in bytes that the growth of ``made_at`` foretold for ``generation``, and what was read there."""
+    """Memory in bytes that the growth at ``made_at`` predicted for ``generation``, and the actual reading."""
 
     made_at: int
     generation: int
@@ -256,7 +258,7 @@ class PastForecast:
 
 @dataclass(frozen=True, slots=True)
 class LeadError:
-    """How right forecasts for so many generations ahead were, both ends included."""
+    """Accuracy of the forecasts made ``lead_from`` to ``lead_to`` generations ahead, including both ends."""
 
     lead_from: int
     lead_to: int
@@ -268,15 +270,15 @@ class LeadError:
 
 @dataclass(frozen=True, slots=True)
 class ForecastScore:
-    """How right earlier forecasts of this run were. ``median_error`` is a share of the memory that came.
+    """Accuracy of earlier forecasts of this run. ``median_error`` is a share of the actual memory.
 
-    They looked a quarter, half and just as far ahead as had been seen. ``past``: those for half as far ahead.
-    ``by_lead``: all of them by how far ahead they looked; each begins at twice the one before.
+    Forecasts look ahead by a quarter, half or all of the generations seen at the time. ``past``: those by half of them.
+    ``by_lead``: all of them by lead time; each range begins at twice the previous one.
     """
 
     forecasts: int
     median_error: float
-    within: int  # how many came between their low and their high end
+    within: int  # forecasts whose interval contains the actual memory
     past: tuple[PastForecast, ...]
     sentence: str
     by_lead: tuple[LeadError, ...] = ()
@@ -284,7 +286,7 @@ class ForecastScore:
 
 @dataclass(frozen=True, slots=True)
 class RunDuration:
-    """Seconds that one of the newest generations takes, that those to come take, and the whole run: all ``total``."""
+    """Seconds for one of the newest generations, for all remaining ones, and for the entire run."""
 
     seconds_per_generation: Interval
     seconds_left: Interval
@@ -294,9 +296,9 @@ class RunDuration:
 
 @dataclass(frozen=True, slots=True)
 class CheckItem:
-    """One question of the checklist after a fix, with its answer and the evidence for it in a sentence.
+    """One question of the checklist after a fix, with its answer and a sentence of evidence.
 
-    ``against``: what ``passed`` was held against; None where nothing was known, and for the other questions.
+    ``against``: what ``passed`` was compared with; None if nothing was known, and for the other questions.
     """
 
     check: CheckName
@@ -323,21 +325,21 @@ class Verdict:
     settled_at_generation: Interval | None = None
     forecast_score: ForecastScore | None = None
     checklist: tuple[CheckItem, ...] = ()
-    # Of a run whose growth is their sum.
+    # The processes whose growth adds up to that of the run.
     processes: tuple[ProcessGrowth, ...] = ()
-    # Of a run that goes on and has said how many generations it takes.
+    # None unless the run continues and has declared its number of generations.
     duration: RunDuration | None = None
-    # What each fix has done to this run: before and after it.
+    # The effect of each fix on this run: before and after it.
     effects: tuple[FixEffect, ...] = ()
-    # Of a run that was resumed: each attempt by itself.
+    # The attempts of a resumed run, each considered alone.
     attempts: tuple[AttemptGrowth, ...] = ()
-    # Of a run by the second or minute that was not read in each: how many went by from the first to the newest.
+    # Units of the axis from the first to the newest, if many of them were not read (`generation_axis.passed`).
     generations_passed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseAccount:
-    """Bytes booked to one line in each generation: a phase path, ``between`` or ``leakline``."""
+    """Bytes charged to one line in each generation: a phase path, ``other_threads``, ``between`` or ``leakline``."""
 
     name: str
     bytes: tuple[float, ...]
@@ -347,11 +349,11 @@ class PhaseAccount:
 
 @dataclass(frozen=True, slots=True)
 class PhaseAccounts:
-    """Every byte between two generation ends. Per generation, the lines sum to ``total``.
+    """Every byte gained between two generation ends. In each generation the lines add up to ``total``.
 
-    What no phase was open for is on ``between``; what Leakline's own measuring cost is on ``leakline``. Of very long
-    runs older generations are reported together: ``spans`` says how many end with each of ``generations``; empty: one
-    each. ``seconds`` are those of the generation that is named.
+    Memory gained while no phase was open is on the line ``between``, the cost of Leakline's own measuring on
+    ``leakline``. In very long runs older generations are grouped: ``spans`` contains how many end with each of
+    ``generations``, and is empty if it is always one. ``seconds`` are those of the named generation alone.
     """
 
     generations: tuple[int, ...]
@@ -360,7 +362,7 @@ class PhaseAccounts:
     spans: tuple[int, ...] = ()
 
     def count(self) -> int:
-        """How many generations these are the phase accounts of."""
+        """Return the number of generations that these accounts cover."""
         return sum(self.spans) if self.spans else len(self.generations)
 
     def span(self, position: int) -> int:
@@ -369,10 +371,10 @@ class PhaseAccounts:
 
 @dataclass(frozen=True, slots=True)
 class TypeGrowth:
-    """How the number of live instances of one type moved over the run. ``last_count`` are alive.
+    """Change of the number of live instances of one type over the run; ``last_count`` is the newest.
 
-    ``created_at_least`` and ``freed_at_least`` are of watched classes, since they are watched: what is born and dies
-    between two looks is not seen. None of others.
+    ``created_at_least`` and ``freed_at_least`` count the instances of a watched class from when it was first watched;
+    they miss those that are created and freed between two readings. They are None for other types.
     """
 
     name: str
@@ -385,11 +387,11 @@ class TypeGrowth:
     phase: str | None
     expected: str | None  # "2", "16 to 17"
     rating: Literal["steady", "expected", "grows", "problem"]
-    # Of what is there now next to what was at first, in the light of the run's verdict.
+    # Rates the newest count against the first one, given the verdict of the run.
     change_rating: ChangeRating = "unknown"
     difference: int | None = None
-    readings: int = 0  # of its count; of several processes the fewest
-    # At whose end it was counted last: a census is not taken at each.
+    readings: int = 0  # readings of its count; with several processes the smallest number
+    # The generation at whose end it was last counted, since not every generation has a census.
     last_generation: int | None = None
     created_at_least: int | None = None
     freed_at_least: int | None = None
@@ -399,7 +401,7 @@ class TypeGrowth:
 class ContainerFill:
     """A tracked container against its capacity.
 
-    ``bytes`` is the sum of ``host_bytes`` and ``device_bytes``, which are None where nobody distinguishes them.
+    ``bytes`` is the sum of ``host_bytes`` and ``device_bytes``, which are None if they are not distinguished.
     """
 
     name: str
@@ -415,9 +417,10 @@ class ContainerFill:
 
 @dataclass(frozen=True, slots=True)
 class StableCount:
-    """A type of which as many lived in each of the last ``generations``, at every reading or at the end of a phase.
+    """A type whose count was the same in each of the last ``generations``.
 
-    ``replaces``: what was accepted of it before, and would be replaced.
+    ``after``: the phase at whose end this holds; None for every reading. ``replaces``: the accepted count that it would
+    replace.
     """
 
     type: str
@@ -428,7 +431,7 @@ class StableCount:
 
 
 def to_json(thing: Any) -> Any:
-    """Plain lists, dicts, numbers and strings; field names as they stand above."""
+    """Convert a result to plain lists, dicts, numbers and strings, with the field names above as keys."""
     if is_dataclass(thing) and not isinstance(thing, type):
         return {f.name: to_json(getattr(thing, f.name)) for f in fields(thing)}
     if isinstance(thing, dict):

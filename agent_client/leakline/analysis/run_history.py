@@ -1,14 +1,14 @@
-"""What the analysis reads: one run as plain columns, spans of generations, and facts of the entire run.
+"""The input of the analysis: one run as plain columns, ranges of generations, and facts about the entire run.
 
-The server fills it from its store, the offline report from a spool; both give the same columns, so both get the same
-verdict. `Spans` holds a million generations in a few hundred numbers.
+The server fills it from its database, the offline report from a spool; both produce the same columns, and therefore the
+same verdict. `Spans` stores a million generations in a few hundred numbers.
 
-A run may have thousands of processes, each with events and holders. `Said` and `Holders` compute what concerns the
-whole run once: a pass over all of them for each process would take the square of their number.
+A run may have thousands of processes, each with events and holders. `Said` and `Holders` compute facts about the entire
+run once: a pass over all processes for each of them would take quadratic time.
 
-The names of series of TensorFlow.js are here too. There, resident memory follows the collector and not the program, and
-a page in a browser cannot read it at all. So the tensors, which are counted and sized exactly, are the memory of such a
-run, and other memory is a channel of its own.
+The series names of TensorFlow.js are defined here too. In its runs, resident memory follows the garbage collector
+rather than the program, and a page in a browser cannot read it at all. The tensors, whose number and size are exact,
+therefore count as the memory of the run, and all other memory is a separate channel.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..snapshot import CYCLIC_GARBAGE, Batch, Event, Holder, RunHeader, Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Spans(Collection[int]):
-    """``spans``: (first, last) of each, both in it, ascending and with a gap between one and the next."""
+    """A set of integers as ascending (first, last) ranges, which include both ends and have gaps between them."""
 
     spans: tuple[tuple[int, int], ...] = ()
 
@@ -46,7 +46,7 @@ class Spans(Collection[int]):
         return self.spans[-1][1] if self.spans else None
 
     def until(self, last: float) -> Spans:
-        """Those that are not above this one."""
+        """Return the numbers that are not above ``last``."""
         found = ((a, int(min(b, last))) for a, b in self.spans if a <= last)
         return Spans(tuple(found))
 
@@ -87,40 +87,40 @@ def _merged(ascending: Iterable[tuple[int, int]]) -> Spans:
 
 T = TypeVar("T")
 
-# The holder of every thread that runs.
+# The holder path of every running thread.
 _THREADS: Final = "threading._active[*]"
 
 
 class Said:
-    """Results by what was asked and by the very tuples that it was asked of."""
+    """A cache of results, by a name and by the identity of the tuples that they were computed from."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[object, ...], tuple[tuple[object, ...], Any]] = {}
 
     def once(self, what: str, of: tuple[object, ...], work: Callable[[], T]) -> T:
-        """What ``work`` gave when this was asked of the same objects first. It must depend on nothing else."""
+        """Return the result of ``work``, computed once for these objects. It must not depend on anything else."""
         key = (what, *map(id, of))
         if key not in self._found:
-            # With what it is of: as long as that is here, nothing else has its id.
+            # Keep the objects alive with the result, so that no other object can have their ids.
             self._found[key] = (of, work())
         found: T = self._found[key][1]
         return found
 
 
 class Holders:
-    """All holders of a run, by the types that they keep."""
+    """All holders of a run, by the types of the objects that they keep alive."""
 
     def __init__(self, holders: Sequence[Holder]) -> None:
         self._holders = holders
 
     @cached_property
     def garbage(self) -> Mapping[str, Holder]:
-        """type -> the newest holder that says its objects only keep each other."""
+        """The newest record of cyclic garbage (objects that only refer to each other) by type."""
         return {name: looks[-1] for name, looks in self.garbage_looks.items()}
 
     @cached_property
     def garbage_looks(self) -> Mapping[str, Sequence[Holder]]:
-        """type -> the holders that say its objects only keep each other, oldest first."""
+        """All records of cyclic garbage by type, oldest first."""
         found: dict[str, list[Holder]] = {}
         for holder in sorted(self._holders, key=lambda one: one.sequence):
             if holder.path == CYCLIC_GARBAGE:
@@ -129,13 +129,13 @@ class Holders:
 
     @cached_property
     def garbage_types(self) -> Mapping[str, int]:
-        """type -> objects that only each other kept, when last looked; most first."""
+        """The number of objects in cyclic garbage at the newest search, by type, most frequent type first."""
         ranked = sorted(self.garbage.values(), key=lambda h: (-h.count, h.type))
         return {holder.type: holder.count for holder in ranked}
 
     @cached_property
     def newest(self) -> Mapping[str, Mapping[str, int]]:
-        """type -> path -> how many objects it held when the type was last looked for."""
+        """The number of objects held at the newest search for their type, by type and path."""
         return _newest(self._holders)
 
     def looks(self, name: str) -> Mapping[int, Mapping[str, int]]:
@@ -152,23 +152,23 @@ class Holders:
 
     @cached_property
     def newest_kept(self) -> Mapping[str, Mapping[str, int]]:
-        """The same without garbage."""
+        """Like `newest`, but without cyclic garbage."""
         return _newest([h for h in self._holders if h.path != CYCLIC_GARBAGE])
 
     @cached_property
     def newest_unsized(self) -> Mapping[str, Mapping[str, int]]:
-        """The same of searches that say nothing of the size of one more, as those for the largest object of a type."""
+        """Like `newest`, for searches without a size per object, such as those for the largest object of a type."""
         return _newest([h for h in self._holders if h.bytes_each is None])
 
     @cached_property
     def best(self) -> Mapping[str, str]:
-        """type -> the path that held most of its objects when last looked for."""
+        """The path that held most objects at the newest search, by type."""
         return {name: most_of(paths) for name, paths in self.newest.items()}
 
     @cached_property
     def bytes_each(self) -> Mapping[str, int]:
         newest: dict[str, tuple[int, int]] = {}
-        # What a thread works on are locals of its call: no size of the thread object has them in it.
+        # The data of a thread are local variables of its call, which the size of a thread object does not include.
         threads = {holder.type for holder in self._holders if holder.path == _THREADS}
         for holder in self._holders:
             if holder.bytes_each is not None and holder.type not in threads:
@@ -195,7 +195,7 @@ def _newest(holders: Sequence[Holder]) -> dict[str, dict[str, int]]:
 
 
 def _of_kind(events: Sequence[Event]) -> Mapping[str, Sequence[Event]]:
-    """The events by their kind, in their order."""
+    """Return the events by kind, in their original order."""
     found: dict[str, list[Event]] = {}
     for event in events:
         found.setdefault(event.kind, []).append(event)
@@ -210,24 +210,24 @@ def by_instance(processes: Sequence[ProcessHistory]) -> Mapping[str, Sequence[Pr
 
 
 Value = int | float | None
-# What every snapshot of a process has.
+# The columns that every snapshot of a process has.
 COLUMNS: Final = ("sequence", "time", "monotonic", "generation", "phase", "label", "kind")
-# No count and no size is larger.
+# Upper bound of valid counts and sizes.
 LARGEST: Final = 2.0**63
-# A program that declares no generations is counted by the minute.
+# A program that declares no generations is counted in minutes.
 MINUTE_SECONDS: Final = 60.0
 
 
 def number_of(value: object) -> int | float | None:
-    """A plain number from the wire, within what can be counted; a whole one stays whole."""
+    """Return a value from the wire if it is a number within range, else None; integers stay integers."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    # Also false for what is no number, and for whole ones too long to be made a float.
+    # The comparison is also false for NaN, and for integers that are too large for a float.
     return value if -LARGEST <= value <= LARGEST else None
 
 
 def amount_of(value: object) -> int | float | None:
-    """The same where it is not below zero: bytes, counts."""
+    """Return a number of bytes or objects as `number_of` does, but None if it is negative."""
     number = number_of(value)
     return number if number is not None and number >= 0 else None
 
@@ -236,8 +236,8 @@ def amount_of(value: object) -> int | float | None:
 class Expectation:
     """A declared count of live instances. ``after`` limits it to the end of that phase.
 
-    ``accepted``: not the program declares it, a person accepted what runs of its project had kept to.
-    ``baseline``: no more than there were by the end of the first generation; ``high`` is that once it is read.
+    ``accepted``: a person accepted a count that was stable in runs of the project; the program does not declare it.
+    ``baseline``: the limit is the highest count in the first generation; ``high`` is set to it once it is read.
     """
 
     type: str
@@ -250,7 +250,7 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """What is not read of a very long process: these generations, and the phases that ran in them."""
+    """The part of a very long process that is not read: generations, and the phases that ran in them."""
 
     generations: Spans = NO_SPANS
     phases: frozenset[str] = frozenset()
@@ -261,7 +261,7 @@ NOTHING_LEFT_OUT: Final = LeftOut()
 
 @dataclass(frozen=True, slots=True)
 class ProcessHistory:
-    """All snapshots of one process instance in sequence order, but for what is left out.
+    """All snapshots of one process instance in sequence order, except those left out.
 
     Every list has one entry per snapshot; ``series`` values are None where nothing was measured.
     """
@@ -279,7 +279,7 @@ class ProcessHistory:
     kind: Sequence[str]
     series: Mapping[str, Sequence[Value]]
     left_out: LeftOut = NOTHING_LEFT_OUT
-    # What it is counted by where it declares no generations; 0: not by time (`generation_axis.py`).
+    # Seconds per generation if the process declares none; 0 if it is not counted in time (`generation_axis.py`).
     unit_seconds: float = MINUTE_SECONDS
 
     def __len__(self) -> int:
@@ -290,7 +290,7 @@ class ProcessHistory:
         pick: Callable[[Sequence[Any]], Sequence[Any]],
         series: Mapping[str, Sequence[Value]] | None = None,
     ) -> ProcessHistory:
-        """With what ``pick`` leaves of every column, and of these series instead of all."""
+        """Return a copy with ``pick`` applied to every column, and with ``series`` instead of all series if given."""
         columns: dict[str, Any] = {name: pick(getattr(self, name)) for name in COLUMNS}
         wanted = self.series if series is None else series
         return replace(
@@ -318,11 +318,11 @@ class RunHistory:
     environment: Mapping[str, object] = field(default_factory=dict)
     limit_bytes: int | None = None
     ended: bool = False
-    # It was counted by seconds for its first minutes, and is by minutes now.
+    # The run was counted in seconds for its first minutes, and is counted in minutes now.
     began_by_seconds: bool = False
-    # Those that were not read, of a run of very many.
+    # Number of processes that were not read, because the run has too many.
     processes_left_out: int = 0
-    # Of what is said once and asked for by each process; a copy with other processes has it too.
+    # Cache of facts about the run that each process needs; copies with other processes share it.
     said: Said = field(default_factory=Said, compare=False, repr=False)
 
     @property
@@ -336,7 +336,7 @@ class RunHistory:
         return self.said.once("ranks", (of,), lambda: _reported_until(of))
 
     def events_of(self, kind: str) -> Sequence[Event]:
-        """In their order."""
+        """Return the events of one kind, in their original order."""
         return self.said.once("events", (self.events,), lambda: _of_kind(self.events)).get(kind, ())
 
     def of_instance(self, instance: str) -> Sequence[ProcessHistory]:
@@ -353,7 +353,7 @@ def _reported_until(processes: Sequence[ProcessHistory]) -> float | None:
 
 
 def declared_expectations(events: Iterable[Event]) -> tuple[Expectation, ...]:
-    """The newest declaration for each (type, after)."""
+    """Return the newest declared expectation for each (type, after)."""
     found: dict[tuple[str, str | None], Expectation] = {}
     for event in events:
         if event.kind == "expect":
@@ -421,15 +421,15 @@ def history_from_batches(
 TENSORS: Final = "tfjs.tensors"
 TENSOR_BYTES: Final = "tfjs.bytes"
 HEAP_BYTES: Final = "js.heap_bytes"
-# In Node: buffers outside the heap.
+# Buffers outside the heap, reported by Node only.
 EXTERNAL_BYTES: Final = "js.external_bytes"
 RESIDENT_BYTES: Final = "process.rss_bytes"
-# Worked out: what V8 keeps of heap and buffers outside the tensors.
+# Computed: the heap and buffers that V8 keeps, without the tensors.
 KEPT: Final = "js.kept"
-# The name of their tensors, as a program writes it.
+# The name of the tensor class in JavaScript programs.
 TENSOR: Final = "tf.Tensor"
-# Of the environment, and of a mark where it has changed since: whether TensorFlow.js itself says that its bytes may be
-# freed already.
+# Key in the environment, and in a mark when it changes later: whether TensorFlow.js itself reports that its bytes may
+# already be freed.
 UNRELIABLE: Final = "tfjs_memory_unreliable"
 
 
@@ -438,5 +438,5 @@ def is_javascript(series: Mapping[str, T]) -> bool:
 
 
 def is_page(series: Mapping[str, T]) -> bool:
-    """Whether nobody reads the memory of the process, as in a browser."""
+    """Return True if the memory of the process is never read, as in a browser."""
     return is_javascript(series) and RESIDENT_BYTES not in series

@@ -1,4 +1,4 @@
-"""What a run says of itself at all moments of a timeline: declarations, count series, holders, how counts grow."""
+"""Facts about a run for all moments of a timeline: declarations, count series, holders, and growth of counts."""
 
 from __future__ import annotations
 
@@ -38,31 +38,32 @@ from .timeline import Timeline
 TENSOR: Final = "torch.Tensor"
 ARRAY: Final = "numpy.ndarray"
 FIGURE: Final = "matplotlib.figure.Figure"
-# Of what a type gained, the share that must be garbage before garbage is what it grows by.
+# Garbage explains the growth of a type only if it is at least this share of what the type gained.
 _MOST_OF_A_RISE: Final = 0.5
-# Of what was called garbage, the share that must be gone once full collections have passed, and how many: in the
-# middle of one, readings still count what it frees.
+# Reported garbage counts only if it shrinks by this share within this many full collections. One collection is not
+# enough, because a reading in the middle of one still counts what it frees.
 _FREED: Final = 0.5
 _COLLECTIONS_PASSED: Final = 2
-# Generations without a reading after which a count is set against memory, and the part of its rate that goes on.
+# After this many generations without a reading, the growth of a count is stale unless memory still rises at this share
+# of its earlier rate.
 _STALE: Final = 4
 _GOES_ON: Final = 0.25
-# Of series that only a client within the program reads, or a log of its objects.
+# Prefixes of series that come only from a client inside the program, or from a log of its objects.
 _FROM_INSIDE: Final = (
     "type.", "python.", "phase.", "container.", "tracked.", "tensors.", "arrays.", "figures.", "js.", "tfjs.",
 )  # fmt: skip
-# As what is known of a timeline.
+# Key of the growths cached in `Timeline.known`.
 GROWTHS: Final = "growths"
-# Of a search, a path with this share of what the best one holds, or of what a type gained, may be the culprit.
+# A path may be the culprit if it holds this share of what the best path holds, or of what the type gained.
 _AS_MANY: Final = 0.3
-# Readings of the length of a container that say whether it grows.
+# Minimum number of readings of a container's length to decide whether it grows.
 _MIN_LENGTHS: Final = 3
-# Readings of the number of a type and of its bytes that say whether its objects grow larger.
+# Readings of the count and bytes of a type that are compared to decide whether its objects grow larger.
 _SIZES_COMPARED: Final = 3
 
 
 class Facts:
-    """What the run declares and what its holders say; one object for all moments of a timeline."""
+    """The declarations and holders of a run, and facts derived from them; shared by all moments of a timeline."""
 
     def __init__(self, history: RunHistory, timeline: Timeline) -> None:
         self.history = history
@@ -84,10 +85,10 @@ class Facts:
         ]
 
     def _holders(self, found: Holders) -> Mapping[str, str]:
-        """type -> the path that held most of its objects when last looked for, or one into a container that grows.
+        """Return by type the path that held most objects at the newest search, or one into a growing container.
 
-        Without garbage that is little of what grew, for some of any class may wait for the collector for a while,
-        without what full collections have left where it was, and without what holds no more than before.
+        Garbage is ignored if it is little of what grew, since a few objects of any class may wait for the collector,
+        or if full collections did not free it. Paths that hold no more objects than before are ignored as well.
         """
         passing = {name for name, holder in found.garbage.items() if self._is_passing(holder)}
         growing = self._growing_containers() if found.newest else []
@@ -102,12 +103,12 @@ class Facts:
         return best
 
     def _holds_more(self, found: Holders, name: str, path: str, growing: Sequence[str]) -> bool:
-        """Return True if this path holds more and more objects of the type, as far as that can be known.
+        """Return True if this path holds more and more objects of the type, or if that cannot be determined.
 
-        The length of the container they lie in says it best. Without one, it must hold a real share of what the type
-        gained between two searches, or until the only one: of what is made again and again, a few are held at
-        any moment. Searches of several processes that count the type are mixed: they say nothing of each. Objects
-        that grow larger are as many as before, and so are the items of what holds them.
+        The length of the container that holds them is the best evidence. Without it, the path must hold a real share of
+        what the type gained between two searches, or up to the only one, because a few short-lived objects are held at
+        any moment. If several processes count the type, their searches are mixed and prove nothing. Objects that grow
+        larger are exempt: neither their number nor the length of their container rises.
         """
         if path == CYCLIC_GARBAGE or any(leads_into(path, container) for container in growing):
             return True
@@ -135,7 +136,7 @@ class Facts:
         return held[-1] >= _AS_MANY * (last - (last if least is None else least))
 
     def _counts_at(self, name: str, sequences: Sequence[int]) -> list[float | None]:
-        """Return the newest count of a type at each of these snapshots of the timeline's process, oldest first."""
+        """Return the count of a type as of each of these snapshots of the timeline's process, oldest first."""
         process = next(iter(self.history.of_instance(self.timeline.instance)), None)
         if process is None:
             return [None] * len(sequences)
@@ -152,8 +153,9 @@ class Facts:
         return found
 
     def _largest(self, found: Holders, name: str, paths: Mapping[str, int]) -> Mapping[str, int]:
-        """Return the paths to the largest object of a type whose objects grow larger; of a sample of all, if it has
-        most of their bytes.
+        """Return the paths to the largest object of a type whose objects grow larger.
+
+        Without a search for it, return the paths to a sample of all objects, if that represents most of their bytes.
         """
         counted = self.timeline.series.get(f"type.{name}.count", ())
         count = next((n for n in reversed(counted) if n is not None), 0)
@@ -161,14 +163,14 @@ class Facts:
         return found.newest_unsized.get(name, paths if sampled else {})
 
     def _grow_larger(self, name: str) -> bool:
-        """Return True if the bytes of a type rose with each of their last readings, while its number hardly did."""
+        """Return True if the bytes of a type rose at each of the last readings, while its count hardly rose."""
         steps = [*pairwise(self._sizes(name))]
         return len(steps) == _SIZES_COMPARED - 1 and all(
             now[1] > before[1] and grow_larger(before, now) for now, before in steps
         )
 
     def _sizes(self, name: str) -> list[tuple[float, float]]:
-        """Return the last readings of the bytes of a type, newest first, each with its number as known by then."""
+        """Return (count, bytes) at the last readings of the bytes of a type, newest first."""
         counted = self.timeline.series.get(f"type.{name}.count", ())
         sizes = self.timeline.series.get(f"type.{name}.bytes", ())
         rows = islice(
@@ -197,7 +199,8 @@ class Facts:
         if not known:
             return False
         collections = process.series.get(COLLECTIONS, ())
-        # A look that ends early counts a part: without a collection since an earlier one, no fewer wait than at that.
+        # A search that ends early counts only part of the garbage. If nothing was collected since an earlier search,
+        # there is at least as much garbage as at that one.
         held = max(
             one.count
             for one in self.history.holders_by_type.garbage_looks[holder.type]
@@ -217,7 +220,7 @@ class Facts:
 
     @cached_property
     def stores(self) -> Mapping[str, Bounded]:
-        """Path of a container -> the declared store that keeps its items there: equal in every length, or in name."""
+        """The declared store whose items a container keeps, recognized by equal lengths or names, by container path."""
         found: dict[str, Bounded] = {}
         for series in self.timeline.series:
             if series.startswith("container.") and series.endswith(".length"):
@@ -246,17 +249,17 @@ class Facts:
 
     @cached_property
     def from_outside(self) -> bool:
-        """Whether all that was read are figures of the process: no object was ever counted, of Python or a page."""
+        """True if only figures of the process were read, and no object was ever counted, in Python or in a page."""
         return not any(name.startswith(_FROM_INSIDE) for name in self.timeline.series)
 
     @cached_property
     def count_series(self) -> tuple[tuple[str, str, Literal["type", "container"]], ...]:
-        """(series, name, role) of everything whose count can be a witness."""
+        """(series, name, role) of every count that can be evidence of a leak."""
         timeline = self.timeline
         types = types_of(timeline)
         found: list[tuple[str, str, Literal["type", "container"]]] = []
         if timeline.has("figures.open"):
-            # What pyplot has open is exact and often read, and goes before the class of the same name.
+            # The number of figures open in pyplot is exact and read often, so it precedes the count of the class.
             found.append(("figures.open", FIGURE, "type"))
         found.extend((f"type.{name}.count", name, "type") for name in sorted(types))
         for series, name in (
@@ -281,7 +284,7 @@ class Facts:
         return next((series for series, *what in self.count_series if tuple(what) == wanted), None)
 
     def growths(self, end: int) -> Mapping[str, CountGrowth]:
-        """By series, of every count that grows at the end of generation number ``end``."""
+        """Return the growth of every count that grows at the end of generation number ``end``, by series."""
         return self.timeline.known.once(end, GROWTHS, lambda: self._growths(end))
 
     def _growths(self, end: int) -> dict[str, CountGrowth]:
@@ -292,17 +295,17 @@ class Facts:
         }
 
     def _is_store(self, series: str, bounded: Bounded) -> bool:
-        """Whether this container is what a tracked one keeps its items in: as long in every reading."""
+        """Return True if a tracked container keeps its items in this one, which then always has the same length."""
         lengths = self.timeline.readings(series)
         pairs = [(a, b) for a, b in zip(lengths, bounded.length, strict=True) if a is not None]
         return len(pairs) >= 2 and all(a == b for a, b in pairs) and pairs[0] != pairs[-1]
 
     def types_in(self, container: str) -> list[str]:
-        """Types of which the holders found say that they are kept there, by name."""
+        """Return the names of the types that are held in a container, sorted."""
         return sorted(name for name, path in self.holders.items() if leads_into(path, container))
 
     def violations(self, last_row: int) -> dict[str, Violation]:
-        """type -> its surplus now. Fewer than declared is shown with the expectations; it is no leak."""
+        """Return the current surplus by type. Counts below the declared one are not leaks and are left out."""
         found: dict[str, Violation] = {}
         for readings in self.readings:
             violation = find_violation(self.timeline, readings, last_row)
@@ -329,15 +332,15 @@ def _counted_by_several(history: RunHistory) -> frozenset[str]:
 
 
 def _risen(values: Sequence[int | float | None]) -> float:
-    """Return how far a total has come from its first reading to its last."""
+    """Return how much a running total has risen from its first reading to its last."""
     known = [value for value in values if value is not None]
     return known[-1] - known[0] if known else 0
 
 
 def growth_of(timeline: Timeline, series: str, end: int) -> CountGrowth | None:
-    """How a count grows at the end of generation number ``end``, unless that is old news by now."""
+    """Return the growth of a count at the end of generation number ``end``; None if there is none, or it is stale."""
     newest = timeline.values(series)[end - WINDOW : end] if end >= WINDOW else []
-    # As most counts of most runs are not.
+    # Most counts of most runs do not grow, and this check is cheap.
     if newest and None not in newest and not may_grow(newest):  # type: ignore[arg-type]
         return None
     x, counts = timeline.points(series, end, baseline=True, newest=LOOK_BACK)
@@ -348,7 +351,7 @@ def growth_of(timeline: Timeline, series: str, end: int) -> CountGrowth | None:
 
 
 def _is_stale(timeline: Timeline, growth: CountGrowth, read: float, end: int) -> bool:
-    """Whether a growth was last seen a while ago, and memory has hardly risen since, though it rose with it."""
+    """Return True if a growth was last read a while ago and memory, which rose with it, has hardly risen since."""
     age = timeline.generations[end - 1] - read
     if age < _STALE * timeline.spacing(end) or not timeline.private or growth.start > read:
         return False
@@ -360,7 +363,7 @@ def _is_stale(timeline: Timeline, growth: CountGrowth, read: float, end: int) ->
 
 
 def _best_of(found: Mapping[str, int], growing: Sequence[str]) -> str:
-    """Of paths that hold about as many the one into a container that grows: the others hold as many as ever."""
+    """Return the path that holds most objects; among nearly equal ones, one that leads into a growing container."""
     most = max(found.values())
     into = {
         path: count
@@ -378,5 +381,5 @@ def _watched(history: RunHistory) -> frozenset[str]:
 
 
 def leads_into(path: str, container: str) -> bool:
-    """Whether what this path holds lies in the container, or below it."""
+    """Return True if a path leads to the container or into it."""
     return path == container or path.startswith((f"{container}[", f"{container}."))

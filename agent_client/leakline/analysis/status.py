@@ -1,13 +1,13 @@
 """The status machine: learning, ok, filling, watch, suspected, confirmed, recovered.
 
-A status is what the newest moment says, held up by the moments before it: memory must pass several moments
-in a row to count, and a leak that stops is kept for as long as it took to be sure, then called recovered.
+A status depends on the newest moment and on earlier ones: memory must pass the tests at several moments in a row to
+count, and a leak that stops keeps its status for as long as it took to be sure, before it is marked recovered.
 
-The attempts of a run are one curve: a leak before and after a restart is one finding, since its first generation. But
-people resume with a fix, so the newest attempt is also judged by itself.
+The attempts of a run form one curve: a leak before and after a restart is one finding, which starts in its first
+generation. But people often resume a run with a fix, so the newest attempt is also judged alone.
 
-A run that is counted by seconds continues by the minute after ten minutes. Ten minutes are too few to judge by, so a
-leak that was suspected or confirmed by seconds keeps its status until minutes show that it has stopped.
+A run that is counted in seconds is counted in minutes after ten minutes. Ten minutes are too few to judge by, so a leak
+that was suspected or confirmed in seconds keeps its status until the minutes show that it has stopped.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ from .timeline_analysis import PRIVATE, RATE_WINDOW, Assessed, Moment, TimelineA
 
 _WATCH: Final = 8
 _SUSPECT: Final = (12, 4)  # generations of growth, moments in a row
-# Moments in a row that make sure, and are looked back at.
+# Moments in a row that confirm a leak by memory alone; `confirmations` looks back no further.
 CONFIRMATIONS: Final = 5
 # Generations of growth that confirm a leak by memory alone.
 CONFIRMING: Final = 24
 _CONFIRM: Final = (CONFIRMING, CONFIRMATIONS)
 _CONFIRM_WITH_WITNESSES: Final = 16
 _CONFIRM_BROKEN_CONTRACT: Final = 8
-# Quiet moments before a leak counts as recovered: exact witnesses need fewer than memory alone.
+# Quiet readings before a leak counts as recovered: exact counts need fewer than memory alone.
 _HOLD_COUNTS: Final = 4
 _HOLD_MEMORY: Final = 8
-# Generations in a row without a reading, after which evidence begins again.
+# After a gap of more than this many generations between two readings, the evidence starts over.
 _SILENCE: Final = 16
-# A count that is no longer read stands while memory gains at least this share of its bytes.
+# A growth continues while memory gains at least this share of the rate of its cause.
 _STILL_GROWS: Final = 0.25
-# Moments looked at one by one; older ones on a grid that grows coarser.
+# The newest moments are examined one by one, older ones on a grid that grows coarser.
 _DENSE: Final = 32
 _GRID: Final = 8
 _MAX_OLD: Final = 24
 
 ACTIVE: Final[tuple[Status, ...]] = ("suspected", "confirmed")
-# What leaks, or may.
+# Statuses of certain and possible leaks.
 GROWING: Final[tuple[Status, ...]] = (*ACTIVE, "watch")
 
 
@@ -68,7 +68,7 @@ class Standing:
 
 @dataclass(slots=True)
 class _Memory:
-    """What the walk remembers of one fingerprint."""
+    """The state of one fingerprint during the walk."""
 
     assessed: Assessed
     status: Status
@@ -78,7 +78,7 @@ class _Memory:
 
 
 def moments_of(generations: int) -> list[int]:
-    """The moments to look at: the last 32, and older ones on a fixed grid, so that work stays bounded."""
+    """Return the moments to examine: the last 32, and older ones on a fixed grid, so that work stays bounded."""
     step = _GRID
     while generations // step > _MAX_OLD:
         step *= 2
@@ -88,7 +88,10 @@ def moments_of(generations: int) -> list[int]:
 
 
 def moments_in(timeline: Timeline) -> list[int]:
-    """Those of a timeline: where generations are left out, what was booked and counted in them is not known."""
+    """Return the moments of a timeline to examine.
+
+    If generations are left out, their phase accounts and counts are unknown, so moments close to them are skipped.
+    """
     found = moments_of(len(timeline))
     if not timeline.whole_from:
         return found
@@ -97,9 +100,9 @@ def moments_in(timeline: Timeline) -> list[int]:
 
 
 def moments_for(study: TimelineAnalysis) -> list[int]:
-    """Return the moments of its timeline, and those of the newest readings of memory that is no longer read.
+    """Return the moments of the timeline, and those of the newest readings of memory that is no longer read.
 
-    What these readings showed is not forgotten because generations without readings follow.
+    These keep the evidence of the last readings when many generations without readings follow.
     """
     timeline = study.timeline
     read_of = [timeline.private_read, *(c.read for c in study.channels if c.read is not None)]
@@ -115,9 +118,9 @@ def walk(
     carried: Sequence[Standing] = (),
     carried_at: int = 0,
 ) -> tuple[Moment | None, list[Standing]]:
-    """The newest moment and where every cause stands after all moments.
+    """Return the newest moment, and every cause with its status after all moments.
 
-    ``carried``: leaks that were active at the end of generation number ``carried_at`` by readings of another unit.
+    ``carried``: leaks that were active at the end of generation number ``carried_at``, when counted in another unit.
     """
     remembered = {
         each.fingerprint: _Memory(
@@ -140,7 +143,7 @@ def walk(
 
 
 def step(study: TimelineAnalysis, moment: Moment, remembered: dict[str, _Memory]) -> None:
-    """Take one moment into account."""
+    """Update the remembered causes with one moment."""
     levels = levels_of(study, moment)
     for fingerprint, (assessed, status, confirmations) in levels.items():
         memory = remembered.get(fingerprint)
@@ -148,7 +151,7 @@ def step(study: TimelineAnalysis, moment: Moment, remembered: dict[str, _Memory]
             memory = remembered[fingerprint] = _Memory(assessed, status, confirmations)
         if status in ACTIVE:
             memory.assessed, memory.confirmations = assessed, confirmations
-            # Once confirmed, a leak that still shows is not taken down a step.
+            # A confirmed leak that is still active stays confirmed.
             memory.status = "confirmed" if memory.status == "confirmed" else status
             memory.last_active, memory.peak = moment.end, memory.status
         else:
@@ -167,7 +170,7 @@ def step(study: TimelineAnalysis, moment: Moment, remembered: dict[str, _Memory]
 def _quiet(
     study: TimelineAnalysis, memory: _Memory, moment: Moment, assessed: Assessed, status: Status
 ) -> None:
-    """Hold the status of a cause that does not qualify now until enough new readings show that, then set recovered."""
+    """Keep the status of a cause that is not active now until enough readings show that it has stopped."""
     if memory.last_active is None:
         memory.assessed, memory.status, memory.confirmations = assessed, status, 0
         return
@@ -179,16 +182,16 @@ def _quiet(
 
 
 def _is_shown_quiet(study: TimelineAnalysis, a: Assessed, active: int, end: int) -> bool:
-    """Return True if what the cause rests on was read often enough since its last active moment.
+    """Return True if enough readings since the last active moment show that the growth has stopped.
 
-    Silence is not flatness: generations without a reading do not count.
+    Generations without a reading do not count, since a missing reading is not evidence of flat memory.
     """
     if a.channel == PRIVATE and _fills_freed_memory(study, a, active, end):
         return False
     read = study.readings(a.channel)
     memory = _read_between(read, active, end)
     counts = study.counts_between(a.cause, active, end) if "counts" in a.witnesses else []
-    # A count that rises on shows no end, whatever memory does.
+    # A count that keeps rising shows that the growth has not ended, whatever memory does.
     counted = len(counts) >= _HOLD_COUNTS and counts[-1] <= max(counts[: len(counts) // 2])
     if counted or _has_ended_unread(study, a, end):
         return True
@@ -203,9 +206,9 @@ def _is_shown_quiet(study: TimelineAnalysis, a: Assessed, active: int, end: int)
 
 
 def _readings_since_silence(read: Sequence[int], end: int) -> Sequence[int]:
-    """Return the readings after the newest long silence, if they are still too few to confirm a growth again.
+    """Return the readings after the newest long gap, if they are still too few to confirm a growth again.
 
-    A growth that is not proven by so few readings has not ended by that.
+    Too few readings to prove a growth do not prove that it has ended.
     """
     newest = read[: bisect_left(read, end)][-CONFIRMING - 1 :]
     for at in range(len(newest) - 1, 0, -1):
@@ -215,10 +218,10 @@ def _readings_since_silence(read: Sequence[int], end: int) -> Sequence[int]:
 
 
 def _was_level(study: TimelineAnalysis, a: Assessed, active: int, end: int) -> bool:
-    """Return True if memory has been level for longer than it paused while it rose.
+    """Return True if memory has been level for longer than any pause during its rise.
 
-    A cause stays active for some moments after its growth has ended, and these were quiet too. A leak of every eighth
-    generation is level for as long between two steps.
+    A cause stays active for some moments after its growth has ended, and memory was already level then. A leak in every
+    eighth generation is level for eight generations between two steps.
     """
     read, residual, claimed = study.readings(PRIVATE), study.residual(end), _claimed(a)
     pause = longest = 0
@@ -236,7 +239,7 @@ def _was_level(study: TimelineAnalysis, a: Assessed, active: int, end: int) -> b
 
 
 def _fills_freed_memory(study: TimelineAnalysis, a: Assessed, active: int, end: int) -> bool:
-    """Return True if what the program keeps grows into memory that the allocator had kept: memory stays the same."""
+    """Return True if memory stays the same because the live memory grows into freed memory that the allocator kept."""
     if not study.timeline.has(IN_USE):
         return False
     x, in_use = study.timeline.points(IN_USE, end, newest=max(_HOLD_MEMORY, end - active))
@@ -245,10 +248,10 @@ def _fills_freed_memory(study: TimelineAnalysis, a: Assessed, active: int, end: 
 
 
 def _has_ended_unread(study: TimelineAnalysis, a: Assessed, end: int) -> bool:
-    """Return True if a count has not been read for long, and memory shows since then that its growth has ended.
+    """Return True if a count has not been read for long, and later readings of memory show that its growth has ended.
 
-    Silence is not flatness, but what a count said in its last reading does not outweigh memory that was read since:
-    level in at least two of its steps. Memory that falls by as much as it rose may be swinging.
+    Missing readings of a count are not evidence that it is flat, but memory that was level for at least two steps of
+    the count is. Memory that falls by as much as it rose is not level: it may oscillate.
     """
     series = study.counted_in(a.cause) if a.channel == PRIVATE else None
     counted = None if series is None else study.timeline.newest_reading(series, end)
@@ -269,7 +272,7 @@ def _has_ended_unread(study: TimelineAnalysis, a: Assessed, end: int) -> bool:
 
 
 def _claimed(a: Assessed) -> float:
-    """Return the bytes per generation that must not show any more once the growth has ended."""
+    """Return the bytes per generation that memory no longer gains once the growth has ended."""
     rate = a.cause.rate.estimate
     return min(a.cause.measured or rate, rate)
 
@@ -277,7 +280,7 @@ def _claimed(a: Assessed) -> float:
 def _has_stopped_in(
     study: TimelineAnalysis, a: Assessed, readings: Sequence[int], end: int
 ) -> bool:
-    """Return True if memory was level over these readings, next to what the cause claims."""
+    """Return True if memory was level over these readings, compared with the rate of the cause."""
     residual, claimed = study.residual(end), _claimed(a)
     x = [float(study.timeline.generations[at]) for at in readings]
     slope = floor_slope(x, [residual[at] for at in readings])
@@ -289,12 +292,15 @@ def _read_between(read: Sequence[int], first: int, end: int) -> int:
 
 
 def still_counted(a: Assessed) -> bool:
-    """Its count still rises: too little for an alarm just now, as memory scatters, and no recovery either."""
+    """Return True if the count of a cause still rises.
+
+    That alone is too little for an alarm while memory is noisy, but it is not a recovery either.
+    """
     return "counts" in a.witnesses and a.garbage is None and not a.passing
 
 
 def _successor(memory: _Memory, moment: Moment) -> Assessed | None:
-    """Return the cause that better readings have made of this growth: another owner or another phase."""
+    """Return the cause that better readings attribute this growth to: one with another owner or phase, if any."""
     owner = memory.assessed.cause.owner
     for other in moment.causes:
         if other.channel != memory.assessed.channel:
@@ -307,9 +313,9 @@ def _successor(memory: _Memory, moment: Moment) -> Assessed | None:
 
 
 def _inherit(heir: _Memory, memory: _Memory) -> None:
-    """Give a cause the status that its growth had under another name: a better name is no sign of recovery.
+    """Give a cause the status that its growth had under another name, since a new name is not a sign of recovery.
 
-    Garbage that the collector frees is a better answer, not only a better name.
+    Garbage that the collector frees does not inherit it: that is a new explanation, not only a new name.
     """
     if heir.assessed.garbage is not None or heir.assessed.passing:
         return
@@ -319,14 +325,14 @@ def _inherit(heir: _Memory, memory: _Memory) -> None:
         heir.last_active = max(heir.last_active or 0, memory.last_active or 0)
 
 
-# As what is known of a study.
+# Key of the levels cached in `TimelineAnalysis.known`.
 LEVELS: Final = "levels"
-# Fingerprint -> the cause, its status at a moment, and the moments in a row in which memory alone passed.
+# Fingerprint -> the cause, its status at a moment, and the number of moments in a row at which memory alone passed.
 Levels = Mapping[str, tuple[Assessed, Status, int]]
 
 
 def levels_of(study: TimelineAnalysis, moment: Moment) -> Levels:
-    """Return the causes of a moment, once for each moment that later snapshots leave as it is."""
+    """Return the causes of a moment with their statuses, cached if later snapshots cannot change them."""
     if not is_over(study, moment.end):
         return _levels(study, moment)
     return study.known.once(moment.end, LEVELS, lambda: _levels(study, moment))
@@ -342,7 +348,7 @@ def _levels(study: TimelineAnalysis, moment: Moment) -> Levels:
 
 
 def level(study: TimelineAnalysis, a: Assessed, end: int) -> tuple[Status, int]:
-    """(status at this moment, moments in a row in which memory alone passed)."""
+    """Return (status at this moment, number of moments in a row at which memory alone passed)."""
     rate = a.cause.rate
     counts, steady = "counts" in a.witnesses, "steady" in a.witnesses
     if a.garbage is not None:
@@ -370,7 +376,7 @@ def level(study: TimelineAnalysis, a: Assessed, end: int) -> tuple[Status, int]:
 
 
 def _by_memory(study: TimelineAnalysis, a: Assessed, end: int) -> Status | None:
-    """Memory alone must pass the stricter saturation test, several moments in a row."""
+    """Return the status that memory supports; without witnesses it must pass the strict test at several moments."""
     witnesses = len(a.witnesses & {"counts", "container", "measured"})
     for status, (window, moments) in (("confirmed", _CONFIRM), ("suspected", _SUSPECT)):
         if status == "suspected" and a.rise.window >= _CONFIRM_WITH_WITNESSES and witnesses >= 2:
@@ -381,7 +387,10 @@ def _by_memory(study: TimelineAnalysis, a: Assessed, end: int) -> Status | None:
 
 
 def _is_overfull(a: Assessed) -> bool:
-    """What has outgrown its declared capacity goes on, and memory rises with it: no size of it was meant to be."""
+    """Return True if a container beyond its declared capacity still grows and memory rises with it.
+
+    Any size beyond the capacity is unintended, so its growth need not be material.
+    """
     owner = a.cause.owner
     counted = owner is not None and owner.overfull and "counts" in a.witnesses
     return counted and _is_seen(a)
@@ -392,14 +401,14 @@ def _is_seen(a: Assessed) -> bool:
 
 
 def _by_counts(a: Assessed) -> Status | None:
-    """Counts alone: they must rise lastingly, and their bytes must be measured or seen in memory."""
+    """Return the status that counts support: they must rise lastingly, with bytes measured or visible in memory."""
     if "counts" not in a.witnesses:
         return None
     owner = a.cause.owner
     measured = a.cause.measured
     counted = max((c.growth.generations for c in a.cause.members), default=0.0)
     if a.cause.kind == "children" and counted >= _SUSPECT[0] * a.scale.spacing:
-        # The count is one of processes, and what was measured, if in few generations, is their memory.
+        # The count is the number of child processes, whose memory was measured, though perhaps in few generations.
         measured = max(a.cause.rate.low, 0.0)
     proven = measured is not None and a.scale.is_material(measured, a.window)
     seen = _is_seen(a)
@@ -412,11 +421,10 @@ def _by_counts(a: Assessed) -> Status | None:
 
 
 def confirmations(study: TimelineAnalysis, a: Assessed, end: int, window: int) -> int:
-    """Return over how many generations, up to the newest reading, each reading of memory alone showed growth over at
-    least ``window``; `CONFIRMATIONS` at most.
+    """Return the number of newest generations in which every reading of memory showed growth over at least ``window``.
 
-    Two readings that are far apart show as much as those between them would have. The stricter test for saturation
-    counts: a rise that slows down passes the looser one now and then.
+    The result is at most `CONFIRMATIONS`. Two readings that are far apart also stand for the generations between them.
+    The strict test for saturation is used, because a rise that slows down sometimes passes the looser one.
     """
     found = 0
     channel = next((c for c in study.channels if c.name == a.channel), None)
@@ -431,17 +439,20 @@ def confirmations(study: TimelineAnalysis, a: Assessed, end: int, window: int) -
     return found
 
 
-# Generations of its own before an attempt is judged by itself; and where other memory than the private leaked.
+# Generations that an attempt must have before it is judged alone; more if memory other than private memory leaked.
 MIN_OWN: Final = 12
 MIN_OWN_ELSEWHERE: Final = 24
-# Of the growth before; what a leak shows by chance is rarely so little.
+# A leak has stopped if memory grows by at most this share of its rate; an active leak rarely looks so slow by chance.
 MUCH_LESS: Final = 0.5
 
 TimelineStatus = tuple[TimelineAnalysis, Moment, list[Standing]]
 
 
 def judged(timeline_status: TimelineStatus) -> list[TimelineStatus]:
-    """What stands by all attempts, or by the newest alone with what it does not do any more as recovered."""
+    """Return the status over all attempts, as a list of one.
+
+    If the newest attempt no longer has their leaks, return its own status, then theirs with the leaks as recovered.
+    """
     study, moment, standings = timeline_status
     own = _of_newest_attempt(study)
     if own is None:
@@ -484,16 +495,16 @@ def _is_gone(
     return newest.growth.high <= MUCH_LESS * standing.assessed.cause.rate.estimate
 
 
-# From so many minutes on they say all that there is to say.
+# With more minutes than this, the first minutes no longer need to be judged in seconds.
 _ENOUGH_MINUTES: Final = 48
 
 
 def studies_by_seconds(
     history: RunHistory, studies: Sequence[TimelineAnalysis]
 ) -> list[TimelineAnalysis]:
-    """Return the first minutes of a run that was counted by seconds when they were read.
+    """Return analyses in seconds of the first minutes of a run that was counted in seconds at that time.
 
-    Empty for other runs, and once there are minutes enough.
+    Empty for other runs, and once enough minutes have been recorded.
     """
     if (
         not history.began_by_seconds
@@ -506,7 +517,7 @@ def studies_by_seconds(
 
 
 def active_by_seconds(early: Sequence[TimelineAnalysis]) -> dict[str, list[Standing]]:
-    """Return process place -> the leaks that were active when seconds became minutes, in bytes per minute."""
+    """Return by process place the leaks that were active when seconds became minutes, with rates per minute."""
     found = {}
     for study in early:
         _, standings = walk(study)
@@ -519,7 +530,7 @@ def active_by_seconds(early: Sequence[TimelineAnalysis]) -> dict[str, list[Stand
 
 
 def minutes_carried(study: TimelineAnalysis) -> int:
-    """Return how many minutes of a timeline were judged by seconds."""
+    """Return the number of minutes of a timeline that were judged in seconds."""
     return bisect_right(study.timeline.generations, COUNTED_BY_SECONDS_UP_TO / MINUTE_SECONDS - 1)
 
 
@@ -529,7 +540,7 @@ def _first_minutes(process: ProcessHistory) -> ProcessHistory:
 
 
 def _by_minute(a: Assessed) -> Assessed:
-    """Return the same growth per minute."""
+    """Return the cause with its growth converted from seconds to minutes."""
     cause, n = a.cause, MINUTE_SECONDS
     cause = replace(
         cause, rate=cause.rate.scaled(n), members=tuple(_member_by_minute(c) for c in cause.members),

@@ -1,11 +1,11 @@
-"""One process of the run on the generation axis: what every later step reads.
+"""One process of the run on the generation axis: the input of every later step.
 
 A timeline is one place in the run (rank and role) over all its attempts. A resume that repeats generations
-replaces what the attempt before had measured for them; where one attempt ends and the next begins, the
-jump is taken out, so that memory freed by a crash is not taken for a release.
+replaces the measurements of the previous attempt for them. Where one attempt ends and the next begins, the
+jump is removed, so that memory freed by a crash is not mistaken for a release.
 
-An ``end`` is a number of generations from the first: exclusive, as in a slice. `Known` caches what was computed from
-the first generations of a timeline: it stays true while the run goes on.
+An ``end`` is a number of generations from the first: exclusive, as in a slice. `Known` caches results computed from
+the first generations of a timeline, which remain valid while the run continues.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from .run_history import (
 
 
 class Known:
-    """Results by (generations seen, what was asked)."""
+    """A cache of results by (number of generations, key)."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[int, object], Any] = {}
 
     def once(self, end: int, what: object, work: Callable[[], T]) -> T:
-        """What ``work`` gave when this was asked first. ``what`` must name all that the answer depends on."""
+        """Return the result of ``work``, computed once. ``what`` must name everything that it depends on."""
         key = (end, what)
         if key not in self._found:
             self._found[key] = work()
@@ -49,34 +49,34 @@ class Known:
         return found
 
     def only(self, wanted: Callable[[int, object], bool]) -> Known:
-        """Without what is not wanted, by (generations seen, what was asked)."""
+        """Return a copy with the results for which ``wanted`` is true, given (number of generations, key)."""
         kept = Known()
         kept._found = {key: value for key, value in self._found.items() if wanted(*key)}
         return kept
 
     def learn(self, other: Known) -> None:
-        """Take over what another has worked out of the same generations."""
+        """Copy the results of another cache for the same generations."""
         self._found.update(other._found)
 
 
 T = TypeVar("T")
 
 END: Final = "generation_end"
-# The role of the processes that the generations of a run are counted by.
+# The role of the processes whose generations are those of the run.
 MAIN: Final = "main"
-# Snapshots whose readings belong to the walk from phase to phase; the others come at any moment.
+# Kinds of snapshots taken at the steps from phase to phase; other kinds are taken at any moment.
 STEPS: Final = ("baseline", "phase_end", END)
-# A series is read at generation ends when it has at least this share of what its best phase offers.
+# A series is read at generation ends if it has at least this share of the readings of its best phase there.
 _ENOUGH_AT_ENDS: Final = 0.5
-# Generations before a resume that say what one of them gains.
+# Generations before a resume that determine the usual gain of one generation.
 _BEFORE_RESUME: Final = 6
 UNKNOWN_PHASE: Final = "?"
-# Newest generations whose distances say how far apart the readings of a process are.
+# Newest generations whose distances determine the spacing of the readings of a process.
 SPACED: Final = 64
-# A longer gap is not bridged, unless one half as long was there before: who is not read any more may be gone.
+# A longer gap is not bridged unless an earlier one was half as long: a process that is no longer read may be gone.
 _LONGEST_GAP: Final = 32
 _LONGER: Final = 2
-# Under which name it stands where private memory is read.
+# The key of private memory in `Timeline.places`.
 _PRIVATE: Final = "private"
 BETWEEN: Final = ""
 
@@ -85,7 +85,7 @@ Increments = tuple[Mapping[str, float], ...]
 
 @dataclass(frozen=True)
 class Timeline:
-    """Snapshots of one process place in order, with the rows that stand for each generation."""
+    """Snapshots of one process place in order, with the row that represents the end of each generation."""
 
     name: str
     instance: str
@@ -102,9 +102,9 @@ class Timeline:
     position: Mapping[int, int]
     left_out: LeftOut = NOTHING_LEFT_OUT
     role: str = MAIN
-    # One process whose steps never go back to an earlier generation.
+    # True for a single process whose steps never go back to an earlier generation.
     in_order: bool = False
-    # Of the rows up to the end of a generation alone.
+    # Results that depend only on the rows up to the end of a generation.
     known: Known = field(default_factory=Known, compare=False)
     # series -> where in a generation it is read
     places: dict[str, str] = field(default_factory=dict, compare=False)
@@ -117,18 +117,18 @@ class Timeline:
 
     @cached_property
     def lived(self) -> Spans:
-        """Its generations and those that are left out."""
+        """All completed generations, including those that are left out."""
         return union((Spans.of(self.generations), self.left_out.generations))
 
     def spacing(self, end: int) -> int:
-        """Return the usual distance of neighbouring generations: 100 where every hundredth step was recorded."""
+        """Return the usual distance between neighbouring generations: 100 if every hundredth step was recorded."""
         if end not in self._spacings:
             self._spacings[end] = spacing_of(self.generations[max(0, end - SPACED) : end])
         return self._spacings[end]
 
     @cached_property
     def whole_from(self) -> int:
-        """The position from which on no generation is left out."""
+        """The position after which no generation is left out."""
         newest = self.left_out.generations.last
         return 0 if newest is None else bisect_left(self.generations, newest)
 
@@ -136,25 +136,25 @@ class Timeline:
         return name in self.series
 
     def values(self, name: str) -> list[Value]:
-        """One reading per generation: at its end, or after the phase that has most readings of this series."""
+        """Return one reading per generation: at its end, or after the phase with the most readings of this series."""
         if name not in self._values:
             self._values[name] = self._read(name, self.series[name])
         return self._values[name]
 
     def readings(self, name: str) -> list[Value]:
-        """As values, but as read: a resume starts again."""
+        """Return the same as `values`, but not stitched across resumes."""
         column = self.series[name]
         rows = self._rows_for(name, column, self.end_readings(column))
         return [None if row is None else column[row] for row in rows]
 
     @cached_property
     def end_readings(self) -> Callable[[Sequence[Value]], Sequence[Value]]:
-        """Takes the readings at the ends of generations out of a column, as read."""
+        """A function that extracts the readings at generation ends from a column, not stitched across resumes."""
         rows = self.end_rows
         return itemgetter(*rows) if len(rows) > 1 else lambda column: [column[row] for row in rows]
 
     def at_ends(self, column: Sequence[Value]) -> list[Value]:
-        """As values, of a column that is worked out: one entry for each snapshot, read at the ends of generations."""
+        """Return a computed column, which has one entry per snapshot, at generation ends, stitched like `values`."""
         return self._joined(column, self.end_rows)
 
     def points(
@@ -165,9 +165,9 @@ class Timeline:
         baseline: bool = False,
         newest: int | None = None,
     ) -> tuple[list[float], list[float]]:
-        """(generations, readings) without gaps, of the first ``end`` generations, the ``newest`` of them.
+        """Return (generations, readings) without gaps, of the last ``newest`` of the first ``end`` generations.
 
-        With ``baseline`` the reading before the first generation stands one reading before that generation.
+        With ``baseline`` the reading before the first generation is included, placed one spacing before it.
         """
         first = 0 if newest is None else max(0, (len(self) if end is None else end) - newest)
         xs: list[float] = []
@@ -195,18 +195,18 @@ class Timeline:
         return [float(generation) for generation in self.generations]
 
     def place(self, name: str) -> str | None:
-        """Where in a generation this series, or private memory, is read."""
+        """Return where in a generation this series, or private memory, is read."""
         if name not in self.places:
             _ = self.values(name) if self.has(name) else self.private
         return self.places.get(name)
 
     @cached_property
     def splits_memory(self) -> bool:
-        """Return True if most snapshots that read memory tell anonymous memory from the rest of what is resident."""
+        """True if most snapshots with a memory reading distinguish anonymous from other resident memory."""
         anonymous = self.series.get("process.anon_bytes")
         if anonymous is None or 2 * anonymous.count(None) <= len(anonymous):
             return anonymous is not None
-        # Snapshots without any reading of memory say nothing about how it is read.
+        # Snapshots without any memory reading do not count.
         resident = self.series.get("process.rss_bytes", [None] * len(anonymous))
         pairs = zip(anonymous, resident, strict=True)
         read = sum(a is not None or r is not None for a, r in pairs)
@@ -214,9 +214,9 @@ class Timeline:
 
     @cached_property
     def private_rows(self) -> Sequence[Value]:
-        """Memory only this process has, per snapshot: anonymous and swapped, or RSS where the split is unknown.
+        """Memory of this process alone, per snapshot: anonymous plus swapped, or RSS if the split is unknown.
 
-        With TensorFlow.js the bytes of its tensors.
+        With TensorFlow.js it is the bytes of the tensors.
         """
         if not self.splits_memory:
             known = TENSOR_BYTES if is_javascript(self.series) else "process.rss_bytes"
@@ -233,7 +233,7 @@ class Timeline:
 
     @cached_property
     def private(self) -> list[float]:
-        """Private bytes per generation; a gap is a straight line, and behind the last reading that one repeats."""
+        """Private bytes per generation; gaps are bridged by straight lines, and the last reading repeats."""
         return bridge_gaps(self._read(_PRIVATE, self.private_rows))
 
     @cached_property
@@ -243,7 +243,7 @@ class Timeline:
         return [i for i, value in enumerate(read) if value is not None]
 
     def left_behind(self, end: int) -> float:
-        """Bytes of `private` at this moment that went with earlier attempts: what is read is less by so much."""
+        """Return the bytes of `private` that earlier attempts held: the actual reading is lower by this amount."""
         if not self.segment or self.segment[0] == self.segment[-1]:
             return 0.0
         rows = self._rows_for(_PRIVATE, self.private_rows, self.end_readings(self.private_rows))
@@ -251,13 +251,14 @@ class Timeline:
         return self.private[end - 1] - read[-1] if read else 0.0
 
     def increments(self, name: str, first: int = 0, end: int | None = None) -> Increments:
-        """Return how much the series changed in each phase path (``""`` between phases), for each generation from
-        position ``first`` on, before ``end``.
+        """Return how much the series changed in each phase path (``""`` between phases), by generation.
+
+        The result covers the generations at positions ``first`` to ``end`` (exclusive).
         """
         end = len(self) if end is None else end
         if self.in_order:
             return self._walk(self.series[name], first, end)
-        # All rows are walked through, whatever is asked for.
+        # If steps go back, any row may belong to the range: process all of them once and cache the result.
         if name not in self._increments:
             self._increments[name] = self._walk(self.series[name], 0, len(self))
         return self._increments[name][first:end]
@@ -268,7 +269,7 @@ class Timeline:
 
     @cached_property
     def phase_rows(self) -> dict[str, dict[int, int]]:
-        """phase path -> position of the generation -> last row after that phase."""
+        """The last row after each phase, by phase path and position of the generation."""
         found: dict[str, dict[int, int]] = {}
         rows = zip(self.kind, self.phase, self.generation, strict=True)
         for row, (kind, phase, generation) in enumerate(rows):
@@ -289,7 +290,7 @@ class Timeline:
     def _rows_for(
         self, name: str, column: Sequence[Value], ends: Sequence[Value]
     ) -> Sequence[int | None]:
-        """Return the rows to read a series at, all from one place in the generation, or nothing compares.
+        """Return the rows at which to read a series: at the same place in each generation, to be comparable.
 
         ``ends``: its readings at the ends of generations.
         """
@@ -307,7 +308,7 @@ class Timeline:
         return [rows.get(p) for p in range(len(self.generations))]
 
     def _joined(self, column: Sequence[Value], rows: Sequence[int | None]) -> list[Value]:
-        """The readings with the jump at each resume replaced by what a generation gained before it."""
+        """Return the readings with the jump at each resume replaced by the usual gain per generation before it."""
         if not self.segment or self.segment[0] == self.segment[-1]:
             return [None if row is None else column[row] for row in rows]
         out: list[Value] = []
@@ -351,8 +352,9 @@ class Timeline:
         return tuple(found)
 
     def _rows_around(self, column: Sequence[Value], first: int, end: int) -> range:
-        """Return the rows that hold the changes of a series in the generations from ``first`` on, before ``end``: they
-        begin with its last reading before these.
+        """Return the rows with the changes of a series at positions ``first`` to ``end`` (exclusive).
+
+        They begin with its last reading before these generations.
         """
         if first >= end:
             return range(0)
@@ -380,12 +382,12 @@ def top_level(path: str) -> str:
 
 
 def lies_within(path: str, phase: str) -> bool:
-    """Whether a path is the phase, or one within it; ``run_episode`` stands for ``evaluate/run_episode`` too."""
+    """Return True if a path is the phase or within it; ``run_episode`` also matches ``evaluate/run_episode``."""
     return f"/{phase}/" in f"/{path}/"
 
 
 def _one_phase(passed: set[str]) -> str:
-    """Where a change happened that was only seen after all of these ended."""
+    """Return the phase to charge for a change that was read only after all of these phases had ended."""
     if len(passed) == 1:
         return next(iter(passed))
     tops = {top_level(path) for path in passed}
@@ -393,7 +395,7 @@ def _one_phase(passed: set[str]) -> str:
 
 
 def fill_gaps(values: Iterable[Value]) -> list[float]:
-    """Gaps repeat the reading before them; leading gaps take the first reading. Empty when there is none."""
+    """Return the values with gaps filled by the previous reading, leading gaps by the first; empty if none was read."""
     listed = list(values)
     if None not in listed:
         return list(map(float, listed))  # type: ignore[arg-type]
@@ -428,10 +430,10 @@ def can_bridge(gap: int, longest_before: int) -> bool:
 
 
 def timelines_of(history: RunHistory) -> tuple[Timeline, ...]:
-    """The timelines of a run in a fixed order, whatever order its processes arrived in.
+    """Return the timelines of a run in a fixed order, whatever the order in which its processes arrived.
 
-    What follows another in the same place is one timeline: the next attempt, and the next of the processes that one of
-    the run starts now and then. Those that live side by side have a timeline each.
+    Processes that follow each other at the same place form one timeline: the attempts of a run, and processes that the
+    run starts one after another. Processes that run at the same time have separate timelines.
     """
     ordered = sorted(
         (process for process in history.processes if len(process)),
@@ -456,12 +458,12 @@ def timelines_of(history: RunHistory) -> tuple[Timeline, ...]:
 
 
 def with_its_generations(timelines: Sequence[Timeline]) -> Sequence[Timeline]:
-    """Those that count the generations of the run: a process that one of them has started counts its own."""
+    """Return the timelines that count the generations of the run; processes that they start count their own."""
     return [timeline for timeline in timelines if timeline.role == MAIN] or timelines
 
 
 def _follows(process: ProcessHistory, before: ProcessHistory) -> bool:
-    """Whether it takes the place of the other: a later attempt, or one that began when the other was gone."""
+    """Return True if a process succeeds another: in another attempt, or because it began after the other had ended."""
     return process.attempt != before.attempt or process.time[0] >= before.time[-1]
 
 
@@ -493,7 +495,7 @@ def _timeline(name: str, attempts: Sequence[ProcessHistory]) -> Timeline | None:
 
 
 def _left_out(attempts: Sequence[ProcessHistory]) -> LeftOut:
-    """Of all attempts together; what a later one repeats is there."""
+    """Return what is left out of all attempts together, except generations that a later attempt repeats."""
     if len(attempts) == 1:
         return attempts[0].left_out
     parts, phases, repeated = list[Spans](), set[str](), math.inf
@@ -514,7 +516,7 @@ def _generations(process: ProcessHistory) -> Sequence[int | None]:
 def _rows_that_count(
     attempts: Sequence[ProcessHistory],
 ) -> tuple[list[tuple[int, int]], list[int]]:
-    """(attempt, row) of every snapshot that no later attempt repeats, and the stretch it belongs to."""
+    """Return (attempt, row) of every snapshot that no later attempt repeats, and the segment of each."""
     kept: list[tuple[int, int, int | None, int]] = []
     stretch = 0
     for a, process in enumerate(attempts):
@@ -539,7 +541,7 @@ def _rows_that_count(
 
 
 def _only_goes_on(process: ProcessHistory) -> bool:
-    """Whether no step belongs to an earlier generation than the one before."""
+    """Return True if no step belongs to an earlier generation than the step before it."""
     read = zip(_generations(process), process.kind, strict=True)
     steps = [generation for generation, kind in read if generation is not None and kind in STEPS]
     return all(map(le, steps, steps[1:]))
@@ -556,10 +558,10 @@ def _first_generations(kept: Iterable[tuple[int, int, int | None, int]]) -> dict
 def _ends(
     kind: Sequence[str], phase: Sequence[str | None], generation: Sequence[int | None]
 ) -> dict[int, int]:
-    """generation -> the row that stands for its end.
+    """Return the row that represents the end of each generation.
 
-    Where no generation ends are recorded (imported logs), the phase read in most generations stands for
-    them; without phases, the last reading of each generation.
+    If no generation ends are recorded (imported logs), use the phase that was read in most generations; without
+    phases, use the last reading of each generation.
     """
     steps = enumerate(zip(kind, generation, strict=True))
     ends = {g: row for row, (k, g) in steps if k == END and g is not None}

@@ -1,4 +1,4 @@
-"""One timeline with what is worked out once for all its moments, and what is said of a cause at one of them."""
+"""One timeline with the results shared by all its moments, and the assessment of a cause at one moment."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from .statistics.memory_evidence import Rise, Scale, Start, baseline_of, bend_of
 from .statistics.trend import NO_GROWTH, Slope, floor_slope
 from .timeline import Known, Timeline
 
-# Generations that a rate rests on at most, and what is attributed with it.
+# Maximum number of generations that a rate and its attribution are based on.
 RATE_WINDOW: Final = 256
 # The channel of private memory.
 PRIVATE: Final = "private"
-# Live bytes by phase say where memory grows from this share of its growth on.
+# Live bytes by phase locate the growth of memory if they explain at least this share of it.
 _MOSTLY: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Assessed:
-    """One cause at one moment with what speaks for it."""
+    """One cause at one moment, with its evidence."""
 
     cause: Cause
     start: Start | None
@@ -50,12 +50,12 @@ class Assessed:
     garbage: float | None = None
     note: str | None = None
     waiting: Waiting | None = None
-    passing: bool = False  # what waits for the collector, which runs, is as much
+    passing: bool = False  # a collection may still free most of it
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Everything the ladder needs from one moment of a timeline."""
+    """Everything that the status machine needs from one moment of a timeline."""
 
     end: int
     causes: tuple[Assessed, ...]
@@ -66,14 +66,14 @@ class Moment:
 
 
 class TimelineAnalysis:
-    """One timeline with what is worked out once for all its moments."""
+    """One timeline with the results that are computed once for all its moments."""
 
     def __init__(self, history: RunHistory, timeline: Timeline) -> None:
         self.history = history
         self.timeline = timeline
         self.facts = Facts(history, timeline)
         self.limit = limit_of(history, timeline)
-        # Of the rows up to the end of a generation and of the facts.
+        # Results that depend only on the rows up to the end of a generation and on the facts.
         self.known = Known()
         self._bends = Known()
         self._phase_slopes: dict[tuple[int, int], Mapping[str, Slope]] = {}
@@ -83,11 +83,11 @@ class TimelineAnalysis:
         return booked_bytes(self.timeline)
 
     def booked_columns(self, first: int, end: int) -> dict[str, Sequence[Value]]:
-        """Return `booked_columns` of the generations from position ``first`` on, before ``end``."""
+        """Return `memory_by_phase.booked_columns` for the generations at positions ``first`` to ``end`` (exclusive)."""
         return booked_columns(self.timeline, lambda: self.booked, first, end)
 
     def phase_slopes(self, first: int, end: int) -> Mapping[str, Slope]:
-        """Return the bytes per generation that stay in each top-level phase, over the newest of these generations."""
+        """Return the bytes per generation that stay in each top-level phase, over at most the newest `PHASES_KEPT`."""
         window = max(first, end - PHASES_KEPT), end
         if window not in self._phase_slopes:
             generations = self.timeline.generations[slice(*window)]
@@ -103,19 +103,19 @@ class TimelineAnalysis:
         return channels_of(self.timeline, ranks_until=self.history.ranks_until)
 
     def residual(self, end: int) -> list[float]:
-        """Private bytes per generation without what bounded containers gained."""
+        """Return private bytes per generation, without what bounded containers gained."""
         private = self.timeline.private
         return without_bounded(private, self.facts.bounded, end) if private else []
 
     def read_until(self, end: int) -> int:
-        """Return how many of the first ``end`` generations there are up to the last reading of private memory.
+        """Return the number of generations up to the last reading of private memory among the first ``end``.
 
-        Behind it nothing is known of memory: whatever was true there stays true.
+        Nothing is known about memory after that reading, so its assessment remains valid.
         """
         return last_read(self.timeline.private_read, end)
 
     def readings(self, channel: str) -> Sequence[int]:
-        """Positions of the generations in which a channel, or private memory, was read."""
+        """Return the positions of the generations in which a channel, or private memory, was read."""
         if channel == PRIVATE:
             return self.timeline.private_read
         found = next((c.read for c in self.channels if c.name == channel), None)
@@ -133,7 +133,7 @@ class TimelineAnalysis:
         return [value for value in values if value is not None]
 
     def bend(self, end: int) -> Start | None:
-        """Where private memory begins to rise; asked for by several."""
+        """Return where private memory begins to rise; cached, since several steps need it."""
         return self._bends.once(
             end, "private", lambda: bend_of(self.timeline, self.residual(end), end)
         )
@@ -161,7 +161,7 @@ class TimelineAnalysis:
         )
 
     def rise(self, end: int) -> Rise:
-        """What private memory shows at its last reading until this moment; confirmations ask for it again."""
+        """Return the rise of private memory at its last reading up to this moment; cached, as several steps need it."""
         at = self.read_until(end)
         return self.known.once(at, PRIVATE, lambda: self._rise(at))
 
@@ -171,11 +171,12 @@ class TimelineAnalysis:
         return lasting_rise(x, y, self.scale(end), self.facts.bounded_bytes[:end]) if y else Rise()
 
     def channel_stands(self, channel: Channel, end: int) -> int:
-        """The moment whose rise counts at this one: an earlier one where nothing is known since."""
+        """Return the moment whose rise counts at this one: an earlier one if nothing is known since then."""
         known_end = channel.stands(end)
         if channel.read is not None:
             return known_end
-        # Nothing was read of V8, and it may well have kept no more: the earlier moment counts where it said more.
+        # V8 has reported nothing since, and may have kept no more memory, so the earlier moment counts if its rise is
+        # clearer.
         now, then = self._rise_of_channel(channel, end), self._rise_of_channel(channel, known_end)
         return known_end if (then.strict, then.window) > (now.strict, now.window) else end
 
@@ -197,7 +198,7 @@ class TimelineAnalysis:
 
 
 def last_row_of(study: TimelineAnalysis, end: int) -> int:
-    """The newest snapshot known at this moment; for the newest moment also those of an open generation."""
+    """Return the row of the newest snapshot at this moment; at the newest moment it may be of an open generation."""
     timeline = study.timeline
     return len(timeline.kind) - 1 if end >= len(timeline) else timeline.end_rows[end - 1]
 
@@ -216,10 +217,10 @@ def window_since(study: TimelineAnalysis, start: Start | None, end: int) -> floa
 def memory_since(
     study: TimelineAnalysis, residual: Sequence[float], start: float | None, end: int
 ) -> Memory:
-    """Growth since the start (since early in the run without one), in all and by phase.
+    """Return the growth since the start (without one, since early in the run), in total and by phase.
 
-    By phase it is what was allocated there and is still in use, where that is known and most of the growth; else what
-    the phase accounts charge.
+    By phase it is the memory allocated there that is still in use, if that is known and is most of the growth;
+    otherwise it is the memory that the phase accounts charge.
     """
     timeline = study.timeline
     if len(residual) < 2:
@@ -238,9 +239,9 @@ def memory_since(
 
 
 def position_of(timeline: Timeline, generation: float | None, end: int) -> int:
-    """Where the window of the rate begins; always leaves two readings."""
+    """Return the position where the window for a rate begins; the window always contains two readings."""
     if generation is None:
-        # Without a leak the first generations are warm-up, not growth.
+        # Without a leak, growth in the first generations is warm-up.
         first = min(end // 4, 4)
     else:
         first = next((i for i, g in enumerate(timeline.generations) if g >= generation), 0)
@@ -254,7 +255,7 @@ class Limit:
 
 
 def limit_of(history: RunHistory, timeline: Timeline) -> Limit | None:
-    """The smallest limit that holds; the machine's own memory only when nothing smaller is set."""
+    """Return the smallest memory limit: the memory of the machine if nothing smaller is set; None if unknown."""
     if history.limit_bytes:
         return Limit(float(history.limit_bytes), "user")
     system = read_newest(timeline, "system.total_bytes")
@@ -265,7 +266,7 @@ def limit_of(history: RunHistory, timeline: Timeline) -> Limit | None:
 
 
 def read_newest(timeline: Timeline, series: str) -> float | None:
-    """The last reading of a series, in any kind of snapshot."""
+    """Return the last reading of a series in any kind of snapshot; None if it was never read."""
     for value in reversed(timeline.series.get(series, ())):
         if value is not None:
             return float(value)

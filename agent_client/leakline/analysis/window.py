@@ -1,6 +1,6 @@
-"""What a run shows in a window of its generations: growth, phases, maxima, jumps and counts, over all its processes.
+"""Measurements over a window of a run's generations: growth, phases, maxima, jumps and counts of all its processes.
 
-`Since` is the window from one moment on, `Stretch` any choice of generations. Processes add up.
+`Since` is the window from one moment on, `Stretch` any selection of generations. The values of processes are added up.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from .statistics.trend import Z_90, Slope, floor_slope, robust_spread, theil_sen
 from .timeline import SPACED, Timeline, lies_within, spacing_of, top_level
 from .timeline_analysis import Moment, TimelineAnalysis
 
-# Readings a growth rests on, and times a phase must have run.
+# Minimum number of readings for a growth, and of generations in which a phase must have run.
 _MIN_READINGS: Final = 4
 _MIN_TIMES: Final = 3
 _WINDOW: Final = 256
-# Of the generations, the share whose snapshots may be lost before numbers mean something else than a count.
+# Up to this share of missing generations counts as lost; with more, generation numbers are not taken for a count.
 _LOST: Final = 0.10
 
-# A study of a process place with its newest moment.
+# The analysis of a process place with its newest moment.
 TimelineMoment = tuple[TimelineAnalysis, Moment | None]
 # (bytes, generation it was read in)
 Highest = tuple[float, int | None]
 
 
 class Since:
-    """A run from Unix second ``since`` on; generations that ended before do not count."""
+    """A run from Unix time ``since`` on; generations that ended earlier do not count."""
 
     def __init__(
         self, history: RunHistory, timelines: Sequence[TimelineMoment], since: float
@@ -57,12 +57,12 @@ class Since:
         return self.ended or self.generations >= MIN_GENERATIONS
 
     def growth(self) -> Interval | None:
-        """Bytes per generation as the verdict reports it; of a run that goes on from before, since then."""
+        """Return the bytes per generation that the verdict reports, from ``since`` on if the run began earlier."""
         slopes = [s for timeline in self._timelines if (s := _growth(*timeline)) is not None]
         return added(slopes) if self.generations >= MIN_GENERATIONS else None
 
     def growth_under_limit(self) -> Interval | None:
-        """Bytes per generation of private memory and of children."""
+        """Return the bytes per generation of private memory and of child processes."""
         private = self.growth()
         if private is None:
             return None
@@ -71,19 +71,19 @@ class Since:
         )
 
     def memory_lasts(self, growth: Interval) -> Ends | None:
-        """Generations left in front of the limit if memory under it grows so; None where there is no limit."""
+        """Return the generations left until memory reaches the limit at this growth; None without a limit."""
         known = [(s, m) for s, m, _ in self._timelines if m is not None and s.timeline.private]
         ends = memory_lasts(known, growth)
         if ends is None:
             return None
-        # Rates are by the numbers of generations; steps of a thousand are one generation each.
+        # Rates refer to generation numbers, but if every thousandth step is reported, a generation spans a thousand.
         numbers = known[0][0].timeline.generations
         each = median([b - a for a, b in pairwise(numbers)]) if len(numbers) > 1 else 1
         expected, soonest, latest = (None if end is None else end / each for end in ends)
         return expected, soonest, latest
 
     def growth_that_matters(self) -> float:
-        """Bytes per generation below which the verdict does not mind."""
+        """Return the bytes per generation below which the verdict ignores growth."""
         known = [
             study.scale(1).baseline_bytes for study, _, _ in self._timelines if len(study.timeline)
         ]
@@ -94,13 +94,13 @@ class Since:
         return Scale(sum(known), spacing=spacing).material_rate(self.generations * spacing)
 
     def times_run(self, phase: str) -> int:
-        """In how many generations a phase ran, in the process that ran it most."""
+        """Return the number of generations in which a phase ran, in the process that ran it most."""
         return max(
             (len(_ran(s.timeline, phase, first)) for s, _, first in self._timelines), default=0
         )
 
     def phase_growth(self, phase: str) -> Interval | None:
-        """Bytes per generation that a phase keeps; None where it ran too rarely to say."""
+        """Return the bytes per generation that a phase keeps; None if it ran too rarely for a rate."""
         each = [
             _phase_growth(s, phase, _ran(s.timeline, phase, first))
             for s, _, first in self._timelines
@@ -109,7 +109,7 @@ class Since:
         return added(slopes)
 
     def highest(self, names: Sequence[str]) -> list[Highest]:
-        """The highest reading of any of these series in any kind of snapshot, for each process that has one."""
+        """Return the highest reading of any of these series in any kind of snapshot, for each process that has one."""
         found = (self._highest(study.timeline, names) for study, _, _ in self._timelines)
         return [top for top in found if top is not None]
 
@@ -130,7 +130,7 @@ class Since:
         return top, timeline.generation[-row]
 
     def largest_jump(self) -> tuple[float, int, int] | None:
-        """(bytes, generation before, generation after): the most by which memory rose from one end to the next."""
+        """Return (bytes, generation before, generation after) of the largest rise between two generation ends."""
         jumps: dict[tuple[int, int], float] = {}
         for study, _, first in self._timelines:
             ends = list(zip(study.timeline.generations, study.timeline.private, strict=False))[
@@ -139,7 +139,7 @@ class Since:
             steps = [after - before for (before, _), (after, _) in pairwise(ends)]
             usual = median(steps) if steps else 0
             for (before, low), (after, high) in pairwise(ends):
-                # Where a generation was lost, two of them are one rise.
+                # The rise across a lost generation is that of two generations, so it is skipped.
                 if after - before <= usual:
                     jumps[before, after] = jumps.get((before, after), 0.0) + high - low
         if not jumps:
@@ -148,9 +148,9 @@ class Since:
         return max(0.0, jumps[before, after]), before, after
 
     def most_alive(self, declared: str, high: int) -> tuple[float, int | None, bool] | None:
-        """(most instances of a class at a generation end, in which, whether more than ``high`` are there to stay).
+        """Return (most instances of a class at a generation end, its generation, whether more than ``high`` persist).
 
-        Of the process that has most; None where none has counted the class.
+        The values are those of the process with the most; None if no process counted the class.
         """
         found = [
             counted
@@ -167,7 +167,7 @@ def _first_position(timeline: Timeline, since: float) -> int:
 
 
 def _ended(timeline: Timeline, first: int = 0) -> Spans:
-    """Generations from the one at a position on, also those that are not read."""
+    """Return the completed generations from the one at position ``first`` on, including those that are not read."""
     read = timeline.generations[first:]
     if not read:
         return NO_SPANS
@@ -175,9 +175,9 @@ def _ended(timeline: Timeline, first: int = 0) -> Spans:
 
 
 def _complete(generations: Spans) -> int:
-    """Generations the training has behind it: up to the newest, where hardly any was lost on the way.
+    """Return the number of generations that the training has completed: up to the newest, if hardly any was lost.
 
-    A run that begins far from the first carries on another one.
+    A run that begins far from the first generation continues another run.
     """
     done, first, last = len(generations), generations.first, generations.last
     if first is not None and last is not None and last - first + 1 - done <= _LOST * done:
@@ -186,7 +186,7 @@ def _complete(generations: Spans) -> int:
 
 
 def added(slopes: Sequence[Slope | Interval]) -> Interval | None:
-    """Of all processes together; None of none."""
+    """Return the sum over all processes; None if there are none."""
     if not slopes:
         return None
     return Interval(
@@ -200,7 +200,7 @@ def _growth(study: TimelineAnalysis, moment: Moment | None, first: int) -> Slope
         return None
     slope = moment.growth
     if first > 0:
-        # The first generations of a process that resumes are warm-up again.
+        # The first generations of a resumed process are warm-up again.
         begin = first + _warm_up(timeline, first)
         x = [float(g) for g in timeline.generations[begin:]]
         slope = floor_slope(x, study.residual(len(timeline))[begin:])
@@ -208,7 +208,7 @@ def _growth(study: TimelineAnalysis, moment: Moment | None, first: int) -> Slope
 
 
 def _growth_outside(study: TimelineAnalysis, moment: Moment | None, first: int) -> list[Slope]:
-    """Of each channel that counts under the limit of private memory."""
+    """Return the growth of each channel that shares the limit of private memory."""
     if moment is None:
         return []
     begin = first + _warm_up(study.timeline, first)
@@ -217,12 +217,12 @@ def _growth_outside(study: TimelineAnalysis, moment: Moment | None, first: int) 
 
 
 def _warm_up(timeline: Timeline, first: int) -> int:
-    """Generations from ``first`` on that tell nothing of how memory grows."""
+    """Return the number of generations from ``first`` on that are warm-up and not part of the growth."""
     return min(WARM_UP, (len(timeline) - first) // 4)
 
 
 def _ran(timeline: Timeline, phase: str, first: int) -> list[int]:
-    """Positions of the generations, from ``first`` on, in which a phase ran."""
+    """Return the positions of the generations, from ``first`` on, in which a phase ran."""
     within = (rows for path, rows in timeline.phase_rows.items() if lies_within(path, phase))
     found = {at for rows in within for at in rows}
     for name, column in timeline.series.items():
@@ -234,7 +234,7 @@ def _ran(timeline: Timeline, phase: str, first: int) -> list[int]:
 
 
 def _phase_growth(study: TimelineAnalysis, phase: str, ran: Sequence[int]) -> Slope | None:
-    """From the generation it first ran in; what it built up in that one stays and is no growth."""
+    """Return the growth of a phase since it first ran; what it built up in that generation stays and is not growth."""
     timeline = study.timeline
     if len(ran) < _MIN_TIMES or len(timeline) - ran[0] < MIN_GENERATIONS:
         return None
@@ -254,7 +254,7 @@ def _within(line: Mapping[str, float], phase: str) -> float:
 
 
 def _filled_series(study: TimelineAnalysis) -> list[str]:
-    """The bytes of containers that their declared capacity allows for: no growth here as in the verdict."""
+    """Return the series of the bytes of containers within their capacity, which the verdict excludes from growth."""
     private, end = study.timeline.private, len(study.timeline)
     return [
         f"tracked.{each.name}.bytes"
@@ -265,9 +265,9 @@ def _filled_series(study: TimelineAnalysis) -> list[str]:
 
 
 def kept_per_generation(x: Sequence[float], booked: Sequence[float]) -> Slope:
-    """What stays of the amounts booked in the generations ``x``: the slope of their running total.
+    """Return the slope of the running total of the amounts booked in the generations ``x``: the memory that stays.
 
-    The noise of every generation stays in a running total, and a line fitted to it takes it for a trend. The
+    The noise of every generation stays in a running total, and a line fitted to it mistakes it for a trend. The
     interval is therefore at least that of a line through a random walk, whose variance is 6/5 of the mean's.
     """
     slope = floor_slope(x, list(accumulate(booked)))
@@ -277,7 +277,7 @@ def kept_per_generation(x: Sequence[float], booked: Sequence[float]) -> Slope:
 
 
 def _lent(study: TimelineAnalysis, phase: str, begin: int) -> float:
-    """Bytes per generation that the phase takes and others give back."""
+    """Return the bytes per generation that the phase takes and other phases give back."""
     booked, slopes = study.booked, study.phase_slopes(begin, len(study.timeline))
     kept = {name: s.estimate for name, s in slopes.items() if name != LEAKLINE_LINE}
     net = without_give_and_take(kept)
@@ -301,12 +301,12 @@ def _most_alive(
     return counts[most], timeline.generation[rows[most]], stays
 
 
-# Generations a phase is compared over; more say nothing more.
+# Maximum number of generations over which phases are compared; more add no information.
 _PHASES_KEPT: Final = 256
 
 
 class Stretch:
-    """``positions``: of each study, which of its generations count, ascending."""
+    """A selection of generations. ``positions``: for each study, the positions that count, ascending."""
 
     def __init__(
         self, studies: Sequence[TimelineAnalysis], positions: Sequence[Sequence[int]]
@@ -317,7 +317,7 @@ class Stretch:
         self.generations = len({s.timeline.generations[i] for s, at in self._timelines for i in at})
 
     def growth(self) -> Interval | None:
-        """Private memory without what declared containers gained."""
+        """Return the growth of private memory, without what declared containers gained."""
         slopes = []
         for study, at in self._timelines:
             if study.timeline.private:
@@ -326,7 +326,7 @@ class Stretch:
         return added(slopes)
 
     def kept(self) -> dict[str, Interval]:
-        """By top-level phase, and by what lies outside of all."""
+        """Return the bytes per generation that stay in each top-level phase and on the lines outside all phases."""
         found: dict[str, list[Slope]] = {}
         for study, at, booked in self._booked():
             x = _generations(study, at)
@@ -337,7 +337,7 @@ class Stretch:
         return {name: total for name, slopes in found.items() if (total := added(slopes))}
 
     def kept_by(self, phase: str) -> Interval | None:
-        """Of one phase, which may be a nested one; None where it never ran."""
+        """Return the bytes per generation that stay in one phase, which may be nested; None if it never ran."""
         slopes = []
         for study, at, booked in self._booked():
             inside = [_sum_within(line, phase) for line in booked]
@@ -347,7 +347,7 @@ class Stretch:
         return added(slopes)
 
     def counted(self, declared: str) -> Interval | None:
-        """Instances of a class by which there are more per generation; None where nobody counted it."""
+        """Return how many instances of a class are added per generation; None if the class was never counted."""
         slopes = []
         for study, at in self._timelines:
             for name in matching_types(study.timeline, declared):
@@ -364,19 +364,19 @@ class Stretch:
         return sum(s.scale(1).baseline_bytes for s, _ in self._timelines if len(s.timeline))
 
     def growth_that_matters(self) -> float:
-        """Return the bytes per generation below which the verdict does not mind."""
+        """Return the bytes per generation below which the verdict ignores growth."""
         scale = Scale(self.baseline, spacing=self.spacing)
         return scale.material_rate(self.generations * self.spacing)
 
     @cached_property
     def spacing(self) -> int:
-        """Return the usual distance between two of its generations."""
+        """The usual distance between two of the selected generations."""
         return spacing_of(
             sorted({s.timeline.generations[i] for s, at in self._timelines for i in at})[-SPACED:]
         )
 
     def _booked(self) -> Iterator[tuple[TimelineAnalysis, range, Sequence[Mapping[str, float]]]]:
-        """(study, positions, their phase accounts): without a gap, because what is kept is a running total."""
+        """Yield (study, positions, their phase accounts) without gaps, because kept memory is a running total."""
         for study, at in self._timelines:
             begin, end = max(at[0], at[-1] + 1 - _PHASES_KEPT), at[-1] + 1
             yield study, range(begin, end), study.booked[begin:end]
@@ -395,6 +395,6 @@ def _by_top_level(line: Mapping[str, float]) -> dict[str, float]:
 
 
 def _sum_within(line: Mapping[str, float], phase: str) -> float | None:
-    """None where nothing is booked to the phase."""
+    """Return the bytes booked to a phase and those within it; None if nothing is."""
     found = [amount for path, amount in line.items() if lies_within(path, phase)]
     return sum(found) if found else None

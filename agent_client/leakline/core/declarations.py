@@ -1,7 +1,7 @@
-"""What a training script declares: checked arguments -> the data of declaring events. Pure.
+"""Validation of what a training script declares: checked arguments -> event data. No side effects.
 
-`expect`, `track`, `gauge`, `fix` and `register_cleanup` raise BadArgument at once; the data of the others is made of
-what they are given.
+`expect`, `track`, `gauge`, `fix` and `register_cleanup` raise BadArgument immediately; the other
+functions convert their arguments to event data.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from ..text_format import printable, size_bytes
 
 
 def expectation(target: object, count: object, after: object) -> tuple[type | str, dict[str, Any]]:
-    """(the class or its name, {low, high, after}, with ``baseline`` where it is to come back to that)."""
+    """Return the class or its name, and {low, high, after}; with ``baseline`` if the count must return to it."""
     wanted = checked_type(target, "target")
     where = None if after is None else checked_name(after, "after")
     if isinstance(count, str) and count == "baseline":
-        # Bounds that hold for whoever does not know of baselines.
+        # Bounds that always hold, for readers that do not know the "baseline" key.
         return wanted, {"low": 0, "high": LARGEST_INTEGER, "after": where, "baseline": True}
     bounds = count if isinstance(count, tuple) and len(count) == 2 else (count, count)
     low, high = (_count(bound, count) for bound in bounds)
     if low > high:
-        raise BadArgument("count", count, "a range goes from low to high")
+        raise BadArgument("count", count, "must be a range from low to high")
     return wanted, {"low": low, "high": high, "after": where}
 
 
 def searched(target: object) -> str:
-    """The name of a class; never the class, which would be held while its instances are counted."""
+    """Return the name of a class, never the class itself, which would stay alive while its instances are counted."""
     wanted = checked_type(target, "target")
     return type_name(wanted) if isinstance(wanted, type) else wanted
 
@@ -51,31 +51,31 @@ def _count(bound: object, given: object) -> int:
 
 def _bounded(value: int, name: str) -> int:
     if abs(value) > LARGEST_INTEGER:
-        # The digits would say nothing, and Python refuses to write very many.
+        # Showing the digits would not help, and Python refuses to convert very large numbers to text.
         raise BadArgument(name, f"<a number of {value.bit_length()} bits>", "must be at most 2**53")
     return value
 
 
 def _generation_number(number: object) -> int:
-    """What a generation is called. Raises TypeError for no integer, OverflowError beyond 2**53."""
+    """Return ``number`` as an int. Raises TypeError if it is not an integer, OverflowError beyond 2**53."""
     whole = operator.index(number)  # type: ignore[arg-type]
     if abs(whole) > LARGEST_INTEGER:
-        raise OverflowError(f"a generation's number of {whole.bit_length()} bits")
+        raise OverflowError(f"generation number of {whole.bit_length()} bits is beyond 2**53")
     return whole
 
 
 def registered(name: object, function: object, on_request: object, when: object) -> Registered:
-    """A cleanup as `register_cleanup` was given it."""
+    """Check the arguments of `register_cleanup` and return the cleanup."""
     checked, condition = checked_name(name, "name"), _condition(when)
     if not isinstance(on_request, bool):
         raise BadArgument("on_request", on_request, "must be True or False")
     if condition is None and not on_request:
-        raise BadArgument("when", when, "must be given where on_request is False")
+        raise BadArgument("when", when, "must be given if on_request is False")
     return Registered(checked, _plain_function(function), on_request, condition)
 
 
 def counted_class(series: str) -> list[str]:
-    """The class whose count a series is, so that it is counted also before it grows."""
+    """Return a list with the class that the series counts, so that it is counted even before it grows; else []."""
     name = series.removeprefix("type.").removesuffix(".count")
     return [name] if series == f"type.{name}.count" else []
 
@@ -88,7 +88,7 @@ def _plain_function(function: object) -> Callable[[], object]:
         except TypeError:
             takes_nothing = False
         except ValueError:
-            # A function in C that does not say what it takes.
+            # A C function without a signature cannot be checked.
             pass
     if not takes_nothing or not callable(function):
         raise BadArgument(
@@ -113,22 +113,22 @@ def note_data(text: object, link: object) -> dict[str, Any]:
 
 
 def _written(text: object) -> str:
-    """What people write down, bounded."""
+    """Convert free text to a string of at most 2,000 characters."""
     return unicode_text(str(text)[:2000])
 
 
 def tracked(name: object, target: object, capacity: object) -> tuple[str, int | None]:
-    """The checked name and capacity of a tracked container."""
+    """Return the checked name and capacity of a tracked container."""
     checked = checked_name(name, "name")
-    # Looked up on the type: asking the object itself could run its code.
+    # Looked up on the type: looking it up on the object itself could run its code.
     if not (hasattr(type(target), "__len__") or callable(target)):
         raise BadArgument(
-            "target", f"<{type(target).__name__}>", "must have a len(), or be a function that gives it"
+            "target", f"<{type(target).__name__}>", "must have a len(), or be a function that returns it"
         )  # fmt: skip
     if any(type(target) is kind for kind in array_types()):
         raise BadArgument(
             "target", f"<{type(target).__name__}>",
-            "NumPy resizes no array that is referred to: give a function, such as lambda: self.buffer",
+            "NumPy cannot resize an array with other references: pass a function, such as lambda: self.buffer",
         )  # fmt: skip
     if capacity is None:
         return checked, None
@@ -143,13 +143,14 @@ def gauged(
     limit = None if warn_above is None else _finite_number(warn_above, "warn_above")
     number = _finite_number(value, "value")
     if isinstance(number, float):
-        # As much as a server takes: a loss that explodes is seen to explode, and ends no training.
+        # Clamp to the range a server accepts: an exploding loss must stay visible and must not stop
+        # the training.
         number = max(-LARGEST_FLOAT, min(number, LARGEST_FLOAT))
     return checked_name(name, "name"), number, limit
 
 
 def _finite_number(value: object, name: str) -> Number:
-    """A float, or an int up to 2**53; NumPy scalars and tensors of one element are taken as what they hold."""
+    """Return a float, or an int up to 2**53; NumPy scalars and one-element tensors are converted."""
     if isinstance(value, int) and not isinstance(value, bool):
         return _bounded(value, name)
     number = math.nan
@@ -165,14 +166,15 @@ def _finite_number(value: object, name: str) -> Number:
 
 
 def band_data(span: tuple[int, int | None], low: object, high: object) -> dict[str, Any]:
-    """{first, last, low_bytes, high_bytes}: a plain number is in the unit of the series, a text is a size.
+    """Return {first, last, low_bytes, high_bytes}: a plain number is in the unit of the series, a
+    string is a size.
 
-    ``last`` is None for a band that has no end. Raises BadArgument for bounds that nothing can lie between.
+    ``last`` is None for a band without an end. Raises BadArgument for bounds that no value can satisfy.
     """
     first, last = span
     if last is not None and _generation_number(last) < _generation_number(first):
         raise BadArgument(
-            "span", span, "goes from the first to the last, as in (1, 5) or (11, None)"
+            "span", span, "must go from the first to the last, as in (1, 5) or (11, None)"
         )
     bounds = (_bound(low, "low"), _bound(high, "high"))
     _in_order(bounds, ("low", "high"))
@@ -188,20 +190,20 @@ def _bound(value: object, name: str) -> Number | None:
         return None
     bound = size_bytes(value, name) if isinstance(value, str) else _finite_number(value, name)
     if abs(bound) > LARGEST_FLOAT:
-        raise BadArgument(name, value, "must lie between -1e15 and 1e15")
+        raise BadArgument(name, value, "must be between -1e15 and 1e15")
     return bound
 
 
 def _in_order(bounds: tuple[Number | None, Number | None], names: tuple[str, str]) -> None:
     below, above = bounds
     if below is None and above is None:
-        raise BadArgument(names[0], None, f"must be given, or {names[1]}")
+        raise BadArgument(names[0], None, f"give at least one of {names[0]} and {names[1]}")
     if below is not None and above is not None and below > above:
         raise BadArgument(names[1], above, f"must not be less than {names[0]} ({below})")
 
 
 def budget_data(normal: object, leak: object) -> dict[str, Any]:
-    """{normal_bytes, leak_bytes}. Raises BadArgument where neither is given, or a leak would be normal."""
+    """Return {normal_bytes, leak_bytes}. Raises BadArgument if neither is given or ``leak`` is below ``normal``."""
     bounds = (
         None if normal is None else _bounded(size_bytes(normal, "normal"), "normal"),
         None if leak is None else _bounded(size_bytes(leak, "leak"), "leak"),
@@ -213,15 +215,16 @@ def budget_data(normal: object, leak: object) -> dict[str, Any]:
 def fix_data(
     phase: object, location: object, promises: object, rejected: object = None
 ) -> dict[str, Any]:
-    """{phase, location, promises}: sizes in bytes, counts as whole numbers; with ``rejected`` where it is given."""
+    """Return {phase, location, promises}: sizes in bytes, counts as integers; ``rejected`` only if given."""
     if promises is not None and not isinstance(promises, Mapping):
         raise BadArgument("promises", f"<{type(promises).__name__}>", "must be a dict")
     kept = {str(claim): _promised(claim, value) for claim, value in (promises or {}).items()}
     if phase is not None:
         phase = checked_name(phase, "phase")
     elif "phase_growth_bytes_per_generation" in kept:
-        raise BadArgument("phase", None, "must be named where growth within it is promised")
-    # A fix that says nothing of it is sent, and compared by name and form, as before.
+        raise BadArgument("phase", None, "must be given if growth within the phase is promised")
+    # Without ``rejected`` the key is absent: such fixes are sent and compared in the form used
+    # before it existed.
     thought_of = {} if rejected is None else {"rejected": _written(rejected)}
     return {"phase": phase, "location": _location(location), "promises": kept, **thought_of}
 
@@ -230,12 +233,12 @@ def _location(location: object) -> str | None:
     if location is None:
         return None
     if not isinstance(location, (str, os.PathLike)):
-        raise BadArgument("location", f"<{type(location).__name__}>", "must be a text")
+        raise BadArgument("location", f"<{type(location).__name__}>", "must be a string or a path")
     return printable(str(plain_json(location)))
 
 
 def _promised(claim: object, value: object) -> int:
-    # Loaded by who declares a fix, and by nobody else.
+    # Imported only by programs that declare a fix.
     from ..analysis.assertions.declared_limits import COUNT, NAMES, NUMBERS, SIZES
 
     name = f"promises[{claim!r}]"
@@ -246,14 +249,14 @@ def _promised(claim: object, value: object) -> int:
         checked_type(str(claim).removeprefix(COUNT), name)
     elif claim not in NUMBERS:
         known = ", ".join((*NAMES, f"{COUNT}package.Class"))
-        raise BadArgument(name, value, f"is no promise that can be checked; use one of {known}")
+        raise BadArgument(name, value, f"is not a promise that can be checked; use one of {known}")
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise BadArgument(name, value, "must be a whole number")
     return _bounded(value, name)
 
 
 def promised_classes(data: Mapping[str, Any]) -> list[str]:
-    """The classes whose counts a fix promises: they must be counted for it to be tested."""
+    """Return the classes whose counts a fix promises: they must be counted for the fix to be verified."""
     from ..analysis.assertions.declared_limits import COUNT
 
     return [name.removeprefix(COUNT) for name in data["promises"] if name.startswith(COUNT)]

@@ -18,19 +18,20 @@ from ..probes.memory.cgroup import read_cgroup
 
 PACKAGES_LIMIT: Final = 400
 ARGUMENTS_LIMIT: Final = 100
-# As JSON, of the packages and of the arguments: a server refuses a header of more than 64 KiB.
+# Limit for packages and for arguments as JSON: a server refuses a header of more than 64 KiB.
 LISTED_BYTES: Final = 24 * 1024
 TEXT_LIMIT: Final = 300
 # `git status` reads every tracked file's metadata; on a slow disk the dirty flag is left out instead.
 GIT_TIMEOUT_SECONDS: Final = 1.0
 _ADDRESS_LIMIT: Final = 300
 _REMOTE: Final = re.compile(r"git@[\w.-]+:[\w./~-]+$")
-# What the name of a value says of it; `token` does so too, but trainings count those, so it depends on the value.
+# Names that mark a value as a secret. `token` can do so too, but trainings count tokens, so there
+# it depends on the value.
 NAMES_A_SECRET: Final = re.compile(
     r"(?i)passw|secret(?!ar(?:y|ia|ie))|api[-_]?key|credential|private[-_]?key"
 )
 _SECRET_WORDS: Final = ("passw", "secret", "api", "credential", "token", "bearer", "://")
-# In running text: what is set to a value. Of a token no number, which is what trainings count by that name.
+# Secrets assigned in running text. A number assigned to `token` is not masked: trainings count tokens.
 _SECRET_VALUES: Final = re.compile(
     r"""(?ix) ( (?:passw(?:or)?d|secret|api[-_]?key|credential)s? [\w-]* ["']? \s?[=:]\s? ["']? ) [^\s"',;&]{3,}
       | ( tokens? [\w-]* ["']? \s?[=:]\s? ["']? ) (?! [\d.,_]+ (?: [^\w] | $ ) ) [^\s"',;&]{8,}
@@ -40,8 +41,11 @@ _SECRET_VALUES: Final = re.compile(
 
 
 def read_environment() -> dict[str, Any]:
-    """commit, repository, dirty, python, packages, command_line, notebook, host, cpu_count, memory_bytes,
-    memory_limit_bytes, platform, gpus, world_size, job; absent where unknown. Asks no device and loads nothing."""
+    """Return a description of the program and the machine, without querying a device or importing anything.
+
+    Keys: commit, repository, dirty, python, packages, command_line, notebook, host, cpu_count,
+    memory_bytes, memory_limit_bytes, platform, gpus, world_size, job; absent where unknown.
+    """
     found: dict[str, Any] = {
         "python": platform.python_version(),
         "packages": installed_packages(sys.path),
@@ -61,7 +65,7 @@ def read_environment() -> dict[str, Any]:
 
 
 def command_line(arguments: Sequence[str]) -> list[str]:
-    """The arguments, bounded, with the values of secrets left out."""
+    """Return the arguments, limited in number and size, with secret values masked."""
     shown: list[str] = []
     hide_next = False
     for argument in arguments[:ARGUMENTS_LIMIT]:
@@ -82,10 +86,10 @@ def _is_secret_option(name: str) -> bool:
 
 
 def _within(texts: Iterable[str]) -> Iterator[str]:
-    """The first of them, as many as may be reported."""
+    """Yield texts from the start until the size limit is reached."""
     room = LISTED_BYTES
     for text in texts:
-        # Two for what stands between them.
+        # Two bytes for the separator.
         room -= len(json.dumps(text)) + 2
         if room < 0:
             return
@@ -93,18 +97,18 @@ def _within(texts: Iterable[str]) -> Iterator[str]:
 
 
 def masked(text: str) -> str:
-    """``text`` without the values of what is called a secret there. As well as a pattern can: not a promise."""
+    """Return ``text`` with the values of secrets masked. Pattern-based, so not guaranteed to catch everything."""
     lower = text.lower()
     if not any(word in lower for word in _SECRET_WORDS):
-        # Nearly every line; the pattern costs ten times as much.
+        # This is nearly every line; the pattern costs ten times as much.
         return text
     return _SECRET_VALUES.sub(lambda found: f"{next(filter(None, found.groups()))}***", text)
 
 
 def installed_packages(path: Sequence[str]) -> dict[str, str]:
-    """Distribution names and versions from the names of their ``.dist-info`` folders.
+    """Return distribution names and versions, read from the names of their ``.dist-info`` folders.
 
-    importlib.metadata would open a file for each; the folder's name already says both.
+    importlib.metadata would open a file for each distribution; the folder's name already contains both.
     """
     found: dict[str, str] = {}
     for entry in path:
@@ -118,7 +122,7 @@ def installed_packages(path: Sequence[str]) -> dict[str, str]:
                 # The first folder on the path is the one that is imported.
                 found.setdefault(name.lower().replace("_", "-"), version)
     listed = sorted(found.items())
-    # As many as may be reported.
+    # Keep as many as may be reported.
     return dict(pair for pair, _ in zip(listed, _within(map(": ".join, listed)), strict=False))
 
 
@@ -130,32 +134,32 @@ def _memory_bytes() -> int | None:
 
 
 def _gpus() -> list[str]:
-    """Names of the devices that torch has set up already: asking for them first would set them up."""
+    """Return the names of the CUDA devices if torch has initialized them: a query would initialize them."""
     torch: Any = sys.modules.get("torch")
     try:
         if torch is None or not torch.cuda.is_initialized():
             return []
         return [str(torch.cuda.get_device_name(i)) for i in range(torch.cuda.device_count())]
     except (AttributeError, RuntimeError):
-        # Half imported, or built without it.
+        # torch is only partly imported, or built without CUDA.
         return []
 
 
 def _code_folders() -> list[Path]:
-    """Where the program's code may lie: next to its main script (or module), then where it was started."""
+    """Return folders that may contain the program's code: that of its main script, then the working folder."""
     found: list[Path] = []
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     with suppress(OSError, RuntimeError):
         if isinstance(script, str):
             found.append(Path(script).resolve().parent)
-    # A notebook has no script; and the working folder may have been deleted.
+    # A notebook has no script, and the working folder may have been deleted.
     with suppress(OSError):
         found.append(Path.cwd())
     return found
 
 
 def _code_version(folders: Sequence[Path]) -> dict[str, Any]:
-    """Of the first folder that lies in a repository."""
+    """Return the code version of the first folder that is in a repository."""
     folder = next(filter(_in_repository, folders), None)
     commit = None if folder is None else _git(folder, "rev-parse", "HEAD")
     if folder is None or commit is None:
@@ -166,7 +170,7 @@ def _code_version(folders: Sequence[Path]) -> dict[str, Any]:
 
 
 def _repository(folder: Path) -> str | None:
-    """Where the code was fetched from, without the password that an address may hold; no folder of this machine."""
+    """Return the remote address without credentials, or None if it is a local folder."""
     address = _git(folder, "config", "--get", "remote.origin.url") or ""
     scheme, separator, rest = address.partition("://")
     if not separator:
@@ -174,7 +178,7 @@ def _repository(folder: Path) -> str | None:
     host, slash, path = rest.partition("/")
     if scheme not in ("https", "http", "ssh", "git"):
         return None
-    # What stands before the @ is needed by nobody but git.
+    # The user name and password before the @ are only for git.
     host = host.rpartition("@")[2]
     return f"{scheme}://{host}{slash}{path}"[:_ADDRESS_LIMIT]
 
@@ -188,7 +192,7 @@ def _in_repository(folder: Path) -> bool:
 def _git(folder: Path, *arguments: str) -> str | None:
     try:
         done = subprocess.run(
-            # Without optional locks, so that a commit made meanwhile is not disturbed.
+            # Avoid optional locks, so that a concurrent commit is not disturbed.
             ["git", "-C", str(folder), "--no-optional-locks", *arguments],
             capture_output=True, text=True, timeout=GIT_TIMEOUT_SECONDS, check=True,
         )  # fmt: skip

@@ -1,9 +1,10 @@
-"""Learn the exit status with which the program ends itself, while Python still runs.
+"""Detects the exit status that the program requests, while Python still runs.
 
-No hook of Python gives it: SystemExit never reaches ``sys.excepthook``, and is gone when ``atexit`` calls us. So
-``sys.exit``, ``exit`` and ``quit`` are wrapped. A SystemExit that the program raises by hand is seen where it leaves
-one of our blocks; elsewhere only the process that started the program learns it (`leakline run`). The same applies to a
-program that has run ``from sys import exit`` before ``leakline.init``.
+Python has no hook for it: SystemExit never reaches ``sys.excepthook``, and is gone when ``atexit``
+calls us. So ``sys.exit``, ``exit`` and ``quit`` are wrapped. A SystemExit that the program raises
+directly is detected only if it leaves one of our blocks; otherwise only the process that started
+the program sees it (`leakline run`). The same applies to a program that has run ``from sys import
+exit`` before ``leakline.init``.
 """
 
 from __future__ import annotations
@@ -16,33 +17,35 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-# What a shell reports for a program that was ended by a signal, and what programs that handle one of these end with.
+# Shells report a process killed by a signal as 128 plus the signal number; programs that handle one
+# of these signals exit with the same status.
 BY_SIGNAL: Final = 128
 _REPORTED_SO: Final = (signal.SIGINT, signal.SIGKILL, signal.SIGTERM)
 
-# The newest exit status that was asked for, and the identity of its request; empty once its SystemExit was caught.
+# The newest requested exit status and the identity of its request; empty once the SystemExit was caught.
 _requested: Final[list[tuple[int, object]]] = []
 
 
 class _Request:
-    """Attached to a SystemExit: gone when that is."""
+    """Attached to a SystemExit, and deleted together with it."""
 
     def __init__(self) -> None:
         self.identity = object()
 
     def __del__(self) -> None:
-        # Where the program catches it, one of its frames is running. The interpreter frees it without any.
+        # If the program caught the exception, one of its frames is running. The interpreter frees
+        # it without any frame.
         try:
             sys._getframe(1)
         except ValueError:
             return
-        # An older exception may be freed after the program has asked for another status.
+        # An older exception may be freed after the program has requested another status.
         if _requested and _requested[0][1] is self.identity:
             _requested.clear()
 
 
 def watch() -> None:
-    """Wrap what programs end themselves with. Twice is once."""
+    """Wrap the functions that programs call to exit. Calling this again has no effect."""
     if not hasattr(sys.exit, "_leakline"):
         sys.exit = _noting(sys.exit)
     quitter: Any = type(getattr(builtins, "exit", None))
@@ -51,7 +54,7 @@ def watch() -> None:
 
 
 def note(error: BaseException) -> None:
-    """Remember the exit status of a SystemExit that the main thread raises."""
+    """Record the exit status of a SystemExit raised in the main thread."""
     if isinstance(error, SystemExit) and _is_main_thread():
         request = getattr(error, "_leakline", None) or _Request()
         error._leakline = request  # type: ignore[attr-defined]
@@ -59,18 +62,21 @@ def note(error: BaseException) -> None:
 
 
 def forget_caught() -> None:
-    """Forget the request of a SystemExit that the program has caught but still refers to. Call it where it goes on."""
+    """Forget the request of a SystemExit that the program caught but still refers to.
+
+    Call this where the program continues.
+    """
     if _requested and _is_main_thread() and sys.exc_info()[0] is None:
         _requested.clear()
 
 
 def requested() -> int:
-    """Return the exit status that the program ends with, as far as it is known here; 0 without any."""
+    """Return the exit status that the program is known to have requested, or 0."""
     return _requested[0][0] if _requested else 0
 
 
 def end_of(status: int) -> tuple[str, str]:
-    """Return state and reason of a process that ended with ``status``; below zero, by that signal."""
+    """Return state and reason of a process that ended with ``status``; a negative status is a signal number."""
     if status == 0:
         return "finished", ""
     if status - BY_SIGNAL in _REPORTED_SO:
@@ -105,7 +111,7 @@ def _is_main_thread() -> bool:
 
 
 def _status_of(code: object) -> int:
-    """As the interpreter does: anything but a number and None is printed, and the exit status is 1."""
+    """Convert as the interpreter does: any code but an int or None is printed, and the exit status is 1."""
     if code is None:
         return 0
     return code & 0xFF if isinstance(code, int) else 1

@@ -1,7 +1,8 @@
-"""The newest lines that the program printed and logged, where people allow it: the last words of a run that died.
+"""The newest lines that the program printed and logged, if enabled: the last output of a run that died.
 
-What a program does for a line is one more call and one entry of a bounded queue; lines are made of it on our thread,
-or at a phase end, once a second. Nobody waits for a lock, so that a signal handler and a fork may come at any moment.
+For each line the program pays for one more call and one entry in a bounded queue; our thread, or a
+phase end, turns the entries into lines at most once a second. No call waits for a lock, so a signal
+handler or a fork may interrupt at any point.
 """
 
 from __future__ import annotations
@@ -23,36 +24,38 @@ from .environment import masked
 
 LINES_KEPT: Final = 50
 LINE_LIMIT: Final = 400
-# A program calls `write` about twice for a line that it prints, and up to eight times for one of a traceback.
+# A program calls `write` about twice for each printed line, and up to eight times for each line of
+# a traceback.
 PIECES_KEPT: Final = 512
 PIECE_LIMIT: Final = 4_000
-# Between two events. Less than the second between two readings in the background, so that each of them may carry lines.
+# Minimum time between two events. Below the one second between background readings, so that each
+# may carry lines.
 EVENT_SECONDS: Final = 0.5
-# Of one event as JSON, so that a batch of 200 snapshots stays below what a server takes.
+# Size limit of one event as JSON, so that a batch of 200 snapshots stays below what a server accepts.
 EVENT_BYTES: Final = 8_000
 TRACEBACK_FRAMES: Final = 16
-# After stdout and stderr.
+# The pseudo stream of log records; 0 and 1 are stdout and stderr.
 _LOGGED: Final = 2
-# Moving the cursor and colours, of progress bars and of loggers.
+# Cursor movements and colors, as written by progress bars and loggers.
 _ESCAPES: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-Z\\-_]")
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _OURS: Final = "leakline: "
 
-# A stream's number and a text.
+# Stream number and text.
 _Piece = tuple[int, str]
 _Write = Callable[..., Any]
 
 
 class OutputTail:
-    """Listens from `start` to `stop`; `take` gives the lines that came since it was asked last."""
+    """Captures output from `start` to `stop`; `take` returns the lines captured since its last call."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._on = False
         self._pieces: deque[_Piece] = deque(maxlen=PIECES_KEPT)
-        # Stream -> what was written of a line that has no end yet.
+        # Stream -> text of a line that is not terminated yet.
         self._begun: dict[int, str] = {}
-        # Lines that have their end, not reported yet.
+        # Complete lines that are not reported yet.
         self._fresh: deque[str] = deque(maxlen=LINES_KEPT)
         self._making = threading.Lock()
         self._lines_kept: deque[str] = deque(maxlen=LINES_KEPT)
@@ -62,7 +65,7 @@ class OutputTail:
         self._handed_on: tuple[Any, Any] | None = None
 
     def start(self, *streams: Any) -> None:
-        """Listen to stdout and stderr (or to ``streams``) and to logging."""
+        """Capture stdout and stderr (or ``streams``) and log records."""
         self._on = True
         for number, stream in enumerate(streams or (sys.stdout, sys.stderr)):
             if stream is not None and all(stream is not known for known, _, _ in self._streams):
@@ -70,7 +73,7 @@ class OutputTail:
         self._listen_to_logging()
 
     def stop(self) -> None:
-        """Put everything back. Where somebody has wrapped it again since, our part only passes on."""
+        """Restore the original functions. If the program has wrapped ours since, ours only forwards its calls."""
         self._on = False
         for stream, ours, before in self._streams:
             if vars(stream).get("write") is ours:
@@ -87,21 +90,21 @@ class OutputTail:
         self._ending.clear()
 
     def waits(self) -> bool:
-        """Whether there are lines to tell, and long enough since the last time."""
+        """Return True if there are lines to report and the last report is at least EVENT_SECONDS ago."""
         if self._clock() - self._reported_at < EVENT_SECONDS:
             return False
         self._make_lines()
         return bool(self._fresh)
 
     def ends_with(self, error: BaseException) -> None:
-        """The exception that ends the program. Its traceback as text: nothing of it is kept."""
+        """Remember the exception that ends the program. Only its traceback text is kept, no objects."""
         text = "".join(traceback.format_exception(error, limit=-TRACEBACK_FRAMES))
         self._ending = _clean(text[-PIECE_LIMIT:].split("\n"))
 
     def take(self, *, last: bool = False) -> list[str]:
-        """New lines, at most LINES_KEPT, bounded, without control characters, secrets masked as well as we can.
+        """Return new lines: at most LINES_KEPT, shortened, without control characters, known secrets masked.
 
-        ``last``: what has no end yet as well, and the traceback unless the program has printed it by now.
+        ``last``: include unterminated lines, and the traceback unless the program has already printed it.
         """
         if not (last or self.waits()):
             return []
@@ -121,24 +124,26 @@ class OutputTail:
         return lines
 
     def _make_lines(self, wait_seconds: float = 0.0) -> None:
-        """By one thread at a time, so that the pieces of a line stay together; who finds another at it leaves it."""
+        """Turn captured pieces into lines. One thread at a time does this, so that the pieces of a
+        line stay together; a thread that cannot get the lock returns.
+        """
         if not self._making.acquire(timeout=wait_seconds):
             return
         came: list[_Piece] = []
         try:
             came.extend(self._pieces.popleft() for _ in range(len(self._pieces)))
         except IndexError:
-            # Stopped meanwhile.
+            # `stop` has cleared the queue meanwhile.
             return
         else:
             for stream, pieces in groupby(came, key=itemgetter(0)):
-                # What is reported of no line takes no room of those that are.
+                # Drop lines that are never reported, so that they do not displace others.
                 self._fresh.extend(line for line in self._lines_of(stream, pieces) if _says(line))
         finally:
             self._making.release()
 
     def _lines_of(self, stream: int, pieces: Iterable[_Piece]) -> list[str]:
-        """The lines that end with these pieces of one stream."""
+        """Return the lines that these pieces of one stream complete."""
         begun = self._begun.pop(stream, "")
         *whole, rest = "".join((begun, *(text for _, text in pieces))).split("\n")
         if rest:
@@ -146,17 +151,17 @@ class OutputTail:
         return whole
 
     def _listen(self, number: int, stream: Any) -> None:
-        """Wrap ``write`` of this very object, so that its name, its buffer and whoever holds it stay what they are."""
+        """Wrap ``write`` on this very object, so that its identity, name and buffer stay unchanged."""
         try:
             write, before = stream.write, vars(stream).get("write")
             ours = stream.write = _listen(self, number, write)
         except (AttributeError, TypeError):
-            # A stream of its own kind: its lines are not seen.
+            # The stream does not allow its ``write`` to be replaced: its lines are not captured.
             return
         self._streams.append((stream, ours, before))
 
     def _listen_to_logging(self) -> None:
-        """Not by a handler at the root: with one there, ``basicConfig`` of the program would do nothing any more."""
+        """Wrap Logger.callHandlers. A handler at the root would make the program's ``basicConfig`` do nothing."""
         before = logging.Logger.callHandlers
 
         def call_handlers(logger: logging.Logger, record: logging.LogRecord) -> None:
@@ -169,7 +174,7 @@ class OutputTail:
         logging.Logger.callHandlers = call_handlers  # type: ignore[assignment, method-assign]
 
     def _hear(self, record: logging.LogRecord) -> None:
-        """A record that a handler of the program wrote somewhere, unless that was a stream we listen to."""
+        """Capture a record that a handler formatted, unless it was just written to a captured stream."""
         message = record.__dict__.get("message")
         if type(message) is not str or record.name == "leakline":
             return
@@ -184,13 +189,13 @@ def _says(line: str) -> bool:
 
 
 def _listen(tail: OutputTail, number: int, write: _Write) -> _Write:
-    """Return a function that notes the text and passes on whatever ``write`` takes."""
+    """Return a function that captures the text and calls ``write`` with the same arguments."""
     note = tail._pieces.append
 
     def pass_on(*given: Any, **named: Any) -> Any:
         written = write(*given, **named)
         try:
-            # A class of the program's may raise from len(), and pretend to be a text.
+            # A str subclass of the program may raise from len() and fake its type.
             if tail._on and given:
                 text = given[0]
                 if type(text) is str and len(text) <= PIECE_LIMIT:
@@ -198,7 +203,7 @@ def _listen(tail: OutputTail, number: int, write: _Write) -> _Write:
                 elif issubclass(type(text), str):
                     note((number, _cut(text)))
         except MemoryError:
-            # It is the program's to hear of, at its own next object.
+            # The program will get its own MemoryError at its next allocation.
             return written
         return written
 
@@ -206,7 +211,7 @@ def _listen(tail: OutputTail, number: int, write: _Write) -> _Write:
 
 
 def _cut(text: str) -> str:
-    """A plain text: of several lines the last ones, of a single one its beginning."""
+    """Return a plain str of limited length: the end of a text with several lines, the beginning of a single line."""
     if str.__len__(text) <= PIECE_LIMIT:
         return str.__getitem__(text, slice(None))
     if str.find(text, "\n", 0, -1) >= 0:
@@ -216,7 +221,7 @@ def _cut(text: str) -> str:
 
 
 def _without_overwritten(line: str) -> str:
-    """What can be seen of a line after its carriage returns, so that a progress bar is one line."""
+    """Return what remains visible of a line after its carriage returns, so that a progress bar is one line."""
     if "\r" not in line:
         return line
     seen = next((part for part in reversed(line.split("\r")) if part), "")
@@ -224,17 +229,17 @@ def _without_overwritten(line: str) -> str:
 
 
 def _clean(lines: Iterable[str]) -> list[str]:
-    """Lines as people saw them: without what was overwritten, colours, control characters and our own lines."""
+    """Return lines as people saw them: without overwritten text, colors, control characters and our own lines."""
     seen = (_ESCAPES.sub("", _without_overwritten(line)).replace("\t", "    ") for line in lines)
     plain = (masked(_CONTROL.sub("", line)[:LINE_LIMIT].rstrip()) for line in seen)
     return [line for line in plain if line and not line.startswith(_OURS)]
 
 
 def _newest(lines: list[str]) -> list[str]:
-    """The last ones that fit into one event."""
+    """Return the last lines that fit into one event."""
     room, first = EVENT_BYTES, len(lines)
     while first > max(0, len(lines) - LINES_KEPT):
-        # JSON writes what is not ASCII in six bytes or twelve.
+        # JSON writes a non-ASCII character in six or twelve bytes.
         room -= 3 + len(lines[first - 1]) * (1 if lines[first - 1].isascii() else 6)
         if room < 0:
             break

@@ -1,13 +1,14 @@
-"""Phase accounting: every byte between two generation ends goes to a phase, "between", "other_threads" or "leakline".
+"""Phase accounting: every byte between two generation ends goes to a phase, "between",
+"other_threads" or "leakline".
 
-Pure bookkeeping. Whoever calls brings a reading (private bytes of the process, seconds of a clock that only
-goes forward); the change since the reading before it is booked to one line: the innermost open phase of the
-training thread; without one "other_threads" while another thread has a phase open, else "between"; or "leakline"
-when the change came from our own measuring. As every reading is used once as an end and once as a start, the
-lines sum to the whole exactly, whatever was nested or raised.
+Pure computation. The caller supplies readings (private bytes of the process, seconds of a monotonic
+clock). The change since the previous reading is booked to one line: the innermost open phase of the
+training thread; if there is none, "other_threads" while another thread has a phase open, else
+"between"; or "leakline" if our own measuring caused the change. Every reading ends one interval and
+starts the next, so the lines sum exactly to the total, regardless of nesting and exceptions.
 
-Memory belongs to the process, not to a thread: while the training thread and another have a phase open, what
-both allocate is booked to the training thread's.
+Memory belongs to the process, not to a thread: while the training thread and another one both have
+a phase open, what both allocate is booked to the phase of the training thread.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from typing import Final, NamedTuple
 BETWEEN: Final = "between"
 OTHER_THREADS: Final = "other_threads"
 OWN: Final = "leakline"
-# Lines that no phase may be called by.
+# Names that a phase may not use.
 RESERVED_PHASES: Final = frozenset({BETWEEN, OTHER_THREADS, OWN})
 DEPTH_LIMIT: Final = 16
 PATHS_LIMIT: Final = 64
-# Characters of one path, as the server takes them.
+# Maximum characters of a path, which the server also enforces.
 PATH_LIMIT: Final = 256
-# Open phases of other threads; a program that never closes them must not make us grow.
+# Maximum open phases of other threads, so that a program that never closes them cannot make us grow.
 ELSEWHERE_LIMIT: Final = 256
 # Phases beyond PATHS_LIMIT share this line.
 OTHER: Final = "other"
@@ -44,16 +45,18 @@ class Line:
 
 @dataclass(slots=True, eq=False)
 class Frame:
-    """One open execution of a phase. ``booked`` is False when its entry was not read: entered too often.
+    """One open execution of a phase. ``booked`` is False if its entry was not read because it is
+    entered too often.
 
-    Whatever changes in a phase that is not booked belongs to the line around it.
+    Changes within such a phase belong to the line around it.
     """
 
     path: str
     booked: bool
-    # Opened on another thread: reported; its bytes have a line of their own only while that thread has none.
+    # Opened on another thread. Its bytes are booked to "other_threads" while the training thread
+    # has no open phase.
     foreign: bool = False
-    # Highest resident memory reported by any snapshot while it was open; 0: none yet.
+    # Highest resident memory in any snapshot taken while it was open; 0 if there was none.
     peak_bytes: int = 0
 
     def note_peak(self, seen_bytes: float) -> None:
@@ -67,7 +70,7 @@ class PhaseLedger:
     last: Reading
     lines: dict[str, Line] = field(default_factory=dict)
     open: list[Frame] = field(default_factory=list)
-    # Of other threads, in no order: they do not nest in each other.
+    # Open phases of other threads, in no order: they do not nest in each other.
     open_elsewhere: list[Frame] = field(default_factory=list)
     paths: set[str] = field(default_factory=set)
 
@@ -85,13 +88,14 @@ class PhaseLedger:
         return frame
 
     def exit(self, frame: Frame, reading: Reading | None) -> bool:
-        """Close the phase and whatever was left open inside it. False when it was closed already.
+        """Close the phase and all phases still open inside it. Return False if it was already closed.
 
-        Without a reading the next one says what changed, so a booked phase needs one.
+        Without a reading the change is booked at the next one, so a booked phase needs a reading.
         """
         if reading is not None and self._place(frame) is not None:
             self.book(reading)
-        # Looked up after booking: a collection may meanwhile have closed an abandoned generator with its phase.
+        # Looked up after booking: a collection may meanwhile have closed an abandoned generator
+        # with its phase.
         place = self._place(frame)
         if place is None:
             return False
@@ -101,7 +105,7 @@ class PhaseLedger:
         return True
 
     def enter_elsewhere(self, name: str, reading: Reading | None) -> Frame:
-        """Another thread opens a phase. Without a reading it gets no part in the phase accounts."""
+        """Open a phase of another thread. Without a reading it takes no part in the phase accounts."""
         booked = reading is not None and len(self.open_elsewhere) < ELSEWHERE_LIMIT
         frame = Frame(name, booked, foreign=True)
         if reading is not None and booked:
@@ -110,13 +114,13 @@ class PhaseLedger:
         return frame
 
     def exit_elsewhere(self, frame: Frame, reading: Reading | None) -> None:
-        """Another thread's phase is over; one that was entered with a reading needs one here."""
+        """Close a phase of another thread. One that was entered with a reading needs one here."""
         if reading is not None:
             self.book(reading)
         self.open_elsewhere = [other for other in self.open_elsewhere if other is not frame]
 
     def book(self, reading: Reading) -> None:
-        """Book the change since the last reading to what is open."""
+        """Book the change since the last reading to the innermost open line."""
         self._book(reading, self._current())
 
     def charge_own_work(self, reading: Reading) -> None:
@@ -124,7 +128,7 @@ class PhaseLedger:
         self._book(reading, OWN)
 
     def close_generation(self, reading: Reading) -> dict[str, Line]:
-        """The lines up to this reading; the next generation's lines start empty. Open phases stay open."""
+        """Return the lines up to this reading and start the next generation's lines empty. Open phases stay open."""
         self.book(reading)
         closed, self.lines = self.lines, {}
         closed.setdefault(BETWEEN, Line())
@@ -132,7 +136,7 @@ class PhaseLedger:
         return closed
 
     def _place(self, frame: Frame) -> int | None:
-        # From the innermost out: it is nearly always that.
+        # Search from the innermost outward, because the frame is nearly always the innermost.
         for place in range(len(self.open) - 1, -1, -1):
             if self.open[place] is frame:
                 return place
@@ -140,7 +144,8 @@ class PhaseLedger:
 
     def _book(self, reading: Reading, name: str) -> None:
         line = self._line(name)
-        # Nothing is called from here on: a signal handler or a finaliser may book as well, but not in between.
+        # No function is called from here on: a signal handler or a finalizer may book as well, but
+        # not between these lines.
         line.bytes += reading.bytes - self.last.bytes
         line.seconds += reading.seconds - self.last.seconds
         self.last = reading
@@ -166,7 +171,7 @@ class PhaseLedger:
         return path
 
     def _nested(self, name: str) -> str:
-        """The path of names from outside in. A phase inside itself is the same phase, however deep."""
+        """Return the path of nested names, outermost first. A phase inside itself is the same phase at any depth."""
         parts: list[str] = [] if self.path is None else self.path.split("/")
         if name in parts:
             return "/".join(parts[: parts.index(name) + 1])
@@ -174,7 +179,7 @@ class PhaseLedger:
 
 
 def account_samples(lines: dict[str, Line]) -> dict[str, int | float]:
-    """The lines of one generation as samples: ``phase.<path>.bytes``, ``.seconds``, ``.executions``."""
+    """Return the lines of one generation as samples: ``phase.<path>.bytes``, ``.seconds``, ``.executions``."""
     samples: dict[str, int | float] = {}
     for name, line in lines.items():
         samples[f"phase.{name}.bytes"] = line.bytes

@@ -1,8 +1,8 @@
-"""Starting a run: where its snapshots go and what carries them; and ending it within two seconds.
+"""Starts a run, connects the parts that carry its snapshots, and ends it within two seconds.
 
-`Subject` says whom a run measures: the process that called `init`, one that knows nothing of us, or another one
-from outside. The verdict that is printed at the end is that of the server, or worked out here, as far as the time
-of an exit allows.
+`Subject` describes the observed process: the one that called `init`, one that does not use our API,
+or another one that is observed from outside. The verdict printed at the end comes from the server,
+or is computed here as far as the exit time allows.
 """
 
 from __future__ import annotations
@@ -50,21 +50,21 @@ if TYPE_CHECKING:
 class Subject:
     """The process that a run observes.
 
-    ``pid``: another process. ``is_in_background``: this one, whose program calls nothing of ours.
+    ``pid``: another process. ``is_in_background``: this process, whose program does not call our API.
     ``is_silent``: another process prints the lines at the start and at the end.
-    ``unit``: of time, for a program without generations.
+    ``unit``: a unit of time, for a program without generations.
     """
 
     pid: int | None = None
     is_in_background: bool = False
     is_silent: bool = False
     unit: str | None = None
-    # Instead of what this process was started from.
+    # Added to the run's environment, and overrides values that describe this process.
     environment: Mapping[str, Any] = field(default_factory=dict)
 
     def sampler(self, governor: Governor, exact_peaks: bool, requests: RequestBox) -> Sampler:
         if self.pid is not None:
-            # Of no use to a program that measures itself.
+            # Imported here because a program that measures itself does not need it.
             from ..sampling.external_process import OutsideSampler
 
             return OutsideSampler(self.pid, governor)
@@ -79,7 +79,7 @@ class Subject:
     def described(self, header: RunHeader) -> RunHeader:
         environment = header.environment
         if self.pid is not None:
-            # Of us, not of what is watched.
+            # These describe our process, not the observed one.
             ours = (
                 "python",
                 "packages",
@@ -94,7 +94,7 @@ class Subject:
         return replace(header, unit=unit, environment={**environment, **self.environment})
 
     def approach(self) -> Approach | None:
-        """None: how near this process is to running out of memory."""
+        """Return a tracker that never reports low memory for another process, or None for the default."""
         return None if self.pid is None else Approach(read=lambda: None)
 
 
@@ -108,9 +108,10 @@ LINE_LIMIT: Final = 500
 def verdict_of_server(
     delivery: Delivery, run_id: str, generations: int, seconds: float
 ) -> str | None:
-    """One sentence, of all processes of the run; None when the server has not seen so many generations in this time.
+    """Return one sentence about all processes of the run, or None if the server has not seen all
+    generations in time.
 
-    It looks at a run as soon as that ends, so it is mostly there at the second question.
+    The server examines a run as soon as it ends, so the second request usually succeeds.
     """
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
@@ -127,13 +128,15 @@ def verdict_of_server(
 
 
 def _not_ready(project: str, name: str, url: str) -> str:
-    """``; in a few seconds: leakline verdict mine/before, or http://...``"""
+    """Return, for example, ``; in a few seconds: leakline verdict mine/before, or http://...``"""
     command = f"leakline verdict {shlex.quote(f'{project}/{name}')}, or " if project else ""
     return f"; in a few seconds: {command}{url}"
 
 
 def _verdict_within(path: Path, seconds: float) -> str | None:
-    """One sentence; None when it is not worked out in this time. What works on it goes on until the process ends."""
+    """Return the verdict in one sentence, or None if it takes longer; its thread then goes on until
+    the process ends.
+    """
     lines: list[str] = []
 
     def work_out() -> None:
@@ -146,35 +149,35 @@ def _verdict_within(path: Path, seconds: float) -> str | None:
     try:
         thread.start()
     except RuntimeError:
-        # The interpreter is ending and gives no more threads.
+        # The interpreter is shutting down and cannot start threads.
         return None
     thread.join(max(0.0, seconds))
     return lines[0] if lines else None
 
 
-# All that an exit may take, with a little less than two seconds to be on the right side of them.
+# Time limit of an exit, a little below the promised two seconds.
 EXIT_SECONDS: Final = 1.8
-# Of them for the verdict, when the server has everything.
+# The share of it for the server's verdict, once the server has everything.
 GOODBYE_SECONDS: Final = 0.1
-# When the server has not answered lately, waiting longer at exit would not change that.
+# If the server has not responded recently, waiting longer at exit would not help.
 EXIT_SECONDS_UNREACHABLE: Final = 0.5
 FLUSH_SECONDS: Final = 1.0
-# For each part of an exit, however long those before it took.
+# Minimum for each part of an exit, however long the previous parts took.
 LEAST_SECONDS: Final = 0.1
-# Snapshots move while they are counted.
+# Counts are read again when snapshots move while they are counted.
 ACCOUNT_TRIES, ACCOUNT_PAUSE_SECONDS = 100, 0.001
 
 
 class Chain:
-    """One process's way from the loop to the server: loop -> recorder -> spool -> sender. Made once, started once."""
+    """The path from the loop to the server in one process: loop -> recorder -> spool -> sender. Started once."""
 
     def __init__(self, settings: Settings, subject: Subject = OF_ITS_OWN) -> None:
         self._settings = settings
         self.process = process = subject.identified(identity(settings))
-        # One process of a run talks.
+        # Only the main process of rank 0 prints.
         self._quiet = settings.quiet or settings.rank > 0 or process.role != "main"
         self._notices = Notices(self._quiet)
-        # Whoever has started the program says where it goes and how it went.
+        # The process that started the program prints the first and the last line.
         self._is_silent = self._quiet or subject.is_silent
         losses = Losses()
         governor = Governor(
@@ -188,16 +191,16 @@ class Chain:
         self.header = subject.described(_header(settings, sampler))
         self.spool_path: Path | None = None
         self.is_held, self._letting_go = True, threading.Lock()
-        # Reentrant: a signal handler of the program may ask for the verdict as well.
+        # Reentrant: a signal handler of the program may request the verdict as well.
         self._following = threading.RLock()
-        # One part of a chain that fails keeps none of the others from beginning or ending.
+        # A failing part of the chain must not prevent the others from starting or ending.
         self._guard = Guard("recording")
         self._exit_until = 0.0
         # The process ends with the run, and its exit status is not known for certain.
         self.at_exit = False
-        # Whether the server has everything.
+        # True once the server has everything.
         self._arrived = False
-        # What the server says of the run at its end.
+        # The server's verdict at the end of the run.
         self._verdict: str | None = None
         self.outbox = Outbox(self._open_spool(process), self._lost_spool, counted=losses.totals)
         self.sender = self._make_sender(process, losses, governor)
@@ -225,7 +228,7 @@ class Chain:
         if not self._quiet:
             self.banner = SnapshotBanner(self._notices, f"run {self.header.name}")
             self.loop.listeners.append(self.banner.see)
-        # Whoever says nothing works out nothing for it.
+        # Without status lines there is no need to compute the verdict for them.
         self._says_lines = settings.log_every > 0 and not self._quiet
         if self._says_lines:
             line = StatusLine(
@@ -242,7 +245,10 @@ class Chain:
         self.loop.watch(settings.watch)
 
     def start(self, *, held: bool = False) -> None:
-        """1. say so  2. threads  3. the baseline. ``held``: no server hears of the run before `let_go`."""
+        """Print the start line, start the threads and take the baseline, in this order.
+
+        ``held``: nothing is sent to a server before `let_go`.
+        """
         if not self._is_silent:
             self._say_hello()
         if self.output is not None:
@@ -261,14 +267,14 @@ class Chain:
             self.loop.baseline()
 
     def let_go(self) -> None:
-        """From here on the server hears of it. Twice is once, from any thread."""
+        """Start sending to the server. May be called repeatedly and from any thread."""
         with self._letting_go:
             was_held, self.is_held = self.is_held, False
         if was_held and self.sender is not None:
             self.sender.start()
 
     def discard(self) -> None:
-        """End what is held as if it had never begun."""
+        """Stop a held run and delete everything it recorded."""
         self.stop_listening()
         with self._guard:
             self.loop.sampler.stop()
@@ -282,18 +288,18 @@ class Chain:
         self.forget()
 
     def flush(self) -> None:
-        """Wait, not for long, until what was taken is recorded."""
+        """Wait briefly until the snapshots taken so far are recorded."""
         self.recorder.flush(FLUSH_SECONDS)
 
     def follow_verdict(self) -> None:
-        """Work out the verdict from now on, with what is recorded already."""
+        """Compute the verdict from now on, including what is already recorded."""
         with self._following:
             if not self.verdicts.follows:
                 self.verdicts.follow(self._recorded())
                 self.loop.listeners.append(self.verdicts.see)
 
     def _recorded(self) -> list[Snapshot]:
-        """Nothing where the spool cannot be read any more: then the verdict is about what comes."""
+        """Return the recorded snapshots, or nothing if the spool is unreadable: the verdict then covers later ones."""
         if self.spool_path is None or not self.recorder.taken:
             return []
         self.flush()
@@ -304,11 +310,12 @@ class Chain:
         return [snapshot for batch in batches for snapshot in batch.snapshots]
 
     def close(self, end: tuple[str, str]) -> None:
-        """Record the end and send what is left, within the time."""
+        """Record the end and send the rest, within the time limit."""
         deadline = self._exit_until = time.monotonic() + EXIT_SECONDS
         self.stop_listening()
         with self._letting_go:
-            # Whoever has started the program uploads it: every short program of a script would pay for a mute server.
+            # The process that started the program uploads it; otherwise each short program of a
+            # script would wait for a server that does not respond.
             stays = self.is_held and self.spool_path is not None
             was_held, self.is_held = self.is_held, False
         if was_held and not stays and self.sender is not None:
@@ -335,14 +342,14 @@ class Chain:
             self._notices.say(f"not everything was sent; upload it with: leakline sync {where}")
 
     def _ask_for_verdict(self, delivery: Delivery) -> None:
-        """On the sender's thread, when the server has heard of the end."""
+        """Request the server's verdict, on the sender's thread, once the server has received the end."""
         if not self._is_silent:
             self._verdict = verdict_of_server(
                 delivery, self.header.id, self.loop.generations_ended, GOODBYE_SECONDS
             )
 
     def stop_listening(self) -> None:
-        """Leave alone from here on what the program prints and allocates."""
+        """Stop capturing the program's output and allocations."""
         if self.output is not None:
             with self._guard:
                 self.output.stop()
@@ -351,7 +358,9 @@ class Chain:
                 self._traced.stop()
 
     def abandon(self) -> None:
-        """In a forked child: let go of what it has inherited. Without a lock: another thread may have held it."""
+        """Release inherited resources in a forked child, without locks: another thread may have
+        held them at the fork.
+        """
         with self._guard:
             self.loop.sampler.abandon()
         self.stop_listening()
@@ -360,12 +369,12 @@ class Chain:
                 self.sender.abandon()
 
     def account(self) -> Account:
-        """Where every snapshot has gone. Read again while it moves from one hand to the next."""
+        """Return the counts of sent, pending and lost snapshots, read again while snapshots move between queues."""
         for _ in range(ACCOUNT_TRIES):
             account = self._read_account()
             if account.closes:
                 break
-            # Whoever moves them needs the interpreter for it.
+            # The thread that moves them needs the GIL.
             time.sleep(ACCOUNT_PAUSE_SECONDS)
         return account
 
@@ -378,7 +387,7 @@ class Chain:
         )
 
     def forget(self) -> None:
-        """Let go of what the program gave."""
+        """Release references to the program's objects."""
         self.loop.sampler.forget()
         self.verdicts.forget()
         self.cleanups.forget()
@@ -388,7 +397,7 @@ class Chain:
             return
         verdict, where = self._verdict, f": leakline report {self.spool_path.parent}"
         if self._arrived:
-            # The server works it out, and nobody waits for what is to be seen there.
+            # The server computes the verdict, so the exit does not wait for it.
             where = _not_ready(self._settings.project, self.header.name, self._settings.url)
         elif verdict is None:
             verdict = _verdict_within(self.spool_path, self._exit_until - time.monotonic())
@@ -418,7 +427,9 @@ class Chain:
 
     def _lost_spool(self, why: str) -> None:
         self.spool_path = None
-        logger.warning("leakline: cannot record to disk (%s); only memory is left", why)
+        logger.warning(
+            "leakline: cannot record to disk (%s); keeping only the newest snapshots in memory", why
+        )
 
     def _make_sender(
         self, process: ProcessIdentity, losses: Losses, governor: Governor
@@ -427,7 +438,7 @@ class Chain:
         if settings.mode != "online":
             return None
         _load_network()
-        where = f" to {settings.run_directory}; upload later with: leakline sync {settings.run_directory}"
+        where = f" in {settings.run_directory}; upload later with: leakline sync {settings.run_directory}"
         from ..transport.orphan_recovery import Leftovers
 
         delivery = Delivery(settings.server, settings.token, ca_file=settings.ca_file)
@@ -456,21 +467,23 @@ def _header(settings: Settings, sampler: Sampler) -> RunHeader:
         environment={
             **read_environment(),
             "exact_peaks": sampler.exact_peaks,
-            # Whether the native module does the looks at the heap, or why not.
+            # True if the native module does the heap scans, else the reason why not.
             "native": why_not_native() or True,
         },
     )
 
 
 def _refusal(settings: Settings) -> str | None:
-    """What the server's requests are answered with; None: they are served."""
+    """Return the reply that refuses the server's requests, or None if they are served."""
     if not settings.requests:
         return REFUSED
     return QUIET if settings.quiet else None
 
 
 def _load_network() -> None:
-    """What the sender would import: a child forked while another thread imports could never import the same."""
+    """Import what the sender needs now: a child forked during an import on another thread could
+    never import the same module.
+    """
     names = ["leakline.transport.http_connection", "encodings.ascii", "encodings.idna"]
     if any(variable.lower().endswith("_proxy") for variable in os.environ):
         names.append("urllib.request")

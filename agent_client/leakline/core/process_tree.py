@@ -1,4 +1,4 @@
-"""The process tree of a run, which goes on through the processes that it starts, and the readable name of a run."""
+"""The process tree of a run, which includes the processes it starts, and the readable name of a run."""
 
 from __future__ import annotations
 
@@ -17,16 +17,20 @@ from ..transport.spool_format import read_header
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Announces the run to the children of this process: "<run id>:<attempt>:<when the process began>:<pid>".
+# Announces the run to child processes: "<run id>:<attempt>:<start time of this process>:<pid>".
 ANNOUNCED: Final = "_LEAKLINE_ANNOUNCED"
-# A process that a process of the run has started.
+# Role of a process that was started by a process of the run.
 CHILD: Final = "child"
-# What was announced here by the process that started this one, while this one has a run of its own.
+# The announcement of the parent process, saved here while this process has a run of its own.
 _inherited: Final[list[str]] = []
 
 
 def identity(settings: Settings) -> ProcessIdentity:
-    """A run that is resumed begins its next attempt; what a process of it has started belongs to the same one."""
+    """Return the identity of this process within its run.
+
+    A resumed run starts its next attempt; a process started by a process of the run belongs to the
+    same attempt.
+    """
     parent = _attempt_of_parent(settings.run_id)
     if parent is None:
         recorded = newest_attempt(settings.run_directory, settings.rank)
@@ -39,10 +43,10 @@ def identity(settings: Settings) -> ProcessIdentity:
 
 
 def newest_attempt(run_directory: Path, rank: int) -> int:
-    """The newest attempt that a process of this rank has recorded in the run's folder; 0: none has."""
+    """Return the newest attempt that a process of this rank recorded in the run's folder, or 0."""
     newest = 0
     for path in run_directory.glob("*.spool"):
-        # One that died before it recorded anything was no attempt worth counting.
+        # A process that died before it recorded anything does not count as an attempt.
         with suppress(SpoolError):
             process = read_header(path)[1]
             if process.rank == rank and process.role == "main":
@@ -51,7 +55,7 @@ def newest_attempt(run_directory: Path, rank: int) -> int:
 
 
 def announce(run_id: str, attempt: int) -> None:
-    """Tell the children of this process that it has a run."""
+    """Announce this process's run to its children."""
     pid = os.getpid()
     before = os.environ.get(ANNOUNCED)
     if before is not None and _announced_by() not in (0, pid):
@@ -60,20 +64,20 @@ def announce(run_id: str, attempt: int) -> None:
 
 
 def take_back() -> None:
-    """The run of this process is over; that of the process which started it may not be."""
+    """Withdraw this process's announcement and restore that of its parent, whose run may go on."""
     os.environ.pop(ANNOUNCED, None)
     if _inherited:
         os.environ[ANNOUNCED] = _inherited.pop()
 
 
 def _announced_by() -> int:
-    """The process that has announced a run to this one; 0: none."""
+    """Return the pid of the process that announced a run to this one, or 0."""
     pid = os.environ.get(ANNOUNCED, "").rpartition(":")[2]
     return int(pid) if pid.isdecimal() and len(pid) < 10 else 0
 
 
 def _attempt_of_parent(run_id: str) -> int | None:
-    """The attempt of the process that announced this run here, while it lives; None: there is no such process."""
+    """Return the attempt of the live process that announced this run here, or None."""
     run, _, rest = os.environ.get(ANNOUNCED, "").partition(":")
     attempt, _, rest = rest.partition(":")
     began, pid = rest.partition(":")[0], _announced_by()
@@ -88,13 +92,14 @@ def _is_there(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except OSError:
-        # Another user's.
+        # The process belongs to another user.
         return True
     return True
 
 
 def in_worker() -> bool:
-    """Is this a multiprocessing child of a process that measures already? It must not start a second run.
+    """Return True in a multiprocessing child of a process that already measures: it must not start
+    a second run.
 
     A child of a process without a run (a rank started by ``mp.spawn``) may start one.
     """

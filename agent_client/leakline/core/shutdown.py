@@ -1,6 +1,6 @@
-"""How a run hears that its process ends: at exit, by an exception, by SIGTERM; and that it was forked.
+"""Hooks that notify a run when its process exits, raises, receives SIGTERM or forks.
 
-Every hook is chained: what was there before runs as if we were not there.
+Every hook is chained: whatever was installed before still runs.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ if TYPE_CHECKING:
     from ..run import Run
 
 
-# How a run ends that was asked to: in a hurry, as the next signal is SIGKILL.
+# State and reason of a run ended by SIGTERM. It has to end quickly, because SIGKILL comes next.
 KILLED: Final = ("terminated", "SIGTERM")
 
-# As long as an end may take, and a little more.
+# The time the end of a run may take, with a margin.
 FINISH_SECONDS: Final = 3.0
 
-# The module and the function in which Python begins with a program.
+# The module and function of the outermost frame of a Python program.
 _OUTERMOST: Final = {("__main__", "<module>"), ("runpy", "_run_module_as_main")}
 
 _local: Final = threading.local()
-# Weakly, so that a finished run is not kept for the life of the process.
+# Weak references, so that a finished run is not kept for the life of the process.
 _runs: Final[weakref.WeakSet[Run]] = weakref.WeakSet()
 _installed = False
-# Signals to end by, once the run has ended.
+# Signals to raise again once the run has ended.
 _held_back: Final[list[int]] = []
 
 
 class Once:
-    """Lets the first through; whoever comes while it is at work waits until it is done."""
+    """Lets the first caller proceed; callers on other threads wait until it is done."""
 
     def __init__(self) -> None:
         self._begun, self._over = threading.Lock(), threading.Event()
         self._by = 0
 
     def begin(self) -> bool:
-        """Whether the caller is the first."""
+        """Return True for the first caller."""
         if self._begun.acquire(blocking=False):
             self._by = threading.get_ident()
             return True
-        # A signal handler may ask in the middle of what its own thread has begun.
+        # A signal handler may call this while its own thread is at work; waiting would be a deadlock.
         if self._by != threading.get_ident():
             self._over.wait(FINISH_SECONDS)
         return False
@@ -62,12 +62,12 @@ class Once:
 
     @property
     def is_mine(self) -> bool:
-        """Whether this very thread is at work on it, interrupted by a signal."""
+        """True while this thread is at work, interrupted by a signal."""
         return self._by == threading.get_ident() and not self._over.is_set()
 
 
 def watch(run: Run) -> None:
-    """Tell ``run`` about the end of this process. In the main thread only, SIGTERM as well, if it hears of signals."""
+    """Notify ``run`` when this process ends. In the main thread this includes SIGTERM, if the run handles signals."""
     global _installed
     _runs.add(run)
     if not _installed:
@@ -83,41 +83,42 @@ def watch(run: Run) -> None:
 
 
 def unwatch(run: Run) -> None:
-    """It has ended. A SIGTERM that came meanwhile ends the process now."""
+    """Stop notifying a run that has ended. A SIGTERM that arrived meanwhile now ends the process."""
     _runs.discard(run)
     if _held_back and not any(each._is_ending for each in list(_runs)):
         _end_by(_held_back[0])
 
 
 def _at_exit() -> None:
-    # A second Ctrl-C: the program has ended already, and by the exit status that it has.
+    # On a second Ctrl-C, the program has already ended and has its exit status.
     with contextlib.suppress(KeyboardInterrupt):
         for run in list(_runs):
             run._finish_at_exit()
     with contextlib.suppress(KeyboardInterrupt):
         end_all()
     if _is_interrupted():
-        # The interpreter notes a Ctrl-C that nobody caught, and ends by SIGINT for it once all is done. Whatever has
-        # executed a string since has cleared that note: our work did where it imported a module with a named tuple.
-        # One that raises the same sets it again.
+        # The interpreter records an uncaught Ctrl-C and ends by SIGINT for it after all cleanup.
+        # Executing any string clears that record, and our own work does so when it imports a module
+        # with a named tuple. Raising KeyboardInterrupt from `exec` sets it again.
         with contextlib.suppress(KeyboardInterrupt):
             exec("raise KeyboardInterrupt")
 
 
 def _is_interrupted() -> bool:
-    """Return True if the interpreter itself has reported a Ctrl-C, of a script or of ``python -m``."""
+    """Return True if the interpreter itself has reported a Ctrl-C, in a script or with ``python -m``."""
     error = getattr(sys, "last_value", None)
-    # Where somebody types, Python goes on.
+    # In an interactive session, Python goes on.
     if type(error) is not KeyboardInterrupt or error.__traceback__ is None or hasattr(sys, "ps1"):
         return False
     frame = error.__traceback__.tb_frame
-    # Also IPython reports what it has caught: below that, there are other frames.
+    # IPython also reports exceptions that it has caught; its own frames are the outermost then.
     return (frame.f_globals.get("__name__"), frame.f_code.co_name) in _OUTERMOST
 
 
 def _before_fork() -> None:
-    # A SIGTERM that reaches a child before Python has set it up is lost when its handler is Python's: ours.
-    # Blocked, it waits until the child has the handler back that was there before.
+    # While our Python handler is installed, a SIGTERM that reaches the child before Python has set
+    # it up is lost. Blocked, the signal stays pending until the child has restored the previous
+    # handler.
     if _handler_is_ours():
         _local.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
@@ -129,7 +130,7 @@ def _after_fork() -> None:
 
 
 def _in_child() -> None:
-    # Silent from here on: the queue, the spool and the connection belong to the parent.
+    # The child records nothing: the queue, the spool and the connection belong to the parent.
     for run in list(_runs):
         run._forget()
     _runs.clear()
@@ -165,7 +166,8 @@ def _chain_sigterm() -> None:
     if threading.current_thread() is not threading.main_thread():
         return
     previous = signal.getsignal(signal.SIGTERM)
-    # None: a handler that was not set from Python cannot be chained. Ignored: the program will not end.
+    # None means a handler that was not set from Python, which cannot be chained. An ignored SIGTERM
+    # ends nothing.
     if previous is None or previous is signal.SIG_IGN or _handler_is_ours():
         return
     signal.signal(signal.SIGTERM, _sigterm_handler(previous))
@@ -176,20 +178,23 @@ def _sigterm_handler(previous: Any) -> Callable[[int, FrameType | None], None]:
         for run in list(_runs):
             run._ends_because(*KILLED)
         if callable(previous):
-            # It may save a checkpoint and go on for minutes; the run ends when the process does.
+            # The program's handler may save a checkpoint and run for minutes; the run ends when the
+            # process does.
             previous(number, frame)
             _outlived()
             return
         if signal.getsignal(number) is not handler:
-            # Called by one that has taken our place since, and took us for the program's: whether the process ends is
-            # for that one to say. Lightning ends a fit so, with all its callbacks.
+            # The current handler was installed later and called us as the program's handler. It
+            # decides whether the process ends: Lightning, for example, ends a fit this way, with
+            # all its callbacks.
             _outlived()
             return
         for run in list(_runs):
             run._finish_at_exit()
         if any(run._is_ending for run in list(_runs)):
-            # In the middle of an end that takes two seconds at most. A launcher ends all ranks as soon as one
-            # has failed, and that one is just saying so.
+            # The run is already ending, which takes two seconds at most. A launcher terminates all
+            # ranks as soon as one has failed, and this may be the rank that is reporting its
+            # failure.
             _held_back.append(number)
             return
         _end_by(number)

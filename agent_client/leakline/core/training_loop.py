@@ -1,13 +1,13 @@
-"""The training loop as we see it: its generation, its open phases and their phase accounts -> snapshots.
+"""Turns the training loop (its generation, open phases and their phase accounts) into snapshots.
 
-Everything here runs on the program's own threads, between two of its statements; `run.py` guards every call.
-The order at each boundary is always the same: read memory first, book it to what the program did, measure,
-read memory again and book the difference to Leakline.
+Everything here runs on the program's own threads, between two of its statements; `run.py` wraps
+every call in the error boundary. The order at each boundary is always the same: read memory first,
+book it to what the program did, measure, read memory again and book the difference to Leakline.
 
-The generations of a process are numbered on one axis that only goes forward, whatever numbers the program uses. A
-notebook cell that runs again, or a second loop in the same run, begins with a number that was there before. On the axis
-it continues after the newest generation: measurements of two generations under one number would be mixed, and the older
-ones lost.
+The generations of a process are numbered on one axis that only moves forward, whatever numbers the
+program uses. When a notebook cell runs again, or a second loop starts in the same run, the program
+repeats earlier numbers. The axis then continues after its newest generation: otherwise measurements
+of two generations would be mixed under one number, and the older ones lost.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ EVENT_NAME_LIMIT: Final = 512
 
 @dataclass(slots=True, eq=False)
 class _Unresolved:
-    """A declaration for a class that is only known by a name so far."""
+    """A declaration for a class that so far is only known by name."""
 
     kind: str
     name: str
@@ -53,7 +53,7 @@ class _Unresolved:
 
 
 class Loop:
-    """One process's training loop. ``put`` takes the finished snapshots and never waits."""
+    """The training loop of one process. ``put`` receives the finished snapshots and never blocks."""
 
     def __init__(
         self,
@@ -80,24 +80,24 @@ class Loop:
         self._warned_too_large = False
         self._limits: dict[str, Number] = {}
         self._phase_accounts = PhaseLedger(self._read())
-        # Of what torch keeps of devices; loaded once a device is read.
+        # Tracks the caches of torch's allocators; created once a device is read.
         self._caches: CacheFalls | None = None
         self._own_bytes = 0
         self._last_exception = 0
         self._numbers = GenerationNumbers()
-        # The newest generation on the axis, and what it is called there.
+        # The newest generation on the axis, and its title.
         self.generation: int | None = None
         self._title = ""
         self._warned_of_numbers = False
         self._generation_started: float | None = None
-        # How long the newest generation took, while its end has no snapshot yet.
+        # Duration of the newest generation until a snapshot reports it, else None.
         self._unreported_seconds: float | None = None
         # Other threads may still be inside phases of a run that has ended.
         self._over = False
         self.listeners: list[Callable[[Snapshot], None]] = []
         # Shows a line to the user.
         self.warn: Callable[[str], None] = lambda line: None
-        # Of a run that may keep what its program prints.
+        # None unless the run may record what the program prints.
         self.output: OutputTail | None = None
 
     @property
@@ -110,14 +110,14 @@ class Loop:
         return self._numbers.highest
 
     def baseline(self) -> None:
-        """The first snapshot, before the loop begins. Its cost is set-up."""
+        """Take the first snapshot, before the loop begins. Its cost counts as set-up."""
         with self._lock, self.governor.measuring("baseline", set_up=True):
             measured = self.sampler.measure("baseline")
             self._resolve_types(last_word=False)
             self._hand_over("baseline", "baseline", measured)
 
     def start_generation(self, called: object) -> None:
-        """Raises TypeError and OverflowError where ``called`` is not a number that a generation can have."""
+        """Start a generation. Raises TypeError or OverflowError if ``called`` is not a valid generation number."""
         number = checked_number(called)
         with self._lock:
             if self._over:
@@ -128,7 +128,7 @@ class Loop:
                 self.end_generation()
             self._thread = threading.get_ident()
             if self.generation is None:
-                # What happened before the first generation is not of its phase accounts.
+                # Memory allocated before the first generation does not belong to its phase accounts.
                 self._phase_accounts.close_generation(self._read())
             why = self._numbers.advance(number)
             self.generation, self._title = self._numbers.axis, self._numbers.title(self.unit)
@@ -137,14 +137,14 @@ class Loop:
                 self._warn_of_numbers(why)
 
     def _warn_of_numbers(self, why: str) -> None:
-        """Say once that the program's numbers are not those of the axis, also on the charts."""
+        """Warn once, also on the charts, that the program's numbers differ from those of the axis."""
         if not self._warned_of_numbers:
             self._warned_of_numbers = True
             self.note("mark", f"{self._title} {why}")
             self.warn(renumbered(self.unit, self._numbers, why))
 
     def end_generation(self, error: BaseException | None = None, *, last: bool = False) -> None:
-        """Close the phase accounts of this generation and take its snapshot; the last one is never left out."""
+        """Close the phase accounts of this generation and take its snapshot; the last one is never skipped."""
         with self._lock:
             if self._over:
                 return
@@ -154,7 +154,8 @@ class Loop:
                 self._unreported_seconds = self._clock() - self._generation_started
                 self._generation_started = None
                 if not (last or self.governor.allows("generation")):
-                    # The phase accounts stay open: their next closing covers this generation as well.
+                    # The phase accounts stay open, so that their next closing covers this
+                    # generation as well.
                     self.losses.count("thinned")
                     return
             elif not (last and self._unreported_seconds is not None):
@@ -173,7 +174,7 @@ class Loop:
             self._charge_own_work()
 
     def end_interval(self, label: str) -> None:
-        """For a program that declares no generations: the snapshot of one interval of time, on a thread of ours."""
+        """Take the snapshot of one time interval, for a program without generations. Runs on one of our threads."""
         with self._lock:
             if self._over or self.generation is not None or not self.governor.allows("generation"):
                 return
@@ -183,7 +184,7 @@ class Loop:
                 self._hand_over("generation_end", label, measured)
 
     def enter_phase(self, name: str) -> Frame | None:
-        """None: the run has ended meanwhile."""
+        """Open a phase. Return None if the run has ended."""
         with self._lock:
             if self._over:
                 return None
@@ -222,7 +223,9 @@ class Loop:
                 self._charge_own_work()
 
     def _leave(self, frame: Frame) -> bool:
-        """What was read as it was entered is read as it is left: else its bytes would go to the wrong line."""
+        """Close a phase, with a reading if its entry was read: otherwise its bytes would be booked
+        to the wrong line.
+        """
         started = self.governor.work_seconds() if frame.booked else 0.0
         reading = self._read() if frame.booked else None
         left = True
@@ -254,7 +257,7 @@ class Loop:
                 self._over = True
 
     def background(self, samples: Mapping[str, Number]) -> None:
-        """A snapshot of the recorder's thread, between two phases' ends."""
+        """Hand over a snapshot taken on the recorder's thread between phase ends."""
         if self._over:
             return
         doing = self.phase
@@ -262,7 +265,7 @@ class Loop:
         self._hand_over("sample", label, Measured(dict(samples)))
 
     def note(self, kind: str, name: str, data: Mapping[str, Any] | None = None) -> None:
-        """An event, with the next snapshot."""
+        """Add an event to the next snapshot."""
         if len(self._events) >= EVENTS_LIMIT:
             self.losses.count("events")
             return
@@ -283,12 +286,12 @@ class Loop:
         self._declare_type("expect", target, data)
 
     def watch(self, targets: Iterable[str]) -> None:
-        """Count these classes from now on, also before they grow."""
+        """Count these classes from now on, even before they grow."""
         for target in targets:
             self._declare_type("watch", target, {})
 
     def _declare_type(self, kind: str, target: type | str, data: Mapping[str, Any]) -> None:
-        """Under the name the class has in the series; a name that is not known yet is tried again."""
+        """Declare a class under its name in the series; a name that is not known yet is looked up again later."""
         name = self.sampler.full_name(target)
         if name is not None:
             self.sampler.watch(name)
@@ -297,7 +300,7 @@ class Loop:
             self._wait_for(_Unresolved(kind, str(target), data))
 
     def _wait_for(self, declared: _Unresolved) -> None:
-        """Once, however often it is declared: loops tend to declare in every generation."""
+        """Store a declaration once, however often it is repeated: loops tend to declare in every generation."""
         if any(declared.says_the_same(waiting) for waiting in self._unresolved):
             return
         if len(self._unresolved) >= EVENTS_LIMIT:
@@ -308,9 +311,7 @@ class Loop:
     def _tell_when_too_large(self) -> None:
         if self.sampler.census_too_large and not self._warned_too_large:
             self._warned_too_large = True
-            self.note(
-                "warning", "census_off", {"reason": "too many objects for one look at all of them"}
-            )
+            self.note("warning", "census_off", {"reason": "too many objects for a heap scan"})
 
     def _resolve_types(self, *, last_word: bool = True) -> None:
         for waiting in list(self._unresolved):
@@ -319,7 +320,8 @@ class Loop:
                 self._unresolved.remove(waiting)
                 self.sampler.watch(name)
             if name is not None or (last_word and not waiting.warned):
-                # Reported as given at first, so that a declaration for a class that never appears is seen.
+                # Report the name as given at first, so that a declaration for a class that never
+                # appears stays visible.
                 waiting.warned = True
                 self.note(waiting.kind, name or waiting.name, waiting.data)
 
@@ -328,7 +330,7 @@ class Loop:
         self.note("track", name, {"capacity": capacity})
 
     def gauge(self, name: str, value: Number, warn_above: Number | None) -> None:
-        """The newest value goes with the next snapshot, and with every generation end."""
+        """Set a gauge. The newest value goes into the next snapshot, and into every generation end."""
         if name not in self._gauges and len(self._gauges) >= GAUGES_LIMIT:
             self.losses.count("gauges")
             return
@@ -350,14 +352,14 @@ class Loop:
         return self.sampler.read_private_bytes()
 
     def device_bytes(self) -> dict[str, Number]:
-        """For a cleanup, which reports by itself what it gave back."""
+        """Return the memory of devices for a cleanup, which reports itself how much it has freed."""
         found = self.sampler.device_bytes()
         with self._order:
             self._tell_caches(found, tell=False)
         return found
 
     def counts(self) -> dict[str, int]:
-        """Live instances by type, of the classes that are followed and of tensors."""
+        """Return the live instances by type, for the followed classes and for tensors."""
         with self._lock:
             return self.sampler.counts()
 
@@ -375,7 +377,7 @@ class Loop:
             self.note("log", "log", {"lines": lines})
         samples = {**measured.samples, **(more or {}), **self.governor.ledger()}
         self._note_peak(samples)
-        # Measuring may leave less memory than it found; on the wire this series is a size.
+        # Measuring may free more than it allocates, but in the protocol this series is a size.
         samples["client.bytes"] = max(0, self._own_bytes)
         if self.generation is not None and kind not in ("generation_end", "baseline"):
             label = f"{self._title}: {label}" if kind != "manual" else label
@@ -400,11 +402,11 @@ class Loop:
             listener(snapshot)
 
     def has_output(self) -> bool:
-        """Whether the program has printed lines that a snapshot should carry now."""
+        """Return True if the program has printed lines that a snapshot should carry now."""
         return self.output is not None and self.output.waits()
 
     def _collections(self) -> list[Event]:
-        """Full collections of the program's since the last snapshot, each at its own time."""
+        """Return the program's full collections since the last snapshot, each with its own time."""
         return [
             Event(
                 0, each.time, "collection", "full", self.generation, None,
@@ -418,7 +420,7 @@ class Loop:
         ]  # fmt: skip
 
     def _tell_caches(self, samples: Mapping[str, Number], *, tell: bool = True) -> None:
-        """What a device got back since the reading before. Holding the order."""
+        """Note memory returned to a device since the previous reading. The caller holds `_order`."""
         devices = {n: value for n, value in samples.items() if n.startswith(("cuda.", "mps."))}
         if not devices:
             return
@@ -428,14 +430,14 @@ class Loop:
             self.note("mark", *fall.event)
 
     def _tell_peak(self, frame: Frame, samples: dict[str, Number]) -> None:
-        """``process.phase_peak_bytes``: the highest of all peaks reported while this phase was open."""
+        """Set ``process.phase_peak_bytes``: the highest of all peaks reported while this phase was open."""
         frame.note_peak(samples.get(PEAK, 0))
         if frame.peak_bytes:
             samples["process.phase_peak_bytes"] = frame.peak_bytes
 
     def _note_peak(self, samples: Mapping[str, Number]) -> None:
         seen = samples.get(PEAK, 0)
-        # Copies: on the recorder's thread the training thread goes on meanwhile.
+        # Copies, because the training thread changes these lists while the recorder's thread runs this.
         for frame in [*self._phase_accounts.open, *self._phase_accounts.open_elsewhere]:
             frame.note_peak(seen)
 
@@ -443,7 +445,7 @@ class Loop:
         return Reading(self.sampler.read_private_bytes(), self._clock())
 
     def _exact(self, measured: Measured, reading: Reading) -> Measured:
-        """The same memory in the snapshot as in the phase accounts, so that they agree to the byte."""
+        """Use the memory reading of the phase accounts in the snapshot, so that both agree to the byte."""
         samples = measured.samples
         if "process.anon_bytes" in samples:
             samples["process.anon_bytes"] = reading.bytes - int(
@@ -458,7 +460,7 @@ class Loop:
         self._own_bytes += reading.bytes - before
 
     def _note_exception(self, error: BaseException, path: str | None) -> None:
-        # One exception leaves several phases; it is reported once, at the innermost.
+        # One exception may leave several phases; it is reported once, for the innermost.
         if isinstance(error, Exception) and id(error) != self._last_exception:
             self._last_exception = id(error)
             self.note(
@@ -482,14 +484,18 @@ def checked_number(number: object) -> Given:
         if given.is_integer():
             given = int(given)
     if abs(given) > LARGEST_INTEGER:
-        # Python refuses to write very many digits.
+        # Python refuses to convert very large numbers to text.
         bits = int(given).bit_length()
         raise OverflowError(f"generation number of {bits} bits is beyond 2**53")
     return given
 
 
 class GenerationNumbers:
-    """``axis``: the number of the newest generation on the axis; ``given``: the number that the program used for it."""
+    """Maps the program's generation numbers to the axis.
+
+    ``axis``: the number of the newest generation on the axis; ``given``: the number that the
+    program used for it.
+    """
 
     def __init__(self) -> None:
         self.axis: int | None = None
@@ -497,9 +503,9 @@ class GenerationNumbers:
         self.highest: Given | None = None
 
     def advance(self, given: Given) -> str:
-        """Go on to the generation that the program calls ``given``. Return why the axis has another number, or "".
+        """Advance to the generation that the program numbers ``given``. Return why the axis differs, or "".
 
-        A number above all before it moves the axis by the difference, so that gaps stay visible.
+        A number above all previous ones moves the axis by the difference, so that gaps stay visible.
         """
         if self.axis is None or self.given is None or self.highest is None:
             axis, why = math.floor(given), ""
@@ -518,13 +524,13 @@ class GenerationNumbers:
         return why
 
     def title(self, unit: str) -> str:
-        """``generation 12``, or ``generation 12 (called 3)`` where the program uses another number."""
+        """Return ``generation 12``, or ``generation 12 (called 3)`` if the program uses another number."""
         called = "" if self.axis == self.given else f" (called {self.given})"
         return f"{unit} {self.axis}{called}"
 
 
 def renumbered(unit: str, numbers: GenerationNumbers, why: str) -> str:
-    """Return the warning at the first generation whose number is not that of the axis."""
+    """Return the warning for the first generation whose number differs from that of the axis."""
     advice: Final = {
         "is not a whole number": f"count {unit}s in whole numbers",
     }.get(why, "for a separate training call leakline.init again")
@@ -535,25 +541,25 @@ def renumbered(unit: str, numbers: GenerationNumbers, why: str) -> str:
 
 
 def _resident(collection: Collection) -> dict[str, list[int]]:
-    """Bytes of the process in memory before and after; nothing where one of the two was not read."""
+    """Return the resident bytes of the process before and after, or nothing if one of them was not read."""
     before, after = collection.resident_before, collection.resident_after
     return {} if before is None or after is None else {"resident_bytes": [before, after]}
 
 
-# -- what torch's allocators give back to a device, whoever emptied the cache ------------------------------------------
+# -- memory that torch's allocators return to a device, whatever emptied the cache --------------------
 
-# What an allocator keeps for itself of a device.
+# Series of the device memory that an allocator holds.
 KEPT: Final = (".reserved_bytes", ".driver_bytes")
-# A fall by less is a block here and there: an emptied cache gives back what it has.
+# A smaller drop is a few freed blocks: emptying the cache returns all of its free memory.
 LEAST_BYTES: Final = 32 * 2**20
 LEAST_SHARE: Final = 0.05
-# Reported one by one up to here, then only one that gave back twice as much as any before it.
+# After this many reports, a drop is reported only if it is at least twice as large as any before it.
 REPORTED_LIMIT: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class CacheFall:
-    """Bytes that an allocator kept of ``device`` ("cuda.0") at one reading and at the next."""
+    """Bytes that an allocator held of ``device`` ("cuda.0") at two consecutive readings."""
 
     device: str
     before: Number
@@ -561,10 +567,10 @@ class CacheFall:
 
     @property
     def event(self) -> tuple[str, dict[str, object]]:
-        """(name, data) of its event."""
+        """Name and data of its event."""
         text = (
-            f"gave at least {format_bytes(self.before - self.after)} back to the device:"
-            f" {format_bytes(self.before)} kept before, {format_bytes(self.after)} after"
+            f"returned at least {format_bytes(self.before - self.after)} to the device:"
+            f" {format_bytes(self.before)} held before, {format_bytes(self.after)} after"
         )
         data: dict[str, object] = {
             "device": self.device,
@@ -577,16 +583,16 @@ class CacheFall:
 
 @dataclass(slots=True)
 class CacheFalls:
-    """``see`` every reading in its order; whoever calls keeps threads apart."""
+    """Finds drops in the readings passed to ``see`` in order; callers must serialize their calls."""
 
     _kept: dict[str, Number] = field(default_factory=dict)
     _reported: int = 0
     _most: Number = 0
 
     def see(self, samples: Mapping[str, Number], *, tell: bool = True) -> list[CacheFall]:
-        """Return falls since the reading before, of series of devices.
+        """Return drops since the previous reading of device series.
 
-        ``tell=False``: others report this one, a cleanup what it freed.
+        ``tell=False``: report nothing, because a cleanup reports itself what it freed.
         """
         found = []
         for name, now in samples.items():

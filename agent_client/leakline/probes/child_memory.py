@@ -1,23 +1,22 @@
-"""Memory of the child processes, by proportional and unique size, named by what they are there for.
+"""Memory of child processes as proportional and unique set size, in total, by role and by name.
 
-Never by resident size: forked workers share most of their pages with us and with each other, so adding it up
-counts the same pages once per worker. Three roles, each reported by the kernel rather than guessed:
+Resident size is not used: forked workers share most of their pages with the parent and with each other, so a sum would
+count the same pages once per worker. There are three roles, all derived from what the kernel reports:
 
-- ``loader_workers``: workers of a torch DataLoader. They call themselves ``pt_data_worker`` (those of torch before 2.6
-  do not, and are among the others).
-- ``ranks``: processes that were started with a ``RANK`` or ``LOCAL_RANK`` that their parent has not, as torchrun and
-  other launchers do. What a rank starts inherits its environment and is none.
-- ``others``: everything else, such as a subprocess, an environment's worker or the helpers of multiprocessing.
+- ``loader_workers``: workers of a torch DataLoader, which name their process ``pt_data_worker``. Workers of torch
+  before 2.6 do not, and are counted under ``others``.
+- ``ranks``: processes started with a ``RANK`` or ``LOCAL_RANK`` that differs from their parent's, as torchrun and other
+  launchers do. Processes started by a rank inherit its environment and are not ranks.
+- ``others``: all other processes, such as subprocesses, environment workers and multiprocessing helpers.
 
-The largest are also reported one by one, by names that `child_names` gives them.
+The largest children are also reported individually, under the names that `child_names` assigns.
 
-Proportional and unique bytes of child processes, read exactly in turns and followed cheaply in between.
-
-The kernel adds up the pages of a process to tell these sizes: milliseconds for each child of a program with torch. Its
-resident anonymous memory takes microseconds and moves by what the child gains or frees for itself. So a reading takes
-exact sizes as long as its time lasts, of new children first and then of those read longest ago, and moves the other
-sizes by what their anonymous memory has moved since. A new child that there was no time for is as large as the newest
-one of the same name, but for the difference in anonymous memory; what both share with their parent is no part of it.
+To compute these sizes, the kernel adds up the pages of a process, which takes milliseconds for each child of a program
+with torch. The resident anonymous memory of a child can be read in microseconds and changes when the child itself
+allocates or frees memory. Each reading therefore spends its time budget on exact sizes, first of new children and then
+of those read longest ago, and adjusts all other sizes by the change in anonymous memory. A new child that does not fit
+into the budget is estimated from the newest child of the same name and the difference in anonymous memory, without the
+pages that both share with their parent.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ from leakline.snapshot import Number
 from .child_names import OTHER, ChildNames, Wanted, given_names, wanted_of_command, wanted_of_given
 
 Size = tuple[int, int]  # proportional and unique bytes
-# Exact sizes take no more than this beyond their time, and save up no more.
+# Limit in seconds on the budget carried over to later readings, and on the overdraft for a child with a new name.
 _LONGEST_SECONDS: Final = 0.05
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
 class Child(NamedTuple):
-    """``born``: when it was started, with the process id what no other process has."""
+    """A child process. ``born`` is its start time, which together with the process ID identifies it."""
 
     pid: int
     born: int
@@ -50,17 +49,20 @@ class Child(NamedTuple):
 
 
 class _Exact(NamedTuple):
-    """An exact reading of one child, with what was resident in it and in its parent."""
+    """The exact size of one child, with the anonymous resident bytes of the child and of its parent at that time."""
 
     child: Child
     size: Size
     anonymous: int
     of_parent: int | None
-    number: int  # of the reading
+    number: int  # sequence number of the reading
 
 
 class ChildSizes:
-    """``read_exact`` returns the sizes of a process, None when it is gone or not ours to read."""
+    """Sizes of child processes, exact or estimated from the last exact size.
+
+    ``read_exact`` returns the size of a process, or None if it has exited or cannot be read.
+    """
 
     def __init__(
         self,
@@ -71,22 +73,22 @@ class ChildSizes:
         self._proc, self._read_exact, self._clock = proc, read_exact, clock
         self._known: dict[Child, _Exact] = {}
         self._number = 0
-        # Of the time for exact sizes what is left, and what the last one took.
+        # Unspent seconds of the budget for exact sizes, and the duration of the last exact reading.
         self._spare = self._each = 0.0
 
     def read(
         self, children: Sequence[Child], seconds: float | None
     ) -> dict[int, Size | None] | None:
-        """Return process id -> size; None for those that cannot be read.
+        """Return the size of each child by process ID; None for a child whose size cannot be read.
 
-        ``seconds``: how long to take exact sizes; None: of all. Returns None when the size of a new child is neither
-        read nor known from another one: a total would be too low.
+        ``seconds`` is the time budget for exact sizes; None reads all sizes exactly. Returns None if a new child was
+        not read and cannot be estimated from another one, because a total would be too low.
         """
         self._number += 1
         self._known = {c: self._known[c] for c in children if c in self._known}
         resident = {p: self._anonymous(p) for p in {p for c in children for p in (c.pid, c.parent)}}
         names = {child.name for child in self._known}
-        # What one reading has not spent, or spent too much, counts in the next ones.
+        # Unspent and overspent time carries over to the next readings.
         self._spare += seconds or 0.0
         found: dict[int, Size | None] = {}
         for child in sorted(children, key=self._turn):
@@ -112,14 +114,17 @@ class ChildSizes:
         return found
 
     def _turn(self, child: Child) -> tuple[int, int]:
-        """New children first, the newest of them first: it says most about the others. Then the stalest."""
+        """Return the sort key for exact readings: new children first, then those read longest ago.
+
+        The newest child comes first, because other new children of its name are estimated from it.
+        """
         known = self._known.get(child)
         return (0, -child.born) if known is None else (known.number, child.born)
 
     def _anonymous(self, pid: int) -> int | None:
-        """Return resident bytes that no file backs; None when they cannot be read."""
+        """Return the resident bytes that are not backed by a file, or None if they cannot be read."""
         try:
-            # Without a file object: there are hundreds of these to read.
+            # Use a raw descriptor: hundreds of these files are read, and a file object is slower.
             fd = os.open(f"{self._proc}/{pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             return None
@@ -137,13 +142,13 @@ def _age(exact: _Exact) -> int:
 
 
 def _moved(like: _Exact, child: Child, resident: Mapping[int, int | None]) -> Size | None:
-    """Return an exact size moved by what anonymous memory has moved since; None when that cannot be read."""
+    """Return an exact size adjusted by the change in anonymous memory since; None if that cannot be read."""
     (proportional, unique), now, of_parent = like.size, resident[child.pid], resident[child.parent]
     if now is None:
         return None
     more = now - like.anonymous
     if child != like.child and like.of_parent and of_parent is not None:
-        # It shares as much more with its parent as that has grown since.
+        # The pages shared with the parent are assumed to have grown in proportion to the parent.
         shared = max(0, like.anonymous - unique)
         more -= round(shared * (of_parent / like.of_parent - 1))
     return max(0, proportional + more), max(0, unique + more)
@@ -154,11 +159,11 @@ RANKS: Final = "ranks"
 OTHERS: Final = "others"
 _LOADER_NAME: Final = b"pt_data_worker"
 _RANK_VARIABLES: Final = (b"RANK", b"LOCAL_RANK")
-# Among the fields of stat after the name, counted from zero.
+# Index of the start time among the fields of ``stat`` that follow the process name.
 _STARTED_FIELD: Final = 19
 
 _Rank = tuple[bytes, ...]
-# Role -> process id -> the rank that it was started with.
+# Role -> process ID -> rank variables that the process was started with.
 _Roles = dict[str, dict[int, _Rank]]
 
 
@@ -166,11 +171,11 @@ class _Process(NamedTuple):
     pid: int
     parent: int
     name: bytes
-    rest: bytes  # of its stat, after the name
+    rest: bytes  # fields of ``stat`` after the name
 
     @property
     def born(self) -> bytes:
-        """When it was started: with the pid, what no other process has."""
+        """The start time in clock ticks, which together with the process ID identifies the process."""
         return self.rest.split(None, _STARTED_FIELD + 1)[_STARTED_FIELD]
 
     @property
@@ -185,12 +190,12 @@ def read_children(
     sizes: ChildSizes | None = None,
     seconds: float | None = None,
 ) -> dict[str, Number]:
-    """``children.*`` of all descendants, in all, by role and one by one: how many, and their proportional and unique
-    bytes. ``names``: who had which name until now, ``sizes``: what was read of whom; the caller keeps them from one
-    reading to the next.
+    """Return ``children.*``: the number of descendants and their proportional and unique bytes.
 
-    ``seconds``: how long to read exact sizes, which cost about 10 ms per GB; None: of all. Bytes are absent when no
-    child could be read, or one is not known yet, and a role is absent when no child has it.
+    The metrics cover all descendants together, each role, and the largest children individually. The caller keeps
+    ``names`` (assigned names) and ``sizes`` (last exact sizes) from one reading to the next. ``seconds`` is the time
+    budget for exact sizes, which cost about 10 ms per GB; None reads all of them exactly. Bytes are absent if no child
+    could be read or the size of one is not known yet. A role is absent if no child has it.
     """
     names = ChildNames() if names is None else names
     if not (proc / "self").exists():
@@ -211,22 +216,22 @@ def read_children(
 
 
 def child_sizes(proc: Path = PROC) -> ChildSizes:
-    """Return what a caller keeps from one reading to the next."""
+    """Return the `ChildSizes` that a caller keeps from one reading to the next."""
     return ChildSizes(proc, lambda pid: _read_rollup(f"{proc}/{pid}"))
 
 
 def _named(
     proc: Path, children: Sequence[_Process], roles: _Roles, names: ChildNames
 ) -> dict[int, str | None]:
-    """Process id -> its name."""
+    """Return the name of each child by process ID; None for a child without a name."""
     known = {pid: (role, rank) for role, ranks in roles.items() for pid, rank in ranks.items()}
-    # One that has become something else since has another name.
+    # A process that has changed its program or role since the last reading gets another name.
     keys = {
         child.pid: (child.pid, child.born, child.name, known[child.pid][0]) for child in children
     }
     names.keep(keys.values())
     given = given_names()
-    # In the order of their birth, which is that of the numbers.
+    # Names are numbered in the order in which the processes were started.
     return {
         child.pid: names.name(
             keys[child.pid], partial(_wanted, proc, child, *known[child.pid], given)
@@ -237,10 +242,10 @@ def _named(
 
 def _wanted(proc: Path, child: _Process, role: str, rank: _Rank, given: dict[int, str]) -> Wanted:
     if role == LOADER_WORKERS:
-        # torch counts them from zero.
+        # torch numbers its workers from zero.
         return Wanted("loader_worker", 0)
     if role == RANKS:
-        # As it was read for its role: of one that ends meanwhile there is nothing to read any more.
+        # Use the rank that was read to determine the role: the process may have exited since.
         return Wanted(f"rank_{next(filter(None, rank)).decode(errors='replace')}")
     if child.pid in given:
         return wanted_of_given(given[child.pid])
@@ -250,7 +255,7 @@ def _wanted(proc: Path, child: _Process, role: str, rank: _Rank, given: dict[int
 def _one_by_one(
     named: dict[int, str | None], sizes: dict[int, Size | None], names: ChildNames
 ) -> dict[str, Number]:
-    """The largest by name, and all others together where there are more."""
+    """Return the metrics of the largest children by name, and of all remaining children as ``other``."""
     found = {name: size for pid, name in named.items() if name and (size := sizes[pid]) is not None}
     named_children = names.named({name: unique for name, (_, unique) in found.items()})
     samples: dict[str, Number] = {}
@@ -273,10 +278,10 @@ def _summed(name: str, sizes: list[Size | None]) -> dict[str, Number]:
 
 
 def _by_role(proc: Path, root: int, children: Sequence[_Process]) -> _Roles:
-    # Ours both as it was at the start, which is what a fork shows, and as it is, which is what it hands on.
+    # A forked child has the environment that we were started with, a child started by exec our current one.
     ranks = {root: {_rank_of(f"{proc}/{root}"), *([_own_rank()] if root == os.getpid() else [])}}
     roles: _Roles = {}
-    # Parents come before their children.
+    # A parent precedes its children in this list.
     for child in children:
         rank = _rank_of(f"{proc}/{child.pid}")
         ranks[child.pid] = {rank}
@@ -291,13 +296,13 @@ def _by_role(proc: Path, root: int, children: Sequence[_Process]) -> _Roles:
 
 
 def _rank_of(process: str) -> _Rank:
-    """The rank that the process was started with; all absent when it is not ours to read."""
+    """Return the rank variables that the process was started with; all empty if they cannot be read."""
     environment = b"\0" + (_content(f"{process}/environ") or b"")
     return tuple(_variable(environment, variable) for variable in _RANK_VARIABLES)
 
 
 def _variable(environment: bytes, name: bytes) -> bytes:
-    # Most processes have dozens of variables and no rank: nothing is taken apart to find that out.
+    # Most processes have dozens of variables and no rank, so the environment is searched without parsing it.
     at = environment.find(b"\0" + name + b"=")
     if at < 0:
         return b""
@@ -325,9 +330,9 @@ def _processes(proc: Path) -> Iterator[_Process]:
     for name in names:
         stat = _content(f"{proc}/{name}/stat")
         if stat is None:
-            # It ended since the folder was listed.
+            # The process has exited since the directory was listed.
             continue
-        # The command may contain blanks and brackets: fields start after the last one.
+        # The command may contain spaces and parentheses: the fields start after the last parenthesis.
         end = stat.rindex(b")")
         state, parent, _ = stat[end + 2 :].split(None, 2)
         if state != b"Z":
@@ -336,7 +341,7 @@ def _processes(proc: Path) -> Iterator[_Process]:
 
 
 def _read_rollup(process: str) -> tuple[int, int] | None:
-    """(proportional, unique) bytes, or None when the process is gone or not ours to read."""
+    """Return (proportional, unique) bytes, or None if the process has exited or cannot be read."""
     rollup = _content(f"{process}/smaps_rollup") or b""
     proportional = _kilobytes(rollup, b"Pss")
     if proportional is None:
@@ -351,7 +356,10 @@ def _kilobytes(rollup: bytes, key: bytes) -> int | None:
 
 
 def _content(path: str) -> bytes | None:
-    """Without a file object: there are hundreds of these to read."""
+    """Return the content of a file, or None if it cannot be read.
+
+    Uses a raw descriptor: hundreds of these files are read, and a file object is slower.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -368,7 +376,7 @@ def _content(path: str) -> bytes | None:
 
 
 def _by_psutil(names: ChildNames) -> dict[str, Number]:
-    """Without procfs the roles are not known, nor proportional bytes."""
+    """Return the metrics of child processes without procfs, which lack roles and proportional bytes."""
     psutil = psutil_or_none()
     if psutil is None:
         return {}

@@ -1,8 +1,8 @@
-"""What each child process is called in the series: by what it is there for, for as long as it lives.
+"""Names of child processes in metrics, derived from their purpose and kept for their lifetime.
 
-A name that is free goes to the next child of the kind, so that loader workers that each epoch starts afresh go on
-as the same few series. Of names that a program keeps inventing only so many are taken; the children beyond them
-have none.
+A name that becomes free goes to the next child of the same kind, so that loader workers restarted each epoch continue
+the same few series. The number of names is limited, because some programs keep inventing new ones; children beyond the
+limit have no name.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Final, NamedTuple
 
-# Names over the life of a process, each with its series; and those reported at one moment.
+# Limits on the names assigned during the life of this process, each of them a series, and on those in one reading.
 NAMES_LIMIT: Final = 64
 REPORTED_LIMIT: Final = 16
-# What is larger takes the place of one that is reported already when it is so much larger: series with gaps say little.
+# A child replaces one that is already reported only if it is larger by this factor: series with gaps are of little use.
 _CLEARLY: Final = 1.25
 _LENGTH: Final = 64
-# The names that multiprocessing numbers on and on.
+# Default names of multiprocessing, which end in an ever-increasing number.
 _NUMBERED: Final = re.compile(r"([A-Za-z]*(?:Process|PoolWorker))-[\d:]+\Z")
 _PYTHON: Final = re.compile(r"(?:python|pypy)[\d.]*\Z")
 _END_OF_PROGRAM: Final = re.compile(r"[\s:]")
-# Options of Python stand together in one word; the first of these takes what follows it, else the word after: "-uc".
+# Short options of Python can be combined, as in "-uc". The first of these options takes the rest of the word as its
+# value, or else the next word.
 _WITH_VALUE: Final = re.compile(r"-[^-cmWX]*([cmWX])")
 _LONG_WITH_VALUE: Final = ("--check-hash-based-pycs", "--jit")
 _OF_MULTIPROCESSING: Final = re.compile(r"from multiprocessing\.(\w+) import")
@@ -30,37 +31,40 @@ OTHER: Final = "other"
 
 
 class Wanted(NamedTuple):
-    """``first``: the number of the first of its kind; None where the name stands for one process alone."""
+    """A preferred name. The first process with it gets the number ``first``, or no number if that is None."""
 
     name: str
     first: int | None = None
 
 
 class ChildNames:
-    """Which child has which name, and which are reported."""
+    """The names of children, and the selection of those that are reported."""
 
     def __init__(self) -> None:
-        # None: too many names when it came, and so for as long as it lives.
+        # None: the limit was reached when the child appeared, so it has no name for its lifetime.
         self._names: dict[Hashable, str | None] = {}
         self._taken = {OTHER}
         self._ever: set[str] = set()
         self._named: set[str] = set()
 
     def keep(self, living: Iterable[Hashable]) -> None:
-        """The names of those that have ended are free."""
+        """Release the names of all children whose keys are not in ``living``."""
         here = set(living)
         self._names = {key: name for key, name in self._names.items() if key in here}
         self._taken = {OTHER, *filter(None, self._names.values())}
 
     def name(self, key: Hashable, wanted: Callable[[], Wanted]) -> str | None:
-        """That of the child ``key``; ``wanted`` is asked once of each at most. None where there are too many names."""
+        """Return the name of the child ``key``, or None if there are too many names.
+
+        ``wanted`` is called at most once per child.
+        """
         if key not in self._names:
             self._names[key] = self._new(wanted)
         return self._names[key]
 
     def _new(self, wanted: Callable[[], Wanted]) -> str | None:
         if len(self._taken) > NAMES_LIMIT:
-            # All are in use, so whatever it wants would be one more.
+            # All names are in use, so any name for this child would exceed the limit.
             return None
         found = _free(wanted(), self._taken)
         if found not in self._ever and len(self._ever) >= NAMES_LIMIT:
@@ -70,7 +74,7 @@ class ChildNames:
         return found
 
     def named(self, sizes: Mapping[str, int]) -> set[str]:
-        """Return the largest of these names; one that is reported already stays, unless others are clearly larger."""
+        """Return the largest of these names; one that is already reported stays unless others are clearly larger."""
         kept = self._named
 
         def weight(name: str) -> tuple[float, str]:
@@ -81,7 +85,7 @@ class ChildNames:
 
 
 def _free(wanted: Wanted, taken: set[str]) -> str:
-    # A dot would be read as the end of the name.
+    # A dot would end the name of the process within the metric name.
     name = "".join(c if c.isprintable() and c != "." else "_" for c in wanted.name)[:_LENGTH]
     name = name or "process"
     if wanted.first is None and name not in taken:
@@ -93,8 +97,10 @@ def _free(wanted: Wanted, taken: set[str]) -> str:
 
 
 def given_names() -> dict[int, str]:
-    """Process id -> the name that the program gave the child with ``multiprocessing``. Asks nothing and reaps nobody,
-    which ``multiprocessing.active_children`` would."""
+    """Return the names that the program gave its children with ``multiprocessing``, by process ID.
+
+    Unlike ``multiprocessing.active_children``, this neither polls nor reaps any process.
+    """
     module = sys.modules.get("multiprocessing.process")
     found = {}
     for child in list(getattr(module, "_children", ())):
@@ -111,12 +117,13 @@ def wanted_of_given(name: str) -> Wanted:
 
 
 def wanted_of_command(command: bytes, name: bytes) -> Wanted:
-    """By the program that runs; of a Python by its script or module. Arguments are nobody's business.
+    """Return the name of the running program, or of the script or module if the program is Python.
 
-    ``command``: the words of the command line, each with a zero byte behind it; ``name``: what the kernel calls it.
+    Other arguments are never used, because they may be confidential. ``command`` is the command line with a zero byte
+    after each word; ``name`` is the kernel's name of the process.
     """
     program, *words = (command.removesuffix(b"\0") or name).decode(errors="replace").split("\0")
-    # A title that a process has given itself is all in the first word: "myapp: worker --token=.. (run)".
+    # A title that a process has set for itself is entirely in the first word: "myapp: worker --token=.. (run)".
     program = _END_OF_PROGRAM.split(program, maxsplit=1)[0].rpartition("/")[2]
     if _PYTHON.match(program):
         return Wanted(_run_by_python(words) or "python", 1)
@@ -124,11 +131,11 @@ def wanted_of_command(command: bytes, name: bytes) -> Wanted:
 
 
 def _run_by_python(words: Iterable[str]) -> str | None:
-    """The script or module that these words after ``python`` make it run; None where it is neither."""
+    """Return the script or module that Python runs with these arguments, or None if it runs neither."""
     waiting = iter(words)
     for word in waiting:
         if word == "-":
-            # What comes on its standard input.
+            # Python reads the program from standard input.
             return None
         if word in _LONG_WITH_VALUE:
             next(waiting, "")

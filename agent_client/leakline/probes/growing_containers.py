@@ -1,9 +1,9 @@
-"""Containers that grow, by the name the program gives them.
+"""Containers that grow, identified by the names that the program gives them.
 
-They are found by naming forward from the program's own roots: module globals, attributes of its classes, locals of
-the functions that run on the calling thread, what its functions close over and cache, and attributes of instances
-of its classes, which a census hands over or, without one, a walk from the roots. Only paths are kept. A list cannot
-be referred to weakly, so every reading walks its path again.
+They are found by a forward search from the program's own roots: module globals, attributes of its classes, locals of
+functions running on the calling thread, closures and caches of functions, and attributes of instances of its classes.
+The instances come from a census or, without one, from a walk from the roots. Only paths are stored. A list does not
+support weak references, so each reading resolves its path again.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from .tracked_containers import TrackedContainer
 __all__ = ["ContainerWatch", "TrackedContainer"]
 
 WATCHED_LIMIT: Final = 256
-# Instances whose attributes one reading looks at, in all, and of one class.
+# Limits on the instances whose attributes one reading examines: in total, and per class.
 _INSTANCES_READ: Final = 4_000
 _INSTANCES_OF_A_CLASS: Final = 1_000
-# Characters, as the server takes them with what stands around.
+# In characters; the server accepts the complete metric name with a path of this length.
 _PATH_LIMIT: Final = 480
-# Attributes are learnt from this many instances of a class.
+# Attribute names are collected from this many instances of a class.
 _INSTANCES_ASKED: Final = 4
-# Functions of one name whose closures are read: each call of the function around them makes one.
+# Limit on the functions of one name whose closures are read: each call of the enclosing function creates one.
 _FUNCTIONS_OF_A_NAME: Final = 64
-# A container no longer than this may hold the containers that grow: `history["loss"]`.
+# Containers up to this length are searched for containers that grow: `history["loss"]`.
 _SHORT: Final = 64
-# Containers named as holders that are read although they do not grow.
+# Limit on the containers that are read because a search named them as holders, even if they do not grow.
 _HOLDERS_LIMIT: Final = 32
-# Objects looked at to size the items of one container.
+# Limit on the objects visited to measure the items of one container.
 _OBJECTS_VISITED: Final = 2_000
 
-# What a path leads to now: containers, or None when that cannot be determined.
+# A `Resolve` returns the containers that a path leads to now, or None if that cannot be determined.
 Frames = Mapping[str, Locals]
 Resolve = Callable[[Frames], Iterable[Any] | None]
 
@@ -61,7 +61,7 @@ def _always() -> bool:
 
 
 class _Place(NamedTuple):
-    """A path, how to get there, how many instances that looks at, and whether those are all there are now."""
+    """A path, its resolver, the number of instances it reads, and whether these are all current instances."""
 
     path: str
     resolve: Resolve
@@ -71,16 +71,16 @@ class _Place(NamedTuple):
 
 @dataclass(slots=True)
 class _Watched:
-    """A place that is read. ``inside`` means the containers in the container: ``path[*]``."""
+    """A place that is read. ``inside`` selects the containers in the container: ``path[*]``."""
 
     path: str
     place: _Place
     inside: bool
     longest: int = 0
     has_grown: bool = False
-    # A search for holders has named it: its length says whether it holds more and more.
+    # A search for holders has named the container, so its length is reported even if it does not grow.
     is_holder: bool = False
-    # What one more item adds, the types of the items sampled (by address), and the length at that time.
+    # Bytes that one more item adds, addresses of the types of the sampled items, and the length at that time.
     bytes_each: int | None = None
     item_types: frozenset[int] = frozenset()
     sized_at: int = 0
@@ -89,8 +89,11 @@ class _Watched:
     items_bytes: float = 0.0
 
     def size_of(self, containers: Sequence[Any], length: int) -> int | None:
-        """Return the bytes with the items: those added since the last reading are as large as the newest."""
-        # A list of tensors may take plain numbers later.
+        """Return the bytes of the containers and their items, or None if unknown.
+
+        Items added since the last reading are assumed to be as large as the newest ones.
+        """
+        # The items may be of a new type: a list of tensors may hold plain numbers later.
         if self.sized_at and not _types_of(_newest(containers, 1)) <= self.item_types:
             self.sample(containers)
         if self.bytes_each is None:
@@ -103,7 +106,7 @@ class _Watched:
         return int(self.items_bytes) + sum(map(sys.getsizeof, containers))
 
     def sample(self, containers: Sequence[Any]) -> None:
-        """Measure what one more item adds, by the newest."""
+        """Measure what one more item adds, using the newest items."""
         if sampled := _newest(containers):
             self.bytes_each = marginal_bytes(sampled, objects_visited=_OBJECTS_VISITED)
             self.item_types |= _types_of(sampled)
@@ -123,21 +126,21 @@ class _Watched:
 
 
 class ContainerWatch:
-    """Lengths of the program's own containers: ``find`` looks for them, ``read`` reports those that have grown.
+    """Lengths of the program's own containers. ``find`` searches for them, ``read`` reports those that have grown.
 
-    ``count_of`` gives the exact number of instances of a class now, by its address, if known
-    (``ClassCounts.count_of``). Attributes are summed over instances: without it a sum misses those made since the last
-    ``find``, with it such a sum is absent.
+    ``count_of`` returns the exact number of instances of a class now, by its address, or None if unknown
+    (``ClassCounts.count_of``). Attributes are summed over instances. Without ``count_of``, a sum misses instances
+    created since the last ``find``; with it, an incomplete sum is omitted.
     """
 
     def __init__(self, count_of: Callable[[int], int | None] | None = None) -> None:
         self._count_of = count_of
         self._watched: dict[str, _Watched] = {}
-        # Paths that searches for holders have named, the newest last.
+        # Paths that searches for holders have named, newest last.
         self._holders: dict[str, None] = {}
 
     def note_holders(self, paths: Iterable[str]) -> None:
-        """Read the containers on these paths of holders from now on, whether they grow or not."""
+        """Read the containers on these holder paths from now on, even if they do not grow."""
         for path in paths:
             for container in _containers_on(path):
                 self._holders.pop(container, None)
@@ -152,11 +155,11 @@ class ContainerWatch:
         frame: FrameType | None = None,
         instances: Mapping[type, Sequence[object]] | None = None,
     ) -> None:
-        """Look again for containers, at most ``WATCHED_LIMIT``: those that grew before, then the longest.
+        """Search for containers again and keep at most ``WATCHED_LIMIT``: those that have grown, then the longest.
 
-        ``frame`` is where the calling thread stands (here, if left out). ``instances`` are live objects by exact
-        class, from ``take_census(on_instances=...)``; of them, only weak references are kept. Without them, those
-        that the roots lead to are taken: two milliseconds.
+        ``frame`` is the current frame of the calling thread (default: the caller's). ``instances`` are live objects by
+        exact class, from ``take_census(on_instances=...)``; only weak references to them are kept. If omitted, the
+        instances reachable from the roots are used, which takes two milliseconds.
         """
         frames = locals_by_function(frame or sys._getframe(1))
         near = look_near({name: variables.read() for name, variables in frames.items()})
@@ -165,7 +168,7 @@ class ContainerWatch:
             self._consider(found, _Watched(place.path, place, inside=False), frames)
             self._consider(found, _Watched(f"{place.path}[*]", place, inside=True), frames)
         if instances is None:
-            # Nobody looked at instances this time: what was known of them stays.
+            # Without a census not all instances are listed, so the containers known before are kept.
             found = self._watched | found
         for one in found.values():
             one.is_holder = one.path in self._holders
@@ -174,15 +177,15 @@ class ContainerWatch:
         )
         self._watched = {one.path: one for one in order[:WATCHED_LIMIT]}
         for watched in self._watched.values():
-            # Again only when it has doubled.
+            # Measure again only after the length has doubled.
             if watched.has_grown and watched.longest >= 2 * watched.sized_at:
                 watched.sample(watched.containers(frames) or ())
 
     def read(self, frame: FrameType | None = None) -> dict[str, Number]:
-        """``container.<path>.length`` and ``.bytes`` of each container that has ever been longer than at first sight,
-        and the length of those that were named as holders.
+        """Return ``container.<path>.length`` and ``.bytes`` of each container that has grown since it was first seen.
 
-        Absent while the path leads nowhere, or to instances that are not all known.
+        The length of containers named as holders is reported even if they have not grown. A container is absent while
+        its path cannot be resolved, or while some of the instances it leads to are unknown.
         """
         frames = locals_by_function(frame or sys._getframe(1))
         samples: dict[str, Number] = {}
@@ -191,7 +194,7 @@ class ContainerWatch:
             left -= watched.place.instances
             if left < 0:
                 continue
-            # Others by now, nobody knows where: a part of the sum would look like a fall.
+            # If some instances are unknown, omit the sum: a partial one would look like a decrease.
             containers = watched.containers(frames) if watched.place.is_complete() else None
             if containers is None:
                 continue
@@ -241,7 +244,7 @@ class ContainerWatch:
         try:
             weak = [ref(one) for one in ones]
         except TypeError:
-            # __slots__ without __weakref__.
+            # The class has __slots__ without __weakref__.
             return
         half = _INSTANCES_ASKED // 2
         asked = ones if len(ones) <= _INSTANCES_ASKED else [*ones[:half], *ones[-half:]]
@@ -253,7 +256,7 @@ class ContainerWatch:
 
 
 def _containers_on(path: str) -> list[str]:
-    """Return the containers that the path of a holder goes through: ``a.b`` and ``a.b[*]`` of ``a.b[*][*]``."""
+    """Return the containers on a holder path: ``a.b`` and ``a.b[*]`` for ``a.b[*][*]``."""
     parts = path.split("[*]")[:-1]
     return ["[*]".join(parts[: i + 1]) for i in range(len(parts))]
 
@@ -309,21 +312,21 @@ def _are_all(
 
     def check() -> bool:
         count = count_of(address)
-        # Without a census nobody has counted them: those that the roots lead to are the ones we speak of.
+        # Without a census there is no count, and the instances reachable from the roots are the ones reported.
         return count == len(_alive(instances)) or (count is None and not are_counted)
 
     return check
 
 
 def _of_functions(near: Near) -> Iterator[_Place]:
-    """What functions near the roots close over, and their caches; of functions of the same name together."""
+    """Yield the closure variables and caches of functions near the roots, combined for functions of the same name."""
     closures: dict[tuple[str, int], list[ref[Any]]] = {}
     seen: set[int] = set()
     for one in near.objects:
         kind = type(one)
         if kind is FunctionType and is_user_file(one.__code__.co_filename):
             for index, content in enumerate(_contents(one)):
-                # Two functions may close over the same.
+                # Two functions may close over the same object.
                 if is_container(content) and id(content) not in seen:
                     seen.add(id(content))
                     name = one.__code__.co_freevars[index]
@@ -345,7 +348,7 @@ def _function_name(function: FunctionType) -> str:
 
 
 def _contents(function: FunctionType) -> list[Any]:
-    """What each variable of the closure is bound to, None where it is not."""
+    """Return the value of each closure variable; None for an unbound one."""
     found: list[Any] = []
     for cell in function.__closure__ or ():
         try:
@@ -374,7 +377,7 @@ def _is_cache(one: object) -> bool:
 
 def _length(one: Any) -> int:
     if type(one) is functools._lru_cache_wrapper:
-        # Of exactly this type it is C code that only counts.
+        # For exactly this type, `cache_info` is C code that runs nothing of the program.
         return int(functools._lru_cache_wrapper.cache_info(one).currsize)
     return len(one)
 

@@ -1,7 +1,7 @@
-"""The compiled part, `leakline._native`: there when it was built for this interpreter and proves to work in it.
+"""Loader of the compiled module `leakline._native`, which is used only if it passes its self-tests.
 
-Whoever uses it asks `native()` first and does the same in Python where it is None. Nothing but speed and the length
-of a pause may depend on it.
+Callers check `native()` first and do the same work in Python if it returns None. Nothing but speed and the length of a
+pause may depend on the module.
 """
 
 from __future__ import annotations
@@ -14,53 +14,53 @@ from functools import lru_cache
 from typing import Any, Final
 
 SETTING: Final = "LEAKLINE_NATIVE"
-# The constant of the same name in `module.c`.
+# This must equal the constant of the same name in `module.c`.
 INTERFACE: Final = 3
-# Lists longer than this are not counted one by one to see whether we walk them right: about a millisecond.
+# Longer lists are not counted when the walk is verified; counting this many takes about a millisecond.
 _COUNTED: Final = 10_000
-# What our own look makes meanwhile: a tuple, a list, a frame.
+# The check itself creates some objects: a tuple, a list, a frame.
 _TOLERATED: Final = 16
 
 
 def native() -> Any | None:
-    """The module, or None where there is none; says so once and for all of a process."""
+    """Return the native module, or None if it is unavailable. The answer is cached for the process."""
     return _loaded()[0]
 
 
 def why_not_native() -> str | None:
-    """One line on why ``native()`` is None; None when it is not."""
+    """Return one line that says why ``native()`` is None, or None if the module is available."""
     return _loaded()[1]
 
 
 def forget() -> None:
-    """Look again at the next question; for tests, and after a change of the environment."""
+    """Clear the cached answer, for tests and after a change of the environment."""
     _loaded.cache_clear()
 
 
 @lru_cache(maxsize=1)
 def _loaded() -> tuple[Any | None, str | None]:
     if os.environ.get(SETTING, "1").strip() == "0":
-        return None, f"{SETTING}=0 switches it off"
+        return None, f"{SETTING}=0 disables the native module"
     if sys.implementation.name != "cpython":
-        return None, f"it is made for CPython, this is {sys.implementation.name}"
+        return None, f"the native module needs CPython, this is {sys.implementation.name}"
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
-        return None, "this interpreter runs without its lock"
+        return None, "the native module does not support free-threaded Python"
     try:
         module = importlib.import_module("leakline._native")
     except ImportError as error:
         if getattr(error, "name", None) == "leakline._native" and error.path is None:
-            return None, "it was not built for this interpreter"
-        return None, f"it does not load: {error}"
+            return None, "the native module was not built for this interpreter"
+        return None, f"the native module cannot be loaded: {error}"
     if getattr(module, "interface", None) != INTERFACE:
-        return None, "it was built from other sources: install leakline again"
+        return None, "the native module is from another version of leakline; reinstall leakline"
     if not _walks(module):
-        return None, "its walk over the collector's lists does not fit this interpreter"
+        return None, "the native module does not support this interpreter's garbage collector"
     return module, None
 
 
 def _walks(module: Any) -> bool:
-    """Whether the module sees the collector's lists as ``gc`` does; long ones are not counted."""
-    # A collection between the two looks, or another thread, makes them differ: then once again.
+    """Return True if the module sees the collector's lists as ``gc`` does; long lists are not counted."""
+    # A collection or another thread may change the lists between the two counts, so try again.
     return module.layout_is_known() and any(_same_sizes(module) for _ in range(3))
 
 
@@ -70,7 +70,7 @@ def _same_sizes(module: Any) -> bool:
         for number, size in enumerate(module.list_sizes(_COUNTED))
         if size < _COUNTED and _is_a_list_of_its_own(number)
     }
-    # In one call: no list of objects, some of them half built, waits while another thread runs.
+    # The counts are taken in one expression, so that no list with half-built objects exists while another thread runs.
     shown = list(map(len, map(gc.get_objects, sizes)))
     return all(
         abs(one - size) <= _TOLERATED for one, size in zip(shown, sizes.values(), strict=True)
@@ -78,5 +78,5 @@ def _same_sizes(module: Any) -> bool:
 
 
 def _is_a_list_of_its_own(number: int) -> bool:
-    # The incremental collector of the first 3.14 shows its two old lists as one.
+    # The incremental collector of the first 3.14 releases returns its two old lists as one.
     return number == 0 or sys.version_info < (3, 14)

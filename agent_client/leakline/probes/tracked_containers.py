@@ -1,4 +1,4 @@
-"""Containers that the program declared with ``track``: length, capacity, bytes; and figures that pyplot keeps open."""
+"""Length, capacity and bytes of containers declared with ``track``, and the number of open pyplot figures."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from leakline.snapshot import LARGEST_INTEGER, Number
 
 from .references.attributes import is_container, items, newest
 
-# Objects looked at to size the items of one container.
+# Limit on the objects visited to measure the items of one container.
 _OBJECTS_VISITED: Final = 2_500
-# Items sized at a time, and groups of them: their sizes may vary, and neighbours may share parts.
+# Items per sampled group, and the number of groups. Item sizes may vary, and neighbours may share parts.
 _TOGETHER, _GROUPS = 8, 4
-# CPU seconds for all groups of one container, on the training thread.
+# CPU time limit in seconds for all groups of one container, spent on the training thread.
 _SIZING_SECONDS: Final = 0.03
-# A container no longer than this may hold the arrays of a buffer: `self.data["observations"]`.
+# Containers up to this length are searched for the arrays of a buffer: `self.data["observations"]`.
 _SHORT: Final = 64
 
 
 class TrackedContainer:
     """A container that the program declared, with or without a capacity.
 
-    ``target`` has a length, or is a callable that returns something with a length, or a number. Objects are held
-    weakly where Python allows it. Lists, dicts and callables are held as they were given: a list cannot be held
-    weakly, and a lambda would be gone at once. So give a callable nothing that ought to be freed.
+    ``target`` has a length, or is a callable that returns a number or an object with a length. Objects are held weakly
+    where Python allows it. Lists, dicts and callables are held strongly: a list does not support weak references, and a
+    lambda would be freed immediately. A callable should therefore not refer to anything that ought to be freed.
     """
 
     def __init__(
@@ -45,27 +45,28 @@ class TrackedContainer:
         self.capacity = capacity
         self._get = _getter(target)
         self._on_device = on_device
-        # (bytes, of these on devices)
+        # (bytes, bytes on devices)
         self._bytes_each: dict[str, tuple[int, int] | None] = {}
         self._sized_at: dict[str, int] = {}
 
     def read(self) -> dict[str, Number]:
-        """``tracked.<name>.length``, ``.capacity``, ``.bytes``; empty once the object is gone.
+        """Return ``tracked.<name>.length``, ``.capacity`` and ``.bytes``; empty once the object is freed.
 
-        ``.device_bytes`` is the part of the bytes that lies on devices, where any does.
+        ``.device_bytes`` is the part of the bytes in device memory, absent if zero.
 
-        Bytes of a plain container are its own and its length times what one more item adds, from a sample. Of an
-        object: those of the containers and arrays among its attributes; an array made for the whole capacity counts
-        as far as it is filled. Bytes are left out where an item could not be measured. Raises OverflowError for a
-        length that no server takes, and what the program's own function raises.
+        The bytes of a plain container are its own size plus its length times what one more item adds, estimated from a
+        sample. The bytes of an object are those of the containers and arrays among its attributes; an array allocated
+        for the entire capacity counts only as far as it is filled. Bytes are absent if an item could not be measured.
+        Raises OverflowError for a length that the server does not accept, and whatever the program's own function
+        raises.
         """
         target = self._get()
         if target is None:
             return {}
         length = target if type(target) is int else len(target)
         if not 0 <= length <= LARGEST_INTEGER:
-            # Without the digits: Python refuses to write very many.
-            raise OverflowError("a length below zero or beyond 2**53")
+            # Leave out the number: Python refuses to format very long integers.
+            raise OverflowError(f"length of {self.name!r} must be between 0 and 2**53")
         samples: dict[str, Number] = {f"tracked.{self.name}.length": length}
         if self.capacity is not None:
             samples[f"tracked.{self.name}.capacity"] = self.capacity
@@ -82,7 +83,7 @@ class TrackedContainer:
         return samples
 
     def _part_bytes(self, where: str, part: Any, length: int) -> tuple[int, int] | None:
-        """(bytes, of these on devices); None if they are not known."""
+        """Return (bytes, bytes on devices), or None if they are unknown."""
         if is_container(part):
             each = self._item_bytes(where, part) if len(part) else (0, 0)
             if each is None:
@@ -96,17 +97,20 @@ class TrackedContainer:
         return size, size if of_torch and self._on_device(part) else 0
 
     def _item_bytes(self, where: str, part: Any) -> tuple[int, int] | None:
-        """Sampled, and again each time the container has doubled. What was measured stands if that is cut short."""
+        """Return the sampled bytes per item, measured again each time the container has doubled.
+
+        If the new measurement is cut short, the previous one remains valid.
+        """
         if len(part) >= 2 * self._sized_at.get(where, 0):
             self._bytes_each[where] = self._sampled(part) or self._bytes_each.get(where)
             self._sized_at[where] = len(part)
         return self._bytes_each[where]
 
     def _sampled(self, part: Any) -> tuple[int, int] | None:
-        """Return the mean of what one more item adds in several groups of the newest."""
+        """Return what one more item adds, averaged over several groups of the newest items; None if unknown."""
         sample = newest(part, _TOGETHER * _GROUPS)
         groups = [sample[i : i + _TOGETHER] for i in range(0, len(sample), _TOGETHER)]
-        # A short last group would say too little.
+        # An incomplete last group would be too small a sample.
         whole = [group for group in groups if len(group) == _TOGETHER] or groups
         ends = thread_time() + _SIZING_SECONDS
         known: list[tuple[int, int]] = []
@@ -115,7 +119,7 @@ class TrackedContainer:
                 group, lambda: thread_time() > ends, _OBJECTS_VISITED, self._on_device
             )
             if parts is None:
-                # The others would take as long, in vain.
+                # The other groups would probably run out of time as well.
                 break
             known.append(parts)
         if not known:
@@ -134,7 +138,7 @@ def _getter(target: Any) -> Callable[[], Any]:
 
 
 def _parts(target: Any) -> Iterator[tuple[str, Any]]:
-    """What of an object takes memory: itself, or the containers and arrays in its attributes."""
+    """Yield the parts of an object that use memory: the object itself, or containers and arrays in its attributes."""
     if is_container(target) or _is_buffer(target):
         yield "", target
         return
@@ -162,7 +166,7 @@ def _buffer_bytes(buffer: Any) -> int:
 
 
 def read_figures() -> dict[str, Number]:
-    """``figures.open``: how many figures pyplot holds; empty unless the program has loaded matplotlib itself."""
+    """Return ``figures.open``, the number of figures pyplot holds; empty unless the program has loaded matplotlib."""
     registry: Any = getattr(sys.modules.get("matplotlib._pylab_helpers"), "Gcf", None)
     figures = getattr(registry, "figs", None)
     return {} if figures is None else {"figures.open": len(figures)}

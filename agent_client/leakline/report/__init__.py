@@ -1,7 +1,7 @@
 """A recorded run as text or Markdown: snapshot, trend, growth, large objects, verdict.
 
 Imports `analysis`, `transport` (spools), `console`; never `probes`, `run` or `sampling`. Start reading in
-`report_data.py`, which builds plain rows; the other modules write them.
+`report_data.py`, which builds plain rows; the other modules format them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .document import Origin, run_markdown
 from .report_data import Recording, build, examined, load, run_report
 from .terminal_text import render
 
-# Reading a longer spool whole would hold up the end of a program; generation ends are enough for a verdict.
+# Reading a longer spool entirely would delay the exit of a program; generation ends are enough for a verdict.
 WHOLE_UP_TO_BYTES: Final = 2**20
 GENERATION_ENDS_READ: Final = 400
 
@@ -39,7 +39,7 @@ __all__ = [
 
 
 def report_text(path: Path, since: str | None = None) -> str:
-    """The report of every run under ``path``: a spool, the folder of a run, or a folder of runs.
+    """Return the report of every run under ``path``: a spool, the folder of a run, or a folder of runs.
 
     ``since``: label of the snapshot to compare with, instead of the first. Raises SpoolError.
     """
@@ -48,14 +48,14 @@ def report_text(path: Path, since: str | None = None) -> str:
 
 
 def report_markdown(path: Path, origin: Origin) -> str:
-    """The same in Markdown, with the phase accounts and the types that grow. Raises SpoolError."""
+    """Return the report in Markdown, with memory by phase and the types that grow. Raises SpoolError."""
     return "\n\n".join(
         run_markdown(run_report(load(spools), origin)) for spools in spools_by_run(path)
     )
 
 
 def report_items(path: Path) -> list[dict[str, Any]]:
-    """The same as plain JSON, in the shapes of the API. Raises SpoolError."""
+    """Return the report as plain JSON, in the formats of the API. Raises SpoolError."""
     return [_item(load(spools)) for spools in spools_by_run(path)]
 
 
@@ -70,7 +70,7 @@ def _item(recording: Recording) -> dict[str, Any]:
 
 
 def closing_line(path: Path) -> str:
-    """One sentence with the verdict of one process, read quickly."""
+    """Return one sentence with the verdict of one process; only a part of a long spool is read."""
     from ..analysis import examine
     from ..analysis.results import to_json
     from ..text_format import with_forecast, worded
@@ -86,7 +86,7 @@ def closing_line(path: Path) -> str:
 
 
 def _generation_ends(path: Path) -> Iterator[Batch]:
-    """At most GENERATION_ENDS_READ of them, evenly spread, with the last."""
+    """Yield at most GENERATION_ENDS_READ generation ends, evenly spread, including the last."""
     chosen = _spread(sum(1 for _ in _ending_records(path)))
     room = GENERATION_ENDS_READ // max(1, len(chosen))
     for position, record in enumerate(_ending_records(path)):
@@ -102,20 +102,20 @@ def _ending_records(path: Path) -> Iterator[Record]:
 
 
 def _spread(count: int, limit: int = GENERATION_ENDS_READ) -> frozenset[int]:
-    """At most ``limit`` of the positions below ``count``, evenly, with the last."""
+    """Return at most ``limit`` positions below ``count``, evenly spread, including the last."""
     if count <= limit:
         return frozenset(range(count))
     return frozenset(count - 1 - i * count // limit for i in range(limit))
 
 
 def spools_by_run(path: Path) -> list[list[Path]]:
-    """The spools under ``path``, one list for each run, oldest first. Raises SpoolError when there are none."""
+    """Return the spools under ``path``, one list per run, oldest first. Raises SpoolError if there are none."""
     if path.is_file():
         return [[path]]
     folders: dict[Path, list[Path]] = {}
     for spool in sorted(path.rglob("*.spool")):
         folders.setdefault(spool.parent, []).append(spool)
     if not folders:
-        why = "holds no spool (*.spool)" if path.is_dir() else "does not exist"
+        why = "contains no spool (*.spool)" if path.is_dir() else "does not exist"
         raise SpoolError(path, why)
     return sorted(folders.values(), key=lambda spools: spools[0].stat().st_mtime)

@@ -1,6 +1,6 @@
-"""A comparison of two runs as a document, as the few lines that people paste into an issue, and as CSV.
+"""A comparison of two runs as a document, as a short text for an issue, and as CSV.
 
-The JSON that `GET /api/v1/compare` answers is shown, by the server and by `leakline compare` alike.
+Both the server and `leakline compare` pass in the JSON of `GET /api/v1/compare`.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ PHASES_SHOWN: Final = 40
 TYPES_SHOWN: Final = 20
 DIFFERENCES_SHOWN: Final = 40
 _CHANGES: Final = (("gone", "Gone"), ("still", "Still there"), ("new", "New"))
-# Differs between any two runs, and is longer than everything else; the JSON has it.
+# This differs between any two runs and is longer than everything else; the JSON contains it.
 _LEFT_OUT: Final = ("command_line",)
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedRun:
-    """One of the two runs."""
+    """Name, id and progress of one of the two runs."""
 
     project: str
     name: str
@@ -92,9 +92,9 @@ def comparison_lines(comparison: Json, unit: str) -> Iterator[str]:
 
 
 def comparison_csv(comparison: Json, unit: str) -> str:
-    """Return growth, memory, peak, time and gauges of both runs as numbers below a head.
+    """Return growth, memory, peak, time and gauges of both runs as numbers below a header.
 
-    What was not measured stays empty, never zero.
+    Values that were not measured are empty, never zero.
     """
     text = io.StringIO()
     write = csv.writer(text).writerow
@@ -117,13 +117,13 @@ def _measured(comparison: Json, unit: str) -> Iterator[tuple[str, str, Json]]:
 
 
 def _plain(value: Any) -> float | None:
-    """Return a number, or the middle of an estimate."""
+    """Return a number, or the estimate of an interval."""
     found: float | None = value["estimate"] if isinstance(value, Mapping) else value
     return found
 
 
 def comparison_issue_text(report: ComparisonReport) -> str:
-    """Return a dozen lines, which read as plain text as well."""
+    """Return about a dozen lines that can also be read as plain text."""
     found, (name, text, _, nothing) = report.comparison, MARKDOWN
     unit = text(report.unit)
     facts = []

@@ -1,6 +1,6 @@
-"""A verdict and a run as documents, and the few lines of a run that people paste into an issue.
+"""A verdict and a run as documents, and a short text about a run for an issue.
 
-The server and the commands pass in what they know in the shapes of the API, and get the same text.
+The server and the commands pass data in the formats of the API, and get the same text.
 """
 
 from __future__ import annotations
@@ -54,15 +54,18 @@ Json = Mapping[str, Any]
 FINDINGS_SHOWN: Final = 20
 TYPES_SHOWN: Final = 12
 PHASES_SHOWN: Final = 40
-# Suspects that are a place in the program.
+# Roles of suspects that name a place in the program.
 _PLACES: Final = ("allocation_site", "holder", "container")
-# Packages whose versions belong into an issue, where they are installed.
+# Packages whose versions belong in an issue, if they are installed.
 PACKAGES: Final = ("leakline", "torch", "jax", "tensorflow", "numpy")
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """``made_at`` as people read it; ``link`` leads to the page, and is empty without a server."""
+    """When and by which version and server a document was made.
+
+    ``made_at`` is formatted for people; ``link`` leads to the page, and is empty without a server.
+    """
 
     made_at: str
     version: str
@@ -72,7 +75,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """Everything the document of a run shows. ``snapshot`` is the label of the newest."""
+    """Everything that the document of a run shows; ``snapshot`` is the label of the newest snapshot."""
 
     project: str
     name: str
@@ -120,21 +123,21 @@ def run_markdown(run: RunReport) -> str:
 
 
 def issue_text(run: RunReport) -> str:
-    """Return a dozen lines at most, which read as plain text as well."""
+    """Return at most a dozen lines that can also be read as plain text."""
     facts = list(_issue_facts(run, MARKDOWN.text(run.unit)))
     return markdown_text([_headline(run.verdict), Facts(facts)])
 
 
 def made(origin: Origin) -> Sentence:
-    """Return when, by which version, and from where a document was made."""
+    """Return a line with the time, version and server of a document."""
     where = f" from {origin.server}" if origin.server else ""
-    live = f"; the page as it is now: {origin.link}" if origin.link else ""
+    live = f"; the current page: {origin.link}" if origin.link else ""
     return Sentence(f"Made {origin.made_at} by Leakline {origin.version}{where}{live}")
 
 
 def checked(answer: Json, unit: str) -> Iterator[Block]:
     """Yield the effects of fixes and the expectations of a verdict or of a comparison."""
-    # The answer of an older server lacks some.
+    # A response of an older server lacks some of these fields.
     effects, assertions = answer.get("effects") or (), answer.get("assertions") or ()
     yield from _listed("What each fix has done", effect_lines(effects))
     yield from _listed("Expectations", assertion_lines(assertions, unit))
@@ -157,7 +160,7 @@ def _headline(verdict: Json | None) -> Headline:
 
 
 def _tiles(verdict: Json | None, unit: str) -> Iterator[tuple[str, str]]:
-    """Yield where, what, how much, when, and when memory runs out."""
+    """Yield (title, text) for where, what, how much, when, and the forecast."""
     if verdict is None:
         return
     finding = leading_finding(verdict)
@@ -196,7 +199,7 @@ def _findings(verdict: Json, unit: str, style: Style) -> Iterator[Block]:
 
 
 def _breakdown(found: Sequence[Json], unit: str, style: Style) -> Table:
-    """Return the findings that leak or may, in the order of their size, and their sum."""
+    """Return a table of the findings that leak or may leak, with their sum."""
     growing = [f for f in found if f["status"] in GROWING]
     sizes = [f["growth_bytes_per_generation"]["estimate"] for f in growing]
     rows = [
@@ -213,7 +216,7 @@ def _breakdown(found: Sequence[Json], unit: str, style: Style) -> Table:
 
 
 def _location(finding: Json, style: Style) -> str:
-    """Return where a fix of the phase says that it is in the code, else the holder; neither may be known."""
+    """Return the code location given by a fix of the phase, else the holder; empty if neither is known."""
     if finding.get("location"):
         return style.link(finding["location"], finding.get("location_link"))
     holders = (s["name"] for s in finding["suspects"][1:] if s["role"] in _PLACES)
@@ -255,7 +258,7 @@ def _phase_accounts(phase_accounts: Json, unit: str, style: Style) -> Iterator[B
 def _types(
     types: Sequence[Json], unit: str, graphs: Mapping[str, float], style: Style
 ) -> Iterator[Block]:
-    """Yield the types that grow or were declared; the analysis has put those that grow first."""
+    """Yield the types that grow or were declared; the analysis has already sorted them by growth."""
     heads = (
         "type", "#first", "#last", "#change", f"#per {unit}", f"#bytes per {unit}", "held by",
         "rating",
@@ -290,7 +293,7 @@ def _run_rows(run: RunReport) -> list[tuple[str, str]]:
 
 
 def versions(environment: Json) -> str:
-    """Return ``leakline 0.1.0, Python 3.11.9, torch 2.13.0, commit 1f0c9a2 with changes``; empty if unknown."""
+    """Return text such as ``leakline 0.1.0, Python 3.11.9, commit 1f0c9a2 with changes``; empty if unknown."""
     packages = environment.get("packages")
     packages = packages if isinstance(packages, Mapping) else {}
     parts = [f"{name} {MARKDOWN.text(packages[name])}" for name in PACKAGES if packages.get(name)]
@@ -331,7 +334,7 @@ def _issue_facts(run: RunReport, unit: str) -> Iterator[tuple[str, str]]:
 
 
 def _what(finding: Json, types: Sequence[Json], unit: str) -> str:
-    """Return ``trading.Environment 2 → 98, 16 more per generation, held by trainer.history[*]``."""
+    """Return text such as ``trading.Environment 2 → 98, 16 more per generation, held by trainer.history[*]``."""
     first, *others = finding["suspects"]
     counted = next((each for each in types if each["name"] == first["name"]), None)
     parts = [MARKDOWN.name(first["name"])]

@@ -1,8 +1,8 @@
-"""A document as blocks, and its writers for a terminal and for Markdown.
+"""A document as blocks, and functions that write it for a terminal and as Markdown.
 
-Text that came from a training is written so that it stays text in Markdown: escaped or in a code span. It is held
-against CommonMark with the tables of GitHub. What reads well as plain text is left as it is: an underscore inside a
-word starts nothing.
+Text from a training run is escaped or put in a code span, so that Markdown does not interpret it. The rules
+follow CommonMark with the tables of GitHub. Characters without effect, such as an underscore inside a word,
+stay unescaped, so that the source remains readable.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from ..console import banner
 from ..text_format import printable, worded
 
 NOTHING: Final = "–"
-# An underscore between letters or digits is text in every dialect of today.
+# An underscore between letters or digits is plain text in every current dialect.
 _SPECIAL: Final = re.compile(r"[\\`*\[\]#~|$]|(?<![^\W_])_|_(?![^\W_])")
 _ENTITIES: Final = {"&": "&amp;", "<": "&lt;"}
-# Where a line begins, these begin a list, a quote, a rule or a heading.
+# At the beginning of a line, these start a list, a quote, a rule or a heading.
 _OPENING: Final = re.compile(r"^(?:[-+>=]|\d+(?=[.)](?:\s|$)))")
-# What GitHub and others make a link of by themselves.
+# GitHub and others turn these into links automatically.
 _ADDRESS: Final = re.compile(r"://|(?i:www)\.")
-# A name after this sign calls somebody, who gets a message. No escape helps: it is looked for in what is shown.
+# A name after this sign notifies a user. Escaping does not help: mentions are detected in the rendered text.
 _MENTION: Final = re.compile(r"@(?=\w)")
-# Seen nowhere, and no place to break a line.
+# This character is invisible and does not allow a line break.
 _WORD_JOINER: Final = "\u2060"
-# In a code span a backslash is no escape, and a bar ends a cell of a table.
+# In a code span a backslash does not escape, and a vertical bar ends a table cell.
 _NOT_IN_CODE: Final = re.compile(r"[`|\\]")
 
 
 def one_line(text: object) -> str:
-    """What cannot be printed, line ends and marks that turn the direction of writing too, becomes a space."""
+    """Return the text with line ends, direction marks and other unprintable characters replaced by spaces."""
     return " ".join(printable(str(text)).split())
 
 
 def escape(text: object) -> str:
-    """The same text, of which no character means anything."""
+    """Return the text with every character escaped that has a meaning in Markdown."""
     plain = re.sub(r"[&<]", lambda found: _ENTITIES[found[0]], one_line(text))
     plain = _SPECIAL.sub(lambda found: f"\\{found[0]}", plain)
     plain = _ADDRESS.sub(_no_link, plain)
@@ -49,12 +49,12 @@ def _no_link(found: re.Match[str]) -> str:
 
 
 def _no_block(found: re.Match[str]) -> str:
-    # Before a number there is nothing to escape: the sign after it is what makes the list.
+    # A digit cannot be escaped; the sign after it starts the list, so the backslash goes there.
     return f"\\{found[0]}" if not found[0].isdigit() else f"{found[0]}\\"
 
 
 def code(text: object) -> str:
-    """A name as a code span; escaped where it holds what a code span cannot."""
+    """Return a name as a code span, or escaped if it contains characters that a code span cannot."""
     plain = one_line(text)
     if not plain:
         return NOTHING
@@ -62,12 +62,12 @@ def code(text: object) -> str:
 
 
 def linked(text: object, address: str | None) -> str:
-    """A name as a code span that leads to ``address``, which is ours; without one the name alone."""
+    """Return a name as a code span that links to ``address``, a trusted URL; without it, the name alone."""
     return code(text) if address is None else f"[{code(text)}]({address})"
 
 
 def headline(word: str, sentence: str) -> str:
-    """``**Fixed.** The sentence``; where the sentence begins with the word, that is what stands out."""
+    """Return ``**Fixed.** The sentence``; if the sentence begins with the word, that word is emphasized instead."""
     said = escape(sentence)
     if said.startswith(word):
         return f"**{word}**{said.removeprefix(word)}"
@@ -75,7 +75,10 @@ def headline(word: str, sentence: str) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Cells are Markdown already. Heads that begin with ``#`` stand over numbers. Nothing where there is no row."""
+    """Yield the lines of a table, or nothing if there are no rows.
+
+    Cells are Markdown already. A head that begins with ``#`` marks a column of numbers.
+    """
     body = [_row(row) for row in rows]
     if body:
         yield _row([head.lstrip("#") for head in heads])
@@ -88,7 +91,7 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def bullets(lines: Iterable[str]) -> Iterator[str]:
-    """Lines of text, those indented as points below the one before."""
+    """Yield a bullet for each line; an indented line becomes a sub-item of the line before it."""
     for line in lines:
         yield f"{'  ' if line[:1].isspace() else ''}- {escape(line)}"
 
@@ -97,7 +100,7 @@ _INDENT: Final = "   "
 
 
 class Style(NamedTuple):
-    """Functions that write a name, a text, and a place with the address where it can be read."""
+    """Functions that format a name, a text, and a link with its address; ``nothing`` stands for a missing value."""
 
     name: Callable[[object], str]
     text: Callable[[object], str]
@@ -117,7 +120,7 @@ class Headline(NamedTuple):
 
 
 class Heading(NamedTuple):
-    """A title; of level 1 that of the document."""
+    """A title; level 1 is the title of the document."""
 
     level: int
     title: str
@@ -140,7 +143,7 @@ class Facts(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Rows below their heads. A head that begins with ``#`` is that of numbers."""
+    """Rows below their heads. A head that begins with ``#`` marks a column of numbers."""
 
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -157,7 +160,7 @@ def section(title: str, *blocks: Block) -> Iterator[Block]:
 
 
 def markdown_text(blocks: Iterable[Block]) -> str:
-    """Return the blocks as Markdown that ends with a line end."""
+    """Return the blocks as Markdown that ends with a newline."""
     return "\n\n".join("\n".join(_markdown(block)) for block in blocks if block[-1]) + "\n"
 
 
@@ -183,7 +186,7 @@ def _markdown(block: Block) -> Iterator[str]:
 
 
 def terminal_lines(blocks: Iterable[Block], *, banners: bool = False) -> Iterator[str]:
-    """Yield the lines of the blocks; ``banners`` are wide headings, as a long report has."""
+    """Yield the lines of the blocks; ``banners``: show headings as wide banners, as in a long report."""
     indent = ""
     before: Block | None = None
     for block in blocks:
@@ -223,7 +226,7 @@ def _terminal(block: Block) -> Iterator[str]:
 
 
 def columns_text(rows: Sequence[Sequence[str]]) -> str:
-    """Return ``rows`` with their columns aligned to the left, two spaces apart."""
+    """Return ``rows`` with their columns left-aligned, two spaces apart."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -1,4 +1,4 @@
-"""The first screen of a run's page as one piece of HTML for a notebook: it loads nothing and runs no script."""
+"""The top of a run's page as an HTML fragment for a notebook, without scripts and external resources."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .verdict_facts import (
 
 Json = Mapping[str, Any]
 
-# Status -> word and colour, as on the pages; they can be read on light and on dark ground.
+# Status -> word and colour, as on the pages; the colours are readable on light and dark backgrounds.
 _STATUSES: Final = {
     "confirmed": ("Leaking", "#d0453b"), "suspected": ("Suspected", "#c96a15"), "watch": ("Watch", "#9a7b12"),
     "filling": ("Filling", "#3a7bd5"), "ok": ("OK", "#2e8b57"), "recovered": ("Recovered", "#2e8b57"),
@@ -32,13 +32,13 @@ PHASES_SHOWN: Final = 5
 SUSPECTS_SHOWN: Final = 2
 _PRIVATE: Final = ("process.anon_bytes", "process.swap_bytes")
 _WIDTH, _HEIGHT = 640, 120
-# Of what was seen, as on the page.
+# Length of the forecast as a share of the recorded range, as on the page.
 _AHEAD: Final = 0.25
 _FAINT: Final = "opacity:.7;font-size:.85em"
 
 
 def html_fragment(recording: Recording, link: str = "") -> str:
-    """Return verdict, figures, memory, cause and growth by phase of a recorded run. ``link``: of its page."""
+    """Return verdict, figures, memory, cause and growth by phase of a recorded run; ``link``: the URL of its page."""
     verdict = to_json(examined(recording))
     unit, finding = verdict["unit"], leading_finding(verdict)
     parts = [
@@ -80,7 +80,7 @@ def _figures(verdict: Json, finding: Json | None, unit: str) -> Iterator[str]:
 
 
 def _curve(recording: Recording, verdict: Json) -> Iterator[str]:
-    """Memory at the ends of generations of the one process that a notebook has, and where it goes on."""
+    """Yield a chart of memory at generation ends, with its forecast; a notebook has only one process."""
     points = [point for process in recording.history.processes[:1] for point in _ends(process)]
     if len(points) < 2:
         return
@@ -115,7 +115,7 @@ def _curve(recording: Recording, verdict: Json) -> Iterator[str]:
 
 
 def _ends(process: ProcessHistory) -> list[tuple[float, float]]:
-    """Return (generation, private memory at its end); resident memory where that was not read."""
+    """Return (generation, private memory at its end) pairs; resident memory if private memory was not read."""
     read = process.series
     names = _PRIVATE if any(value is not None for value in read.get(_PRIVATE[0], ())) else (MEMORY,)
     found: dict[float, float] = {}

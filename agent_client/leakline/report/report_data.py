@@ -1,6 +1,6 @@
-"""The content of a report: plain rows of numbers, made from the history of one run, and how its processes ended.
+"""The content of a report: plain rows of numbers from the history of one run, and how its processes ended.
 
-Of a process that did not finish, the report has the reason and its last lines, if it was allowed to keep them.
+For a process that did not finish, the report has the reason, and its last lines of output if these may be kept.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from ..analysis.results import ChangeRating
 
 LINES_SHOWN: Final = 50
-# Of the newest ones, with the last readings.
+# Number of newest snapshots that are searched for the last readings.
 SNAPSHOTS_READ: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """``state`` and ``reason`` as noted in the spool, or as the last readings show."""
+    """How a process ended: ``state`` and ``reason`` as recorded in the spool, or inferred from the last readings."""
 
     process: ProcessIdentity
     state: str
@@ -62,18 +62,18 @@ class Ending:
     @property
     def how(self) -> str:
         if self.state == "silent":
-            return "without a word"
+            return "without notice"
         death = death_of(self.state, self.reason)
         how = ended_as(self.state, self.reason)
         if death is not None and death.detail:
             how += f", {death.detail}"
-        return how if self.is_noted else f"without a word; {how}"
+        return how if self.is_noted else f"without notice; {how}"
 
 
 def _ending_of(
     path: Path, who: ProcessIdentity, batches: Sequence[Batch], end: Record | None
 ) -> Ending | None:
-    """Return how a process ended whose last record is ``end``; None if it finished, or goes on as far as is known."""
+    """Return how a process with the final record ``end`` ended; None if it finished or may still be running."""
     if end is None and is_live(path):
         return None
     lines = tuple(deque(_lines(batches), maxlen=LINES_SHOWN))
@@ -105,7 +105,7 @@ TREND_KINDS: Final = frozenset({"baseline", "phase_end", "generation_end", "manu
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """All spools of one run, read."""
+    """The content of all spools of one run."""
 
     header: RunHeader
     history: RunHistory
@@ -117,7 +117,7 @@ class Recording:
 
 @dataclass(frozen=True, slots=True)
 class TrendRow:
-    """Bytes; the changes are None in the first row and in the first generation."""
+    """Memory in bytes; the changes are None in the first row and in the first generation."""
 
     label: str
     memory_bytes: int
@@ -127,7 +127,7 @@ class TrendRow:
 
 @dataclass(frozen=True, slots=True)
 class ObjectChange:
-    """``rating``, that of the change, and ``expected`` come from the analysis."""
+    """Counts of a type; ``rating`` (of the change) and ``expected`` come from the analysis."""
 
     name: str
     first: int
@@ -138,7 +138,10 @@ class ObjectChange:
 
 @dataclass(frozen=True, slots=True)
 class ProcessReport:
-    """``snapshot`` holds the newest value of every series (the highest of the peak), ``trend`` the phase ends."""
+    """The rows of one process.
+
+    ``snapshot`` has the newest value of every series (for peaks, the highest); ``trend`` has the phase ends.
+    """
 
     title: str
     label: str
@@ -149,7 +152,7 @@ class ProcessReport:
     objects: tuple[ObjectChange, ...]
     # (phase path, bytes), highest first
     peaks: tuple[tuple[str, int], ...] = ()
-    # The mean of all generations.
+    # Mean over all generations.
     seconds_per_generation: float | None = None
 
 
@@ -164,7 +167,7 @@ class Report:
 
 
 def load(spools: Sequence[Path]) -> Recording:
-    """Raises SpoolError when none of the spools holds anything."""
+    """Read the spools of one run. Raises SpoolError if none of them has a header."""
     headers: list[RunHeader] = []
     processes: list[ProcessIdentity] = []
     batches: list[Batch] = []
@@ -189,13 +192,13 @@ def load(spools: Sequence[Path]) -> Recording:
         if ending is not None:
             endings.append(ending)
     if not headers:
-        raise SpoolError(spools[0].parent, "holds no spool with a header")
+        raise SpoolError(spools[0].parent, "contains no spool with a header")
     history = history_from_batches(headers[0], batches, ended=ended)
     large = max(
         (s for b in batches for s in b.snapshots if s.large_objects), key=lambda s: s.time, default=None
     )  # fmt: skip
     lost: dict[str, int] = {}
-    # Totals run per process: its newest batch has them all.
+    # Totals are cumulative per process, so its newest batch has the sum.
     for process, missing in zip(processes, damaged, strict=True):
         if missing:
             lost[DAMAGED] = lost.get(DAMAGED, 0) + missing
@@ -207,7 +210,11 @@ def load(spools: Sequence[Path]) -> Recording:
 
 
 def build(recording: Recording, since: str | None = None) -> Report:
-    """``since``: label of the snapshot to compare with, instead of the first. Raises SpoolError."""
+    """Return the report of a recorded run.
+
+    ``since``: label of the snapshot to compare with, instead of the first. Raises SpoolError if it does not
+    exist.
+    """
     who = {process.instance: process for process in recording.processes}
     verdict = examined(recording)
     processes = tuple(
@@ -220,7 +227,7 @@ def build(recording: Recording, since: str | None = None) -> Report:
 
 
 def examined(recording: Recording) -> Verdict:
-    """Return the verdict of a recorded run; where it died, its sentence says so first."""
+    """Return the verdict of a recorded run; if the run died, the summary begins with how it did."""
     from ..analysis import examine
 
     verdict = examine(recording.history)
@@ -228,7 +235,7 @@ def examined(recording: Recording) -> Verdict:
     newest = max((process.attempt for process in main), default=0)
     own = [e for e in recording.endings if (e.process.role, e.process.attempt) == ("main", newest)]
     deaths = [(each, death_of(each.state, each.reason)) for each in own]
-    # Of several processes a kill for memory explains the others.
+    # If one of several processes was killed for memory, that explains how the others ended.
     deaths.sort(key=lambda pair: pair[1] is None or not pair[1].for_memory)
     worst = next((each for each, death in deaths if death is not None), None)
     if worst is None:
@@ -237,7 +244,7 @@ def examined(recording: Recording) -> Verdict:
 
 
 def run_report(recording: Recording, origin: Origin) -> RunReport:
-    """The same run for a report in Markdown."""
+    """Return the recorded run as the content of a Markdown report."""
     from ..analysis import phase_accounts, type_growth
     from ..analysis.findings.growth_tables import with_verdict
 
@@ -291,9 +298,9 @@ def _process(
 
 
 def trend(history: ProcessHistory) -> tuple[TrendRow, ...]:
-    """One row per snapshot that stands for the end of something; nested phases are left out.
+    """Return one row per baseline, phase end, generation end and manual snapshot; nested phases are left out.
 
-    Without generations a second or a minute ends with its last snapshot.
+    If generations are not counted, the last snapshot of each second or minute has a row as well.
     """
     rows: list[TrendRow] = []
     ends = _ends_of_time(history)
@@ -321,7 +328,7 @@ def trend(history: ProcessHistory) -> tuple[TrendRow, ...]:
 
 
 def _ends_of_time(history: ProcessHistory) -> frozenset[int]:
-    """Positions of the last snapshots of its seconds or minutes; none where generations are counted."""
+    """Return the positions of the last snapshot in each second or minute; empty if generations are counted."""
     if not history.unit_seconds or any(stated is not None for stated in history.generation):
         return frozenset()
     of_rows = generations_of(history.generation, history.monotonic, history.unit_seconds)
@@ -335,13 +342,13 @@ def _newest_values(history: ProcessHistory) -> dict[str, int | float]:
         if (value := newest(column)) is not None
     }
     if PEAK in values:
-        # Each snapshot reports the peak since the one before.
+        # Each snapshot reports the peak since the previous one.
         values[PEAK] = max(value for value in history.series[PEAK] if value is not None)
     return values
 
 
 def _phase_peaks(history: ProcessHistory) -> tuple[tuple[str, int], ...]:
-    """The highest resident memory of each phase over all its executions; of phases that a snapshot ended."""
+    """Return the highest resident memory of each phase over all executions that ended with a snapshot."""
     found: dict[str, int] = {}
     for phase, value in zip(history.phase, history.series.get(PHASE_PEAK, ()), strict=False):
         if phase and value is not None:

@@ -1,6 +1,6 @@
-"""One run as text for a terminal or a log: the report of a recording, and a frame of `leakline top`. Pure.
+"""One run as text for a terminal or a log: the report of a recording, and a frame of `leakline top`. Pure functions.
 
-A report has sizes in GiB with two decimals; a frame is made from the answer of the API, with colours or without.
+A report shows sizes in GiB with two decimals; a frame is made from API responses, with or without colours.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from .verdict_facts import forecast, graph_rates, is_forecast_known, next_to_fin
 
 TREND_ROWS: Final = 60
 PEAK_ROWS: Final = 16
-EXACT_PEAKS: Final = "exact: the kernel's mark was reset at each snapshot"
-SEEN_PEAKS: Final = "as seen by background readings and new highs; exact_peaks=True sees all"
+EXACT_PEAKS: Final = "exact: the kernel's peak counter was reset at each snapshot"
+SEEN_PEAKS: Final = "from background readings and new highs; exact_peaks=True records every peak"
 
 
 def signed_gib(size: float | None) -> str:
@@ -65,7 +65,7 @@ def _snapshot(process: ProcessReport) -> Iterator[str]:
 
 
 def _containers(values: Mapping[str, float]) -> Iterator[str]:
-    """``   replay:    15,680 of 50,000 (31 %)    1.20 GiB``"""
+    """Yield lines such as ``   replay:    15,680 of 50,000 (31 %)    1.20 GiB``."""
     names = [
         series.removeprefix("tracked.").removesuffix(".length")
         for series in sorted(values)
@@ -108,7 +108,7 @@ def _trend(rows: tuple[TrendRow, ...]) -> Iterator[str]:
 
 
 def _ends(rows: tuple[TrendRow, ...]) -> Iterable[TrendRow | None]:
-    """The first and the last rows of a long table; None stands for those between."""
+    """Return the first and the last rows of a long table, with None for the rows in between."""
     if len(rows) <= TREND_ROWS:
         return rows
     head = TREND_ROWS // 4
@@ -181,7 +181,7 @@ BARS: Final = "▁▂▃▄▅▆▇█"
 PHASES_SHOWN: Final = 6
 TYPES_SHOWN: Final = 8
 NARROWEST: Final = 40
-# Select graphic rendition: bold, dim, red, yellow, green.
+# ANSI codes for bold, dim, red, yellow and green.
 _BOLD, _DIM, _RED, _YELLOW, _GREEN = "1", "2", "31", "33", "32"
 _COLOURS: Final = {
     "confirmed": _RED, "suspected": _RED, "watch": _YELLOW, "filling": _YELLOW, "ok": _GREEN, "recovered": _GREEN,
@@ -190,7 +190,7 @@ _COLOURS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The answers of the API for one run. ``note``: a line of the viewer itself, such as that nobody answers."""
+    """The API responses for one run; ``note``: a message of the viewer, such as that the server does not respond."""
 
     run: Json
     verdict: Json
@@ -200,7 +200,7 @@ class Shown:
 
 
 def frame(shown: Shown, width: int = 80, height: int = 0, *, colours: bool = False) -> list[str]:
-    """Lines of at most ``width`` columns, and at most ``height`` of them unless that is 0."""
+    """Return lines of at most ``width`` columns, and at most ``height`` lines unless that is 0."""
     width = max(NARROWEST, width)
     paint = _painted if colours else _plain
     lines = [paint(cut(text, width), style) for text, style in _lines(shown, width)]
@@ -208,7 +208,7 @@ def frame(shown: Shown, width: int = 80, height: int = 0, *, colours: bool = Fal
 
 
 def brief(shown: Shown) -> str:
-    """The same in one line: for what is no terminal."""
+    """Return the run in one line, for output that is not a terminal."""
     run, verdict = shown.run, shown.verdict
     parts = [
         run["state"],
@@ -220,7 +220,10 @@ def brief(shown: Shown) -> str:
 
 
 def sparkline(values: Sequence[float | None], width: int) -> str:
-    """As wide as there are values, at most ``width``: each column the highest of what it stands for, a gap a blank."""
+    """Return a bar chart of at most ``width`` characters.
+
+    Each character shows the highest of the values that it covers, or a blank for a gap.
+    """
     known = [value for value in values if value is not None]
     if not known:
         return ""
@@ -235,7 +238,7 @@ def sparkline(values: Sequence[float | None], width: int) -> str:
 
 
 def progress(run: Json) -> str:
-    """``14 of 25 generations``; nothing for a program that counts none."""
+    """Return text such as ``14 of 25 generations``; empty for a program without generations."""
     if not run["generations"]:
         return ""
     if run["total"]:
@@ -244,12 +247,12 @@ def progress(run: Json) -> str:
 
 
 def plain(text: str) -> str:
-    """Without what a terminal would obey: names come from programs."""
+    """Return the text without terminal control characters, because names come from programs."""
     return printable(text)
 
 
 def cut(text: str, width: int) -> str:
-    """At most ``width`` columns of the terminal; wide characters take two."""
+    """Return the text cut to ``width`` columns of the terminal; wide characters take two."""
     text = plain(text)
     if columns(text) <= width:
         return text
@@ -298,12 +301,12 @@ def _lines(shown: Shown, width: int) -> Iterator[tuple[str, str]]:
 
 
 def _verdict(verdict: Json, width: int) -> Iterator[str]:
-    """The sentence, in as many lines as it takes."""
+    """Yield the status and summary of the verdict, wrapped to ``width`` columns."""
     return _wrapped(f"{verdict['status']}:", verdict["summary"], width)
 
 
 def _wrapped(line: str, text: str, width: int) -> Iterator[str]:
-    """Break ``text`` after the words of ``line`` into as many lines as it needs."""
+    """Yield ``line`` followed by the words of ``text``, wrapped to ``width`` columns."""
     for word in plain(text).split():
         if columns(line) + 1 + columns(word) > width:
             yield line
@@ -321,7 +324,7 @@ def _memory(run: Json) -> str:
 
 
 def _phases(phases: Json) -> Iterator[tuple[str, str, str]]:
-    """The largest first; nothing for a program that has none."""
+    """Yield the largest phases first; nothing for a program without phases."""
     found = []
     if all(line["name"] in RESERVED_PHASES for line in phases["lines"]):
         return
@@ -334,7 +337,7 @@ def _phases(phases: Json) -> Iterator[tuple[str, str, str]]:
 
 
 def _types(types: Sequence[Json], verdict: Json) -> Iterator[tuple[str, str, str]]:
-    """What is suspected first, in its order; then those that grow most."""
+    """Yield the suspects in their order, then the types that grow most."""
     suspects = [
         s["name"] for f in verdict["findings"] for s in f["suspects"] if s["role"] == "type"
     ]

@@ -1,7 +1,7 @@
-"""A verdict or a comparison as short facts: what the commands print and the reports in Markdown say alike.
+"""A verdict or a comparison as short facts, shared by the commands and the Markdown reports.
 
-They are given in the shapes of the API. ``write`` puts a name into the text: as it is for a terminal, safe for
-Markdown (`document_blocks.py`).
+The input has the formats of the API. ``write`` formats a name: unchanged for a terminal, escaped for Markdown
+(`document_blocks.py`).
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from ..text_format import (
 Json = Mapping[str, Any]
 Write = Callable[[str], str]
 
-# Kind of a finding whose memory is not private memory of the process -> the name of that memory.
+# Kind of a finding about memory outside the private memory of the process -> the name of that memory.
 NOT_PRIVATE: Final[Mapping[str, str]] = {
     "children": "Child processes",
     "shared_memory": "Shared memory",
     "gpu": "GPU memory",
     "gpu_fragmentation": "Reserved GPU memory",
 }
-# Line of the phase accounts that is no phase -> what it is called.
+# Line of the phase accounts that is not a phase -> the name to show.
 OUTSIDE_NAMES: Final[Mapping[str, str]] = {
     "between": "outside phases",
     "other_threads": "other threads",
@@ -50,7 +50,7 @@ _ACTIVE: Final[tuple[tuple[str, ...], ...]] = (
 
 
 def leading_finding(verdict: Json | None) -> Json | None:
-    """The largest finding that matters; findings come ranked."""
+    """Return the largest finding that matters, or None; findings are already ranked."""
     findings: Sequence[Json] = (verdict or {}).get("findings", ())
     for statuses in _ACTIVE:
         for finding in findings:
@@ -60,7 +60,7 @@ def leading_finding(verdict: Json | None) -> Json | None:
 
 
 def finding_facts(finding: Json, unit: str, write: Write = str) -> Iterator[tuple[str, str]]:
-    """(title, fact): where, what once for each suspect, how much, and when where a start was found."""
+    """Yield (title, fact): where, what for each suspect, how much, and when if the start is known."""
     phase = write(finding["phase"]) if finding["phase"] else "no single phase"
     yield "where", phase + of_process(finding.get("process"), write)
     for place, suspect in enumerate(finding["suspects"]):
@@ -73,7 +73,7 @@ def finding_facts(finding: Json, unit: str, write: Write = str) -> Iterator[tupl
 
 
 def role_words(finding: Json, place: int) -> str:
-    """Return the role of a suspect; of tensors with a graph, which are a part of all tensors, with these words."""
+    """Return the role of a suspect, followed by "with a graph" if it stands for tensors with a graph only."""
     role = str(finding["suspects"][place]["role"])
     return (
         f"{role}, with a graph"
@@ -83,7 +83,7 @@ def role_words(finding: Json, place: int) -> str:
 
 
 def graph_rates(verdict: Json | None) -> dict[str, float]:
-    """Return, by type, how many more tensors with a graph the findings name: a part of the rate of the type."""
+    """Return the rate of tensors with a graph by type, as named in findings; it is part of the rate of the type."""
     rates: dict[str, float] = {}
     found = ((f["suspects"][0], f) for f in (verdict or {}).get("findings", ()) if f["suspects"])
     for first, finding in found:
@@ -95,22 +95,25 @@ def graph_rates(verdict: Json | None) -> dict[str, float]:
 
 
 def with_graphs(rate: str, name: str, graphs: Mapping[str, float]) -> str:
-    """Return ``+49, 30 with a graph``; the rate alone of a type whose graphs no finding names."""
+    """Return ``+49, 30 with a graph``; the rate alone if no finding names graphs of the type."""
     return f"{rate}, {format_count(graphs[name])} with a graph" if name in graphs else rate
 
 
 def of_process(named: str | None, write: Write = str) -> str:
-    """``, rank 1 main``: of a run with several processes that which a finding is of, else nothing."""
+    """Return ``, rank 1 main`` for a finding in a run with several processes, else an empty string."""
     return f", {write(join_processes(named))}" if named else ""
 
 
 def seen(verdict: Json) -> str:
-    """``14 generations``, ``59 readings in 581 seconds``: what it is of. That of an older server knows no time."""
+    """Return what a verdict is based on, such as ``14 generations`` or ``59 readings in 581 seconds``.
+
+    A verdict of an older server does not include the time.
+    """
     return seen_of(verdict["generations"], verdict.get("generations_passed"), verdict["unit"])
 
 
 def compared(comparison: Json, unit: str) -> str:
-    """As `seen`, of what both runs have."""
+    """Return what a comparison is based on, in the form of `seen`."""
     number, passed = (
         comparison.get(name) for name in ("generations_compared", "generations_passed")
     )
@@ -127,14 +130,14 @@ def _per_unit(suspect: Json, unit: str) -> str:
 
 
 def interval(growth: Mapping[str, float]) -> str:
-    """Return ``+7.10 GiB (6.90 GiB to 7.30 GiB)``."""
+    """Return text such as ``+7.10 GiB (6.90 GiB to 7.30 GiB)``."""
     return format_interval(
         growth["estimate"], growth["low"], growth["high"], format_change, format_bytes
     )
 
 
 def change_interval(growth: Mapping[str, float] | None, per: str = "") -> str:
-    """``-20.00 MiB per generation (-24.00 MiB to -16.00 MiB)``: a difference, which has no direction of its own."""
+    """Return ``-20.00 MiB per generation (-24.00 MiB to -16.00 MiB)``: unlike in `interval`, both ends are signed."""
     if growth is None:
         return NOT_MEASURED
     span = in_brackets(format_range(growth["low"], growth["high"], format_change))
@@ -142,25 +145,25 @@ def change_interval(growth: Mapping[str, float] | None, per: str = "") -> str:
 
 
 def next_to_finding(verdict: Json) -> str:
-    """Say that the growth of a run is that of private memory, where the leading finding is of other memory."""
+    """Return a note that growth refers to private memory, if the leading finding is about other memory."""
     finding = leading_finding(verdict)
     is_other = finding is not None and finding.get("kind") in NOT_PRIVATE
     return " (private memory)" if is_other else ""
 
 
 def forecast(oom: Json, unit: str) -> str:
-    """Return when memory runs out, in the sentence of the analysis, and the risk where there is one."""
+    """Return the forecast sentence of the analysis, followed by the risk if there is one."""
     sentence = forecast_sentence(oom, unit)
     return sentence if oom["risk"] == "none" else f"{sentence}, {oom['risk']} risk"
 
 
 def is_forecast_known(oom: Json) -> bool:
-    """Return True if memory has a known limit, so that a line about its end says something."""
+    """Return True if memory has a known limit, so that a forecast makes sense."""
     return oom.get("limit_bytes") is not None
 
 
 def forecast_sentence(oom: Json, unit: str) -> str:
-    """Return when memory runs out; a verdict of an older server has no sentence, but may have an end."""
+    """Return when memory runs out; an older server sends no sentence, but may send a generation."""
     if oom.get("sentence"):
         return str(oom["sentence"])
     if oom.get("generation"):
@@ -169,14 +172,14 @@ def forecast_sentence(oom: Json, unit: str) -> str:
 
 
 def forecast_headline(oom: Json, unit: str) -> tuple[str, str]:
-    """Split the sentence: what is forecast, and at which rate, between which ends and at what time."""
+    """Return the forecast in two parts: the statement, and its conditions (rate, interval and time)."""
     sentence = forecast_sentence(oom, unit)
     found = re.fullmatch(r"(.+?),? (at this rate.*|\(.*\))", sentence)
     return (found[1], found[2]) if found else (sentence, "")
 
 
 def change_rows(comparison: Json, unit: str) -> Iterator[tuple[str, str, str, str]]:
-    """(what, before, after, change) of growth, memory, peak and time; a side that was not measured is empty."""
+    """Yield (what, before, after, change) of growth, memory, peak and time; a side that was not measured is empty."""
     for title, change, write in (
         (f"growth per {unit}", comparison["growth_bytes_per_generation"], _growth),
         (memory_title(comparison, unit), comparison.get("memory_after"), format_bytes),
@@ -184,7 +187,7 @@ def change_rows(comparison: Json, unit: str) -> Iterator[tuple[str, str, str, st
         (f"seconds per {unit}", comparison["seconds_per_generation"], _seconds),
     ):
         if change is None:
-            # Of runs without a generation in common, or reported by an older server.
+            # This is missing if the runs have no generation in common, or if the server is older.
             continue
         before, after = (
             "" if change[side] is None else write(change[side]) for side in ("before", "after")
@@ -193,8 +196,10 @@ def change_rows(comparison: Json, unit: str) -> Iterator[tuple[str, str, str, st
 
 
 def memory_title(comparison: Json, unit: str) -> str:
-    """``memory after 7 generations``, ``memory at second 50``: of the newest that both runs have; empty where there is
-    none."""
+    """Return ``memory after 7 generations`` or ``memory at second 50`` for the newest generation that both runs have.
+
+    Return an empty string if they have none in common.
+    """
     found = comparison.get("memory_after")
     if not found:
         return ""
@@ -204,7 +209,7 @@ def memory_title(comparison: Json, unit: str) -> str:
 
 
 def gauge_rows(comparison: Json) -> Iterator[tuple[str, str, str, str]]:
-    """(gauge, before, after, change) of what the program reported besides memory; of an older server none."""
+    """Yield (gauge, before, after, change) for numbers other than memory; nothing from an older server."""
     for each in comparison.get("by_gauge") or ():
         before, after = (
             "" if each[side] is None else format_number(each[side]) for side in ("before", "after")
@@ -218,12 +223,12 @@ def gauge_rows(comparison: Json) -> Iterator[tuple[str, str, str, str]]:
 
 
 def survival_line(comparison: Json) -> str:
-    """How far both runs come, in a sentence; empty of an older server."""
+    """Return a sentence about how far both runs came; empty from an older server."""
     return str((comparison.get("survival") or {}).get("sentence", ""))
 
 
 def rating_words(each: Json) -> str:
-    """Of the change of a count: ``good``, ``expected: 2``, ``problem: expected 2``, ``problem: grows``."""
+    """Return the rating of a changed count, such as ``good``, ``expected: 2`` or ``problem: expected 2``."""
     word, bounds = each["change_rating"], each["expected"]
     if word == "unknown":
         return "not known yet"
@@ -235,7 +240,7 @@ def rating_words(each: Json) -> str:
 
 
 def percent(change: float | None) -> str:
-    """``-95.0 %``; empty where there is nothing to compare with."""
+    """Return text such as ``-95.0 %``; empty if there is nothing to compare with."""
     return "" if change is None else format_percent_change(change)
 
 
@@ -248,7 +253,7 @@ def _seconds(seconds: float) -> str:
 
 
 def finding_line(finding: Json, write: Write = str) -> str:
-    """``confirmed in evaluate: trading.Environment``: one finding of a comparison."""
+    """Return one finding of a comparison, such as ``confirmed in evaluate: trading.Environment``."""
     names = ", ".join(write(suspect["name"]) for suspect in finding["suspects"][:2])
     where = write(finding["phase"]) if finding["phase"] else "no single phase"
     return f"{finding['status']} in {where}: {names or finding['kind']}"

@@ -1,4 +1,4 @@
-"""Building blocks of code that runs inside somebody else's process: threads, the error boundary, the GIL.
+"""Threads, the error boundary and file descriptors for code that runs inside the user's process.
 
 Imports the standard library only; every other package may import it. Start reading in `error_boundary.py`.
 """

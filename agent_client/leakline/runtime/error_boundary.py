@@ -1,8 +1,9 @@
-"""The outer guard: whatever goes wrong in our own code stays out of the training loop.
+"""The error boundary: keeps exceptions raised by our own code out of the training loop.
 
-It swallows, counts and warns once; the tests' automatic fixture raises what was swallowed. It is shared by the training
-thread's calls and our own threads. Two more places of the client catch broadly: `run.py`, which hands an error on, and
-`probes/heap/autograd_graphs.py`, on a thread of the program's where no guard can be.
+It swallows and counts them and warns once; the tests' automatic fixture re-raises what was
+swallowed. Calls on the training thread and our own threads share it. Two other places in the client
+catch broadly: `run.py`, which passes the error on, and `probes/heap/autograd_graphs.py`, which runs
+on a thread of the program where no guard can be installed.
 """
 
 from __future__ import annotations
@@ -16,19 +17,20 @@ from typing import Final
 logger = logging.getLogger("leakline")
 
 TEXT_LIMIT: Final = 500
-# The newest ones; a bound, so that a broken probe cannot grow it. As (type, text): an exception, its arguments and
-# the frames it came through would keep the program's objects alive. Only tests keep the exceptions.
+# The newest swallowed errors, bounded so that a broken probe cannot grow the deque. They are stored
+# as (type, text) because an exception object, its arguments and its frames would keep the program's
+# objects alive. Only tests store the exceptions themselves.
 swallowed: Final[deque[Exception | tuple[str, str]]] = deque(maxlen=20)
 
 
 class Guard:
-    """``with guard: ...`` never lets an Exception out. KeyboardInterrupt and SystemExit pass."""
+    """Context manager that swallows every Exception; KeyboardInterrupt and SystemExit propagate."""
 
     def __init__(self, what: str) -> None:
         self.what, self.count = what, 0
-        # Since it last went well.
+        # Failures since the last success.
         self.count_in_a_row = 0
-        # The type of the newest failure, by name.
+        # Type name of the newest failure.
         self.newest = ""
 
     def __enter__(self) -> None:
@@ -50,7 +52,7 @@ class Guard:
         text = _text(error)
         if self.count == 1:
             logger.warning(
-                "leakline: %s failed (%s); the program goes on, further failures are only counted",
+                "leakline: %s failed (%s); the program continues, and further failures are only counted",
                 self.what, text,
             )  # fmt: skip
         swallowed.append(error if _KEEP_EXCEPTIONS else (type(error).__name__, text))
@@ -58,9 +60,9 @@ class Guard:
 
 
 def _text(error: Exception) -> str:
-    """``Type: text``. Not by str(): the text of an exception of the program's may itself raise."""
+    """Return ``Type: text``, without calling str() on the error, which may itself raise."""
     return tracebacks.format_exception_only(error)[0].strip()[:TEXT_LIMIT]
 
 
-# Tests keep them, to show where it failed.
+# Set by tests, to show where an error was raised.
 _KEEP_EXCEPTIONS = False

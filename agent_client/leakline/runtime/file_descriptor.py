@@ -1,5 +1,7 @@
-"""A file of ours by its number, which may become another's: a program closes numbers that it does not know (as one does
-that becomes a daemon), and what it opens next has them. Whatever is done to a number is done to our file or not at all.
+"""File descriptors that detect when the program has closed and reused their number.
+
+A program may close descriptors that it does not know, as daemonizing code does, and the next file
+it opens gets the same number. Every operation here acts on our file or fails.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from typing import Final
 
 
 class Descriptor(int):
-    """The number, and the file that it was opened for."""
+    """A file descriptor number that remembers the device and inode it was opened for."""
 
     _file: tuple[int, int]
 
@@ -23,7 +25,7 @@ class Descriptor(int):
         return made
 
     def stat(self) -> os.stat_result:
-        """Raises OSError where it is not our file's any more."""
+        """Return the file's status. Raises OSError if the number no longer refers to our file."""
         found = os.fstat(self)
         if (found.st_dev, found.st_ino) != self._file:
             raise OSError(errno.EBADF, "the program has closed the file and opened one of its own")
@@ -42,7 +44,10 @@ class Descriptor(int):
         return os.write(self, data)
 
     def anew(self, path: Path) -> Descriptor:
-        """The same file under another number; the old one is not touched. Raises OSError where ``path`` is another."""
+        """Open the same file under a new number and leave the old one untouched.
+
+        Raises OSError if ``path`` is now a different file.
+        """
         found = opened(path, os.O_RDWR | os.O_APPEND)
         if found._file != self._file:
             found.close()
@@ -50,7 +55,7 @@ class Descriptor(int):
         return found
 
     def close(self) -> None:
-        """Not what is the program's by now."""
+        """Close the descriptor, unless the program now uses its number."""
         if self.is_ours:
             with suppress(OSError):
                 os.close(self)

@@ -1,19 +1,21 @@
-"""Threads of ours, which do nothing of the program's once it ends.
+"""Our daemon threads: stopping them safely at interpreter exit, and yielding the GIL while they work.
 
-Up to Python 3.13 a thread that wants the interpreter while that ends is ended where it stands. Below C++ this aborts
-the process ("terminate called without an active exception"): torch lets go of the interpreter while it frees a tensor,
-and what the collector finds of the program's is freed on whichever thread it comes by, also on one of ours. So nothing
-is collected any more by then.
+Up to Python 3.13, a thread that requests the GIL while the interpreter shuts down is terminated on
+the spot. If that happens below C++ frames, it aborts the process ("terminate called without an
+active exception"): torch releases the GIL while it frees a tensor, and the garbage collector frees
+the program's objects on whichever thread triggers it, including ours. So automatic garbage
+collection is off by then.
 
-Nobody is made to leave: a thread that ends in the middle of an import takes the lock of imports with it, and the
-program waits for that for ever, at its next import or where it prints a traceback. So one that imports is waited for.
+No thread is forced to exit: one that ends in the middle of an import keeps the import lock, and the
+program then blocks forever at its next import or when it prints a traceback. So `end_all` waits for
+a thread that is importing.
 
-How our own threads work without holding the program up: in pieces of a millisecond, with a rest after each.
-
-A thread that wants the interpreter back waits up to 5 ms before one that computes lets go of it. One that rests by
-itself is never waited for so long; and where the program lets go of the interpreter many times in a few milliseconds,
-it meets one piece and not one each time. A rest costs our thread time and the program nothing. Some pieces cannot be
-stopped in the middle: a longer one has the longer rest. Only what would be lost by a kill goes before that: see `late`.
+Our threads avoid delaying the program by working in pieces of one millisecond with a rest after
+each. A thread that requests the GIL waits up to 5 ms before a computing thread releases it. A
+thread that rests voluntarily never causes such a wait, and a program that releases the GIL many
+times within a few milliseconds waits for one piece only, not at each release. A rest delays our
+thread but not the program. Some pieces cannot be interrupted, so a longer piece is followed by a
+longer rest. Only data that a kill would lose takes precedence: see `late`.
 """
 
 from __future__ import annotations
@@ -25,19 +27,19 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-# One that stands still for a server or a disk wants nothing of the interpreter meanwhile, so nobody waits for it.
+# A thread that waits for a server or a disk does not need the GIL meanwhile, so a short join is enough.
 WAITING_SECONDS: Final = 0.1
-# One that computes may be about to drop what it looked at.
+# A computing thread may be about to release the objects it has examined.
 COMPUTING_SECONDS: Final = 0.3
-# A collection that one has begun: the program would have waited for it, too.
+# For a collection that one of our threads has started: the program would have waited for it, too.
 COLLECTING_SECONDS: Final = 10.0
-# All imports that one is in.
+# For all imports in progress on our threads, together.
 IMPORTING_SECONDS: Final = 10.0
 _LOOK_AGAIN_SECONDS: Final = 0.01
 
 
 class OurThread(threading.Thread):
-    """A daemon named ``leakline-<name>``. ``waits``: it may stand still for a server or a disk."""
+    """A daemon thread named ``leakline-<name>``. ``waits``: it may block on a server or a disk."""
 
     def __init__(
         self,
@@ -51,12 +53,12 @@ class OurThread(threading.Thread):
 
 
 def end_all() -> None:
-    """What is still at work when the program ends gets a moment, and frees nothing of the program's after it."""
+    """Give our running threads a moment to finish, and keep them from freeing the program's objects later."""
     me = threading.current_thread()
     left = [t for t in threading.enumerate() if isinstance(t, OurThread) and t is not me]
     if not left:
         return
-    # Of itself; the interpreter collects all the same when it ends, on its own thread.
+    # This stops automatic collection only: at exit the interpreter still collects, on its own thread.
     gc.disable()
     began = time.monotonic()
     for thread in left:
@@ -79,7 +81,7 @@ def _is_importing(thread: threading.Thread) -> bool:
 
 
 def _is_collecting_elsewhere() -> bool:
-    """Only then is there no collection of the youngest where one is asked for."""
+    """Return True if another thread is in a collection: only then does `gc.collect` return without starting one."""
     begun: list[str] = []
 
     def note(phase: str, info: dict[str, int]) -> None:
@@ -93,7 +95,7 @@ def _is_collecting_elsewhere() -> bool:
     return not begun
 
 
-# CPU time: what a thread waits for the interpreter is no work, and no rest either.
+# CPU time, because waiting for the GIL is neither work nor rest.
 PIECE_SECONDS: Final = 0.001
 REST_SECONDS: Final = 0.01
 LONGEST_REST_SECONDS: Final = 0.02
@@ -103,23 +105,26 @@ _local: Final = threading.local()
 
 
 def begin(hurry: threading.Event, longest_rest: float = LONGEST_REST_SECONDS) -> None:
-    """From here on `breathe` rests on this thread, until ``hurry`` is set: then somebody waits for it."""
+    """Make `breathe` rest on this thread until ``hurry`` is set, which means that another thread waits for it."""
     _local.hurry, _local.longest_rest, _local.since = hurry, longest_rest, time.thread_time()
 
 
 def rested(seconds: float) -> None:
-    """This thread has waited for something else; for less than a rest, it may have been the interpreter."""
+    """Start a new piece of work if this thread has just waited for longer than a rest.
+
+    A shorter wait may have been for the GIL, so it does not count as a rest.
+    """
     if seconds > REST_SECONDS:
         _local.since = time.thread_time()
 
 
 def late(is_late: bool) -> None:
-    """While what this thread has in its hands should be done already, it rests no longer than it works."""
+    """Limit each rest of this thread to the time it worked, while its current work is overdue."""
     _local.late = is_late
 
 
 def breathe() -> None:
-    """Rest if this thread is one of ours and has worked for a piece."""
+    """Rest if this is one of our threads and it has worked for a full piece."""
     hurry = getattr(_local, "hurry", None)
     if hurry is None:
         return
@@ -131,6 +136,6 @@ def breathe() -> None:
 
 
 def hurried() -> bool:
-    """Does somebody wait for the end of this thread?"""
+    """Return True if another thread waits for this one to finish."""
     hurry = getattr(_local, "hurry", None)
     return hurry is not None and hurry.is_set()

@@ -1,5 +1,5 @@
-"""What is measured when: the sampler, the overhead budget, heap scans, type counts, holder paths.
+"""Decides what is measured when: sampler, overhead budget, heap scans, type counts, holder paths.
 
-Imports `probes`, `runtime`, `snapshot`, `text_format`. Start reading in `sampler.py`; `heap_scans.py` decides about
-scans of the entire heap.
+Imports `probes`, `runtime`, `snapshot`, `text_format`. Start reading in `sampler.py`;
+`heap_scans.py` decides about scans of the entire heap.
 """

@@ -1,8 +1,10 @@
-"""Which lines of the program allocated what is kept: traced for a short while once a leak is suspected, where asked.
+"""Traces which lines of the program allocated retained memory: for a short time once a leak is
+suspected, if enabled.
 
-The interpreter's own tracing slows every allocation down, so it runs for one generation at most, and ends sooner when
-its time is over or it holds too much memory itself. That is looked after on a thread of its own, which lives as long
-as the tracing: a generation without a phase may last an hour, and a second of allocations fill any table.
+The interpreter's own tracing slows down every allocation, so it runs for at most one generation,
+and stops earlier when its time is up or it holds too much memory itself. A dedicated thread checks
+these limits while the tracing runs: a generation without phases may last an hour, and a second of
+allocations can fill any table.
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ from ..text_format import format_bytes
 
 LINES_REPORTED: Final = 10
 TRACED_SECONDS: Final = 60.0
-# What the tracing may hold itself, of some 90,000 blocks. To look through them takes 0.3 seconds of CPU, and for half
-# of that the program stands still; with 68 MiB it was 5.7 seconds on a busy machine.
+# Memory limit of the trace itself, which corresponds to some 90,000 blocks. Processing them takes
+# 0.3 seconds of CPU, and the program is stopped for half of that; with 68 MiB it was 5.7 seconds on
+# a busy machine.
 TRACER_BYTES: Final = 16 * 2**20
 LOOK_SECONDS: Final = 0.05
 NAME: Final = "allocations"
@@ -30,7 +33,7 @@ Note = Callable[[str, str, Mapping[str, Any]], None]
 
 
 class Allocations:
-    """Receive every snapshot. Traces once in a run; ``status`` gives that of the newest verdict."""
+    """Receives every snapshot and traces once per run; ``status`` returns the status of the newest verdict."""
 
     def __init__(
         self,
@@ -45,8 +48,8 @@ class Allocations:
         self._thread_seconds = {} if thread_seconds is None else thread_seconds
         self._guard = Guard("tracing allocations")
         self._may_begin, self._is_tracing = True, False
-        # When it began, until somebody takes it out to tell: the training thread or ours, and no lock for a signal
-        # handler or a forked child to wait for.
+        # The start time, until one thread, the training thread or ours, pops it to report. A list
+        # needs no lock that a signal handler or a forked child would have to wait for.
         self._began: list[float] = []
 
     def see(self, snapshot: Snapshot) -> None:
@@ -59,7 +62,7 @@ class Allocations:
                 self._begin()
 
     def stop(self) -> None:
-        """From here on nothing is traced for this run. In a forked child as well, where our thread is not."""
+        """Stop tracing for the rest of the run. Works in a forked child as well, where our thread does not exist."""
         self._may_begin = False
         self._began.clear()
         self._end()
@@ -68,16 +71,16 @@ class Allocations:
         import tracemalloc
 
         self._may_begin = False
-        # Of a program that traces itself, its own tracing would be stopped at the end.
+        # If the program traces itself, stopping here would stop its own tracing.
         if tracemalloc.is_tracing():
             return
         began = self._clock()
         self._began.append(began)
-        # First: without it there would be no bound.
+        # Start the thread first: without it the tracing would have no limit.
         try:
             OurThread("allocations", self._look_after, began).start()
         except RuntimeError:
-            # There may be room for a thread by the next generation end.
+            # A thread may be available at the next generation end.
             self._began.clear()
             self._may_begin = True
             return
@@ -104,7 +107,7 @@ class Allocations:
         try:
             seconds = self._clock() - self._began.pop()
         except IndexError:
-            # Reported or stopped meanwhile, by another.
+            # Another thread has reported or stopped it meanwhile.
             return
         try:
             traced = tracemalloc.take_snapshot()
@@ -124,7 +127,7 @@ class Allocations:
 
 
 def _kept_lines(traced: Any) -> Iterator[tuple[str, int, int]]:
-    """(file:line, bytes, blocks) of what was allocated while it was traced and is still there, the largest first."""
+    """Yield (file:line, bytes, blocks) of memory allocated during the trace and not freed, the largest first."""
     ours = __file__.rsplit("/", 2)[0]
     for each in traced.statistics("lineno"):
         frame = each.traceback[0]
@@ -133,5 +136,5 @@ def _kept_lines(traced: Any) -> Iterator[tuple[str, int, int]]:
 
 
 def _short(path: str) -> str:
-    """Without the folders that say whose machine it is: ``training/trainer.py``."""
+    """Shorten a path to its last two parts, ``training/trainer.py``, without folders that identify the machine."""
     return "/".join(path.replace("\\", "/").rsplit("/", 2)[-2:])

@@ -1,10 +1,10 @@
-"""Between two snapshots: how high memory is, every second; and every ten seconds a snapshot of its own.
+"""Background readings between snapshots: memory every second, and a full snapshot every ten seconds.
 
-It runs on the recorder's thread and reads what costs microseconds, so that a training that has no phase end for
-an hour is still seen, and a peak between two ends as well.
+They run on the recorder's thread and read only what costs microseconds, so that a training without
+a phase end for an hour, or a peak between two phase ends, is still recorded.
 
-Where memory is about to run out, it reads more often the nearer that is, and reports each reading: the kernel kills
-without a word, and the last snapshot before that is the one people need.
+As memory runs out, readings become more frequent and each is reported: the kernel kills without
+notice, and users need the last snapshot before that.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ from ..snapshot import Number
 from .sampler import Sampler
 
 REPORT_EVERY_SECONDS: Final = 10.0
-# Ten readings in the time that is left, at the highest speed of late; but not oftener than this.
+# Plan ten readings in the time left at the highest recent rate of growth, but not more often than this.
 READINGS_LEFT: Final = 10
 SHORTEST_SECONDS: Final = 0.02
-# A training that rests for a moment will go on as before: a reading without growth is no reason to look away.
+# The growth rate stays valid this long, because a training that pauses for a moment will go on as before.
 SPEED_HOLDS_SECONDS: Final = 1.0
-# Reported one by one when so little time is left, and so little of the limit: what is allocated and freed again in each
-# generation of a program with room to spare is no approach.
+# Each reading is reported only if this little time and this little of the limit is left: memory
+# that is allocated and freed again in each generation, with room to spare, is not a danger.
 REPORT_BELOW_SECONDS: Final = 5.0
 REPORT_BELOW_SHARE: Final = 0.15
-# A program that lives at its limit must not fill the spool: so many at once, and one more every two seconds.
+# A program that runs close to its limit must not fill the spool: at most this many in a row, then
+# one every two seconds.
 MOST_REPORTED: Final = 100
 SECONDS_EACH: Final = 2.0
 
 
 class Approach:
-    """How soon memory runs out. ``clock`` gives seconds that only rise."""
+    """Estimates how soon memory runs out. ``clock`` is monotonic, in seconds."""
 
     def __init__(
         self,
@@ -42,13 +43,16 @@ class Approach:
     ) -> None:
         self._read, self._clock = read, clock
         self._before: tuple[float, int] | None = None
-        # Bytes a second, and when it was measured.
+        # Bytes per second, and when that was measured.
         self._speed, self._speed_at = 0.0, clock()
         self._credit, self._credited_at = float(MOST_REPORTED), clock()
         self.look()
 
     def look(self) -> tuple[float, bool]:
-        """(seconds until memory runs out, infinite where it has not shrunk of late; whether to tell of it)."""
+        """Return (seconds until memory runs out, whether to report this reading).
+
+        The seconds are infinite if free memory has not shrunk recently.
+        """
         now, room = self._clock(), self._read()
         if room is None:
             return float("inf"), False
@@ -60,7 +64,10 @@ class Approach:
         return seconds, shrunk and near and self._may_tell(now)
 
     def _has_shrunk(self, now: float, left: int) -> bool:
-        """Since the look before; then its speed counts, unless it was higher a moment ago."""
+        """Return True if free memory has shrunk since the previous reading.
+
+        The rate is updated unless a higher one was measured a moment ago.
+        """
         before, self._before = self._before, (now, left)
         if before is None or now <= before[0] or left >= before[1]:
             return False
@@ -79,8 +86,10 @@ class Approach:
 
 
 class BackgroundFold:
-    """``tick``, called when it says, reports a `sample` snapshot every ten seconds, or at each rarer reading; and
-    at once where memory is about to run out, or where ``has_news`` says that something waits to be reported.
+    """Reports `sample` snapshots. The caller repeats ``tick`` after the seconds it returns.
+
+    It reports every ten seconds, or at each reading if those are rarer; immediately if memory is
+    about to run out or if ``has_news`` returns True.
     """
 
     def __init__(
@@ -97,7 +106,7 @@ class BackgroundFold:
         self._unreported_seconds = 0.0
 
     def tick(self) -> float:
-        """Seconds until it is due again."""
+        """Take a reading, report it if due, and return the seconds until the next one."""
         self._unreported_seconds += self._pause
         left, urgent = self._approach.look()
         if self._is_due() or urgent or self._has_news():

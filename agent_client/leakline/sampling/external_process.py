@@ -1,4 +1,4 @@
-"""Another process, seen from outside: what the kernel and the driver tell of it. No types, no phases, no promises."""
+"""Observes another process from outside, through the kernel and the driver. No types and no phases."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .heap_scans import Measured
 from .overhead_budget import Governor
 from .sampler import Probe, Sampler
 
-# What costs more than a file or two: at the ends of intervals, when it is due.
+# Probes that cost more than reading a file or two: only at interval ends, when due.
 _RARE: Final = frozenset({"children", "gpu"})
 
 
 class OutsideSampler(Sampler):
-    """Asks about the process ``pid`` what a `Sampler` asks about its own. Gives nothing once that has ended."""
+    """Samples the process ``pid`` as a `Sampler` samples its own. Returns no samples once it has ended."""
 
     def __init__(self, pid: int, governor: Governor) -> None:
         super().__init__(governor)
@@ -39,10 +39,10 @@ class OutsideSampler(Sampler):
         }  # fmt: skip
 
     def start(self) -> None:
-        """Nothing of this process is of interest."""
+        """Do nothing: this process is not observed."""
 
     def stop(self) -> None:
-        """Nothing was started."""
+        """Do nothing: `start` has started nothing."""
 
     def measure(self, kind: str, *, nested: bool = False) -> Measured:
         return Measured(self._all(tuple(self._outside)))
@@ -59,8 +59,10 @@ class OutsideSampler(Sampler):
         return int(found.get("process.anon_bytes", 0) + found.get("process.swap_bytes", 0))
 
     def _read_process(self) -> dict[str, Number]:
-        """The kernel's mark is of its whole life; reported is the highest since the reading before, as far as was
-        seen.
+        """Return the process samples, with the highest memory observed since the previous reading
+        as the peak.
+
+        The kernel's own peak covers the entire life of the process.
         """
         samples = self._process.read()
         samples.pop("process.peak_bytes", None)
@@ -74,13 +76,14 @@ class OutsideSampler(Sampler):
         for name in names:
             self._read(self._outside[name], samples)
             if not samples:
-                # It has ended: what is left is the machine, and that would look like a process without memory.
+                # The process has ended: the remaining machine-wide samples would look like a
+                # process without memory.
                 break
         return samples
 
 
 def started_as(pid: int, proc: Path = PROC) -> list[str]:
-    """The command line of a process; empty when it has none that we may read."""
+    """Return the command line of a process; empty if it cannot be read or has none."""
     try:
         line = (proc / str(pid) / "cmdline").read_bytes()
     except OSError:

@@ -1,9 +1,10 @@
-"""The looks at the whole heap: censuses, tensors, holders. Which of them now, and where.
+"""Heap scans (censuses, tensors, holders): decides which of them to run now, and where.
 
-On the training thread when it then stands still for no longer than the pause of the budget; in slices in the
-background when the native module can; else not at all. What a look in slices has found travels with the training
-thread's own snapshots: holders with the next, a census with the next generation end. So a census that was begun at
-one generation end is reported at the following.
+A scan runs on the training thread if that stops it for no longer than the longest pause; otherwise
+in slices in the background if the native module is available; otherwise not at all. Results of a
+sliced scan are sent with the training thread's own snapshots: holders with the next one, a census
+with the next generation end. So a census that was started at one generation end is reported at the
+following one.
 """
 
 from __future__ import annotations
@@ -42,39 +43,40 @@ from .run_requests import DONE, FAILED, NOTHING_FOUND, REFUSED, Answer, Request
 from .type_counts import Following, TypeGrowth
 
 TYPES_IN_CENSUS: Final = 48
-# CPU seconds: five looks through the heap of a torch process; in slices, one of five million objects.
+# CPU seconds: five scans of the heap of a torch process; in slices, one scan of five million objects.
 HOLDER_SECONDS: Final = 0.35
 SLICED_HOLDER_SECONDS: Final = 1.0
-# Near the roots of the program alone; it takes two milliseconds on an idle machine.
+# For a search near the roots of the program only, which takes two milliseconds on an idle machine.
 NEAR_SECONDS: Final = 0.01
 # Most holders are found near the program's roots, in less than this.
 SEARCH_AT_LEAST_SECONDS: Final = 0.05
 CLASSES_PER_SEARCH: Final = 3
 LOOKS_OF_A_SEARCH: Final = 2
-# A census follows what it finds; a look at tensors alone only asks for types.
+# A census follows references; a scan for tensors only checks types.
 TENSORS_PART_OF_CENSUS: Final = 0.35
 FOLLOWING_SECONDS: Final = 0.002
-# Containers near the program's roots are looked for without a census: first after so many generation ends, and at least
-# at every so many.
+# Generation ends until the first search for containers near the program's roots without a census,
+# and the maximum between two of them.
 CONTAINERS_GAPS: Final = (4, 16)
 CONTAINERS_SECONDS: Final = 0.002
-# The pause of a look at garbage, as a part of the longest.
+# The pause for a scan for garbage, as a part of the longest pause.
 GARBAGE_PART_OF_PAUSE: Final = 0.4
 GARBAGE_GAPS: Final = (1, 16)
-# More than ever before by this factor, and the next look follows soon.
+# If there is more garbage than ever before by this factor, the next scan follows soon.
 GARBAGE_RISES: Final = 1.2
 GARBAGE_FADES: Final = 0.7
-# A census in slices that took more than this part of a generation reports no moment of it: then it is a table only.
+# A sliced census that took a larger part of a generation is not a point-in-time snapshot: it is
+# only shown as a table.
 MOMENT_PART: Final = 0.2
-# A program loads its modules in a few places; one that goes on pays for counting after them from the budget.
+# A program loads its modules in a few places; if it goes on loading, recounts are charged to the budget.
 SETTLED_AS_SET_UP: Final = 8
-# At the end of a run, how long what is under way is waited for.
+# At the end of a run, the longest wait for work in progress.
 LAST_LOOK_SECONDS: Final = 0.5
 
 
 @dataclass(slots=True)
 class Measured:
-    """What one look gave. The sequence numbers inside are set when the snapshot gets its own."""
+    """The result of one measurement. Its sequence numbers are set when the snapshot gets its own."""
 
     samples: dict[str, Number]
     census: Census | None = None
@@ -84,7 +86,7 @@ class Measured:
 
 
 class Looks:
-    """The training thread's. Types and containers learn from every census."""
+    """Runs heap scans for the training thread. Every census updates the types and containers."""
 
     def __init__(
         self,
@@ -99,38 +101,39 @@ class Looks:
         self.plan = CensusPlan(governor, blocks, is_native=native)
         self.slices = SliceThread(governor.work_seconds)
         self._guard, self._holder_guard = Guard("the census"), Guard("the search for holders")
-        # References to every class when the census under way began, and whether something was rising then.
+        # References to every class when the current census began, and whether a count was rising then.
         self._references: Mapping[int, int] = {}
         self._was_rising = False
         self._census: SlicedResult | None = None
-        # How long it took, and the generation.
+        # Duration of that census and of the newest generation.
         self._census_seconds, self._generation_seconds = 0.0, 0.0
         self._last_end = time.perf_counter()
-        self._garbage, self._garbage_guard = GarbageProbe(), Guard("the look at cyclic garbage")
+        self._garbage, self._garbage_guard = GarbageProbe(), Guard("the scan for cyclic garbage")
         self._garbage_rhythm, self._most_garbage = Rhythm(*GARBAGE_GAPS), 0.0
         self._memory = RisingMemory()
-        # How often doubts were settled while the program was young.
+        # Number of recounts while the program was young.
         self._settled = 0
-        # Holders of tensors were searched for. Whether those hold graphs is looked at after it, for that makes
-        # tensors of what graphs have saved, which nothing in Python holds.
+        # Set after a search for holders of tensors. Whether those hold graphs is checked only
+        # afterwards, because the check turns what graphs have saved into tensors that nothing in
+        # Python holds.
         self._graphs_wanted = False
         self._following_guard = Guard("following instances")
         self._containers_guard = Guard("finding containers")
         self._containers_rhythm = Rhythm(*CONTAINERS_GAPS)
-        # Objects out of the collector's sight when types were counted first.
+        # Objects that were frozen, and so hidden from the collector, when types were counted first.
         self._frozen = 0
-        # Of how many single objects a census reports, and from which size on.
+        # How many single objects a census reports, and their minimum size.
         self.large_objects = LARGE_OBJECTS
         self.large_from_bytes = LARGE_OBJECTS_AT_LEAST_BYTES
-        # Asked for, and running in the background.
+        # The request that is being served in the background.
         self._asked: Request | None = None
 
     def stay_in_background(self) -> None:
-        """The program is at work whenever we measure: nothing that refers to what is its own, but in slices."""
+        """Restrict scans to slices: the program runs while we measure, so nothing else may refer to its objects."""
         self.plan.only_in_background = True
 
     def at_baseline(self, measured: Measured) -> None:
-        """A census wherever one can be taken: the loop has not begun, and it is set-up."""
+        """Take a census whenever possible: the loop has not begun, so it counts as set-up."""
         way = self.plan.way()
         self._frozen = gc.get_freeze_count()
         with self._guard:
@@ -139,7 +142,7 @@ class Looks:
             elif way == "slices":
                 work = self._begin_census(rising=False)
                 started = self._governor.work_seconds()
-                # Other threads may go on.
+                # Let other threads run.
                 while not work.step(self._governor.max_pause_seconds / 4):
                     time.sleep(0)
                 seconds = self._governor.work_seconds() - started
@@ -147,13 +150,13 @@ class Looks:
                 self._tell_census(measured)
 
     def at_generation_end(self, measured: Measured, rising: bool) -> None:
-        """What is due and has room in the budget."""
+        """Run the scans that are due and within budget."""
         now = time.perf_counter()
         self._generation_seconds, self._last_end = now - self._last_end, now
         self.fetch(measured)
         self._tell_census(measured)
         self._follow(measured)
-        # What was asked for and is in doubt is a reason to count, too.
+        # A requested class whose count is in doubt is also a reason for a census.
         way = self.plan.due(
             rising or self._types.is_in_doubt(), self._memory_rises(measured.samples)
         )
@@ -163,7 +166,7 @@ class Looks:
         else:
             wanted = self._graphs_wanted
             if wanted:
-                # Before what else needs the pause.
+                # The scan for tensors precedes other work that needs the pause.
                 self._look_at_tensors(measured)
             if self.plan.is_young or (way == "slices" and rising):
                 self._recount()
@@ -173,7 +176,7 @@ class Looks:
                 self._look_at_tensors(measured)
         self._look_at_garbage(measured, rising)
         self._find_holders(measured)
-        # After the search: what is known to rise comes before what might.
+        # The census comes after the search, because a known rise matters more than a possible one.
         if way == "slices" and self.slices.is_free:
             with self._guard:
                 self.slices.offer("census", self._begin_census(rising))
@@ -185,11 +188,11 @@ class Looks:
         )
 
     def wait(self) -> None:
-        """The last chance of what is under way; not for long."""
+        """Wait briefly for work in progress, which has no later chance to be reported."""
         self.slices.wait(LAST_LOOK_SECONDS)
 
     def fetch(self, measured: Measured) -> None:
-        """Take what a look in the background has found since."""
+        """Collect the result of a finished background scan."""
         if self.slices.work is None:
             return
         with self._governor.measuring("fetch"):
@@ -210,12 +213,12 @@ class Looks:
             self._census_seconds = outcome.wall_seconds
 
     def at_finish(self, measured: Measured) -> None:
-        """What was found since the last generation end."""
+        """Collect the results since the last generation end."""
         self.fetch(measured)
         self._tell_census(measured)
 
     def stop(self) -> None:
-        """Nothing of ours goes on after this."""
+        """Stop all background work."""
         self.slices.stop()
 
     def _take_census(self, measured: Measured, rising: bool) -> None:
@@ -237,7 +240,7 @@ class Looks:
         self.following.at_census(instances)
 
     def _find_containers(self) -> None:
-        """Those near the program's roots, without a census."""
+        """Find containers near the program's roots, without a census."""
         if not self._containers_rhythm.is_due():
             return
         if self._governor.allows("containers_found", CONTAINERS_SECONDS):
@@ -274,10 +277,11 @@ class Looks:
         if self._census_seconds <= self._generation_seconds:
             self._types.note_sizes(result.rows_by_type())
         if self._census_seconds <= MOMENT_PART * self._generation_seconds:
-            # What is counted at every phase end is younger than this census.
+            # The counts taken at every phase end are newer than this census.
             measured.samples = {**result.samples(), **self._types.read_census(), **measured.samples}
         elif self._census_seconds <= self._generation_seconds:
-            # What lasts is in it once: enough for bytes, which are compared over many generations.
+            # It counts every lasting object once, which is enough for bytes, as they are compared
+            # over many generations.
             measured.samples = {**result.sizes(), **measured.samples}
 
     def _tell(self, measured: Measured, result: CensusResult | SlicedResult) -> None:
@@ -285,7 +289,7 @@ class Looks:
         measured.large_objects = result.large_objects(0, self.large_objects, self.large_from_bytes)
 
     def _look_at_tensors(self, measured: Measured) -> None:
-        """Between two censuses: whether what rises are tensors, and whether they hold graphs."""
+        """Check between two censuses whether rising objects are tensors, and whether they hold graphs."""
         if self.plan.only_in_background:
             return
         unknown = TENSORS_PART_OF_CENSUS * self.plan.expected_seconds()
@@ -298,13 +302,16 @@ class Looks:
                 self._graphs_wanted = False
 
     def _sees_the_same_heap(self) -> bool:
-        """Objects that the program has frozen since are on no list any more: they would be missed, not freed."""
+        """Return True unless the program has frozen objects since: hidden from the collector, they
+        would look freed.
+        """
         return gc.get_freeze_count() <= self._frozen
 
     def settle_doubts(self) -> None:
-        """Count classes that somebody asked for and that are not counted exactly: now, if that is cheap.
+        """Recount requested classes whose counts are not exact, immediately if that is cheap.
 
-        While the program is young this is set-up, so many times; later by budget. Until then they are not reported.
+        While the program is young this counts as set-up, a limited number of times; later it is
+        charged to the budget. Until then these classes are not reported.
         """
         if self._settled < SETTLED_AS_SET_UP:
             self._settled += self.plan.is_young
@@ -313,7 +320,7 @@ class Looks:
             self._recount(set_up=False)
 
     def _recount(self, *, set_up: bool = True) -> None:
-        """Classes whose references moved without instances, as they do while a program loads what it needs."""
+        """Recount classes whose references changed without instances, as happens while a program loads modules."""
         is_set_up = set_up and self.plan.is_young
         expected = self._governor.expects(
             "recount", TENSORS_PART_OF_CENSUS * self.plan.expected_seconds()
@@ -326,7 +333,10 @@ class Looks:
                 self._types.calibrate_tracked(count_tracked())
 
     def _look_at_garbage(self, measured: Measured, rising: bool) -> None:
-        """What waits for the collector, without letting it run: at once while it is off, else by and by."""
+        """Scan for garbage that awaits collection, without running the collector.
+
+        The scan is prompt while the collector is off, else ever more rare.
+        """
         seconds = GARBAGE_PART_OF_PAUSE * self._governor.max_pause_seconds
         enabled = gc.isenabled()
         due = self._garbage_rhythm.is_due()
@@ -336,9 +346,9 @@ class Looks:
             with self._garbage_guard, self._governor.measuring("garbage"):
                 found = self._garbage.read(seconds)
                 objects = 0 if found is None else found.objects
-                # As many as before are what waits between two collections of a healthy program.
+                # As many as before is the normal amount between two collections of a healthy program.
                 many = objects >= max(OBJECTS_REPORTED, GARBAGE_RISES * self._most_garbage)
-                # What libraries leave while they load is forgotten by and by.
+                # The maximum decays, so that garbage from loading libraries does not count forever.
                 self._most_garbage = max(GARBAGE_FADES * self._most_garbage, objects)
                 self._garbage_rhythm.looked(again_soon=many)
                 if found is not None:
@@ -361,7 +371,7 @@ class Looks:
                 self._record_holders(measured, found)
 
     def _find_largest(self, measured: Measured) -> None:
-        """What holds a tensor, an array or a container that grows: there are no more of its type to sample."""
+        """Find what holds a growing tensor, array or container: its type gains no instances that could be sampled."""
         kind = self._types.grows_larger()
         if kind is None:
             return
@@ -376,13 +386,14 @@ class Looks:
                 self._record_holders(measured, found)
 
     def serve(self, request: Request, measured: Measured) -> str | None:
-        """Look as asked: what came of it, empty while it is under way, None while there is no room for it.
+        """Serve a request. Return the outcome, "" while it is in progress, or None if there is no
+        budget for it.
 
-        What a person asks goes before the budget, which is charged all the same, and never beyond the longest pause.
+        A user's request may exceed the budget, which is charged all the same, but never the longest pause.
         """
         way = self.plan.way()
         if way is None:
-            return f"{REFUSED}: too many objects for one look at all of them"
+            return f"{REFUSED}: too many objects for a heap scan"
         if request.kind == "census":
             return self._serve_census(request, measured, way == "whole")
         classes = self._types.classes_of(request.type)
@@ -430,13 +441,17 @@ class Looks:
         self._graphs_wanted = self._graphs_wanted or any(cls in kinds for cls in classes)
 
     def _must_search_in_background(self) -> bool:
-        """One may be named near the program's roots at once, and the next take several looks through the heap."""
+        """Return True if a search is too long for a pause.
+
+        A quick first result near the program's roots does not help: the next search may take
+        several heap scans.
+        """
         search_seconds = LOOKS_OF_A_SEARCH * self.plan.expected_seconds()
         stops_too_long = not self._governor.fits_pause(search_seconds)
         return native() is not None and (self.plan.only_in_background or stops_too_long)
 
     def _record_holders(self, measured: Measured, found: Iterable[FoundHolder]) -> None:
-        """Record holders, without those that are ours, and have the containers among them read from now on."""
+        """Record holders outside leakline, and start reading the containers among them."""
         outside_leakline = [one for one in found if not one.path.startswith("leakline.")]
         measured.holders += tuple(one.to_holder(0) for one in outside_leakline)
         self._containers.note_holders(one.path for one in outside_leakline)
@@ -460,10 +475,11 @@ class Looks:
 
 
 def _told_by(result: CensusResult, *, with_counts: bool) -> dict[str, Number]:
-    """The samples of a census.
+    """Return the samples of a census.
 
-    Counts that are scaled, or miss what the program has frozen, stay in the census itself: on a line they would look
-    like growth, or like a fall.
+    Without ``with_counts``, counts are left out because they are extrapolated or miss frozen
+    objects: in a series they would look like growth, or like a fall. They stay in the census
+    itself.
     """
     samples = result.samples()
     if with_counts:

@@ -1,8 +1,8 @@
-"""What keeps objects alive, as a path of names, and what one more of them costs.
+"""Finds what keeps objects alive, as a path of names, and how many bytes one more of them takes.
 
-A sample of the live objects of a type, spread over their age, is followed upwards until it reaches something with a
-name. A path counts for more the more of the sample it leads to, and the fewer objects it starts from: a list that
-keeps all of them says more than the one helper that each of them has.
+A sample of the live objects of a type, spread over their age, is followed upwards until it reaches
+something with a name. A path ranks higher the more of the sample it leads to, and the fewer objects
+it starts from: a list that holds all of them explains more than a helper that each of them has.
 """
 
 from __future__ import annotations
@@ -44,21 +44,22 @@ from leakline.snapshot import CYCLIC_GARBAGE, Holder
 
 from ..probes.heap.heap_walk import listed_objects
 
-# Each sample makes every look through the heap dearer.
+# Each additional sample makes every heap scan more expensive.
 SAMPLES: Final = 10
 PATHS_OF_A_TYPE: Final = 3
-# Characters of one path, as the server takes them.
+# Maximum characters of a path, which the server also enforces.
 PATH_LIMIT: Final = 1024
-# Paths that lead to less than this share of the sample are chance.
+# Paths that lead to a smaller share of the sample are considered coincidental.
 _SHARE_REPORTED: Final = 0.1
-# The part of the budget for paths; the rest is for sizes.
+# Share of the budget for paths; the rest is for sizes.
 _PATHS_SHARE: Final = 0.8
-# The compiled look costs no more for many targets.
+# The cost of the native scan does not depend on the number of targets.
 _WIDTH_NATIVE: Final = 1_024
-# Looking for the newest from the young end of the heap, and objects visited for a size, at most; about 5 ms each.
+# Time limit of the search for the newest instances, from the young end of the heap.
 _NEWEST_SECONDS: Final = 0.005
 _NEWEST: Final = 16
-# Instances of a type among which the largest is looked for, and items of a container that is looked into for them.
+# How many instances of a type are searched for the largest, and the longest container whose items
+# are examined.
 _MANY: Final = 4_096
 _SIZED: Final = (list, dict, tuple, set, frozenset, deque)
 _OBJECTS_SIZED: Final = 4_000
@@ -68,7 +69,7 @@ _GOLDEN: Final = 0.618034
 
 @dataclass(frozen=True, slots=True)
 class FoundHolder:
-    """What keeps ``count`` objects of ``type`` alive; ``to_holder`` gives it the sequence number it travels with."""
+    """What keeps ``count`` objects of ``type`` alive; ``to_holder`` adds the sequence number of its snapshot."""
 
     type: str
     path: str
@@ -85,13 +86,15 @@ def find_holders(
     frame: FrameType | None = None,
     clock: Callable[[], float] = thread_time,
 ) -> list[FoundHolder]:
-    """What keeps live objects of exactly these ``types`` alive: at most three paths each, the likeliest first.
+    """Return what keeps live objects of exactly these ``types`` alive: at most three paths each,
+    the likeliest first.
 
-    ``count`` is how many of the type the path leads to, scaled from the sample. ``bytes_each`` is what one more
-    object adds, buffers and graphs included and without what they share; None where that took too long. ``frame`` is
-    where the calling thread stands (here, if left out). A type without a path is left out; objects that nothing holds
-    but each other have the path ``CYCLIC_GARBAGE``. The budget is CPU seconds of this thread, and is checked between
-    looks through the whole heap, one of which may overrun it.
+    ``count`` is the number of objects of the type that the path leads to, extrapolated from the
+    sample. ``bytes_each`` is the cost of one more object, including buffers and graphs but not what
+    the objects share; None if that took too long. ``frame`` is the current frame of the calling
+    thread (default: the caller's). A type without a path is left out; objects that are only held by
+    each other have the path ``CYCLIC_GARBAGE``. The budget is CPU seconds of this thread. It is
+    checked between scans of the entire heap, so one scan may exceed it.
     """
     started = clock()
     here = frame or sys._getframe(1)
@@ -114,10 +117,11 @@ def find_holder_of_largest(
     *,
     near_only: bool = False,
 ) -> list[FoundHolder]:
-    """Return what keeps the largest object of exactly this type alive, without a size of what one more would add.
+    """Return what keeps the largest object of exactly this type alive, without the cost of one more object.
 
-    For a tensor, an array or a container that grows: there are no more of them. Empty when none is large.
-    ``near_only``: look near the roots of the program, which takes two milliseconds, and not through the heap.
+    For a tensor, an array or a container that grows while the number of objects does not. Empty if
+    none is large. ``near_only``: search only near the roots of the program, which takes two
+    milliseconds, without a heap scan.
     """
     started = clock()
     here = frame or sys._getframe(1)
@@ -146,9 +150,9 @@ def _search(
     size_of: Callable[[str, list[Any]], int | None],
     near_only: bool = False,
 ) -> list[FoundHolder]:
-    """Climb from these samples, ``SAMPLES`` places for each type, and empty the list."""
+    """Search upwards from these samples, ``SAMPLES`` places for each type, and empty the list."""
     search = ReferrerSearch(samples, _groups(len(types)), _width())
-    # From here on the search has the only references of ours: what else refers to a sample is the program's.
+    # From here on the search holds our only references: every other reference to a sample is the program's.
     samples.clear()
     search.climb_near(_near(here), is_late)
     while not near_only and not is_late() and (targets := search.wanted()):
@@ -164,7 +168,7 @@ def _search(
 def _largest(
     kind: type, here: FrameType, near_only: bool, is_late: Callable[[], bool]
 ) -> list[Any]:
-    """The largest object of a type in the first of ``SAMPLES`` places, if it is large at all."""
+    """Return the largest object of a type in the first of ``SAMPLES`` places, or [] if none is large."""
     bytes_of = own_bytes_of(kind)
     largest, most = None, LARGE_FLOOR_BYTES - 1
     for ones in _candidates(kind, here, near_only, is_late):
@@ -179,7 +183,9 @@ def _largest(
 def _candidates(
     kind: type, here: FrameType, near_only: bool, is_late: Callable[[], bool]
 ) -> Iterator[list[Any]]:
-    """Some thousand objects of exactly this type at a time: near the roots first, because they are found soonest."""
+    """Yield lists of up to some thousand objects of exactly this type, first those near the roots,
+    which are found fastest.
+    """
     for found in locals_of_threads(here).values():
         yield [one for one in found.read().values() if type(one) is kind]
     for holder in _near(here).objects:
@@ -191,21 +197,22 @@ def _candidates(
 
 
 def _is_long(one: Any) -> bool:
-    """Return True for a container that takes too long to look into; of a subclass too, whatever its ``len`` says."""
+    """Return True for a container with too many items to examine. A subclass's own ``__len__`` is not called."""
     base = next((base for base in _SIZED if issubclass(type(one), base)), None)
     return base is not None and base.__len__(one) > _MANY
 
 
 class SlicedHolderSearch:
-    """The same in slices, for a heap on which one look would stop the program for too long. Needs the native module.
+    """The search for holders in slices, for a heap whose scan would stop the program for too long.
 
-    Make it on the training thread, whose locals are read there and then, and only names of them kept; call ``step``
-    on any thread until it says True, then ``result``. ``totals`` are counts by class: when all are given, and for
-    each class instances known already (``seeds``, weakly, of ``AgeSamples.instances``), those and the newest are the
-    sample, and no look through the heap is needed to count and to find some. ``budget_seconds`` are CPU seconds of all
-    steps together; when they are spent, what was found by then is the result. Between two steps neither classes nor
-    their instances are held, but for instances of types that cannot be referred to weakly, and lists, dicts and tuples
-    on the way: those until the end.
+    Create it on the training thread: its locals are read in the constructor, and only their names
+    are kept. Call ``step`` on any thread until it returns True, then ``result``. If ``totals`` has
+    the count of every class and ``seeds`` has known instances of every class (weak references, from
+    `AgeSamples.instances`), those and the newest instances are the sample, and no heap scan is
+    needed to count and sample. ``budget_seconds`` are CPU seconds of all steps together; when they
+    are spent, the result is what was found so far. Between two steps no classes or instances are
+    held, except instances of types without weak references, and lists, dicts and tuples on the
+    paths: those are held until the end.
 
     Raises RuntimeError without the native module.
     """
@@ -225,21 +232,22 @@ class SlicedHolderSearch:
         self._native = module
         self._left, self._clock = budget_seconds, clock
         self._names = [type_name(cls) for cls in types]
-        # A class that is gone leaves its address to another.
+        # Weak references, because the address of a deleted class may be reused by another one.
         self._classes = [ref(cls) for cls in types]
         near = _near(frame or sys._getframe(1))
-        # What locals are bound to, by address: their frames are not ours to read later.
+        # Names of locals by the address of their values, because their frames must not be read later.
         self._local_names = {key: name for key, name in near.named.items() if ".<locals>." in name}
         self._search: ReferrerSearch | None = None
         self._pass: Any = None
         self._targets: list[int] = []
         self._totals: list[int] = []
         self._found: list[FoundHolder] | None = None
-        # By name of the type, what holds graphs: of that, the size is reported in the end.
+        # By type name, objects that hold graphs: their size is computed at the end.
         self._unsized: dict[str, list[ref[Any]]] = {}
         counts = [(totals or {}).get(cls, 0) for cls in types]
         known = seeds or {}
-        # The newest alone are what a program works on just now: of a type without seeds the whole heap is sampled.
+        # The newest instances alone are what the program currently works on, so a type without
+        # seeds requires a heap scan.
         is_known = all(counts) and all(known.get(cls) for cls in types)
         samples = _known_samples(module, types, known) if is_known else [[]]
         if all(samples):
@@ -249,7 +257,7 @@ class SlicedHolderSearch:
         self._let_go()
 
     def step(self, seconds: float) -> bool:
-        """Go on for about ``seconds``; True when there is nothing left to do."""
+        """Continue for about ``seconds``; return True when the search is complete."""
         started = self._clock()
         if self._found is None:
             self._step(seconds)
@@ -262,7 +270,7 @@ class SlicedHolderSearch:
             return
         if self._search is not None:
             self._search.take_up()
-        # A look that the budget has cut short is used all the same: what it met is true, if not all there is.
+        # A scan that the budget cut short is used as well: its findings are true, though incomplete.
         if self._search is None:
             self._sample()
         elif self._pass is not None:
@@ -273,7 +281,7 @@ class SlicedHolderSearch:
             self._finish()
 
     def result(self) -> list[FoundHolder]:
-        """What ``find_holders`` would have said; empty before the end. To be asked on the training thread."""
+        """Return the same result as ``find_holders``; empty before the end. Call it on the training thread."""
         unsized, self._unsized = self._unsized, {}
         for name, weak in unsized.items():
             each = marginal_bytes(_alive(weak), objects_visited=_OBJECTS_SIZED)
@@ -303,7 +311,7 @@ class SlicedHolderSearch:
         pairs, is_whole = self._pass.result()
         self._pass = None
         near = self._near()
-        # A target that died meanwhile has lost its node, so that its address leads to nothing.
+        # A target that died meanwhile no longer has a node, so its address leads to nothing.
         self._search.give(((self._targets[place], one) for place, one in pairs), near, is_whole)
         del pairs
         self._search.climb_near(near)
@@ -331,14 +339,14 @@ class SlicedHolderSearch:
         )
 
     def _sized(self, name: str, ones: list[Any]) -> int | None:
-        """In one step: of what is too large for that, the size is not reported."""
+        """Return the size of one more object, or None if it cannot be computed in one step."""
         started = self._clock()
         try:
             parts = parts_without_graphs(
                 ones, lambda: self._clock() - started > _SIZING_SECONDS, _OBJECTS_SIZED
             )
         except GraphsMet:
-            # What cannot be referred to weakly must not be kept for its size.
+            # Objects without weak references must not be kept alive for their size.
             with suppress(TypeError):
                 self._unsized[name] = [ref(one) for one in ones]
             return None
@@ -357,7 +365,7 @@ class SlicedHolderSearch:
 def _known_samples(
     module: Any, types: Sequence[type], seeds: Mapping[type, Sequence[ref[Any]]]
 ) -> list[list[Any]]:
-    """Samples without a look through the heap: the seeds, and the newest from its young end."""
+    """Return samples without a heap scan: the seeds, and the newest instances from the young end of the heap."""
     newest = module.newest_instances(tuple(types), _NEWEST, _NEWEST_SECONDS)
     return [
         _spread(_distinct([*_alive(seeds.get(cls, ())), *reversed(ones)]))
@@ -366,7 +374,7 @@ def _known_samples(
 
 
 def _near(frame: FrameType) -> Near:
-    # The locals are read again each time: a copy of them would look like a holder in the next look through the heap.
+    # The locals are read again each time: a copy of them would look like a holder in the next heap scan.
     return look_near({name: found.read() for name, found in locals_of_threads(frame).items()})
 
 
@@ -407,7 +415,7 @@ def _reported_holders(
 
 
 def _bits(position: int) -> int:
-    """The samples of one type."""
+    """Return the bit mask of the samples of one type."""
     return ((1 << SAMPLES) - 1) << (position * SAMPLES)
 
 
@@ -416,7 +424,7 @@ def _groups(count: int) -> list[int]:
 
 
 def _samples(types: Sequence[type]) -> tuple[list[int], list[Any]]:
-    """How many there are of each type, and SAMPLES places for each, oldest first, None where there are fewer."""
+    """Return the count of each type, and SAMPLES places for each, oldest first, padded with None."""
     totals: list[int] = []
     samples: list[Any] = []
     for count, ones in _instances(types):
@@ -429,14 +437,14 @@ def _samples(types: Sequence[type]) -> tuple[list[int], list[Any]]:
 def _instances(
     types: Sequence[type], each: int = SAMPLES, is_late: Callable[[], bool] = lambda: False
 ) -> Iterator[tuple[int, list[Any]]]:
-    """Of each type how many there are, and some or all of them, oldest first."""
+    """Yield for each type its count and some or all of its instances, oldest first."""
     module = native_look()
     if module is not None:
         look = module.InstancePass(tuple(types), each)
         look.step(-1.0)
         yield from look.result()
         return
-    # The collector keeps the youngest generation first and, in each, the oldest object first.
+    # The collector lists the youngest generation first and, within each, the oldest object first.
     wanted = dict.fromkeys(map(id, types), True)
     everything = [
         one for generation in (2, 1, 0) for one in _of_types(listed_objects(generation), wanted)
@@ -449,7 +457,7 @@ def _instances(
 
 
 def _of_types(objects: list[Any], wanted: dict[int, bool]) -> Iterator[Any]:
-    # By address: a class of the program may hash in its own way.
+    # Compared by address, because a class of the program may define its own hash.
     return compress(objects, map(wanted.__contains__, map(id, map(type, objects))))
 
 
@@ -462,13 +470,13 @@ def _distinct(ones: list[Any]) -> list[Any]:
 
 
 def _spread(ones: list[Any]) -> list[Any]:
-    """At most SAMPLES of them, from the oldest to the newest, and not in step with any rhythm they were made in."""
+    """Return at most SAMPLES of them, from oldest to newest, avoiding any period in which they were created."""
     if len(ones) <= SAMPLES:
         return ones
     chosen: list[Any] = []
     place = -1
     for i in range(SAMPLES):
-        # One of each tenth, at another place in each.
+        # One from each tenth, at a different place in each.
         place = max(place + 1, int((i + i * _GOLDEN % 1) * len(ones) / SAMPLES))
         chosen.append(ones[min(place, len(ones) - SAMPLES + i)])
     return chosen
@@ -477,7 +485,7 @@ def _spread(ones: list[Any]) -> list[Any]:
 def _of_type(
     paths: list[FoundPath], bits: int, garbage: int, count: int
 ) -> Iterator[tuple[str, float]]:
-    """(path, share of the sample) of one type, the likeliest first."""
+    """Yield (path, share of the sample) for one type, the likeliest first."""
     if not count:
         return
     ranked = [
@@ -487,7 +495,7 @@ def _of_type(
     ]
     if garbage & bits:
         ranked.append(((garbage & bits).bit_count(), 1, CYCLIC_GARBAGE))
-    # Of two names for the same, a hook says more than the function that it is.
+    # If two names lead to the same object, a hook's name explains more than that of the function.
     ranked.sort(key=lambda row: (-row[0] / row[1], HOOKS not in row[2], len(row[2]), row[2]))
     for leads_to, _, path in ranked[:PATHS_OF_A_TYPE]:
         if leads_to / count >= _SHARE_REPORTED:

@@ -1,8 +1,8 @@
-"""Work in the background, in slices: one piece of work at a time, on a thread that ends with it.
+"""Sliced work in the background: one task at a time, on a thread that ends with the task.
 
-Each slice holds the interpreter lock for milliseconds, and between two of them the program runs. The result is made by
-the training thread, at one of its own snapshots, and no slice runs while that thread measures: what a slice refers to
-for a moment, classes above all, would be counted.
+Each slice holds the GIL for milliseconds, and the program runs between slices. The training thread
+builds the result at one of its own snapshots. No slice runs while that thread measures, because
+temporary references of a slice, above all to classes, would be counted.
 """
 
 from __future__ import annotations
@@ -16,16 +16,21 @@ from typing import Any, Final, Protocol
 from ..runtime.error_boundary import Guard
 from ..runtime.threads import OurThread
 
-# The interpreter lets a waiting thread in after 5 ms; a slice shall be shorter than that.
+# The interpreter switches to a waiting thread after 5 ms; a slice must be shorter than that.
 SLICE_SECONDS: Final = 0.002
-# Of the time between two slices the program has at least this; a look that takes long sees a heap that changes.
+# Minimum time for the program between two slices. With longer breaks the heap would change more
+# during a scan.
 BREAK_SECONDS: Final = 0.0005
-# CPU seconds after which work is given up: a program that makes objects faster than they are looked at.
+# CPU seconds after which work is abandoned, for programs that create objects faster than they are scanned.
 GIVEN_UP_SECONDS: Final = 5.0
 
 
 class SlicedWork(Protocol):
-    """``step`` works for about so many seconds and says whether all is done; then ``result`` gives what was found."""
+    """Work that is done in steps.
+
+    ``step`` works for about ``seconds`` and returns True when all is done; ``result`` then returns
+    what was found.
+    """
 
     def step(self, seconds: float) -> bool: ...
 
@@ -34,9 +39,9 @@ class SlicedWork(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a piece of work gave (None when it failed), CPU seconds of its slices, and the longest of them.
+    """The result of a task (None if it failed), the CPU seconds of its slices, and the longest of them.
 
-    ``wall_seconds`` is how long the program ran on meanwhile.
+    ``wall_seconds`` is the time the program ran meanwhile.
     """
 
     name: str
@@ -47,18 +52,18 @@ class Outcome:
 
 
 class SliceThread:
-    """Everything but the steps belongs to the training thread. ``turn`` keeps them out: ``with scan.turn: ...``.
+    """Runs sliced work. All methods but the steps belong to the training thread.
 
-    ``clock`` gives CPU seconds of the calling thread.
+    ``with scan.turn: ...`` pauses the slices. ``clock`` returns CPU seconds of the calling thread.
     """
 
     def __init__(self, clock: Callable[[], float] = time.thread_time) -> None:
         self._clock = clock
         # Reentrant: a signal handler may end the run in the middle of measuring.
         self.turn = threading.RLock()
-        self._guard = Guard("a look in slices")
+        self._guard = Guard("a heap scan in slices")
         self._thread: OurThread | None = None
-        # Under way, or done and not fetched yet.
+        # In progress, or done and not fetched yet.
         self.work: SlicedWork | None = None
         self._name = ""
         self._done, self._seconds, self._longest, self._wall = False, 0.0, 0.0, 0.0
@@ -66,32 +71,35 @@ class SliceThread:
 
     @property
     def is_free(self) -> bool:
-        """Nothing is under way, and nothing waits to be fetched."""
+        """True if no work is in progress and no outcome waits to be fetched."""
         return self.work is None
 
     @property
     def bytes(self) -> int:
-        """Memory that the work under way holds for itself, as far as it reports."""
+        """Memory that the work in progress holds for itself, as far as it reports it."""
         return int(getattr(self.work, "bytes", 0))
 
     def offer(self, name: str, work: SlicedWork) -> bool:
-        """Begin this piece of work; False while another is under way. Raises RuntimeError where no thread starts."""
+        """Start this work and return True, or return False while other work is in progress.
+
+        Raises RuntimeError if no thread can be started.
+        """
         if not self.is_free or self._stopping.is_set():
             return False
         self._done = False
         thread = OurThread(name, self._run, work)
-        # First: one that cannot start has nothing under way, and nobody can wait for it.
+        # Start the thread first: if that fails, no work is in progress and nothing waits for it.
         thread.start()
         self._name, self.work, self._thread = name, work, thread
         return True
 
     def wait(self, timeout_seconds: float) -> None:
-        """Until nothing is under way; without the turn, or it would be in vain."""
+        """Wait until no work is in progress. The caller must not hold `turn`, or the work cannot go on."""
         if self._thread is not None:
             self._thread.join(timeout_seconds)
 
     def take(self) -> Outcome | None:
-        """The outcome of the work that was under way, once; None while there is none."""
+        """Return the outcome of finished work, once; None if there is none."""
         if self._thread is None or self._thread.is_alive():
             return None
         work, self.work, self._thread = self.work, None, None
@@ -102,7 +110,7 @@ class SliceThread:
         return Outcome(self._name, result, self._seconds, self._longest, self._wall)
 
     def stop(self, timeout_seconds: float = 1.0) -> None:
-        """Give up what is under way."""
+        """Abandon the work in progress."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(timeout_seconds)
@@ -116,7 +124,8 @@ class SliceThread:
                     started = self._clock()
                     done = work.step(SLICE_SECONDS)
                     longest = max(longest, self._clock() - started)
-                # Sleeping lets the program in; without it we would ask for the lock again at once.
+                # Sleeping lets the program run; without it this thread would request the GIL again
+                # immediately.
                 time.sleep(BREAK_SECONDS)
             self._done = done
         self._seconds, self._longest = self._clock(), longest

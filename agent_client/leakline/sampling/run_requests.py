@@ -1,10 +1,12 @@
-"""What people and the server ask of a run: a fixed list, no code. Put from any thread, taken at phase ends.
+"""Requests of users and the server to a run: a fixed list, no code. Added from any thread, taken at
+phase ends.
 
-A request, as the answer to a batch carries it: ``{"id": str, "kind": "find_holders", "type": str}``,
-``{"id": str, "kind": "census"}`` or ``{"id": str, "kind": "cleanup"}``, which runs what the program has registered for
-that; ``"asked_by": "person"`` goes before the share of time that measuring may take, and never beyond the longest
-pause. What came of it travels as an event of kind ``mark`` named ``find_holders
-pkg.Class: done``, with ``{"request": id, "outcome": str}`` as its data; what was found travels as it always does.
+A request, as the response to a batch contains it: ``{"id": str, "kind": "find_holders", "type":
+str}``, ``{"id": str, "kind": "census"}`` or ``{"id": str, "kind": "cleanup"}``, which runs the
+cleanups that the program has registered. A request with ``"asked_by": "person"`` may exceed the
+overhead budget, but never the longest pause. The outcome is sent as an event of kind ``mark`` named
+``find_holders pkg.Class: done``, with ``{"request": id, "outcome": str}`` as its data; the findings
+are sent like all others.
 """
 
 from __future__ import annotations
@@ -16,23 +18,27 @@ from typing import Any, Final
 
 KINDS: Final = ("find_holders", "census", "cleanup")
 WAITING_LIMIT: Final = 16
-# Ids remembered: the server sends a request with every answer until it has seen what came of it.
+# Remembered ids: the server repeats a request in every response until it has received the outcome.
 KNOWN_LIMIT: Final = 256
 TEXT_LIMIT: Final = 256
-# A request that found no room in the budget at so many looks is refused.
+# A request is refused after it has been put back this many times for lack of budget.
 PATIENCE: Final = 256
 
 DONE: Final = "done"
 NOTHING_FOUND: Final = "nothing found"
 REFUSED: Final = "refused"
 QUIET: Final = f"{REFUSED}: the run is quiet"
-NO_ROOM: Final = "no room in the budget"
+NO_ROOM: Final = "not enough left of the overhead budget"
 FAILED: Final = "failed"
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """``type`` is the full name of a class, for ``find_holders``. ``id`` is empty for what the program asks itself."""
+    """A request for a scan or a cleanup.
+
+    ``type`` is the full name of a class, for ``find_holders``. ``id`` is empty for the program's
+    own requests.
+    """
 
     kind: str
     type: str = ""
@@ -60,22 +66,23 @@ class Answer:
 
 
 class RequestBox:
-    """Where requests wait. ``refuse``: what those of the server are answered with, instead of being served."""
+    """Queues of requests. ``refuse``: answer all requests of the server with this text instead of serving them."""
 
     def __init__(self, *, refuse: str | None = None) -> None:
         self._refuse = refuse
         # Reentrant: a signal handler may end the run in the middle of a call.
         self._lock = threading.RLock()
         self.waiting: deque[tuple[Request, int]] = deque()
-        # Not looks of ours: they wait by themselves, for the program's own function.
+        # Cleanups have a queue of their own, because they run a function of the program instead of
+        # a heap scan.
         self.cleanups: list[Request] = []
         self.answers: list[Answer] = []
         self._known: dict[str, None] = {}
-        # Malformed, of an unknown kind, or more than there is room for.
+        # Requests that were malformed, of an unknown kind, or beyond the limit.
         self.ignored = 0
 
     def put(self, wishes: object) -> None:
-        """What a server asks; anything that is not as described above is ignored and counted."""
+        """Add the server's requests; anything that does not match the format above is ignored and counted."""
         if not isinstance(wishes, list):
             return
         for wish in wishes[:KNOWN_LIMIT]:
@@ -87,7 +94,7 @@ class RequestBox:
                     self._take_in(request)
 
     def ask(self, kind: str, type_name: str = "") -> None:
-        """What the program itself asks, for its next phase end."""
+        """Add a request of the program itself, for its next phase end."""
         request = Request(kind, type_name, by_person=True)
         with self._lock:
             if any(request == waiting for waiting, _ in self.waiting):
@@ -95,13 +102,13 @@ class RequestBox:
             self._add(request)
 
     def take(self) -> list[tuple[Request, int]]:
-        """All that wait, each with how often it was put back."""
+        """Return and remove all waiting requests, each with the number of times it was put back."""
         with self._lock:
             taken, self.waiting = list(self.waiting), deque()
         return taken
 
     def put_back(self, request: Request, times: int) -> None:
-        """There was no room for it now; after PATIENCE times it is refused."""
+        """Queue a request again for lack of budget; refuse it after PATIENCE times."""
         with self._lock:
             if times < PATIENCE:
                 self.waiting.append((request, times + 1))
@@ -109,7 +116,7 @@ class RequestBox:
                 self.answers.append(Answer(request, f"{REFUSED}: {NO_ROOM}"))
 
     def take_cleanups(self) -> list[Request]:
-        """All requests to clean up that wait."""
+        """Return and remove all waiting cleanup requests."""
         if not self.cleanups:
             return []
         with self._lock:
@@ -117,12 +124,12 @@ class RequestBox:
         return taken
 
     def answer(self, request: Request, outcome: str) -> None:
-        """What came of a request that was served elsewhere."""
+        """Record the outcome of a request that was served elsewhere."""
         with self._lock:
             self.answers.append(Answer(request, outcome))
 
     def take_answers(self) -> tuple[Answer, ...]:
-        """Of what was refused, or served elsewhere; once each."""
+        """Return and remove the answers to requests that were refused or served elsewhere."""
         with self._lock:
             answers, self.answers = self.answers, []
         return tuple(answers)

@@ -1,4 +1,4 @@
-"""Asks the probes that fit the moment, with a clock on each, and leaves out what fails."""
+"""Reads the probes that suit each snapshot, measures the cost of each, and stops reading those that keep failing."""
 
 from __future__ import annotations
 
@@ -29,28 +29,30 @@ if TYPE_CHECKING:
     from ..probes.child_memory import ChildSizes
     from ..probes.child_names import ChildNames
 
-# Which probes are asked at which moment.
+# Probes read at each kind of snapshot.
 NESTED: Final = ("process", "cuda", "mps", "types")
 PHASE: Final = (*NESTED, "collector", "tracked", "cgroup", "allocator", "figures", "containers")
 GENERATION: Final = (*PHASE, "system", "nvml", "children")
 SAMPLE: Final = ("process", "cgroup", "system", "cuda", "mps")
-# Who reports the memory of devices as torch's allocators know it, and what of that a cleanup may give back.
+# Probes of device memory as torch's allocators report it, and the series of it that a cleanup may reduce.
 DEVICES: Final = ("cuda", "mps")
 DEVICE_BYTES: Final = (".allocated_bytes", ".reserved_bytes", ".driver_bytes")
-# A probe, or a tracked container, that failed this often in a row is not asked again.
+# A probe, or a tracked container, that has failed this often in a row is not read again.
 FAILURES_LIMIT: Final = 3
-# A reading dearer than this is asked at generation ends only, and by budget.
+# A more expensive probe is read at generation ends only, and if there is budget.
 EXPENSIVE_SECONDS: Final = 0.001
 TRACKED_LIMIT: Final = 64
-# Of the budget that is left to children, what one reading spends on exact sizes: so they are read at many moments.
+# Share of the remaining budget for child processes that one reading spends on exact sizes, so that
+# many readings get some.
 CHILDREN_PART_OF_ROOM: Final = 0.01
 
 
 @dataclass(slots=True)
 class Probe:
-    """One source of samples, with what it last cost.
+    """One source of samples, with its last cost.
 
-    ``is_expensive``: twice in a row, as once may be a busy machine or the first use.
+    ``is_expensive``: in two consecutive readings, as a single one may be due to a busy machine or
+    the first use.
     """
 
     name: str
@@ -82,7 +84,7 @@ class Sampler:
         governor.leave_out(self._collector.cpu_seconds)
         self._types = TypeGrowth()
         self._containers = ContainerWatch(self._types.count_of)
-        # Lengths of containers at the generation end before, and which have grown.
+        # Lengths of containers at the previous generation end, and the growth of those that have grown.
         self._lengths: dict[str, Number] = {}
         self._growths: dict[str, News] = {}
         self._tracked: dict[str, Probe] = {}
@@ -107,33 +109,33 @@ class Sampler:
         self._looks.stop()
 
     def abandon(self) -> None:
-        """In a forked child: no hook of ours stays. The threads are the parent's."""
+        """Remove our hooks in a forked child. The threads belong to the parent."""
         self._collector.stop()
 
     def forget(self) -> None:
-        """Let go of what the program gave: after the end nothing of ours keeps it alive."""
+        """Release references to the program's objects, so that we keep none alive after the run."""
         self._tracked.clear()
 
     def tell_large(self, most: int, from_bytes: int) -> None:
-        """Of how many single objects a census reports, and from which size on."""
+        """Set how many single objects a census reports, and their minimum size."""
         self._looks.large_objects, self._looks.large_from_bytes = most, from_bytes
 
     @property
     def exact_peaks(self) -> bool:
-        """Whether each snapshot's peak is exact: asked for, and allowed here."""
+        """True if the peak of each snapshot is exact: requested, and permitted on this machine."""
         return self._memory.exact
 
     def stay_in_background(self) -> None:
-        """Measure on a thread of ours, for a program that calls nothing of us."""
+        """Measure on one of our threads, for a program that does not call our API."""
         self._looks.stay_in_background()
 
     def take_collections(self) -> list[Collection]:
-        """The full collections since the last call."""
+        """Return the full collections since the last call."""
         return self._collector.take()
 
     @property
     def census_too_large(self) -> bool:
-        """The heap is so large that a census would stop the program for too long."""
+        """True if the heap is so large that a census would stop the program for too long."""
         return self._looks.plan.too_large
 
     def watch(self, name: str) -> None:
@@ -142,22 +144,24 @@ class Sampler:
         self._looks.following.watch(name)
 
     def full_name(self, target: type | str) -> str | None:
-        """The name a class has in the series; None while no class of that name is known."""
+        """Return the name of a class in the series, or None while no class of that name is known."""
         return type_name(target) if isinstance(target, type) else self._types.resolve(target)
 
     def track(self, name: str, target: object, capacity: int | None) -> None:
-        """Follow the length of this container from now on."""
+        """Record the length of this container from now on."""
         if name in self._tracked or len(self._tracked) < TRACKED_LIMIT:
             read = TrackedContainer(name, target, capacity).read
             self._tracked[name] = Probe(f"the tracked {name}", read)
 
     def read_private_bytes(self) -> int:
-        """Private bytes of the process, without what a look in the background holds for itself just now."""
+        """Return private bytes of the process, without memory that a background scan currently holds for itself."""
         slices = self._looks.slices
         return read_private_bytes() - (0 if slices.work is None else slices.bytes)
 
     def device_bytes(self) -> dict[str, Number]:
-        """Tensors, and what the allocator keeps, of each device that the program uses through torch; else empty."""
+        """Return bytes of tensors and of the allocator's cache for each device used through torch;
+        else an empty dict.
+        """
         samples: dict[str, Number] = {}
         for name in DEVICES:
             probe = self._probes[name]
@@ -166,15 +170,19 @@ class Sampler:
         return {name: value for name, value in samples.items() if name.endswith(DEVICE_BYTES)}
 
     def counts(self) -> dict[str, int]:
-        """Instances by full name, of the classes that are reported and of tensors."""
+        """Return the instances by full name, of the reported classes and of tensors."""
         with self._looks.slices.turn:
             return self._types.reported_counts()
 
     def measure(self, kind: str, *, nested: bool = False) -> Measured:
-        """``baseline`` always takes a census; generation ends take one, and look for holders, by budget."""
+        """Read everything that one snapshot needs.
+
+        ``baseline`` always takes a census; generation ends take one, and search for holders, if
+        there is budget.
+        """
         if kind == "finish":
             self._looks.wait()
-        # While the training thread has the turn, no scan goes on in the background.
+        # While the training thread holds the turn, no scan runs in the background.
         with self._looks.slices.turn:
             return self._measure(kind, nested)
 
@@ -197,12 +205,13 @@ class Sampler:
             self._serve(measured)
         elif kind == "finish":
             self._looks.at_finish(measured)
-        # A census rises above what the program uses: that peak is ours.
+        # A census raises memory above what the program uses, so its peak must not be reported as
+        # the program's.
         self._memory.restart()
         return measured
 
     def _serve(self, measured: Measured) -> None:
-        """What people and the server asked for since."""
+        """Serve requests of users and the server."""
         requests = self._requests
         for request, times in requests.take() if requests.waiting else ():
             outcome = self._looks.serve(request, measured)
@@ -214,11 +223,11 @@ class Sampler:
             measured.answers += requests.take_answers()
 
     def look(self) -> None:
-        """Note how high memory is now, for the peak of the next snapshot."""
+        """Note the current memory, for the peak of the next snapshot."""
         self._memory.look()
 
     def sample(self) -> dict[str, Number]:
-        """The short reading of the recorder's thread."""
+        """Return the short reading of the recorder's thread."""
         return self._ask(SAMPLE, "sample")
 
     def _ask(self, names: tuple[str, ...], kind: str) -> dict[str, Number]:
@@ -242,12 +251,12 @@ class Sampler:
         probe.is_expensive = min(before, probe.seconds) > EXPENSIVE_SECONDS
 
     def _containers_grew(self, samples: Mapping[str, Number]) -> bool:
-        """Is some container longer than at the generation end before, and that worth a deeper look?"""
+        """Return True if a container has grown since the previous generation end and is worth a deeper scan."""
         grown: list[News] = []
         for name, length in samples.items():
             if not (name.startswith("container.") and name.endswith(".length")):
                 continue
-            # A first length is no rise, and an absent one no fall.
+            # A first length is not a rise, and a missing one is not a fall.
             before, self._lengths[name] = self._lengths.get(name, length), length
             if length > before:
                 news = self._growths.setdefault(name, News())
@@ -257,7 +266,7 @@ class Sampler:
 
     def _read_tracked(self) -> dict[str, Number]:
         samples: dict[str, Number] = {}
-        # A copy: what a tracked function does may end the run.
+        # Iterate over a copy, because the function of a tracked container may end the run.
         for probe in list(self._tracked.values()):
             if probe.guard.count_in_a_row < FAILURES_LIMIT:
                 self._read(probe, samples)
@@ -273,7 +282,7 @@ def _read_mps() -> dict[str, Number]:
 
 
 class _Children:
-    """The children, with the names and sizes that they had until now."""
+    """Reads the child processes, reusing the names and sizes known so far."""
 
     def __init__(self, governor: Governor) -> None:
         self._governor = governor
@@ -281,13 +290,15 @@ class _Children:
         self._sizes: ChildSizes | None = None
 
     def read(self) -> dict[str, Number]:
-        """Looking for children means reading every process of the machine; the kernel knows at once of none."""
+        """Read the child processes. Finding them requires reading every process of the machine, so
+        first ask the kernel whether there are any.
+        """
         if hasattr(os, "waitid"):
             try:
                 os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 return {"children.count": 0, "children.pss_bytes": 0, "children.uss_bytes": 0}
-        # Most programs have none.
+        # Imported here because most programs have no child processes.
         from ..probes.child_memory import child_sizes, read_children
         from ..probes.child_names import ChildNames
 

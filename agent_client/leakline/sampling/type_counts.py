@@ -1,16 +1,17 @@
-"""Which types are worth counting at every phase end: watched, expected, growing, and large at the last census.
+"""Selects the types worth counting at every phase end: watched, expected, growing, and large at the
+last census.
 
-Thousands of classes can be counted exactly in a fraction of a millisecond; at most 128 names travel.
+Thousands of classes can be counted exactly in a fraction of a millisecond; at most 128 names are sent.
 
-Which growths are news, worth looks deeper than counting: for a while after each began, not for ever.
+It also decides which growths are new, and so worth scans deeper than counting: for a while after
+each began, not forever. For example, a training's history of losses rises in every generation of a
+healthy run. After its holders have been searched for, it is still counted, but scanned as rarely as
+everything else until it rises faster than before.
 
-A training's history of losses rises in every generation of a healthy run. Once it has been looked at, it is counted
-on and looked at as rarely as all else, until it rises faster than it did.
-
-Instances followed by weak references: samples for the search for holders, created and freed of the watched.
-
-The newest instances of a class are at the young end of the heap, where the native module finds them in well under
-two milliseconds; without it a census hands some over.
+Instances are followed by weak references: as samples for the search for holders, and to count how
+many of the watched classes are created and freed. The newest instances of a class are at the young
+end of the heap, where the native module finds them in well under two milliseconds; without it, a
+census supplies some.
 """
 
 from __future__ import annotations
@@ -38,32 +39,33 @@ from ..probes.references.class_names import hides_memory, is_class, is_heap_type
 from ..probes.references.program_code import is_user_class
 from ..snapshot import Number
 
-# Once is how every cache and lazy import begins.
+# Every cache and lazy import begins with a single rise.
 AGAIN: Final = 2
-# So many rises, and what it is has been seen by censuses and a search for holders.
+# After this many rises, censuses and a search for holders have examined it.
 NEWS_FOR: Final = 4
 FASTER: Final = 2.0
-# With each rise the fastest so far counts for less: what loading libraries made rise must not hide a leak of the same.
+# With each rise the fastest so far counts for less, so that growth from loading libraries does not
+# hide a leak of the same type.
 FORGET: Final = 0.8
 
 
 @dataclass(slots=True)
 class News:
-    """One thing that is counted once per generation."""
+    """Growth of one thing that is counted once per generation."""
 
     rises: int = 0
     fastest: float = 0.0
     until: int = NEWS_FOR
 
     def rose(self, by: float) -> None:
-        """It is more than at the count before."""
+        """Record that the count has risen by ``by`` since the previous one."""
         self.rises += 1
         if by > FASTER * self.fastest:
             self.until = self.rises + NEWS_FOR
         self.fastest = max(by, FORGET * self.fastest)
 
     def looked_at(self) -> None:
-        """What holds it was searched for."""
+        """Record that its holders were searched for."""
         self.until = self.rises
 
     @property
@@ -72,38 +74,45 @@ class News:
 
 
 SENT_TYPES_LIMIT: Final = 128
-# In how many generations a class must have risen before its holders are looked for.
+# Generations in which a class must have risen before its holders are searched for.
 RISES_BEFORE_HOLDERS: Final = 3
-# And by how many instances, when it is not one of the program's own.
+# Minimum rise in instances if the class is not one of the program's own.
 LIBRARY_RISE_BEFORE_HOLDERS: Final = 64
-# Fewer are enough of what holds memory.
+# A smaller rise is enough for classes that hold memory.
 MEMORY_RISE_BEFORE_HOLDERS: Final = 16
-# Or by this part of what was there after the first rise: a thousand arrays come and go by some dozens.
+# Minimum rise as a part of the count after the first rise: of a thousand arrays, some dozens come and go.
 LIBRARY_PART_BEFORE_HOLDERS: Final = 0.05
 LIBRARY_RISES: Final = 6
 _TENSOR: Final = "torch.Tensor"
-# Of libraries, but rarely made for their own sake.
+# Library classes whose instances usually belong to other objects.
 _HOLDS_MEMORY: Final = frozenset({_TENSOR, "torch.nn.parameter.Parameter", "numpy.ndarray"})
-# Entries of caches: what they hold is searched for under its own name.
+# Cache entries are excluded: holders are searched for the objects they hold, under their own names.
 _NOT_SEARCHED: Final = frozenset({"functools._lru_list_elem"})
 FOLLOWED_LIMIT: Final = 32
-# What comes and goes rises every other generation. A rise is what goes beyond the highest so far, and that fades by
-# this part with each rise below it: what was there for a moment while the program loaded must not hide a leak.
+# Fluctuating counts rise every other generation. Only what exceeds the highest so far is a rise,
+# and that maximum decays by this part of each fall below it, so that a peak while the program loads
+# does not hide a leak.
 FADES: Final = 0.2
-# A fall by this part of what a class has gained starts again, where only censuses count.
+# If a class that only censuses count loses this part of its gain, its rises are counted again from
+# the start.
 TAKEN_BACK: Final = 0.5
 # After a search, a class that still rises is searched again after this many generations.
 SEARCH_AGAIN_AFTER: Final = 8
-# Bytes that a type must gain from census to census, and how often in a row, to be searched for what grows larger.
+# Bytes that a type must gain between censuses, and how often in a row, before its largest object is
+# searched for.
 GROWS_LARGER_BYTES: Final = 1 << 20
 GROWS_LARGER_TIMES: Final = 2
-# The part of the rise of their bytes by which their number may rise: of thousands of strings a few come and go.
+# Its count may rise by at most this part of the relative rise of its bytes: of thousands of strings
+# a few come and go.
 FEW_MORE: Final = 0.1
 
 
 @dataclass(slots=True)
 class Size:
-    """Bytes of a type at the newest census, and in how many in a row those rose while their number hardly did."""
+    """Count and bytes of a type at the newest census.
+
+    ``times``: how many censuses in a row its bytes rose while its count hardly did.
+    """
 
     count: int
     bytes: int
@@ -112,12 +121,12 @@ class Size:
 
 @dataclass(slots=True)
 class Rise:
-    """How a class has grown over the generation ends."""
+    """The growth of a class over generation ends."""
 
     cls: ref[type]
     first: int
     highest: float
-    # After the first rise, which is what loading the program made.
+    # The count after the first rise, which is attributed to loading the program.
     loaded: float = 0.0
     rises: int = 0
     news: News = field(default_factory=News)
@@ -125,7 +134,7 @@ class Rise:
     is_static: bool = False
     is_own: bool = False
     holds_memory: bool = False
-    # Memory that no size shows: a few are enough of handles.
+    # Its instances hold memory that no size includes, so a few of them, such as handles, are enough.
     hides_memory: bool = False
     is_entry: bool = False
     search_at_rise: int = field(init=False)
@@ -135,55 +144,61 @@ class Rise:
 
     @property
     def _first_search(self) -> int:
-        """One more where only censuses count: they meet a program at any moment of it, and a fall starts again."""
+        """Return how many rises the first search requires.
+
+        One more for classes that only censuses count: a census may run at any moment, and a drop
+        restarts the count.
+        """
         return RISES_BEFORE_HOLDERS + self.is_static
 
     def begin_anew(self) -> None:
-        """As if only loaded: what was searched for is searched again when it rises lastingly."""
+        """Reset to the state after loading: a class that was searched for is searched again if it keeps rising."""
         self.search_at_rise = max(self._first_search, self.search_at_rise - self.rises + 1)
         self.rises = min(self.rises, 1)
 
     def matters(self) -> bool:
-        """The program's own, or many; not the entries of caches."""
+        """Return True for the program's own classes and for large rises, except of cache entries."""
         least = MEMORY_RISE_BEFORE_HOLDERS if self.holds_memory else LIBRARY_RISE_BEFORE_HOLDERS
         enough = max(least, LIBRARY_PART_BEFORE_HOLDERS * self.loaded)
         many = self.highest - self.loaded >= enough
         return self.is_own or self.hides_memory or (many and not self.is_entry)
 
     def is_worth_a_search(self) -> bool:
-        """Of libraries only after a while: they load more of themselves at first."""
+        """Return True if its holders are worth a search; for library classes only after a while, as
+        they load more first.
+        """
         few = self.is_own or self.holds_memory or self.hides_memory
         long = few or self.rises >= LIBRARY_RISES
         return long and self.matters()
 
 
 class TypeGrowth:
-    """Class counts over the run, and the names that travel."""
+    """Class counts over the run, and the names that are sent."""
 
     def __init__(self) -> None:
         self._counts = ClassCounts()
         self._asked: dict[str, None] = {}
         self._growing: list[str] = []
-        # Loaded now, of those that are known to pile up in training programs.
+        # Loaded classes of those that are known to pile up in training programs.
         self._piling: tuple[str, ...] = ()
         self._rises: dict[str, Rise] = {}
-        # The names that travel, as they are read; None after these have changed.
+        # The rows of the sent names, as they are read; None after the names have changed.
         self._rows: Rows | None = None
         self._unreported_at_zero: list[str] = []
-        # Names of all types of the last census, static ones included.
+        # Counts by name of all types in the last census, including static ones.
         self._seen: dict[str, int] = {}
-        # By name, of the types whose instances can grow.
+        # By name, for types whose instances can grow.
         self._sizes: dict[str, Size] = {}
         self.calibrations = 0
 
     def ask(self, name: str) -> None:
-        """Send the count of this type from now on, also before it grows."""
+        """Send the count of this type from now on, even before it grows."""
         if len(self._asked) < SENT_TYPES_LIMIT:
             self._asked[name] = None
             self._rows = None
 
     def resolve(self, name: str) -> str | None:
-        """The full name of a class reported by its name alone or with a part of its module; None when unknown."""
+        """Return the full name of a class given by its bare name or with part of its module; None if unknown."""
         if name in self._seen or self._counts.classes_named([name]):
             return name
         known = {*self._counts.names(), *self._seen}
@@ -191,7 +206,7 @@ class TypeGrowth:
         return min(ending, key=lambda full: (len(full), full), default=None)
 
     def note_sizes(self, rows: Iterable[tuple[str, int, int | None]]) -> None:
-        """A census has counted everything: (name, count, bytes) of each type."""
+        """Record the (name, count, bytes) of each type from a complete census."""
         can_grow = _can_grow()
         for name, count, size in rows:
             if size is None or name not in can_grow:
@@ -203,18 +218,18 @@ class TypeGrowth:
             known.count, known.bytes = count, size
 
     def grows_larger(self) -> type | None:
-        """The type whose instances grow larger, once it has been long enough; None while there is none."""
+        """Return a type whose instances have grown larger for long enough, or None."""
         for name, size in self._sizes.items():
             if size.times >= GROWS_LARGER_TIMES:
                 return _can_grow().get(name)
         return None
 
     def searched_largest(self, kind: type) -> None:
-        """Start again: the type is searched again after it has grown as long once more."""
+        """Reset the counter of this type: it is searched again after it has grown that often again."""
         self._sizes[type_name(kind)].times = 0
 
     def references(self) -> dict[int, int]:
-        """References to every class by its address, as a census in slices begins."""
+        """Return the references to every class by its address, for the start of a sliced census."""
         return self._counts.references()
 
     def calibrate_between(
@@ -225,18 +240,18 @@ class TypeGrowth:
         *,
         alone: bool,
     ) -> None:
-        """A census in slices has counted everything, by address of the class and by name."""
+        """Record the counts of a sliced census, by address of the class and by name."""
         self._note_names(names)
         self._counts.calibrate_between(before, counts, alone=alone)
         self.calibrations += 1
 
     def calibrate_tracked(self, counts: Mapping[int, int]) -> None:
-        """All objects that the collector tracks were counted at one moment, by address of the class."""
+        """Record counts by address of the class, of all objects that the collector tracked at one moment."""
         self._counts.calibrate_tracked(counts)
         self.calibrations += 1
 
     def calibrate(self, counts: Mapping[type, int]) -> None:
-        """A census has counted everything exactly, at one moment."""
+        """Record the exact counts of a census that was taken at one moment."""
         names: dict[str, int] = {}
         for cls, count in counts.items():
             name = type_name(cls)
@@ -246,10 +261,12 @@ class TypeGrowth:
         self.calibrations += 1
 
     def _note_names(self, names: Mapping[str, int]) -> None:
-        """Also rises of the types that only a census can count: arrays, and what other extensions make."""
+        """Store the counts by name, and note rises of types that only a census counts: arrays and
+        other extension types.
+        """
         for name, count in names.items():
             before = self._seen.get(name, 0)
-            # A fall is news of what has risen before.
+            # A fall also matters for a type that has risen before.
             is_news = count > before or (count < before and name in self._rises)
             cls = _static_class(name) if before and is_news else None
             if cls is not None:
@@ -257,7 +274,7 @@ class TypeGrowth:
         self._seen, self._piling, self._rows = dict(names), known_to_pile_up(), None
 
     def read(self) -> dict[str, Number]:
-        """``type.<name>.count`` of the names that travel."""
+        """Return ``type.<name>.count`` for the names that are sent."""
         self._counts.doubt()
         if self._rows is None or self._rows.version != self._counts.version:
             self._rows = self._arrange()
@@ -279,25 +296,25 @@ class TypeGrowth:
         )
 
     def read_census(self) -> dict[str, Number]:
-        """The same names as the last census counted them. While its result lives, `read` is one too high for each.
+        """Return the same names as the last census counted them.
 
-        Static types are counted by censuses only.
+        While the census result is alive, `read` is one too high for each. Only censuses count static types.
         """
         names = (*self._asked, *self._growing)[:SENT_TYPES_LIMIT]
         counts = {f"type.{name}.count": self._seen[name] for name in names if name in self._seen}
         return {**piling_in_census(self._seen), **counts}
 
     def count_of(self, address: int) -> int | None:
-        """Live instances of the class at this address, if counted exactly."""
+        """Return the live instances of the class at this address, or None if they are not counted exactly."""
         self._counts.doubt()
         return self._counts.count_of(address)
 
     def close_generation(self) -> bool:
-        """Compare with the generation end before; True when the rise of some class is worth a deeper look."""
+        """Compare with the previous generation end; return True if the rise of some class is worth a deeper scan."""
         if not self.calibrations:
             return False
         for rise in self._rises.values():
-            # What only a census can count is compared from one census to the next.
+            # Classes that only a census counts are compared from one census to the next.
             rise.rises_now = rise.rises_now and rise.is_static
         risen = self._risen()
         news = [self._note_rise(cls, before, now) for cls, before, now in risen]
@@ -305,7 +322,9 @@ class TypeGrowth:
         return any(news)
 
     def _risen(self) -> list[tuple[type, int, int]]:
-        """(class, before, now); of classes of one name only the one that rose most, a module loaded again has two."""
+        """Return (class, before, now) for risen classes; of several with one name, as after a
+        reload, only the fastest.
+        """
         most: dict[str, tuple[type, int, int]] = {}
         for change in self._counts.changes():
             cls, before, now = change
@@ -317,53 +336,53 @@ class TypeGrowth:
         return list(most.values())
 
     def is_in_doubt(self) -> bool:
-        """Whether what was asked for is not counted exactly just now, as modules were loaded since it was."""
+        """Return True if a requested class is currently not counted exactly, because modules were loaded since."""
         return self._counts.doubt() and self._counts.doubts_any(self._asked)
 
     def counts_exactly(self) -> bool:
-        """Return False if something that was asked for is not counted exactly just now, and could be."""
+        """Return False if a requested class could be counted exactly but currently is not."""
         self._counts.doubt()
         return self._counts.counts_exactly(self._asked)
 
     def exact_counts(self, names: Iterable[str]) -> dict[str, int]:
-        """Live instances by name, where they are counted exactly."""
+        """Return live instances by name, for classes that are counted exactly."""
         self._counts.doubt()
         return self._counts.read_names(names)
 
     def reported_counts(self) -> dict[str, int]:
-        """Live instances by name, of what was asked for, what grows, and tensors; their change is exact."""
+        """Return live instances by name, of requested and growing classes and tensors; their change is exact."""
         names = (_TENSOR, *self._asked, *self._growing)
         self._counts.doubt()
         return self._counts.read_names(names, self._known_by_changes)
 
     @property
     def _known_by_changes(self) -> frozenset[str]:
-        """Names of classes that may be sent though only their changes are exact; a watched one must be exact."""
+        """Names of classes that may be sent even though only their changes are exact; requested ones must be exact."""
         return frozenset(self._growing) - self._asked.keys()
 
     def classes_of(self, name: str) -> list[type]:
-        """The classes of this name, in full or in part; cheap, for it is asked again while there is no room."""
+        """Return the classes of this full or partial name. Cheap, because it is repeated while there is no budget."""
         full = self.resolve(name) or name
         static = _static_class(full)
         return self._counts.classes_named([full]) or ([] if static is None else [static])
 
     def to_follow(self) -> list[type]:
-        """Classes whose instances are worth following: watched, expected, and the program's own that rise."""
+        """Return classes whose instances are worth following: watched, expected, and the program's own that rise."""
         names = [*self._asked, *self._growing]
         own = [name for name in names if name in self._asked or self._rises[name].is_own]
         return self._counts.classes_named(own[:FOLLOWED_LIMIT])
 
     def to_search(self, limit: int) -> list[type]:
-        """The classes whose holders should be looked for now: the program's own first, then the fastest growing."""
+        """Return the classes whose holders to search for now: the program's own first, then the fastest growing."""
         due = [
             rise
             for rise in self._rises.values()
-            # What has stopped rising was loaded late, not kept.
+            # A class that has stopped rising was loaded late, not leaked.
             if rise.rises_now and rise.rises >= rise.search_at_rise and rise.is_worth_a_search()
         ]
         due.sort(key=lambda rise: rise.first - rise.highest)
         classes = [cls for rise in due if (cls := rise.cls()) is not None]
-        # A kept agent brings hundreds of parameters along: who keeps the agent is the answer for all of them.
+        # A leaked agent keeps hundreds of parameters alive: the holder of the agent explains all of them.
         classes.sort(key=lambda cls: not is_user_class(cls))
         return classes[:limit]
 
@@ -375,7 +394,7 @@ class TypeGrowth:
             rise.news.looked_at()
 
     def _note_rise(self, cls: type, before: int, count: int) -> bool:
-        """Whether it is worth a deeper look."""
+        """Return True if it is worth a deeper scan."""
         name = type_name(cls)
         rise = self._rises.get(name)
         if rise is None:
@@ -385,7 +404,7 @@ class TypeGrowth:
                 hides_memory=hides_memory(cls) or is_known_to_pile_up(name),
             )  # fmt: skip
         if rise.cls() is not cls:
-            # The newest of its name: an older one may be gone.
+            # Use the newest class of a name, because an older one may be deleted.
             rise.cls, rise.highest, rise.loaded = ref(cls), before, min(rise.loaded, before)
         beyond = count - rise.highest
         if beyond <= 0:
@@ -414,13 +433,13 @@ class TypeGrowth:
 
 
 def _can_grow() -> dict[str, type]:
-    """By name, the types whose instances a census measures, whatever they have grown to."""
+    """Return by name the types whose instances can grow and are measured by a census."""
     kinds = (*tensor_types(), *array_types(), str, bytes, bytearray, list, dict, set)
     return {type_name(kind): kind for kind in kinds}
 
 
 def _static_class(name: str) -> type | None:
-    """Return the class of this full name if an extension made it, and it may hold something by itself."""
+    """Return the class of this full name if an extension created it and its instances may hold something."""
     module, _, qualified = name.rpartition(".")
     found = getattr(sys.modules.get(module), "__dict__", {}).get(qualified) if module else None
     if found is None or not is_class(type(found)) or is_heap_type(found):
@@ -429,23 +448,25 @@ def _static_class(name: str) -> type | None:
 
 
 def _is_ours(cls: type) -> bool:
-    """Our own classes stay out of the growing ones; asked for by name they are counted like any other."""
+    """Return True for our own classes, which never count as growing; requested by name they are
+    counted like any other.
+    """
     return type_name(cls).startswith("leakline.")
 
 
-# Of each class, at a census without the native module.
+# Per class, at a census without the native module.
 _NEWEST: Final = 8
 
 
 class Following:
-    """Noted at generation ends, on the training thread."""
+    """Follows instances of watched and growing classes. Updated at generation ends, on the training thread."""
 
     def __init__(self, types: TypeGrowth) -> None:
         self._types = types
         self._samples, self._watched = AgeSamples(), WatchedClasses()
 
     def watch(self, name: str) -> None:
-        """Count how many of this class are created and freed."""
+        """Count how many instances of this class are created and freed."""
         self._watched.watch(name)
 
     def at_generation_end(self) -> dict[str, Number]:
@@ -457,12 +478,12 @@ class Following:
         return self._watched.read(self._types.exact_counts(self._watched.names))
 
     def at_census(self, instances: Mapping[type, Sequence[object]]) -> None:
-        """Note instances of the program's classes, oldest first, of which a class may be there in part."""
+        """Note instances, oldest first, of classes that the census lists completely."""
         if native() is None:
             whole = {c: ones for c, ones in instances.items() if len(ones) < INSTANCES_OF_A_CLASS}
             self._watched.note({cls: ones[-_NEWEST:] for cls, ones in whole.items()})
 
     def instances(self, classes: Sequence[type]) -> dict[type, list[ref[Any]]]:
-        """Return what is known of each class, spread over its age: a search for holders may begin with these."""
+        """Return known instances of each class, spread over their age, as a start for a search for holders."""
         known = {cls: self._samples.instances(cls) for cls in classes}
         return {cls: ones for cls, ones in known.items() if ones}

@@ -1,6 +1,6 @@
-"""Snapshots in batches: sequence numbers of a batch are consecutive, and it has at most 200 of them. Pure.
+"""Splits snapshots into batches: at most 200 snapshots with consecutive sequence numbers. No side effects.
 
-A batch -> parts that a server takes, posted one after the other. Knows the limits of
+A batch is split into parts that a server accepts, posted one after the other, within the limits of
 `leakline_server.ingest.decode`.
 """
 
@@ -15,15 +15,15 @@ from ..snapshot import CONTENT_TYPE, Batch, Snapshot, batch_to_bytes
 from .http_delivery import Body, Outcome, Refused, pack
 
 SNAPSHOTS_PER_BATCH: Final = 200
-# What is read or encoded at once holds the interpreter meanwhile: a millisecond or two for so many snapshots or values.
+# Decoding or encoding holds the GIL: one or two milliseconds for this many snapshots or values.
 SNAPSHOTS_PER_RECORD: Final = 50
 VALUES_AT_ONCE: Final = 2_000
 
 
 def merge(batches: Iterable[Batch]) -> list[Batch]:
-    """The same snapshots in as few batches as their sequence numbers and the limit of a batch allow.
+    """Merge snapshots into as few batches as their sequence numbers and the size limit of a batch allow.
 
-    A batch without snapshots stays only where there is no other to tell its losses.
+    A batch without snapshots is kept only if no other batch can report its losses.
     """
     merged: list[Batch] = []
     for batch in batches:
@@ -57,7 +57,7 @@ def _follows(last: Batch, run: tuple[Snapshot, ...]) -> bool:
 def consecutive(
     snapshots: Iterable[Snapshot], limit: int = SNAPSHOTS_PER_BATCH
 ) -> Iterator[tuple[Snapshot, ...]]:
-    """Split where a sequence number is missing or a batch would grow too long."""
+    """Yield runs of snapshots, split where a sequence number is missing or a batch would exceed the limit."""
     run: list[Snapshot] = []
     for snapshot in snapshots:
         if run and (snapshot.sequence != run[-1].sequence + 1 or len(run) >= limit):
@@ -74,9 +74,10 @@ def within(
     series: int | None = None,
     events: int | None = None,
 ) -> Iterator[tuple[Snapshot, ...]]:
-    """In order, as many at a time as have no more than so many values (a column has one for each), series and events.
+    """Yield runs of snapshots, in order, each within the limits of values (one per column and row),
+    series and events.
 
-    A single one may have more.
+    A single snapshot may exceed the limits.
     """
     part: list[Snapshot] = []
     names: set[str] = set()
@@ -98,14 +99,14 @@ def within(
 
 
 def split(snapshots: tuple[Snapshot, ...], parts: float) -> Iterator[tuple[Snapshot, ...]]:
-    """In so many parts, two at least."""
+    """Yield about ``parts`` parts of equal size, at least two."""
     size = max(1, int(len(snapshots) / max(2.0, parts)))
     for begin in range(0, len(snapshots), size):
         yield snapshots[begin : begin + size]
 
 
 def after(sequence: int, batches: list[Batch]) -> Iterator[Batch]:
-    """Without the snapshots up to this number."""
+    """Yield the batches without the snapshots up to this sequence number."""
     for batch in batches:
         if not batch.snapshots or batch.first_sequence > sequence:
             yield batch
@@ -113,21 +114,22 @@ def after(sequence: int, batches: list[Batch]) -> Iterator[Batch]:
             yield replace(batch, snapshots=later)
 
 
-# As it travels, and unpacked.
+# Limits of the body as sent, and uncompressed.
 PART_LIMIT_BYTES: Final = 256 * 1024
 PART_LIMIT_UNPACKED_BYTES: Final = 2 * 2**20
 PART_LIMIT_SERIES: Final = 4_000
 PART_LIMIT_EVENTS: Final = 2_000
 TOO_LARGE: Final = 413
-# These refuse one batch; every other refusal is about the run or the server.
+# These statuses refuse one batch; every other refusal is about the run or the server.
 BATCH_REFUSALS: Final = frozenset({400, 409, TOO_LARGE, 422})
 
 
 def deliver(batch: Batch, post: Callable[[Body], Outcome]) -> Iterator[tuple[Batch, Outcome]]:
-    """Post a batch in parts. One pair for each part that has its answer; the next is posted when it is asked for.
+    """Post a batch in parts, and yield each part with its outcome; the next is posted when it is requested.
 
-    What is too large for the server goes once more in halves. A half that still is, and a single snapshot, have had
-    their answer, as has what is refused for another reason: the same would be refused again.
+    A part that is too large for the server is posted once more in halves. No part is posted again
+    after any other refusal, nor a half or a single snapshot that is too large: it would be refused
+    again.
     """
     for part in _parts(batch):
         yield from _deliver_part(part, post)
@@ -138,7 +140,7 @@ def _deliver_part(part: Batch, post: Callable[[Body], Outcome]) -> Iterator[tupl
     single = len(part.snapshots) < 2
     if len(body.data) > PART_LIMIT_BYTES or body.unpacked_bytes > PART_LIMIT_UNPACKED_BYTES:
         if single:
-            # No server of ours takes it, so none is asked.
+            # No server of ours accepts it, so it is not sent.
             why = f"a snapshot of {body.unpacked_bytes} bytes"
             yield part, Refused(TOO_LARGE, "batch_too_large", why)
             return
@@ -163,9 +165,9 @@ def _encoded(part: Batch) -> Body:
 
 
 def _parts(batch: Batch) -> Iterator[Batch]:
-    """In order, each within the limits as far as single snapshots are."""
+    """Yield parts in order, each within the limits unless a single snapshot exceeds them."""
     if not batch.snapshots:
-        # It reports losses alone.
+        # It only reports losses.
         yield batch
     for part in within(batch.snapshots, series=PART_LIMIT_SERIES, events=PART_LIMIT_EVENTS):
         yield replace(batch, snapshots=part)

@@ -1,9 +1,12 @@
-"""The one HTTP client, bounded in time and in what is read of an answer: for the API of a server (`http_delivery.py`)
-and for webhooks, which connect to addresses that were checked before. Follows no redirect.
+"""The shared HTTP client, with limits on time and response size, for a server's API and for webhooks.
 
-One place holds the bounds: every byte in either direction passes `BoundedSocket`, which asks the `Meter` of the request
-how many seconds and bytes are left. Above it works http.client, whose own timeouts are for one read each: a server
-that sends a byte every few seconds would hold it for hours, and headers and interim answers without end would too.
+`http_delivery.py` uses it for the API; webhooks connect to addresses that were checked before. It
+follows no redirects.
+
+All limits are enforced in one place: every byte in either direction passes `BoundedSocket`, which
+checks the `Meter` of the request for the remaining seconds and bytes. http.client works on top of
+it; its own timeouts apply to single reads only, so a server that sends a byte every few seconds
+would block it for hours, as would endless headers or interim responses.
 """
 
 from __future__ import annotations
@@ -32,10 +35,10 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
 CONNECT_SECONDS: Final = 4.0
-# Of one name; more would leave each too little time.
+# Maximum addresses of one name; more would leave each too little time.
 ADDRESSES_LIMIT: Final = 8
 HEAD_LIMIT_BYTES: Final = 64 * 1024
-# What http.client works on at a time.
+# Buffer size of http.client's reads.
 READ_BYTES: Final = 2048
 LOOPBACK: Final = frozenset({"localhost", "::1"})
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
@@ -43,11 +46,11 @@ DEFAULT_PROXY_PORT: Final = 8080
 
 
 class AnswerTooLong(ValueError):
-    """A server sent more than an answer may have."""
+    """A server sent more than a response may contain."""
 
 
 class Meter:
-    """What one request may still take."""
+    """The time and bytes that one request may still use."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -58,10 +61,10 @@ class Meter:
         self._seconds, self._until = seconds, self._clock() + seconds
 
     def seconds_left(self) -> float:
-        """Raises TimeoutError when there are none."""
+        """Return the remaining seconds. Raises TimeoutError if there are none."""
         left = self._until - self._clock()
         if left <= 0:
-            raise TimeoutError(f"no whole answer within {self._seconds:g} s")
+            raise TimeoutError(f"no complete response within {self._seconds:g} s")
         return left
 
     def allow(self, limit_bytes: int) -> None:
@@ -70,11 +73,11 @@ class Meter:
     def count(self, number: int) -> None:
         self.bytes_left -= number
         if self.bytes_left < 0:
-            raise AnswerTooLong("an answer that does not end")
+            raise AnswerTooLong("the response is too long")
 
 
 class BoundedSocket:
-    """What http.client uses of a socket, held to a meter."""
+    """The subset of the socket interface that http.client uses, limited by a meter."""
 
     def __init__(self, sock: socket.socket, meter: Meter) -> None:
         self._sock, self._meter = sock, meter
@@ -91,7 +94,7 @@ class BoundedSocket:
     def secured(
         self, context: SSLContext, host: str, opened: Callable[[socket.socket], None]
     ) -> BoundedSocket:
-        """Return the connection under TLS. ``opened`` gets the new socket, and must close it if this fails."""
+        """Return the connection under TLS. ``opened`` receives the new socket, and must close it if this fails."""
         self._sock.settimeout(self._meter.seconds_left())
         wrapped = context.wrap_socket(
             self._sock, server_hostname=host, do_handshake_on_connect=False
@@ -107,14 +110,14 @@ class BoundedSocket:
 class _BoundedReader(io.RawIOBase):
     def __init__(self, sock: socket.socket, meter: Meter) -> None:
         self._sock, self._meter = sock, meter
-        # Keeps the socket open until the answer is read, as http.client expects.
+        # Keeps the socket open until the response is read, as http.client expects.
         self._raw = sock.makefile("rb", buffering=0)
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        # Thousands of interim answers are work as well.
+        # Handling thousands of interim responses is work as well.
         breathe()
         self._sock.settimeout(self._meter.seconds_left())
         asked = time.perf_counter()
@@ -141,9 +144,9 @@ class Proxy:
 
 
 class Connection(HTTPConnection):
-    """To ``server``, through ``proxy`` if there is one; ``context`` for https.
+    """A connection to ``server``, through ``proxy`` if there is one; ``context`` for https.
 
-    With ``addresses`` (IP addresses) it connects to these only, and never looks the name up.
+    With ``addresses`` (IP addresses) it connects to these only, and never resolves the name.
     """
 
     def __init__(
@@ -159,9 +162,9 @@ class Connection(HTTPConnection):
         self._through, self._context, self._meter = proxy, context, meter
         self._addresses = addresses
         super().__init__(*self._target)
-        # Of the newest attempt to connect: what a forked child finds open.
+        # Sockets of the newest attempt to connect, which a forked child inherits.
         self._opened: list[tuple[socket.socket, Descriptor | None]] = []
-        # What a request to a proxy has and one to a server has not.
+        # Only a plain request to a proxy needs an absolute URL and the proxy's headers.
         plain = proxy is not None and context is None
         self.prefix = f"http://{server.netloc.rpartition('@')[2]}" if plain else ""
         self.headers = proxy.headers if plain and proxy is not None else {}
@@ -169,7 +172,7 @@ class Connection(HTTPConnection):
     def send_request(
         self, method: str, target: str, body: bytes | None, headers: Mapping[str, str]
     ) -> HTTPResponse:
-        """Send a request and return the response, of which the body is not read yet.
+        """Send a request and return the response, whose body is not read yet.
 
         Raises OSError, HTTPException or AnswerTooLong (a head of more than HEAD_LIMIT_BYTES).
         """
@@ -224,15 +227,16 @@ class Connection(HTTPConnection):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 return sock
             except OSError as error:
-                # The program may have closed it and opened a file of its own meanwhile: then that has the number.
+                # The program may have closed the socket and reused its number for a file; `abandon`
+                # detects that.
                 self.abandon()
                 failure = error
         raise failure
 
     def _note(self, sock: socket.socket) -> None:
-        """Note what may be closed later. Raises OSError where the program has closed it already."""
+        """Record a socket that may be closed later. Raises OSError if the program has already closed it."""
         number = None
-        # Not every system has one number for sockets and files.
+        # Not every system uses the same numbers for sockets and files.
         if os.name == "posix":
             try:
                 number = Descriptor(sock.fileno())
@@ -245,7 +249,7 @@ class Connection(HTTPConnection):
         self._opened.append((sock, number))
 
     def _give_up_lost(self) -> None:
-        """What the program has closed is neither written to nor closed: the number may be that of a file of its own."""
+        """Detach sockets that the program has closed: their number may now be a file of the program."""
         for sock, number in self._opened:
             if number is not None and sock.fileno() == number and not number.is_ours:
                 sock.detach()
@@ -262,13 +266,13 @@ class Connection(HTTPConnection):
         finally:
             response.close()
         if response.status != 200:
-            raise OSError(f"the proxy {proxy.host}:{proxy.port} answers {response.status}")
+            raise OSError(f"the proxy {proxy.host}:{proxy.port} answered {response.status}")
 
 
 def retry_after(headers: HTTPMessage) -> float | None:
-    """Return the seconds that Retry-After asks to wait, from either of its forms; None if it asks for nothing.
+    """Return the seconds to wait according to Retry-After, in either of its forms; None without a valid one.
 
-    A date counts from the server's own clock if the answer has its time.
+    A date is relative to the server's own clock if the response has its time.
     """
     text = headers.get("Retry-After", "").strip()
     if text.isascii() and text.isdecimal():
@@ -290,7 +294,9 @@ def _unix_seconds(date: str) -> float | None:
 
 
 def secure_context(ca_file: Path | None) -> SSLContext:
-    """Trusts what the system trusts (or SSL_CERT_FILE), and ``ca_file``. Raises OSError."""
+    """Return a TLS context that trusts the system's certificates (or SSL_CERT_FILE) and
+    ``ca_file``. Raises OSError.
+    """
     import ssl
 
     context = ssl.create_default_context()
@@ -300,7 +306,9 @@ def secure_context(ca_file: Path | None) -> SSLContext:
 
 
 def proxy_for(server: SplitResult) -> Proxy | None:
-    """The proxy of the environment, never for this machine itself. Raises ValueError for one we cannot speak to."""
+    """Return the proxy configured in the environment; None for loopback addresses. Raises
+    ValueError if it is unusable.
+    """
     host, scheme = server.hostname or "", server.scheme
     if host in LOOPBACK or host.startswith("127."):
         return None
@@ -321,10 +329,10 @@ def _proxy_at(address: str) -> Proxy:
         parts = urlsplit(address)
         host, port, login = parts.hostname, parts.port, _login(parts)
     except ValueError:
-        # Python's words quote the address, and with it a password.
-        raise ValueError("the proxy's address cannot be read") from None
+        # Python's message quotes the address, including a password.
+        raise ValueError("the proxy address is not valid") from None
     if parts.scheme != "http" or not host:
-        raise ValueError(f"cannot use a proxy of the kind {parts.scheme}://, only http://")
+        raise ValueError(f"cannot use a {parts.scheme}:// proxy, only http://")
     return Proxy(host, port or DEFAULT_PROXY_PORT, login)
 
 

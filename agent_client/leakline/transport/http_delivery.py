@@ -1,8 +1,8 @@
-"""One request over HTTP -> Accepted, RetryLater or Refused. Knows HTTP and nothing else.
+"""Sends one request over HTTP and returns Accepted, RetryLater or Refused, whatever the payload is.
 
-http.client is imported when the first request is made, so that ``import leakline`` stays light. What is read of an
-answer and how long that may take is bounded (`http_connection.py`): a hostile or broken server must neither fill the
-memory of a training job nor hold its sender.
+http.client is imported when the first request is made, so that ``import leakline`` stays light. The
+size of a response and the time to read it are limited (`http_connection.py`): a hostile or broken
+server must neither fill the memory of a training job nor block its sender.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 API: Final = "/api/v1"
 RESPONSE_LIMIT_BYTES: Final = 64 * 1024
-# What commands may read: verdicts and comparisons of long runs.
+# Limit for commands, which read verdicts and comparisons of long runs.
 COMMAND_RESPONSE_LIMIT_BYTES: Final = 16 * 2**20
-# What chunks may add to a body.
+# Maximum overhead of chunked encoding.
 FRAMING_LIMIT_BYTES: Final = 64 * 1024
 COMPRESS_FROM_BYTES: Final = 1024
-# For one request from its first byte to the last of the answer.
+# For one request, from its first byte to the last byte of the response.
 TIMEOUT_SECONDS: Final = 15.0
-# These say "not now", as nearly all that a server or what stands before it says of itself (5xx).
+# These mean "not now", like nearly all server errors (5xx) of a server or a proxy in front of it.
 RETRYABLE: Final = frozenset({408, 425, 429})
-# These say "not this", like every other error status: not implemented, version not supported.
+# These are final like other error statuses: not implemented, version not supported.
 FINAL_SERVER_ERRORS: Final = frozenset({501, 505})
 MESSAGE_LIMIT: Final = 500
 
@@ -47,7 +47,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class RetryLater:
-    """No answer, or an answer that is not the server's last word. ``status`` is None without an answer."""
+    """No response, or a response that is not final. ``status`` is None without a response."""
 
     why: str
     after_seconds: float | None = None
@@ -56,7 +56,7 @@ class RetryLater:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The server's last word on this request."""
+    """The server's final response to this request."""
 
     status: int
     code: str
@@ -65,7 +65,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A request body as it travels."""
+    """A request body as it is sent."""
 
     data: bytes
     compressed: bool
@@ -77,9 +77,10 @@ Outcome = Accepted | RetryLater | Refused
 
 
 class Delivery:
-    """One kept-alive connection to the API of one server. For one thread.
+    """One persistent connection to the API of one server. For use by one thread.
 
-    ``timeout_seconds`` holds for a whole request. ``ca_file`` (PEM) is trusted besides what the system trusts.
+    ``timeout_seconds`` applies to an entire request. ``ca_file`` (PEM) is trusted in addition to
+    the system's certificates.
     """
 
     def __init__(
@@ -104,9 +105,9 @@ class Delivery:
     def request(
         self, method: str, path: str, payload: Mapping[str, Any] | Body | None = None
     ) -> Outcome:
-        """Send one request to ``path``, which is below ``base`` and has its query.
+        """Send one request to ``path``, which is relative to ``base`` and includes the query.
 
-        Never raises for what a network can do.
+        Network failures never raise; they are returned as RetryLater.
         """
         from http.client import HTTPException
 
@@ -120,7 +121,7 @@ class Delivery:
             try:
                 return self._exchange(method, path, body, meter)
             except (HTTPException, ConnectionError):
-                # A kept connection may have been closed by the server meanwhile: that is no outage.
+                # The server may have closed the persistent connection meanwhile, which is not an outage.
                 self.close()
                 if fresh:
                     raise
@@ -130,7 +131,7 @@ class Delivery:
             return RetryLater(_reason(error))
 
     def abandon(self) -> None:
-        """In a forked child: let go of the connection, which is the parent's."""
+        """Release the connection in a forked child; it belongs to the parent."""
         if self._connection is not None:
             self._connection.abandon()
 
@@ -149,16 +150,16 @@ class Delivery:
         raw = response.read(self._limit + 1)
         if len(raw) > self._limit:
             if method == "PATCH" and 200 <= response.status < 300 and raw.startswith(b"{"):
-                # The whole run, which nobody has asked for: that it was changed is what matters.
+                # The response is the whole run, which is not needed: only the change itself matters.
                 self.close()
                 return Accepted()
-            raise AnswerTooLong(f"an answer longer than {self._limit} bytes")
-        # Reading a limited number of bytes does not notice by itself that some are missing.
+            raise AnswerTooLong(f"the response is longer than {self._limit} bytes")
+        # Reading a limited number of bytes does not detect by itself that some are missing.
         torn = bool(response.length)
         if torn or response.will_close:
             self.close()
         if torn:
-            return RetryLater("an answer cut short", status=response.status)
+            return RetryLater("the response is incomplete", status=response.status)
         if response.status == 200 and response.headers.get_content_type() == "text/markdown":
             return Accepted({"markdown": raw.decode(errors="replace")})
         return _classify(response.status, raw, response.headers)
@@ -168,7 +169,7 @@ class Delivery:
             from .http_connection import Connection, proxy_for, secure_context
 
             if self._parts.scheme == "https" and self._context is None:
-                # Once: reading what the system trusts takes longer than a request.
+                # Created once, because loading the system's certificates takes longer than a request.
                 self._context = secure_context(self._ca_file)
             proxy = proxy_for(self._parts)
             self._connection = Connection(self._parts, proxy, self._context, meter)
@@ -215,23 +216,23 @@ def accepted_body(outcome: Outcome, server: str) -> dict[str, Any]:
 
 
 def not_now(outcome: RetryLater, server: str) -> ServerUnreachable:
-    # What answers 200 and is not Leakline's is no server that refuses.
+    # A status below 400 without a valid Leakline response means that another server answered.
     kind = ServerUnreachable if outcome.status is None or outcome.status < 400 else ServerBusy
     return kind(server, outcome.why, outcome.after_seconds)
 
 
 def not_accepted(server: str, status: int, message: str) -> str:
-    """What a refusal of a whole run means, for a person."""
+    """Return the message for the refusal of an entire run."""
     return f"{server} does not accept this run ({status}: {message})"
 
 
 def encode(payload: Mapping[str, Any]) -> Body:
-    """JSON, gzipped when that pays."""
+    """Return a JSON request body, gzipped if it is large enough."""
     return pack(json.dumps(payload, separators=(",", ":"), allow_nan=False).encode())
 
 
 def pack(data: bytes, content_type: str = "application/json") -> Body:
-    """Return a request body, gzipped when that pays."""
+    """Return a request body, gzipped if it is large enough."""
     if len(data) < COMPRESS_FROM_BYTES:
         return Body(data, False, len(data), content_type)
     return Body(gzip.compress(data, compresslevel=3, mtime=0), True, len(data), content_type)
@@ -249,7 +250,7 @@ def _classify(status: int, raw: bytes, headers: HTTPMessage) -> Outcome:
 
         return RetryLater(message, retry_after(headers), status)
     if not 300 <= status < 600:
-        return RetryLater("an answer that is not Leakline's", status=status)
+        return RetryLater("the response is not from a Leakline server", status=status)
     return Refused(status, one_line(body_error.get("code"), 100) or "unknown", message)
 
 
@@ -262,7 +263,7 @@ def _json_object(raw: bytes) -> dict[str, Any] | None:
 
 
 def one_line(text: object, limit: int) -> str:
-    """What a server wrote, for a terminal: one line without control characters."""
+    """Return a server's text for a terminal: one line without control characters."""
     if not isinstance(text, str):
         return ""
     return printable(text[:limit]).strip()
@@ -271,5 +272,5 @@ def one_line(text: object, limit: int) -> str:
 def _reason(error: Exception) -> str:
     reason = str(getattr(error, "strerror", None) or error)
     if type(error).__name__ == "SSLCertVerificationError":
-        reason = f"{getattr(error, 'verify_message', reason)}; LEAKLINE_CA_FILE names certificates to trust"
+        reason = f"{getattr(error, 'verify_message', reason)}; set LEAKLINE_CA_FILE to trust more certificates"
     return one_line(reason, 200) or type(error).__name__

@@ -1,12 +1,13 @@
-"""How a process ended that could not say so: killed for memory, or nobody knows.
+"""Infers how a process ended that could not report it: killed for memory, or unknown.
 
-The kernel kills without a word, so what is left are the last readings and its own count of kills. Pure.
+The kernel kills without notice, so the only evidence is the process's last readings and the
+kernel's own count of kills. No side effects. A process was killed for memory if:
 
-1. The kernel has counted a kill in the memory group of the process since its last reading.
+1. The kernel has counted a kill in its memory group since its last reading.
 2. Its group had used nearly all of its limit at the last reading.
 3. The machine had hardly any memory left at the last reading.
 
-Anything else is no evidence: the run fell silent.
+Without such evidence, the state of the run is "silent".
 """
 
 from __future__ import annotations
@@ -17,26 +18,26 @@ from typing import Any, Final, NamedTuple
 from ..snapshot import Number
 from ..text_format import KILLED_FOR_MEMORY, format_bytes, seen_of
 
-# Of a limit, at the last reading: what came after it, the kernel saw alone.
+# Share of a limit at the last reading; only the kernel knows how memory rose after it.
 NEARLY_ALL: Final = 0.9
-# Of the machine's memory: the kernel kills while some pages are still kept back.
+# Share of the machine's memory: the kernel kills while it still holds some pages in reserve.
 HARDLY_ANY: Final = 0.03
 MEMORY: Final = "memory"
-# Why a run is finished whose program is not: whoever watched it from outside has gone.
+# Reason of a run whose outside observer ended while the program was still running.
 UNWATCHED: Final = "watched no longer; the program was still running"
-# Reasons of a run that somebody ended with Ctrl-C.
+# Reasons of a run that a user ended with Ctrl-C.
 INTERRUPTED: Final = ("KeyboardInterrupt", "SIGINT")
 # The series that are evidence.
 EVIDENCE: Final = (
     "cgroup.used_bytes", "cgroup.active_file_bytes", "cgroup.limit_bytes", "cgroup.kills",
     "system.available_bytes", "system.total_bytes",
 )  # fmt: skip
-# An older reading says nothing of how memory was at the end.
+# Older readings do not show how much memory was in use at the end.
 FRESH_SECONDS: Final = 60.0
 
 
 class Death(NamedTuple):
-    """An end other than the planned one: ``Killed for memory``, with ``1.90 GiB of its limit of 2.00 GiB at ...``."""
+    """An abnormal end: ``Killed for memory``, with ``1.90 GiB of its limit of 2.00 GiB at ...``."""
 
     how: str
     detail: str = ""
@@ -58,7 +59,7 @@ def death_of(state: str, reason: str) -> Death | None:
 
 
 def ended_as(state: str, reason: str) -> str:
-    """Return how a run or a process ended, in lower case; its state where no more is known, or it goes on."""
+    """Return how a run or a process ended, in lower case; its state if no more is known or it still runs."""
     if reason == UNWATCHED:
         return reason
     if state == "failed" and reason:
@@ -68,7 +69,7 @@ def ended_as(state: str, reason: str) -> str:
 
 
 def said_at_end(verdict: Mapping[str, Any], state: str, reason: str) -> str:
-    """Return the sentence of a verdict, as the API gives it, on a run in this state: how it died comes first."""
+    """Return the summary of a verdict, as the API returns it, for a run in this state; how it died comes first."""
     death = death_of(state, reason)
     if death is None:
         return str(verdict["summary"])
@@ -86,7 +87,7 @@ def said_at_end(verdict: Mapping[str, Any], state: str, reason: str) -> str:
 
 
 def last_readings(moments: Iterable[tuple[float, Mapping[str, Number]]]) -> dict[str, Number]:
-    """The newest of each series that is evidence, of ``moments`` in order: (seconds, samples)."""
+    """Return the newest value of each evidence series from ``moments``, which are (seconds, samples) in order."""
     rows = list(moments)
     found: dict[str, Number] = {}
     for at, samples in rows:
@@ -96,13 +97,14 @@ def last_readings(moments: Iterable[tuple[float, Mapping[str, Number]]]) -> dict
 
 
 def killed_for_memory(last: Mapping[str, Number], kills_since: int = 0) -> str | None:
-    """The reason, to be reported as it is ("memory: .."), or None when the last readings are no evidence.
+    """Return the reason as it is reported ("memory: .."), or None if the last readings are not evidence.
 
-    ``last``: its `last_readings`. ``kills_since``: kills that the kernel counted in its memory group after them.
+    ``last``: its `last_readings`. ``kills_since``: kills that the kernel counted in its memory
+    group after them.
     """
     used, limit = _unreclaimable(last), last.get("cgroup.limit_bytes")
     if kills_since > 0:
-        return f"{MEMORY}: the kernel killed in its memory group{_of_limit(used, limit)}"
+        return f"{MEMORY}: the kernel killed a process in its memory group{_of_limit(used, limit)}"
     if used is not None and limit and used >= NEARLY_ALL * limit:
         return f"{MEMORY}{_of_limit(used, limit, ': ')}"
     left, total = last.get("system.available_bytes"), last.get("system.total_bytes")
@@ -112,7 +114,7 @@ def killed_for_memory(last: Mapping[str, Number], kills_since: int = 0) -> str |
 
 
 def _unreclaimable(samples: Mapping[str, Number]) -> Number | None:
-    """Of the memory group, in bytes: without the file pages that the kernel drops before it kills."""
+    """Return the bytes used by the memory group, without file pages, which the kernel drops before it kills."""
     used = samples.get("cgroup.used_bytes")
     return None if used is None else max(0, used - samples.get("cgroup.active_file_bytes", 0))
 

@@ -1,7 +1,8 @@
-"""What processes left behind that are gone: how they ended, noted once, and what the server has not got of it.
+"""Recovery of spools left by dead processes: records how they ended, and sends what the server does not have.
 
-A process that the kernel kills for memory says nothing of it. Whoever comes next, the next start or `leakline sync`,
-finds its spool without an end and without its lock, and concludes from its last readings what became of it.
+A process that the kernel kills for memory cannot report it. The next process that starts, or
+`leakline sync`, finds its spool without an end and without a lock, and infers from its last
+readings how it ended.
 """
 
 from __future__ import annotations
@@ -43,27 +44,28 @@ from .spool_format import (
 )
 from .spool_upload import Uploaded, uploading
 
-# The newest that were left for our server; the others wait for `leakline sync`.
+# Maximum number of spools for our server that are sent, newest first; the others wait for `leakline sync`.
 SPOOLS_LIMIT: Final = 32
-# Of the newest, whoever wrote them.
+# Maximum number of spools that are checked, newest first, whichever server they are for.
 LOOKS_LIMIT: Final = 1000
-# Small, because reading them back takes time from the training.
+# Small, because reading snapshots back takes time from the training.
 SNAPSHOTS_AT_ONCE: Final = 50
-# As many as a process writes in its last minute, and where they are looked for at first.
+# The number of records a process writes in its last minute, and the tail of the file that is first
+# searched for them.
 LAST_RECORDS: Final = 200
 LAST_BYTES: Final = 2 * 2**20
 QUIET_SECONDS: Final = 120.0
 
 
 class _Claim:
-    """A descriptor that forked children let go of: else the spool would look alive for as long as one of them is."""
+    """A descriptor that forked children close: otherwise the spool would look alive while one of them lives."""
 
     def __init__(self) -> None:
         self.fd = file_descriptor.NONE
         _claims.add(self)
 
     def let_go(self) -> None:
-        # First out of our hands: a number that is closed belongs to whoever opens a file next.
+        # Clear it first: once closed, the number may be reused by the next file that is opened.
         fd, self.fd = self.fd, file_descriptor.NONE
         _claims.discard(self)
         fd.close()
@@ -83,17 +85,18 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def claimed(path: Path) -> Iterator[Descriptor | None]:
-    """The spool, opened and locked, where nobody writes it any more; else None. Raises SpoolError.
+    """Yield the spool, opened and locked, if no process writes it any longer; else None. Raises SpoolError.
 
-    The ranks of a job start at the same moment in the same folder: what was left is sent by one of them.
+    All ranks of a job start at the same moment in the same folder; the lock makes one of them send
+    what was left.
     """
     claim = _Claim()
     try:
-        # Where it may not be written, there is no way to know how it ended.
+        # If the file is not writable, there is no way to determine how its process ended.
         with suppress(OSError):
             claim.fd = file_descriptor.opened(path, os.O_RDWR | os.O_APPEND)
         ours = claim.fd >= 0 and lock(claim.fd) is True
-        # Not one that its process, alive, has put a shorter one in the place of before we had the lock.
+        # Skip a file that its live process replaced by a shorter one before we had the lock.
         yield claim.fd if ours and is_in_place(claim.fd, path) and _is_abandoned(path) else None
     finally:
         claim.let_go()
@@ -102,7 +105,8 @@ def claimed(path: Path) -> Iterator[Descriptor | None]:
 def _is_abandoned(path: Path) -> bool:
     if read_header(path)[1].host == socket.gethostname():
         return True
-    # Not every shared file system shows one machine the locks of another; a process writes every few seconds.
+    # Not every shared file system shows one machine the locks of another; a process writes every
+    # few seconds.
     return time.time() - _stat(path).st_mtime > QUIET_SECONDS
 
 
@@ -114,11 +118,12 @@ def _stat(path: Path) -> os.stat_result:
 
 
 def settle(path: Path, known: tuple[str, str] | None = None) -> None:
-    """Note how a process ended that is gone and did not say so. Raises SpoolError.
+    """Record how a dead process ended, if it did not record that itself. Raises SpoolError.
 
-    ``known``: state and reason as its parent knows them; that it was killed for memory is reported by its last
-    readings. A run that ended with its process, by an exit status, ends as the parent knows it: the process may not
-    have seen that status, or may have caught the exception that asked for it.
+    ``known``: state and reason as its parent knows them; whether it was killed for memory follows
+    from its last readings. If the run ended with its process, by an exit status, the parent's
+    knowledge takes precedence: the process may not have seen that status, or may have caught the
+    exception that requested it.
     """
     with claimed(path) as fd:
         if fd is not None:
@@ -134,7 +139,7 @@ def _note_end(path: Path, fd: Descriptor, known: tuple[str, str] | None = None) 
         return
     if known is not None and (is_wrong or end["state"] == "silent"):
         end = {**end, "state": known[0], "reason": known[1]}
-    # Where nothing can be written, it stays as it was: without an end.
+    # If nothing can be written, the spool remains without an end.
     with suppress(OSError):
         fd.write(encode_record(END, end))
 
@@ -150,7 +155,7 @@ def _end_of(path: Path) -> dict[str, Any]:
 
 
 def _last_snapshots(path: Path) -> list[Snapshot]:
-    """Those that tell the last readings, in order."""
+    """Return the snapshots that contain the last readings, in order."""
     tail = max(0, _stat(path).st_size - LAST_BYTES)
     records = _last_batches(path, tail) or _last_batches(path, 0)
     found: list[Snapshot] = []
@@ -170,7 +175,7 @@ def _last_batches(path: Path, offset: int) -> deque[Record]:
 
 
 def _kills_since(path: Path, before: float | None) -> int:
-    """What the kernel has counted since in the memory group of that process, where it is ours as well."""
+    """Return the kills that the kernel has counted since in that process's memory group, if it is ours as well."""
     group = read_memory_group(path)
     if before is None or group is None or group != memory_group():
         return 0
@@ -178,7 +183,10 @@ def _kills_since(path: Path, before: float | None) -> int:
 
 
 class Leftovers:
-    """What earlier runs in this folder have left for our server. ``send`` is for the sender's thread, when idle."""
+    """Spools that earlier runs in this folder have left for our server.
+
+    ``send`` is called by the sender's thread when it is idle.
+    """
 
     def __init__(
         self,
@@ -194,9 +202,9 @@ class Leftovers:
         self._not_before, self._failures, self._more = 0.0, 0, True
 
     def send(self) -> bool:
-        """Send one piece, or rest after the one before. Whether there may be more.
+        """Send one piece, or rest after the previous one. Return True if there may be more.
 
-        Not where the server has just said "not now": then it goes on with news of our own, after a pause.
+        If the server has responded "not now", sending continues with our own next snapshots, after a pause.
         """
         if self._clock() < self._not_before:
             return self._more
@@ -214,14 +222,14 @@ class Leftovers:
         return self._more
 
     def close(self) -> None:
-        """Leave the rest, and the spool in our hands, to who comes next."""
+        """Leave the rest, and the spool in progress, to the next process."""
         self._steps.close()
 
     def _send_all(self) -> Generator[Uploaded]:
         brought = 0
         for path in self._spools():
             breathe()
-            # Damaged, or not wanted: `leakline sync` says why.
+            # Skip damaged or refused spools: `leakline sync` shows the reason.
             with suppress(SpoolError, ServerRefused):
                 if self._is_wanted(path):
                     with claimed(path) as fd:
@@ -235,12 +243,12 @@ class Leftovers:
         _note_end(path, fd)
         for done in uploading(path, self._delivery, limit=SNAPSHOTS_AT_ONCE):
             if done.complete and done.sent:
-                self._say(f"sent what {done.name} had left: {upload_sentence(done)}")
+                self._say(f"sent unsent data of {done.name}: {upload_sentence(done)}")
             yield done
 
     def _spools(self) -> list[Path]:
         found: list[tuple[float, Path]] = []
-        # A folder may be deleted while it is looked through.
+        # A folder may be deleted while it is scanned.
         with suppress(OSError):
             for path in self._directory.glob("*/*.spool"):
                 breathe()
@@ -249,17 +257,20 @@ class Leftovers:
         return [path for _, path in sorted(found, reverse=True)[:LOOKS_LIMIT]]
 
     def _is_wanted(self, path: Path) -> bool:
-        """Of a run that reported to this server and has something left; one that was offline waits for its people."""
+        """Return True for a spool with unsent data of a run that reported to this server.
+
+        Spools of offline runs are left for their users to upload.
+        """
         if path == self._own:
             return False
         server = self._delivery.server
-        # What is not noted as ended has something left even if all its snapshots have arrived.
+        # A spool without an end has something left to send even if all its snapshots have arrived.
         arrived = read_ack(path, server) == _stat(path).st_size and read_end(path) is not None
         return not arrived and read_origin(path) == server
 
 
 def upload_sentence(done: Uploaded) -> str:
-    """What an upload did, in words."""
+    """Return a description of what an upload did."""
     parts = [f"{done.sent} snapshots sent" if done.sent else "nothing new to send"]
     if done.refused:
         parts.append(f"{done.refused} refused")
@@ -268,20 +279,20 @@ def upload_sentence(done: Uploaded) -> str:
     if done.state == "killed":
         parts.append(f"killed ({done.reason})")
     elif done.state == "silent":
-        parts.append("it ended without a word")
+        parts.append("it ended without reporting how")
     elif not done.state:
         parts.append("no end recorded (it may still run)")
     return ", ".join(parts)
 
 
 def _damage_reported(held: Holdings) -> list[str]:
-    """What of a spool is lost, in words."""
+    """Return descriptions of what is lost in a spool."""
     parts = []
     if held.damaged_bytes:
         lost = f"{held.missing} snapshots lost" if held.missing else "damaged"
         parts.append(f"{lost} ({held.damaged_bytes:,} bytes of the file cannot be read)")
     if held.foreign_bytes:
         parts.append(
-            f"not sent: another recording behind it in the same file ({held.foreign_bytes:,} bytes)"
+            f"not sent: another recording that follows in the same file ({held.foreign_bytes:,} bytes)"
         )
     return parts

@@ -1,7 +1,7 @@
-"""The recorder's thread: queue -> outbox, and a short reading of the process every second.
+"""The recorder's thread: moves snapshots from the queue to the outbox, and reads the process every second.
 
-It never waits for the network, so that a snapshot is on disk a quarter of a second after it was taken at most,
-whatever the server does: a job killed for memory is the one whose last snapshots matter most.
+It never waits for the network, so a snapshot is on disk at most a quarter of a second after it was
+taken, whatever the server does: the last snapshots matter most for a job that is killed for memory.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from .batching import SNAPSHOTS_PER_RECORD, consecutive, within
 from .spool_file import Outbox
 
 QUEUE_LIMIT: Final = 1000
-# What comes soon after each other is written together, which halves what writing costs: one waking for several, and
-# names once for all. A kill loses no more than this.
+# Snapshots in quick succession are written together, which halves the cost of writing: the thread
+# wakes once for several, and names are written once for all. A kill loses no more than this.
 LINGER_SECONDS: Final = 0.25
-# From here on writing goes before the program's pauses: what is not written a second after it was taken is too late.
+# After this delay, writing takes precedence over pauses for the program: a snapshot that is not
+# written within a second of being taken is too late.
 LATE_SECONDS: Final = 0.35
 
 
@@ -41,10 +42,11 @@ class Losses:
 
 
 class Recorder:
-    """``put`` from the training thread, everything else here.
+    """Writes snapshots to the outbox. ``put`` is called on the training thread, everything else runs on ours.
 
-    ``news`` is called after each write; ``tick`` on our thread, first after ``tick_seconds``, and then when it says.
-    What waits is written before it is due. ``thread_seconds`` gets the CPU seconds of our thread, by its identifier.
+    ``news`` is called after each write; ``tick`` first after ``tick_seconds``, then after the
+    seconds it returned. Waiting snapshots are written before a tick is due. ``thread_seconds``
+    receives the CPU seconds of our thread, by its identifier.
     """
 
     def __init__(
@@ -62,10 +64,10 @@ class Recorder:
         self._outbox, self._process, self._losses = outbox, process, losses
         self._thread_seconds = {} if thread_seconds is None else thread_seconds
         self._news, self._tick, self._limit, self._clock = news, tick, queue_limit, clock
-        # SimpleQueue, because its put may be interrupted by a signal handler that puts as well.
+        # SimpleQueue, because a signal handler may interrupt its put and call put as well.
         self._queue: SimpleQueue[Snapshot | threading.Event | None] = SimpleQueue()
         self._guard = Guard("recording")
-        # Snapshots given to us; put into the queue; and out of our hands. Each is written by one side only.
+        # Snapshots received, queued, and written or lost. Each counter is changed by one thread only.
         self.taken = self._queued = self._recorded = 0
         self._reported_losses: dict[str, int] = {}
         self._end: Mapping[str, Any] | None = None
@@ -82,7 +84,7 @@ class Recorder:
         self._thread.start()
 
     def put(self, snapshot: Snapshot) -> None:
-        """Hand a snapshot over. Never waits: a full queue is a counted loss."""
+        """Hand a snapshot over. Never blocks: if the queue is full, the snapshot is counted as lost."""
         self.taken += 1
         if self._queue.qsize() >= self._limit:
             self._losses.count("queue_full")
@@ -91,11 +93,11 @@ class Recorder:
             self._queue.put(snapshot)
 
     def waiting(self) -> int:
-        """Snapshots in the queue and in our hands."""
+        """Return the number of snapshots in the queue and being written."""
         return self._queued - self._recorded
 
     def flush(self, timeout_seconds: float) -> bool:
-        """Wait until everything put before is recorded. Nothing is where the thread could not start."""
+        """Wait until everything put before is recorded. Return False if the thread could not start."""
         if self._thread.ident is None:
             return False
         reached = threading.Event()
@@ -104,7 +106,9 @@ class Recorder:
         return reached.wait(timeout_seconds)
 
     def close(self, end: Mapping[str, Any], timeout_seconds: float) -> bool:
-        """Record what waits and the end; the thread ends. Here, where that could not start."""
+        """Record waiting snapshots and the end, and end the thread. If it could not start, this
+        thread does the work.
+        """
         self._end = end
         self._closing.set()
         self._queue.put(None)
@@ -114,12 +118,12 @@ class Recorder:
         return self._done.wait(timeout_seconds)
 
     def _loop(self) -> None:
-        # What it has in its hands is not safe yet.
+        # Short rests, because the snapshots it holds are not on disk yet.
         threads.begin(self._closing, longest_rest=threads.REST_SECONDS)
         self._record_all()
 
     def _record_all(self) -> None:
-        """Until it is closed."""
+        """Record snapshots until the recorder is closed."""
         closing = False
         while not closing:
             items = self._take()
@@ -140,7 +144,7 @@ class Recorder:
         self._news()
 
     def _take(self) -> list[Snapshot | threading.Event | None]:
-        """Wait for work or for the next tick; then everything that is there."""
+        """Wait for work or for the next tick, and return everything in the queue."""
         try:
             items = [self._queue.get(timeout=self._until_tick())]
             self._linger(items[0])
@@ -152,7 +156,9 @@ class Recorder:
         return items
 
     def _linger(self, oldest: Snapshot | threading.Event | None) -> None:
-        """Not for what has waited so long already, while what came before it was written."""
+        """Wait for more snapshots, unless the oldest has already waited long enough while earlier
+        ones were written.
+        """
         seconds = min(LINGER_SECONDS, self._until_tick() or LINGER_SECONDS)
         if isinstance(oldest, Snapshot):
             seconds = min(seconds, oldest.monotonic + LINGER_SECONDS - self._clock())
@@ -177,7 +183,7 @@ class Recorder:
             self._outbox.append(Batch(self._process, run, self._lost()))
             failed = False
         if failed and len(run) > 1:
-            # One that cannot be written takes no other with it.
+            # A snapshot that cannot be written must not take others with it.
             for snapshot in run:
                 self._append((snapshot,))
             return
@@ -190,7 +196,7 @@ class Recorder:
         return self._reported_losses
 
     def _tell_losses(self) -> None:
-        """What was lost after the last snapshot that was recorded."""
+        """Record losses that occurred after the last recorded snapshot."""
         before = self._reported_losses
         if self._lost() != before:
             self._outbox.append(Batch(self._process, (), self._reported_losses))
@@ -198,6 +204,6 @@ class Recorder:
     def _tick_if_due(self) -> None:
         now = self._clock()
         if self._tick is not None and now >= self._next_tick:
-            # Not += : after a suspended machine there is nothing to catch up with.
+            # Not +=: after the machine was suspended there is nothing to catch up on.
             self._next_tick = now + self._tick_seconds
             self._next_tick = now + self._tick()

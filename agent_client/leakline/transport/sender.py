@@ -1,13 +1,13 @@
-"""The sender's thread: outbox -> server. Knows when to wait, when to give up, and what got lost.
+"""The sender's thread, from outbox to server. Decides when to wait and when to give up, and counts losses.
 
 1. Announce the run (``POST /runs``), once per connection to a server that knows it.
-2. Send what the outbox holds, in parts that a server takes (`batching.py`), and move the mark. After an outage not
-   all at once: this thread takes half a hundredth of a core, or a twentieth where that does not catch up.
-3. No answer, or "not now": wait with growing, jittered pauses, or as long as the server asks.
-4. A refusal of a batch: count it and go on. It is never sent again, but in halves where it was too large.
-5. A refusal of the whole run (no permission, unknown route): stop; the spool keeps everything.
-6. When all of that has arrived, send a piece of what earlier runs have left (`orphan_recovery.py`), and another.
-7. At the end tell how the process left (``PATCH /runs/{id}``).
+2. Send the outbox in parts that a server accepts (`batching.py`), and move the mark. A backlog after an
+   outage is sent gradually: this thread uses 0.5 % of a core, or 5 % if that does not catch up.
+3. No response, or "not now": wait with growing, jittered pauses, or as long as the server requests.
+4. A refused batch: count it and go on. It is never sent again, except in halves if it was too large.
+5. A refusal of the entire run (no permission, unknown route): stop; the spool keeps everything.
+6. When all of that has arrived, send what earlier runs have left, piece by piece (`orphan_recovery.py`).
+7. At the end report how the process left (``PATCH /runs/{id}``).
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from .http_delivery import (
 from .recorder import Losses
 from .spool_file import Outbox
 
-# Between two batches while training runs, so that frequent snapshots travel together.
+# Minimum time between two batches during training, so that frequent snapshots are sent together.
 LINGER_SECONDS: Final = 0.3
 FIRST_PAUSE_SECONDS: Final = 0.5
 LONGEST_PAUSE_SECONDS: Final = 30.0
 LONGEST_RETRY_AFTER_SECONDS: Final = 300.0
-# CPU seconds of this thread, as a share of wall time, while there is more to send than what has just been recorded;
-# and where that share does not catch up, because a program takes snapshots faster.
+# CPU seconds of this thread as a share of wall time, while there is a backlog; and the share that
+# is used if the backlog does not shrink, because the program takes snapshots faster.
 CATCH_UP_SHARE: Final = 0.005
 KEEP_UP_SHARE: Final = 0.05
 SENT: Final = "sent"
 
 
 class Sender:
-    """``wake`` when the outbox has news; ``close`` once, at the end. Everything else happens in its thread."""
+    """Sends the outbox on its own thread. Call ``wake`` for new data, and ``close`` once at the end."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Sender:
         self._requested, self._ended = requested, ended
         self._thread_seconds = {} if thread_seconds is None else thread_seconds
         self._idle, self._let_go = idle, let_go
-        # From the system, not from `random`: importing that costs a training job ten times what this does.
+        # Read from the system: importing `random` costs a training job ten times as much.
         self._clock, self._jitter = clock, jitter
         self._guard = Guard("sending")
         self._wake, self._done, self._closing = (
@@ -95,11 +95,11 @@ class Sender:
         self.failures = 0
         # Snapshots that the server has accepted: one side of the `Account` in `spool_format.py`.
         self.sent = 0
-        # The losses that the server has heard of.
+        # The losses that were reported to the server.
         self._reported_losses: dict[str, int] = {}
-        # What became of snapshots that the mark has not passed yet: they are in the outbox and never sent again.
+        # Outcomes of snapshots beyond the mark: they are still in the outbox but never sent again.
         self._answered: dict[int, str] = {}
-        # Seconds between the newest of what was sent last and now.
+        # Age in seconds of the newest snapshot in what was sent last.
         self._behind = 0.0
         self._not_before = 0.0
         self._thread = OurThread("sender", self._loop, waits=True)
@@ -112,17 +112,17 @@ class Sender:
         self._wake.set()
 
     def close(self, end: Mapping[str, Any], timeout_seconds: float) -> bool:
-        """Send what is left and the end, within the time. False when something stays in the spool."""
+        """Send the rest and the end, within the time limit. Return False if data remains in the spool."""
         self._end = end
         self._delivery.timeout_seconds = min(self._delivery.timeout_seconds, timeout_seconds)
         self._closing.set()
         self._wake.set()
-        # Nothing is sent by one that could not start.
+        # If the thread could not start, nothing is sent.
         started = self._thread.ident is not None
         return started and self._done.wait(timeout_seconds) and not self._outbox.pending()
 
     def abandon(self) -> None:
-        """In a forked child: the thread is not there, and the connection is the parent's."""
+        """Release the connection in a forked child: it belongs to the parent, and the thread does not exist there."""
         self._delivery.abandon()
 
     def _loop(self) -> None:
@@ -139,7 +139,7 @@ class Sender:
         self._done.set()
 
     def _wait(self) -> None:
-        """Until there is news and the pause is over, or the end has come."""
+        """Wait until there is new data and the pause is over, or the run ends."""
         while not self._closing.is_set():
             pause = self._not_before - self._clock()
             if pause > 0:
@@ -150,13 +150,16 @@ class Sender:
                 return
 
     def _send_all(self) -> None:
-        """Everything in the outbox, until a pause is asked for or this thread has taken its share."""
+        """Send everything in the outbox, until the server requests a pause or this thread has used
+        its share of CPU.
+        """
         while self._announce():
             started = time.thread_time()
             batches, mark = self._outbox.unsent()
             if not all(self._send(batch) for batch in batches):
                 return
-            # Only now: until the mark moves, the same snapshots come again and would count twice.
+            # Only now: until the mark moves, the same snapshots are returned again and would be
+            # counted twice.
             self._count(batches)
             if mark:
                 self._outbox.accept(mark, self._delivery.server)
@@ -167,7 +170,7 @@ class Sender:
                 return
 
     def _rest(self, batches: list[Batch], cpu_seconds: float) -> None:
-        """Between two readings of an outbox that holds more."""
+        """Pause between two reads of an outbox that contains more."""
         newest = max((s.time for batch in batches for s in batch.snapshots), default=0.0)
         behind = time.time() - newest
         share = CATCH_UP_SHARE if behind < self._behind else KEEP_UP_SHARE
@@ -176,7 +179,7 @@ class Sender:
         self._wake.set()
 
     def _send(self, batch: Batch) -> bool:
-        """False when a pause is asked for, or the end."""
+        """Send a batch. Return False if sending must pause or stop."""
         left = [s for s in batch.snapshots if s.sequence not in self._answered]
         for run in consecutive(left) if batch.snapshots else [()]:
             for part, outcome in deliver(replace(batch, snapshots=run), self._post):
@@ -196,7 +199,7 @@ class Sender:
             self._losses.count(reason, number)
 
     def _send_leftovers(self) -> None:
-        """A piece of what others have left, when everything of ours has arrived."""
+        """Send a piece of what earlier runs left, once all of our own data has arrived."""
         up_to_date = self._announced and not self._outbox.pending() and self.failures == 0
         if up_to_date and not self._closing.is_set() and self._idle():
             self._wake.set()
@@ -214,16 +217,16 @@ class Sender:
                 self._ended()
 
     def _tell_losses(self) -> None:
-        """What was lost after the last batch that reported losses."""
+        """Report losses that occurred after the last batch."""
         lost = {**self._losses.totals(), **self._outbox.lost()}
         if lost != self._reported_losses:
             self._send(Batch(self._process, (), lost))
 
     def _announce(self) -> bool:
-        """Has the server heard of this run?"""
+        """Return True if the server knows this run, announcing it if necessary."""
         if self._announced or self._stopped:
             return self._announced and not self._stopped
-        # Of this clock, by which a server recognises a clock that lies.
+        # The local time, from which the server detects a wrong clock.
         hello = {**announcement(self._header, self._process), "sent_at": time.time()}
         outcome = self._delivery.request("POST", "/runs", hello)
         if isinstance(outcome, Accepted):
@@ -236,10 +239,10 @@ class Sender:
         return self._announced
 
     def _settle(self, outcome: Outcome) -> bool:
-        """Is what was sent done with (accepted, or refused for good)?"""
+        """Return True if the part needs no retry: it was accepted, or refused permanently."""
         if isinstance(outcome, Accepted):
             self.failures = 0
-            # What the server would like to be looked at; `run_requests.py` decides.
+            # The server's requests to the run; `run_requests.py` decides which are served.
             if wishes := outcome.body.get("requests"):
                 self._requested(wishes)
             return True
@@ -256,7 +259,7 @@ class Sender:
         path = f"/runs/{self._header.id}/batches"
         outcome = self._delivery.request("POST", path, body)
         if isinstance(outcome, Refused) and outcome.status == 404:
-            # The server has forgotten the run (a fresh database): announce it again, once.
+            # The server no longer knows the run (a fresh database): announce it again, once.
             self._announced = False
             if self._announce():
                 return self._delivery.request("POST", path, body)
@@ -265,7 +268,7 @@ class Sender:
     def _pause(self, outcome: RetryLater) -> None:
         self.failures += 1
         longest = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** min(self.failures - 1, 10))
-        # Between half and all of it: many ranks must not come back at the same moment.
+        # Between half of the pause and all of it, so that many ranks do not return at the same moment.
         pause = longest * (0.5 + self._jitter() / 2)
         if outcome.after_seconds is not None:
             pause = max(pause, min(outcome.after_seconds, LONGEST_RETRY_AFTER_SECONDS))
@@ -274,23 +277,23 @@ class Sender:
         said = not_now(outcome, self._delivery.server)
         kept = "; the snapshots are kept and sent later" if isinstance(said, ServerBusy) else ""
         self._notices.say(
-            f"{said.sentence}{kept}; recording goes on{self._where}", once=type(said).__name__
+            f"{said.sentence}{kept}; recording continues{self._where}", once=type(said).__name__
         )
 
     def _stop(self, outcome: Refused) -> None:
         self._stopped = True
         said = not_accepted(self._delivery.server, outcome.status, outcome.message)
-        self._notices.say(f"{said}; recording goes on{self._where}", once="stopped")
+        self._notices.say(f"{said}; recording continues{self._where}", once="stopped")
 
 
 def _became(outcome: Outcome) -> str:
-    """Of a part that has its answer: sent, or the reason of the loss."""
+    """Return "sent" or the loss reason for a part that the server has answered."""
     if isinstance(outcome, Accepted):
         return SENT
     return "too_large" if outcome.status == TOO_LARGE else "refused"
 
 
 def announcement(header: RunHeader, process: ProcessIdentity) -> dict[str, Any]:
-    """The body of ``POST /runs``: the header and the process that joins."""
+    """Return the body of ``POST /runs``: the header and the process that joins."""
     identity = {name: getattr(process, name) for name in ProcessIdentity.__dataclass_fields__}
     return {**header_to_wire(header), "process": identity}

@@ -1,9 +1,11 @@
-"""Where snapshots wait for the server: the spool file of this process, or memory when no file can be written.
+"""Storage for snapshots until the server has them: this process's spool file, or memory if no file
+can be written.
 
-The recorder's thread appends, the sender's thread reads back what the server has not got.
+The recorder's thread appends; the sender's thread reads back what the server has not accepted yet.
 
-The file is read by the descriptor it was opened with, so that what is in a file which was deleted, or cannot be
-written any more, is still sent. Near its bound it is made shorter (`spool_trimming.py`), in steps between two records.
+The file is read through the descriptor it was opened with, so that the contents of a file that was
+deleted or can no longer be written are still sent. Near its size limit it is shortened
+(`spool_trimming.py`), in steps between two records.
 """
 
 from __future__ import annotations
@@ -41,19 +43,20 @@ from .spool_format import (
 )
 from .spool_trimming import DROPPED, THINNED, Choice, Contents, ShorterFile, sweep
 
-# From this share of the bound on the file is made shorter, to that one.
+# Shortening starts at the first share of the size limit, and reduces the file to the second.
 FULL, ROOM = 3 / 4, 1 / 2
-# With each record as much of that is done as lets it be ready when this share of what was free is taken.
+# Each record does enough of the work for it to finish when this share of the free space is used.
 PACE: Final = 3 / 4
-# Choosing takes a step as long as reading so much.
+# A step of choosing takes as long as reading this many bytes.
 CHOICE_BYTES: Final = 4096
-# How long a record waits for that where there is no room for it. Then it goes.
+# Maximum time to shorten the file for a record that does not fit. After that the record is dropped.
 FULL_SECONDS: Final = 0.5
-# What is too large for a record goes in parts that are expected to take this share of one: each try costs an encoding.
+# A batch too large for one record is split into parts expected to fill this share of one, as each
+# retry costs an encoding.
 SPLIT_SHARE: Final = 0.9
-# How often it is chosen again what goes, where the copy is larger than was expected.
+# How often the choice is repeated if the copy is larger than expected.
 TRIES: Final = 4
-# At the end of a process, for the lock: whoever has it may wait for the disk, for as long as that takes.
+# Maximum wait for the lock at the end of a process: its holder may be blocked by a slow disk.
 CLOSE_SECONDS: Final = 1.0
 MEMORY_LIMIT_SNAPSHOTS: Final = 1000
 REASONS: Final = {"spool_thinned": THINNED, "spool_full": DROPPED}
@@ -61,19 +64,26 @@ REASONS: Final = {"spool_thinned": THINNED, "spool_full": DROPPED}
 
 @dataclass(slots=True)
 class _Offer:
-    """What the sender was given last: not lost before it says so, even when it goes from the file meanwhile."""
+    """The batches last given to the sender.
+
+    They count as lost only after the sender gives them back, even if they are removed from the file
+    meanwhile.
+    """
 
     mark: int
     end: int
     last_sequence: int
     count: int
     removed: dict[str, int] = field(default_factory=dict)
-    # Whether the file was made shorter meanwhile.
+    # True if the file was shortened meanwhile.
     moved: bool = False
 
 
 class SpoolFile:
-    """Raises OSError where the file cannot be written, SpoolError where it cannot be read."""
+    """The spool file of this process.
+
+    Methods raise OSError if it cannot be written, SpoolError if it cannot be read.
+    """
 
     def __init__(
         self,
@@ -94,7 +104,7 @@ class SpoolFile:
         self._pace = 0.0
         self._fresh_fd = file_descriptor.NONE
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Exclusively, so that two processes can never write into one file.
+        # Exclusive, so that two processes can never write to the same file.
         self._fd = file_descriptor.opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND)
         self._locked = lock(self._fd)
         _close_in_children(self)
@@ -104,20 +114,20 @@ class SpoolFile:
             self._write(MAGIC + encode_header(header, process, server, memory_group))
         except OSError:
             self.close()
-            # Nothing can be read in it, and nothing ever will.
+            # Without a header the file can never be read.
             with suppress(OSError):
                 path.unlink()
             raise
         self._sent = self._snapshots_end = self._size
         self._sent_sequence = self._waiting = 0
-        # A record that begins behind the mark may hold snapshots up to this one, which the server has.
+        # A record after the mark may contain snapshots up to this number, which the server already has.
         self._already = 0
         self._offer: _Offer | None = None
         self._offers = 0
         self._server = ""
 
     def append(self, batch: Batch) -> None:
-        """A batch without snapshots only reports its losses."""
+        """Append a batch. One without snapshots only reports its losses."""
         record = encode_batch(batch)
         if len(record) > self._largest and len(batch.snapshots) > 1:
             for part in split(batch.snapshots, len(record) / (SPLIT_SHARE * self._largest)):
@@ -143,14 +153,14 @@ class SpoolFile:
             self._write(encode_record(END, end))
 
     def unsent(self, limit: int = SNAPSHOTS_PER_BATCH) -> tuple[list[Batch], int]:
-        """Up to ``limit`` snapshots not accepted yet, merged, and the mark to ``accept`` them with."""
+        """Return up to ``limit`` snapshots that are not accepted yet, merged, and the mark to ``accept`` them with."""
         with self._lock:
             self._take_back_offer()
             if self._sent >= self._snapshots_end:
                 return [], 0
             batches, end = self._read(limit)
             if end <= self._sent:
-                # Somebody has cut the file off, or written into it.
+                # The file was truncated or overwritten by someone else.
                 self._sent = self._snapshots_end
                 return [], 0
             self._offers += 1
@@ -168,7 +178,7 @@ class SpoolFile:
             return batches, self._offer.mark
 
     def accept(self, mark: int, server: str) -> None:
-        """``server`` has what was given out with ``mark``."""
+        """Record that ``server`` has accepted what was returned with ``mark``."""
         with self._lock:
             offer, self._offer = self._offer, None
             if offer is None or offer.mark != mark:
@@ -189,14 +199,14 @@ class SpoolFile:
         return self._sent < self._snapshots_end
 
     def waiting(self) -> int:
-        """Snapshots that no server has accepted."""
+        """Return the number of snapshots that no server has accepted."""
         return self._waiting
 
     def lost(self) -> dict[str, int]:
         return dict(self._lost)
 
     def close(self, timeout_seconds: float = CLOSE_SECONDS) -> None:
-        """Where another thread is in the middle of a write until then, the file stays open for it."""
+        """Close the file. If another thread is still writing when the time is up, the file stays open for it."""
         if self._lock.acquire(timeout=max(0.0, timeout_seconds)):
             try:
                 self._stop_rewriting()
@@ -205,30 +215,33 @@ class SpoolFile:
                 self._lock.release()
 
     def let_go(self) -> None:
-        """In a forked child, where nobody else lives: the files, and the locks on them, are the parent's."""
+        """Close our descriptors, without the lock. In a forked child the files, and the locks on
+        them, are the parent's.
+        """
         held = self._fd, self._fresh_fd
         self._fd = self._fresh_fd = file_descriptor.NONE
         for fd in held:
             fd.close()
 
     def _hold(self) -> os.stat_result:
-        """Before it is read or written: opened again where the program has closed it. Raises OSError."""
+        """Reopen the file if the program has closed it, before it is read or written. Raises OSError."""
         try:
             return self._fd.stat()
         except OSError:
-            # Let go of, and the parent's where this is a forked child.
+            # A negative number means that it was released; in a forked child the file belongs to
+            # the parent.
             if self._fd < 0:
                 raise
         self._stop_rewriting()
         self._fd = self._fd.anew(self.path)
         self._locked = lock(self._fd)
         found = self._fd.stat()
-        # Whoever found it without its lock may have noted an end.
+        # Another process that found the file unlocked may have appended an end.
         self._size = found.st_size
         return found
 
     def _read(self, limit: int) -> tuple[list[Batch], int]:
-        """Return what is not accepted yet and where it ends. Raises SpoolError."""
+        """Return the batches that are not accepted yet and the offset after them. Raises SpoolError."""
         for again in (True, False):
             try:
                 self._hold()
@@ -243,18 +256,18 @@ class SpoolFile:
                 if held.is_ours or not again:
                     raise
             else:
-                # Closed meanwhile, the number may have been that of a file of the program's.
+                # If it was closed meanwhile, the descriptor may have referred to a file of the program.
                 if held.is_ours:
                     return batches, end
-        raise SpoolError(self.path, "cannot be read (the program closes it)")
+        raise SpoolError(self.path, "cannot be read (the program keeps closing it)")
 
     def _write(self, data: bytes) -> None:
-        """One write to the operating system; a half-written record is taken back."""
+        """Write with one system call, and remove a partially written record."""
         try:
             if self._written(data) < len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError:
-            # Where that fails as well, a torn record stands at the end, which readers skip.
+            # If that fails as well, a torn record remains at the end, which readers skip.
             with suppress(OSError):
                 self._fd.stat()
                 os.ftruncate(self._fd, self._size)
@@ -268,18 +281,20 @@ class SpoolFile:
         except OSError:
             if self._fd.is_ours:
                 raise
-            # Closed since it was held.
+            # The program has closed the descriptor since `_hold`.
             self._hold()
             return os.write(self._fd, data)
 
     def _note(self, server: str) -> None:
         self._server = server
-        # Without it the same is sent again by `leakline sync`, which changes nothing.
+        # Without the mark, `leakline sync` sends the same data again, which is harmless.
         with suppress(OSError):
             write_ack(self.path, self._sent, server)
 
     def _take_back_offer(self) -> None:
-        """It was not accepted: what the file does not hold any more of it is lost."""
+        """Take back an offer that was not accepted, and count snapshots that were removed from the
+        file meanwhile as lost.
+        """
         offer, self._offer = self._offer, None
         for reason, number in ({} if offer is None else offer.removed).items():
             self._count(reason, number)
@@ -289,12 +304,12 @@ class SpoolFile:
         if number:
             self._lost[reason] = self._lost.get(reason, 0) + number
 
-    # -- the bound -----------------------------------------------------------------------------------
+    # -- size limit -------------------------------------------------------------------------------------
 
     def _make_room(self, size: int) -> None:
-        """Go on making the file shorter where it is nearly full, with the lock for no longer than a step.
+        """Continue to shorten a nearly full file, holding the lock for one step at a time.
 
-        Not when somebody waits for our end: then what does not fit goes.
+        Stops if another thread waits for this one to end: records that do not fit are then dropped.
         """
         until = time.monotonic() + FULL_SECONDS
         credit: float | None = None
@@ -307,7 +322,7 @@ class SpoolFile:
                     done = self._step()
                 except (OSError, SpoolError):
                     self._stop_rewriting()
-                    # Once more when there is no room at all, not with every record until then.
+                    # Try again only when the file is completely full, not with every record until then.
                     self._full = self._limit
                     if full:
                         raise
@@ -318,12 +333,12 @@ class SpoolFile:
             threads.breathe()
 
     def _step(self) -> int:
-        """The work it was, in bytes of the file."""
+        """Do one step of shortening and return its work, in bytes of the file."""
         self._hold()
         if self._rewriting is None:
             self._stop_rewriting()
             free = max(self._limit - self._size, self._limit // 100)
-            # It is read twice.
+            # The file is read twice.
             self._pace = 2 * self._size / (PACE * free)
             self._rewriting = self._rewrite()
         done = next(self._rewriting, None)
@@ -332,7 +347,7 @@ class SpoolFile:
         return done or 0
 
     def _rewrite(self) -> Iterator[int]:
-        """1. see what there is  2. choose  3. copy what stays  4. copy what came meanwhile  5. take its place."""
+        """Shorten the file: read it, choose what to remove, copy the rest, copy later records, replace the file."""
         contents = Contents()
         for record in read_open(self._fd, 0, self.path):
             contents.add(record, sent=record.end <= self._sent)
@@ -354,7 +369,7 @@ class SpoolFile:
                 break
             room = room * wanted // shorter.written()
         else:
-            raise SpoolError(self.path, "does not become shorter")
+            raise SpoolError(self.path, "cannot be shortened")
         at, moved = contents.end, shorter.written() - contents.end
         while at < self._size:
             begin, at = at, shorter.copy_piece(self._fd, at, self._size)
@@ -365,14 +380,19 @@ class SpoolFile:
         self._settle(contents, choice.fates)
 
     def _replace(self, shorter: ShorterFile, locked: bool | None, rest: int, moved: int) -> None:
-        """``rest``: where in the old file that begins what came meanwhile; ``moved``: how much further on it is now."""
+        """Replace the file by its shorter copy.
+
+        ``rest``: offset in the old file of what was appended meanwhile; ``moved``: how far that has
+        moved in the new file.
+        """
         sent = shorter.behind(self._sent_sequence, max(self._sent, rest) + moved)
         if not os.path.samestat(self.path.stat(), os.fstat(self._fd)):
             raise OSError(errno.ESTALE, "the spool was moved", str(self.path))
-        # First: a mark that is missing means to send again, one of the old file would skip what was never sent.
+        # Delete the mark first: without a mark data is sent again, but the old mark would skip unsent data.
         ack_path(self.path).unlink(missing_ok=True)
         shorter.path.replace(self.path)
-        # Ours no more before it is closed: in a child that is forked in between, its number may be another's file.
+        # Drop the descriptor before closing it: in a child forked in between, its number may be
+        # reused for another file.
         old, self._fd, self._fresh_fd = self._fd, shorter.fd, file_descriptor.NONE
         self._locked = locked
         old.close()
@@ -387,7 +407,7 @@ class SpoolFile:
             self._note(self._server)
 
     def _settle(self, contents: Contents, fates: bytearray) -> None:
-        """What went is lost unless a server has it, or is just being given it."""
+        """Count removed snapshots as lost, unless a server has them or they are currently being sent."""
         sent = bisect_right(contents.sequences, self._sent_sequence)
         offer = self._offer
         offered = sent if offer is None else bisect_right(contents.sequences, offer.last_sequence)
@@ -412,7 +432,9 @@ _registered_at_fork = False
 
 
 def _close_in_children(file: SpoolFile) -> None:
-    """Else a child that outlives us would keep our lock, and a killed run would look alive."""
+    """Register for closing in forked children: a child that outlives us would keep our lock, and a
+    killed run would look alive.
+    """
     global _registered_at_fork
     _open_files.add(file)
     if not _registered_at_fork and hasattr(os, "register_at_fork"):
@@ -427,7 +449,7 @@ def _in_child() -> None:
 
 
 class SpoolMemory:
-    """Stands in when no file can be written: the newest snapshots, bounded, lost when the process dies."""
+    """Replacement if no file can be written: the newest snapshots, limited in number, lost when the process dies."""
 
     def __init__(self, limit: int = MEMORY_LIMIT_SNAPSHOTS) -> None:
         self._limit = limit
@@ -435,7 +457,7 @@ class SpoolMemory:
         self._batches: deque[tuple[int, Batch]] = deque()
         self._next = 1
         self._count = 0
-        # Up to here the sender is sending: not lost before it says so.
+        # The sender is sending batches up to this number; they are not dropped before it has finished.
         self._offered = 0
         self._lost: dict[str, int] = {}
 
@@ -489,10 +511,11 @@ class SpoolMemory:
 
 
 class Outbox:
-    """The file as long as it can be written, then memory; ``notify`` hears once why.
+    """Stores snapshots in the file while it can be written, then in memory; ``notify`` is called
+    once with the reason.
 
-    What is in the file is read back all the same. ``counted``: losses that are counted elsewhere, to be reported as
-    well.
+    Snapshots that are already in the file are still read from it. ``counted``: losses counted
+    elsewhere that are reported as well.
     """
 
     def __init__(
@@ -516,7 +539,7 @@ class Outbox:
         return self._memory.append(batch)
 
     def append_end(self, end: Mapping[str, Any]) -> None:
-        """Also to a file that was given up: a disk that was full may have room for so little, or again."""
+        """Append the end even to a file that was given up: a full disk may have room for this little, or again."""
         if self.file is not None:
             try:
                 self.file.append_end(end)
@@ -524,7 +547,7 @@ class Outbox:
                 self._give_up_writing(error)
 
     def unsent(self, limit: int = SNAPSHOTS_PER_BATCH) -> tuple[list[Batch], int]:
-        """With all losses so far. Marks of the file are positive, marks of memory negative."""
+        """Return unsent batches with all losses so far. Marks of the file are positive, marks of memory negative."""
         batches, mark = self._unsent(limit)
         lost = self.lost()
         return [replace(batch, lost={**batch.lost, **lost}) for batch in batches], mark
@@ -550,12 +573,12 @@ class Outbox:
             self.file.accept_end(server)
 
     def pending(self) -> bool:
-        """Is there something to send that can be read?"""
+        """Return True if there is unsent data that can be read."""
         unsent = self.file is not None and self._readable and self.file.pending()
         return unsent or self._memory.pending()
 
     def waiting(self) -> int:
-        """Snapshots that no server has accepted, those in a file that cannot be read any more as well."""
+        """Return the number of snapshots that no server has accepted, including those in an unreadable file."""
         return (0 if self.file is None else self.file.waiting()) + self._memory.waiting()
 
     def lost(self) -> dict[str, int]:

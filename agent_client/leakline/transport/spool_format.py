@@ -1,4 +1,4 @@
-"""The spool: what a process has recorded, on disk before it is sent. One file for each process instance.
+"""Format of the spool: the recordings of a process, on disk before they are sent. One file per process instance.
 
 ``<directory>/<run id>/<instance>.spool``, append-only, little-endian:
 
@@ -13,28 +13,28 @@
       crc      CRC-32 of kind, flags and stored payload           4 bytes, unsigned
       payload  of a batch: the wire format of ``snapshot.py``, of either version; else JSON, UTF-8
 
-- The first record is the header: ``{"version": 1, "run": RunHeader, "process": ProcessIdentity, "server": str,
-  "memory_group": str}``; ``server`` is the address that the run reports to, null when it is offline, absent in older
-  files; ``memory_group`` is what the kernel counts kills by, null where that is unknown.
+- The first record is the header: ``{"version": 1, "run": RunHeader, "process": ProcessIdentity,
+  "server": str, "memory_group": str}``. ``server`` is the address that the run reports to: null when
+  offline, absent in older files. ``memory_group`` identifies the group in which the kernel counts
+  kills: null if unknown.
 - After a rewrite (below) the sequence numbers of a batch may have gaps.
 - The last record is the end: ``{"state": .., "ended_at": .., "reason": ..}``. A killed process has none.
-  One that records follow is no end: somebody took a process for dead that went on.
-- A torn tail (the process died while writing) is not a record; a record with a wrong checksum is
-  skipped, and reading goes on at the next marker whose record is whole. `examine` says what was skipped.
-- The header of another process begins another recording: somebody has joined two files.
-- Each record is one ``write`` to the operating system, so it survives ``kill -9``; not a power cut.
+  An end that is followed by records does not count: a live process was mistaken for dead.
+- A torn tail (the process died while writing) is not a record. A record with a wrong checksum is
+  skipped, and reading continues at the next marker of a complete record. `examine` reports what was skipped.
+- The header of another process starts another recording: someone has concatenated two files.
+- Each record is one ``write`` to the operating system, so it survives ``kill -9`` but not a power failure.
 
-Next to it ``<instance>.ack``: ``offset crc server`` in ASCII, one line of fixed width up to the server's
-address. Everything before ``offset`` has been accepted by that server. A torn or missing one means zero:
-sending again is harmless, because batches are idempotent.
+The file ``<instance>.ack`` next to it contains ``offset crc server`` in ASCII, in one line of fixed width
+up to the server's address. That server has accepted everything before ``offset``. A torn or missing
+file means zero: sending again is harmless, because batches are idempotent.
 
-The file is bounded (``LEAKLINE_SPOOL_LIMIT``). Near the bound it is rewritten next to itself, as
-``<instance>.rewrite``, and put in its own place (`spool_trimming.py`); whatever moment the process dies at, one of
-the two files is whole. A batch without snapshots reports the losses at the end of a process.
+The size of the file is limited (``LEAKLINE_SPOOL_LIMIT``). Near the limit, a shorter copy is written as
+``<instance>.rewrite`` and replaces the file (`spool_trimming.py`); whenever the process dies, one of
+the two files is complete. A batch without snapshots reports the losses at the end of a process.
 
-Where every snapshot of a process has gone: taken = sent + thinned + dropped + pending.
-
-Each of the five is counted on its own, where it happens, so that the sum says whether one got lost on the way.
+Every snapshot of a process is accounted for: taken = sent + thinned + dropped + pending. Each of the
+five is counted separately, where it happens, so that the sum reveals a snapshot lost on the way.
 """
 
 from __future__ import annotations
@@ -62,10 +62,11 @@ from ..snapshot import (
 )
 from .batching import merge
 
-# Found in what a process has recorded, when that was read back.
+# Reason for snapshots that could not be read back from a damaged spool.
 DAMAGED: Final = "spool_damaged"
 THINNED: Final = frozenset({"spool_thinned"})
-# Reasons of losses that are snapshots; other reasons count events, gauges, and what was not taken at all.
+# Loss reasons that count snapshots; other reasons count events, gauges, and snapshots that were
+# never taken.
 DROPPED: Final = frozenset(
     {"queue_full", "recording_failed", "spool_full", "memory_full", "refused", "too_large", DAMAGED}
 )
@@ -73,7 +74,7 @@ DROPPED: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """In snapshots. ``pending``: in the queue, in the recorder's hand, in the spool or in memory."""
+    """Counts of snapshots. ``pending``: in the queue, being recorded, in the spool or in memory."""
 
     taken: int
     sent: int
@@ -96,29 +97,29 @@ class Account:
 try:
     import fcntl
 except ImportError:
-    # Windows.
+    # fcntl does not exist on Windows.
     fcntl = None  # type: ignore[assignment]
 
 MAGIC: Final = b"LEAKSPL1"
 MARKER: Final = b"\xabR"
 HEADER, BATCH, END = 1, 2, 3
-# In an end: the run ended with its process, and the exit status that came of it may not be known to it.
+# Key of an end record: the run ended with its process, which may not know its final exit status.
 AT_EXIT: Final = "at_exit"
 COMPRESSED, GENERATION_END = 1, 2
 FRAME: Final = struct.Struct("<2sBBII")
 RECORD_LIMIT_BYTES: Final = 8 * 2**20
 COMPRESS_FROM_BYTES: Final = 1024
-# 8 KiB, in which one snapshot finds the names of the one before.
+# 8 KiB, which is enough for a snapshot to refer back to the names in the previous one.
 WINDOW_BITS: Final = 13
 MEMORY_LEVEL: Final = 6
 READ_BYTES: Final = 64 * 1024
-# Where the end of a spool is looked for at first.
+# Size of the tail that is first searched for the end of a spool.
 TAIL_BYTES: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One whole record. ``start`` and ``end`` are its offsets in the file."""
+    """One complete record. ``start`` and ``end`` are its offsets in the file."""
 
     kind: int
     flags: int
@@ -139,7 +140,7 @@ class Record:
         return zlib.decompress(self.stored) if self.flags & COMPRESSED else self.stored
 
     def encoded(self) -> bytes:
-        """As it stands in the file."""
+        """Return the record as it is stored in the file."""
         crc = _crc(self.kind, self.flags, self.stored)
         return FRAME.pack(MARKER, self.kind, self.flags, len(self.stored), crc) + self.stored
 
@@ -155,8 +156,9 @@ def _framed(kind: int, body: bytes, flags: int = 0) -> bytes:
 
 
 def _compressed(body: bytes) -> bytes:
-    # With its usual window zlib clears a quarter of a megabyte for a record of a few kilobytes, out of the cache that
-    # the training uses. A quarter to a half of the time like this, for the same size.
+    # With its default window zlib clears a quarter of a megabyte for a record of a few kilobytes,
+    # and evicts the training's data from the CPU cache. These settings take a quarter to a half of
+    # the time, for the same size.
     squeeze = zlib.compressobj(1, zlib.DEFLATED, WINDOW_BITS, MEMORY_LEVEL)
     return squeeze.compress(body) + squeeze.flush()
 
@@ -183,7 +185,7 @@ def _crc(kind: int, flags: int, body: bytes) -> int:
 
 
 class _Descriptor(io.RawIOBase):
-    """A file by its descriptor: also one that was deleted or renamed. Reads at a position of its own."""
+    """Reads an open file through its descriptor, even if it was deleted or renamed, with a separate position."""
 
     def __init__(self, fd: int) -> None:
         self._fd, self._position = fd, 0
@@ -206,7 +208,7 @@ class _Descriptor(io.RawIOBase):
 
 
 def read_records(path: Path, offset: int = 0) -> Iterator[Record]:
-    """The whole records from ``offset`` on, in order; damaged ones are skipped. Raises SpoolError."""
+    """Yield the complete records from ``offset`` on, in order; damaged ones are skipped. Raises SpoolError."""
     try:
         with path.open("rb") as file:
             yield from _records(file, offset, path)
@@ -215,7 +217,7 @@ def read_records(path: Path, offset: int = 0) -> Iterator[Record]:
 
 
 def read_open(fd: int, offset: int, path: Path) -> Iterator[Record]:
-    """The same for a file that is open, wherever ``path`` leads by now. Raises SpoolError."""
+    """Yield the records of an open file, wherever ``path`` points by now. Raises SpoolError."""
     try:
         yield from _records(io.BufferedReader(_Descriptor(fd), READ_BYTES), offset, path)
     except OSError as error:
@@ -223,7 +225,8 @@ def read_open(fd: int, offset: int, path: Path) -> Iterator[Record]:
 
 
 def _records(file: BinaryIO | io.BufferedReader, offset: int, path: Path) -> Iterator[Record]:
-    # One that is just begun, or whose process was killed at its first bytes, is a spool without records.
+    # An incomplete magic is a spool without records: just created, or its process was killed at the
+    # first bytes.
     if not MAGIC.startswith(file.read(len(MAGIC))):
         raise SpoolError(path, "is not a Leakline spool")
     position = max(offset, len(MAGIC))
@@ -233,7 +236,7 @@ def _records(file: BinaryIO | io.BufferedReader, offset: int, path: Path) -> Ite
 
 
 def _read_record(file: BinaryIO | io.BufferedReader, position: int) -> Record | None:
-    """The first whole record at or after ``position``, or None."""
+    """Return the first complete record at or after ``position``, or None."""
     file.seek(position)
     while True:
         frame = file.read(FRAME.size)
@@ -260,7 +263,9 @@ def _whole(file: BinaryIO | io.BufferedReader, frame: bytes, position: int) -> R
 
 
 def _next_marker(file: BinaryIO | io.BufferedReader, position: int) -> int | None:
-    """Where the next marker stands at or after ``position``: reading goes on there after damage."""
+    """Return the position of the next marker at or after ``position``, where reading continues
+    after damage, or None.
+    """
     file.seek(position)
     carried = b""
     while chunk := file.read(65536):
@@ -274,12 +279,12 @@ def _next_marker(file: BinaryIO | io.BufferedReader, position: int) -> int | Non
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """What a spool holds of its process, and what of it is lost.
+    """What a spool contains of its process, and what is lost.
 
-    ``size_bytes``: where the last whole record ends. ``end``: that record, where it says how the process ended.
-    ``damaged_bytes``: in no whole record of this process. ``missing``: where there are such, the snapshots that are not
-    there by the numbers of the others; what was torn off at the end has none. ``foreign_bytes``: another recording
-    behind this one.
+    ``size_bytes``: offset of the end of the last complete record. ``end``: that record, if it is an
+    end record. ``damaged_bytes``: bytes that belong to no complete record of this process.
+    ``missing``: if there are such bytes, the number of snapshots missing by sequence number; a torn
+    tail is not included. ``foreign_bytes``: size of another recording appended to this one.
     """
 
     size_bytes: int
@@ -294,14 +299,14 @@ class Holdings:
 
 
 def examine(fd: int, path: Path) -> Holdings:
-    """Read a whole spool that is open. Raises SpoolError."""
+    """Read an entire open spool and return its `Holdings`. Raises SpoolError."""
     held = _examine(fd, path, numbers=False)
-    # Numbers are looked at only where something is lost: that takes as long as to send it.
+    # Sequence numbers are checked only if something is lost, because that takes as long as sending.
     return held if held.is_whole else _examine(fd, path, numbers=True)
 
 
 def _examine(fd: int, path: Path, *, numbers: bool) -> Holdings:
-    # Before: a process may be appending.
+    # Read the size first, because a process may be appending.
     size = os.fstat(fd).st_size
     position, damaged, foreign, missing, newest = len(MAGIC), 0, 0, 0, 0
     own, last = "", None
@@ -321,7 +326,7 @@ def _examine(fd: int, path: Path, *, numbers: bool) -> Holdings:
         if record.kind == BATCH and numbers:
             batch = record.batch()
             if batch.process.instance != own:
-                # Somebody has written over a part of the file.
+                # Another process has overwritten a part of the file.
                 damaged += record.end - record.start
                 continue
             for snapshot in batch.snapshots:
@@ -329,7 +334,7 @@ def _examine(fd: int, path: Path, *, numbers: bool) -> Holdings:
                 newest = max(newest, snapshot.sequence)
             lost = batch.lost
         last = record
-    # Snapshots that went in the process have numbers as well.
+    # Snapshots that the process itself lost have sequence numbers as well.
     missing -= sum(lost.get(reason, 0) for reason in (*DROPPED, *THINNED))
     damaged += max(0, size - position)
     return Holdings(position, _end(last), damaged, max(0, missing), foreign)
@@ -340,19 +345,22 @@ def _end(last: Record | None) -> Record | None:
 
 
 def read_header(path: Path) -> tuple[RunHeader, ProcessIdentity]:
-    """Raises SpoolError when the file is no spool or died before its header was whole."""
+    """Return the run and the process of a spool.
+
+    Raises SpoolError if the file is not a spool or its process died before the header was complete.
+    """
     payload = _header_payload(path)
     return header_from_wire(payload["run"]), ProcessIdentity(**payload["process"])
 
 
 def read_origin(path: Path) -> str | None:
-    """The address of the server that the run reported to; None for an offline run. Raises SpoolError."""
+    """Return the address of the server that the run reported to, or None for an offline run. Raises SpoolError."""
     origin = _header_payload(path).get("server")
     return origin if isinstance(origin, str) else None
 
 
 def read_memory_group(path: Path) -> str | None:
-    """What `probes.cgroup.memory_group` gave in that process. Raises SpoolError."""
+    """Return the result of `probes.cgroup.memory_group` in that process. Raises SpoolError."""
     group = _header_payload(path).get("memory_group")
     return group if isinstance(group, str) else None
 
@@ -363,11 +371,11 @@ def _header_payload(path: Path) -> dict[str, Any]:
         return first.payload()
     if first is not None:
         raise SpoolError(path, "its header is damaged: the run it belongs to is unknown")
-    raise SpoolError(path, "holds no header; its process ended before recording anything")
+    raise SpoolError(path, "contains no header: its process ended before recording anything")
 
 
 def is_in_place(fd: int, path: Path) -> bool:
-    """Is it the file of this name? Its process may have put a shorter one in its place, or somebody moved it."""
+    """Return True if ``path`` still names this open file, which its process may have replaced, or a user moved."""
     try:
         return os.path.samestat(os.fstat(fd), path.stat())
     except OSError:
@@ -375,9 +383,9 @@ def is_in_place(fd: int, path: Path) -> bool:
 
 
 def lock(fd: int) -> bool | None:
-    """Mark the file as being written for as long as it is open. None: this file system cannot do that.
+    """Lock the file for as long as it is open, which marks it as being written. Return True if locked.
 
-    False: somebody asks `is_live` in this very moment.
+    None: this file system does not support locks. False: `is_live` is checking the file at this moment.
     """
     if fcntl is None:
         return None
@@ -391,7 +399,7 @@ def lock(fd: int) -> bool | None:
 
 
 def is_live(path: Path) -> bool | None:
-    """Is a process, of this machine, still writing this spool? None: that cannot be determined."""
+    """Return True if a process on this machine is still writing this spool; None if that cannot be determined."""
     if fcntl is None:
         return None
     try:
@@ -399,7 +407,7 @@ def is_live(path: Path) -> bool | None:
     except OSError:
         return None
     try:
-        # Shared: two that ask at the same time must not take each other for the process that writes.
+        # A shared lock, so that two concurrent checks do not mistake each other for the writing process.
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -411,7 +419,7 @@ def is_live(path: Path) -> bool | None:
 
 
 def read_batches(path: Path) -> Iterator[Batch]:
-    """Every batch of the process whose spool it is. Raises SpoolError."""
+    """Yield every batch of the process that owns the spool. Raises SpoolError."""
     _, process = read_header(path)
     for record in read_records(path):
         if record.kind == BATCH and (batch := record.batch()).process.instance == process.instance:
@@ -419,7 +427,7 @@ def read_batches(path: Path) -> Iterator[Batch]:
 
 
 def read_holdings(path: Path) -> Holdings:
-    """`examine` a file by its name. Raises SpoolError."""
+    """Open a file and `examine` it. Raises SpoolError."""
     try:
         with path.open("rb") as file:
             return examine(file.fileno(), path)
@@ -428,7 +436,7 @@ def read_holdings(path: Path) -> Holdings:
 
 
 def read_end(path: Path) -> dict[str, Any] | None:
-    """How the process left the run, or None when it was killed or still runs. Raises SpoolError."""
+    """Return how the process left the run, or None if it was killed or still runs. Raises SpoolError."""
     try:
         with path.open("rb") as file:
             end = read_open_end(file.fileno(), path)
@@ -438,7 +446,7 @@ def read_end(path: Path) -> dict[str, Any] | None:
 
 
 def read_open_end(fd: int, path: Path) -> Record | None:
-    """The same for a file that is open: the record. Reads no more than the tail. Raises SpoolError."""
+    """Return the end record of an open file, or None. Reads only the tail. Raises SpoolError."""
     tail = TAIL_BYTES
     while True:
         start = max(0, os.fstat(fd).st_size - tail)
@@ -448,7 +456,7 @@ def read_open_end(fd: int, path: Path) -> Record | None:
             last = record
         if last is not None or start == 0:
             return _end(last)
-        # The last record, or one that is torn or damaged, is longer.
+        # The last record, or a torn or damaged one, is longer than the tail.
         tail *= 16
 
 
@@ -457,7 +465,7 @@ def ack_path(spool: Path) -> Path:
 
 
 def read_ack(spool: Path, server: str) -> int:
-    """Offset up to which ``server`` has accepted the spool; zero when unknown or of another server."""
+    """Return the offset up to which ``server`` has accepted the spool; 0 if unknown or for another server."""
     try:
         line = ack_path(spool).read_text("ascii", "replace")
     except OSError:
@@ -482,15 +490,15 @@ def _ack_crc(digits: str, server: str) -> str:
 def collect(
     records: Iterable[Record], offset: int, limit: int, instance: str
 ) -> tuple[list[Batch], int]:
-    """The first snapshots of ``records`` that this process took, up to ``limit``, merged, and the offset behind them.
+    """Return the first snapshots of this process in ``records``, up to ``limit``, merged, and the
+    offset after them.
 
-    Never behind the end.
+    The offset passes an end record only if snapshots follow it.
     """
     batches: list[Batch] = []
     count, mark = 0, offset
     for record in records:
         if record.kind == END:
-            # Behind it only where snapshots follow.
             continue
         if record.kind == BATCH:
             batch = record.batch()

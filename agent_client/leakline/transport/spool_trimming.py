@@ -1,14 +1,16 @@
-"""A spool that is full becomes shorter: what goes, and the file without it.
+"""Shortens a full spool: chooses what to remove, and writes the file without it.
 
-1. Of phase ends and samples, two of each four neighbours of a phase: those between the lowest and the highest RSS.
-   What the server has goes before what it has not; the oldest before the newer; as often as it takes.
-2. Then generation ends likewise: where they stand densest first, so that the whole run stays to be seen; never the
-   first.
-3. Then the oldest, whatever they are.
+1. Phase ends and samples: of each four neighbors of a phase, the two between the lowest and the highest
+   RSS are removed. What the server has is removed before what it does not have, older before newer, in
+   as many rounds as needed.
+2. Generation ends in the same way, where they are densest first, so that the entire run stays visible;
+   never the first.
+3. The oldest snapshots of any kind.
 
-The first snapshot, the newest, and those with a declaration that was not made before stay; only when nothing else is
-left the oldest of them go, because the bound holds. So do, until step 3, manual snapshots, the last of a run, and those
-with events (other than collections and lines of the log), holders or a census.
+The first snapshot, the newest, and those with a new declaration are kept; only when nothing else is
+left are the oldest of them removed, because the size limit is strict. The following are kept until
+step 3: manual snapshots, the last of a run, and those with events (other than collections and log
+lines), holders or a census.
 """
 
 from __future__ import annotations
@@ -32,38 +34,38 @@ from .spool_format import BATCH, MAGIC, Record, encode_batch, is_live, read_open
 STAYS, THINNED, DROPPED = 0, 1, 2
 FREQUENT, GENERATION, LASTING, FIXED = 0, 1, 2, 3
 _STANDING: Final = {"phase_end": FREQUENT, "sample": FREQUENT, "generation_end": GENERATION}
-# What the analysis and the pages cannot do without; reported once, at the snapshot after it.
+# The analysis and the pages require these; each is reported only once, in the snapshot after it.
 DECLARATIONS: Final = frozenset(
     {"expect", "track", "gauge", "watch", "fix", "band", "budget", "register_cleanup"}
 )
-# They come by themselves, in some programs with every snapshot.
+# These are automatic, and in some programs part of every snapshot.
 ROUTINE: Final = frozenset({"collection", "log"})
 NEIGHBOURS: Final = 4
 WRITE_BYTES: Final = 256 * 1024
-# What is written as one record was no more than this in the records it comes from.
+# Snapshots are merged into one record only if their original records add up to no more than this.
 MERGED_BYTES: Final = 64 * 1024
-# One stretch of records in so many is encoded together to see what it takes.
+# One in this many groups of records is encoded together to measure its size.
 TRIED_STRETCHES: Final = 8
-# A millisecond, about.
+# Takes about a millisecond.
 STEP_SNAPSHOTS: Final = 5000
 GROUPS_LIMIT: Final = 1000
-# A file that another process is about to lock is younger.
+# A younger file may belong to another process that is about to lock it.
 LEFTOVER_SECONDS: Final = 60.0
 
 
 class Contents:
-    """What decides of each snapshot whether it stays, in the order of the file: about 16 bytes for each."""
+    """The data that decides whether each snapshot is kept, in file order: about 16 bytes per snapshot."""
 
     def __init__(self) -> None:
         self.standings = bytearray()
-        # `sizes`: what each is expected to take in the copy, in bytes.
+        # `sizes`: the expected bytes of each snapshot in the copy.
         self.sequences, self.sizes = array("I"), array("I")
         self.resident = array("f")
         self.groups = array("H")
-        # Snapshots in each record of the file, and where the last of them ended.
+        # Number of snapshots in each record of the file, and the offset after the last record.
         self.records = array("H")
         self.end = 0
-        # How many of the oldest the server has.
+        # How many of the oldest snapshots the server has.
         self.sent = 0
         self._phases: dict[str | None, int] = {}
         self._declared: set[int] = set()
@@ -111,7 +113,9 @@ class Contents:
 
 
 class _Trial:
-    """Corrects expected sizes by what the records of one stretch in eight take together, as the copy will hold them."""
+    """Corrects expected sizes: measures what one in eight groups of records takes when encoded
+    together, as in the copy.
+    """
 
     def __init__(self) -> None:
         self._stretches = self._stored = self._begin = 0
@@ -135,7 +139,9 @@ class _Trial:
 
 
 def choose(contents: Contents, room: int) -> bytearray:
-    """STAYS, THINNED or DROPPED for each snapshot, so that those that stay have ``room`` (bytes), if they can."""
+    """Return STAYS, THINNED or DROPPED for each snapshot, so that the remaining ones fit ``room``
+    (bytes) if possible.
+    """
     choice = Choice(contents, room)
     for _ in choice.steps():
         pass
@@ -143,17 +149,17 @@ def choose(contents: Contents, room: int) -> bytearray:
 
 
 class Choice:
-    """``fates``: STAYS, THINNED or DROPPED for each snapshot, after all ``steps``."""
+    """The choice of snapshots to remove. ``fates``: STAYS, THINNED or DROPPED for each, after all ``steps``."""
 
     def __init__(self, contents: Contents, room: int) -> None:
         self._contents = contents
         self.fates = bytearray(len(contents.standings))
         self.too_much = sum(contents.sizes) - room
-        # Whether the last round took anything.
+        # True if the last round removed anything.
         self._took = False
 
     def steps(self) -> Iterator[None]:
-        """A step looks at no more than STEP_SNAPSHOTS."""
+        """Choose in steps of at most STEP_SNAPSHOTS snapshots."""
         count = len(self.fates)
         for end in (self._contents.sent, count):
             self._took = True
@@ -166,7 +172,7 @@ class Choice:
         yield from self._drop()
 
     def _thin_densest(self, ends: array[int]) -> Iterator[None]:
-        """Where four neighbours stand nearest to each other first; ever wider, so that no time of the run is lost."""
+        """Thin the closest four neighbors first, then wider groups, so that no part of the run disappears."""
         numbers = self._contents.sequences
         if len(ends) < NEIGHBOURS:
             return
@@ -181,7 +187,7 @@ class Choice:
     def _thin(
         self, standing: int, stretch: Iterable[int], span: int | None = None
     ) -> Iterator[None]:
-        """One round, until it is enough; of neighbours that are no more than ``span`` sequence numbers apart."""
+        """Run one round, until the rest fits; only for neighbors at most ``span`` sequence numbers apart."""
         contents, groups = self._contents, dict[int, list[int]]()
         newest = len(self.fates) - 1
         self._took = False
@@ -204,7 +210,7 @@ class Choice:
                 self._took = True
 
     def _drop(self) -> Iterator[None]:
-        """The oldest, until it is enough."""
+        """Drop the oldest snapshots until the rest fits."""
         for highest in (LASTING, FIXED):
             for i in range(1, len(self.fates) - 1):
                 if self.too_much <= 0:
@@ -220,7 +226,7 @@ class Choice:
 
 
 def _between(group: list[int], resident: array[float]) -> list[int]:
-    """All of them but the lowest and the highest; but the first and the third where none stands out."""
+    """Return all but the lowest and the highest; all but the first and the third if all are equal."""
     low, high = min(group, key=resident.__getitem__), max(group, key=resident.__getitem__)
     if low == high:
         low, high = group[0], group[2]
@@ -228,10 +234,11 @@ def _between(group: list[int], resident: array[float]) -> list[int]:
 
 
 class ShorterFile:
-    """A copy without what goes, made step by step next to the file that is still written to.
+    """A copy without the removed snapshots, made step by step while the original is still written to.
 
-    What stays of neighbouring records is written together, as many snapshots as a record usually has: alone each of
-    them would repeat every name, and the copy of a thinned file would be larger than the file.
+    The remaining snapshots of neighboring records are merged into records of the usual size: in
+    single records they would repeat every name, and the copy of a thinned file would be larger than
+    the original.
     """
 
     def __init__(self, path: Path, fd: Descriptor) -> None:
@@ -240,11 +247,13 @@ class ShorterFile:
         self._together: list[Snapshot] = []
         self._newest: Batch | None = None
         self._stored = 0
-        # Of each record written: where it begins, and the newest sequence number up to its end.
+        # For each written record: its offset, and the newest sequence number up to its end.
         self._starts, self._numbers = array("Q"), array("I")
 
     def copy(self, source: int, contents: Contents, fates: bytearray) -> Iterator[int]:
-        """The records that ``contents`` is of. A step is a record: its size in the old file."""
+        """Copy the records that ``contents`` describes. Each step is one record and yields its size
+        in the old file.
+        """
         at = 0
         records = read_open(source, 0, self.path)
         for record, count in zip(records, contents.records, strict=False):
@@ -281,24 +290,26 @@ class ShorterFile:
         self._numbers.append(max(newest, self._numbers[-1] if self._numbers else 0))
 
     def copy_piece(self, source: int, start: int, end: int) -> int:
-        """As it is, some of what was appended meanwhile; where it ends."""
+        """Copy a piece of what was appended meanwhile, unchanged, and return the offset after it."""
         chunk = os.pread(source, min(WRITE_BYTES, end - start), start)
         if not chunk:
-            raise OSError(errno.EIO, "the spool has become shorter")
+            raise OSError(errno.EIO, "the spool was truncated")
         self._put(chunk)
         return start + len(chunk)
 
     def written(self) -> int:
-        """How long it is when all that was put is written."""
+        """Return the length of the file once all buffered data is written."""
         return self.size + len(self._waiting)
 
     def behind(self, sequence: int, otherwise: int) -> int:
-        """Where the first record begins that has a snapshot after this number; ``otherwise``: none `copy` wrote has."""
+        """Return the offset of the first record with a snapshot after ``sequence``, or
+        ``otherwise`` if `copy` wrote none.
+        """
         number = bisect_right(self._numbers, sequence)
         return self._starts[number] if number < len(self._starts) else otherwise
 
     def flush(self) -> None:
-        # A short write is a full disk: the next one says so.
+        # A short write means a full disk: the next write raises the error.
         while self._waiting:
             written = self.fd.write(self._waiting)
             self.size += written
@@ -311,7 +322,7 @@ class ShorterFile:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what processes that were killed were rewriting; their spools are whole."""
+    """Remove unfinished copies of killed processes; their spools are complete."""
     with suppress(OSError):
         for leftover in folder.glob("*.rewrite"):
             age_seconds = time.time() - leftover.stat().st_mtime

@@ -1,4 +1,4 @@
-"""A spool on disk -> server: what the server has not got. Twice is the same as once."""
+"""Uploads a spool on disk: sends what the server does not have. Repeating an upload is harmless."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from .spool_format import (
 
 @dataclass(frozen=True, slots=True)
 class Uploaded:
-    """What an upload has done, ``complete`` when nothing is left.
+    """The progress of an upload, ``complete`` when nothing is left.
 
-    ``state`` is how the process ended; empty: no end is recorded, it may still run. ``held`` says what is lost of the
-    spool itself; None where nothing in it was left to send.
+    ``state`` is how the process ended; empty if no end is recorded, as it may still run. ``held``
+    describes what is lost of the spool itself; None if there was nothing left to send.
     """
 
     run: str
@@ -47,9 +47,9 @@ class Uploaded:
 
 
 def upload(path: Path, delivery: Delivery, *, again: bool = False) -> Uploaded:
-    """Send what ``path`` holds beyond its mark (``again``: everything).
+    """Send what ``path`` contains beyond its mark (``again``: everything).
 
-    Raises SpoolError, ServerUnreachable, or ServerRefused when the server refuses the whole run.
+    Raises SpoolError, ServerUnreachable, or ServerRefused if the server refuses the whole run.
     """
     return list(uploading(path, delivery, again=again))[-1]
 
@@ -57,16 +57,17 @@ def upload(path: Path, delivery: Delivery, *, again: bool = False) -> Uploaded:
 def uploading(
     path: Path, delivery: Delivery, *, again: bool = False, limit: int = SNAPSHOTS_PER_BATCH
 ) -> Iterator[Uploaded]:
-    """`upload` in steps of at most ``limit`` snapshots: what was done so far, after each."""
+    """Upload in steps of at most ``limit`` snapshots, and yield the progress after each."""
     header, process = read_header(path)
-    # One file to the end: a process that still runs may put a shorter one in its place meanwhile.
+    # Use the same open file until the end: a process that still runs may replace it by a shorter
+    # one meanwhile.
     with path.open("rb") as file:
         yield from _uploading(_Spool(path, file.fileno()), header, process, delivery, again, limit)
 
 
 @dataclass(frozen=True, slots=True)
 class _Spool:
-    """A spool that is open, and its name."""
+    """An open spool and its name."""
 
     path: Path
     fd: int
@@ -79,14 +80,14 @@ class _Spool:
         return offset if is_in_place(self.fd, self.path) else 0
 
     def note(self, offset: int, server: str) -> None:
-        # Of another file an offset says nothing: it would skip what was never sent.
+        # The offset is not valid for another file: it would skip unsent data.
         if not is_in_place(self.fd, self.path):
             return
         try:
             write_ack(self.path, offset, server)
         except OSError as error:
             raise SpoolError(
-                self.path, f"was sent, but that cannot be noted next to it ({error.strerror})"
+                self.path, f"was sent, but its .ack file cannot be written ({error.strerror})"
             ) from error
 
 
@@ -119,7 +120,7 @@ def _uploading(
         if mark <= offset:
             if end is not None or held.foreign_bytes:
                 break
-            # Where the process has ended meanwhile, what it wrote before goes first.
+            # If the process has ended meanwhile, what it wrote before its end is sent first.
             end = read_open_end(spool.fd, spool.path)
             if end is None:
                 break
@@ -147,7 +148,7 @@ def _ended(done: Uploaded, end: Record | None) -> Uploaded:
 
 
 def _send(batch: Batch, run: str, delivery: Delivery) -> tuple[int, int]:
-    """(snapshots accepted, snapshots refused)."""
+    """Return (snapshots accepted, snapshots refused)."""
 
     def post(body: Body) -> Outcome:
         return delivery.request("POST", f"/runs/{run}/batches", body)

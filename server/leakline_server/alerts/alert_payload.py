@@ -1,7 +1,8 @@
-"""The names of events, the facts of an alert, and sentences about them. Pure; all formats are made from these facts.
+"""Event names, the facts of an alert, and sentences about them. Pure; all message formats are rendered from these
+facts.
 
-Names in here come from training scripts: they are cut and stripped of control characters, and stay plain text.
-Links are paths until a message is sent, because only the sender knows the address people use.
+Names come from training scripts: they are truncated, stripped of control characters, and remain plain text. Links are
+paths until a message is sent, because only the sender knows the server's public address.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from leakline.text_format import (
     printable,
 )
 
-# The events that are sent, by the names that the contract uses.
+# The events that are sent; the names are part of the API.
 SUSPECTED: Final = "incident.suspected"
 CONFIRMED: Final = "incident.confirmed"
 RECOVERED: Final = "incident.recovered"
@@ -38,18 +39,18 @@ KILLED: Final = "run.killed"
 FINISHED: Final = "run.finished"
 FIRED: Final = "rule.fired"
 
-# After these an incident is open, and as certain as it becomes.
+# Events after which an incident is open, and those that confirm it.
 OPEN: Final = frozenset({SUSPECTED, CONFIRMED, VIOLATED})
 CERTAIN: Final = frozenset({CONFIRMED, VIOLATED})
 
-# What declared a bound that is broken: run.expect, run.budget, a rule, or a person who accepted a count.
+# What declared the broken bound: run.expect, run.budget, a rule, or a person who accepted a count.
 Origin = Literal["expect", "budget", "rule", "accepted"]
 
 MAX_TEXT_CHARACTERS: Final = 300
 MAX_LIST_ENTRIES: Final = 8
-# Of a note before a long summary.
+# Minimum length of a note that precedes a long summary.
 _LEAST_NOTE: Final = 80
-# The finding that a run is about, worst first.
+# Statuses of the finding that represents a run, worst first.
 _LEAKING: Final = ("confirmed", "suspected")
 
 _WORDS: Final[Mapping[str, str]] = {
@@ -65,7 +66,7 @@ _WORDS: Final[Mapping[str, str]] = {
 }
 _ENDS: Final[Mapping[str, str]] = {
     "incident.recovered": "; the growth has stopped",
-    "incident.resolved": "; it is no longer found",
+    "incident.resolved": "; it is no longer detected",
 }
 _KIND_WORDS: Final[Mapping[str, str]] = {
     "graph": "autograd graphs",
@@ -76,15 +77,15 @@ _KIND_WORDS: Final[Mapping[str, str]] = {
     "gpu": "GPU memory",
     "gpu_fragmentation": "fragmented GPU memory",
     "shared_memory": "shared memory",
-    "external": "memory of others on the machine",
+    "external": "memory of other processes on the machine",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class ExaminedRun:
-    """A run and what was said of it. Times are Unix seconds: ``at`` of the verdict, ``began_at`` of the attempt.
+    """A run and its verdict. Times are Unix seconds: ``at`` of the verdict, ``began_at`` of the attempt.
 
-    ``reason`` says why it ended, where anybody said so.
+    ``reason`` says why the run ended, if it was given.
     """
 
     id: str
@@ -103,9 +104,9 @@ class ExaminedRun:
 def incident_facts(
     event: str, incident_id: str, finding: Finding, run: ExaminedRun
 ) -> dict[str, Any]:
-    """Plain JSON: where, what, how_much, when, forecast, advice and link of one finding. Bytes and generations.
+    """Return the facts of one finding as plain JSON, in bytes and generations.
 
-    ``origin`` is there where something that people declared is broken.
+    ``origin`` is present only if a declared bound is broken.
     """
     summary = finding_sentence(finding, run.verdict.unit) + _ENDS.get(event, "")
     incident = {
@@ -123,7 +124,7 @@ def incident_facts(
 
 
 def origin_of(finding: Finding, run: ExaminedRun) -> Origin | None:
-    """Return what declared the bound that is broken, or None for a leak that breaks none."""
+    """Return what declared the broken bound, or None for a leak that breaks none."""
     if finding.kind == "count_contract":
         names = {suspect.name for suspect in finding.suspects}
         accepted = {each.name for each in run.verdict.assertions if each.origin == "accepted"}
@@ -143,7 +144,7 @@ def origin_of(finding: Finding, run: ExaminedRun) -> Origin | None:
 def run_facts(
     event: str, run: ExaminedRun, summary: str, advice: Sequence[str], title: str = ""
 ) -> dict[str, Any]:
-    """The same of a run, filled from its worst finding; what nobody knows has an empty text."""
+    """Return the same facts for a run, filled in from its worst finding; unknown parts have an empty text."""
     worst = next(
         (f for status in _LEAKING for f in run.verdict.findings if f.status == status), None
     )
@@ -152,7 +153,7 @@ def run_facts(
 
 
 def noted(facts: dict[str, Any], note: str) -> dict[str, Any]:
-    """The facts with a sentence before the summary; a long note is cut, the summary never."""
+    """Return the facts with a note before the summary; a long note is truncated, the summary never."""
     summary = facts["summary"]
     room = max(_LEAST_NOTE, MAX_TEXT_CHARACTERS - len(summary) - 2)
     note = _clean(capital(note))
@@ -194,7 +195,7 @@ def _facts(
 
 
 def _of_finding(finding: Finding | None, run: ExaminedRun) -> dict[str, Any]:
-    """Where, what, how much and since when."""
+    """Return the facts where, what, how_much and when."""
     unit, when = run.verdict.unit, {"created_at": iso(run.at)}
     if finding is None:
         growth = run.verdict.growth_bytes_per_generation
@@ -263,7 +264,7 @@ def _since(start: Interval | None, unit: str) -> str:
 
 
 def plain(value: Any) -> Any:
-    """The same JSON with every string cut and cleaned, and every list at its bound."""
+    """Return the JSON value with every string cleaned and truncated, and every list truncated."""
     if isinstance(value, str):
         return _clean(value)
     if isinstance(value, Mapping):

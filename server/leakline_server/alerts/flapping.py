@@ -1,6 +1,6 @@
-"""An incident that opens and ends again and again is reported once as a digest. Pure.
+"""Suppression of flapping: an incident that opens and closes repeatedly is reported once, as a digest. Pure.
 
-A turn is an alert after which the incident is open and was not, or the other way round. A change is sent so:
+A turn is an alert that opens a closed incident or closes an open one. How a change is sent:
 
     turns sent within the hour, with this one    sent last    its status has lasted    it is sent
     up to 4                                      a change     -                        as it is
@@ -8,10 +8,10 @@ A turn is an alert after which the incident is open and was not, or the other wa
     -                                            a digest     for less than an hour    not at all
     -                                            a digest     for an hour or more      as it is
 
-The one exception: an incident that is confirmed for the first time is reported even then, as another digest.
+One exception: the first confirmation of an incident is always reported, if necessary as another digest.
 
-Before all this, an end is believed only when it has stood for thirty generations (ten minutes at least, a day at most),
-or when the run has ended: a leak that hides in noise is lost from sight and found again, and was there all the time.
+Before these rules apply, the end of an incident must have lasted for thirty generations (at least ten minutes, at most
+a day), or the run must have ended: a leak can disappear in noise and be detected again although it never stopped.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from .alert_payload import CERTAIN, OPEN, ExaminedRun
 
 HOUR_SECONDS: Final = 3600.0
 MAX_TURNS: Final = 4
-# A digest was reported: what comes is reported when the status has stood for so long.
+# After a digest, a change is reported once its status has lasted this long.
 STILL_SECONDS: Final = 3600.0
 
-# An end is reported when it has stood for so long.
+# How long the end of an incident must last before it is reported.
 END_GENERATIONS: Final = 30
 MIN_END_SECONDS: Final = 600.0
 MAX_END_SECONDS: Final = 86_400.0
@@ -39,7 +39,7 @@ Way = Literal["change", "digest"]
 
 
 def way_to_tell(event: str, history: AlertHistory, at: float, still_seconds: float) -> Way | None:
-    """How ``event`` is reported at ``at``, or None. ``still_seconds``: how long the status stood before."""
+    """Return how to report ``event`` at ``at``, or None. ``still_seconds``: how long the status lasted before."""
     if is_quiet(history) and still_seconds < STILL_SECONDS:
         first = event in CERTAIN and not any(t.event in CERTAIN for t in history.alerts_sent)
         return "digest" if first else None
@@ -48,7 +48,7 @@ def way_to_tell(event: str, history: AlertHistory, at: float, still_seconds: flo
 
 
 def is_believed(event: str, stood_seconds: float, run: ExaminedRun) -> bool:
-    """Whether an end has stood for long enough to be reported; what is no end is always believed."""
+    """Return True if an end has lasted long enough to be reported; always True for other events."""
     if event in OPEN or run.state in ENDED or not run.began_at:
         return True
     each_seconds = (run.at - run.began_at) / max(1, run.verdict.generations)
@@ -57,18 +57,18 @@ def is_believed(event: str, stood_seconds: float, run: ExaminedRun) -> bool:
 
 
 def is_quiet(history: AlertHistory) -> bool:
-    """Whether a digest was reported last."""
+    """Return True if the last alert was a digest."""
     return bool(history.alerts_sent) and history.alerts_sent[-1].digest
 
 
 def digest_sentence(event: str, history: AlertHistory, at: float) -> str:
-    """``flapping: opened 3 times and closed twice in 20 minutes; ...``"""
+    """Return a sentence like ``flapping: opened 3 times and closed twice in 20 minutes; ...``."""
     recent = _within_the_hour(event, history.alerts_sent, at)
     opened, closed = _turns(recent)
     minutes = max(1, round((at - recent[0].at) / 60))
     return (
         f"flapping: opened {format_times(opened)} and closed {format_times(closed)} in "
-        f"{count_of(minutes, 'minute')}; sent again when it has lasted for an hour"
+        f"{count_of(minutes, 'minute')}; sent again when a status has lasted for an hour"
     )
 
 
@@ -80,7 +80,7 @@ def _within_the_hour(
 
 
 def _turns(alerts_sent: Sequence[SentAlert]) -> tuple[int, int]:
-    """(how often it opened, how often it closed): what follows its own kind is no turn. The first is one."""
+    """Return how often the incident opened and closed. The first alert counts; one that repeats the state does not."""
     opened = closed = 0
     was_open: bool | None = None
     for alert in alerts_sent:

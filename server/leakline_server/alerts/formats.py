@@ -1,16 +1,16 @@
-"""Formats of webhook messages: the facts of an alert in, the body of the POST out. Pure.
+"""Formats of webhook messages: convert the facts of an alert into the body of the POST. Pure.
 
-A new format is a function that renders a `Message`, and a row of `FORMATS`.
+To add a format, write a function that renders a `Message` and register it in `FORMATS`.
 
 The standard message is {"type": event, "timestamp": ISO 8601 UTC, "data": facts}, as Standard Webhooks suggests.
 
-Chats (Slack and apprise) show a title, a sentence, labelled lines and a link. Every part is plain text of one line;
-each format escapes it for its service.
+Chat services (Slack and apprise) show a title, a sentence, labelled lines and a link. Every part is a single line of
+plain text; each format escapes it for its service.
 
-The body for a Slack incoming webhook is Block Kit, with a plain sentence for notifications. What comes from a training
-script is only in `plain_text` objects, which know no mentions, links or formatting. In every text & < > are control
-characters and are written as entities. Slack's bounds: 50 blocks, a header of 150 characters, 3,000 in a text,
-10 fields of 2,000.
+The body for a Slack incoming webhook is Block Kit, with a plain sentence for notifications. Text from a training script
+appears only in `plain_text` objects, which support no mentions, links or formatting. In every text & < > are control
+characters and are escaped as entities. Slack's limits: 50 blocks, a header of 150 characters, 3,000 in a text, 10
+fields of 2,000.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from leakline.text_format import printable
 
 from .alert_payload import iso
 
-# The specification asks for less than 20 KB.
+# The specification recommends less than 20 KB.
 MAX_BODY_BYTES: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """``at`` is Unix seconds of the event; ``facts`` as `alert_payload.py` makes them.
+    """An event to send. ``at`` is its time in Unix seconds; ``facts`` come from `alert_payload.py`.
 
-    ``server_url`` is the address people use, without a slash at its end.
+    ``server_url`` is the server's public address without a trailing slash.
     """
 
     event: str
@@ -42,12 +42,12 @@ class Message:
     server_url: str
 
 
-# What goes first when names are so long that the message would be too large: (list entries, characters) kept.
+# Successive truncations, (list entries, characters), for a message that long names make too large.
 _SIZES: Final = ((8, 300), (3, 200), (2, 100), (1, 40))
 
 
 def _render_standard(message: Message) -> bytes:
-    """UTF-8 JSON of at most MAX_BODY_BYTES; lists and texts are shortened, never left out."""
+    """Return UTF-8 JSON of at most MAX_BODY_BYTES; lists and texts are truncated, never left out."""
     facts = dict(message.facts)
     facts["link"] = message.server_url.rstrip("/") + str(facts.get("link", "/"))
     for entries, characters in _SIZES:
@@ -77,7 +77,7 @@ ADVICE: Final = "Advice"
 MAX_ADVICE_LINES: Final = 3
 MAX_LINK_CHARACTERS: Final = 900
 
-# Keys of the facts, in the order in which somebody reads at night.
+# Keys of the facts, ordered for somebody who is woken at night.
 _LABELS: Final[Mapping[str, str]] = {
     "where": "Where",
     "what": "What",
@@ -106,7 +106,7 @@ _TONES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One labelled line; the text is never empty."""
+    """A labelled line; the text is never empty."""
 
     label: str
     text: str
@@ -114,7 +114,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """An alert as chat shows it. ``tone`` is alarm, warning, good or neutral; ``link`` an http(s) address."""
+    """An alert as chat services show it. ``tone`` is alarm, warning, good or neutral; ``link`` is an http(s) URL."""
 
     title: str
     summary: str
@@ -124,7 +124,7 @@ class Parts:
 
 
 def read(message: Message) -> Parts:
-    """The parts of any alert; what its facts do not tell has no line."""
+    """Return the parts of an alert; missing facts get no line."""
     facts = message.facts
     lines = [Line(label, _text(facts, key)) for key, label in _LABELS.items()]
     lines += [Line(ADVICE, plain(text)) for text in _list(facts.get("advice"))[:MAX_ADVICE_LINES]]
@@ -139,21 +139,21 @@ def read(message: Message) -> Parts:
 
 
 def plain(value: object) -> str:
-    """``value`` as one line without control characters; empty for what is no text."""
+    """Return ``value`` as one line without control characters, or an empty text if it is not a string."""
     if not isinstance(value, str):
         return ""
     text = " ".join(printable(value).split())
-    # Clients make links of addresses in plain text too; a space of no width keeps them from it.
+    # Chat clients make links of URLs in plain text too; a zero-width space prevents that.
     return text.replace("://", ":\u200b//")
 
 
 def _units(text: str) -> int:
-    """Its length as services count it that count UTF-16; never less than the number of characters."""
+    """Return the length as counted by services that count UTF-16 units; never less than the number of characters."""
     return sum(2 if c > "\uffff" else 1 for c in text)
 
 
 def escaped(text: str, limit: int, escape: Mapping[str, str]) -> str:
-    """``text`` with each character of ``escape`` replaced, at most ``limit`` units long, no escape cut in two."""
+    """Escape the characters of ``escape`` and truncate to ``limit`` UTF-16 units, never within an escape."""
     pieces = [escape.get(c, c) for c in text]
     if sum(map(_units, pieces)) <= limit:
         return "".join(pieces)
@@ -182,7 +182,7 @@ def _tone(message: Message) -> str:
 def _text(facts: Mapping[str, object], key: str) -> str:
     part = facts.get(key)
     text = plain(part.get("text") if isinstance(part, Mapping) else part)
-    # Slack takes ten fields, so the origin has no line of its own.
+    # Slack accepts ten fields, so the origin does not get a line of its own.
     origin = _ORIGINS.get(facts.get("origin"))
     return f"{text} ({origin})" if key == "what" and text and origin else text
 
@@ -192,7 +192,7 @@ def _list(value: object) -> Sequence[object]:
 
 
 def _link(message: Message) -> str:
-    """Without any character that ends a link in one of the services; the front page where it is too long."""
+    """Return a link without characters that end a link in any service; if it is too long, one to the front page."""
     base = message.server_url.rstrip("/")
     path = message.facts.get("link")
     link = quote(base + (path if isinstance(path, str) else "/"), safe="%/:?#[]@!$&'*+,;=~")
@@ -200,7 +200,7 @@ def _link(message: Message) -> str:
 
 
 LINK_TEXT: Final = "Open in Leakline"
-# Slack counts what is sent, escapes included. Our own sentences are shorter.
+# Slack counts the escaped text. Our own sentences are shorter.
 MAX_SUMMARY_CHARACTERS: Final = 1_000
 MAX_HEADER_CHARACTERS: Final = 150
 MAX_TEXT_CHARACTERS: Final = 3_000
@@ -211,7 +211,7 @@ _ENTITIES: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
 def _render_slack(message: Message) -> bytes:
-    """UTF-8 JSON of at most MAX_BODY_BYTES; whole lines are left out from the end where it would be longer."""
+    """Return UTF-8 JSON of at most MAX_BODY_BYTES; lines are dropped from the end until it fits."""
     parts = read(message)
     for kept in range(len(parts.lines), -1, -1):
         body = _body(message.event, parts, parts.lines[:kept])
@@ -228,7 +228,7 @@ def _body(event: str, parts: Parts, lines: Sequence[Line]) -> dict[str, Any]:
         {"type": "section", "text": _plain(parts.summary, MAX_SUMMARY_CHARACTERS)},
     ]
     if facts:
-        # Label and text are two columns on a desktop and follow each other on a phone.
+        # Slack shows label and text in two columns on a desktop, and below each other on a phone.
         columns = [(_bold(line.label), _plain(line.text, MAX_FIELD_CHARACTERS)) for line in facts]
         fields = [field for column in columns for field in column]
         blocks.append({"type": "section", "fields": fields})
@@ -255,7 +255,7 @@ def _slack_link(link: str) -> dict[str, Any]:
     return {"type": "mrkdwn", "text": f"<{target}|{LINK_TEXT}>", "verbatim": True}
 
 
-# Format name -> what makes the body (UTF-8, at most MAX_BODY_BYTES).
+# Format name -> function that renders the body (UTF-8, at most MAX_BODY_BYTES).
 FORMATS: Final[Mapping[str, Callable[[Message], bytes]]] = {
     "standard": _render_standard,
     "slack": _render_slack,

@@ -1,9 +1,9 @@
-"""Decide what a verdict changes in the incidents of its run (at the end of this file), and when a change is sent.
+"""Decides how a verdict changes the incidents of its run (end of this file), and which changes are sent as alerts.
 
-Pure: incidents, verdict and changes in, incidents and alerts out; no clock, no rows, no network.
+Pure: maps incidents, verdict and changes to incidents and alerts, without clock, rows or network.
 
-An incident is reported once per change, not once per snapshot. What counts is what was *reported* last, not the last
-status: a finding that weakens and comes back, or is examined again after a crash, is not reported twice.
+An incident is reported once per change, not once per snapshot. Alerts depend on the last *reported* status, not on the
+last status, so a finding that weakens and returns, or is examined again after a crash, is not reported twice.
 
     last reported          now suspected   now confirmed   now recovered   now gone (or ok)
     nothing                suspected       confirmed       -               -
@@ -12,19 +12,20 @@ status: a finding that weakens and comes back, or is examined again after a cras
     recovered              suspected       confirmed       -               resolved
     resolved               suspected       confirmed       -               -
 
-A violated declared count is reported as `contract.violated` in place of suspected or confirmed. Statuses between
-(`learning`, `watch`) tell nothing: they are neither a leak nor its end. What people said of the leak comes first:
+For a violated declared count, `contract.violated` replaces suspected and confirmed. The intermediate statuses
+`learning` and `watch` are not reported: they are neither a leak nor its end. Acknowledgements by people take
+precedence:
 
-    what holds      what is still sent
+    in force        what is still sent
     ignored         nothing
-    closed          nothing of runs that began before; in later ones everything, with the note it was closed with
-    acknowledged    nothing, until the leak is worse by a class than it was then: confirmed where it was suspected,
-                    or of a higher priority. From there on that run's incident is sent as before
+    closed          nothing for runs that began before; everything for later ones, with the note it was closed with
+    acknowledged    nothing until the leak becomes worse than at that time: confirmed after suspected, or of a higher
+                    priority. From then on the alerts of that incident are sent as usual
 
-What was taken back is as if it had never been said. So is an acknowledgement that has expired, with one exception: a
-leak that is still there is sent once more, whatever was sent of it before.
+Withdrawn acknowledgements are ignored. So are expired ones, with one exception: a leak that is still present is
+reported once more, whatever was reported before.
 
-`flapping.py` decides when an end is final, and how a leak is sent that opens and ends again and again.
+`flapping.py` decides when an end is final, and how a leak that opens and closes repeatedly is reported.
 """
 
 from __future__ import annotations
@@ -62,9 +63,11 @@ _PRIORITIES: Final = {"minor": 1, "major": 2, "critical": 3}
 
 @dataclass(frozen=True, slots=True)
 class Hearing:
-    """``history``: what counts as reported before. ``note``: what the leak was closed with, if it is back.
+    """How an incident may be reported. ``history``: earlier alerts that count. ``note``: why a returned leak was
+    closed.
 
-    ``expired``: what it was acknowledged with, if it was reported before that, stands, and has to be reported again.
+    ``expired``: the reason of an expired acknowledgement, if the leak was reported before it, is still present and must
+    be reported again.
     """
 
     history: AlertHistory
@@ -79,7 +82,7 @@ def hearing(
     began_at: float,
     now: float,
 ) -> Hearing | None:
-    """Whether people want to hear of this incident; None: no. ``began_at``: of the run's newest attempt."""
+    """Return how to report this incident, or None if it is muted. ``began_at``: start of the run's newest attempt."""
     holding = {one.kind: one for one in said if one.holds(now)}
     note = None
     if "ignored" in holding:
@@ -98,19 +101,20 @@ def hearing(
     expired = _expired(said, now)
     if expired is None or expired.expires_at is None or change.after not in _STATUSES:
         return Hearing(history, note)
-    # It held no more at that moment, so what was reported right then was reported after it.
+    # The acknowledgement is no longer in force at its expiry time, so an alert sent exactly then counts as sent after
+    # it.
     since = history.since(nextafter(expired.expires_at, -inf))
     is_again = history.event in OPEN and since.event is None
     return Hearing(since, note, expired.reason if is_again else None)
 
 
 def _is_back(closed: Acknowledgement, began_at: float) -> bool:
-    """Whether a run that began then runs what was changed when the leak was closed."""
+    """Return True if the run began after the leak was closed, and so has the fix."""
     return began_at > closed.created_at
 
 
 def _expired(said: Sequence[Acknowledgement], now: float) -> Acknowledgement | None:
-    """The newest acknowledgement, if it ran out and was not taken back."""
+    """Return the newest acknowledgement if it has expired and was not withdrawn."""
     newest = next((one for one in reversed(said) if one.kind == "acknowledged"), None)
     if newest is None or newest.ended_at is not None or newest.holds(now):
         return None
@@ -118,8 +122,9 @@ def _expired(said: Sequence[Acknowledgement], now: float) -> Acknowledgement | N
 
 
 def _since(history: AlertHistory, at: float, now: float) -> AlertHistory:
-    """What was reported after ``at``. A clock that is behind it cannot say: then all counts, or each look would
-    tell.
+    """Return the alerts reported after ``at``.
+
+    If the clock is behind ``at``, all alerts count; otherwise each examination would report again.
     """
     return history.since(at) if now > at else history
 
@@ -128,7 +133,7 @@ def _is_worse(change: IncidentChange, then: Acknowledgement) -> bool:
     if change.after not in _STATUSES:
         return False
     status, priority = _STATUSES[change.after], _PRIORITIES[change.finding.priority]
-    # One that had stopped and grows again is as bad as suspected.
+    # A leak that had stopped and grows again is as bad as a suspected one.
     return status > _STATUSES.get(then.status, 1) or priority > _PRIORITIES.get(then.priority, 1)
 
 
@@ -141,9 +146,9 @@ def alerts_for(
     run: ExaminedRun,
     said: Mapping[str, Sequence[Acknowledgement]] | None = None,
 ) -> list[Alert]:
-    """One alert for each change that has to be reported.
+    """Return one alert for each change that must be reported.
 
-    ``histories``: incident id -> alerts sent on it before. ``said``: fingerprint -> what people said of the leak.
+    ``histories``: incident id -> alerts sent on it before. ``said``: fingerprint -> acknowledgements of the leak.
     """
     alerts = (_alert_of_change(change, histories, run, said or {}) for change in changes)
     return [alert for alert in alerts if alert is not None]
@@ -168,20 +173,18 @@ def _alert_of_change(
         return None
     facts = incident_facts(event, change.incident_id, change.finding, run)
     if heard.note is not None and event in OPEN:
-        facts = noted(facts, f"back in {run.name}; closed before with: {heard.note}")
+        facts = noted(facts, f"back in {run.name}; it had been closed with: {heard.note}")
         facts["incident"]["closed_before"] = heard.note
     if heard.expired is not None:
         why = f": {heard.expired}" if heard.expired else ""
-        facts = noted(facts, f"still there, and muted no more{why}")
+        facts = noted(facts, f"still present and no longer muted{why}")
     if way == "digest":
         facts = noted(facts, digest_sentence(event, heard.history, run.at))
     return _alert(event, change, before, run, facts, DIGEST if way == "digest" else "")
 
 
 def _event_for(status: str | None, kind: str, last_event: str | None) -> str | None:
-    """Return the event to send, or None. ``status`` is the incident's now, ``last_event`` the last event reported
-    of it.
-    """
+    """Return the event to send, or None. ``status`` is the incident's now, ``last_event`` the one reported last."""
     if status in ("suspected", "confirmed"):
         if last_event in CERTAIN or (last_event == SUSPECTED and status == "suspected"):
             return None
@@ -216,7 +219,7 @@ def _alert(
 
 
 def alert_id(run_id: str, about: str, event: str, ordinal: object) -> str:
-    """The same change gives the same id, so two servers that examine one run at once tell it once."""
+    """Return an id that depends only on the change, so that two servers examining the same run send it once."""
     text = "\n".join((run_id, about, event, str(ordinal)))
     return "msg_" + hashlib.sha256(text.encode(errors="replace")).hexdigest()[:32]
 
@@ -226,9 +229,9 @@ _STANDING: Final = _LEAKING | {"watch"}
 
 
 def incidents_after(stored: Sequence[Incident], verdict: Verdict, now: float) -> Incidents:
-    """Return the incidents that a verdict opens, changes and resolves. ``now`` in Unix seconds.
+    """Return the incidents that a verdict opens, changes and resolves. ``now`` is Unix seconds.
 
-    An open incident whose leak goes by another name is not a second one.
+    An open incident whose leak has a new fingerprint is renamed, not duplicated.
     """
     taken = {incident.id for incident in stored}
     renamed = _renamed(stored, verdict)
@@ -258,9 +261,9 @@ def incidents_after(stored: Sequence[Incident], verdict: Verdict, now: float) ->
 def unmoved(
     incidents: Sequence[Incident], changes: Sequence[IncidentChange], now: float
 ) -> list[IncidentChange]:
-    """Return the other incidents of the run: alerts that were held back may have to be sent now.
+    """Return the incidents of the run that did not change: alerts held back before may have to be sent now.
 
-    ``incidents``: as they are stored after this examination.
+    ``incidents``: as stored after this examination.
     """
     moved = {change.incident_id for change in changes}
     return [
@@ -278,7 +281,7 @@ def unmoved(
 
 
 def incident_id(run_id: str, fingerprint: str) -> str:
-    """The same for the same leak of the same run, whoever examines it."""
+    """Return an id that depends only on run and fingerprint, so that every server computes the same one."""
     text = f"{run_id}\n{fingerprint}".encode(errors="replace")
     return "inc_" + hashlib.sha256(text).hexdigest()[:24]
 
@@ -302,7 +305,7 @@ def _with_finding(
 
 
 def _renamed(stored: Sequence[Incident], verdict: Verdict) -> list[tuple[str, str]]:
-    """Fingerprints before and now of the open incidents whose leak has another one."""
+    """Return the old and new fingerprints of open incidents whose leak now has another fingerprint."""
     here = {finding.fingerprint for finding in verdict.findings}
     known = {each.fingerprint: each for each in stored}
     gone = [
@@ -325,7 +328,7 @@ def _renamed(stored: Sequence[Incident], verdict: Verdict) -> list[tuple[str, st
 
 
 def _gone_on_as(finding: Finding, gone: Sequence[tuple[Incident, Finding]]) -> Incident | None:
-    """The same leak: one that shares a name before one that began at the same time, then the oldest."""
+    """Return the incident of the same leak: preferably one that shares a name, otherwise the one seen first."""
     fitting = [
         (not shares_names(old, finding), each.first_seen_at, each.id, each)
         for each, old in gone
@@ -335,7 +338,7 @@ def _gone_on_as(finding: Finding, gone: Sequence[tuple[Incident, Finding]]) -> I
 
 
 def _free_id(run_id: str, fingerprint: str, taken: set[str]) -> str:
-    """An incident keeps its id when it is named again, so that of its first fingerprint may be in use."""
+    """Return an unused incident id: a renamed incident keeps the id of its first fingerprint, so that may be taken."""
     number = incident_id(run_id, fingerprint)
     while number in taken:
         fingerprint += "+"
@@ -344,7 +347,7 @@ def _free_id(run_id: str, fingerprint: str, taken: set[str]) -> str:
 
 
 def _sentence(finding: Finding, verdict: Verdict) -> str:
-    """The first finding is what the verdict's sentence is about; the others say it through their evidence."""
+    """Return the verdict's summary for the first finding, which it describes, and the first evidence for others."""
     if verdict.findings and verdict.findings[0] is finding:
         return verdict.summary
     evidence: Sequence[str] = finding.evidence

@@ -1,16 +1,15 @@
-"""What is sent about a run besides its leaks: that memory will run out, that it fell silent, was killed or finished.
+"""Alerts about a run other than leaks: memory will run out, or the run fell silent, was killed or finished. Pure.
 
-Pure. Memory that runs out is a question of its own: a filling buffer can bring it about, a leak need not.
+An out-of-memory forecast is independent of leaks: a filling buffer can cause it, and a leak need not.
 
     last sent on this attempt    risk now high    risk now critical
     nothing, or a day ago        sent             sent
     high, within a day           -                sent
     critical, within a day       -                -
 
-Each end is reported once in an attempt, and that of each rank that was killed while others go on; silence each time
-the run has spoken before it. One that speaks and falls silent again and again is reported three times within an
-hour; the fourth message is a digest, which stands for all that come until none has for an hour, or the run has
-ended.
+Each end is reported once per attempt, as is each rank that was killed while others continue. Silence is reported each
+time, if the run sent data before it. A run that falls silent repeatedly is reported three times within an hour; the
+fourth message is a digest that covers all further silences until none has occurred for an hour, or the run has ended.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ from .incident_alerts import alert_id
 
 RUN: Final = "run"
 DAY_SECONDS: Final = 86_400.0
-# Within an hour; one more is a digest.
+# Within an hour; the next one is a digest.
 MAX_SILENCES: Final = 3
-# A forecast is worth reporting for so long at least, be its moment ever so near.
+# A forecast is worth reporting for at least this long, however near its time is.
 MIN_LIFE_SECONDS: Final = 60.0
 
 _RISKS: Final = {"high": 1, "critical": 2}
@@ -43,18 +42,16 @@ _ENDS: Final = {
     "killed": KILLED, "finished": FINISHED, "failed": FINISHED, "interrupted": FINISHED,
 }  # fmt: skip
 _SAVE: Final = "Save a checkpoint before memory runs out."
-_LOOK: Final = (
-    "See whether the process still runs: it may hang, have been killed, or not reach the server."
-)
+_LOOK: Final = "Check whether the process is still running: it may hang, have been killed, or not reach the server."
 _OTHERS: Final = (
-    "The other ranks may wait for it for ever: see whether they still get on, or start again."
+    "The other ranks may wait for it forever: check whether they make progress, or restart the run."
 )
-_AFTER: Final = "Start again from the last checkpoint; the run's page shows its last readings."
+_AFTER: Final = "Restart from the last checkpoint; the run's page shows its last readings."
 
 
 @dataclass(frozen=True, slots=True)
 class LastOomAlert:
-    """What was last reported of memory running out: its risk, the attempt, when, and how many times anything was."""
+    """The last out-of-memory alert: its risk, its attempt, its time, and how many alerts were sent so far."""
 
     risk: str
     attempt: int
@@ -63,12 +60,12 @@ class LastOomAlert:
 
 
 def last_oom_alert(payload: Mapping[str, Any], at: float, count: int) -> LastOomAlert:
-    """From the facts that `oom_alert` made."""
+    """Read it from the facts that `oom_alert` made."""
     return LastOomAlert(payload["forecast"]["risk"], payload["run"]["attempt"], at, count)
 
 
 def oom_alert(run: ExaminedRun, last: LastOomAlert | None) -> Alert | None:
-    """That memory will run out, if it has to be reported now."""
+    """Return the alert that memory will run out, if one is due now."""
     risk = run.verdict.oom.risk
     if risk not in _RISKS or run.state != "running":
         return None
@@ -85,13 +82,13 @@ def _is_fresh(last: LastOomAlert, run: ExaminedRun) -> bool:
 
 
 def end_alert(run: ExaminedRun) -> Alert | None:
-    """That the run was killed or finished; None while it goes on, and for what ended more than a day ago."""
+    """Return the alert that the run was killed or finished; None if it is running or ended more than a day ago."""
     event = _ENDS.get(run.state)
     if event is None or run.at - (run.ended_at or run.at) > DAY_SECONDS:
         return None
     title, how = _end_words(run)
     said = said_at_end(to_json(run.verdict), run.state, run.reason)
-    # It says how the run ended itself, unless what it says is the same without.
+    # The sentence already says how the run ended, unless it is just the verdict's summary.
     summary = said if said != run.verdict.summary else f"{how}. {said}"
     advice = [] if run.state == "finished" or _is_interrupted(run) else [_AFTER]
     facts = run_facts(event, run, summary, advice, title)
@@ -99,10 +96,10 @@ def end_alert(run: ExaminedRun) -> Alert | None:
 
 
 def _end_words(run: ExaminedRun) -> tuple[str, str]:
-    """Title and sentence. Of a program that goes on nobody must read that it finished."""
+    """Return title and sentence. If only the recording ended, they must not claim that the program finished."""
     after, name = f"after {_generations(run)}", f"{run.project}/{run.name}"
     if run.state == "finished" and run.reason == UNWATCHED:
-        return f"Run watched no longer: {name}", f"{after.capitalize()} {run.reason}"
+        return f"Run no longer watched: {name}", f"{after.capitalize()} {run.reason}"
     if _is_interrupted(run):
         return f"Run interrupted: {name}", f"Interrupted by Ctrl-C {after}"
     why = f" ({run.reason})" if run.reason else ""
@@ -115,8 +112,8 @@ def _is_interrupted(run: ExaminedRun) -> bool:
 
 
 def vanished_alert(run: ExaminedRun, rank: int, reason: str) -> Alert:
-    """That one process was killed, while others of the run go on."""
-    summary = f"Rank {rank} killed ({reason}) after {_generations(run)}; others go on."
+    """Return the alert that one process was killed while others of the run continue."""
+    summary = f"Rank {rank} killed ({reason}) after {_generations(run)}; others continue."
     if run.verdict.status != "learning":
         summary += f" {run.verdict.summary}"
     title = f"Rank {rank} killed: {run.project}/{run.name}"
@@ -125,19 +122,19 @@ def vanished_alert(run: ExaminedRun, rank: int, reason: str) -> Alert:
 
 
 def is_quiet(run: ExaminedRun, history: AlertHistory) -> bool:
-    """Whether a digest stands for this silence. ``history``: alerts on the run itself."""
+    """Return True if a digest covers this silence. ``history``: alerts on the run itself."""
     silences = _silences(history)
     until = silences[-1].quiet_until if silences else None
     return until is not None and run.at < until
 
 
 def silent_alert(run: ExaminedRun, history: AlertHistory) -> Alert | None:
-    """That nothing was heard of the run since ``last_seen_at``; None where a digest stands for it."""
+    """Return the alert that the run has sent nothing since ``last_seen_at``; None if a digest covers it."""
     if is_quiet(run, history):
         return None
     seconds = max(0, round(run.at - run.last_seen_at))
     near = "Its memory was about to run out. " if run.verdict.oom.risk == "critical" else ""
-    heard = f"Nothing heard for {format_silence(seconds)}, after {_generations(run)}."
+    heard = f"No data for {format_silence(seconds)}, after {_generations(run)}."
     summary = f"{heard} {near}{_said_until(run)}".rstrip()
     facts = run_facts(SILENT, run, summary, [_LOOK], f"Run silent: {run.project}/{run.name}")
     recent = [silence for silence in _silences(history) if silence.at > run.at - HOUR_SECONDS]
@@ -146,12 +143,12 @@ def silent_alert(run: ExaminedRun, history: AlertHistory) -> Alert | None:
         quiet_until = quiet_from(run.at)
         minutes = count_of(max(1, round((run.at - recent[0].at) / 60)), "minute")
         often = f"fell silent {len(recent) + 1} times in {minutes}"
-        facts = noted(facts, f"{often}; sent again when it has not for an hour, or has ended")
+        facts = noted(facts, f"{often}; sent again when it has sent data for an hour, or has ended")
     return _alert(SILENT, run, RUN, repr(run.last_seen_at), facts, quiet_until=quiet_until)
 
 
 def _said_until(run: ExaminedRun) -> str:
-    """Return what is known of a run that fell silent; what a verdict still lacks is no news of it."""
+    """Return what is known about a silent run; an inconclusive verdict is left out."""
     verdict, growth = run.verdict, run.verdict.growth_bytes_per_generation
     is_named = any(finding.status == "watch" for finding in verdict.findings)
     if verdict.status != "learning" and (verdict.status != "watch" or is_named):
@@ -162,17 +159,17 @@ def _said_until(run: ExaminedRun) -> str:
 
 
 def quiet_from(at: float) -> float:
-    """Until when nothing is sent about silences when there was one at ``at``, and a digest stands for it."""
+    """Return until when a digest covers further silences if one occurred at ``at``."""
     return at + HOUR_SECONDS
 
 
 def _silences(history: AlertHistory) -> list[SentAlert]:
-    """Those since the run ended last."""
+    """Return the silences since the run last ended."""
     return list(takewhile(lambda sent: sent.event == SILENT, reversed(history.alerts_sent)))[::-1]
 
 
 def _attempt(run: ExaminedRun) -> str:
-    """What it is known by: its number moves up when an earlier one is heard of late."""
+    """Return the key of an attempt: its start, because its number increases when an earlier attempt reports late."""
     return repr(run.began_at)
 
 

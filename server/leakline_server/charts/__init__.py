@@ -1,4 +1,4 @@
-"""Points and a verdict as columns and annotations of charts; the browser draws them.
+"""Conversion of points and a verdict to columns and annotations of charts, which the browser draws.
 
 Pure: imports `leakline.analysis` and msgspec. Start reading in `chart_builder.py`.
 """

@@ -1,6 +1,6 @@
-"""Points and a verdict -> columns and annotations of the charts; the browser draws them (static/js/figure.js).
+"""Builds chart columns and annotations from points and a verdict; the browser draws them (static/js/figure.js).
 
-On walk one between the store and the page. Imports no web framework and speaks no SQL.
+Sits between the store and the page. Imports no web framework and contains no SQL.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from .chart_parts import (
 
 _Value = TypeVar("_Value")
 
-# Kinds of memory besides private memory of which the total is made.
+# Kinds of memory that the total contains in addition to private memory.
 _IN_TOTAL: Final = ("children",)
-# Above this many generations neighbouring bars are drawn as one: their mean.
+# Above this many generations, neighbouring bars are merged into one with their mean.
 MAX_BARS: Final = 160
 
 
@@ -58,17 +58,16 @@ def trend_chart(
     whole: Mapping[str, Any] | None = None,
     blamed: Collection[str] = (),
 ) -> Chart:
-    """Memory of the run in layers that add up (``total``, by process), and that of one process after each phase, one
-    line per phase end; the last of the chart is the end of the generation.
+    """Return the memory trend: stacked layers of the run (``total``, by process), and the memory of one process after
+    each phase, one line per phase end including the end of the generation.
 
-    ``verdict`` is as far as it speaks of the process, ``whole`` of the run. ``named``: the memory outside the
-    process's own in which the leading finding grows. It is shown first where it is no part of the total, because the
-    start of the growth is marked and must stand on a line that rises. ``blamed``: names of the lines that the verdict
-    names.
+    ``verdict`` concerns the process, ``whole`` the run. ``named``: memory outside the process in which the leading
+    finding grows. Its group is shown first if it is not part of the total, because the marked start of the growth must
+    be on a line that rises. ``blamed``: names of the lines that the verdict names.
     """
-    # Lines of a group are hidden until it is chosen: where there is nothing to choose, they have none.
+    # Lines of a group are hidden until it is selected, so without a choice they have no group.
     names = ("private", "rss") if (private and rss) or named or total else (None, None)
-    # The end of the generation first: what is drawn later lies on top, and the phases are what matters.
+    # The generation end comes first: later lines are drawn on top, and the phases are what matters.
     lines = sorted(
         [
             *(_phase_line(axis, points, palette, names[0], _private(points)) for points in private),
@@ -81,7 +80,7 @@ def trend_chart(
     )
     last = _last_point(private or rss)
     cone, levels = forecast(verdict, last, axis, _first_x(private or rss))
-    # What private memory gains RSS gains as well, from where it stands.
+    # RSS grows by as much as private memory, from its own last value.
     of_rss = (
         forecast(verdict, _last_point(rss), axis, _first_x(rss))[0] if private and rss else None
     )
@@ -91,11 +90,11 @@ def trend_chart(
         (Group("private", title), Group("rss", "RSS")) if private and rss else ()
     )
     if bands and all(band.group == "rss" for band in bands):
-        # What was planned is seen at once.
+        # The planned bands must be visible initially.
         groups = groups[::-1]
     starts = start_bands(verdict, axis)
     if named:
-        # The forecast is that of private memory, which does not grow here.
+        # The forecast concerns private memory, which does not grow here.
         cone, of_rss = None, None
         label, found = named[0].label, named[1]
         for place, points in enumerate(found):
@@ -147,13 +146,13 @@ def trend_chart(
 
 
 def _is_behind(ends: Points, layers: Sequence[Points]) -> bool:
-    """Whether the sum ends so early that what follows is better known from the layers than foretold."""
+    """Return True if the sum ends so early that the layers show better than a forecast what follows."""
     first, last = _first_x([ends]), max((each.x[-1] for each in layers if each.x), default=0.0)
     return bool(ends.x) and last - ends.x[-1] > max(2.0, HORIZON * (last - first))
 
 
 def _layers(axis: Axis, total: Mapping[str, Points]) -> list[Line]:
-    """One line where there is one process; of several each lies on those before it."""
+    """Return one line for a single process, and stacked areas for several."""
     if len(total) == 1:
         (points,) = total.values()
         line = _phase_line(axis, points, Palette(), "total", _private(points))
@@ -163,7 +162,7 @@ def _layers(axis: Axis, total: Mapping[str, Points]) -> list[Line]:
         replace(
             _named_line(points, name, 1 + place % COLOURS, kind, draw="area"),
             group="total",
-            # What is the sum over several processes is continued by no row of one of them.
+            # A sum over several processes cannot be continued with live samples of one of them.
             source=Source(_private(points), points.process, None, kind) if points.process else None,
         )
         for place, (name, points) in enumerate(total.items())
@@ -171,7 +170,7 @@ def _layers(axis: Axis, total: Mapping[str, Points]) -> list[Line]:
 
 
 def _private(points: Points) -> tuple[str, ...]:
-    """The series that a line of private memory is the sum of."""
+    """Return the series that add up to a line of private memory."""
     return PRIVATE if points.name in PRIVATE else (points.name,)
 
 
@@ -179,13 +178,13 @@ def _phase_line(
     axis: Axis, points: Points, palette: Palette, group: str | None, names: tuple[str, ...]
 ) -> Line:
     phase = points.phase
-    # On an axis of time one line goes through all readings.
+    # On a time axis one line connects all readings.
     kind = None if axis.unit == "time" else "phase_end" if phase else "generation_end"
     whole = "memory" if axis.unit == "time" else "generation end"
     line = Line(
         name=f"after {phase}" if phase else whole,
         x=points.x, y=points.y, low=points.low, high=points.high,
-        # Nested phases would crowd the chart; the legend brings them in.
+        # Nested phases would clutter the chart; they can be enabled in the legend.
         hidden=bool(phase and "/" in phase),
         group=group,
         source=Source(names, points.process, phase, kind),
@@ -215,7 +214,7 @@ def phases_chart(
     chart_id: str = "phases",
     levels: tuple[Level, ...] = (),
 ) -> Chart | None:
-    """Growth booked to each phase, stacked per generation; the tick marks are the sums."""
+    """Return the growth accounted to each phase, stacked per generation, with points for the sums."""
     if not phase_accounts.generations:
         return None
     step = -(-len(phase_accounts.generations) // MAX_BARS)
@@ -244,14 +243,14 @@ def phases_chart(
 def _per_generation(
     values: Sequence[float], phase_accounts: PhaseAccounts, step: int
 ) -> list[float]:
-    """The means of so many entries at a time, each of which may stand for several generations."""
+    """Return the means of groups of ``step`` entries, each of which may span several generations."""
     spans = [phase_accounts.span(i) for i in range(len(values))]
     parts = zip(_chunks(values, step), _chunks(spans, step), strict=True)
     return [sum(amounts) / sum(counts) for amounts, counts in parts]
 
 
 def accounts_within(phase_accounts: PhaseAccounts, first: float, last: float) -> PhaseAccounts:
-    """The phase accounts of the generations from ``first`` to ``last``."""
+    """Return the phase accounts of the generations from ``first`` to ``last``."""
     kept = [
         i for i, generation in enumerate(phase_accounts.generations) if first <= generation <= last
     ]
@@ -266,7 +265,7 @@ def accounts_within(phase_accounts: PhaseAccounts, first: float, last: float) ->
 
 
 def same_scale(phase_accounts: Sequence[PhaseAccounts]) -> tuple[float, float]:
-    """Highest and lowest stack over several phase accounts, with some air."""
+    """Return the lowest and highest stack over several phase accounts, with a margin of 5 %."""
     highs, lows = [0.0], [0.0]
     for each in phase_accounts:
         for i, column in enumerate(zip(*(line.bytes for line in each.lines), strict=True)):
@@ -276,7 +275,7 @@ def same_scale(phase_accounts: Sequence[PhaseAccounts]) -> tuple[float, float]:
 
 
 def seconds_chart(axis: Axis, palette: Palette, phase_accounts: PhaseAccounts) -> Chart | None:
-    """Where the time of each generation went, booked like the memory."""
+    """Return the time of each generation by phase, accounted like the memory."""
     timed = [line for line in phase_accounts.lines if any(line.seconds)]
     if not timed or not phase_accounts.generations:
         return None
@@ -308,7 +307,7 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-# Series -> what a reader calls it. The first three add up to the resident memory.
+# Series -> (title, colour). The first three add up to the resident memory.
 _SPLIT_AREAS: Final = {
     "process.anon_bytes": ("anonymous (private)", 1),
     "process.file_bytes": ("files", 3),
@@ -330,7 +329,7 @@ MEMORY_SERIES: Final = (*_SPLIT_AREAS, *_SPLIT_LINES)
 
 
 def memory_chart(axis: Axis, points: Sequence[Points], kind: str | None) -> Chart | None:
-    """Resident memory by kind, stacked; what lies next to it as lines."""
+    """Return resident memory by kind as stacked areas, and other memory as lines."""
     by_name = {p.name: p for p in points if _measured(p)}
     areas = [
         _named_line(by_name[name], title, colour, kind, draw="area")
@@ -352,7 +351,7 @@ def memory_chart(axis: Axis, points: Sequence[Points], kind: str | None) -> Char
     return _chart("memory", "bytes", "memory", axis, [*areas, *lines])
 
 
-# What a device reports -> title, place in the colours, whether it waits in the legend.
+# Metric of a device -> (title, colour index, hidden until enabled in the legend).
 _GPU_WORDS: Final = {
     "allocated_bytes": ("allocated", 0, False),
     "reserved_bytes": ("reserved", 1, False),
@@ -368,14 +367,14 @@ _DEVICE: Final = re.compile(r"(?:(?P<by>cuda|gpu)\.(?P<device>\d+)|mps)\.(?P<wha
 
 
 def gpu_chart(axis: Axis, points: Sequence[Points], kind: str | None) -> Chart | None:
-    """What torch and the driver tell of every device that the process uses."""
+    """Return what torch and the driver report for every device that the process uses."""
     devices = [(p, found) for p in points if _measured(p) and (found := _DEVICE.fullmatch(p.name))]
     used = {found["device"] for _, found in devices if found["by"] == "cuda"}
     lines = []
     for p, found in devices:
         device, what = found["device"], found["what"]
         if what not in _GPU_WORDS or (used and found["by"] == "gpu" and device not in used):
-            # Before torch wakes a device, the driver reports all that the process may see.
+            # Until torch initializes a device, the driver reports all devices that the process can see.
             continue
         title, place, hidden = _GPU_WORDS[what]
         name = "Metal" if device is None else f"GPU {device}"
@@ -395,7 +394,7 @@ def counts_chart(
     chart_id: str, axis: Axis, points: Sequence[Points], titles: Mapping[str, str], kind: str | None,
     *, unit: Unit = "count", y_title: str = "count",
 ) -> Chart | None:  # fmt: skip
-    """One line for each named series, in the order of ``titles``."""
+    """Return one line per named series, in the order of ``titles``."""
     by_name = {p.name: p for p in points if _measured(p)}
     lines = [
         _named_line(
@@ -407,7 +406,7 @@ def counts_chart(
 
 
 def fill_chart(axis: Axis, points: Sequence[Points], capacities: Mapping[str, int]) -> Chart | None:
-    """How full each tracked container with a capacity is, as a share of it. ``capacities``: by series."""
+    """Return the fill level of each tracked container as a share of its capacity. ``capacities``: by series."""
     lines = []
     for place, p in enumerate(p for p in points if p.name in capacities and _measured(p)):
         name = p.name.removeprefix("tracked.").removesuffix(".length")
@@ -429,7 +428,7 @@ def _shares(values: Sequence[float | None], whole: int) -> list[float | None]:
 
 
 def overlay_chart(axis: Axis, before: Points | None, after: Points | None) -> Chart | None:
-    """The generation ends of two runs on one axis."""
+    """Return the generation ends of two runs on one axis."""
     pairs = ((before, "before", 2, 1), (after, "after", 1, 0))
     lines = [
         Line(

@@ -1,7 +1,7 @@
-"""What a chart is made of: the frozen parts that travel to the browser, and how lines are put together,
-with what lies behind and beyond them: a start, a plan, a forecast. Pure.
+"""The immutable parts of a chart that are sent to the browser, and functions that combine lines and create annotations:
+start of growth, planned bands, forecast. Pure.
 
-All sizes are bytes, all times seconds; the browser picks the unit that reads best (static/js/figure.js).
+Sizes are in bytes, times in seconds; the browser chooses the most readable unit (static/js/figure.js).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from leakline.analysis.run_history import TENSOR_BYTES
 Unit = Literal["bytes", "count", "seconds", "share", "number"]
 Draw = Literal["line", "bar", "area", "points"]
 
-# Private memory is their sum.
+# Private memory is the sum of these.
 PRIVATE: Final = ("process.anon_bytes", "process.swap_bytes")
-# With TensorFlow.js it is what its tensors take.
+# With TensorFlow.js, private memory is that of its tensors.
 JS_PRIVATE: Final = (TENSOR_BYTES,)
 COLOURS: Final = 8
 SYMBOLS: Final = 8
@@ -31,7 +31,7 @@ SYMBOLS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """One line as the store gives it. ``low`` and ``high`` only where several snapshots share a point."""
+    """One line as stored. ``low`` and ``high`` are set only where several snapshots share a point."""
 
     name: str
     process: str
@@ -44,7 +44,7 @@ class Points:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Which snapshots of the live stream continue a line; its value is the sum of the named samples."""
+    """The snapshots of the live stream that continue a line; its value is the sum of the named samples."""
 
     names: tuple[str, ...]
     process: str
@@ -66,13 +66,13 @@ class Line:
     hidden: bool = False
     group: str | None = None
     source: Source | None = None
-    # What the verdict names.
+    # Whether the verdict names this line.
     named: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A stretch of x over the whole height, or between ``low`` and ``high``; ``group`` as that of a line."""
+    """A range of x over the full height, or between ``low`` and ``high``; ``group`` as for lines."""
 
     first: float
     last: float
@@ -85,7 +85,7 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """``limit``: only its label is shown where it is so far above the lines that it would press them flat."""
+    """A horizontal line. A ``limit`` far above the lines shows only its label, because it would flatten them."""
 
     value: float
     label: str
@@ -104,7 +104,7 @@ class Cone:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """``text`` is shown when one points at it; its lines are short."""
+    """A marked position; ``text`` is its tooltip, with short lines."""
 
     x: float
     label: str
@@ -114,7 +114,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Lines of one group are shown at a time; the page has a switch between them."""
+    """A set of lines; the page shows one group at a time and has a switch between them."""
 
     id: str
     label: str
@@ -128,21 +128,21 @@ class Chart:
     x_title: str
     lines: tuple[Line, ...]
     x_unit: Literal["generation", "time"] = "generation"
-    x_seconds: float = 1.0  # seconds per unit of x, where x is time
+    x_seconds: float = 1.0  # seconds per unit of x if x is time
     bands: tuple[Band, ...] = ()
     levels: tuple[Level, ...] = ()
     cone: Cone | None = None
-    # By group, where the lines of one end elsewhere than those that ``cone`` goes on from.
+    # Forecasts by group, for groups whose lines end at another point than those that ``cone`` continues.
     cones: Mapping[str, Cone | None] = field(default_factory=dict)
     marks: tuple[Mark, ...] = ()
     groups: tuple[Group, ...] = ()
-    # Where two charts are read side by side and must share a scale.
+    # Set if two charts are read side by side and must share a scale.
     y_range: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """What all charts of a page share. ``title`` is the run's own name for its unit."""
+    """The x-axis that all charts of a page share. ``title`` is the run's own name for its unit."""
 
     title: str
     unit: Literal["generation", "time"] = "generation"
@@ -151,7 +151,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Palette:
-    """One colour, dash and symbol for each phase, the same on every chart of a page."""
+    """One colour, dash and symbol per phase, the same on every chart of a page."""
 
     order: Mapping[str, int] = field(default_factory=dict)
 
@@ -169,15 +169,15 @@ class Palette:
 
 
 def to_script(chart: Chart) -> str:
-    """JSON that may stand inside a script tag: no ``</script>`` can be spelled in it."""
+    """Return JSON that is safe inside a script tag: it cannot contain ``</script>``."""
     text = msgspec.json.encode(chart).decode()
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def points_of(item: Mapping[str, Any], x: Sequence[float]) -> Points:
-    """Of an item as the store gives it, at these x."""
+    """Convert an item of the store to points at these x."""
     last, low, high = item["last"], item["min"], item["max"]
-    # Extremes are drawn only where they differ from the line.
+    # Draw extremes only if they differ from the line.
     banded = low != last or high != last
     return Points(
         item["name"], item["process"], item["phase"], x, last,
@@ -186,14 +186,14 @@ def points_of(item: Mapping[str, Any], x: Sequence[float]) -> Points:
 
 
 def add_up(parts: Sequence[Points]) -> Points:
-    """The sum of several series at the x of the first; what was not measured there counts nothing."""
+    """Return the sum of several series at the x of the first; missing values count as zero."""
     first, *rest = parts
     if not rest:
         return first
     y = _sum(first.x, [(part.x, part.y) for part in parts])
     if all(part.low is None and part.high is None for part in parts):
         return replace(first, y=y, low=None, high=None)
-    # Of what moves at the same time, the extremes of the sum lie within the sums of the extremes.
+    # For simultaneous values, the extremes of the sum lie within the sums of the extremes.
     low = _sum(first.x, [(part.x, part.y if part.low is None else part.low) for part in parts])
     high = _sum(first.x, [(part.x, part.y if part.high is None else part.high) for part in parts])
     return replace(first, y=y, low=low, high=high)
@@ -202,7 +202,7 @@ def add_up(parts: Sequence[Points]) -> Points:
 def _sum(
     xs: Sequence[float], columns: Sequence[tuple[Sequence[float], Sequence[float | None]]]
 ) -> list[float | None]:
-    """Unknown where the first column is."""
+    """Add the columns; the sum is None where the first column is."""
     (_, first), *rest = columns
     others = [dict(zip(x, values, strict=True)) for x, values in rest]
     return [
@@ -212,29 +212,28 @@ def _sum(
 
 
 def with_named_last(lines: Sequence[Line], names: Collection[str]) -> list[Line]:
-    """What the verdict names is drawn over the others, or on top of them."""
+    """Sort the lines that the verdict names last, so that they are drawn on top."""
     found = [replace(line, named=line.name in names) for line in lines]
     return sorted(found, key=lambda line: line.named)
 
 
 def until_others(parts: Sequence[tuple[Points, bool]]) -> list[Points]:
-    """Carry each that is over (True) on as nothing to where the others are.
+    """Extend the points of ended processes (True) with zeros to the end of the others.
 
-    Memory of a process that has ended is free, while of one that lives and says nothing it is unknown.
-
-    One that is no more than two of its steps behind ended with them.
+    The memory of a process that has ended is free, while that of a live process without data is unknown. A process at
+    most two of its steps behind ended together with the others.
     """
     end = max((points.x[-1] for points, _ in parts if points.x), default=0.0)
     return [_carried_on(points, end) if over else points for points, over in parts]
 
 
 def step_of(x: Sequence[float]) -> float:
-    """Return how far the last reading is from the one before."""
+    """Return the distance of the last two readings."""
     return x[-1] - x[-2] if len(x) > 1 else 1.0
 
 
 def is_behind(last: float, step: float, end: float) -> bool:
-    """Return whether a process with this last reading ended before the others, whose last one is at ``end``."""
+    """Return True if a process with this last reading ended before the others, whose last reading is at ``end``."""
     return end - last > 2 * step
 
 
@@ -255,9 +254,10 @@ def _carried_on(points: Points, end: float) -> Points:
 
 
 def add_up_processes(parts: Sequence[Points]) -> Points:
-    """Add up processes as far as all of them have a reading: what one has not said yet is unknown, not zero.
+    """Add up processes up to where all of them have a reading: a missing reading is unknown, not zero.
 
-    Between two readings of a process lies a straight line, and before its first one that: as layers are drawn.
+    Values between two readings of a process are interpolated, and before its first one that value applies, as in the
+    layers of the chart.
     """
     known = [found for found in map(_known, parts) if found.x]
     if not known:
@@ -284,9 +284,9 @@ def _at(points: Points, x: float) -> float:
 
 
 def join_attempts(attempts: Sequence[Points]) -> Points:
-    """The same series of one rank over its attempts, oldest first.
+    """Join the same series of one rank over its attempts, oldest first.
 
-    What a later attempt did again replaces what the earlier one had seen of it.
+    Generations that a later attempt repeated replace those of the earlier one.
     """
     joined = attempts[0]
     for later in attempts[1:]:
@@ -307,7 +307,7 @@ def _joined(
     before: Points, edge: Sequence[float | None] | None, keep: Sequence[int],
     after: Points, later_edge: Sequence[float | None] | None,
 ) -> list[float | None] | None:  # fmt: skip
-    """An attempt whose points stand for one snapshot each has its line as its edge."""
+    """Join a lower or upper edge; an attempt without one has the line itself as its edge."""
     if edge is None and later_edge is None:
         return None
     old = before.y if edge is None else edge
@@ -315,15 +315,15 @@ def _joined(
 
 
 MAX_BANDS: Final = 40
-# How much further than the run the forecast is drawn, as a share of what was seen; or to the limit, where that is a
-# risk or no further away than what was seen is long.
+# The forecast extends beyond the run by this share of its length, or up to the limit if there is a risk of reaching it
+# or it is no further away than the run is long.
 HORIZON: Final = 0.25
-# A budget of several times the highest bar would press all bars flat.
+# A budget of several times the highest bar would flatten all bars.
 FAR: Final = 3.0
 
 
 def _one_unit(verdict: Mapping[str, Any] | None, axis: Axis) -> float | None:
-    """How long what the verdict counts by is on the axis; None where the two do not fit."""
+    """Return the length of the verdict's unit on the axis; None if the two do not match."""
     seconds = UNITS_OF_TIME.get((verdict or {}).get("unit", ""))
     if axis.unit == "generation":
         return 1.0 if seconds is None else None
@@ -331,7 +331,7 @@ def _one_unit(verdict: Mapping[str, Any] | None, axis: Axis) -> float | None:
 
 
 def start_bands(verdict: Mapping[str, Any] | None, axis: Axis) -> tuple[Band, ...]:
-    """The interval in which the largest leak began, as a band half a generation wider than its ends."""
+    """Return the interval in which the largest leak started, as a band widened by half a generation on each side."""
     one = _one_unit(verdict, axis)
     if one is None:
         return ()
@@ -347,8 +347,9 @@ def start_bands(verdict: Mapping[str, Any] | None, axis: Axis) -> tuple[Band, ..
 def plan_bands(
     verdict: Mapping[str, Any] | None, axis: Axis, private: Sequence[Points], rss: Sequence[Points]
 ) -> tuple[Band, ...]:
-    """Planned bands of memory, behind the lines they speak of; one without an upper bound or an end has no shape
-    of its own and goes to the end of the lines.
+    """Return planned memory bands, drawn behind the lines they concern.
+
+    A band without an upper bound is not drawn, and one without an end extends to the end of the lines.
     """
     shown = {PRIVATE[0]: ("private", private), "process.rss_bytes": ("rss", rss)}
     found: dict[tuple[float, ...], Band] = {}
@@ -375,12 +376,12 @@ def plan_bands(
 def forecast(
     verdict: Mapping[str, Any] | None, last: tuple[float, float] | None, axis: Axis, first_x: float
 ) -> tuple[Cone | None, tuple[Level, ...]]:
-    """The growth carried on for a while, and the limit."""
+    """Return the extrapolated growth and the memory limit."""
     growth = (verdict or {}).get("growth_bytes_per_generation")
     one = _one_unit(verdict, axis)
     if verdict is None or last is None:
         return None, ()
-    # The end of a device's memory is no line among the memory of the process.
+    # A device limit does not belong on a chart of process memory.
     oom = verdict["oom"] if verdict["oom"]["limit_source"] != "device" else to_json(OomForecast())
     limit = oom["limit_bytes"]
     leaking = verdict["status"] in ("watch", "suspected", "confirmed")
@@ -403,7 +404,7 @@ def _limit(oom: Mapping[str, Any]) -> tuple[Level, ...]:
 
 
 def _cone(last: tuple[float, float], growth: Mapping[str, float], end: float, limit: float) -> Cone:
-    """Straight, but for what lies far above the limit and the estimate: that would set the height of the chart."""
+    """Return a straight cone, capped where its upper edge would flatten the chart."""
     x0, y0 = last
     low, middle, high = (max(growth[side], 0) for side in ("low", "estimate", "high"))
     highest = 1.25 * max(limit, y0 + middle * (end - x0))
@@ -427,7 +428,7 @@ def limit_word(source: str | None) -> str:
 def budget_levels(
     verdict: Mapping[str, Any] | None, phase_accounts: PhaseAccounts
 ) -> tuple[Level, ...]:
-    """The bounds of a budget of every generation, next to the bars that they concern."""
+    """Return the levels of budgets that apply to every generation, unless they are far above the bars."""
     near = FAR * max(
         (abs(each) / phase_accounts.span(i) for i, each in enumerate(phase_accounts.total)),
         default=0,
@@ -440,7 +441,7 @@ def budget_levels(
     bounds = {
         (check[name], label, tone)
         for check in levels
-        for name, label, tone in (("high", "budget", "watch"), ("leak", "a leak from here on", "confirmed"))
+        for name, label, tone in (("high", "budget", "watch"), ("leak", "leak threshold", "confirmed"))
         if check[name] is not None and check[name] <= near
     }  # fmt: skip
     return tuple(Level(*bound) for bound in sorted(bounds))

@@ -1,5 +1,5 @@
-"""From a request body to a stored batch: decode, validate, queue fairly, write in one transaction.
+"""Ingest of batches from request body to database: decode, validate, queue fairly, write in one transaction.
 
-Imports `store`, `limits`, `errors`; no FastAPI; of SQLAlchemy only exceptions. Start reading in `decode.py`, then
+Imports `store`, `limits`, `errors`; no FastAPI; only exceptions from SQLAlchemy. Start reading in `decode.py`, then
 `writer.py`.
 """

@@ -1,8 +1,9 @@
-"""A request body becomes a checked batch, or a refusal that names the field. Knows no database and no HTTP framework.
+"""Decoding of a request body into a validated batch, or a refusal that names the field. Independent of database and
+HTTP.
 
-1. inflate, within bounds     2. decode by type (msgspec)     3. check what spans fields     4. bring to one form
+1. decompress, within limits    2. decode by type (msgspec)    3. check constraints across fields    4. normalize
 
-Nothing is silently repaired but control characters, which are removed from every text.
+Nothing is repaired silently, except that control characters are removed from every text.
 """
 
 from __future__ import annotations
@@ -55,11 +56,11 @@ from ..store.series import Array
 from ..text_cleaning import all_without_control, may_steer
 
 NUMBER_BYTES: Final = 8
-# Inflated at a time.
+# Decompressed at a time.
 PIECE_BYTES: Final = 256 * 1024
 
-# A leak cannot be distinguished from a counter that wrapped, so what counts things must not be negative. The phase
-# accounts are changes, and a gauge is whatever its owner says.
+# Counts must not be negative, because a leak cannot be distinguished from a counter that wrapped. Phase accounting
+# contains differences, and a gauge is defined by the user.
 _COUNTS: Final = re.compile(
     r"(?!phase\.|gauge\.).*(?:_bytes|\.bytes|\.count|_count|\.length|\.capacity|\.open)"
 )
@@ -69,7 +70,7 @@ _BYTES_OR_COUNT: Final = re.compile(
 
 
 def inflate(body: bytes, encoding: str, limit: int = MAX_INFLATED_BYTES) -> bytes:
-    """The body without its compression, never more than ``limit`` bytes of it in memory."""
+    """Return the decompressed body; at most ``limit`` bytes of it are ever in memory."""
     encoding = encoding.strip().lower()
     try:
         if encoding in ("", "identity"):
@@ -82,13 +83,13 @@ def inflate(body: bytes, encoding: str, limit: int = MAX_INFLATED_BYTES) -> byte
         raise Malformed("bad_compression", f"the body is not valid {encoding}: {error}") from error
     raise Unsupported(
         "unsupported_encoding",
-        f"content-encoding {encoding[:40]!r}: send gzip, zstd or no compression",
+        f"content-encoding {encoding[:40]!r} is not supported; send gzip, zstd or no compression",
         {"accepted": ["gzip", "zstd", "identity"]},
     )
 
 
 def _joined(pieces: Iterable[bytes], limit: int) -> bytes:
-    """Raises TooLarge as soon as they are too many; then nothing of them is kept."""
+    """Join the pieces. Raises TooLarge as soon as they exceed the limit."""
     kept: list[bytes] = []
     size = 0
     for piece in pieces:
@@ -105,10 +106,10 @@ def _gunzip(body: bytes) -> Iterator[bytes]:
         yield piece
         body = inflater.unconsumed_tail
     if not inflater.eof:
-        raise EOFError("it ends too early")
+        raise EOFError("unexpected end of data")
     if inflater.unused_data:
-        # A second member, which would else be dropped with the answer that all is stored.
-        raise EOFError("something follows its end; send one member")
+        # A second gzip member would otherwise be dropped although the response says that everything is stored.
+        raise EOFError("data follows its end; send a single gzip member")
 
 
 def _unzstd(body: bytes) -> Iterator[bytes]:
@@ -128,7 +129,7 @@ def too_large(limit_bytes: int, what: str) -> TooLarge:
 
 
 def check(run_id: str, body: bytes, received_at: float) -> Incoming:
-    """Return the batch in ``body``, inflated, of either version. Raises Malformed or InvalidField."""
+    """Validate a decompressed body of either version and return the batch. Raises Malformed or InvalidField."""
     batch: wire_types.Envelope
     sent: _Sent | None
     batch, columns, sent = _binary(body) if body.startswith(MAGIC) else _json(body)
@@ -151,15 +152,16 @@ def check(run_id: str, body: bytes, received_at: float) -> Incoming:
     )
 
 
-# Returns the number of a series (its name, the snapshot) as JSON has it: an integer is one among floats too.
+# Returns a number as it was in the JSON, given its series and snapshot: in an array of floats, an integer is still an
+# integer.
 _Sent = Callable[[str, int], Any]
 
 
 def _binary(body: bytes) -> tuple[wire_types.Head, BatchColumns, None]:
-    """Decode a batch of version 2. Every length is checked before anything is made of it."""
+    """Decode a batch of version 2. Every length is checked before it is used."""
     start = PREFIX.size + (PREFIX.unpack_from(body)[1] if len(body) >= PREFIX.size else 0)
     if len(body) < start or len(body) < PREFIX.size:
-        raise Malformed("malformed_batch", "the body ends before its head does")
+        raise Malformed("malformed_batch", "the body ends within its header")
     head: wire_types.Head = _decode(body[PREFIX.size : start], wire_types.decode_head, WIRE_VERSION)
     count, series = head.count, len(head.integers) + len(head.floats)
     _check_count(count)
@@ -172,9 +174,9 @@ def _binary(body: bytes) -> tuple[wire_types.Head, BatchColumns, None]:
     if len(body) - start != expected:
         raise Malformed(
             "malformed_batch",
-            f"{len(body) - start} bytes follow the head, but {count} snapshots of {series} series are {expected}",
+            f"{len(body) - start} bytes follow the header, but {count} snapshots of {series} series need {expected}",
         )
-    # A copy, so that the body is not kept.
+    # A copy, so that the body is not kept in memory.
     numbers = np.ndarray((2 + series, count), "<i8", body, start).astype(np.int64)
     middle = 2 + len(head.integers)
     times, integers, floats = numbers[:2], numbers[2:middle], numbers[middle:].view(np.float64)
@@ -202,7 +204,7 @@ def _json(body: bytes) -> tuple[wire_types.Batch, BatchColumns, _Sent]:
         names: set[str] = set()
         for row in rows:
             names.update(row.series)
-            # Before anything is made of them: each of 200 snapshots may have a thousand of its own.
+            # Checked early, because each of 200 snapshots may have a thousand series of its own.
             _check_series_count(len(names))
         return batch, of_rows(rows), lambda name, i: rows[i].series[name]
     if columns is None or rows is not None:
@@ -227,9 +229,9 @@ Envelope = TypeVar("Envelope", bound=wire_types.Envelope)
 
 
 def _decode(text: bytes, decode: Callable[[bytes], Envelope], version: int) -> Envelope:
-    """Decode JSON without control characters."""
+    """Decode JSON and remove control characters."""
     if may_steer(text):
-        # Checked again after it: a name of nothing but control characters is no name.
+        # Validated again afterwards: a name that consisted only of control characters is empty now.
         cleaned = all_without_control(msgspec.to_builtins(_typed(text, decode, version)))
         text = wire_types.encode(cleaned)
     return _typed(text, decode, version)
@@ -254,7 +256,7 @@ _NOT_JSON: Final = re.compile(rb"\b(?:NaN|-?Infinity)\b")
 
 
 def _has_no_number(body: bytes) -> bool:
-    # The pattern alone takes ten times as long as everything else that is done with 2 MiB of blanks.
+    # On 2 MiB of whitespace, the pattern alone takes ten times as long as all other processing.
     return (b"NaN" in body or b"Infinity" in body) and _NOT_JSON.search(body) is not None
 
 
@@ -276,7 +278,7 @@ def _check_length(field: str, values: Sequence[Any], count: int) -> None:
 
 
 def _unsigned(values: Array) -> Array:
-    """Return the bytes of the numbers as whole ones: what is negative or missing is larger than any other number."""
+    """Reinterpret the numbers as unsigned integers, so that negative and missing values exceed all valid ones."""
     return values.view(np.uint64)
 
 
@@ -287,7 +289,7 @@ _MAX_RSS: Final = {
 
 
 def _check_times(times: Array) -> None:
-    """Check time and monotonic, in rows."""
+    """Check the rows of time and monotonic."""
     for row, at in zip(*(_unsigned(times) > _MAX_TIME).nonzero(), strict=True):
         must = f"must be seconds between 0 and {MAX_TIME_SECONDS:g}"
         where = f"{('time', 'monotonic')[row]}[{at}]"
@@ -297,7 +299,7 @@ def _check_times(times: Array) -> None:
 def _check_rows(rows: Rows, sent: _Sent | None) -> None:
     values, numbers = rows.values, _unsigned(rows.values)
     most = _MAX_RSS[values.dtype.type]
-    # The functions cost half of what the methods of an array do in a small batch.
+    # In a small batch, the ufuncs cost half as much as the array methods.
     if not values.size or np.maximum.reduce(numbers, None) <= most:
         return
     missing = values == NOT_THERE if values.dtype.kind == "i" else np.isnan(values)
@@ -313,7 +315,7 @@ def _check_rows(rows: Rows, sent: _Sent | None) -> None:
         if low < 0 and _counts(name):
             raise InvalidField(f"columns.series.{name}", low, "must not be negative")
         if high > MAX_RSS_BYTES and name == "process.rss_bytes":
-            raise InvalidField(f"columns.series.{name}", high, "is more than 64 TiB")
+            raise InvalidField(f"columns.series.{name}", high, "must not be more than 64 TiB")
 
 
 def _check_sizes(name: str, row: Array, sent: _Sent | None) -> None:
@@ -321,14 +323,14 @@ def _check_sizes(name: str, row: Array, sent: _Sent | None) -> None:
     limit, sizes = MAX_INTEGER if whole else MAX_FLOAT, np.abs(row)
     over = sizes > limit
     if not whole and sent is None:
-        # Among doubles, a whole one of this size may have been an integer.
+        # In a column of doubles, an integral value of this size may have been an integer.
         over &= (sizes > MAX_INTEGER) | (row != np.trunc(row))
     for i in over.nonzero()[0].tolist():
         value = row[i].item() if sent is None else sent(name, i)
         if not isinstance(value, int) or abs(value) > MAX_INTEGER:
             shown = value if math.isfinite(value) else repr(value)
             where = f"columns.series.{name}[{i}]"
-            raise InvalidField(where, shown, f"must lie between -{limit:g} and {limit:g}")
+            raise InvalidField(where, shown, f"must be between -{limit:g} and {limit:g}")
 
 
 @lru_cache(maxsize=10_000)
@@ -353,7 +355,7 @@ def _details(batch: wire_types.Envelope, count: int) -> dict[DetailKind, Sequenc
             raise InvalidField(kind, len(rows), f"at most {limit} in one batch")
         for i, row in enumerate(rows):
             if not batch.first_sequence <= row.sequence <= last:
-                where = f"must be a snapshot of this batch, {batch.first_sequence} to {last}"
+                where = f"must be the sequence of a snapshot in this batch, {batch.first_sequence} to {last}"
                 raise InvalidField(f"{kind}[{i}].sequence", row.sequence, where)
         if rows:
             found[kind] = rows
@@ -369,7 +371,7 @@ def _details(batch: wire_types.Envelope, count: int) -> dict[DetailKind, Sequenc
 
 @dataclass(frozen=True, slots=True)
 class _Number:
-    """A number in an event's data."""
+    """A number in the data of an event."""
 
     name: str
     what: str = "a count"
@@ -383,7 +385,7 @@ class _Number:
         return right_kind and self.low <= value <= self.high
 
 
-# What the analysis and the pages compute with; everything else in an event's data is shown and no more.
+# Numbers that the analysis and the pages compute with; everything else in an event's data is only displayed.
 _EVENT_NUMBERS: Final[Mapping[str, tuple[_Number, ...]]] = {
     "expect": (_Number("low", needed=True), _Number("high", needed=True)),
     "track": (_Number("capacity"),),
@@ -430,7 +432,7 @@ def _check_event(i: int, event: wire_types.Event) -> None:
 
 
 def _check_pairs(i: int, event: wire_types.Event, name: str, must: str) -> None:
-    """Of types or series, before and after a cleanup."""
+    """Check values before and after a cleanup, by type or series."""
     pairs, allows = event.data.get(name), _Number(name).allows
     right = pairs is None or (
         isinstance(pairs, dict)
@@ -460,7 +462,7 @@ def _deeper_than(thing: Any, depth: int) -> bool:
 
 
 def too_deep(limit: int) -> Malformed:
-    return Malformed("too_deep", f"the body nests deeper than {limit} levels")
+    return Malformed("too_deep", f"the body is nested deeper than {limit} levels")
 
 
 def _wrong_version(version: Any, reads: int) -> InvalidField:
@@ -469,7 +471,7 @@ def _wrong_version(version: Any, reads: int) -> InvalidField:
 
 
 def _explain(body: bytes, message: str, version: int) -> InvalidField | Malformed:
-    """The field and value behind a message of msgspec, which reports a path but neither keys nor values."""
+    """Return the field and value behind a msgspec error, whose message contains a path but no keys or values."""
     try:
         loose = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -493,14 +495,14 @@ def _explain(body: bytes, message: str, version: int) -> InvalidField | Malforme
 
 
 def _parts(message: str) -> tuple[str, list[str]]:
-    """What was wrong, and the steps to where; ``...`` stands for the key of a mapping."""
+    """Return the problem and the steps of the path; ``...`` stands for a key of a mapping."""
     why, _, path = message.partition(" - at `")
     steps = re.findall(r"\.([^.\[\]`]+)|\[(\d+|\.\.\.)\]", path)
     return why[:1].lower() + why[1:], [name or index for name, index in steps]
 
 
 def _culprit(field: str, mapping: Any) -> InvalidField | None:
-    """Try a mapping entry by entry."""
+    """Find the invalid entry of a mapping by trying each one."""
     kind: Any = wire_types.Count
     if field.endswith("series"):
         kind = list[wire_types.Value] if field.startswith("columns") else wire_types.Value

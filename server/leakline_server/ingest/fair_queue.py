@@ -1,8 +1,8 @@
-"""A queue of many senders: the burst of one project or run neither delays the others nor takes their room.
+"""A fair queue with many senders: a burst of one project or run neither delays others nor takes their space.
 
-Projects are served in turn, and the runs of a project in turn. What an item costs is charged to its project and its
-run, and whoever has used up its turn waits until all others have had theirs (surplus round robin). So an expensive item
-delays others once, however many such items its sender has waiting.
+Projects take turns, and so do the runs of a project. The cost of an item is charged to its project and run, and a
+sender that has used up its turn waits until all others have had theirs (surplus round robin). An expensive item
+therefore delays others only once, however many of them its sender has queued.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from operator import lt
 from typing import Final, Generic, NamedTuple, TypeVar
 
-# What a turn may cost. Small, so that a turn of cheap items is short; an expensive one is paid back over many turns.
+# The cost of one turn. Small, so that a turn of cheap items is short; an expensive item is repaid over many turns.
 TURN_COST: Final = 100
 
 Item = TypeVar("Item")
 
 
 class Sender(NamedTuple):
-    """``project``: "" for all runs whose project is not known yet."""
+    """A run of a project; ``project`` is "" for all runs whose project is not known yet."""
 
     project: str
     run: str
@@ -37,10 +37,10 @@ class Weight(NamedTuple):
 
 @dataclass(slots=True)
 class _Branch(Generic[Item]):
-    """All that waits, of one project, or of one run; only a run has items, the others have branches."""
+    """The queued items of a project or a run; only runs have items, the other levels have branches."""
 
     held: list[int] = field(default_factory=lambda: [0] * len(Weight._fields))
-    # What its turn may still cost; below zero after an item that cost more.
+    # Remaining cost of its turn; negative after an item that cost more.
     credit: int = TURN_COST
     branches: dict[str, _Branch[Item]] = field(default_factory=dict)
     items: deque[tuple[Item, Weight, int]] = field(default_factory=deque)
@@ -51,7 +51,7 @@ class _Branch(Generic[Item]):
 
 
 class FairQueue(Generic[Item]):
-    """Thread-safe."""
+    """A queue of items from many senders. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -61,10 +61,10 @@ class FairQueue(Generic[Item]):
         return self._all.held[0]
 
     def has_room(self, sender: Sender, room: Sequence[int]) -> bool:
-        """Return True if one more item of ``sender`` may wait, where all together may hold ``room``.
+        """Return True if ``sender`` may queue one more item, with ``room`` for all senders together.
 
-        An item counts for all, for its project and for its run, and the three must stay below ``room``. So a run alone
-        may fill a third, a project alone half, and what is left is enough for whoever comes next.
+        An item counts for the total, its project and its run, and the sum of the three must stay below ``room``. So a
+        single run can fill a third and a single project half, and the rest is left for other senders.
         """
         with self._lock:
             held, branch = [self._all.held], self._all
@@ -85,10 +85,10 @@ class FairQueue(Generic[Item]):
             branch.items.append((item, weight, cost))
 
     def take(self, most: int, cost: int) -> list[Item]:
-        """Remove and return the next items: at most ``most``, which together cost ``cost``, or one that costs more."""
+        """Remove and return the next items: at most ``most``, with a total cost of ``cost``, or one that costs more."""
         taken: list[Item] = []
         with self._lock:
-            # Nobody's turn is looked for beyond it: a sender that is alone now would pay back its debt by that.
+            # Stop here: searching for another turn would let a sender that is currently alone repay its debt for free.
             while self._all.branches and len(taken) < most and (cost > 0 or not taken):
                 path = self._next()
                 item, weight, its_cost = path[-1][1].items[0]
@@ -122,9 +122,10 @@ class FairQueue(Generic[Item]):
 
 
 class Turns:
-    """Work that all others would wait for: on the event loop, or with the one lock for writing. At most ``at_once``
-    pieces are done at a time, and of all that wait, those of each sender come in turn. With ``pauses``, each piece is
-    followed by a pause as long as the piece took, in which the event loop does everything else.
+    """Limits and orders work that blocks others: on the event loop, or under the single write lock.
+
+    At most ``at_once`` pieces run at a time, and the senders of waiting pieces take turns. With ``pauses``, each piece
+    is followed by a pause of the same length for everything else on the event loop.
     """
 
     def __init__(self, at_once: int = 1, *, pauses: bool = False) -> None:
@@ -143,7 +144,7 @@ class Turns:
             began = loop.time()
             yield
         finally:
-            # One that was cancelled while it waited had no turn.
+            # A piece that was cancelled while waiting had no turn.
             if not granted.cancelled():
                 loop.call_later(loop.time() - began if self._pauses else 0.0, self._free_one)
 

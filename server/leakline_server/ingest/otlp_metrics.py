@@ -1,14 +1,14 @@
-"""A request of OpenTelemetry's metrics -> snapshots: one process for each resource, in our names. Pure.
+"""Conversion of an OpenTelemetry metrics request to snapshots, one process per resource, with our series names. Pure.
 
     resource            service.name, service.instance.id (else host.name and process.pid)  -> a run, with one process
-    data points         of one moment                                                       -> a snapshot
+    data points         at the same time                                                    -> a snapshot
     leakline.generation a gauge next to them, or an attribute of a point                    -> its generation
     leakline.phase      an attribute of a point                                             -> its phase
 
-What exists in the semantic conventions is mapped by `NAMES`, and only here, because several of those names have
-changed; `leakline.` before one of our own names gives that series. Everything else is left out.
+Metrics of the semantic conventions are mapped by `NAMES`, and only there, because several of these names have changed.
+A metric named `leakline.` plus one of our series names maps to that series. All others are ignored.
 
-`opentelemetry-proto` is an extra: this file imports it inside its functions.
+`opentelemetry-proto` is an optional extra, imported inside the functions of this module.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from .redaction import redacted
 
 PROTOBUF: Final = "application/x-protobuf"
 JSON: Final = "application/json"
-# Points of one collection are taken one after the other.
+# The points of one collection are measured one after the other.
 TOGETHER_SECONDS: Final = 0.5
 _NOT_RECORDED: Final = 1
 
-# Name, and where it has one the attribute that distinguishes it -> series.
+# (metric, distinguishing attribute, its value) -> series; attribute and value may be empty.
 NAMES: Final[Mapping[tuple[str, str, str], str]] = {
     ("process.memory.usage", "", ""): "process.rss_bytes",
     ("process.memory.virtual", "", ""): "process.vms_bytes",
@@ -59,7 +59,7 @@ NAMES: Final[Mapping[tuple[str, str, str], str]] = {
     ("leakline.torch.cuda.allocated", "", ""): "cuda.0.allocated_bytes",
     ("leakline.torch.cuda.reserved", "", ""): "cuda.0.reserved_bytes",
 }  # fmt: skip
-# Of a device, which an attribute numbers.
+# Metrics of a device, whose index is an attribute.
 _DEVICES: Final = {
     "hw.gpu.memory.usage": "gpu.{}.used_bytes", "hw.gpu.memory.limit": "gpu.{}.total_bytes",
     "leakline.torch.cuda.allocated": "cuda.{}.allocated_bytes",
@@ -82,9 +82,10 @@ _INTEGERS: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ResourceSnapshots:
-    """One resource of a request: its run, and its snapshots in order, which the store numbers.
+    """A resource of a request: its run and its snapshots in order; the store numbers them.
 
-    ``names_project``: else it is that of its service, where whoever sends it may choose.
+    ``names_project``: the resource names a project; otherwise its service is the project, unless the token determines
+    it.
     """
 
     header: RunHeader
@@ -93,7 +94,7 @@ class ResourceSnapshots:
     names_project: bool
 
     def of_project(self, project: str) -> ResourceSnapshots:
-        """Two projects may have services and instances of the same names: each has a run of its own."""
+        """Assign the resource to a run of the project: two projects may have equal services and instances."""
         named = f"{project}\n{self.process.instance}".encode()
         run_id = f"otlp-{hashlib.sha256(named).hexdigest()[:20]}"
         return replace(self, header=replace(self.header, id=run_id, project=project))
@@ -108,7 +109,7 @@ def is_installed() -> bool:
 
 
 def read_request(body: bytes, content_type: str) -> tuple[ResourceSnapshots, ...]:
-    """Raises Unsupported, Malformed, InvalidField and TooLarge."""
+    """Parse an export request. Raises Unsupported, Malformed, InvalidField and TooLarge."""
     from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
         ExportMetricsServiceRequest,
     )
@@ -117,7 +118,7 @@ def read_request(body: bytes, content_type: str) -> tuple[ResourceSnapshots, ...
     kind = content_type.partition(";")[0].strip().lower()
     if kind not in (PROTOBUF, JSON):
         raise Unsupported(
-            "unsupported_media_type", f"content-type {kind[:60]!r}: send {PROTOBUF} or {JSON}",
+            "unsupported_media_type", f"content-type {kind[:60]!r} is not supported; send {PROTOBUF} or {JSON}",
             {"accepted": [PROTOBUF, JSON]},
         )  # fmt: skip
     _parse(request, body, kind)
@@ -127,7 +128,7 @@ def read_request(body: bytes, content_type: str) -> tuple[ResourceSnapshots, ...
 
 
 def answer(content_type: str, nothing_of_ours: bool, late: int = 0) -> bytes:
-    """The body of an answer to what was taken, in the form of the request. ``late``: points older than those stored."""
+    """Return the body of a successful response, encoded like the request. ``late``: number of outdated points."""
     from google.protobuf import json_format
     from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
         ExportMetricsServiceResponse,
@@ -136,12 +137,12 @@ def answer(content_type: str, nothing_of_ours: bool, late: int = 0) -> bytes:
     response = ExportMetricsServiceResponse()
     if nothing_of_ours:
         response.partial_success.error_message = (
-            "none of these metrics measures memory; docs/otlp.md names those that are taken"
+            "none of these metrics is a supported memory metric; docs/otlp.md lists those that are"
         )
     elif late:
         response.partial_success.rejected_data_points = late
-        why = f"{late} data points are older than what is stored of their run"
-        response.partial_success.error_message = f"{why}; export in order of time"
+        why = f"{late} data points are older than the stored data of their run"
+        response.partial_success.error_message = f"{why}; export in chronological order"
     if content_type == JSON:
         return str(json_format.MessageToJson(response, indent=None)).encode()
     return bytes(response.SerializeToString())
@@ -152,9 +153,9 @@ def _parse(request: Any, body: bytes, kind: str) -> None:
     from google.protobuf.message import DecodeError
 
     if kind == JSON and not body.lstrip().startswith(b"{"):
-        # The reader takes a text for a message without fields.
+        # The JSON parser would accept a string as a message without fields.
         raise Malformed(
-            "malformed_otlp", "the body is no OTLP metrics in JSON: it must be an object"
+            "malformed_otlp", "the body is not OTLP metrics in JSON: it must be an object"
         )
     try:
         if kind == PROTOBUF:
@@ -164,10 +165,10 @@ def _parse(request: Any, body: bytes, kind: str) -> None:
                 body, request, ignore_unknown_fields=True, max_recursion_depth=MAX_DEPTH
             )
     except (DecodeError, json_format.ParseError, UnicodeError, RecursionError) as error:
-        # UnicodeError: half a surrogate, which the reader repeats and cannot print.
+        # UnicodeError: a lone surrogate, which the parser repeats in its message and which cannot be encoded.
         what = "JSON" if kind == JSON else "protobuf"
         why = " ".join(str(error).encode("utf-8", "replace").decode().split())[:200]
-        raise Malformed("malformed_otlp", f"the body is no OTLP metrics in {what}: {why}") from error  # fmt: skip
+        raise Malformed("malformed_otlp", f"the body is not OTLP metrics in {what}: {why}") from error  # fmt: skip
 
 
 def _too_many(what: str, count: int, limit: int) -> TooLarge:
@@ -210,15 +211,15 @@ def _snapshots_of(at: int, resource: Any) -> ResourceSnapshots:
 
 
 def _environment(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """The first of them, as many as an attempt may tell."""
+    """Return the first attributes, up to the maximum size of an attempt's environment."""
     found: dict[str, Any] = {}
-    # For the braces around them, and its name.
+    # Reserves space for the enclosing braces and key.
     room = MAX_ENVIRONMENT_BYTES - 64
     for key, value in islice(attributes.items(), 64):
         name = without_control(key)[:200]
         text = without_control(value) if isinstance(value, str) else value
         if key == _COMMAND_LINE and isinstance(text, str):
-            # A secret may stand behind the option that names it.
+            # A secret may follow the option that names it.
             text = " ".join(command_line(text.split()))
         cleaned = redacted({name: text})
         room -= len(msgspec.json.encode(cleaned))
@@ -236,7 +237,7 @@ def _instance(at: int, attributes: Mapping[str, Any]) -> str:
     if pid is None:
         raise InvalidField(
             f"resourceMetrics[{at}].resource.service.instance.id", None,
-            "is missing, and so is process.pid: set OTEL_RESOURCE_ATTRIBUTES=service.instance.id=…, for each process",
+            "is missing, and so is process.pid: set OTEL_RESOURCE_ATTRIBUTES=service.instance.id=… for each process",
         )  # fmt: skip
     return f"{host}:{pid}" if host else str(pid)
 
@@ -269,7 +270,7 @@ class _Point:
 
 
 def _points(resource: Any) -> list[_Point]:
-    """The points that report memory, in the order of time."""
+    """Return the points that report memory, ordered by time."""
     found: list[_Point] = []
     generations: list[tuple[float, int]] = []
     for scope in resource.scope_metrics:
@@ -308,7 +309,7 @@ def _is_whole(point: Any) -> bool:
 def _with_generations(
     points: list[_Point], generations: list[tuple[float, int]]
 ) -> Iterator[_Point]:
-    """Each point with the generation that was reported nearest to it, in the same moment."""
+    """Yield each point with the generation reported nearest to it, within the same collection."""
     times = [time for time, _ in generations]
     for point in points:
         at = bisect_left(times, point.time)
@@ -325,7 +326,9 @@ def _with_generations(
 
 
 def _newest_generations(points: Iterable[_Point]) -> Iterator[_Point]:
-    """Of one moment only those of its newest generation: SDKs tell what each set of attributes was last, for ever."""
+    """Keep only the points of the newest generation of each collection: SDKs repeat the last value of every attribute
+    set forever.
+    """
     moment: list[_Point] = []
     for point in points:
         if moment and point.time - moment[0].time > TOGETHER_SECONDS:
@@ -370,7 +373,7 @@ def _series_of(name: str, attributes: Mapping[str, Any]) -> str | None:
 
 
 def _snapshots(points: Iterable[_Point]) -> Iterator[Snapshot]:
-    """Points of one moment, generation and phase are one snapshot; no series is in it twice."""
+    """Combine points of the same time, generation and phase into snapshots; no series occurs twice in one."""
     together: dict[str, _Point] = {}
     first: _Point | None = None
     for point in points:

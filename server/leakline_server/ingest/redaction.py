@@ -1,7 +1,7 @@
-"""What looks like a secret is not stored: of what programs tell of themselves, as well as a pattern can.
+"""Redaction of likely secrets in the configuration and environment that programs report. Pure.
 
-Our client leaves them out before anything is sent (`leakline.core.environment`); other programs send what they like.
-Pure.
+Our client removes them before sending (`leakline.core.environment`); other programs send whatever they like. Patterns
+cannot recognize every secret.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from leakline.core.environment import NAMES_A_SECRET, command_line, masked
 
 HIDDEN: Final = "***"
 _COMMAND: Final = "command_line"
-# Trainings count tokens and name them: `max_tokens`, `pad_token` = "<pad>".
+# Training code counts and names tokens too: `max_tokens`, `pad_token` = "<pad>".
 _TOKEN: Final = re.compile(
     r"(?i)(?:^|[-_.])(?:auth|access|refresh|bearer|session|api|hf|github)?[-_.]?token$"
 )
@@ -22,7 +22,7 @@ _SHORTEST_TOKEN: Final = 8
 
 
 def redacted(given: Any) -> Any:
-    """A JSON value without what keys call a secret, and without those that texts say themselves."""
+    """Return the JSON value without values whose key names a secret, and without secrets inside texts."""
     if isinstance(given, str):
         return masked(given)
     if isinstance(given, dict):
@@ -40,13 +40,13 @@ def _under(key: str, value: Any) -> Any:
         and isinstance(value, (list, tuple))
         and all(isinstance(v, str) for v in value)
     ):
-        # A secret may stand behind the option that names it.
+        # A secret may follow the option that names it.
         return command_line(value)
     return redacted(value)
 
 
 def _may_tell(value: Any) -> bool:
-    """Neither nothing nor a yes or no, which says only whether there is a secret."""
+    """Return False for empty values and booleans, which reveal at most whether there is a secret."""
     return not isinstance(value, bool) and value not in (None, "", [], (), {})
 
 
@@ -54,7 +54,7 @@ def _names_a_secret(key: str, value: Any) -> bool:
     if NAMES_A_SECRET.search(key):
         return True
     if not isinstance(value, str):
-        # Numbers by the name of tokens are sizes of language models.
+        # Numbers with a token name are parameters of language models.
         return False
     is_token = len(value) >= _SHORTEST_TOKEN and not _OF_A_TOKENIZER.fullmatch(value)
     return is_token and _TOKEN.search(key) is not None

@@ -1,7 +1,7 @@
-"""The one thread that writes batches: everything that waits goes into one transaction, then all are answered.
+"""The single thread that writes batches: it writes all queued batches in one transaction, then answers them.
 
-One fsync serves many batches, so durability costs little under load and 0.2 ms when idle. Sealing happens on a thread
-of its own (`workers/storage_upkeep.py`), which the writer notifies when enough of a process waits.
+One fsync serves many batches, so durability costs little under load, and 0.2 ms when idle. Sealing runs on its own
+thread (`workers/storage_upkeep.py`), which the writer notifies when a process has enough unsealed snapshots.
 """
 
 from __future__ import annotations
@@ -45,37 +45,37 @@ from ..worker_thread import Worker, WriterFigures
 from .fair_queue import FairQueue, Sender, Weight
 
 MAX_GROUP: Final = 64
-# Of one transaction, in snapshots; a name that its run does not have is a row of its own and costs as much. What
-# costs more is written by itself, so that a cheap batch waits for at most one of those: some 25 ms.
+# Cost of one transaction in snapshots; a new name of a run is a row of its own and costs as much. A batch that costs
+# more is written separately, so that a cheap batch waits for at most one of them, about 25 ms.
 MAX_GROUP_COST: Final = 2_000
-# Of what is refused: so many a second more, and each is asked to come back a second later.
+# Each additional 200 refusals per second extend Retry-After by one second.
 REFUSED_PER_SECOND: Final = 200
 LONGEST_RETRY_SECONDS: Final = 30
-# Nothing but news ends a wait.
+# Only notifications end the wait earlier.
 WAIT_SECONDS: Final = 30.0
-# While the database refuses.
+# Used while the database rejects writes.
 REFUSED_WAIT_SECONDS: Final = 2.0
 
-# What a value that no check foresaw raises on its way into the database.
+# Errors of values that no check anticipated, raised on the way into the database.
 _OUT_OF_RANGE: Final = (ArithmeticError, ValueError, TypeError)
 _UNSTORABLE: Final = (CorruptChunk, *_OUT_OF_RANGE)
-# Of the whole database, so that each batch by itself would end as all do.
+# Errors of the entire database: retrying each batch separately would fail in the same way.
 _OF_ALL: Final = (OperationalError, InternalError)
 
 log = logging.getLogger("leakline")
 
 
 class TurnedAway:
-    """How long those that are refused should stay away: the longer, the more of them come back each second.
+    """Computes Retry-After for refused requests: the more of them arrive per second, the longer.
 
-    Refusing costs as well. Ten thousand that come back every second leave a server no time to write.
+    Refusing costs time as well: ten thousand clients that return every second leave the server no time to write.
     """
 
     def __init__(self) -> None:
         self._second, self._count, self._before = 0, 0, 0
 
     def one_more(self, now: float) -> int:
-        """Seconds, at most LONGEST_RETRY_SECONDS. ``now`` is in seconds that only rise."""
+        """Count a refusal and return Retry-After, at most LONGEST_RETRY_SECONDS. ``now`` is monotonic seconds."""
         second = int(now)
         if second != self._second:
             self._before = self._count if second == self._second + 1 else 0
@@ -92,8 +92,9 @@ class _Waiting:
 
 
 class Writer:
-    """Called on the writer's thread, after the commit: ``stored`` with the ids of the runs that have news, and
-    ``to_seal`` with the processes of which enough waits.
+    """Writes batches on its own thread, and calls back there after each commit.
+
+    ``stored`` gets the ids of the runs with new data, ``to_seal`` the processes with enough snapshots to seal.
     """
 
     def __init__(
@@ -108,13 +109,13 @@ class Writer:
         self._queue: FairQueue[_Waiting] = FairQueue()
         self._turned_away = TurnedAway()
         self._loop: asyncio.AbstractEventLoop | None = None
-        # Processes, and how many of their snapshots were sealed: set by the sealer's thread.
+        # (process, number of sealed snapshots), set by the sealer's thread.
         self._sealed: deque[tuple[Key, int]] = deque()
         self._worker = Worker("writer", self._once, partial(quarantine.after, engine))
         self.figures = WriterFigures()
 
     def start(self) -> None:
-        """On the event loop whose tasks will call `store`."""
+        """Start on the event loop whose tasks will call `store`."""
         self._loop = asyncio.get_running_loop()
         self._worker.start()
 
@@ -130,21 +131,21 @@ class Writer:
         return len(self._queue)
 
     def sender(self, run_id: str, project: str | None) -> Sender:
-        """Return who waits with a batch of the run. ``project``: the only one that its token adds to, if any."""
+        """Return the queue's sender for a batch of the run. ``project``: the only one its token may write to."""
         return Sender(project or self._inbox.project_of(run_id) or "", run_id)
 
     def refuse_when_full(self, sender: Sender) -> None:
-        """Raises TooBusy when more waits than may; before anything is done for a batch that will not be taken."""
+        """Raise TooBusy if the queue is full, before any work is spent on the batch."""
         room = MAX_WAITING_BATCHES, MAX_WAITING_SNAPSHOTS, MAX_WAITING_BYTES
         if not self._queue.has_room(sender, room):
             raise TooBusy(
                 "too_busy",
-                "the server has more batches waiting than it can write; send this one again later",
+                "the server's queue of batches is full; send this one again later",
                 retry_after_seconds=self._turned_away.one_more(time.monotonic()),
             )
 
     async def store(self, batch: Incoming) -> Outcome:
-        """Returns once the batch is durable, or says why not. Raises TooBusy and Unavailable."""
+        """Return once the batch is durable, or raise the reason it is not, such as TooBusy or Unavailable."""
         sender = self.sender(batch.run_id, batch.project)
         self.refuse_when_full(sender)
         answer = asyncio.get_running_loop().create_future()
@@ -158,7 +159,7 @@ class Writer:
         return outcome
 
     def sealed(self, key: Key, count: int) -> None:
-        """So many snapshots of the process were sealed; from any thread."""
+        """Record that snapshots of a process were sealed. May be called from any thread."""
         self._sealed.append((key, count))
 
     def _once(self) -> float:
@@ -174,7 +175,10 @@ class Writer:
         return REFUSED_WAIT_SECONDS if self.figures.refused else WAIT_SECONDS
 
     def _try_to_write(self) -> None:
-        """Who is not ready is sent no batches, and would never be ready again."""
+        """Check whether the database accepts writes again.
+
+        A server that is not ready is sent no batches, so without this check it would never become ready.
+        """
         try:
             check_that_it_writes(self._engine)
         except DATABASE_ERRORS as error:
@@ -189,7 +193,7 @@ class Writer:
         try:
             outcomes, ready = self._write([w.batch for w in group])
         finally:
-            # Also after an exception nobody foresaw: whoever waits gets an answer.
+            # Even after an unexpected exception, every waiting request gets a response.
             if not outcomes:
                 self.figures.failures += 1
                 self._inbox.forget({w.batch.run_id for w in group})
@@ -201,7 +205,7 @@ class Writer:
     def _write(
         self, group: Sequence[Incoming]
     ) -> tuple[Sequence[Outcome | Exception], Sequence[Key]]:
-        """In one transaction; when that fails for what is in a batch, each in its own."""
+        """Write the batches in one transaction; if a batch causes an error, each in its own."""
         try:
             with writing(self._engine, first=True) as connection:
                 written = self._inbox.store(connection, group)
@@ -213,7 +217,7 @@ class Writer:
             of_damage = quarantine.after(self._engine, error)
             if not of_damage:
                 self._tell(error, len(group))
-            # While that is not known, a batch that could be stored is not refused for good.
+            # While the cause is unknown, a batch that may be valid must not be refused permanently.
             perhaps = of_damage or (of_damage is None and _is_of_the_batch(error))
             return [_not_written() if perhaps else _refusal(error) for _ in group], ()
         self.figures.commits += 1
@@ -222,7 +226,7 @@ class Writer:
         return written
 
     def _tell(self, error: Exception, count: int) -> None:
-        """What lasts once, however many batches come meanwhile."""
+        """Log the error; a persistent one only once, however many batches fail."""
         if is_out_of_space(error):
             self.figures.refused = False
             full_disk.mark_full(self._engine)
@@ -231,14 +235,14 @@ class Writer:
         elif not self.figures.refused:
             self.figures.refused = True
             log.error(
-                "could not write %d batches; this server is not ready until the database takes what is written: %s",
+                "could not write %d batches; this server is not ready until the database accepts writes again: %s",
                 count, without_content(error),
             )  # fmt: skip
 
     def _taken_again(self) -> None:
         if self.figures.refused:
             self.figures.refused = False
-            log.warning("the database takes what is written again")
+            log.warning("the database accepts writes again")
 
     def _write_each(
         self, group: Sequence[Incoming]
@@ -275,7 +279,7 @@ class Writer:
         try:
             self._loop.call_soon_threadsafe(_resolve, answers)
         except RuntimeError:
-            # The loop is closed: the server ends, and nobody waits. What was committed is committed.
+            # The loop is closed because the server stops, and no request waits anymore. Committed data stays committed.
             return
 
 
@@ -283,7 +287,7 @@ def _resolve(
     answers: Sequence[tuple[asyncio.Future[Outcome | Exception], Outcome | Exception]],
 ) -> None:
     for answer, outcome in answers:
-        # A client that went away has cancelled its wait; its batch is stored all the same.
+        # The future is cancelled if the client has disconnected; its batch is stored anyway.
         if not answer.done():
             answer.set_result(outcome)
 
@@ -292,7 +296,7 @@ def _refusal(error: Exception) -> RequestRefused:
     if isinstance(error, (*_OUT_OF_RANGE, DataError)):
         return Malformed(
             "batch_cannot_be_stored",
-            f"a value of the batch cannot be stored ({type(error).__name__}); nothing of it is, do not send it again",
+            f"a value of the batch cannot be stored ({type(error).__name__}); nothing was stored, do not send it again",
         )
     if isinstance(error, DatabaseMoved):
         return database_moved()
@@ -300,7 +304,7 @@ def _refusal(error: Exception) -> RequestRefused:
 
 
 def _is_of_the_batch(error: Exception) -> bool:
-    """Whether it says nothing of the database: what came before the driver did, or contradicts what is stored."""
+    """Return True if the batch caused the error: before the driver was called, or by contradicting stored data."""
     before_the_driver = isinstance(error, StatementError) and not isinstance(error, DBAPIError)
     return before_the_driver or isinstance(error, (*_UNSTORABLE, DataError, IntegrityError))
 
@@ -308,6 +312,6 @@ def _is_of_the_batch(error: Exception) -> bool:
 def _not_written() -> Unavailable:
     return Unavailable(
         "database_unavailable",
-        "the database did not take the batch; nothing of it is stored, send it again later",
+        "the database did not accept the batch; nothing was stored, send it again later",
         retry_after_seconds=2,
     )

@@ -1,5 +1,5 @@
-"""Tokens and passwords: created, distinguished by their form, issued and revoked.
+"""Tokens and passwords: creation, validation, issuing and revocation.
 
-Imports `store`, `errors`, `limits`; argon2 inside functions. Start reading in `credentials.py`. Who may do what is
-decided in `web/auth`.
+Imports `store`, `errors`, `limits`; argon2 inside functions. Start reading in `credentials.py`. Permissions are decided
+in `web/auth`.
 """

@@ -1,9 +1,8 @@
-"""Credentials of people and programs: how they are made, recognised, and what is kept of them. Knows no database
-and no HTTP.
+"""Credentials of users and programs: creation, validation and stored form. Independent of the database and HTTP.
 
-A token is 256 random bits behind a word that says what it is for, so its SHA-256 is kept: nobody finds a token by
-trying, and a look costs a microsecond. A password is what somebody could think of, so argon2 is kept of it, which
-makes each try cost 64 MiB and a twentieth of a second.
+A token is 256 random bits behind a prefix with its scope. Only its SHA-256 is stored: it cannot be guessed, and a
+lookup costs a microsecond. A password can be guessed, so its argon2 hash is stored, which makes each attempt cost 64
+MiB and a twentieth of a second.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ Scope = Literal["ingest", "read", "admin", "share"]
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 
 TOKEN_BYTES: Final = 32
-# What scanners for secrets look for: leakline_(ingest|read|admin|share)_ and 43 characters.
+# The pattern for secret scanners: leakline_(ingest|read|admin|share)_ and 43 characters.
 PREFIX: Final = "leakline"
-# Of the random part, what is kept to know a token again by.
+# Random characters kept in clear so that a token can be recognized in a list.
 SHOWN_CHARACTERS: Final = 4
 MAX_TOKEN_CHARACTERS: Final = 200
 MIN_PASSWORD_CHARACTERS: Final = 8
-# argon2 reads all of it.
+# argon2 reads the entire password.
 MAX_PASSWORD_CHARACTERS: Final = 1_000
 
 _RANDOM: Final = rf"[A-Za-z0-9_-]{{{len(secrets.token_urlsafe(TOKEN_BYTES))}}}"
@@ -44,7 +43,10 @@ def make_session() -> str:
 
 
 def digest_of(secret: str) -> str:
-    """What is kept. Looking for it leaks nothing by its timing: who can choose a digest cannot choose a token."""
+    """Return the digest to store.
+
+    A lookup by digest leaks nothing through its timing: nobody can construct a token for a chosen digest.
+    """
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
@@ -54,12 +56,12 @@ def prefix_of(token: str) -> str:
 
 
 def is_token(text: str) -> bool:
-    """Whether it looks like one; a password that does is not taken."""
+    """Return True if the text looks like a token; such a text is not accepted as a password."""
     return text.startswith(tuple(f"{PREFIX}_{scope}_" for scope in SCOPES))
 
 
 def could_be_token(text: str) -> bool:
-    """Whether any was ever made of this form; what was not, nobody needs to look for."""
+    """Return True if the text has the exact form of a token; anything else needs no database lookup."""
     return _TOKEN.fullmatch(text) is not None
 
 
@@ -68,15 +70,15 @@ def could_be_session(text: str) -> bool:
 
 
 def check_password(text: str) -> str:
-    """The password. Raises ValueError with what a good one has."""
+    """Return the password. Raises ValueError with the violated requirement."""
     if len(text) < MIN_PASSWORD_CHARACTERS:
         raise ValueError(f"must have at least {MIN_PASSWORD_CHARACTERS} characters")
     if len(text) > MAX_PASSWORD_CHARACTERS:
         raise ValueError(f"must have at most {MAX_PASSWORD_CHARACTERS} characters")
     if text != text.strip() or not text.isprintable():
-        raise ValueError("must not begin or end with a blank or hold a control character")
+        raise ValueError("must not start or end with a space or contain control characters")
     if is_token(text):
-        raise ValueError("must not be a token; tokens sign in by themselves")
+        raise ValueError("must not be a token; a token can be used to sign in as it is")
     return text
 
 

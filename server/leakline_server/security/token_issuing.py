@@ -1,4 +1,4 @@
-"""Tokens issued and revoked, for the API, the page and the command line. Everything here raises RequestRefused."""
+"""Issuing and revocation of tokens, for the API, the pages and the command line. All errors are RequestRefused."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ _DAY_SECONDS: Final = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """``days`` None: it never expires. ``project`` is for ``ingest`` alone, and ``default`` where none is named;
-    ``run_id`` for ``share`` alone, which opens that run.
+    """A request for a new token.
+
+    ``days`` None means no expiry. ``project`` is allowed only for ``ingest``, by default the project ``default``.
+    ``run_id`` is required for ``share``, which opens that run, and allowed only there.
     """
 
     scope: Scope = "ingest"
@@ -35,17 +37,20 @@ class Wish:
 
 
 def only_where_asked(asked: bool) -> None:
-    """Raises Conflict over a network that asks nobody who they are: whoever comes by would keep what outlives that."""
+    """Raise Conflict if authentication is off: tokens created anonymously would outlive that setting."""
     if not asked:
         raise Conflict(
             "nobody_is_asked",
-            "this server asks nobody who they are, so it makes and revokes no tokens for whoever comes: use leakline "
-            "token create or revoke where it runs, or set LEAKLINE_LOGIN=1",
+            "authentication is off, so tokens cannot be created or revoked here: use leakline token create or revoke "
+            "on the server's machine, or set LEAKLINE_LOGIN=1",
         )
 
 
 def issue(engine: Engine, wish: Wish, now: float) -> tuple[Token, str]:
-    """What is known of it, and the token itself, which is never shown again. Raises InvalidField, Conflict."""
+    """Create a token; return its record and the token itself, which is never shown again.
+
+    Raises InvalidField, Conflict.
+    """
     _check(wish)
     project = (wish.project or DEFAULT_PROJECT) if wish.scope == "ingest" else None
     secret = make_token(wish.scope)
@@ -63,17 +68,18 @@ def issue(engine: Engine, wish: Wish, now: float) -> tuple[Token, str]:
         return access.make(engine, new, now), secret
     except TooManyTokens as error:
         raise Conflict(
-            "too_many_tokens", f"there are {MAX_TOKENS} tokens already; revoke one first"
+            "too_many_tokens",
+            f"there are already {MAX_TOKENS} tokens, the maximum; revoke one first",
         ) from error
 
 
 def revoke(engine: Engine, token_id: int, now: float) -> Token:
-    """Raises NotFound. A server that is asked meanwhile lets it in for a few seconds more."""
+    """Revoke a token. Raises NotFound. Servers that cached it accept it for a few more seconds."""
     found = access.revoke(engine, token_id, now)
     if found is None:
         raise NotFound(
             "token_not_found",
-            f"there is no token {token_id}; leakline token list, or GET /api/v1/tokens, has them",
+            f"token {token_id} not found; list the tokens with leakline token list or GET /api/v1/tokens",
             {"token": token_id},
         )
     return found
@@ -100,16 +106,26 @@ def _check(wish: Wish) -> None:
     if wish.scope not in SCOPES:
         raise InvalidField("scope", wish.scope, f"must be one of {', '.join(SCOPES)}")
     if (wish.scope == "share") != (wish.run_id is not None):
-        raise InvalidField("scope", wish.scope, "a link to a run is made on its page, under Share")
+        raise InvalidField(
+            "scope", wish.scope, "a link to a run is created on its page, under Share"
+        )
     if wish.scope != "ingest" and wish.project is not None:
         raise InvalidField(
-            "project", wish.project, f"a token for {wish.scope} is of all projects; ingest has one"
+            "project",
+            wish.project,
+            f"a token for {wish.scope} covers all projects; only ingest has a project",
         )
     if not 0 < len(wish.project or DEFAULT_PROJECT) <= MAX_LABEL_LENGTH:
         raise InvalidField("project", wish.project, f"must have 1 to {MAX_LABEL_LENGTH} characters")
     if wish.scope != "ingest" and wish.browser:
-        raise InvalidField("browser", True, "whoever opens the page has its token: only ingest")
+        raise InvalidField(
+            "browser",
+            True,
+            "is only for ingest tokens: everybody who opens the page can read the token",
+        )
     if wish.days is not None and not 0 < wish.days <= MAX_TOKEN_DAYS:
         raise InvalidField(
-            "expires_in_days", wish.days, f"must be days above 0, and at most {MAX_TOKEN_DAYS:,.0f}"
+            "expires_in_days",
+            wish.days,
+            f"must be a number of days above 0 and at most {MAX_TOKEN_DAYS:,.0f}",
         )

@@ -1,5 +1,6 @@
-"""Routes, pages and streams: one package for each large feature, with `api.py` (JSON), `pages.py` (HTML),
-`view.py` (pure), and one module for each small one.
+"""Routes, pages and streams.
 
-Imports everything but SQLAlchemy and `workers`. Start reading in `services.py`, then `run_page/pages.py`.
+A large feature is a package with `api.py` (JSON), `pages.py` (HTML) and `view.py` (no I/O); a small
+one is a module. This package imports everything but SQLAlchemy and `workers`. Start reading in
+`services.py`, then `run_page/pages.py`.
 """

@@ -1,5 +1,8 @@
-"""What the JSON API takes and gives, as OpenAPI shows it. Bodies are checked by these models; answers are made from
-plain data and only described by them, which a test holds true."""
+"""Request and response models of the JSON API, as shown in OpenAPI.
+
+Requests are validated against these models. Responses are built from plain data and only described
+by the models; a test checks that the two agree.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +43,12 @@ from ..text_cleaning import (
     without_control,
 )
 
-# Postgres cannot store a NUL, and control characters in names are never meant.
+# Postgres cannot store NUL, and control characters in names are never intentional.
 NO_CONTROL = r"^[^\x00-\x1f\x7f]*$"
 RunId = Annotated[
     str, Field(min_length=1, max_length=MAX_RUN_ID_LENGTH, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:-]*$")
 ]
-# Of a row: a webhook, a delivery, a rule.
+# The id of a row, such as a webhook, delivery or rule.
 RowId = Annotated[int, Path(ge=1, le=MAX_ROW_ID)]
 Name = Annotated[str, Field(min_length=1, max_length=MAX_LABEL_LENGTH, pattern=NO_CONTROL)]
 Tag = Annotated[str, Field(min_length=1, max_length=MAX_TAG_LENGTH, pattern=NO_CONTROL)]
@@ -54,7 +57,7 @@ UnixSeconds = Annotated[float, Field(ge=0, le=MAX_TIME_SECONDS, allow_inf_nan=Fa
 
 
 def _within_bytes(limit_bytes: int) -> AfterValidator:
-    """Whatever a program reports about itself, as it was read from JSON."""
+    """Return a validator that limits the size of a JSON object and redacts its secrets."""
 
     def check(value: dict[str, Any]) -> dict[str, Any]:
         encoded = msgspec.json.encode(value)
@@ -73,13 +76,15 @@ Environment = Annotated[dict[str, Any], _within_bytes(MAX_ENVIRONMENT_BYTES)]
 
 
 class Strict(BaseModel):
-    """No silent conversions: "3" is not 3, and true is not 1."""
+    """Base model without silent conversions: "3" is not 3, and true is not 1."""
 
     model_config = ConfigDict(strict=True)
 
 
 class JoiningProcess(Strict):
-    """The process that creates or joins the run. The run ends when all processes of its attempt have."""
+    """The process that creates or joins the run. The run ends when all processes of its attempt
+    have ended.
+    """
 
     instance: Annotated[
         str, Field(min_length=1, max_length=MAX_INSTANCE_LENGTH, pattern=NO_CONTROL)
@@ -92,8 +97,12 @@ class JoiningProcess(Strict):
 
 
 class NewRun(Strict):
-    """Everything has a default, so `{}` makes a run. `sent_at`: what the clock of the process says while it asks, from
-    which its `clock_skew_seconds` is known however old its snapshots are; who brings those of another leaves it out."""
+    """Everything has a default, so `{}` creates a run.
+
+    `sent_at` is the time of the request according to the clock of the process; the server derives
+    `clock_skew_seconds` from it, however old the snapshots are. Omit it when uploading snapshots
+    recorded by another process.
+    """
 
     id: RunId | None = None
     project: Name = "default"
@@ -110,7 +119,7 @@ class NewRun(Strict):
 
 
 class JoinedRun(BaseModel):
-    """`created` is false when the run was there and this process joins or resumes it."""
+    """`created` is false if the run already existed and this process joins or resumes it."""
 
     id: str
     url: str
@@ -121,7 +130,7 @@ class JoinedRun(BaseModel):
 def _text_of_note(text: str) -> str:
     text = lines_without_control(text)
     if not text.strip():
-        raise ValueError("must say something")
+        raise ValueError("must not be empty")
     return text
 
 
@@ -134,11 +143,13 @@ class Note(Strict):
         AfterValidator(_text_of_note),
     ]
     link: Annotated[str, Field(max_length=MAX_LINK_LENGTH, pattern=r"^https?://\S+$")] | None = None
+    generation: Annotated[int, Field(ge=0, le=MAX_INTEGER)] | None = None
 
 
 class NewRequest(Strict):
-    """`find_holders` looks for what keeps the instances of `type` alive, `census` counts all objects, `cleanup` runs
-    what the program has registered and allowed to be asked for."""
+    """`find_holders` searches for what keeps the instances of `type` alive, `census` counts all
+    objects, and `cleanup` runs the cleanups that the program registered for requests.
+    """
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -148,7 +159,9 @@ class NewRequest(Strict):
 
 
 class WaitingRequest(BaseModel):
-    """It goes with the answer to the next batch of that rank; what came of it is an event of kind `mark`."""
+    """The request is sent with the response to the next batch of that rank. Its result is an event
+    of kind `mark`.
+    """
 
     id: str
     kind: str
@@ -161,9 +174,12 @@ def _reason(text: str) -> str:
 
 
 class RunChanges(Strict):
-    """Only what is given changes. With `instance`, `state` ends that process, and the run with the last of them."""
+    """Only the given fields change. With `instance`, `state` ends that process, and the run ends
+    with its last process.
+    """
 
-    # Somebody who writes "stats" must not believe that the run has ended.
+    # A misspelled field such as "stats" must be rejected, or its sender would believe that the run
+    # has ended.
     model_config = ConfigDict(strict=True, extra="forbid")
 
     state: (
@@ -189,16 +205,16 @@ class RunSummary(BaseModel):
     tags: list[str]
     state: Literal["running", "finished", "failed", "interrupted", "killed", "silent"]
     reason: str
-    # Concluded from silence; a word of the run takes it back.
+    # Inferred from silence; withdrawn when the run reports again.
     end_inferred: bool
     attempt: int
     status: str
-    # Of what leaks or may leak: by its growth per generation.
+    # The priority of what leaks or may leak, by growth per generation.
     priority: Literal["critical", "major", "minor"] | None
     summary: str
     generations: int
     growth_bytes_per_generation: Interval | None
-    # Of the first finding that leaks or may leak, also where that is not private memory.
+    # The growth of the first finding that leaks or may leak, even if it is not in private memory.
     leading_growth_bytes_per_generation: Interval | None
     oom: OomForecast
     started_at: str
@@ -212,13 +228,17 @@ class RunSummary(BaseModel):
 
 
 class Process(BaseModel):
-    """`taken` snapshots by its newest number, of which `stored` are here; `lost` by reason as the process counts
-    them. `log_lines`: the newest 50 lines that it printed, where it may show them; `log_lines_left_out` of them are
-    not here because lines of others that ended worse fill the answer. `growth_bytes_per_generation`: of its private
-    memory, as the verdict has it; null where it cannot be determined, and of a process that another has followed in
-    its place, whose curve goes on there. `findings`: the fingerprints of those that leak, or may, and name it.
-    `clock_skew_seconds`: by how much the server's clock was ahead of its own when it was first heard of, negative
-    where it was behind; null where nobody knows, as of a recording that was uploaded later.
+    """`taken` is the number of snapshots taken so far, according to the newest sequence number.
+    `stored` is how many of them are stored; `lost` counts lost ones by reason, as reported by the
+    process. `log_lines` are up to 50 of the newest lines that the process printed, if it may show
+    them; `log_lines_left_out` counts lines omitted because processes that ended worse fill the
+    response.
+
+    `growth_bytes_per_generation` is the growth of private memory according to the verdict. It is
+    null if it cannot be determined, and for a process that was replaced by another one. `findings`
+    are the fingerprints of leaks and possible leaks that name this process. `clock_skew_seconds` is
+    how far the server's clock was ahead of the process's clock at first contact, negative if it was
+    behind; null if unknown, as for a recording that was uploaded later.
     """
 
     instance: str
@@ -253,8 +273,10 @@ class Attempt(BaseModel):
 
 
 class Expectation(BaseModel):
-    """`accepted`: by a person; else the program declares it. `baseline`: no more than by the end of the first
-    generation, which `low` and `high` then do not say."""
+    """`accepted` is true if a person accepted the count, and false if the program declares it. With
+    `baseline`, the upper limit is the count at the end of the first generation, and `low` and
+    `high` do not apply.
+    """
 
     type: str
     low: int
@@ -269,15 +291,16 @@ class Run(RunSummary):
     environment: dict[str, Any]
     phases: list[str]
     phases_seen: list[str]
-    # Those of the newest attempts, what ended badly first among them, and how many there are besides.
+    # The processes of the newest attempts, those that ended badly first, and the number of other
+    # processes.
     processes: list[Process]
     processes_left_out: int
-    # The newest, and how many there were before them.
+    # The newest attempts, and the number of earlier ones.
     attempts: list[Attempt]
     attempts_left_out: int
     series: list[str]
     expectations: list[Expectation]
-    # `added`: by a token that only adds, and not by a person.
+    # `added` is true if an ingest token added the note instead of a person.
     notes: list[dict[str, Any]]
 
 
@@ -298,7 +321,7 @@ class SeriesItem(BaseModel):
 
 
 class DamagedPart(BaseModel):
-    """Snapshots of a process whose `name` (of a series, or what every snapshot has) cannot be read any more."""
+    """Snapshots of a process in which `name` (a series, or a field of every snapshot) is unreadable."""
 
     process: str
     name: str
@@ -307,8 +330,10 @@ class DamagedPart(BaseModel):
 
 
 class SeriesList(BaseModel):
-    """`left_out`: items that matched beyond what one answer holds, of the processes that were read;
-    `processes_left_out`: those that were not, of a run of very many. `damaged`: what is missing in it."""
+    """`left_out` is the number of matching items beyond the size limit of a response.
+    `processes_left_out` is the number of processes that were not read because the run has too many.
+    `damaged` lists what is missing.
+    """
 
     items: list[SeriesItem]
     unit: str
@@ -326,7 +351,7 @@ class OverlayDamage(DamagedPart):
 
 
 class Overlay(BaseModel):
-    """As a list of series, of several runs. `units`: by run."""
+    """Series of several runs; `units` maps runs to their units."""
 
     items: list[OverlayItem]
     units: dict[str, str]
@@ -343,8 +368,10 @@ class MemoryChange(BaseModel):
 
 
 class ChangedProcess(MemoryChange):
-    """`process`: also `child processes`, those of all of them together. `read_before_at`, `read_after_at`: when it was
-    read, of several the earliest. A process that was over by a point has 0 bytes there; its last reading is earlier."""
+    """`process` may also be `child processes`, which combines all of them. `read_before_at` and
+    `read_after_at` are the times of the readings, or the earliest if there are several. A process
+    that had ended by a point has 0 bytes there; its last reading is earlier.
+    """
 
     process: str
     read_before_at: float | None
@@ -358,9 +385,11 @@ class ChangedPhase(BaseModel):
 
 
 class ChangedType(BaseModel):
-    """`bytes_change`: its own bytes; where these are not measured, or a finding names the type, its number times what
-    one keeps alive, if that is more. `counted_before_at`, `counted_after_at`: when it was counted, of several processes
-    the earliest."""
+    """`bytes_change` is the change in the objects' own bytes. If these were not measured, or a
+    finding names the type, it is the change in count times the bytes that one object keeps alive,
+    if that is more. `counted_before_at` and `counted_after_at` are the times of the counts, or the
+    earliest if there are several processes.
+    """
 
     type: str
     count_before: float | None
@@ -373,8 +402,10 @@ class ChangedType(BaseModel):
 
 
 class BookedRange(BaseModel):
-    """Generations `first` to `last` with both: those between the two points, which begin after the earlier one. Older
-    ones of a very long run are reported together, and those that lie there only in part are not among them."""
+    """The generations between the two points, from `first` to `last` inclusive; `first` begins
+    after the earlier point. Old generations of a very long run are reported in groups; groups that
+    are only partly in the range are left out.
+    """
 
     first: int
     last: int
@@ -383,10 +414,11 @@ class BookedRange(BaseModel):
 
 
 class Changes(BaseModel):
-    """What gained most bytes first, what is unknown last. `before`, `after` and every `..._at`: generations, or
-    seconds since the start where `axis` is `time`; `..._per_generation` is per `unit`. `total`: all `processes`
-    together, unknown where one of them is or had fallen silent by then. `booked`: what `phases` are of, null where
-    there are none."""
+    """Rows are sorted by bytes gained, unknown ones last. `before`, `after` and every `..._at` are
+    generations, or seconds since the start if `axis` is `time`; `..._per_generation` is per `unit`.
+    `total` sums all `processes`; it is null if one of them is unknown or had fallen silent.
+    `booked` is the range that `phases` cover, or null if there are no phases.
+    """
 
     unit: str
     axis: Literal["generation", "time"]
@@ -436,7 +468,8 @@ class Census(BaseModel):
     mode: str
     coverage: float
     objects: int
-    # Name, count and bytes. As a tuple it has a form in JSON Schema that schemathesis cannot hold an answer against.
+    # Name, count and bytes. This is not a tuple, because schemathesis cannot validate responses
+    # against the JSON Schema of a tuple.
     types: list[Annotated[list[str | int | None], Field(min_length=3, max_length=3)]]
 
 
@@ -480,7 +513,9 @@ class Holders(BaseModel):
 
 
 class Snapshots(BaseModel):
-    """`processes_left_out`: how many are not looked at, of a run of very many; those that were heard of last are."""
+    """`processes_left_out` counts processes that are not included because the run has too many; the
+    most recently seen processes are included.
+    """
 
     items: list[SnapshotRow]
     next: str | None

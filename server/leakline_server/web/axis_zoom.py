@@ -1,7 +1,7 @@
-"""The stretch of the axis that a viewer looks at, as it stands in the address: ``x=12..40``, in units of the axis.
+"""The visible range of the axis as given by the page's address: ``x=12..40``, in units of the axis.
 
-``x=720s..2400s`` is in seconds since the start, for runs without generations: their axis is in minutes while they are
-young and in hours later, and a link shows the same then.
+``x=720s..2400s`` is in seconds since the start, for runs without generations. Their axis changes
+from minutes to hours as they grow, and a link must keep showing the same range.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Final
 from ..charts.chart_parts import Axis
 from ..errors import InvalidField
 
-# Past it a number of an address is no place on any axis.
+# Numbers beyond this are not valid positions on any axis.
 _FARTHEST: Final = 1e15
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Both ends belong to it."""
+    """A range of the axis; both ends are included."""
 
     first: float
     last: float
@@ -28,14 +28,14 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class TwoPoints:
-    """On the axis of a run: ends of generations, or seconds since its start."""
+    """Two points on the axis of a run: ends of generations, or seconds since its start."""
 
     first: float
     last: float
 
 
 def read_stretch(text: str) -> Stretch:
-    """Raises InvalidField."""
+    """Parse ``text``. Raises InvalidField."""
     wrong = InvalidField(
         "x", text, "must be two numbers, the smaller first, such as 12..40 or 90s..600s"
     )
@@ -51,14 +51,15 @@ def read_stretch(text: str) -> Stretch:
 
 
 def wanted(stretch: Stretch, axis: Axis, started: float) -> tuple[float, float]:
-    """First and last x to read: whole generations, so that a line goes on to the edge of the chart; Unix seconds.
+    """Return the first and last x to read, as whole generations or Unix seconds.
 
-    Raises InvalidField where seconds are asked of an axis of generations.
+    Generations are rounded outwards, so that lines reach the edge of the chart. Raises InvalidField
+    for seconds on an axis of generations.
     """
     if stretch.in_seconds and axis.unit == "generation":
         asked = f"{stretch.first:g}s..{stretch.last:g}s"
         raise InvalidField(
-            "x", asked, f"must be without s: the axis of this run is the {axis.title}"
+            "x", asked, f"must have no s suffix, because the axis of this run is the {axis.title}"
         )
     if axis.unit == "generation":
         return math.floor(stretch.first), math.ceil(stretch.last)
@@ -67,21 +68,21 @@ def wanted(stretch: Stretch, axis: Axis, started: float) -> tuple[float, float]:
 
 
 def two_points(stretch: Stretch, axis: Axis, known: TwoPoints) -> TwoPoints | None:
-    """Return the recorded points that lie next to the ends of a stretch; None where they are one, or none is near.
+    """Return the recorded points closest to the ends of a range; None if they are the same.
 
-    A chart is wider than what was recorded: it has air at both sides, and a forecast.
+    A chart is wider than the recorded range: it has margins and a forecast.
     """
     scale = 1.0 if stretch.in_seconds or axis.unit == "generation" else axis.seconds
     first, last = (each * scale for each in (stretch.first, stretch.last))
     if axis.unit == "generation":
-        # Both ends of a stretch that was brushed lie between two generations.
+        # The ends of a range selected with the mouse are usually between generations.
         first, last = math.floor(first + 0.5), math.floor(last + 0.5)
     first, last = max(first, known.first), min(last, known.last)
     return TwoPoints(first, last) if first < last else None
 
 
 def text_of(points: TwoPoints, axis: Axis) -> str:
-    """As it stands in an address."""
+    """Return the range as it is written in an address, such as ``12..40``."""
     ends = (points.first, points.last)
     return "..".join(
         f"{each:.15g}" if axis.unit == "generation" else f"{each:.9g}s" for each in ends

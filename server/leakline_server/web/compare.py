@@ -1,4 +1,4 @@
-"""The comparison of two runs at ``/compare``, in its JSON form, and the two runs -> the context of the page. Pure."""
+"""The context of the page ``/compare``, built from a comparison in its JSON form. No I/O."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ Json = Mapping[str, Any]
 # Changes smaller than this are drawn as neither better nor worse.
 SAME_PERCENT: Final = 5.0
 MAX_ROWS: Final = 60
-# Beneath the sentence that names both units.
+# Shown below the sentence that names both units.
 _APART: Final = (
-    "Nothing was compared per unit; the highest memory is that of each whole run, and no finding "
-    "can be called gone."
+    "Nothing was compared per unit. The highest memory is that of each whole run, and no finding "
+    "can be reported as gone."
 )
 SIDES: Final = ("before", "after")
 
@@ -68,7 +68,7 @@ class FindingGroup:
 
 @dataclass(frozen=True, slots=True)
 class ComparePage:
-    """``/compare``"""
+    """The context of ``/compare``."""
 
     title: str
     before: Side
@@ -93,8 +93,10 @@ def compare_page(
     phase_accounts: Sequence[PhaseAccounts],
     process: str | None = None,
 ) -> ComparePage:
-    """``before`` and ``after`` are runs as the API gives them; ``trends`` their generation ends, of ``process`` where
-    there are several."""
+    """Return the context for two runs in the API's JSON format.
+
+    ``trends`` is the memory of each at generation ends, for ``process`` if there are several.
+    """
     unit, axis = before["unit"], axis_of(before)
     alike = unit == after["unit"]
     phase_accounts = [
@@ -135,7 +137,7 @@ def compared_lines(
     phase_accounts: Sequence[PhaseAccounts],
     stretch: Stretch,
 ) -> dict[str, tuple[Line, ...]]:
-    """Chart -> its lines over a stretch of the axis, of which ``trends`` are."""
+    """Return the lines of each chart over ``stretch``, the range that ``trends`` cover."""
     axis, ends = _axis_of_both(before, after), (math.floor(stretch.first), math.ceil(stretch.last))
     if axis is None:
         return {}
@@ -150,20 +152,23 @@ def compared_lines(
 
 
 def axis_of(run: Json) -> Axis:
-    """Generations, or minutes of a program that counts none."""
+    """Return the axis of a run: generations, or minutes if the program counts none."""
     if run["unit"] in UNITS_OF_TIME:
         return Axis("minutes since the start", "time", UNITS_OF_TIME["minute"])
     return Axis(run["unit"])
 
 
 def _has_phases(axis: Axis) -> bool:
-    """Return True if the runs count generations. A program that counts none has no phases to charge growth to, and its
-    phase accounts are by the second, which would stretch an axis of minutes."""
+    """Return True if the runs count generations.
+
+    A program without generations has no phases to charge growth to. Its phase accounts are per
+    second, which would stretch an axis in minutes.
+    """
     return axis.unit == "generation"
 
 
 def _axis_of_both(before: Json, after: Json) -> Axis | None:
-    """None where they have none in common: a second is no generation, nor an epoch a step."""
+    """Return the common axis, or None if the units differ: a second is not a generation."""
     axis = axis_of(before)
     return axis if axis == axis_of(after) else None
 
@@ -186,14 +191,14 @@ def _support(comparison: Json, unit: str) -> str:
 
 
 def _without(generations: int, unit: str) -> str:
-    """Of what the growth here is, which is another figure than the growth of each run by itself."""
+    """Return a sentence on which growth is compared; it differs from that of each run by itself."""
     first = warm_up(generations)
     if not first:
         return ""
     left_out = f"the first {first}" if first > 1 else "the first"
     return (
-        f" Growth is that of these without {left_out} for warm-up; the list of runs shows that of each run's newest "
-        f"{plural(unit, 2)}."
+        f" Growth excludes {left_out} for warm-up; the list of runs shows the growth of each run "
+        f"over its newest {plural(unit, 2)}."
     )
 
 
@@ -238,9 +243,9 @@ def _change(label: str, what: str, found: Json, write: Any) -> ChangeTile:
 
 
 def _rating(change: Json) -> str | None:
-    """Return better or worse only if the whole interval of the difference lies on one side of zero.
+    """Return a rating only if the entire interval of the difference is on one side of zero.
 
-    What has no interval, such as one peak against another, may differ by chance: it gets no colour.
+    Values without an interval, such as peaks, may differ by chance and get no colour.
     """
     apart = change.get("difference")
     if apart is None or apart["low"] <= 0 <= apart["high"]:
@@ -266,7 +271,7 @@ def _sections(
     process: str | None,
     environment: Json,
 ) -> list[Section]:
-    """``environment``: of the run after, whose fixes they are."""
+    """Return the sections; ``environment`` belongs to the second run, whose fixes are shown."""
     found = [
         _overlay(axis, trends, unit, process),
         effects(comparison["effects"], unit, environment),
@@ -285,7 +290,7 @@ def _overlay(
 ) -> Section:
     if axis is None:
         how = "Private memory of both runs on one axis."
-        empty = "The runs are counted in different units: one axis would lay a second over a generation."
+        empty = "The runs count different units, so they cannot share an axis."
         return Section("overlay", "Both runs", how, empty=empty)
     when = f"at the end of each {unit}" if axis.unit == "generation" else "over time"
     whose = f"of {process} " if process else ""
@@ -303,8 +308,8 @@ def _overlay(
 def _phase_accounts(
     axis: Axis, runs: Sequence[Json], found: Sequence[PhaseAccounts], unit: str
 ) -> tuple[Section, ...]:
-    """Side by side, with one colour per phase for both."""
-    how = "Growth booked to each phase; both charts have one scale."
+    """Return the phase charts of both runs, with the same colour per phase."""
+    how = "Growth charged to each phase; both charts use the same scale."
     made = []
     drawn = _phases_charts(axis, _merged(runs, found), found)
     for side, phase_accounts, chart in zip(SIDES, found, drawn, strict=True):
@@ -338,7 +343,7 @@ def _phases_charts(
 def _by_phase(changes: Sequence[Json], unit: str) -> Section | None:
     if not changes:
         return None
-    # With three intervals the last column lies beyond most screens.
+    # With three intervals, the last column is cut off on most screens.
     heads = ("phase", "#change", "#before", "#after", "#difference")
     rows: list[list[Field]] = [
         [
@@ -383,8 +388,9 @@ def _by_type(changes: Sequence[Json], unit: str) -> Section | None:
         for each in changes[:MAX_ROWS]
     ]  # fmt: skip
     how = (
-        f"Live instances in both runs, per {unit}, the difference with its 90 % interval. First what findings name, "
-        "then classes of the program, then what grows along with them, and last what grows in neither."
+        f"Live instances in both runs, per {unit}; the difference has a 90 % interval. Types "
+        "named by findings come first, then classes of the program, then types that grow along "
+        "with them, and last those that grow in neither run."
     )
     return Section("by-type", "By type", how, table=table(heads, rows))
 
@@ -394,9 +400,8 @@ def _gauges(changes: Sequence[Json], unit: str) -> Section | None:
         return None
     rows = [_gauge_row(each) for each in changes]
     how = (
-        f"What the program reported besides memory, the median over the {plural(unit, 2)} that both runs have. "
-        "Less than "
-        f"{GAUGES_SAME:.0f} % is no change."
+        f"What the program reported besides memory: the median over the {plural(unit, 2)} that "
+        f"both runs have. A difference below {GAUGES_SAME:.0f} % counts as no change."
     )
     heads = ("gauge", "#before", "#after", "#change")
     return Section("by-gauge", "Besides memory", how, table=table(heads, rows, tall=False))
@@ -412,12 +417,12 @@ def _gauge_row(each: Json) -> list[Field]:
 def _survival(found: Json | None) -> Section | None:
     if found is None:
         return None
-    how = "The last generation of each run, and where its memory runs out as it went at last."
-    return Section("survival", "How far they come", how, note=found["sentence"])
+    how = "The last generation of each run, and where it would run out of memory at its latest growth rate."
+    return Section("survival", "How far they get", how, note=found["sentence"])
 
 
 def _environment(changes: Mapping[str, Sequence[Any]]) -> Section | None:
-    how = "What differs between the two jobs, besides what was meant to."
+    how = "What differs between the two runs, besides the intended change."
     if not changes:
         return Section("environment", "Environment", how, empty="No difference was recorded.")
     rows = [(code(name), _said(pair[0]), _said(pair[1])) for name, pair in changes.items()]

@@ -1,8 +1,9 @@
-"""What the analysis derives from a run, kept for as long as the run stays as it is.
+"""A cache of what the analysis derives from runs.
 
-Reading a history takes long for a long run, and every viewer of a page asks for the same. A run changes only with its
-revision, which names an answer; what is kept are the answers, never the histories. Where an answer takes long, the one
-before it is given at once, and the next is worked out meanwhile.
+Loading the history of a long run is slow, and every viewer of a page needs the same results.
+Results are cached under the revision of the run, which changes whenever the run does; histories are
+not cached. If deriving is slow, the previous result is returned and the next one is computed in the
+background.
 """
 
 from __future__ import annotations
@@ -34,12 +35,13 @@ from .run_page.annotations import Clock, clock_of
 
 MAX_RUNS: Final = 32
 MAX_COMPARISONS: Final = 16
-# What takes longer than this is not waited for again, and takes at most a tenth of a core.
+# Results that took longer than this may be served stale, and renewals use at most a tenth of a
+# core.
 SLOW_SECONDS: Final = 0.25
 REST_FACTOR: Final = 9
-# Nobody waits for the next one.
+# The delay of a background renewal, which no request waits for.
 AFTER_SECONDS: Final = 1.0
-# Older than this, an answer is waited for all the same.
+# A request waits if the cached result is older than this.
 STALE_SECONDS: Final = 60.0
 
 Key = TypeVar("Key", bound=Hashable)
@@ -52,7 +54,7 @@ log = logging.getLogger("leakline")
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """``read_between``: the first and the last reading in Unix seconds, None without one."""
+    """Results for one run; ``read_between`` are the first and last reading in Unix seconds, if any."""
 
     phase_accounts: PhaseAccounts
     types: tuple[TypeGrowth, ...]
@@ -65,7 +67,7 @@ class Derived:
 
 @dataclass(frozen=True, slots=True)
 class _Of:
-    """``took``, ``at``: how many seconds, and when by ``time.monotonic`` it was done."""
+    """A cached result that took ``took`` seconds and was finished at ``at`` (``time.monotonic``)."""
 
     revision: int
     derived: Derived
@@ -82,14 +84,17 @@ class _Of:
 
 
 def _in_background(work: Callable[[], None]) -> None:
-    """After whoever asked has the page: both at once would keep it from coming."""
+    """Run ``work`` after a delay, so that it does not slow down the response to the current request."""
     timer = threading.Timer(AFTER_SECONDS, work)
     timer.name, timer.daemon = "leakline-derive", True
     timer.start()
 
 
 class Derivations:
-    """For any thread. Every method raises NoSuchRun. ``run_later`` does work that nobody waits for."""
+    """A cache of derived results and comparisons. Thread-safe; every method raises NoSuchRun.
+
+    ``run_later`` runs renewals in the background.
+    """
 
     def __init__(
         self,
@@ -105,11 +110,14 @@ class Derivations:
         self._renewing: set[str] = set()
 
     def of(self, run_id: str, *, at_once: bool = False) -> Derived:
-        """Of the run as it is; ``at_once``: where that takes long, as it was up to STALE_SECONDS ago."""
+        """Return the results for the current state of the run.
+
+        With ``at_once``, results that are slow to compute may be up to STALE_SECONDS old.
+        """
         known, revision = self._runs.get(run_id), run_history.revision(self._engine, run_id)
         if known is not None and known.revision == revision:
             return known.derived
-        # A lower revision is of a run that was removed and begun again.
+        # A lower revision means that the run was removed and created again.
         if known is None or not (at_once and known.is_slow and known.revision < revision):
             return self._derive(run_id).derived
         if time.monotonic() - known.at > STALE_SECONDS:
@@ -119,7 +127,7 @@ class Derivations:
         return known.derived
 
     def compare(self, before: str, after: str, *, at_once: bool = False) -> Comparison:
-        """Of both runs as they are; ``at_once``: or as they were up to STALE_SECONDS ago."""
+        """Compare two runs; with ``at_once``, the result may be up to STALE_SECONDS old."""
         lately = self._lately.get((before, after)) if at_once else None
         if lately is not None and time.monotonic() - lately[0] <= STALE_SECONDS:
             return lately[1]
@@ -140,7 +148,7 @@ class Derivations:
         return self._runs.put(run_id, _Of(revision, derived, now - began, now))
 
     def _renew(self, run_id: str) -> None:
-        """One at a time of each run."""
+        """Renew the results of a run in the background, unless this is already under way."""
         with self._lock:
             if run_id in self._renewing:
                 return
@@ -150,7 +158,9 @@ class Derivations:
             try:
                 self._derive(run_id)
             except (run_history.NoSuchRun, *DATABASE_ERRORS, CorruptChunk) as error:
-                log.info("could not derive what run %s shows: %s", run_id, without_content(error))
+                log.info(
+                    "cannot derive the page data of run %s: %s", run_id, without_content(error)
+                )
             finally:
                 with self._lock:
                     self._renewing.discard(run_id)
@@ -175,7 +185,7 @@ def _derived(past: RunHistory) -> Derived:
 
 
 class _Newest(Generic[Key, Answer]):
-    """The answers used last."""
+    """A thread-safe LRU cache."""
 
     def __init__(self, most: int) -> None:
         self._most, self._lock = most, threading.Lock()

@@ -1,6 +1,7 @@
-"""``/docs``: the documents that are installed with this version, as pages that load nothing from another host.
+"""``/docs``: the installed documents, as pages that load nothing from other hosts.
 
-Markdown becomes HTML under the pages' content policy, with links and pictures below ``/docs``.
+Markdown is converted to HTML that fits the pages' content security policy; links and images are
+below ``/docs``.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ from .rendering.templating import render
 
 ROOT: Final = "/docs"
 INDEX: Final = "README.md"
-# Where links out of the folder of the documents lead.
+# The target of links that lead out of the documents folder.
 REPOSITORY: Final = "https://github.com/leakline/leakline/blob/main/"
 
-# HTML in a document is text, so nothing in it runs.
+# HTML in a document is escaped, so that scripts cannot run.
 _MARKDOWN: Final = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
-# Marks between which a command writes.
+# Markers around generated text.
 _MARK: Final = re.compile(r"^<!-- [\w: -]+ -->\n", re.M)
 _LIGHT: Final = re.compile(r"-light\.(\w+)$")
 _TABLE: Final = '<div class="scroll" tabindex="0" role="region" aria-label="Table {}"><table>'
@@ -57,7 +58,7 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A document; ``body`` begins with its title."""
+    """A rendered document; ``body`` includes the title."""
 
     title: str
     body: Markup
@@ -66,7 +67,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A document that the index links to, with the heading above the link."""
+    """A document that the index links to, with the heading of its group."""
 
     group: str
     document: str
@@ -78,9 +79,10 @@ class Listed:
 
 
 def write(text: str, document: str, files: Collection[str] = ()) -> Written:
-    """Render ``text``. Relative links start at ``document``, a path below the folder, as ``files`` are.
+    """Render ``text``; relative links start at ``document``, a path below the docs folder.
 
-    A picture called ``-light`` comes with its dark twin if that is one of ``files``.
+    ``files`` are paths below the same folder. An image named ``-light`` is shown together with its
+    dark variant if that is one of ``files``.
     """
     tokens = _MARKDOWN.parse(_MARK.sub("", text))
     title, headings, anchors = "", [], Counter[str]()
@@ -98,7 +100,7 @@ def write(text: str, document: str, files: Collection[str] = ()) -> Written:
                 headings.append(Heading(words, anchor, int(token.tag[1])))
         elif token.type in ("fence", "code_block"):
             token.type, token.content = "code_block", token.content.rstrip("\n")
-            # A focus lets the keyboard scroll it.
+            # Focusable, so that the keyboard can scroll it.
             token.attrs = {"class": "code", "tabindex": "0"}
         elif token.type in ("th_open", "td_open"):
             is_right = token.attrs.get("style") == "text-align:right"
@@ -114,7 +116,7 @@ def write(text: str, document: str, files: Collection[str] = ()) -> Written:
 
 
 def links_of(text: str) -> Iterator[Listed]:
-    """Yield the links of the index to documents, in their order."""
+    """Yield the links to documents in the index, in order."""
     group = ""
     tokens = _MARKDOWN.parse(_MARK.sub("", text))
     for at, token in enumerate(tokens):
@@ -129,13 +131,13 @@ def links_of(text: str) -> Iterator[Listed]:
 
 
 def address_of(document: str) -> str:
-    """``concepts.md`` -> ``/docs/concepts``; a README has the address of its folder."""
+    """Return ``/docs/concepts`` for ``concepts.md``; the address of a README is that of its folder."""
     path = document.removesuffix("README.md").removesuffix(".md")
     return f"{ROOT}/{path}".rstrip("/")
 
 
 def lead(document: str, link: str) -> str:
-    """Return where a link of a document leads on a server: other hosts and anchors stay, a document is its page."""
+    """Return the target of a link: a page for a document, unchanged for other hosts and anchors."""
     parts = urlsplit(link)
     if parts.scheme or parts.netloc or not parts.path or parts.path.startswith("/"):
         return link
@@ -147,12 +149,12 @@ def lead(document: str, link: str) -> str:
 
 
 def anchor_of(text: str) -> str:
-    """Return the anchor that GitHub makes of a heading."""
+    """Return the anchor that GitHub generates for a heading."""
     return re.sub(r"[^\w\- ]", "", text.strip().lower()).replace(" ", "-")
 
 
 def _led(token: Token, document: str, files: Collection[str]) -> Iterator[Token]:
-    """Yield what takes the place of a part of a line: links lead to pages, pictures of other hosts are their text."""
+    """Yield the replacement of an inline token: links lead to pages, external images become text."""
     if token.type == "link_open":
         target = lead(document, str(token.attrs["href"]))
         away = {"rel": "noreferrer"} if urlsplit(target).netloc else {}
@@ -173,12 +175,12 @@ def _led(token: Token, document: str, files: Collection[str]) -> Iterator[Token]
 
 
 def _size_of(source: str) -> dict[str, str | int | float]:
-    """Width and height of a PNG of ours in pixels: what stands below a picture keeps its place while that loads."""
+    """Return the size of one of our PNGs in pixels, so that the page does not shift while it loads."""
     path = DOCS / source.removeprefix(f"{ROOT}/")
     if path.suffix != ".png" or not path.is_file():
         return {}
     with path.open("rb") as picture:
-        # Signature, length and name of the first block come before.
+        # Skip the signature and the length and name of the first chunk.
         width, height = struct.unpack(">II", picture.read(24)[16:])
     return {"width": width, "height": height}
 
@@ -191,7 +193,7 @@ router = APIRouter(
     include_in_schema=False, default_response_class=HTMLResponse, dependencies=[READ]
 )
 
-# Files that a document shows or hands out.
+# Files that documents show or link to.
 MEDIA: Final = {
     ".png": "image/png",
     ".svg": "image/svg+xml",
@@ -205,7 +207,11 @@ _MOST_HEADINGS: Final = 24
 
 @dataclass(frozen=True, slots=True)
 class DocumentPage:
-    """``/docs/…``; ``contents`` is empty for a short document, ``before`` and ``after`` follow the index."""
+    """The context of ``/docs/…``.
+
+    ``contents`` is empty for short documents; ``before`` and ``after`` follow the order of the
+    index.
+    """
 
     title: str
     document: str
@@ -246,7 +252,7 @@ def show_document(name: str) -> Response:
     if path is not None and path.suffix in MEDIA:
         headers = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
         return FileResponse(path, media_type=MEDIA[path.suffix], headers=headers)
-    # Links of the repository end in .md.
+    # Links on GitHub end in ``.md``.
     other = name if path is not None else document_called(name.rstrip("/"))
     if other is not None and (path is not None or not name or name.endswith("/")):
         return RedirectResponse(address_of(other), status_code=308)
@@ -255,13 +261,13 @@ def show_document(name: str) -> Response:
 
 @cache
 def files() -> Mapping[str, Path]:
-    """Return documents and media by their paths below the folder; requested names are only looked up here."""
+    """Return documents and media by their paths; only paths in this mapping are ever served."""
     found = {path.relative_to(DOCS).as_posix(): path for path in DOCS.rglob("*")}
     return {name: path for name, path in found.items() if path.suffix in {".md", *MEDIA}}
 
 
 def document_called(name: str) -> str | None:
-    """``concepts`` or ``integrations`` -> the path of the document; None if there is no such document."""
+    """Return the path of document ``concepts`` or ``integrations``; None if there is no such document."""
     tried = [f"{name}.md", f"{name}/{INDEX}"] if name else [INDEX]
     return next((path for path in tried if path in files()), None)
 
@@ -302,7 +308,7 @@ def contents_of(written: Written) -> tuple[Heading, ...]:
 
 def document_page(document: str, written: Written, listed: Sequence[Listed]) -> DocumentPage:
     order = [INDEX, *(each.document for each in listed)]
-    # Before the index and after the last document there is none.
+    # The index has no predecessor, and the last document no successor.
     padded = (None, *listed, None)
     at = order.index(document) if document in order else None
     return DocumentPage(

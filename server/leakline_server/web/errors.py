@@ -1,4 +1,4 @@
-"""Every error under /api is the contract's JSON; pages say the same sentence in HTML."""
+"""Error handlers: errors under /api are JSON, and pages show the same message as HTML."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ from ..store.maintenance import disk_space as full_disk
 from ..store.maintenance import quarantine
 from ..store.series import CorruptChunk
 
-# (request, status, code, message) -> a page. The JSON routes never use it.
+# (request, status, code, message) -> a page; not used for JSON routes.
 ErrorPage = Callable[[Request, int, str, str], Response]
 
-# In the scope of a request: when it came, on the monotonic clock.
+# Key in the request scope: time of arrival on the monotonic clock.
 BEGAN: Final = "leakline.began"
 _PLAIN: Final = ("/healthz", "/readyz", "/metrics")
-_BUG: Final = "this is a bug of Leakline; the log of the server says where"
+_BUG: Final = "this is a bug in Leakline; the server log has the details"
 _CODES: Final = {404: "not_found", 405: "method_not_allowed", 401: "unauthorized", 403: "forbidden"}
 
 log = logging.getLogger("leakline")
 
 
 def install(app: FastAPI, page: ErrorPage | None = None) -> None:
-    """Handlers for everything that can go wrong in a request."""
+    """Install handlers for everything that can go wrong in a request."""
 
     def answer(
         request: Request,
@@ -77,8 +77,8 @@ def install(app: FastAPI, page: ErrorPage | None = None) -> None:
         code = _CODES.get(error.status_code, "http_error")
         path = shorten(request.url.path)
         message = {
-            404: f"there is nothing at {path}; the API is described at /api/v1/openapi.json",
-            405: f"{path} does not take {request.method}",
+            404: f"{path} was not found; the API is described at /api/v1/openapi.json",
+            405: f"{path} does not support {request.method}",
         }.get(error.status_code, str(error.detail))
         headers = dict(error.headers or {})
         if error.status_code == 405:
@@ -98,22 +98,22 @@ def install(app: FastAPI, page: ErrorPage | None = None) -> None:
             return await refused(request, database_damaged())
         down = Unavailable(
             "database_unavailable",
-            "the database does not answer; try again later",
+            "the database does not respond; try again later",
             retry_after_seconds=2,
         )
         return await refused(request, down)
 
     async def was_damaged(request: Request, error: Exception) -> bool:
-        """Return True if damage was set aside since the request came. One that was redirected came later."""
+        """Return True if damage was set aside since the request arrived; redirected requests arrive later."""
         engine = request.app.state.services.engine
         began = request.scope.get(BEGAN)
         return bool(await run_in_threadpool(quarantine.after, engine, error, began))
 
     async def ask_again(request: Request) -> Response:
-        """What was damaged is not there any more: browsers and clients read again by themselves."""
+        """Redirect to the same address: the damaged data is gone, so that a retry succeeds."""
         if request.method not in ("GET", "HEAD"):
             return await refused(request, damaged_data_set_aside())
-        # As it came, and with one slash, so that it is an address of this server.
+        # The original path, with one leading slash, so that the redirect stays on this server.
         path, query = (
             request.scope[part].decode("latin-1") for part in ("raw_path", "query_string")
         )
@@ -133,11 +133,11 @@ def install(app: FastAPI, page: ErrorPage | None = None) -> None:
         raise error
 
     async def gone(request: Request, error: Exception) -> Response:
-        # Nobody is there any more to read it; a bug, with its traceback in the log, it is not.
+        # The client has disconnected, so nobody reads this; it is not a bug and needs no traceback.
         return Response(status_code=400)
 
     async def unforeseen(request: Request, error: Exception) -> Response:
-        # Starlette raises it again after this answer, and the server logs it with its traceback: once is enough.
+        # Starlette raises the error again and the server logs its traceback: do not log it twice.
         return answer(request, 500, "internal_error", _BUG, _which())
 
     app.add_exception_handler(Exception, unforeseen)
@@ -153,14 +153,14 @@ def install(app: FastAPI, page: ErrorPage | None = None) -> None:
 
 
 def _methods_of(request: Request) -> list[str]:
-    """All that its path takes; each method of a path is a route of its own."""
+    """Return all methods of a path; each method is a separate route."""
     found: dict[str, set[str]] = {}
     for route in request.app.router.routes:
         path, methods = getattr(route, "path", ""), getattr(route, "methods", None)
         if methods and route.matches(request.scope)[0] is not Match.NONE:
             allowed = methods if route.include_in_schema else methods & {"HEAD"}
             found.setdefault(path, set()).update(allowed)
-    # The first path that matches is the one that answers; files have no routes.
+    # The first matching path handles the request; static files have no routes.
     return sorted(next(iter(found.values()), ("GET", "HEAD")))
 
 
@@ -177,7 +177,7 @@ def bug_response() -> Response:
 
 
 def _which() -> dict[str, Any]:
-    """What to look for in the log."""
+    """Return the request id to search for in the log."""
     return {"request": logs.request_id()}
 
 
@@ -201,7 +201,7 @@ def error_response(
 
 
 def _validation(errors: Sequence[Any]) -> tuple[int, str, str, dict[str, Any]]:
-    """The first wrong field, named, with its value."""
+    """Return the status, code, message and details for the first invalid field."""
     first = errors[0]
     place = [str(part) for part in first["loc"]]
     if first["type"] == "json_invalid":

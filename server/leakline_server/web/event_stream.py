@@ -1,15 +1,16 @@
-"""`GET /api/v1/runs/{run}/live`: what is new of a run, as server-sent events.
+"""`GET /api/v1/runs/{run}/live`: updates of a run as server-sent events.
 
-The database is read from the revision sent last, so a stream that is opened again with its last id misses nothing and
-several servers may serve it. All who watch the same samples of a run are sent the same bytes (`live_updates.py`), at
-most four times a second, and a stream ends when the server ends.
+The database is read from the revision that was sent last. A stream that is reopened with its last
+id therefore misses nothing, and several servers may serve it. All viewers of the same samples of a
+run receive the same bytes (`live_updates.py`), at most four times a second. A stream ends when the
+server stops.
 
     snapshots  {"process", "rows": [{sequence, time, generation, phase, kind, label, samples}]}
-    verdict    the verdict of the contract
+    verdict    the verdict, as in the API
     run        the RunSummary
     reload     {} - the page was away for too long to receive every message; it should read again
 
-Rows may come twice (after sealing, or across a reconnect); (process, sequence) distinguishes them.
+Rows may arrive twice (after sealing, or across a reconnect); (process, sequence) identifies them.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from .auth.permissions import READ, SEE
 from .services import Services, Use
 
 ROWS_PER_MESSAGE: Final = 500
-# What the browser waits before it comes back.
+# The delay before the browser reconnects.
 RETRY_MILLISECONDS: Final = 1_000
 
 _RETRY: Final = f"retry: {RETRY_MILLISECONDS}\n".encode()
@@ -52,7 +53,7 @@ router = APIRouter(prefix="/api/v1", dependencies=[READ])
 
 
 class _LiveStream(Response):
-    """An answer that goes on until one side ends it."""
+    """A response that continues until the client or the server ends it."""
 
     media_type = "text/event-stream"
 
@@ -62,11 +63,11 @@ class _LiveStream(Response):
         run: str,
         names: tuple[str, ...],
         known: int | None,
-        # Read by OpenAPI.
+        # OpenAPI reads this default.
         status_code: int = 200,
     ) -> None:
         self.status_code, self.background = status_code, None
-        # A proxy that gathers what it passes on would make live pages late.
+        # A buffering proxy would delay live updates.
         self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no"})
         self._live, self._run, self._names, self._known = use.live, run, names, known
         self._read: Read = partial(_read_update, use.engine, run, names)
@@ -74,7 +75,8 @@ class _LiveStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._live.viewing(self._run, self._names, self._read) as viewer:
             try:
-                # Before the first byte of the stream, because an error cannot be reported after it.
+                # Read before the stream starts, because an error cannot be reported once bytes have
+                # been sent.
                 data: bytes | None = await viewer.begin(self._known)
             except NoSuchRun as error:
                 raise run_not_found(self._run) from error
@@ -110,7 +112,7 @@ def _existing_run(run: RunId, use: Use) -> str:
 
 
 _EVENTS: Final[dict[str, Any]] = {
-    "description": "events one after the other, until the server or the other side ends it; each is as described",
+    "description": "a stream of events, until the server or the client ends it",
     "content": {
         "text/event-stream": {
             "schema": {
@@ -146,8 +148,10 @@ async def live(
     since: Annotated[int | None, Query(ge=0, le=MAX_INTEGER)] = None,
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> Response:
-    """`since` is the `revision` of what the page shows; on a reconnect, Last-Event-ID counts instead. Without either,
-    the stream begins with what the run is now. `name` chooses the samples of the rows."""
+    """`since` is the `revision` that the page shows; on a reconnect, Last-Event-ID is used instead.
+    Without either, the stream begins with the current state of the run. `name` selects the samples
+    of the rows.
+    """
     if use.live.listeners >= MAX_LIVE_STREAMS:
         raise TooBusy(
             "too_many_streams",
@@ -158,7 +162,7 @@ async def live(
 
 
 def _known(last_event_id: str | None, since: int | None) -> int | None:
-    """The revision the other side has; None when it has nothing."""
+    """Return the revision that the client has, or None if it has nothing."""
     if last_event_id is not None and re.fullmatch(r"\d{1,15}", last_event_id):
         return int(last_event_id)
     return since
@@ -171,14 +175,14 @@ async def _read_update(
 
 
 def _read(engine: Engine, run: str, names: tuple[str, ...], known: int | None) -> Update:
-    """One look at the database. Raises NoSuchRun."""
+    """Read the database once. Raises NoSuchRun."""
     news = snapshot_rows.news(engine, run, known, names)
     data = b"" if known == news.revision else b"".join(_events(engine, run, news, known))
     return Update(known, news.revision, data)
 
 
 def _events(engine: Engine, run: str, news: News, known: int | None) -> Iterator[bytes]:
-    """The last message carries the id: what broke off before it is sent again."""
+    """Yield the events; only the last one has an id, so that an interrupted update is sent again."""
     if news.too_much:
         yield _event("reload", {})
     for process, rows in news.rows.items():

@@ -1,8 +1,7 @@
-"""`/metrics`: our own health and the headline numbers of live runs, in Prometheus' text format.
+"""`/metrics`: server health and headline numbers of live runs, in the Prometheus text format.
 
-Of a run these are what a person would put on a wall, and alert on. They are bounded: those runs that were heard of
-last, each with the same few series. What is unknown has no
-sample, never zero.
+Runs have the metrics that belong on dashboards and in alerts. Their number is bounded: a few series
+for each of the most recently seen runs. Unknown values have no sample; they are never zero.
 """
 
 from __future__ import annotations
@@ -55,32 +54,32 @@ def _number(value: Any) -> float | None:
 
 
 def _generations(run: Summary) -> float | None:
-    """None of a program that counts none: its growth is per minute or second."""
+    """Return None for a program without generations: its growth is per minute or second."""
     return None if run["unit"] in UNITS_OF_TIME else float(run["generations"])
 
 
 def _rank(order: Sequence[str], value: str) -> float | None:
-    """None where a newer version wrote a value that this one does not know."""
+    """Return None for a value written by a newer version that this one does not know."""
     return float(order.index(value)) if value in order else None
 
 
 def _oom_at(run: Summary) -> float | None:
     oom = run["oom"]
-    # An end behind the planned end is no alarm.
+    # Memory that runs out after the planned end is not an alarm.
     if oom["risk"] == "none" or oom.get("at") is None:
         return None
     return runs.unix(oom["at"]["estimate"])
 
 
-# Name behind leakline_run_, what it says, where it is in a summary.
+# Name after leakline_run_, help text, and function that reads the value from a summary.
 GAUGES: Final[tuple[tuple[str, str, Read], ...]] = (
     ("rss_bytes", "Resident memory of live runs.", lambda run: run["rss_bytes"]),
     ("peak_bytes", "Largest resident memory of live runs.", lambda run: run["peak_bytes"]),
-    ("generations", "Generations that a live run has been through.", _generations),
+    ("generations", "Generations that a live run has completed.", _generations),
     ("generations_planned", "Generations that a live run has planned.", lambda run: run["total"]),
     ("growth_bytes_per_generation", "Growth per generation of live runs.", _growth("estimate")),
-    ("growth_bytes_per_generation_low", "Its 90 % interval begins here.", _growth("low")),
-    ("growth_bytes_per_generation_high", "Its 90 % interval ends here.", _growth("high")),
+    ("growth_bytes_per_generation_low", "Lower end of the 90 % interval of this growth.", _growth("low")),
+    ("growth_bytes_per_generation_high", "Upper end of the 90 % interval of this growth.", _growth("high")),
     (
         "severity",
         f"Status of the verdict as a number: {', '.join(f'{i} {s}' for i, s in enumerate(SEVERITY))}.",
@@ -93,10 +92,10 @@ GAUGES: Final[tuple[tuple[str, str, Read], ...]] = (
     ),
     ("oom_limit_bytes", "The limit that memory is forecast to reach.", _oom("limit_bytes")),
     ("oom_generation", "Generation at which memory is forecast to run out.", _oom("generation")),
-    ("oom_timestamp_seconds", "Unix time at which it is forecast to run out.", _oom_at),
+    ("oom_timestamp_seconds", "Unix time at which memory is forecast to run out.", _oom_at),
     (
         "last_seen_timestamp_seconds",
-        "Unix time at which a live run was heard of last.",
+        "Unix time at which a live run was last seen.",
         lambda run: runs.unix(run["last_seen_at"]),
     ),
 )  # fmt: skip
@@ -104,10 +103,10 @@ GAUGES: Final[tuple[tuple[str, str, Read], ...]] = (
 
 def _live_run_metrics(engine: Engine) -> Iterator[Metric]:
     found, count = runs.live_runs(engine, MAX_RUNS)
-    yield GaugeMetricFamily("leakline_live_runs", "Runs that are alive.", count)
+    yield GaugeMetricFamily("leakline_live_runs", "Live runs.", count)
     yield GaugeMetricFamily(
         "leakline_live_runs_left_out",
-        f"Live runs beyond the {MAX_RUNS} heard of last, which have no numbers here.",
+        f"Live runs beyond the {MAX_RUNS} most recently seen, which have no metrics here.",
         count - len(found),
     )
     for name, text, read in GAUGES:
@@ -123,7 +122,7 @@ def _live_run_metrics(engine: Engine) -> Iterator[Metric]:
 def _status(found: list[dict[str, Any]]) -> Metric:
     status = GaugeMetricFamily(
         "leakline_run_status",
-        "1 for the status that the verdict of a live run has; its unit is what it counts.",
+        "1 for the verdict status of a live run; the unit is what the run counts.",
         labels=(*LABELS, "status", "unit"),
     )
     for run in found:
@@ -137,7 +136,7 @@ router = APIRouter(tags=["health"], dependencies=[READ])
 
 
 class Metrics:
-    """One registry for each application, so that several can live in one process."""
+    """The registry of one application; several applications can run in one process."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
@@ -153,7 +152,7 @@ class Metrics:
         self._refused.labels(code).inc()
 
     def refusals(self) -> dict[str, int]:
-        """Batches refused since the start, by error code."""
+        """Return the number of refused batches since the start, by error code."""
         return {
             sample.labels["code"]: int(sample.value)
             for metric in self._refused.collect()
@@ -163,20 +162,20 @@ class Metrics:
 
     def attach(self, services: Services) -> None:
         self.registry.register(_Figures(services))
-        # Without one, it reports nothing.
+        # Without such a process, it reports nothing.
         ProcessCollector(
             "leakline_analysis", lambda: services.analysis_pid() or "none", registry=self.registry
         )
 
 
 class _Figures:
-    """Read when they are asked for."""
+    """Collector that reads its values on demand."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
 
     def describe(self) -> Iterator[Metric]:
-        # Without this, registering would collect, and collecting asks the database.
+        # Otherwise, registering would call `collect`, which queries the database.
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
@@ -187,27 +186,31 @@ class _Figures:
             ("batches_accepted", "Batches accepted, repeated ones included.", figures.batches),
             (
                 "batches_repeated",
-                "Batches of which everything was stored already.",
+                "Batches whose snapshots were all stored already.",
                 figures.repeated_batches,
             ),
             ("snapshots_stored", "Snapshots stored.", figures.snapshots),
             ("snapshots_sealed", "Snapshots sealed into chunks.", sealer.snapshots),
             ("commits", "Transactions of the writer.", figures.commits),
-            ("commit_seconds", "Seconds spent in them.", figures.commit_seconds),
+            (
+                "commit_seconds",
+                "Seconds spent in transactions of the writer.",
+                figures.commit_seconds,
+            ),
             ("seal_seconds", "Seconds spent sealing.", sealer.seconds),
-            ("examinations", "Looks of the analysis at a run.", examiner.examinations),
-            ("examine_cpu_seconds", "CPU seconds spent in them.", examiner.cpu_seconds),
+            ("examinations", "Examinations of a run by the analysis.", examiner.examinations),
+            ("examine_cpu_seconds", "CPU seconds spent in examinations.", examiner.cpu_seconds),
             ("snapshots_compacted", "Snapshots put into large segments.", compactor.snapshots),
             ("compact_seconds", "Seconds spent compacting.", compactor.seconds),
             ("write_failures", "Transactions that failed.", figures.failures),
             ("runs_removed", "Runs removed because of their age or size.", retainer.removed_runs),
-            ("snapshots_thinned", "Snapshots left out of old runs.", retainer.thinned_snapshots),
+            ("snapshots_thinned", "Snapshots thinned out of old runs.", retainer.thinned_snapshots),
         )
         for name, text, value in totals:
             yield CounterMetricFamily(f"leakline_{name}", text, value)
         yield GaugeMetricFamily(
             "leakline_chunks_damaged",
-            "Stored chunks, batches and rows come upon that cannot be read.",
+            "Stored chunks, batches and rows found to be unreadable.",
             corruption.count(self._services.engine),
         )
         yield GaugeMetricFamily(
@@ -217,7 +220,7 @@ class _Figures:
         )
         yield GaugeMetricFamily(
             "leakline_disk_full",
-            "1 from the first write that found the disk of the database full to a batch or a run that found room.",
+            "1 from the first write that failed because the disk of the database was full until a write succeeds.",
             disk_space.is_full(self._services.engine),
         )
         yield GaugeMetricFamily(
@@ -230,21 +233,23 @@ class _Figures:
         engine = self._services.engine
         space = disk_space.space(engine)
         yield GaugeMetricFamily(
-            "leakline_database_bytes", "The database on disk, its free space included.", space.bytes
+            "leakline_database_bytes",
+            "Size of the database on disk, including free space.",
+            space.bytes,
         )
         yield GaugeMetricFamily(
             "leakline_database_free_bytes",
-            "Of that free, as far as the database reports.",
+            "Free space in the database, as far as the database reports it.",
             space.free,
         )
         yield GaugeMetricFamily(
             "leakline_removals_waiting",
-            "Runs that are gone and have rows left.",
+            "Removed runs whose rows are not deleted yet.",
             run_deletion.waiting(engine),
         )
         stored = GaugeMetricFamily(
             "leakline_project_bytes",
-            "What is packed for the runs of a project.",
+            "Packed size of the runs of a project.",
             labels=["project"],
         )
         count = GaugeMetricFamily("leakline_project_runs", "Runs of a project.", labels=["project"])
@@ -258,6 +263,6 @@ class _Figures:
 
 @router.get("/metrics", response_class=Response, summary="Prometheus metrics")
 def metrics(request: Request, use: Use) -> Response:
-    """Text, not JSON."""
+    """Return the metrics as text, not JSON."""
     found: Metrics = request.app.state.metrics
     return Response(generate_latest(found.registry), media_type=CONTENT_TYPE_LATEST)

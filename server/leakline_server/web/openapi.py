@@ -1,4 +1,4 @@
-"""OpenAPI: what the framework knows, and the ingest route, which it does not."""
+"""The OpenAPI document: what FastAPI generates, plus the ingest route, which FastAPI does not know."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .responses import json_response
 from .token_routes import NewToken
 from .webhook_api import NewWebhook, WebhookChanges
 
-# What the routes read by themselves, so that the framework does not know of it.
+# Models of bodies that routes read themselves, so that FastAPI does not see them.
 BODIES: Final[tuple[type[BaseModel], ...]] = (
     NewRun, NewRequest, RunChanges, NewWebhook, WebhookChanges, Acknowledging, Closing,
     NewRule, RuleChanges, NewToken, Accepting, Error,
@@ -38,7 +38,10 @@ def show(request: Request) -> Response:
 
 
 def install(app: FastAPI) -> None:
-    """No page that shows it: the usual one loads its scripts from another host."""
+    """Install the generator of the document.
+
+    There is no page for viewing it, because the usual one loads its scripts from another host.
+    """
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -72,7 +75,7 @@ def _build(app: FastAPI) -> dict[str, Any]:
 
 
 def _apart(sent: tuple[Any, Any], described: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """What is sent in a batch and what is answered of it have the same names, and not the same fields."""
+    """Rename the request schemas of batches whose names also occur in responses with other fields."""
     names = {name: f"Sent{name}" for name in sent[1] if name in described}
     text = msgspec.json.encode(sent).decode()
     for name, own in names.items():
@@ -82,19 +85,20 @@ def _apart(sent: tuple[Any, Any], described: Mapping[str, Any]) -> tuple[Any, di
 
 
 _REFERENCE: Final = "#/components/schemas/"
-# Which every operation may answer with, and those that read a body; what it says itself of one of them stays.
+# Errors that every operation may return, and those of operations with a body. Descriptions given by
+# an operation take precedence.
 _ALWAYS: Final[Mapping[str, str]] = {
-    "400": "no HTTP that can be read, or an address that is too long",
-    "403": "the host, the origin or the token may not do this",
-    "413": "the address and the headers have more than 64 KiB",
-    "503": "the database does not answer; see Retry-After",
+    "400": "unreadable HTTP, or an address that is too long",
+    "403": "the host, the origin or the token is not allowed to do this",
+    "413": "the address and the headers exceed 64 KiB",
+    "503": "the database does not respond; see Retry-After",
 }
 _WITH_BODY: Final[Mapping[str, str]] = {
-    "400": "not JSON, damaged compression, nested too deep, or a body that did not arrive",
+    "400": "not JSON, damaged compression, nested too deeply, or an incomplete body",
     "413": "more than 256 KiB",
     "415": "a content encoding other than gzip, zstd and identity",
-    "422": "a field is wrong: named in details, with its value",
-    "429": "as much as may be on its way, or begin on a day; see Retry-After",
+    "422": "a field is invalid: named in details, with its value",
+    "429": "too many requests in progress, or a daily limit is reached; see Retry-After",
 }
 _ERROR: Final = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
 
@@ -102,15 +106,15 @@ _ERROR: Final = {"application/json": {"schema": {"$ref": "#/components/schemas/E
 def _tell_refusals(operation: dict[str, Any]) -> None:
     responses = operation["responses"]
     if "HTTPValidationError" in str(responses.get("422")):
-        # What the framework would answer, and we do not.
+        # FastAPI's default validation error, which we never return.
         del responses["422"]
     for status, why in _refusals(operation):
         responses.setdefault(status, {"description": why, "content": dict(_ERROR)})
     for status, response in responses.items():
         if status >= "400" and "application/json" not in response.get("content", {}):
-            # The framework takes every answer for one of the kind that the route gives when nothing is wrong.
+            # FastAPI assumes that errors have the same content type as successful responses.
             response["content"] = dict(_ERROR)
-    # Before it is known what is asked for.
+    # A request that cannot be parsed is answered in plain text.
     responses["400"]["content"]["text/plain"] = {"schema": {"type": "string"}}
 
 
@@ -123,23 +127,19 @@ def _refusals(operation: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _describe_access(found: dict[str, Any]) -> None:
-    """Describe what the scope of each operation means: the last that its router and its route declare."""
+    """Describe the required scope of each operation: the last one that its router and route declare."""
     for item in found["paths"].values():
         for operation in item.values():
             if "security" not in operation:
                 continue
             need = operation["security"][0]["token"][-1]
-            # The second: no token, where authentication is off.
+            # The empty alternative means no token, for servers with authentication off.
             operation["security"] = [{"token": [need]}, {}]
             operation["description"] = (
                 f"{operation.get('description', '')}\n\n{_NEEDS[need]}".strip()
             )
-            _answers(
-                operation, 401, "no token where the server asks for one, or one that is not valid"
-            )
-            _answers(
-                operation, 429, "too many wrong tokens came from this address; see Retry-After"
-            )
+            _answers(operation, 401, "authentication is on, and there is no valid token")
+            _answers(operation, 429, "too many wrong tokens from this address; see Retry-After")
 
 
 def _answers(operation: dict[str, Any], status: int, text: str) -> None:
@@ -149,8 +149,8 @@ def _answers(operation: dict[str, Any], status: int, text: str) -> None:
 
 
 _NEEDS: Final = {
-    "add": "Where the server asks who it is: an ingest token of the project, or an administrator.",
-    "see": "Where the server asks who it is: a token that reads, a link to this run, or an administrator.",
-    "read": "Where the server asks who it is: a token that reads, or an administrator.",
-    "change": "Where the server asks who it is: an administrator.",
+    "add": "With authentication on: an ingest token of the project, or an administrator.",
+    "see": "With authentication on: a token that reads, a link to this run, or an administrator.",
+    "read": "With authentication on: a token that reads, or an administrator.",
+    "change": "With authentication on: an administrator.",
 }

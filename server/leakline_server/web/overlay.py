@@ -1,6 +1,6 @@
-"""``/overlay``: up to ten runs on one axis. All that it shows is in its address: the runs, the series, the stretch.
+"""``/overlay``: up to ten runs on one axis. The address determines the runs, series and range.
 
-What the page shows is built by pure functions; the routes below them read the store.
+The page is built by functions without I/O; the routes below them read the store.
 """
 
 from __future__ import annotations
@@ -54,14 +54,17 @@ from .services import Services, Use
 Json = Mapping[str, Any]
 Shown = Literal["private", "rss", "gpu", "objects"]
 SECONDS: Final = ("generation.seconds",)
-# Of what differs.
+# Limits for the table of differences.
 MAX_ROWS: Final = 200
 MAX_CHARACTERS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """``names`` are added up; those with ``*`` stand for several. ``whole``: there is no sum without the first."""
+    """A series to choose: ``names`` are added up, and ``*`` in a name matches several.
+
+    If ``whole`` is True, the sum requires the first name.
+    """
 
     label: str
     title: str
@@ -94,7 +97,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class OverlayPage:
-    """``/overlay``"""
+    """The context of ``/overlay``."""
 
     title: str
     choices: tuple[SeriesChoice, ...]
@@ -106,7 +109,10 @@ class OverlayPage:
 
 @dataclass(frozen=True, slots=True)
 class OverlayRun:
-    """A run as the API gives it, its verdict, its line and its seconds at generation ends where they were measured."""
+    """A run as JSON, with its verdict, and its line and durations at generation ends.
+
+    The line and the durations are None if they were not measured.
+    """
 
     run: Json
     verdict: Json | None
@@ -119,13 +125,13 @@ class OverlayRun:
 
 
 def measured(runs: Sequence[Json], shown: Shown) -> bool:
-    """Whether any of these runs has some of it."""
+    """Return True if any of these runs has measured part of the series."""
     names = {name for run in runs for name in run["series"]}
     return any(_is_one(name, head) for name in names for head in _measured_by(SERIES[shown]))
 
 
 def _measured_by(series: Series) -> tuple[str, ...]:
-    """The names of which there must be one."""
+    """Return the names of which at least one is required."""
     return series.names[:1] if series.whole else series.names
 
 
@@ -135,9 +141,9 @@ def _is_one(name: str, wanted: str) -> bool:
 
 
 def _line_of(instances: Sequence[str], items: Sequence[Json], series: Series) -> Points | None:
-    """The sum of the series at each generation end of one rank, its attempts joined.
+    """Return the sum of the series at each generation end of one rank, with its attempts joined.
 
-    ``items`` are those of its run in an answer of `points.overlay`.
+    ``items`` are the series of its run, as returned by `summarise`.
     """
     attempts = []
     for instance in instances:
@@ -148,13 +154,13 @@ def _line_of(instances: Sequence[str], items: Sequence[Json], series: Series) ->
 
 
 def attempts_of(run: Json, processes: Sequence[Json]) -> list[str]:
-    """The instances of the process that the page of the run opens on, among all that it has."""
+    """Return the instances of the process that the page of the run opens on."""
     shown = first_shown(run)
     return [each["instance"] for each in processes if process_label(each) == shown]
 
 
 def shifts(starts: Mapping[str, float]) -> dict[str, float]:
-    """By how much each run is moved to the left, so that all begin together. Runs that do keep their numbers."""
+    """Return how far to shift each run to the left so that all start together; 0 if they do already."""
     if len(set(starts.values())) < 2:
         return dict.fromkeys(starts, 0.0)
     return dict(starts)
@@ -163,7 +169,7 @@ def shifts(starts: Mapping[str, float]) -> dict[str, float]:
 def overlay_chart(
     runs: Sequence[Json], lines: Mapping[str, Points], moved: Mapping[str, float], series: Series
 ) -> Chart | None:
-    """``lines`` by run; each has the colour of its place among the runs, whether or not others are there."""
+    """Return the chart of ``lines`` by run; a run keeps its colour if others have no line."""
     palette, names = Palette.of(run["id"] for run in runs), _names(runs)
     drawn = []
     for run in runs:
@@ -191,7 +197,7 @@ def _unit(runs: Sequence[Json]) -> str:
 
 
 def _names(runs: Sequence[Json]) -> dict[str, str]:
-    """What distinguishes them: the name, and the id next to it where two have the same."""
+    """Return labels that distinguish the runs: the name, with the id if several have the same name."""
     often = Counter(run["name"] for run in runs)
     return {
         run["id"]: run["name"] if often[run["name"]] == 1 else f"{run['name']} ({run['id']})"
@@ -206,7 +212,7 @@ def _overlay_page(
     moved: Mapping[str, float],
     left_out: Sequence[tuple[str, str]] = (),
 ) -> OverlayPage:
-    """``left_out``: (id, name) of runs that are deleted."""
+    """Return the context; ``left_out`` lists (id, name) of deleted runs."""
     runs = [each.run for each in found]
     return OverlayPage(
         title=f"Overlay of {count_of(len(runs), 'run')}",
@@ -239,7 +245,7 @@ def _trend(found: Sequence[OverlayRun], shown: Shown, moved: Mapping[str, float]
         "line climbs, not how high it starts."
     )
     if any(moved.values()):
-        how += " The runs begin at different numbers: all are drawn from their start."
+        how += " The runs begin at different numbers, so each is drawn from its start."
     lines = {each.id: each.ends for each in found if each.ends is not None}
     chart = overlay_chart(runs, lines, moved, series)
     if chart is None:
@@ -296,7 +302,7 @@ def _middle(points: Points | None) -> float | None:
 
 
 def _differences(runs: Sequence[Json]) -> Section:
-    how = "What the runs were started from and with, where it is not the same for all."
+    how = "Configuration and environment of the runs, where they differ."
     rows = list(_differing(runs))
     if not rows:
         return Section("differences", "What differs", how, empty="No difference was recorded.")
@@ -317,7 +323,7 @@ def _differing(runs: Sequence[Json]) -> Iterator[list[Field]]:
 
 
 def _flat(value: Json, before: str = "") -> Iterator[tuple[str, str]]:
-    """``packages.torch`` -> ``2.13.0``, for all that is not nested."""
+    """Flatten a nested mapping: yield (``packages.torch``, ``2.13.0``)."""
     for name, each in value.items():
         if isinstance(each, Mapping):
             yield from _flat(each, f"{before}{name}.")
@@ -337,7 +343,7 @@ router = APIRouter(
     include_in_schema=False, default_response_class=HTMLResponse, dependencies=[READ]
 )
 
-# More points than a chart has pixels are wasted on everybody.
+# More points than a chart has pixels are wasted.
 MAX_POINTS_SHOWN: Final = 2_000
 _END: Final = "generation_end"
 _TIMES: Final = Series("Time", "time", SECONDS, "seconds")
@@ -347,7 +353,7 @@ Ids = Annotated[list[str] | None, Query()]
 @router.head("/overlay")
 @router.get("/overlay")
 def show_overlay(use: Use, run: Ids = None, pick: Ids = None, series: str = "") -> Response:
-    """``pick`` is what the list of runs sends."""
+    """Show the overlay; the list of runs sends ``pick``."""
     if pick and not run:
         picked = [{"id": each} for each in _chosen(pick)]
         return RedirectResponse(address(picked, _series(series) or "private"), 303)
@@ -374,14 +380,17 @@ def show_overlay(use: Use, run: Ids = None, pick: Ids = None, series: str = "") 
 
 @router.get("/overlay/lines")
 def show_lines(use: Use, x: str, run: Ids = None, series: str = "") -> Response:
-    """{"lines": {chart: its lines}} of a stretch of the axis, with as many points as the page has of all of it."""
+    """Return the chart lines of a range of the axis: {"lines": {chart: its lines}}.
+
+    It has as many points as the page has for the entire axis.
+    """
     stretch, shown = read_stretch(x), _series(series) or "private"
     found, _ = _known(use, _chosen(run or []))
     moved = shifts(_starts(use, found, SERIES[shown]))
     lines: dict[str, Points] = {}
     for each in found:
         by = moved.get(each["id"], 0.0)
-        # Whole generations, so that a line goes on to the edge of the chart.
+        # Whole generations, so that lines reach the edge of the chart.
         ends = math.floor(stretch.first) + by, math.ceil(stretch.last) + by
         lines |= _lines(use, [each], SERIES[shown], ends)
     chart = overlay_chart(found, lines, moved, SERIES[shown])
@@ -395,10 +404,14 @@ def _series(text: str) -> Shown | None:
 def _chosen(ids: Sequence[str]) -> list[str]:
     chosen = list(dict.fromkeys(ids))
     if not chosen:
-        raise InvalidField("run", None, "pick two to ten runs in the list of runs, then Overlay")
+        raise InvalidField(
+            "run", None, "select two to ten runs in the list of runs, then choose Overlay"
+        )
     if len(chosen) > MAX_RUNS_OVERLAID:
         raise InvalidField(
-            "run", f"{len(chosen)} runs", f"an overlay takes up to {MAX_RUNS_OVERLAID}: pick fewer"
+            "run",
+            f"{len(chosen)} runs",
+            f"an overlay shows at most {MAX_RUNS_OVERLAID} runs; select fewer",
         )
     return chosen
 
@@ -406,7 +419,7 @@ def _chosen(ids: Sequence[str]) -> list[str]:
 def _known(
     use: Services, ids: Sequence[str]
 ) -> tuple[list[dict[str, Any]], list[run_deletion.Deleted]]:
-    """The runs, and those of them that are deleted, which are left out."""
+    """Return the runs that exist, and those that were deleted and are left out."""
     gone = run_deletion.among(use.engine, ids)
     hidden = {each.run_id for each in gone}
     found = []
@@ -425,10 +438,10 @@ def _lines(
     series: Series,
     ends: tuple[float, float] | None = None,
 ) -> dict[str, Points]:
-    """By run, of those that have measured it."""
+    """Return the lines by run, for runs that have measured the series."""
     start, stop = ends or (None, None)
     attempts = {each["id"]: attempts_of(each, processes_of(use, each)) for each in found}
-    # Of no other rank: those of a large run would leave no room for the runs after it.
+    # Only this rank is read: the ranks of a large run would leave no room for the next runs.
     query = SeriesQuery(
         series.names, kind=_END, start=start, stop=stop, points=MAX_POINTS_SHOWN,
         among=frozenset(instance for each in attempts.values() for instance in each),
@@ -444,7 +457,7 @@ def _lines(
 
 
 def _starts(use: Services, found: Sequence[Mapping[str, Any]], series: Series) -> dict[str, float]:
-    """By run: the generation at which its line begins, of those that have one."""
+    """Return the generation at which the line of each run begins, for runs that have a line."""
     starts = {}
     for each in found:
         instances = attempts_of(each, processes_of(use, each))

@@ -1,10 +1,12 @@
-"""Bodies of ordinary routes and of the forms on our pages, both bounded.
+"""Bodies of JSON routes and of the forms on pages, both limited in size.
 
-JSON is strict, then a pydantic model; a form is urlencoded, with each field once but for check boxes.
+JSON is parsed strictly and then validated by a pydantic model. Forms are urlencoded; only check
+boxes may repeat a field.
 
-The framework's own reading has no bound and takes NaN and broken surrogates, which no database can store. A value
-takes up to twenty times the memory of its text, and a request keeps it while it waits for a thread: so values have a
-bound as well, and those that wait are counted.
+FastAPI would read bodies without a limit and accept NaN and broken surrogates, which no database
+can store. A parsed value needs up to twenty times the memory of its text, and is held while the
+request waits for a thread. Therefore, the number of values is limited as well, and the memory held
+by waiting requests is counted.
 """
 
 from __future__ import annotations
@@ -40,16 +42,16 @@ from ..text_cleaning import all_without_marks, may_steer, without_control
 
 Model = TypeVar("Model", bound=BaseModel)
 
-# What a JSON value takes in memory, about: an empty list is as large.
+# The approximate memory of one JSON value; an empty list is as large.
 VALUE_BYTES: Final = 64
 
 
 @dataclass(slots=True)
 class Coming:
-    """The bytes of all bodies that are on their way, and of what was made of them until that is answered. Belongs to
-    the event loop.
+    """Counts the bytes of bodies in transit, and of the values parsed from them until the response.
 
-    Those of the batches of a project count twice, so that it leaves as much room to others as it takes.
+    Use it on the event loop only. The bytes of a project's batches count twice, so that a project
+    leaves as much room to others as it takes.
     """
 
     size: int = 0
@@ -57,7 +59,7 @@ class Coming:
 
     @contextmanager
     def holding(self, size: int, project: str | None = None) -> Iterator[None]:
-        """Raises TooBusy when too much is held at once."""
+        """Count ``size`` bytes within the context. Raises TooBusy if too many are held."""
         self.add(size, project)
         try:
             self.check(project)
@@ -73,7 +75,7 @@ class Coming:
                 self.of_projects[project] = of_project
 
     def check(self, project: str | None) -> None:
-        """Raises TooBusy when too much is held now."""
+        """Raise TooBusy if too many bytes are held now."""
         of_project = 0 if project is None else self.of_projects.get(project, 0)
         if self.size + of_project > MAX_BODIES_BYTES:
             raise _too_many_bodies()
@@ -83,10 +85,11 @@ async def read_body(
     receive: Receive, headers: Mapping[bytes, bytes], refuse: Callable[[], TooLarge], limit: int, live: Live,
     coming: Coming, project: str | None = None,
 ) -> bytes:  # fmt: skip
-    """The whole body, counted while it comes. ``project``: of a batch.
+    """Return the entire body, counting its bytes as they arrive; ``project`` is set for batches.
 
-    Raises what ``refuse`` returns beyond ``limit`` bytes, TooBusy when too many come at once, ClientDisconnect,
-    Malformed when it is too slow, and Unavailable when the server ends before it is there.
+    Raises the error from ``refuse`` beyond ``limit`` bytes, TooBusy if too many bodies arrive at
+    the same time, ClientDisconnect, Malformed if the body is too slow, and Unavailable if the
+    server stops first.
     """
     length = headers.get(b"content-length", b"0")
     if length.isdigit() and int(length) > limit:
@@ -112,7 +115,9 @@ async def read_body(
     except TimeoutError as error:
         if live.closing:
             raise Unavailable(
-                "server_stopping", "the server ends; send this again later", retry_after_seconds=2
+                "server_stopping",
+                "the server is stopping; send this again later",
+                retry_after_seconds=2,
             ) from error
         raise Malformed(
             "body_too_slow", f"the body did not arrive within {BODY_SECONDS:.0f} seconds"
@@ -124,13 +129,16 @@ async def read_body(
 def _too_many_bodies() -> TooBusy:
     return TooBusy(
         "too_busy",
-        "too many requests are on their way to the server; send this one again later",
+        "too many requests are in progress; send this one again later",
         retry_after_seconds=1,
     )
 
 
 def json_body(model: type[Model]) -> Any:
-    """A dependency that reads the body into ``model``; put ``described(model)`` into the route for OpenAPI."""
+    """Return a dependency that reads the body into ``model``.
+
+    Add ``described(model)`` to the route for OpenAPI.
+    """
 
     async def read(request: Request) -> AsyncIterator[Model]:
         made, held_bytes = await _made(model, request)
@@ -141,7 +149,7 @@ def json_body(model: type[Model]) -> Any:
 
 
 async def _made(model: type[Model], request: Request) -> tuple[Model, int]:
-    """What the body says, and what it takes in memory; the body itself is not kept."""
+    """Return the parsed body and its approximate memory; the body itself is not kept."""
     use = request.app.state.services
     headers = dict(request.scope["headers"])
     body = await read_body(
@@ -153,7 +161,7 @@ async def _made(model: type[Model], request: Request) -> tuple[Model, int]:
 
 
 def _inflated(body: bytes, encoding: str) -> bytes:
-    """The client compresses a header as it compresses a batch."""
+    """Decompress the body: the client compresses these bodies as it compresses batches."""
     try:
         return inflate(body, encoding, MAX_BODY_BYTES)
     except TooLarge as error:
@@ -182,7 +190,7 @@ def described(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def _decode(body: bytes) -> tuple[Any, int]:
-    """The value, and what it takes in memory, about."""
+    """Return the value and its approximate memory in bytes."""
     try:
         found = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -194,7 +202,7 @@ def _decode(body: bytes) -> tuple[Any, int]:
 
 
 def _values(found: Any) -> int:
-    """How many there are in it. Raises Malformed where they are too many, or too deep."""
+    """Return the number of nested values. Raises Malformed if they are too many or too deep."""
     count = 1
     level = [found]
     for _ in range(MAX_JSON_DEPTH + 1):
@@ -204,7 +212,8 @@ def _values(found: Any) -> int:
         count += sum(map(len, nested))
         if count > MAX_JSON_VALUES:
             raise Malformed(
-                "too_many_values", f"the body has {count} values, at most {MAX_JSON_VALUES}"
+                "too_many_values",
+                f"the body has {count} values; at most {MAX_JSON_VALUES} are allowed",
             )
         level = [
             inner
@@ -215,8 +224,9 @@ def _values(found: Any) -> int:
 
 
 async def _fields(request: Request, most: int, limit: int, coming: Coming) -> list[tuple[str, str]]:
-    """(field, value), without control characters and blanks around it. Raises Malformed, TooLarge and what `read_body`
-    raises.
+    """Return (field, value) pairs, without control characters and surrounding whitespace.
+
+    Raises Malformed, TooLarge and the errors of `read_body`.
     """
 
     def refuse() -> TooLarge:
@@ -234,11 +244,11 @@ async def _fields(request: Request, most: int, limit: int, coming: Coming) -> li
 
 
 async def read_form(request: Request, limit: int, coming: Coming) -> dict[str, str]:
-    """Field -> value; only filled fields are there."""
+    """Return the filled fields and their values."""
     fields = await _fields(request, MAX_FORM_FIELDS, limit, coming)
     found = dict(fields)
     if len(found) < len(fields):
-        raise Malformed("malformed_form", "the form has a field twice")
+        raise Malformed("malformed_form", "the form contains a field twice")
     return {name: value for name, value in found.items() if value}
 
 
@@ -247,7 +257,7 @@ async def _read(request: Request) -> dict[str, str]:
 
 
 async def _read_boxes(request: Request) -> dict[str, list[str]]:
-    """Field -> its values, each once and in order; only filled fields are there."""
+    """Return the values of each filled field, without repetitions and in order."""
     found: dict[str, dict[str, None]] = {}
     coming = request.app.state.services.coming
     for name, value in await _fields(request, MAX_FORM_BOXES, MAX_FORM_BYTES, coming):

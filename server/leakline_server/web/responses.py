@@ -1,7 +1,7 @@
-"""Answers: from plain data, without the cost of a response model, and what every one of them says to a browser.
+"""JSON responses from plain data, and security headers for all responses.
 
-Files, errors and refusals say it too. Pages bring a policy of their own (`templating.py`); whatever else a browser is
-made to open as a page runs nothing, loads nothing and stands in nobody's frame.
+Files and errors have these headers too. Pages have their own policy (`templating.py`). Any other
+response that a browser opens as a page cannot run scripts, load anything or be framed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from starlette.types import Message, Scope, Send
 
 
 def json_response(content: Any, status: int = 200) -> Response:
-    """NaN and infinity, which JSON does not have, become null."""
+    """Return a JSON response; NaN and infinity, which JSON lacks, become null."""
     return Response(msgspec.json.encode(content), status, media_type="application/json")
 
 
@@ -27,7 +27,7 @@ EVERY_ANSWER: Final[Sequence[Header]] = (
     (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"same-origin"),
 )  # fmt: skip
-# A page of another site that loads one of ours as a picture or a script is given nothing.
+# These keep pages of other sites from loading our responses as images or scripts.
 _SLOW_ANSWERS: Final[Sequence[Header]] = (
     *EVERY_ANSWER,
     (b"cross-origin-resource-policy", b"same-origin"),
@@ -36,14 +36,14 @@ _SLOW_ANSWERS: Final[Sequence[Header]] = (
 
 
 def completed(headers: Iterable[Header]) -> list[Header]:
-    """With what is missing; what an answer says itself stays."""
+    """Add missing headers; headers that are already set are kept."""
     said = list(headers)
     names = {name.lower() for name, _ in said}
     return said + [header for header in _SLOW_ANSWERS if header[0] not in names]
 
 
 def completing(scope: Scope, send: Send) -> Send:
-    """Sends, each answer with its headers."""
+    """Wrap ``send`` so that every response has these headers."""
     if scope["type"] != "http":
         return send
 

@@ -1,8 +1,8 @@
-"""What people type into the search of the list of runs: ``project:"my project" status:leaking tag:x before fix``. Pure.
+"""The search in the list of runs: ``project:"my project" status:leaking tag:x before fix``. No I/O.
 
-A value with spaces stands in quotes, and in these a quote or a backslash after a backslash; that of a ``config`` after
-its ``=``: ``config:name="my model"``. Words that name no filter are looked for as they are: each of them has to be
-found.
+A value with spaces is quoted; within quotes, a backslash escapes a quote or a backslash. For
+``config``, only the part after ``=`` is quoted: ``config:name="my model"``. Words without a known
+filter are searched as text, and all of them must match.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from ..limits import MAX_SEARCH_WORDS
 from ..store.runs.runs import DELETED, MATCHES, STATES
 
 NAMES: Final = ("project", "tag", "status", *MATCHES, "started")
-# What people type for a status.
+# Synonyms of statuses that people type.
 _STATUS_WORDS: Final = {"leaking": "confirmed", "leak": "confirmed", "suspect": "suspected"}
 _STATUSES: Final = (*SEVERITY, *STATES, DELETED)
-# A quote that nobody closed reaches to the end.
+# A quote that is not closed extends to the end.
 _WORD: Final = re.compile(
     r'(?P<before>(?:(?P<name>[A-Za-z]+):(?P<key>[^\s"=]+=)?)?)'
     r'(?:"(?P<quoted>(?:[^"\\]|\\.)*+)(?:"|\\?$)|(?P<plain>\S+))',
@@ -37,13 +37,16 @@ _UNITS: Final = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _DAY: Final = timedelta(days=1)
 
 
-# What other searches have, and this one takes for a word to look for.
+# Operators of other search engines; here they are searched as words.
 _OPERATORS: Final = ("NOT", "OR", "AND")
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """``name`` is that of a filter, or empty; ``typed`` is the whole of it as it stood there, its quote closed."""
+    """One word of a search.
+
+    ``name`` is that of its filter, or empty; ``typed`` is its original text, with its quote closed.
+    """
 
     name: str
     value: str
@@ -52,14 +55,14 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """``filters``: fields of the store's RunFilter. ``problems``: sentences on what could not be searched for."""
+    """A parsed search: ``filters`` are fields of RunFilter, ``problems`` sentences for the user."""
 
     filters: dict[str, Any]
     problems: tuple[str, ...]
 
 
 def words(text: str) -> list[Word]:
-    """Those that have a value, and filters without one."""
+    """Return the words that have a value, and filters without one."""
     found = map(_word, _WORD.finditer(text))
     return [word for word in found if word.value or word.name]
 
@@ -79,29 +82,33 @@ def _word(found: re.Match[str]) -> Word:
 
 
 def statuses_in(text: str) -> tuple[str, ...]:
-    """The statuses that are searched for, each once."""
+    """Return the statuses of a search, without repetitions."""
     found = (word.value.lower() for word in words(text) if word.name == "status" and word.value)
     return tuple(dict.fromkeys(_STATUS_WORDS.get(each, each) for each in found))
 
 
 def parse_query(text: str, now: float) -> Search:
-    """``now``: Unix seconds, from which ages count back. Of several dates the last counts; all else has to be found."""
+    """Parse a search; ``now`` in Unix seconds is the reference for ages.
+
+    If there are several dates, the last one wins; all other words must match.
+    """
     filters: dict[str, Any] = {}
     problems = []
     found = list(dict.fromkeys(words(text)))
     if len(found) > MAX_SEARCH_WORDS:
-        problems.append(f"Only the first {MAX_SEARCH_WORDS} words were looked for.")
+        problems.append(f"Only the first {MAX_SEARCH_WORDS} words were used.")
     for word in found[:MAX_SEARCH_WORDS]:
         if not word.value:
             problems.append(
-                f"“{word.typed}” was left out, because it has no value: write it right after the colon, without a "
-                f"space, as in {word.name}:{_EXAMPLES.get(word.name, 'x')}."
+                f"“{word.typed}” was ignored because it has no value: write the value right after "
+                f"the colon, without a space, as in {word.name}:{_EXAMPLES.get(word.name, 'x')}."
             )
         elif word.name == "started":
             if (range_ := _started(word.value, now)) is None:
                 problems.append(
-                    f"“{word.typed}” was left out: write an age or a day, as in started:<7d (in the last 7 days), "
-                    "started:>7d (before that), started:>2026-11-01 (later) or started:2026-11-20."
+                    f"“{word.typed}” was ignored: write an age or a day, as in started:<7d (in "
+                    "the last 7 days), started:>7d (before that), started:>2026-11-01 (later) or "
+                    "started:2026-11-20."
                 )
             else:
                 filters |= range_
@@ -122,10 +129,10 @@ _EXAMPLES: Final = {"config": "lr=0.1", "status": "leaking", "started": "<7d"}
 
 
 def _contradictions(projects: tuple[str, ...], statuses: tuple[str, ...]) -> list[str]:
-    """What no run can match."""
+    """Return sentences on conditions that no run can match."""
     known = ", ".join(sorted(map(_as_typed, _STATUSES), key=lambda each: each != "leaking"))
     problems = [
-        f"There is no status “{status}”; there are: {known}."
+        f"There is no status “{status}”. Known statuses: {known}."
         for status in statuses
         if status not in _STATUSES
     ]
@@ -137,7 +144,7 @@ def _contradictions(projects: tuple[str, ...], statuses: tuple[str, ...]) -> lis
         if len(set(values)) > 1:
             named = " and ".join(f"“{value}”" for value in dict.fromkeys(values))
             problems.append(
-                f"A run has one {what}, so none is found by {named} together: search for one of them."
+                f"A run has only one {what}, so no run matches {named} together: search for one of them."
             )
     return problems
 
@@ -152,8 +159,8 @@ def _unknown_operator(word: Word) -> str | None:
     if not excludes and word.typed not in _OPERATORS:
         return None
     return (
-        f"“{word.typed}” was looked for in names: a search finds runs that match all of its words, and cannot exclude "
-        f'any. Write "{word.typed}" in quotes to look for it.'
+        f"“{word.typed}” was searched in names: a search finds runs that match all of its words, "
+        f'and cannot exclude any. Write "{word.typed}" in quotes to search for it.'
     )
 
 
@@ -161,12 +168,15 @@ def _unknown_filter(word: Word) -> str | None:
     name, colon, rest = word.typed.partition(":")
     if not (colon and rest and name.isalpha()) or rest.startswith("//"):
         return None
-    return f"There is no filter “{name}:”, so “{word.value}” was looked for in names. Filters: {', '.join(NAMES)}."
+    return f"There is no filter “{name}:”, so “{word.value}” was searched in names. Filters: {', '.join(NAMES)}."
 
 
 def _started(value: str, now: float) -> dict[str, float] | None:
-    """An age is how long ago it was: ``>7d`` is more than 7 days, ``<7d`` and ``7d`` are the last 7. Of days ``>`` is
-    later, and one without a sign is that day, in UTC. None for anything else."""
+    """Parse an age or a day (UTC) into fields of RunFilter; None if it is neither.
+
+    ``>7d`` means more than 7 days ago, ``<7d`` and ``7d`` the last 7 days. For days, ``>`` means
+    later, ``<`` earlier, and no sign that day.
+    """
     found = _STARTED.fullmatch(value)
     if found is None:
         return None
@@ -186,17 +196,17 @@ def _started(value: str, now: float) -> dict[str, float] | None:
 
 
 def rebuilt(text: str, keep: Callable[[Word], bool], *more: str) -> str:
-    """The words to keep as they were typed, and more of them."""
+    """Return the query with the words to keep, as typed, followed by ``more``."""
     return " ".join((*(word.typed for word in words(text) if keep(word)), *more))
 
 
 def is_state(word: Word) -> bool:
-    """Whether it asks for the state of a run, which may be searched for together with a verdict."""
+    """Return True if the word filters by run state; a state may be combined with a verdict."""
     return word.name == "status" and word.value.lower() in (*STATES, DELETED)
 
 
 def written(name: str, value: str) -> str:
-    """``project:x``, or ``project:"my project"``: what `words` reads as this filter."""
+    """Return ``project:x`` or ``project:"my project"``, which `words` parses as this filter."""
     if re.search(r'[\s"]', value):
         escaped = value.replace("\\", "\\\\").replace('"', '\\"')
         return f'{name}:"{escaped}"'
@@ -204,5 +214,5 @@ def written(name: str, value: str) -> str:
 
 
 def search_for(value: str, name: str) -> str:
-    """The address of the list with the runs of this project or tag."""
+    """Return the address of the list with the runs of this project or tag."""
     return "/?" + urlencode({"q": written(name, value)})

@@ -1,4 +1,4 @@
-"""What a route may use: put on the application once by `app.py`, read by every route."""
+"""The services that routes use: set on the application by `app.py` and read by every route."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ class Services:
     examiner: ExaminerFigures
     derived: Derivations
     requests: Requests
-    # A run has news, and whether that is its end; from any thread.
+    # Call with (run, True if it has ended) when a run has new data; thread-safe.
     examine: Callable[[str, bool], None]
-    # A delivery may be due; from any thread.
+    # Call when a delivery may be due; thread-safe.
     deliver: Callable[[], None]
     retainer: RetainerFigures
-    # A run was removed, its rows may go; from any thread.
+    # Call when a run was removed and its rows can be deleted; thread-safe.
     retain: Callable[[], None]
     compactor: CompactorFigures
-    # Who asks; where everybody may ask, everybody may everything.
+    # Authenticates requests; with authentication off, every request may do everything.
     callers: Callers
-    # Of the process that looks at runs for this one, while there is one.
+    # The pid of the analysis process, while there is one.
     analysis_pid: Callable[[], int | None]
     coming: Coming = field(default_factory=Coming)
-    # Of batches whose check keeps the event loop from everything else.
+    # For batches whose validation blocks the event loop.
     checking: Turns = field(default_factory=lambda: Turns(pauses=True))
-    # Of requests that begin or change a run: each holds a thread until it has written.
+    # For requests that create or change a run: each holds a thread until it has written.
     adding: Turns = field(default_factory=lambda: Turns(at_once=8))
-    # Of whoever signs in, whom nobody knows yet: however many send, no batch is kept out.
+    # For sign-ins, which are not authenticated yet; separate, so that they cannot block batches.
     signing_in: Coming = field(default_factory=Coming)
 
 
@@ -57,7 +57,7 @@ def services(request: Request) -> Services:
 
 
 def address_of(request: Request, use: Services) -> str:
-    """Where this server is reached: as configured, else as the viewer reached it."""
+    """Return the URL of the server: as configured, or else as the viewer reached it."""
     return use.config.public_url or str(request.base_url).rstrip("/")
 
 

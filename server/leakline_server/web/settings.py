@@ -1,4 +1,4 @@
-"""``/settings``: health, sizes, retention and tokens of this server, and the forms of the tokens."""
+"""``/settings``: health, sizes, retention and tokens of this server, and the forms for tokens."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ from .token_routes import (
     tokens_section,
 )
 
-# Refused because too many batches waited: the answer 429.
+# The error code of status 429, for batches refused because too many were waiting.
 TOO_BUSY: Final = "too_busy"
 MAX_PROJECTS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What was read for the page. Counts are since this server was started; ``refusals`` by error code."""
+    """Data read for the page. Counts are since the start of the server; ``refusals`` are by error code."""
 
     version: str
     config: Config
@@ -88,13 +88,13 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class SettingsPage:
-    """``/settings``"""
+    """The context of ``/settings``."""
 
     title: str
     tiles: tuple[Tile, ...]
     ticks: tuple[Tick, ...]
     sections: tuple[Section, ...]
-    # None for who may only read.
+    # None for principals who may only read.
     tokens: TokensSection | None
 
 
@@ -134,29 +134,27 @@ def _tick(question: str, word: str, status: str, sentence: str) -> Tick:
 
 
 def _writing(found: Found) -> Tick:
-    question, figures = "Is what arrives written?", found.figures
+    question, figures = "Are batches written?", found.figures
     if not found.is_writing:
-        said = "The thread that writes has ended: restart the server."
+        said = "The writer thread has stopped. Restart the server."
         return _tick(question, "no", "confirmed", said)
     if found.disk_is_full:
         said = (
-            "The disk is full: batches are refused until there is room, and sent again then. "
-            "What is stored can be read."
+            "The disk is full: batches are refused until there is space, and clients send them "
+            "again. Stored data can be read."
         )
         return _tick(question, "no", "confirmed", said)
     if figures.refused:
         said = (
-            "The database takes nothing that is written: batches are refused until it does, and sent again then. "
-            "The log says why."
+            "The database rejects writes: batches are refused until it accepts them, and clients "
+            "send them again. The log has the reason."
         )
         return _tick(question, "no", "confirmed", said)
     if figures.failures:
-        said = (
-            f"{count_of(figures.failures, 'transaction')} failed since the start; the log says why."
-        )
+        said = f"{count_of(figures.failures, 'transaction')} failed since the start; the log has the reasons."
         return _tick(question, "not always", "suspected", said)
     if not figures.commits:
-        return _tick(question, "nothing yet", "learning", "No batch has come since the start.")
+        return _tick(question, "nothing yet", "learning", "No batch has arrived since the start.")
     each = number_formats.seconds(figures.commit_seconds / figures.commits)
     said = f"{count_of(figures.commits, 'transaction')} since the start, none failed, {each} each."
     return _tick(question, "yes", "ok", said)
@@ -169,66 +167,67 @@ def _fast_enough(found: Found) -> Tick:
     )
     if found.too_busy:
         refused = count_of(found.too_busy, "batch")
-        said = f"{refused} asked to come back later (429) since the start, {waiting}. Trainings send them again."
+        said = f"{refused} rejected with 429 since the start, {waiting}. Clients send them again."
         return _tick(question, "not always", "watch", said)
-    said = f"None asked to come back later (429) since the start, {waiting}."
+    said = f"No batch was rejected with 429 since the start, {waiting}."
     return _tick(question, "yes", "ok", said)
 
 
 def _schema(found: Found) -> Tick:
-    question, schema = "Is the database that of this version?", found.schema or "unknown"
+    question, schema = "Does the database schema match this version?", found.schema or "unknown"
     if schema == found.newest_schema:
-        return _tick(question, "yes", "ok", f"It is at schema {schema}, the newest there is.")
-    said = (
-        f"It is at schema {schema}, this version knows {found.newest_schema}: restart the server."
-    )
+        return _tick(question, "yes", "ok", f"It is {schema}, the newest one.")
+    said = f"It is {schema}, but this version expects {found.newest_schema}. Restart the server."
     return _tick(question, "no", "confirmed", said)
 
 
 def _readable(found: Found) -> Tick:
-    question = "Can what is stored be read?"
+    question = "Is all stored data readable?"
     if found.damaged:
         pieces = count_of(found.damaged, "piece")
-        said = f"{pieces} of it cannot; the log names each, and a backup has them if there is one."
+        said = f"{pieces} cannot be read. The log names each; restore them from a backup if there is one."
         return _tick(question, "no", "confirmed", said)
-    said = "Nothing damaged was come upon since the start. Only what is asked for is looked at."
+    said = "No damage was found since the start. Only data that is requested is checked."
     return _tick(question, "as far as known", "ok", said)
 
 
 def _returned(found: Found) -> Tick:
-    question = "Is free space given back?"
-    left = f" {count_of(found.removals, 'removed run')} left to clear." if found.removals else ""
+    question = "Is free space returned to the disk?"
+    left = (
+        f" {count_of(found.removals, 'removed run')} still to be cleared." if found.removals else ""
+    )
     if found.is_postgres:
-        said = "It makes what is free usable again (autovacuum), and gives back only some of it."
+        said = "It reuses free space (autovacuum), and returns only some of it."
         return _tick(question, "by Postgres", "ok", f"{said}{left}")
     if found.space.returns:
-        said = f"The file becomes smaller by itself; {number_formats.size(found.space.free)} of it are free now."
+        said = f"The file shrinks automatically; {number_formats.size(found.space.free)} of it is free now."
         return _tick(question, "yes", "ok", f"{said}{left}")
-    said = "The file was made without auto_vacuum: stop the server, then run PRAGMA auto_vacuum=2 and VACUUM on it."
+    said = "The file was created without auto_vacuum: stop the server, then run PRAGMA auto_vacuum=2 and VACUUM on it."
     return _tick(question, "no", "watch", f"{said}{left}")
 
 
 def _reach(config: Config) -> Tick:
-    question = "Who reaches this server?"
+    question = "Who can reach this server?"
     if config.asks_who_it_is:
         where = "other machines" if not is_loopback(config.host) else "this machine"
-        said = f"It listens on {config.host} and asks everybody who they are: a token, or somebody who is signed in."
+        said = f"It listens on {config.host} with authentication on: every request needs a token or a session."
         return _tick(question, f"{where}, with a login", "ok", said)
     if not is_loopback(config.host):
         said = (
-            f"It listens on {config.host} without a login (LEAKLINE_INSECURE): whoever reaches port {config.port} "
-            "reads and changes everything, unless something in front of it asks who they are."
+            f"It listens on {config.host} with authentication off (LEAKLINE_INSECURE): anyone who "
+            f"can reach port {config.port} can read and change everything, unless a proxy in "
+            "front of it authenticates them."
         )
         return _tick(question, "other machines", "suspected", said)
-    said = f"It listens on {config.host} alone, without a login: programs on this machine reach it."
+    said = f"It listens on {config.host} only, with authentication off: programs on this machine can reach it."
     if config.asks_nobody_of_the_public:
         said += (
-            " People reach it as LEAKLINE_PUBLIC_URL says, so what stands in front of it must ask who they are; "
-            "LEAKLINE_LOGIN=1 makes this server ask."
+            " People reach it through LEAKLINE_PUBLIC_URL, so a proxy in front of it must "
+            "authenticate them; LEAKLINE_LOGIN=1 turns on authentication in this server."
         )
-        return _tick(question, "whoever is let through", "watch", said)
+        return _tick(question, "whoever the proxy lets through", "watch", said)
     if config.insecure:
-        said += " It answers to any name (LEAKLINE_INSECURE)."
+        said += " It accepts any host name (LEAKLINE_INSECURE)."
         return _tick(question, "this machine", "watch", said)
     return _tick(question, "this machine", "ok", said)
 
@@ -236,8 +235,9 @@ def _reach(config: Config) -> Tick:
 def _projects(found: Found) -> Section:
     largest = sorted(found.projects, key=lambda project: (-project.bytes, project.name))
     how = (
-        "What is packed for the runs of each project, counted within a minute of their last news. Keys, indexes and "
-        f"free space come on top: the whole database is {number_formats.size(found.space.bytes)}."
+        "Packed size of the runs of each project, updated within a minute of new data. Keys, "
+        "indexes and free space are extra: the whole database is "
+        f"{number_formats.size(found.space.bytes)}."
     )
     if not largest:
         return Section("projects", "Size on disk", how, empty="There are no projects yet.")
@@ -257,27 +257,27 @@ def _project(project: ProjectSize) -> Sequence[Field]:
 
 
 def _size(project: ProjectSize) -> Cell:
-    # A run that was not counted yet has no bytes, and whatever is stored has some.
+    # Everything stored takes space, so 0 means that the run has not been measured yet.
     if not project.bytes:
-        return Cell("not counted yet", absent=True)
+        return Cell("not measured yet", absent=True)
     return Cell(number_formats.size(project.bytes))
 
 
 def _retention(config: Config, done: RetainerFigures) -> Section:
     how = (
-        "Nothing is removed unless one of these settings says so, and never a run that is live or tagged keep or "
-        "baseline. Set them in the environment of the server and restart it."
+        "Nothing is removed unless one of these settings requires it, and never a run that is "
+        "live or tagged keep or baseline. Set them in the environment of the server and restart it."
     )
     note = (
         f"Since the start: {count_of(done.removed_runs, 'run')} removed, "
-        f"{count_of(done.thinned_snapshots, 'snapshot')} left out of old runs."
+        f"{count_of(done.thinned_snapshots, 'snapshot')} thinned out of old runs."
     )
     rows = (
-        (code("LEAKLINE_KEEP_DAYS"), _limits(config.keep_days, _days, "for ever"),
+        (code("LEAKLINE_KEEP_DAYS"), _limits(config.keep_days, _days, "forever"),
          "how long runs are kept after their last message"),
         (code("LEAKLINE_THIN_AFTER_DAYS"), _limits(config.thin_after_days, _days, "never"),
          "when an ended run keeps only its generation ends and extremes"),
-        (code("LEAKLINE_KEEP_BYTES"), _limits(config.keep_bytes, number_formats.size, "no bound"),
+        (code("LEAKLINE_KEEP_BYTES"), _limits(config.keep_bytes, number_formats.size, "no limit"),
          "the largest size of a project; above it the oldest runs are removed"),
     )  # fmt: skip
     shown = table(("setting", "in force", "what it does"), rows, tall=False)
@@ -347,7 +347,7 @@ def _response(
 def _section(
     use: Services, form: TokenForm | None = None, issued: Issued | None = None
 ) -> TokensSection | None:
-    """The tokens; None for who may only read."""
+    """Return the section of tokens, or None for principals who may only read."""
     if not may(calling.get().scope, "change"):
         return None
     items = [token_issuing.to_json(token) for token in access.list_tokens(use.engine)]
@@ -356,7 +356,7 @@ def _section(
 
 def _wish(sent: TokenForm) -> Wish:
     if sent.expires not in dict(EXPIRIES):
-        raise InvalidField("expires", sent.expires, "must be one of the choices of the page")
+        raise InvalidField("expires", sent.expires, "must be one of the choices on the page")
     days = None if sent.expires == "never" else float(sent.expires)
     return Wish(cast(Scope, sent.scope), sent.project or None, sent.name, days, sent.browser)
 

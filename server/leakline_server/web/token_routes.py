@@ -1,6 +1,6 @@
-"""Tokens: `/api/v1/tokens` (issued, listed, revoked), their section of ``/settings``, and links that open one run.
+"""Tokens: `/api/v1/tokens`, their section of ``/settings``, and links that open a single run.
 
-For administrators; where the server asks nobody, tokens are only listed.
+These routes are for administrators; with authentication off, tokens can only be listed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _STATUS: Final[Mapping[str, str]] = {"active": "ok", "expired": "learning", "rev
 
 @dataclass(frozen=True, slots=True)
 class TokenForm:
-    """What a form that was refused held, and why."""
+    """The content of a rejected form, and the reason."""
 
     scope: str = "ingest"
     project: str = ""
@@ -58,7 +58,7 @@ class TokenForm:
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """Shown by this one page only."""
+    """A new token, which only one page ever shows."""
 
     text: str
     secret: str
@@ -91,7 +91,7 @@ class TokenRow:
 
 @dataclass(frozen=True, slots=True)
 class TokensSection:
-    """``how`` says what tokens are for on this server; ``can_change``: they are made and revoked here."""
+    """``how`` explains what tokens are for; ``can_change`` is True if they can be changed here."""
 
     how: str
     can_change: bool
@@ -108,13 +108,17 @@ def tokens_section(
     form: TokenForm | None = None,
     issued: Issued | None = None,
 ) -> TokensSection:
-    """``items`` as the API lists them; ``asked``: whether the server asks who it is."""
+    """Return the section; ``items`` are listed as by the API, ``asked`` is True if authentication is on."""
     form = form or TokenForm()
-    how = "What programs show to be let in (LEAKLINE_TOKEN), each for one thing. Of a token only its beginning is kept."
+    how = (
+        "Programs authenticate with tokens (LEAKLINE_TOKEN), each for one purpose. Only the "
+        "beginning of a token can be shown again."
+    )
     if not asked:
         how += (
-            " This server asks nobody who they are and needs none; they hold once it asks. Until then they are made "
-            "and revoked where it runs (leakline token create, leakline token revoke), not by whoever opens this page."
+            " Authentication is off on this server, so none is needed; tokens take effect once "
+            "it is on. Until then, create and revoke them on the machine of the server (leakline "
+            "token create, leakline token revoke), not on this page."
         )
     return TokensSection(
         how=how,
@@ -165,19 +169,22 @@ def _clock(iso: str | None, without: str) -> str:
     return without if iso is None else number_formats.clock(iso)
 
 
-# How tokens begin, what they are for and when they were used last is nobody else's business.
+# Only administrators may see prefixes, purposes and times of last use of tokens.
 router = APIRouter(prefix="/api/v1", tags=["access"], dependencies=[CHANGE])
 
 _NOT_FOUND: Final[dict[int | str, dict[str, Any]]] = {
     404: {"model": api_schemas.Error, "description": "no such token"},
-    409: {"model": api_schemas.Error, "description": "the server asks nobody who they are"},
-    422: {"model": api_schemas.Error, "description": "a field is wrong: named, with its value"},
+    409: {"model": api_schemas.Error, "description": "authentication is off"},
+    422: {
+        "model": api_schemas.Error,
+        "description": "a field is invalid: the error names it, with its value",
+    },
 }
 _REFUSED: Final[dict[int | str, dict[str, Any]]] = {
     400: {"model": api_schemas.Error, "description": "not JSON"},
     409: {
         "model": api_schemas.Error,
-        "description": "there are too many, or the server asks nobody who they are",
+        "description": "there are too many, or authentication is off",
     },
     422: _NOT_FOUND[422],
 }
@@ -187,8 +194,9 @@ TokenName = Annotated[str, Field(max_length=MAX_TITLE_LENGTH, pattern=NO_CONTROL
 
 
 class NewToken(Strict):
-    """`ingest` adds to one project and reads nothing, `read` reads everything, `admin` does all. `browser` is for pages
-    of other origins. `expires_in_days` null: it never expires."""
+    """`ingest` adds to one project and reads nothing, `read` reads everything, `admin` does all.
+    `browser` is for pages of other origins. If `expires_in_days` is null, the token never expires.
+    """
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -200,8 +208,10 @@ class NewToken(Strict):
 
 
 class Token(BaseModel):
-    """`prefix` is all that is ever shown of it again; `last_used_at` is right to ten minutes. `share`: a link, made on
-    the page of `run`, that opens that run alone."""
+    """`prefix` is the only part of the token that is ever shown again. `last_used_at` is accurate
+    to ten minutes. `share` is the scope of a link, created on the page of `run`, that opens only
+    that run.
+    """
 
     id: int
     name: str
@@ -218,7 +228,7 @@ class Token(BaseModel):
 
 
 class IssuedToken(Token):
-    """The only answer that ever shows the token."""
+    """The only response that ever shows the token."""
 
     token: str
 
@@ -235,7 +245,7 @@ class Tokens(BaseModel):
     responses={200: {"model": Tokens}},
 )
 def list_tokens(use: Use) -> Response:
-    """With those that were revoked or have expired in the last 90 days."""
+    """Includes tokens that expired or were revoked in the last 90 days."""
     items = [token_issuing.to_json(token) for token in access.list_tokens(use.engine)]
     return json_response({"items": items, "next": None})
 
@@ -248,7 +258,7 @@ def list_tokens(use: Use) -> Response:
     responses={201: {"model": IssuedToken, "description": "issued"}, **_REFUSED},
 )
 def issue_token(body: Annotated[NewToken, json_body(NewToken)], use: Use) -> Response:
-    """The answer shows the token, and nothing later does."""
+    """Only this response shows the token."""
     only_where_asked(use.callers.asked)
     wish = Wish(body.scope, body.project, body.name, body.expires_in_days, body.browser)
     token, secret = token_issuing.issue(use.engine, wish, time.time())
@@ -262,25 +272,27 @@ def issue_token(body: Annotated[NewToken, json_body(NewToken)], use: Use) -> Res
     summary="Revoke a token",
     response_class=Response,
     status_code=204,
-    responses={204: {"description": "nobody is let in with it any more"}, **_NOT_FOUND},
+    responses={204: {"description": "revoked"}, **_NOT_FOUND},
 )
 def revoke_token(token: RowId, use: Use) -> Response:
-    """Who signed in with it is signed out. Other servers on the same database follow within seconds."""
+    """Sessions that were started with the token end. Other servers on the same database follow
+    within seconds.
+    """
     only_where_asked(use.callers.asked)
     token_issuing.revoke(use.engine, token, time.time())
     use.callers.forget()
     return Response(status_code=204)
 
 
-# Links that open one run and nothing else. The token is in the query, which the log does not have; opening the link
-# puts it into cookies for the paths of that run alone, and leads to the address without it.
+# Links that open a single run. The token is in the query, which is not logged. Opening the link
+# stores the token in cookies for the paths of that run, and redirects to the address without it.
 SHARED: Final = "/shared"
 links = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
 
 @dataclass(frozen=True, slots=True)
 class SharedPage:
-    """``link`` is shown by this page alone; ``public``: it begins with the address that the server is said to have."""
+    """The context of the page that shows a link once; ``public`` is True if it uses the public URL."""
 
     title: str
     link: str
@@ -297,7 +309,7 @@ def make_link(run: str, request: Request, form: Form, use: Use) -> Response:
     found, now = known_run(use, run), time.time()
     days = form.get("days", "")
     if days not in dict(LINK_DAYS):
-        raise InvalidField("days", days, "must be one of the choices of the page")
+        raise InvalidField("days", days, "must be one of the choices on the page")
     wish = Wish("share", name=found["name"], days=float(days), run_id=run)
     token, secret = token_issuing.issue(use.engine, wish, now)
     until = iso(now + float(days) * 86_400)
@@ -320,7 +332,7 @@ def make_link(run: str, request: Request, form: Form, use: Use) -> Response:
 async def open_link(
     request: Request, use: Use, token: Annotated[str, Field(max_length=MAX_SECRET_LENGTH)] = ""
 ) -> Response:
-    """Who guesses is counted as any who shows tokens that nobody knows."""
+    """Open a link; guessed tokens count as failed authentication."""
     headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
     host = request.client.host if request.client else ""
     try:
@@ -343,7 +355,7 @@ async def open_link(
 def _over() -> NotFound:
     return NotFound(
         "link_is_over",
-        "this link opens nothing: it has expired, was revoked, or is not whole; ask for another one",
+        "this link is not valid: it has expired, was revoked, or is incomplete; ask for a new one",
     )
 
 

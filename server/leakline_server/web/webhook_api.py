@@ -1,4 +1,4 @@
-"""Webhooks and their deliveries: the JSON API, and what the forms of ``/alerts`` call as well."""
+"""Webhooks and their deliveries: the JSON API, and functions shared with the forms of ``/alerts``."""
 
 from __future__ import annotations
 
@@ -34,12 +34,18 @@ from .services import Services, Use
 router = APIRouter(prefix="/api/v1", tags=["webhooks"], dependencies=[READ])
 
 _NOT_FOUND: Final[dict[int | str, dict[str, Any]]] = {
-    404: {"model": api_schemas.Error, "description": "no such webhook or delivery"},
+    404: {"model": api_schemas.Error, "description": "webhook or delivery not found"},
 }
 _REFUSED: Final[dict[int | str, dict[str, Any]]] = {
     **_NOT_FOUND,
-    409: {"model": api_schemas.Error, "description": "not in this state, or not of this webhook"},
-    422: {"model": api_schemas.Error, "description": "a field is wrong: named, with its value"},
+    409: {
+        "model": api_schemas.Error,
+        "description": "not possible in this state, or not for this webhook",
+    },
+    422: {
+        "model": api_schemas.Error,
+        "description": "a field is invalid: the error names it, with its value",
+    },
 }
 _BODY: Final[dict[int | str, dict[str, Any]]] = {
     **_REFUSED,
@@ -53,8 +59,9 @@ Format = Annotated[str, Field(min_length=1, max_length=MAX_WORD_LENGTH, pattern=
 
 
 class NewWebhook(Strict):
-    """`format` is standard or slack; without one, that of the address: slack at Slack, by way of apprise at Discord and
-    Teams, else standard."""
+    """`format` is standard or slack. By default the address decides: slack for Slack, apprise for
+    Discord and Teams, else standard.
+    """
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -64,7 +71,7 @@ class NewWebhook(Strict):
 
 
 class WebhookChanges(Strict):
-    """Only what is given changes. `enabled` true makes a disabled webhook get alerts again."""
+    """Only the given fields change. With `enabled` true, a disabled webhook receives alerts again."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -75,7 +82,7 @@ class WebhookChanges(Strict):
 
 
 class WebhookTestResult(BaseModel):
-    """What came of a test message. `status` is null when there was no answer."""
+    """The result of a test message. `status` is null if there was no response."""
 
     at: str
     seconds: float
@@ -85,8 +92,10 @@ class WebhookTestResult(BaseModel):
 
 
 class Webhook(BaseModel):
-    """`origin` is all that is ever shown of the address. `failures` counts the attempts since the last delivery;
-    until `previous_until` the secret before the last rotation signs too."""
+    """`origin` is all that is ever shown of the address. `failures` is the number of attempts since
+    the last delivery. Until `previous_until`, messages are also signed with the secret before the
+    last rotation.
+    """
 
     id: int
     name: str
@@ -103,7 +112,7 @@ class Webhook(BaseModel):
 
 
 class WebhookWithSecret(Webhook):
-    """The only answer that ever shows the secret."""
+    """The only response that ever shows the secret."""
 
     secret: str
 
@@ -114,7 +123,7 @@ class Webhooks(BaseModel):
 
 
 class DeliveryAttempt(BaseModel):
-    """`wait_seconds` is from the end of the try before, or from the alert."""
+    """`wait_seconds` is the time since the end of the previous attempt, or since the alert."""
 
     started_at: str
     wait_seconds: float
@@ -124,7 +133,7 @@ class DeliveryAttempt(BaseModel):
 
 
 class Delivery(BaseModel):
-    """`alert` is the `webhook-id` of all its messages; `history` holds its newest 20 attempts."""
+    """`alert` is the `webhook-id` of all its messages; `history` contains its newest 20 attempts."""
 
     id: int
     webhook: int
@@ -173,7 +182,7 @@ def list_webhooks(use: Use) -> Response:
     },
 )
 def add_webhook(body: Annotated[NewWebhook, json_body(NewWebhook)], use: Use) -> Response:
-    """Its address is checked, and the secret that signs its messages is in this answer and in none after it."""
+    """The address is validated. Only this response shows the secret that signs the messages."""
     made = make(use, body.name, body.url, body.format)
     return _with_secret(use, made, 201)
 
@@ -226,14 +235,14 @@ def delete_webhook(webhook: RowId, use: Use) -> Response:
     responses={200: {"model": WebhookTestResult}, **_NOT_FOUND},
 )
 def test_webhook(webhook: RowId, use: Use) -> Response:
-    """The answer says what came of it; a webhook that is disabled stays so."""
+    """The response contains the result. A disabled webhook stays disabled."""
     return json_response(trial_to_json(try_out(webhook, use)[0]))
 
 
 def try_out(webhook: int, use: Services) -> tuple[Trial, str]:
-    """Send a test message; what came of it, and the text that was sent. Raises NotFound."""
+    """Send a test message; return the result and the text that was sent. Raises NotFound."""
     hook, now = _get(use, webhook), time.time()
-    said = "Alerts of this server arrive here. Nothing leaks; somebody tested this webhook."
+    said = "Alerts of this server arrive here. Nothing is leaking: somebody tested this webhook."
     old_secret = hook.previous_secret_at(now)
     message = trial(
         hook.url, hook.format, hook.secret, use.config.address, now, said, old_secret, hook.configured
@@ -257,7 +266,7 @@ def try_out(webhook: int, use: Services) -> tuple[Trial, str]:
     },
 )
 def rotate_secret(webhook: RowId, use: Use) -> Response:
-    """The new secret is in this answer and in none after it; until `previous_until` the old one signs too."""
+    """Only this response shows the new secret; until `previous_until`, the old one signs too."""
     return _with_secret(use, rotate(use, webhook))
 
 
@@ -269,7 +278,7 @@ def rotate_secret(webhook: RowId, use: Use) -> Response:
     responses={200: {"model": Webhook}, **_NOT_FOUND, 409: _REFUSED[409]},
 )
 def enable_webhook(webhook: RowId, use: Use) -> Response:
-    """It gets the alerts from now on; what failed meanwhile can be sent again one by one."""
+    """The webhook receives alerts from now on; failed deliveries can be sent again one by one."""
     return _answer(use, change(use, webhook, {}, enabled=True))
 
 
@@ -285,7 +294,7 @@ def get_deliveries(webhook: RowId, use: Use, limit: Limit = 50, cursor: Text = N
         return json_response(deliveries.list_deliveries(use.engine, webhook, limit, cursor))
     except runs.BadCursor as error:
         raise InvalidField(
-            "cursor", cursor, "must be the value of next from an earlier answer"
+            "cursor", cursor, "must be the value of next from an earlier response"
         ) from error
 
 
@@ -297,7 +306,9 @@ def get_deliveries(webhook: RowId, use: Use, limit: Limit = 50, cursor: Text = N
     responses={200: {"model": Delivery}, **_NOT_FOUND, 409: _REFUSED[409]},
 )
 def redeliver(delivery: RowId, use: Use) -> Response:
-    """A delivery that has ended is due at once, with the same `webhook-id` and the attempts of its schedule."""
+    """A delivery that has ended is due immediately, with the same `webhook-id` and a new schedule
+    of attempts.
+    """
     with _refusing(delivery=delivery):
         item = deliveries.redeliver(use.engine, delivery, time.time())
     use.deliver()
@@ -310,8 +321,10 @@ def all_webhooks(use: Services) -> list[dict[str, Any]]:
 
 
 def make(use: Services, name: str, url: str, form: str | None) -> webhooks.Webhook:
-    """Add a webhook with a new secret, which only this answer shows; without a ``form`` the address selects it. Raises
-    RequestRefused."""
+    """Add a webhook with a new secret; without ``form``, the address determines the format.
+
+    Raises RequestRefused.
+    """
     if form is None:
         form, url = _chosen(url)
     else:
@@ -324,10 +337,10 @@ def make(use: Services, name: str, url: str, form: str | None) -> webhooks.Webho
 def change(
     use: Services, webhook: int, values: Mapping[str, str], enabled: bool | None = None
 ) -> webhooks.Webhook:
-    """Raises RequestRefused."""
+    """Change a webhook. Raises RequestRefused."""
     hook = _get(use, webhook)
     form = values.get("format", hook.format)
-    # No address is added to those that apprise looks up, and a format that is gone is not enabled again.
+    # Apprise webhooks cannot get a new address, and unknown formats cannot be enabled again.
     is_new = "url" in values or (enabled is True and form != apprise_sender.FORMAT)
     if "format" in values or (is_new and not hook.configured):
         _check_format(form)
@@ -338,12 +351,15 @@ def change(
 
 
 def get_json(use: Services, webhook: int) -> dict[str, Any]:
-    """Raises NotFound."""
+    """Return a webhook as JSON. Raises NotFound."""
     return to_json(_get(use, webhook), None)
 
 
 def rotate(use: Services, webhook: int) -> webhooks.Webhook:
-    """Replace the secret, which only this answer shows; the old one signs too for a day. Raises RequestRefused."""
+    """Replace the secret and return the webhook; the old one also signs for a day.
+
+    Raises RequestRefused.
+    """
     with _refusing(webhook=webhook):
         changed = webhooks.rotate(use.engine, webhook, make_secret(), time.time())
     return _found(webhook, changed)
@@ -379,7 +395,7 @@ def trial_to_json(made: Trial) -> dict[str, Any]:
 
 @contextmanager
 def _refusing(**about: int) -> Iterator[None]:
-    """Translate refusals of the store. ``about``: the webhook or the delivery by its number."""
+    """Translate errors of the store; ``about`` has the number of the webhook or delivery."""
     number = next(iter(about.values()), 0)
     try:
         yield
@@ -390,9 +406,9 @@ def _refusing(**about: int) -> Iterator[None]:
     except NotChangeable as error:
         raise Conflict("webhook_of_the_environment", str(error), about) from error
     except deliveries.NoSuchDelivery as error:
-        raise NotFound("delivery_not_found", f"there is no delivery {number}", about) from error
+        raise NotFound("delivery_not_found", f"delivery {number} was not found", about) from error
     except deliveries.StillWaiting as error:
-        said = f"delivery {number} has not ended yet: it is sent again by itself"
+        said = f"delivery {number} has not ended yet: it will be retried automatically"
         raise Conflict("delivery_waiting", said, about) from error
     except deliveries.WebhookDisabled as error:
         said = f"the webhook of delivery {number} is disabled; enable it first"
@@ -400,7 +416,7 @@ def _refusing(**about: int) -> Iterator[None]:
 
 
 def _chosen(url: str) -> tuple[str, str]:
-    """Return the format that an address selects, and the address as it may be stored. Raises InvalidField."""
+    """Return the format that an address implies, and the address to store. Raises InvalidField."""
     chosen = chosen_by(url)
     if chosen.form != apprise_sender.FORMAT:
         return chosen.form, url
@@ -408,8 +424,8 @@ def _chosen(url: str) -> tuple[str, str]:
         raise InvalidField(
             "url",
             shown(url),
-            f"messages to {chosen.service} go by way of apprise, which this server does not have: install it there "
-            "(pip install 'leakline[notify]') and start the server again",
+            f"messages to {chosen.service} are sent with apprise, which this server does not "
+            "have: install it there (pip install 'leakline[notify]') and restart the server",
         )
     try:
         return chosen.form, plain_address(url)
@@ -423,16 +439,16 @@ def _check_format(form: str) -> None:
 
 
 def _check_address(use: Services, url: str) -> None:
-    """Now, because a person is there to read why; every try checks again.
+    """Validate the address now, while a person can read why; every attempt checks it again.
 
-    Hosts of chat services are known to be spelled right: where they cannot be looked up now, they are later.
+    The hosts of chat services are known to be correct, so a failed DNS lookup is ignored.
     """
     try:
         check(url, use.config.webhook_allow)
     except (AddressRefused, AddressUnknown) as error:
         if isinstance(error, AddressUnknown) and chosen_by(url).service:
             return
-        # Never the whole address: chat services put a secret into its path.
+        # Never show the entire address: those of chat services contain a secret in the path.
         raise InvalidField("url", shown(url), str(error)) from error
 
 
@@ -449,7 +465,7 @@ def _found(webhook: int, hook: webhooks.Webhook | None) -> webhooks.Webhook:
 def _not_found(webhook: int) -> NotFound:
     return NotFound(
         "webhook_not_found",
-        f"there is no webhook {webhook}; GET /api/v1/webhooks lists them",
+        f"webhook {webhook} was not found; GET /api/v1/webhooks lists them",
         {"webhook": webhook},
     )
 

@@ -1,9 +1,9 @@
-"""Looks in a process of their own, so that a batch never waits for the interpreter while the analysis computes.
+"""A separate process for examinations, so that a batch never waits for the GIL while the analysis computes.
 
-The server starts it with the first look and again when it has died, and asks it one run at a time: a pickle on its
-standard input, a pickle on its standard output. It reads the database and writes nothing; when its input ends, as when
-the server was killed, it ends with the look that is under way. Where it cannot be started, or dies before it has
-answered anything, the looks happen in the server for a while.
+The server starts the process for the first examination, and again after it has died. Requests, one run at a time, are
+pickled to its stdin, results to its stdout. It reads the database but does not write to it. When its input ends, as
+when the server was killed, it exits after the current examination. If it cannot be started, or dies before its first
+result, examinations run in the server for a while.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from ..store.runs.run_history import NoSuchRun
 from ..store.series import CorruptChunk
 from .examination import CannotLook, Closed, Look, Looking, NoRoom
 
-# Training comes first, and batches before verdicts.
+# Training has priority over this process, and so have batches.
 NICE: Final = 5
-# The longest look at the longest run takes seconds; what takes so long is stuck.
+# Even a long run is examined within seconds; a process that takes this long is stuck.
 LONGEST_SECONDS: Final = 600.0
-# Until a process is tried again that could not be started.
+# How long to wait before starting a process again after a failed start.
 HERE_SECONDS: Final = 600.0
 
 log = logging.getLogger("leakline")
@@ -54,7 +54,7 @@ log = logging.getLogger("leakline")
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """What a process begins with."""
+    """The first message to a process."""
 
     version: str
     database_url: str
@@ -64,14 +64,15 @@ class _Given:
 @dataclass(frozen=True, slots=True)
 class _Asked:
     run_id: str
-    # Runs that have ended since it was asked last.
+    # Runs that have ended since the last request.
     forget: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """``text`` says why there is no look; of an error nobody foresaw it is the traceback. ``cpu_seconds`` are all that
-    the process has used so far. ``damaged``: what was come upon for the first time.
+    """The result of a request. ``text`` explains a failure; for an unexpected error it is the traceback.
+
+    ``cpu_seconds`` is the total CPU time of the process, ``damaged`` the damage detected for the first time.
     """
 
     kind: Literal["looked", "gone", "full", "failed", "damaged", "sign", "bug"]
@@ -82,17 +83,17 @@ class _Answer:
 
 
 class Apart:
-    """Called by one thread; `close` and `pid` by any."""
+    """Examines runs in a separate process. Called by one thread; `close` and `pid` by any."""
 
     def __init__(self, engine: Engine, priorities: Priorities = DEFAULTS) -> None:
         self._engine, self._priorities = engine, priorities
         self._version = __version__
         self._process: subprocess.Popen[bytes] | None = None
-        # Instead of the process, until when by the monotonic clock.
+        # The replacement for the process while that cannot be started, and its expiry on the monotonic clock.
         self._here: Look | None = None
         self._here_until = 0.0
         self._forget: list[str] = []
-        # Batches of the process that are counted already.
+        # CPU time of the process that is already accounted.
         self._cpu_seconds = 0.0
         self._lock = threading.Lock()
         self._closed = False
@@ -120,7 +121,7 @@ class Apart:
         return process.pid if process is not None and process.poll() is None else None
 
     def close(self) -> None:
-        """End the process. A look that is under way raises Closed."""
+        """End the process. An examination in progress raises Closed."""
         with self._lock:
             self._closed = True
             process, self._process = self._process, None
@@ -128,25 +129,25 @@ class Apart:
             _end(process)
 
     def _started(self) -> subprocess.Popen[bytes] | None:
-        """None where none can be. Raises Closed after `close`."""
+        """Start the process; return None if it cannot be started. Raises Closed after `close`."""
         with self._lock:
             if self._closed:
                 raise Closed
             try:
                 self._process = process = _start()
             except OSError as error:
-                log.warning("the analysis has no process of its own: %s", error)
+                log.warning("the analysis runs in the server process: %s", error)
                 return None
         self._forget.clear()
         self._cpu_seconds = 0.0
         url = self._engine.url.render_as_string(hide_password=False)
         try:
-            # Over its input: an address may hold a password, and arguments are there for all to read.
+            # Sent on stdin, because the URL may contain a password and arguments are visible to all users.
             said = self._exchange(process, _Given(self._version, url, self._priorities))
         except CannotLook:
-            said = f"it ended at once ({process.poll()})"
+            said = f"its own process exited immediately ({process.poll()})"
         if said:
-            log.warning("the analysis has no process of its own: %s", said)
+            log.warning("the analysis runs in the server process: %s", said)
             self._drop(process)
             return None
         return process
@@ -158,14 +159,14 @@ class Apart:
         for each in answer.damaged:
             corruption.found(self._engine, each)
         looked = _looked(answer, run_id)
-        # With those of its start, and of looks before it that came to nothing.
+        # Includes the time of the startup and of failed examinations.
         used, self._cpu_seconds = answer.cpu_seconds - self._cpu_seconds, answer.cpu_seconds
         return replace(looked, cpu_seconds=used)
 
     def _exchange(self, process: subprocess.Popen[bytes], what: object) -> Any:
-        """Send a question and return the answer. After any error the process is ended.
+        """Send a request and return the result. After any error the process is ended.
 
-        Raises CannotLook where it has ended or its answer cannot be read, and Closed.
+        Raises CannotLook if the process has ended or its result cannot be read, and Closed.
         """
         assert process.stdin is not None and process.stdout is not None
         stuck = threading.Timer(LONGEST_SECONDS, process.kill)
@@ -181,19 +182,19 @@ class Apart:
             OSError, EOFError, ValueError, pickle.UnpicklingError,
             AttributeError, ImportError, IndexError, MemoryError,
         ) as error:  # fmt: skip
-            # ValueError: `close` has closed its pipes. The others: what pickle raises for an answer that is cut, or
-            # that names what an upgrade under this server has moved.
+            # ValueError: `close` has closed the pipes. The others: pickle raises them for a truncated result, or for
+            # one that refers to names that an upgrade of the installed package has moved.
             self._drop(process, error)
-            raise CannotLook(f"the process of the analysis has ended ({process.poll()})") from error
+            raise CannotLook(f"the analysis process has exited ({process.poll()})") from error
         finally:
             stuck.cancel()
             if not answered and self._process is process:
-                # Otherwise the next question might get what is left of this answer.
+                # Otherwise the next request might read the rest of this result.
                 self._drop(process)
         return answer
 
     def _drop(self, process: subprocess.Popen[bytes], error: Exception | None = None) -> None:
-        """Raises Closed when that is why it ended."""
+        """End the process. Raises Closed if `close` ended it."""
         with self._lock:
             if self._closed:
                 raise Closed from error
@@ -212,25 +213,26 @@ def _looked(answer: _Answer, run_id: str) -> Examined:
         raise CannotLook(answer.text)
     if answer.kind == "damaged":
         raise CorruptChunk(answer.text)
-    # A ValueError may be one of damaged values, see `set_aside.SIGNS`.
+    # A ValueError may be caused by damaged values, see `quarantine.SIGNS`.
     kind = ValueError if answer.kind == "sign" else RuntimeError
-    raise kind(f"in the process of the analysis:\n{answer.text}")
+    raise kind(f"in the analysis process:\n{answer.text}")
 
 
 def _start() -> subprocess.Popen[bytes]:
-    """It imports from where the server does: by itself it would look into the folder that it is started in."""
+    """Start the process with the server's import path: by default it would import from the current directory."""
     code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import main; main()"
     return subprocess.Popen(
         [sys.executable, "-I" if sys.flags.isolated else "-P", "-c", code],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        # Ctrl-C is for the server, which ends this.
+        # Keeps Ctrl-C away from this process; the server ends it.
         start_new_session=True,
     )  # fmt: skip
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """In the middle of what it does: that changes nothing. Its pipes are closed after it: until then a thread may wait
-    for an answer.
+    """Kill the process, which is safe at any time because it writes nothing.
+
+    Its pipes are closed afterwards, because a thread may be waiting for a result until then.
     """
     process.kill()
     process.wait()
@@ -241,11 +243,11 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def main() -> None:
-    """What the process does, until its input ends."""
-    # Whoever ends the server with all that it has started: it ends this.
+    """Answer requests until the input ends."""
+    # A SIGTERM to the entire process group is left to the server, which then ends this process.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     asked, answers = sys.stdin.buffer, sys.stdout.buffer
-    # What anything prints is not an answer, and messages to people go with the answers.
+    # Keeps printed output out of the results; messages for people are returned with the results.
     sys.stdout = sys.stderr
     log.disabled = True
     malloc_settings.give_back()
@@ -255,10 +257,11 @@ def main() -> None:
         given: _Given = pickle.load(asked)
         wrong = ""
         if __version__ != given.version:
-            wrong = f"leakline {__version__} was installed meanwhile"
+            wrong = f"leakline {__version__} has been installed meanwhile"
         elif missing_file(given.database_url):
-            # Opening would make an empty one, and SQLite then deletes the write-ahead log of the one that was there.
-            wrong = "the file of the database is not there"
+            # Opening it would create an empty database, and SQLite would then delete the write-ahead log of the
+            # original.
+            wrong = "the database file is missing"
         _tell(answers, wrong)
         if wrong:
             return
@@ -298,5 +301,5 @@ def _look(looking: Callable[[str], Any], run_id: str) -> _Answer:
     except quarantine.SIGNS:
         return _Answer("sign", text=traceback.format_exc())
     except Exception:  # noqa: BLE001
-        # The main loop of this process: an error at one run must not end the looks at others. The server raises it.
+        # An error with one run must not stop the examinations of others. The server raises it.
         return _Answer("bug", text=traceback.format_exc())

@@ -1,14 +1,14 @@
-"""Sends what is due to webhooks: walk two, from the row to the POST.
+"""Delivers alerts to webhooks, from the database row to the POST.
 
-One dispatching thread looks for what is due; each webhook with something due gets a thread of its own until that
-is done, so an address that hangs never delays another. The rows are the truth: nothing is kept in memory that a
+One dispatching thread polls for due deliveries. Each webhook with due deliveries gets its own thread until they are
+done, so an unresponsive address never delays another. The rows are authoritative: no state is kept in memory that a
 crash could lose.
 
 1. Claim the webhook's next due delivery (a lease; another process gets nothing).
-2. Make the message: the facts of the alert in the webhook's format.
-3. Check where the address leads, now and every time.
-4. POST, signed for this moment.
-5. Record the try, and settle the delivery: delivered, due again, failed, or of no use any more.
+2. Render the message: the facts of the alert in the webhook's format.
+3. Check where the address leads, at every attempt.
+4. POST, signed with the current time.
+5. Record the attempt, and settle the delivery: delivered, due again, failed or expired.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from ..store.engine import DATABASE_ERRORS, Engine, without_content
 from ..store.maintenance import quarantine
 from ..worker_thread import Worker
 
-# Longer than the longest POST with its look-up; after this, a delivery whose process died is due again.
+# Longer than the longest POST with its name lookup; after this, a delivery whose process died is due again.
 LEASE_SECONDS: Final = 20.0
-# Other processes add deliveries without waking us, and their claims run out.
+# Other processes add deliveries without waking this one, and their leases expire.
 POLL_SECONDS: Final = 2.0
-# As many as there can be webhooks.
+# The maximum number of webhooks.
 MAX_SENDING_THREADS: Final = 64
 STOP_SECONDS: Final = 1.0
 
@@ -55,7 +55,7 @@ log = logging.getLogger("leakline")
 
 @dataclass(frozen=True, slots=True)
 class Seams:
-    """What tests replace. ``clock`` is Unix seconds, ``dice`` in [0, 1)."""
+    """Dependencies that tests replace. ``clock`` is Unix seconds, ``dice`` in [0, 1)."""
 
     clock: Callable[[], float] = time.time
     post: Post = post
@@ -64,7 +64,7 @@ class Seams:
 
 
 class Deliverer:
-    """Sends as ``config`` says; ``start`` also makes the webhooks of the environment known to the rules."""
+    """Delivers alerts as configured; ``start`` also registers the webhooks of the environment."""
 
     def __init__(self, engine: Engine, config: Config, seams: Seams | None = None) -> None:
         self._engine, self._config = engine, config
@@ -76,12 +76,12 @@ class Deliverer:
         self._warned_of_address = False
 
     def start(self) -> None:
-        """Before the first examination: an alert is for the webhooks that are there when it is written."""
+        """Start before the first examination: an alert goes to the webhooks registered when it is written."""
         self._register()
         self._worker.start()
 
     def stop(self) -> None:
-        """Within STOP_SECONDS; a POST in flight is left behind, and its delivery is due again after the lease."""
+        """Stop within STOP_SECONDS. A POST in flight is abandoned, and its delivery is due again after its lease."""
         self._stopping.set()
         self._worker.stop(STOP_SECONDS)
 
@@ -90,11 +90,11 @@ class Deliverer:
         return self._worker.alive
 
     def wake(self) -> None:
-        """There may be something due: called after the commit that wrote it."""
+        """Check for due deliveries; call after the commit that wrote them."""
         self._worker.wake()
 
     def run_once(self, now: float) -> bool:
-        """Deliver what is due at ``now``, one delivery for each webhook, here and now. True: look again at once."""
+        """Deliver what is due at ``now`` on this thread, one delivery per webhook. Return True if more may be due."""
         due = [webhook for webhook, at in deliveries.due_times(self._engine).items() if at <= now]
         sent = [self._deliver_next(webhook, now) for webhook in due]
         return any(sent)
@@ -108,7 +108,9 @@ class Deliverer:
         urls = named if installed else ()
         registered = webhooks.register_apprise(self._engine, urls, self._seams.clock())
         if not installed and (named or self._has_webhook_by_apprise()):
-            log.warning("nothing is sent by way of apprise: pip install 'leakline[notify]'")
+            log.warning(
+                "apprise is not installed, so nothing is sent through it: pip install 'leakline[notify]'"
+            )
         for hook in registered:
             if hook.disabled_reason is not None:
                 log.warning(
@@ -131,7 +133,7 @@ class Deliverer:
         registered = webhooks.register(self._engine, url, form, secret, make_secret, now)
         if registered.made_secret is not None:
             log.warning(
-                "webhook secret, made now and shown only this once; the receiver needs it: %s",
+                "new webhook secret, shown only once; the receiver needs it: %s",
                 registered.made_secret,
                 extra={"shows_secret": True},
             )
@@ -143,7 +145,9 @@ class Deliverer:
             )
 
     def _warn_of_refused_address(self) -> None:
-        """Now rather than at the first leak. The name may lead elsewhere later, so every try checks again."""
+        """Log a warning early instead of at the first leak. The name may resolve differently later, so each attempt
+        checks too.
+        """
         url, self._warned_of_address = self._config.webhook_url, True
         if url is not None:
             try:
@@ -152,7 +156,7 @@ class Deliverer:
                 log.warning("webhook %s: %s", shown(url), error)
 
     def _dispatch(self) -> float:
-        """Start a thread for each webhook with something due. Returns the seconds until the next look."""
+        """Start a thread for each webhook with due deliveries. Return the seconds until the next poll."""
         if not self._warned_of_address:
             self._warn_of_refused_address()
         now = self._seams.clock()
@@ -169,7 +173,7 @@ class Deliverer:
 
     def _tell(self, error: Exception) -> None:
         if not quarantine.is_logged(self._engine, error):
-            log.warning("webhooks wait for the database: %s", without_content(error))
+            log.warning("deliveries to webhooks wait for the database: %s", without_content(error))
 
     def _send_in_background(self, webhook: int) -> None:
         with self._lock:
@@ -180,13 +184,14 @@ class Deliverer:
         try:
             threading.Thread(target=self._send_all, args=(webhook,), name=name, daemon=True).start()
         except RuntimeError:
-            # The machine gives no thread just now. Left among those that send, it would get nothing until a restart.
+            # The system cannot start a thread now. If the webhook stayed in the set, it would get nothing until a
+            # restart.
             with self._lock:
                 self._sending.discard(webhook)
             raise
 
     def _send_all(self, webhook: int) -> None:
-        # A damaged alert has failed with an error, and the next one goes out.
+        # If an alert is damaged, its delivery has been settled as failed, and the next one can be sent.
         failed = POLL_SECONDS
         try:
             failed = self._worker.attempt(partial(self._send_due, webhook))
@@ -194,11 +199,11 @@ class Deliverer:
             with self._lock:
                 self._sending.discard(webhook)
         if not failed:
-            # What came after the last look and before the end found this thread still busy.
+            # A delivery that became due after the last check found this thread still in the set, so poll again.
             self.wake()
 
     def _send_due(self, webhook: int) -> float:
-        """Send everything that is due. Returns the seconds until the next attempt after an error of the database."""
+        """Send everything that is due. Return the seconds to wait after a database error, or 0."""
         try:
             while not self._stopping.is_set() and self._deliver_next(webhook, self._seams.clock()):
                 pass
@@ -208,20 +213,20 @@ class Deliverer:
         return 0.0
 
     def _deliver_next(self, webhook: int, now: float) -> bool:
-        """Steps 1 to 5 for one delivery; False when none is due."""
+        """Perform steps 1 to 5 for one delivery; return False if none is due."""
         claimed = deliveries.claim(self._engine, webhook, now, LEASE_SECONDS)
         if claimed is None:
             return False
         seams, outgoing = self._seams, _outgoing(claimed, self._config.address, now)
         outcome: Outcome = TryAgain(
-            "it could not be sent: an error of the server, see its log", 0.0
+            "could not be sent: internal server error, see the server's log", 0.0
         )
         try:
             outcome = send(
                 outgoing, self._config.webhook_allow, now, resolve=seams.resolve, by=seams.post
             )
         finally:
-            # Also after an unexpected error: unsettled, the delivery would be claimed and sent again for ever.
+            # Also after an unexpected error: an unsettled delivery would be claimed and sent again forever.
             self._settle(claimed, outcome, now)
         return True
 
@@ -239,7 +244,9 @@ class Deliverer:
         if due_at is None:
             disable = isinstance(outcome, GiveUp) and outcome.disable
             disabled = deliveries.failed(self._engine, claimed, made, disable)
-            log.warning("%s failed for good after %d attempts: %s", where, claimed.attempts, error)
+            log.warning(
+                "%s failed permanently after %d attempts: %s", where, claimed.attempts, error
+            )
         elif claimed.expires_at is not None and due_at >= claimed.expires_at:
             disabled = deliveries.expired(self._engine, claimed, made)
             log.warning("%s expired after %d attempts: %s", where, claimed.attempts, error)
@@ -247,10 +254,10 @@ class Deliverer:
             disabled = deliveries.reschedule(self._engine, claimed, made, due_at)
             log.info("%s: %s; next attempt in %.0f s", where, error, due_at - ended_at)
         if disabled is not None:
-            log.warning("%s is disabled: %s; the page /alerts enables it again", place, disabled)
+            log.warning("%s is disabled: %s; enable it again on the page /alerts", place, disabled)
 
     def _next_try(self, claimed: Claimed, failed: TryAgain | GiveUp, now: float) -> float | None:
-        """Unix seconds; None when it will not be tried again."""
+        """Return the time of the next attempt in Unix seconds, or None if there is none."""
         if isinstance(failed, GiveUp):
             return None
         wait = next_wait(

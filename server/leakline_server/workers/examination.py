@@ -1,7 +1,7 @@
-"""An examination of a run, from all that it rests on to all that follows from it.
+"""The examination of a run: derives verdict, incidents and alerts from all of its data.
 
-Reading writes nothing and locks nothing, so it may happen in another process (`analysis_process.py`) as well as in this
-one; `store.examinations.save` writes what was found.
+It does not write or lock anything, so it may run in another process (`analysis_process.py`) as well as in this one;
+`store.examinations.save` writes the results.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from ..store.findings import Incidents
 from ..store.incident_groups import Acknowledgement
 from ..store.runs import runs
 
-# Of so many runs, the newest looked at, what the last look worked out is kept for the next.
+# The incremental caches of this many runs, those examined last, are kept for their next examination.
 KEPT_RUNS: Final = 64
 
 
 def examine(
     loaded: Loaded, kept: Kept | None, priorities: Priorities, now: Callable[[], float]
 ) -> Examined:
-    """Return the verdict on a run, what becomes of its incidents, and the alerts. Pure but for the clock.
+    """Return the verdict on a run, the changes of its incidents, and the alerts. Pure except for the clock.
 
-    ``kept``: what the last examination has left for this one.
+    ``kept``: the incremental cache of the last examination.
     """
     verdict = analysis.examine(loaded.history, kept, priorities)
     at = now()
@@ -63,7 +63,7 @@ def examined_run(
 
 
 def _acknowledgements(loaded: Loaded, found: Incidents) -> dict[str, Sequence[Acknowledgement]]:
-    """Return what people said of the leaks of the run, by the fingerprints before and now."""
+    """Return the acknowledgements of the run's leaks, by old and new fingerprints."""
     names = {each.fingerprint for each in (*loaded.incidents, *found.written)}
     names |= {new for _, new in found.renamed}
     return {name: loaded.acknowledgements.get(name, []) for name in sorted(names)}
@@ -75,10 +75,10 @@ def _of_incidents(
     acknowledgements: Mapping[str, Sequence[Acknowledgement]],
     run: ExaminedRun,
 ) -> list[Alert]:
-    """Return the alerts on changes now, and on earlier ones that were held back."""
+    """Return the alerts on changes, and on earlier changes that were held back."""
     said = {name: each for name, each in acknowledgements.items() if each}
     for old, new in found.renamed:
-        # As `findings.save` copies them.
+        # The same as `findings.save` copies.
         holding = [each for each in said.get(old, ()) if each.ended_at is None]
         if holding and new not in said:
             said[new] = holding
@@ -90,7 +90,7 @@ def _of_incidents(
 
 
 def _of_run(loaded: Loaded, run: ExaminedRun) -> list[Alert]:
-    """Return the alerts on the end of the run and on memory that runs out."""
+    """Return the alerts on the end of the run and on its out-of-memory forecast."""
     last = None
     if loaded.oom_alert is not None:
         sent = loaded.alerts_sent[OOM]
@@ -101,26 +101,26 @@ def _of_run(loaded: Loaded, run: ExaminedRun) -> list[Alert]:
 
 class Look(Protocol):
     def __call__(self, run_id: str) -> Examined:
-        """Raises NoSuchRun, one of DATABASE_ERRORS, CorruptChunk, and CannotLook."""
+        """Examine a run. Raises NoSuchRun, one of DATABASE_ERRORS, CorruptChunk, and CannotLook."""
 
     def forget(self, run_id: str) -> None:
-        """It has ended: what is kept of it is of no more use."""
+        """Drop the cache of a run that has ended."""
 
 
 class CannotLook(Exception):
-    """The process that looks could not, or has ended; what it was asked is to be asked again."""
+    """The analysis process failed or has ended; the examination must be repeated."""
 
 
 class NoRoom(CannotLook):
-    """Because the disk of the database is full: reading may need room, too."""
+    """The disk of the database is full, so that not even reading was possible."""
 
 
 class Closed(CannotLook):
-    """The server ends: the next one asks again."""
+    """The server is stopping; the next one repeats the examination."""
 
 
 class Looking:
-    """Used by one thread. What it keeps from one look to the next may be lost: no answer rests on it."""
+    """Examines runs on the calling thread, which must always be the same. Its caches do not affect the results."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class Looking:
         priorities: Priorities = DEFAULTS,
     ) -> None:
         self._engine, self._now, self._priorities = engine, now, priorities
-        # By run, the one looked at last at the end.
+        # By run, least recently examined first.
         self._kept: dict[str, Kept] = {}
 
     def __call__(self, run_id: str) -> Examined:

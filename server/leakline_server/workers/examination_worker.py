@@ -1,13 +1,13 @@
-"""Looks at runs that have news: walk two, up to the alert's row.
+"""Examines runs with new data, up to the row of an alert.
 
-1. Take the next run with news that may be looked at now, and that no other server looks at.
-2. Load, examine and save it (`examination.py`): from the end of the one transaction that saves, an alert exists
-   whatever happens to this process.
-3. Where others changed meanwhile what it was examined by, examine it again.
-4. Wake whoever waits for the run or for deliveries.
+1. Take the next run that is due and that no other server is examining.
+2. Load, examine and save it (`examination.py`). One transaction saves everything, and after it an alert exists whatever
+   happens to this process.
+3. If others changed its input meanwhile, examine the run again.
+4. Wake those that wait for the run or for deliveries.
 
-Besides, runs that said nothing for a while are marked silent, or killed where their last readings say so, which is
-reported too; the next batch makes them running again.
+In addition, runs without data for a while are marked silent, or killed if their last readings suggest it, and this is
+reported too; the next batch sets them back to running.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from .examination import CannotLook, Closed, Look, Looking, NoRoom, examined_run
 
 
 def _alerts_of_silence(connection: Connection, concluded: Concluded, now: float) -> list[Alert]:
-    """Of runs that fell silent, or were killed, and of processes that were killed while others go on."""
+    """Return alerts for runs that fell silent or were killed, and for killed processes of runs that continue."""
     found = [
         _of_silent_run(connection, run_id, now)
         for run_id in concluded.runs
@@ -71,7 +71,7 @@ def _of_silent_run(connection: Connection, run_id: str, now: float) -> Alert | N
 
 
 def _examined_last(connection: Connection, run_id: str, now: float) -> ExaminedRun:
-    """With the verdict of the last look at it."""
+    """Return the run with the verdict of its last examination."""
     row = runs.row_of(connection, run_id)
     assert row is not None
     run = runs.summary(row)
@@ -79,27 +79,28 @@ def _examined_last(connection: Connection, run_id: str, now: float) -> ExaminedR
     return examined_run(run, verdict, now, incident_groups.began_at(connection, run_id))
 
 
-# One run is examined at most this often, and at most these shares of one core go into it and into all of them.
+# Limits of examinations: the minimum interval per run, and the shares of one core for one run and for all runs.
 MIN_INTERVAL_SECONDS: Final = 0.5
 MAX_SHARE_OF_ONE_RUN: Final = 0.25
 MAX_SHARE: Final = 0.5
 SILENCE_CHECK_SECONDS: Final = 5.0
-# At the start: runs heard of this recently, and not more than these, so that runs with news now hardly wait.
+# At startup, only runs with data in this period and at most this many are examined, so that runs with new data hardly
+# wait.
 CATCH_UP_SECONDS: Final = 86_400.0
 CATCH_UP_RUNS: Final = 50
-# Batches wait for no more than so many.
+# Limits how long batches wait for the write lock.
 CONCLUDED_AT_ONCE: Final = 8
-# A run that another server examines is tried again after this.
+# When to retry a run that another server is examining.
 ELSEWHERE_SECONDS: Final = 0.1
-# One that could not be looked at.
+# When to retry a run that could not be examined.
 FAILED_SECONDS: Final = 5.0
-# One with which the database could not do what it must, or whose data are damaged.
+# When to retry a run after a database error or with damaged data.
 DATABASE_FAILED_SECONDS: Final = 30.0
-# News that a server took in and did not examine, because it died, are seen by the others: of runs that said nothing
-# for this long, and did not long ago.
+# If a server dies before it has examined new data, others take over: runs whose last data is older than the first
+# period and newer than the second.
 LEFT_BEHIND_SECONDS: Final = 5.0
 LEFT_BEHIND_WITHIN_SECONDS: Final = 120.0
-# Of so many runs, the newest examined, it is known up to where that was here.
+# The examined revision is remembered for this many runs, those examined last.
 REMEMBERED_RUNS: Final = 16_384
 
 log = logging.getLogger("leakline")
@@ -107,18 +108,18 @@ log = logging.getLogger("leakline")
 
 @dataclass(frozen=True, slots=True)
 class Wakes:
-    """Whom to tell what happened."""
+    """Callbacks after an examination."""
 
     run: Callable[[str], None]
     deliveries: Callable[[], None]
-    # Of a run that goes on.
+    # Called for a run that is still running.
     verdict: Callable[[Verdict], None] = lambda verdict: None
 
 
 class Examiner:
-    """`once` is what its thread repeats; `news` may be called from any thread. ``clock`` is monotonic seconds.
+    """Examines runs; its thread repeats `once`, and `news` may be called from any thread.
 
-    ``look``: who looks, on this thread by itself.
+    ``look`` performs the examination, by default on this thread. ``clock`` is monotonic seconds.
     """
 
     def __init__(
@@ -135,29 +136,29 @@ class Examiner:
         self._look = look or Looking(engine, now)
         self._lock = threading.Lock()
         self._waiting: dict[str, None] = {}
-        # Those of them that have just ended.
+        # The waiting runs that have just ended.
         self._ended: set[str] = set()
-        # Run id -> when it may be examined again.
+        # Run id -> time from which it may be examined again.
         self._not_before: dict[str, float] = {}
-        # A server that was not there has heard nobody: it listens for as long before it calls a run silent.
+        # A server that was down has received no data, so after startup it waits this long before it marks a run silent.
         self._next_silence_check = clock() + silent_after_seconds
-        # What the last look for silent runs has found.
+        # The result of the last search for silent runs.
         self._suspects: lifecycle.Suspects | None = None
-        # Run id -> when to try again, of those that another server examined.
+        # Run id -> time of the next attempt, for runs examined by another server or that failed.
         self._put_off: dict[str, float] = {}
-        # Run id -> up to which revision this one has examined it. The thread's alone.
+        # Run id -> revision up to which this server has examined it. Used only by the worker's thread.
         self._examined: dict[str, int] = {}
         self._next_left_behind = clock() + LEFT_BEHIND_SECONDS
         self._rest_until = 0.0
-        # The run that is examined now.
+        # The run that is being examined.
         self._at: str | None = None
         self.figures = ExaminerFigures()
         self._caught_up = False
 
     def news(self, run_id: str, *, ended: bool = False) -> bool:
-        """``ended``: somebody waits for the last verdict, so the run is looked at without a rest.
+        """Queue a run. ``ended``: somebody is waiting for the final verdict, so it is examined without a pause.
 
-        Whether that is new: one that waits already needs no other call of `once`.
+        Return True if it was not queued yet; otherwise `once` need not be woken.
         """
         with self._lock:
             new = run_id not in self._waiting or ended
@@ -167,7 +168,7 @@ class Examiner:
             return new
 
     def once(self) -> float:
-        """Examine one run. Returns the seconds until there may be something to do."""
+        """Examine one run. Return the seconds until there may be something to do."""
         self._at = None
         if not self._caught_up:
             self._catch_up()
@@ -187,13 +188,13 @@ class Examiner:
         try:
             looked = self._examine_alone(run_id)
         except NoSuchRun:
-            log.info("run %s is gone", run_id)
+            log.info("run %s was removed", run_id)
         except Closed:
             return SILENCE_CHECK_SECONDS
         except ChangedMeanwhile:
             self._try_again_soon(run_id, ELSEWHERE_SECONDS)
         except CannotLook as error:
-            # If it is this run that the process dies of, the others have their turns.
+            # If this run makes the process crash, the delay lets other runs have their turn.
             self._tell(f"could not examine run {run_id}", error)
             self._try_again_soon(run_id, FAILED_SECONDS)
         except CorruptChunk as error:
@@ -202,7 +203,7 @@ class Examiner:
         except DATABASE_ERRORS as error:
             self._tell(f"could not examine run {run_id}", error)
             self._try_again_soon(run_id, DATABASE_FAILED_SECONDS)
-            # The disk may be full, or the database away, for all of them.
+            # A full disk or an unavailable database affects all runs.
             self._rest_until = self._clock() + FAILED_SECONDS
             return FAILED_SECONDS
         if not looked:
@@ -210,16 +211,16 @@ class Examiner:
         return self._account(run_id, self._clock() - started, time.thread_time() - cpu_before)
 
     def failed(self, of_damage: bool | None) -> str:
-        """Leave the run for later after an unexpected error; return what the log says of it."""
+        """Postpone the run after an unexpected error; return the text to log."""
         if self._at is None:
             return ""
-        # Also while it is not known: the run may have ended, and nothing more comes of it.
+        # Retry if the cause is unknown as well: if the run has ended, no new data would trigger an examination.
         if of_damage is not False:
             self._try_again_soon(self._at, FAILED_SECONDS)
         return f"could not examine run {self._at}"
 
     def _examine_alone(self, run_id: str) -> bool:
-        """False when another server does or did. Raises NoSuchRun."""
+        """Examine the run unless another server is doing so or has done so; return whether. Raises NoSuchRun."""
         with leases.alone(self._engine, run_id) as ours:
             if not ours:
                 self._try_again_soon(run_id, ELSEWHERE_SECONDS)
@@ -245,7 +246,7 @@ class Examiner:
             self._put_off[run_id] = self._clock() + seconds
 
     def _account(self, run_id: str, took_seconds: float, cpu_seconds: float) -> float:
-        """Returns how long to rest before the next run, so that training on this machine hardly notices."""
+        """Return how long to pause before the next run, so that training on this machine is hardly affected."""
         self.figures.examinations += 1
         self.figures.cpu_seconds += cpu_seconds
         pause = max(MIN_INTERVAL_SECONDS, took_seconds * (1 / MAX_SHARE_OF_ONE_RUN - 1))
@@ -254,11 +255,11 @@ class Examiner:
         return self._rest_until - self._clock()
 
     def examine(self, run_id: str) -> Verdict:
-        """Examine a run now. Raises NoSuchRun, ChangedMeanwhile, and what `Look` does."""
+        """Examine a run now. Raises NoSuchRun, ChangedMeanwhile, and the errors of `Look`."""
         examined = self._look(run_id)
         self.figures.cpu_seconds += examined.cpu_seconds
         saved = examinations.save(self._engine, examined)
-        # None: another server has seen more, or the run was removed.
+        # None if another server has examined newer data, or the run was removed.
         revision, deliveries = saved or (0, 0)
         if saved is not None:
             self._remember(run_id, revision)
@@ -298,7 +299,9 @@ class Examiner:
         return 0.0 if run_id in self._ended else self._not_before.get(run_id, 0.0)
 
     def _catch_up(self) -> None:
-        """What was accepted just before a server ended was never looked at, and nobody else will say so."""
+        """Queue runs whose last data was accepted just before a server stopped; nothing else would trigger their
+        examination.
+        """
         now = self._now()
         try:
             for run_id in leases.unexamined(
@@ -307,7 +310,7 @@ class Examiner:
                 self.news(run_id)
             self._caught_up = True
         except DATABASE_ERRORS as error:
-            self._tell("could not look for runs not yet examined", error)
+            self._tell("could not search for runs not yet examined", error)
 
     def _take_over(self) -> None:
         now = self._now()
@@ -316,18 +319,18 @@ class Examiner:
             for run_id in leases.unexamined(self._engine, since, before, CATCH_UP_RUNS):
                 self.news(run_id)
         except DATABASE_ERRORS as error:
-            self._tell("could not look for runs not yet examined", error)
+            self._tell("could not search for runs not yet examined", error)
 
     def _mark_silent(self) -> None:
         now = self._now()
-        # Evidence of a kill makes sure sooner; it is three times as long as a live client takes.
+        # With evidence of a kill, a shorter silence is enough; it is still longer than the interval of a live client.
         silence = lifecycle.Silence(now - self._silent_after, now - self._silent_after / 2)
         try:
             self._suspects = found = lifecycle.suspects(self._engine, silence, self._suspects)
             for first in range(0, len(found.runs), CONCLUDED_AT_ONCE):
                 self._conclude(found, found.runs[first : first + CONCLUDED_AT_ONCE], now)
         except (*DATABASE_ERRORS, CorruptChunk) as error:
-            self._tell("could not look for silent runs", error)
+            self._tell("could not search for silent runs", error)
 
     def _conclude(self, found: lifecycle.Suspects, run_ids: Sequence[str], now: float) -> None:
         with writing(self._engine) as connection:

@@ -1,16 +1,16 @@
-"""Seals and compacts what was stored, thins and removes what is over its time; in steps, so that ingest goes first.
+"""Maintenance of stored data: sealing, compaction, thinning and removal, in small steps so that ingest has priority.
 
-`Sealer`: the writer says which processes have enough; it looks for itself for what was left by an earlier server and
-for what has paused. What was sealed is compacted by another thread (`Compactor`). `Retainer`:
+`Sealer` seals the processes that the writer reports, and searches for those left by an earlier server and for paused
+ones. `Compactor` compacts sealed segments on another thread. `Retainer`:
 
 1. Remove a run that people deleted, when the time to undo it is over (`store/maintenance/run_deletion.py`).
-2. Delete some rows of a run that is gone.
-3. Count the size of runs that have news.
-4. Decide which runs are to go, and which are to be thinned (`store/maintenance/retention_policy.py`).
-5. Remove one of them, or thin one stretch of one (`store/maintenance/retention_steps.py`).
-6. Give some of the free space of an SQLite file back.
+2. Delete some rows of a removed run.
+3. Measure the size of runs with new data.
+4. Decide which runs to remove and which to thin (`store/maintenance/retention_policy.py`).
+5. Remove one of them, or thin a range of one (`store/maintenance/retention_steps.py`).
+6. Release some of the free space of an SQLite file to the system.
 
-Of several servers on one database, one does it at a time.
+With several servers on one database, only one does this at a time.
 """
 
 from __future__ import annotations
@@ -38,42 +38,44 @@ from ..store.series import CorruptChunk, Key
 from ..worker_thread import CompactorFigures, RetainerFigures, SealerFigures
 
 LOOK_SECONDS: Final = 30.0
-# What could not be sealed or compacted is tried again after so long, and holds up nothing else until then.
+# How long a failed item is skipped, so that it does not hold up others.
 PAUSE_SECONDS: Final = 300.0
-# What waits of a run is looked at for so long after its last news: until it was idle, and tried once more.
+# Unsealed data of a run is checked for this long after its last batch: until it was idle, and one more time.
 NEWS_SECONDS: Final = 900.0
-# Of one core, while there is something to compact.
+# The share of one core for compaction.
 MAX_SHARE: Final = 0.25
 
 log = logging.getLogger("leakline")
 
 
 class Sealer:
-    """`once` is what its thread repeats. ``sealed`` is called, on that thread, with how many snapshots of a process
-    were; 0 where less waits than was thought.
+    """Seals the snapshots of processes; its thread repeats `once`.
+
+    ``sealed`` is called on that thread with the number of sealed snapshots of a process, or 0 if fewer were unsealed
+    than expected.
     """
 
     def __init__(self, engine: Engine, sealed: Callable[[Key, int], None]) -> None:
         self._engine, self._sealed = engine, sealed
-        # From the writer's thread.
+        # Filled by the writer's thread.
         self._wanted: deque[Key] = deque()
-        # Whether something of it was sealed since it is due.
+        # Process -> whether some of its snapshots were sealed since it became due.
         self._due: dict[Key, bool] = {}
-        # What could not be sealed, and until when it is left, by the monotonic clock.
+        # Failed process -> end of its pause on the monotonic clock.
         self._paused: dict[Key, float] = {}
-        # What `once` seals.
+        # The process that `once` is sealing.
         self._at: Key | None = None
         self._next_look = 0.0
-        # Everything was looked at once.
+        # Whether all processes have been checked once.
         self._looked = False
         self.figures = SealerFigures()
 
     def want(self, keys: Iterable[Key]) -> None:
-        """Enough of these waits; from any thread."""
+        """Queue processes with enough unsealed snapshots. May be called from any thread."""
         self._wanted.extend(keys)
 
     def once(self) -> float:
-        """One segment. Returns how many seconds to rest."""
+        """Seal one segment. Return the seconds to pause."""
         self._at = None
         self._add(self._newly_wanted())
         if self._due:
@@ -98,11 +100,11 @@ class Sealer:
                 log.error("%s: %s", what, without_content(error))
             return
         if count or not self._due[key]:
-            # That nothing is left is no news after a segment.
+            # After a sealed segment, an empty remainder is not worth reporting.
             self._sealed(key, count)
         self.figures.snapshots += count
         self.figures.seconds += time.perf_counter() - started
-        # What came meanwhile is not among what was looked at.
+        # Batches that arrived during sealing were not included.
         wanted = self._newly_wanted()
         if count and (more or key in wanted):
             self._due[key] = True
@@ -112,13 +114,13 @@ class Sealer:
         self._at = None
 
     def failed(self, _of_damage: bool | None) -> str:
-        """Leave the process for later after an error, which is its own; return what the log says of it."""
+        """Pause the process after an error, which concerns only it; return the text to log."""
         if self._at is None:
             return ""
         self._paused[self._at] = time.monotonic() + PAUSE_SECONDS
         if not self._due.pop(self._at, True):
             self._sealed(self._at, 0)
-        return f"could not seal batches of run {self._at.run_id}, which is tried again later"
+        return f"could not seal batches of run {self._at.run_id}; trying again later"
 
     def _add(self, keys: Iterable[Key]) -> None:
         for key in keys:
@@ -133,28 +135,28 @@ class Sealer:
             self._add(series.due_to_seal(self._engine, time.time(), since))
         except DATABASE_ERRORS as error:
             if not quarantine.is_logged(self._engine, error):
-                log.error("could not look for batches to seal: %s", without_content(error))
+                log.error("could not search for batches to seal: %s", without_content(error))
             return
         self._looked = True
 
 
 class Compactor:
-    """Make large segments of small ones, one at a time, with rests in between: whoever writes or reads comes first.
+    """Combines small segments into large ones, one at a time with pauses, so that writers and readers have priority.
 
-    `once` is what its thread repeats. Several servers on one database may each have one.
+    Its thread repeats `once`. Several servers on one database may each have one.
     """
 
     def __init__(self, engine: Engine, now: Callable[[], float] = time.time) -> None:
         self._engine, self._now = engine, now
         self._due: deque[Key] = deque()
-        # Until when, by the monotonic clock.
+        # Failed process -> end of its pause on the monotonic clock.
         self._paused: dict[Key, float] = {}
-        # What `once` compacts.
+        # The process that `once` is compacting.
         self._at: Key | None = None
         self.figures = CompactorFigures()
 
     def once(self) -> float:
-        """One segment. Returns how many seconds to rest."""
+        """Compact one segment. Return the seconds to pause."""
         self._at = None
         if not self._due:
             try:
@@ -162,7 +164,8 @@ class Compactor:
             except DATABASE_ERRORS as error:
                 if not quarantine.is_logged(self._engine, error):
                     log.error(
-                        "could not look for stored snapshots to compact: %s", without_content(error)
+                        "could not search for stored snapshots to compact: %s",
+                        without_content(error),
                     )
         return self._next() if self._due else LOOK_SECONDS
 
@@ -181,31 +184,31 @@ class Compactor:
             what = self.failed(is_logged)
             if not is_logged:
                 log.error("%s: %s", what, without_content(error))
-            # The database may be away, for all of them.
+            # The database may be unavailable for all processes.
             return LOOK_SECONDS
         seconds = time.perf_counter() - started
         self.figures.snapshots += count
         self.figures.seconds += seconds
         if not count:
             self._due.popleft()
-        # Where nothing is left, what is due is looked for again later and not at once.
+        # If nothing is left, the next search happens after LOOK_SECONDS, not immediately.
         return seconds * (1 / MAX_SHARE - 1) if self._due else LOOK_SECONDS
 
     def failed(self, _of_damage: bool | None) -> str:
-        """Leave the process for later after an error, which is its own; return what the log says of it."""
+        """Pause the process after an error, which concerns only it; return the text to log."""
         if self._at is None:
             return ""
         self._due.popleft()
         self._paused[self._at] = time.monotonic() + PAUSE_SECONDS
         run_id = self._at.run_id
-        return f"could not compact stored snapshots of run {run_id}, which is tried again later"
+        return f"could not compact stored snapshots of run {run_id}; trying again later"
 
 
 IDLE_SECONDS: Final = 5.0
 MEASURE_SECONDS: Final = 30.0
-# Of runs that nothing was heard of for hours: thinned, compacted, or counted by nobody yet.
+# Interval for measuring runs without recent data too: they may have been thinned, compacted or never measured.
 MEASURE_ALL_SECONDS: Final = 3_600.0
-# A server that has just started first takes in what waits for it.
+# A server that has just started first processes the batches that wait for it.
 FIRST_DECISION_SECONDS: Final = 60.0
 DECISION_SECONDS: Final = 600.0
 BACK_OFF_SECONDS: Final = 5.0
@@ -214,7 +217,7 @@ LEASE_SECONDS: Final = 60.0
 
 
 class Retainer:
-    """`once` is what its thread repeats. ``clock`` is monotonic seconds, ``now`` Unix seconds."""
+    """Applies deletions and retention; its thread repeats `once`. ``clock`` is monotonic, ``now`` Unix seconds."""
 
     def __init__(
         self,
@@ -235,7 +238,7 @@ class Retainer:
         self.figures = RetainerFigures()
 
     def once(self) -> float:
-        """One step. Returns how many seconds to rest after it."""
+        """Perform one step. Return the seconds to pause after it."""
         began = self._clock()
         try:
             worked = self._is_its_turn() and self._step()
@@ -246,7 +249,7 @@ class Retainer:
         return rest_after(self._clock() - began) if worked else IDLE_SECONDS
 
     def decide_now(self) -> None:
-        """At the next step, whenever the last time was."""
+        """Decide at the next step, regardless of the last decision."""
         self._next_decision = self._clock()
 
     def _is_its_turn(self) -> bool:
@@ -289,8 +292,8 @@ class Retainer:
         for project in decision.too_large:
             if project.project not in self._too_large:
                 log.warning(
-                    "project %s has %d bytes, more than the %d of LEAKLINE_KEEP_BYTES: what is left in it is live, or "
-                    "tagged keep or baseline",
+                    "project %s uses %d bytes, more than the %d of LEAKLINE_KEEP_BYTES: its remaining runs are live, "
+                    "or tagged keep or baseline",
                     project.project, project.bytes, project.limit,
                 )  # fmt: skip
         self._too_large = {project.project for project in decision.too_large}

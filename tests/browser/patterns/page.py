@@ -203,7 +203,7 @@ def _finding() -> FindingView:
         location=Cell("training/trainer.py:281", code=True, href="#findings"),
         said=(
             SaidView(
-                "closed", "Closed", "Take back", "fixed, see https://forge.example/erl/pulls/7",
+                "closed", "Closed", "Reopen", "fixed, see https://forge.example/erl/pulls/7",
                 number_formats.moment(_MOMENT), number_formats.clock(number_formats.moment(_MOMENT)), None, "",
             ),
         ),

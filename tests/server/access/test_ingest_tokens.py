@@ -39,7 +39,7 @@ def test_a_foreign_project_is_not_there(
     for body in ({"project": "other"}, {"project": "nowhere"}, {"id": "o1", "project": "mine"}):
         answer = asked.post("/api/v1/runs", json=body, headers=adding)
         assert answer.status_code == 404
-        assert "other" not in answer.text.replace("knows no 'other'", "").replace(
+        assert "other" not in answer.text.replace("not to 'other'", "").replace(
             '"project":"other"', ""
         )
     answer = asked.patch("/api/v1/runs/o1", json={"state": "finished"}, headers=adding)

@@ -72,7 +72,7 @@ def test_a_link_leads_to_the_run_with_a_cookie_for_its_paths_and_to_nothing_else
     assert page.status_code == 200
     # Nothing of other runs, of channels, or that would be refused.
     assert "data-reads-only" in page.text and 'aria-label="Pages"' not in page.text
-    assert not {"Compare with", "Notify", "Make a link"} & set(
+    assert not {"Compare with", "Notify", "Create link"} & set(
         re.findall(r"[A-Z]\w+(?: \w+)*", page.text)
     )
     for path in (
@@ -104,8 +104,8 @@ def test_only_who_may_change_things_makes_a_link_and_only_where_somebody_is_aske
         answer = client.post("/runs/mine/share", data={"days": days}, headers=headers)
         assert answer.status_code == status
     assert client.post("/runs/nobody/share", data={"days": "1"}, headers=admin).status_code == 404
-    assert "Make a link" in client.get("/runs/mine", headers=admin).text
-    assert "Make a link" not in client.get("/runs/mine", headers=reading).text
+    assert "Create link" in client.get("/runs/mine", headers=admin).text
+    assert "Create link" not in client.get("/runs/mine", headers=reading).text
     form = {"scope": "share", "expires": "30"}
     assert client.post("/settings/tokens", data=form, headers=admin).status_code == 422
     assert client.post("/api/v1/tokens", json={"scope": "share"}, headers=admin).status_code == 422
@@ -114,7 +114,7 @@ def test_only_who_may_change_things_makes_a_link_and_only_where_somebody_is_aske
         asks_nobody.post("/api/v1/runs", json={"id": "mine"})
         assert asks_nobody.post("/runs/mine/share", data={"days": "1"}).status_code == 409
         page = asks_nobody.get("/runs/mine").text
-        assert "Make a link" not in page and "LEAKLINE_PUBLIC_URL" in page
+        assert "Create link" not in page and "LEAKLINE_PUBLIC_URL" in page
 
 
 def test_a_link_is_among_the_tokens_and_ends_when_it_is_revoked(
@@ -137,7 +137,7 @@ def test_a_link_is_among_the_tokens_and_ends_when_it_is_revoked(
     assert (gone.status_code, gone.headers["location"]) == (303, "/sign-in?next=/runs/mine")
     answer, cookies = open_link(client, link)
     assert (answer.status_code, cookies) == (404, {})
-    assert "expired, was revoked, or is not whole" in answer.text
+    assert "expired, was revoked, or is incomplete" in answer.text
 
 
 def test_a_link_that_is_wrong_expired_or_of_another_kind_opens_nothing(
@@ -167,10 +167,10 @@ def test_who_is_signed_in_sees_as_much_as_before_and_a_session_that_is_over_hide
     _, cookies = open_link(client, make_link(client, admin))
     link = shown(cookies["/runs/mine"])["cookie"]
     both = {"cookie": f"{link}; {admin['cookie']}"}
-    assert "Make a link" in client.get("/runs/mine", headers=both).text
+    assert "Create link" in client.get("/runs/mine", headers=both).text
     client.post("/sign-out", headers=admin)
     page = client.get("/runs/mine", headers=both)
-    assert page.status_code == 200 and "Make a link" not in page.text
+    assert page.status_code == 200 and "Create link" not in page.text
 
 
 def test_behind_https_the_cookie_goes_nowhere_else_and_the_link_has_the_public_address(

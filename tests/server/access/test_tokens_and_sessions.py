@@ -220,8 +220,8 @@ def full_disk_of_sqlite() -> OperationalError:
         (full_disk_of_sqlite(), "the disk of the database is full", []),
         (
             OperationalError("UPDATE", {}, Exception("attempt to write a readonly database")),
-            "when tokens were used last is not written",
-            ["when tokens were used last is written again"],
+            "cannot store when tokens were last used",
+            ["the time when tokens were last used is stored again"],
         ),
     ],
 )

@@ -478,7 +478,7 @@ def test_a_message_that_cannot_be_made_is_an_attempt_and_stops_no_other(
     with running(deliverer(engine, receiver.url)):
         eventually(lambda: {row.state for row in rows(engine)} == {"pending", "delivered"})
     (row,) = [row for row in rows(engine) if row.state == "pending"]
-    assert row.last_error == "it could not be sent: an error of the server, see its log"
+    assert row.last_error == "could not be sent: internal server error, see the server's log"
     assert len(rows(engine, attempt_table)) == 2
     assert caplog.text.count("RuntimeError: a bug") == 1
     assert len(receiver.received) == 1

@@ -271,7 +271,7 @@ def test_a_leak_that_is_back_after_its_fix_is_told_again_with_nothing_set_anew(
     )
     newest = told.leaks("again")[-1]
     assert newest["incident"]["closed_before"] == "tf.tidy around the step"
-    assert newest["summary"].startswith("Back in again; closed before with: tf.tidy around")
+    assert newest["summary"].startswith("Back in again; it had been closed with: tf.tidy around")
     for run in ("before", "again"):
         # Its rules were set before the first run, and never again; a look on the way may have told a milder band.
         assert {each["status"] for each in told.rules(run)} == {"firing"}

@@ -161,7 +161,7 @@ def test_after_an_acknowledgement_expired_a_leak_that_is_still_there_is_sent_onc
     (alert,) = tell("confirmed", expired, before=before)
     assert alert.event == CONFIRMED
     assert alert.payload["summary"].startswith(
-        "Still there, and muted no more: known. evaluate_population keeps"
+        "Still present and no longer muted: known. evaluate_population keeps"
     )
     assert events("confirmed", expired, before=sent((CONFIRMED, 1_200), (CONFIRMED, 60))) == []
     # Who muted it on a page may have given no reason.
@@ -169,7 +169,7 @@ def test_after_an_acknowledgement_expired_a_leak_that_is_still_there_is_sent_onc
         "confirmed", said("acknowledged", expires_at=NOW - 120, reason=""), before=before
     )
     assert alert.payload["summary"].startswith(
-        "Still there, and muted no more. evaluate_population"
+        "Still present and no longer muted. evaluate_population"
     )
     # Only the newest acknowledgement says until when people wanted to hear nothing.
     newer = said("acknowledged", created_at=NOW - 60, expires_at=NOW - 10, ended_at=NOW - 30)
@@ -207,7 +207,7 @@ def test_one_that_is_back_may_be_acknowledged_and_ignored_again() -> None:
     closed = said("closed", created_at=NOW - 900)
     assert events("suspected", closed, said("acknowledged"), began_at=NOW - 800) == []
     (worse,) = tell("confirmed", closed, said("acknowledged"), began_at=NOW - 800)
-    assert "closed before with" in worse.payload["summary"]
+    assert "it had been closed with" in worse.payload["summary"]
     assert events("confirmed", closed, said("ignored"), began_at=NOW - 800) == []
 
 
@@ -274,7 +274,7 @@ def test_the_first_confirmation_is_sent_even_then_and_only_once() -> None:
 
 def test_the_digest_says_how_often_and_in_what_time() -> None:
     assert digest_sentence(SUSPECTED, sent_every(*FOUR_TURNS, every_seconds=300), NOW) == (
-        "flapping: opened 3 times and closed twice in 20 minutes; sent again when it has lasted for an hour"
+        "flapping: opened 3 times and closed twice in 20 minutes; sent again when a status has lasted for an hour"
     )
     once = sent_every(RESOLVED, every_seconds=50)
     assert "opened once and closed once in 1 minute;" in digest_sentence(SUSPECTED, once, NOW)

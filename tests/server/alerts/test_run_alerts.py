@@ -128,7 +128,7 @@ WATCHED = "After 25 generations watched no longer; the program was still running
         ("failed", "ValueError", "run.finished", "failed", "Failed (ValueError) after 25 generations."),
         ("killed", "KeyboardInterrupt", "run.killed", "interrupted", "Interrupted by Ctrl-C after 25 generations. "),
         ("interrupted", "KeyboardInterrupt", "run.finished", "interrupted", "Interrupted by Ctrl-C after 25 "),
-        ("finished", UNWATCHED, "run.finished", "watched no longer", WATCHED),
+        ("finished", UNWATCHED, "run.finished", "no longer watched", WATCHED),
     ],
 )  # fmt: skip
 def test_an_end_is_sent_with_its_reason(
@@ -209,7 +209,7 @@ def test_silence_is_sent_again_after_the_run_has_spoken() -> None:
     later = silent(replace(QUIET, last_seen_at=NOW - 60))
     assert first.id == again.id != later.id
     assert (first.event, first.urgent) == ("run.silent", True)
-    said = "Nothing heard for 61 seconds, after 25 generations."
+    said = "No data for 61 seconds, after 25 generations."
     assert first.payload["summary"].startswith(said)
     assert first.payload["advice"]
 

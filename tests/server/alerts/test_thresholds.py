@@ -485,9 +485,9 @@ def test_the_message_says_where_what_how_much_and_when() -> None:
     assert sent["rule"]["status"] == "firing" and sent["rule"]["id"] == 7
     assert sent["link"] == "/runs/r1"
     over = rule_facts(stored(), at, "resolved", [], examined(), "generation")
-    assert over["title"].startswith("Rule over: GPU")
+    assert over["title"].startswith("Rule resolved: GPU")
     assert "no longer above" in over["summary"]
-    assert over["advice"] == ["Nothing needs doing."]
+    assert over["advice"] == ["No action is needed."]
     assert over["rule"]["status"] == "resolved"
     at = Crossing(1, 5e9, "phase.evaluate/run_episode.bytes", None)
     where = rule_facts(stored(), at, "firing", [], examined(), "generation")["where"]

@@ -106,7 +106,7 @@ def test_a_made_webhook_shows_its_secret_once_and_its_address_never(
         ({}, "url", "required"),
         ({"url": "ftp://hook.example/"}, "url", "https://"),
         ({"url": "http://10.0.0.1/secret"}, "url", "LEAKLINE_WEBHOOK_ALLOW=10.0.0.1/32"),
-        ({"url": "https://me:password@hook.example/"}, "url", "must not carry a user"),
+        ({"url": "https://me:password@hook.example/"}, "url", "must not contain a user"),
         ({"url": "https://nowhere.invalid/secret"}, "url", "cannot be looked up"),
         ({"url": "http://127.0.0.1:9000/", "format": "pigeon"}, "format", "standard"),
         ({"url": "http://127.0.0.1:9000/", "name": "x" * 81}, "name", "80"),
@@ -390,7 +390,7 @@ def test_a_pasted_address_of_a_chat_is_sent_to_as_the_chat_takes_it(
     assert make(client, url, format="standard")["format"] == "standard"
     answer = client.post("/alerts/webhooks", data={"url": url, "back": "/runs/r1?tab=info"})
     said = html.unescape(re.sub("<wbr>", "", answer.text))
-    assert f"in the format of {service}: that is where its address leads." in said
+    assert f"in the format of {service}, because that is where its address leads." in said
     assert '<a href="/runs/r1?tab=info">Back to the run</a>' in said
     assert "very-secret" not in said and "whsec_" not in said
     assert [each["format"] for each in items(client)] == [form, "standard", form]
@@ -499,7 +499,7 @@ def test_a_chat_by_way_of_apprise_is_refused_where_there_is_none(
     answer = client.post("/alerts/webhooks", data={"url": DISCORD, "back": "/runs/r1"})
     assert answer.status_code == 422
     said = html.unescape(answer.text).replace("<wbr>", "")
-    assert "messages to Discord go by way of apprise" in said and "leakline[notify]" in said
+    assert "messages to Discord are sent with apprise" in said and "leakline[notify]" in said
     assert 'name="back" value="/runs/r1"' in said
     elsewhere = client.post("/alerts/webhooks", data={"url": DISCORD, "back": "//evil.example"})
     assert "evil.example" not in elsewhere.text
@@ -509,7 +509,7 @@ def test_a_chat_by_way_of_apprise_is_refused_where_there_is_none(
 def test_the_page_of_a_run_says_where_its_alerts_go(client: TestClient, receiver: Any) -> None:
     client.post("/api/v1/runs", json={"id": "r1", "project": "erl"})
     page = client.get("/runs/r1").text
-    assert "go nowhere yet" in page
+    assert "not sent anywhere yet" in page
     assert 'name="back" value="/runs/r1"' in page and 'name="url"' in page
     make(client, receiver.url, name="our chat")
     page = client.get("/runs/r1").text
@@ -519,9 +519,9 @@ def test_the_page_of_a_run_says_where_its_alerts_go(client: TestClient, receiver
 
 def test_an_empty_page_says_what_to_do(client: TestClient) -> None:
     said = text(client)
-    assert "Add the address of your chat" in said
+    assert "Add the webhook address of your chat" in said
     assert "LEAKLINE_WEBHOOK_URL" in said
-    assert "Nothing was sent yet" in said
+    assert "Nothing has been sent yet" in said
     assert client.head("/alerts").status_code == 200
     assert '<a href="/alerts" aria-current="page">' in client.get("/alerts").text
     assert "/alerts/webhooks" in actions(client)
@@ -580,12 +580,14 @@ def test_the_buttons_test_disable_enable_rotate_and_delete(
     assert len(secrets_in(client.post("/alerts/webhooks/1/rotate"))) == 1
     said = text(client)
     assert "whsec_" not in said
-    assert "The secret before this one signs too until" in said
+    assert "Messages are also signed with the previous secret until" in said
     press(client, "/alerts/webhooks/1/delete")
-    assert "chat" not in text(client).partition("Webhooks")[2].partition("Add the address")[0]
+    assert (
+        "chat" not in text(client).partition("Webhooks")[2].partition("Add the webhook address")[0]
+    )
     gone = client.post("/alerts/webhooks/1/test")
     assert gone.status_code == 404
-    assert "there is no webhook 1" in html.unescape(gone.text)
+    assert "webhook 1 was not found" in html.unescape(gone.text)
 
 
 def test_a_delivery_shows_its_state_and_tries_in_words_and_is_sent_again(

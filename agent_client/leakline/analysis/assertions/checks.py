@@ -1,6 +1,7 @@
-"""The evaluator: assertions and promises of fixes, with the readings of their metrics -> ``assertions`` of the verdict.
+"""Evaluation of assertions: declared limits and promises of fixes, checked against readings of their metrics.
 
-Each promise of a fix is an assertion that is measured from the declaration of its fix on.
+The results are the ``assertions`` of the verdict. Each promise of a fix is an assertion that is measured from
+the declaration of the fix on.
 """
 
 from __future__ import annotations
@@ -50,22 +51,25 @@ from .declared_limits import (
 from .expected_counts import Readings as CountReadings
 from .expected_counts import applicable_readings, find_violation
 
-# "About 500 MiB" is kept by 520: no promise is made to the last twentieth.
+# "About 500 MiB" covers 520 MiB as well: promises are checked with this tolerance.
 _ABOUT: Final = 0.05
-# Whoever sends events decides how many there are.
+# Upper limits, because a client may send any number of events.
 _MAX_FIXES: Final = 20
 _MAX_CLAIMS: Final = 20
 _RESIDENT: Final = ("process.rss_bytes", "process.peak_bytes")
-# What the driver says of this process, and what torch took from it, device by device.
+# Memory of this process as reported by the driver, and memory that torch reserved, for each device.
 _OF_A_DEVICE: Final = (".process_bytes", ".reserved_bytes", ".driver_bytes")
 
-# (what was measured, state, sentence)
+# (measured value, state, sentence)
 Answer = tuple[Interval | None, AssertionState, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """``since``: Unix seconds of its first declaration in this form; what was measured before is not its doing."""
+    """A declared fix.
+
+    ``since``: Unix seconds of its first declaration in this form; earlier readings are not attributed to it.
+    """
 
     name: str
     phase: str | None
@@ -76,8 +80,9 @@ class Fix:
 
 
 def _check_fixes(history: RunHistory, timelines: Sequence[TimelineMoment]) -> list[AssertionCheck]:
-    """Return every promise of every fix with what was measured. ``timelines``: each process place at its newest
-    moment.
+    """Return one check for each promise of each fix.
+
+    ``timelines``: the timeline of each process, up to its newest generation.
     """
     rows = []
     for fix in declared_fixes(history):
@@ -96,7 +101,7 @@ def _check_fixes(history: RunHistory, timelines: Sequence[TimelineMoment]) -> li
 
 
 def declared_fixes(history: RunHistory) -> tuple[Fix, ...]:
-    """The newest form of each fix by name; a resume that declares it again as it was changes nothing."""
+    """Return the newest form of each fix by name; declaring it again unchanged, as a resume does, has no effect."""
     found: dict[str, Fix] = {}
     events = [event for event in history.events if event.kind == "fix"]
     for event in sorted(events, key=lambda event: (event.time, event.name, repr(event.data))):
@@ -117,7 +122,11 @@ def _text(value: object) -> str | None:
 
 
 def _claims(fix: Fix) -> list[tuple[str, float | None]]:
-    """A promised growth is also claimed of the phase the fix names, unless that has a promise of its own."""
+    """Return the promises to check, at most `_MAX_CLAIMS`.
+
+    Promised growth is also checked for the phase that the fix names, unless that phase has a promise of its
+    own.
+    """
     claims: dict[str, float | None] = {}
     for name, value in fix.promises.items():
         claims[str(name)] = amount_of(value)
@@ -128,14 +137,14 @@ def _claims(fix: Fix) -> list[tuple[str, float | None]]:
 
 def _answer(seen: Since, fix: Fix, claim: str, promised: float | None) -> Answer:
     if promised is None:
-        return None, "undecided", "What is promised is no number."
+        return None, "undecided", "The promised value is not a number."
     if claim.startswith(COUNT):
         return _count(seen, claim.removeprefix(COUNT), promised)
     if claim == PHASE_GROWTH:
         return _phase_growth(seen, fix.phase, promised)
     check = _CHECKS.get(claim)
     if check is None:
-        return None, "undecided", "No promise of this name is known."
+        return None, "undecided", "There is no promise with this name."
     return check(seen, promised)
 
 
@@ -149,22 +158,22 @@ def _growth(seen: Since, promised: float) -> Answer:
 
 def _phase_growth(seen: Since, phase: str | None, promised: float) -> Answer:
     if phase is None:
-        return None, "undecided", "The fix names no phase, so there is none to measure."
+        return None, "undecided", "The fix names no phase, so no phase can be measured."
     if seen.generations == 0:
         return _too_few(seen)
     times, measured = seen.times_run(phase), seen.phase_growth(phase)
     if times == 0:
-        return None, "undecided", f"{phase} never ran: the claim was never tested."
+        return None, "undecided", f"{phase} never ran, so the promise was not tested."
     if measured is None:
-        said = f"{phase} ran in {count_of(times, seen.unit)}, too few to tell what it keeps."
+        said = f"{phase} ran in {count_of(times, seen.unit)}, too few to measure what it keeps."
         return None, "undecided", said
     what = f"{phase} keeps" if measured.estimate > 0 else f"{phase} keeps nothing:"
     return _rate(seen, measured, promised, what)
 
 
 def _rate(seen: Since, measured: Interval, promised: float, what: str) -> Answer:
-    """Broken where even the low end is clearly above the promise, kept where the high end is not."""
-    # A promise of no growth at all means: none that matters.
+    """Return "broken" if even the low end is clearly above the promise, "holds" if the high end is not."""
+    # A promise of no growth means no growth that matters.
     bound = promised * (1 + _ABOUT) if promised else seen.growth_that_matters()
     span = in_brackets(format_range(measured.low, measured.high))
     said = f"{what} {format_bytes(measured.estimate)} per {seen.unit}{span}"
@@ -176,13 +185,13 @@ def _rate(seen: Since, measured: Interval, promised: float, what: str) -> Answer
         return measured, "broken", f"{said}; {word} were promised."
     if measured.high <= bound:
         return measured, "holds", f"{said}; {word} were promised."
-    return measured, "undecided", f"{said}, too wide to tell from the {word} promised."
+    return measured, "undecided", f"{said}, too uncertain to compare with the {word} promised."
 
 
 def _too_few(seen: Since) -> Answer:
     if seen.generations == 0:
         return None, "undecided", f"No {seen.unit} has ended with the fix yet."
-    needed = f"growth is measured from {count_of(MIN_GENERATIONS, seen.unit)} on"
+    needed = f"measuring growth takes at least {count_of(MIN_GENERATIONS, seen.unit)}"
     return (
         None,
         "undecided",
@@ -222,7 +231,10 @@ def _jump(seen: Since, promised: float) -> Answer:
 
 
 def _at_most(seen: Since, measured: float, promised: float, what: str) -> Answer:
-    """``what`` begins small and has a place for the size."""
+    """Compare a measured maximum with its promise.
+
+    ``what`` begins in lower case and contains a placeholder for the size.
+    """
     exact = Interval(measured, measured, measured)
     said = what.format(format_bytes(measured))
     if measured > promised:
@@ -247,18 +259,18 @@ def _count(seen: Since, declared: str, promised: float) -> Answer:
 
 
 def _broken(said: str, word: str) -> tuple[AssertionState, str]:
-    return "broken", f"{capital(said)}; {word} at most were promised."
+    return "broken", f"{capital(said)}; at most {word} were promised."
 
 
 def _kept_so_far(seen: Since, said: str, word: str) -> tuple[AssertionState, str]:
-    """A maximum stands for the run that has ended, or for enough of it."""
+    """Return "holds" once enough generations have ended; before that, a maximum may still be exceeded."""
     if not seen.long_enough:
         return (
             "undecided",
-            f"{capital(said)}, but only {count_of(seen.generations, seen.unit)} ended yet.",
+            f"{capital(said)}, but after only {count_of(seen.generations, seen.unit)}.",
         )
     sentence = capital(said) if seen.ended else f"So far {said}"
-    return "holds", f"{sentence}; {word} at most were promised."
+    return "holds", f"{sentence}; at most {word} were promised."
 
 
 def _generations(seen: Since, promised: float) -> Answer:
@@ -272,7 +284,7 @@ def _generations(seen: Since, promised: float) -> Answer:
 
 
 def _possible(seen: Since, promised: float) -> Answer:
-    """Kept where memory lasts so long even at the high end of its growth, broken where not even at the low end."""
+    """Return "holds" if memory suffices even at the high end of growth, "broken" if not even at the low end."""
     growth = seen.growth_under_limit()
     ends = None if growth is None else seen.memory_lasts(growth)
     if growth is None or ends is None:
@@ -283,14 +295,14 @@ def _possible(seen: Since, promised: float) -> Answer:
     if low is None:
         return None, "holds", f"{said} and does not run out; {word} were promised."
     measured, room = None, f"at least {count_of(low, seen.unit)}"
-    # JSON has no number for an end that never comes.
+    # JSON cannot represent infinity, so there is no interval if the limit may never be reached.
     if expected is not None and high is not None:
         measured = Interval(expected, low, high)
         span = in_brackets(format_range(low, high, format_count))
         room = f"{count_of(expected, seen.unit)} in all{span}"
     said += f", which leaves room for {room}"
     if low < promised and (high is None or high >= promised):
-        return measured, "undecided", f"{said}, too wide to tell from the {word} promised."
+        return measured, "undecided", f"{said}, too uncertain to compare with the {word} promised."
     return measured, "holds" if low >= promised else "broken", f"{said}; {word} were promised."
 
 
@@ -300,12 +312,14 @@ def _room_unknown(seen: Since, promised: float, *, has_growth: bool) -> Answer:
         return None, "holds", f"{count_of(seen.complete, seen.unit)} complete; {wanted}"
     if not has_growth:
         return _too_few(seen)
-    said = f"No limit of memory is known, so it is not known how many {seen.unit}s it allows."
+    said = (
+        f"The memory limit is not known, so neither is the number of {seen.unit}s that it allows."
+    )
     return None, "undecided", said
 
 
 def _in_all(seen: Since, left: float | None) -> float | None:
-    """Whole generations: one that is not finished does not count."""
+    """Return how many complete generations fit in total; None if the number is unlimited or unknown."""
     return None if left is None or math.isinf(left) else seen.complete + math.floor(left)
 
 
@@ -319,7 +333,7 @@ _CHECKS: Final[Mapping[str, Callable[[Since, float], Answer]]] = {
 }  # fmt: skip
 
 
-# Rows: one a process.
+# Maximum number of rows per origin; each process has its own row.
 _MAX_OF_AN_ORIGIN: Final = 80
 _MAX_DEVIATIONS: Final = 50
 
@@ -328,7 +342,8 @@ _MAX_DEVIATIONS: Final = 50
 class Readings:
     """The amounts that an assertion applies to, and how many of its generations have ended.
 
-    ``process`` is None where there is only one, or all are added up; ``newest``: the newest generation of all.
+    ``process`` is None if there is only one, or if all are added up. ``newest`` is the newest generation, even
+    if the assertion does not cover it.
     """
 
     amounts: Amounts
@@ -341,9 +356,10 @@ class Readings:
 def check_assertions(
     history: RunHistory, timelines: Sequence[TimelineMoment]
 ) -> tuple[AssertionCheck, ...]:
-    """Return every assertion with what was measured. ``timelines``: each process place at its newest moment.
+    """Return the checks of all assertions.
 
-    Bands, gauges and budgets are first, then the promises of fixes, then counts, broken ones first.
+    ``timelines``: the timeline of each process, up to its newest generation. Bands, gauges and budgets come
+    first, then the promises of fixes, then counts, broken ones first.
     """
     studies = [study for study, _ in timelines]
     found: dict[str, list[AssertionCheck]] = {"band": [], "gauge": [], "budget": []}
@@ -362,7 +378,10 @@ def check_assertions(
 
 
 def _in_order(counts: Sequence[AssertionCheck]) -> list[AssertionCheck]:
-    """Return broken ones first, and before the second of any class the first of each, so that none is cut off whole."""
+    """Return broken checks first, and the first check of each class before the second of any.
+
+    This keeps at least one check of every class when the list is cut.
+    """
     before = Counter[tuple[bool, str, str]]()
     ranked = []
     for each in counts:
@@ -396,7 +415,7 @@ def band_readings(band: Assertion, studies: Sequence[TimelineAnalysis]) -> list[
 
 
 def _budget_readings(budget: Assertion, studies: Sequence[TimelineAnalysis]) -> list[Readings]:
-    """Return a phase's amounts for each process it ran in, those of the run for all processes added up."""
+    """Return a phase's amounts for each process that ran it, or the run's amounts summed over all processes."""
     each = [(s.timeline.name, kept_amounts(s, budget, len(s.timeline))) for s in studies]
     if budget.metric != KEPT_BY_PHASE:
         amounts = added([amounts for _, amounts in each], budget.metric)
@@ -442,7 +461,7 @@ def check(history: RunHistory, assertion: Assertion, readings: Readings) -> Asse
 def check_counts(
     history: RunHistory, timelines: Sequence[Timeline] | None = None
 ) -> tuple[AssertionCheck, ...]:
-    """Return one check per declared or accepted count, type that it matches and process."""
+    """Return one check per declared or accepted count, matching type and process."""
     timelines = timelines_of(history) if timelines is None else timelines
     rows: list[AssertionCheck] = []
     matched = set()

@@ -1,4 +1,4 @@
-"""The declared limits of a run (bands, limits of gauges, budgets): readings of their metrics, titles and sentences."""
+"""Declared limits of a run (bands, limits of gauges, budgets): readings of their metrics, titles and sentences."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from ..run_history import RunHistory, Value, amount_of, number_of
 from ..timeline import Timeline, lies_within
 from ..timeline_analysis import TimelineAnalysis
 
-# The metrics of a budget: bytes that a phase keeps, that a generation adds, and that the run has grown by.
+# Metrics of budgets: bytes retained by a phase, added in a generation, and gained by the run so far.
 KEPT_BY_PHASE: Final = "phase.kept_bytes"
 KEPT_BY_GENERATION: Final = "generation.kept_bytes"
 KEPT_BY_RUN: Final = "run.kept_bytes"
-# The metrics of the promises of a fix.
+# Metrics of the promises of fixes.
 GROWTH: Final = "growth_bytes_per_generation"
 PHASE_GROWTH: Final = "phase_growth_bytes_per_generation"
 PEAK: Final = "peak_bytes"
 GPU_PEAK: Final = "gpu_peak_bytes"
 JUMP: Final = "max_jump_bytes_per_generation"
 GENERATIONS: Final = "generations"
-# As many in all as memory has room for, those that are complete among them.
+# Number of generations that memory has room for, including those already complete.
 POSSIBLE: Final = "possible_generations"
-# With the name of a class behind it: instances alive at the end of a generation, in any one process.
+# Prefix of a class name: instances alive at the end of a generation, in any one process.
 COUNT: Final = "count:"
 SIZES: Final = (GROWTH, PHASE_GROWTH, PEAK, GPU_PEAK, JUMP)
 NUMBERS: Final = (GENERATIONS, POSSIBLE)
@@ -35,21 +35,22 @@ NAMES: Final = (*SIZES, *NUMBERS)
 # Growth of resident memory from one generation end to the next: computed, not read.
 GENERATION_GROWTH: Final = "generation.growth_bytes"
 _RESIDENT: Final = "process.rss_bytes"
-# A peak covers the time since the previous snapshot: that of a generation is the highest of all its snapshots.
+# A peak covers the time since the previous snapshot, so the peak of a generation is the highest of all its
+# snapshots.
 _PEAK: Final = "peak_bytes"
 _GAUGE: Final = "gauge."
-# The names that stand for the entire run; a phase of the same name has precedence.
+# Names that stand for the run or each of its generations; a phase with the same name takes precedence.
 _RUN: Final = "run"
 _GENERATION: Final = "generation"
-# The number of events is up to the sender.
+# Upper limit, because a client may send any number of events.
 _MAX_OF_AN_ORIGIN: Final = 40
 
-# (generation, amount) of each generation with a reading
+# (generation, amount) of each generation that has a reading
 Amounts = list[tuple[int, float]]
 
 
 def declared_assertions(history: RunHistory) -> tuple[Assertion, ...]:
-    """Return bands by series and generation, then gauges and budgets as declared, each with its newest bounds.
+    """Return bands sorted by series and generation, then gauges and budgets as declared, each with its newest bounds.
 
     Events that declare no valid limit are ignored.
     """
@@ -122,7 +123,7 @@ def _is_phase(history: RunHistory, name: str) -> bool:
 
 
 def _has_run(history: RunHistory, phase: str) -> bool:
-    """Return True if a snapshot of any process was taken in the phase or within it."""
+    """Return True if a snapshot of any process was taken in the phase or in a nested one."""
     return any(
         path and lies_within(path, phase)
         for process in history.processes
@@ -136,9 +137,9 @@ def is_measured(timeline: Timeline, series: str) -> bool:
 
 
 def readings_of(timeline: Timeline, series: str, *, highest: bool = False) -> Sequence[Value]:
-    """Return one reading per generation: that of its end, or of where this series is read most.
+    """Return one reading per generation: at its end, or at the point where this series is usually read.
 
-    ``highest``: the highest of the generation, as always of a peak.
+    ``highest``: return the highest reading of the generation instead, as is always done for peaks.
     """
     if series == GENERATION_GROWTH:
         return _gained(timeline)
@@ -153,9 +154,9 @@ def readings_of(timeline: Timeline, series: str, *, highest: bool = False) -> Se
 
 
 def _gained(timeline: Timeline) -> Sequence[Value]:
-    """Return the growth since the previous end, of the first since the baseline.
+    """Return the growth since the previous generation end; for the first generation, since the baseline.
 
-    Growth over a resume or over a lost reading is unknown.
+    Growth across a resume or a missing reading is None.
     """
     before: Value = None
     if timeline.baseline_row is not None:
@@ -174,12 +175,12 @@ def _gained(timeline: Timeline) -> Sequence[Value]:
 
 
 def kept_amounts(study: TimelineAnalysis, budget: Assertion, end: int) -> Amounts:
-    """Return what the scope of a budget kept, in the first ``end`` generations of a process."""
+    """Return the amounts that count against a budget in the first ``end`` generations of a process."""
     return _KEPT_BY[budget.metric](study, budget.name, end)
 
 
 def _kept_by_run(study: TimelineAnalysis, _name: str, end: int) -> Amounts:
-    """Return the growth since before the first generation; without a baseline since the end of the first."""
+    """Return the growth since the baseline, or since the end of the first generation if there is no baseline."""
     timeline = study.timeline
     if not timeline.private:
         return []
@@ -190,9 +191,9 @@ def _kept_by_run(study: TimelineAnalysis, _name: str, end: int) -> Amounts:
 
 
 def _kept_by_generation(study: TimelineAnalysis, _name: str, end: int) -> Amounts:
-    """Return the growth in each generation but the first, which builds up what stays.
+    """Return the growth in each generation except the first, which builds up memory that stays.
 
-    A rise over a lost generation says nothing of either.
+    Growth across a missing generation is left out: it cannot be assigned to either of the two.
     """
     ends = list(zip(study.timeline.generations, study.timeline.private, strict=False))[:end]
     steps = [b - a for (a, _), (b, _) in pairwise(ends)]
@@ -201,7 +202,7 @@ def _kept_by_generation(study: TimelineAnalysis, _name: str, end: int) -> Amount
 
 
 def _kept_by_phase(study: TimelineAnalysis, name: str, end: int) -> Amounts:
-    """Return what the phase keeps, without the generation it first ran in: what it builds up there stays."""
+    """Return the bytes that the phase keeps, except in the first generation it ran in, where memory is built up."""
     found: Amounts = []
     for generation, booked in zip(study.timeline.generations[:end], study.booked, strict=False):
         amounts = [amount for path, amount in booked.items() if lies_within(path, name)]
@@ -216,7 +217,10 @@ _KEPT_BY: Final[Mapping[str, Callable[[TimelineAnalysis, str, int], Amounts]]] =
 
 
 def added(each: Sequence[Amounts], metric: str) -> Amounts:
-    """Add up processes: one that has ended keeps what it had grown by, and gains nothing more."""
+    """Return the sum over all processes.
+
+    For `KEPT_BY_RUN`, a process that has ended keeps its last amount; otherwise it adds nothing.
+    """
     generations = sorted({g for amounts in each for g, _ in amounts})
     total = dict.fromkeys(generations, 0.0)
     for amounts in each:
@@ -234,14 +238,14 @@ STATE_WORDS: Final = {
 
 
 def assertion_lines(checks: Sequence[Mapping[str, Any]], unit: str) -> Iterator[str]:
-    """Yield each declared limit, and indented below it its state; ``checks`` as in the JSON."""
+    """Yield two lines per declared limit, its title and its indented state; ``checks`` as in the JSON."""
     for check in checks:
         yield assertion_title(check, unit)
         yield f"   {STATE_WORDS[check['state']]}: {check['sentence']}"
 
 
 def assertion_title(check: Mapping[str, Any], unit: str) -> str:
-    """Return ``process.rss_bytes, generations 1 to 5: 30.00 GiB to 40.00 GiB``, ``budget of train``, ``Env: 2``."""
+    """Return a title such as ``process.rss_bytes, generations 1 to 5: 30.00 GiB to 40.00 GiB`` or ``Env: 2``."""
     process, metric = f" ({check['process']})" if check["process"] else "", check["metric"]
     if check["origin"] == "budget":
         whose = {KEPT_BY_GENERATION: f"each {unit}", KEPT_BY_RUN: "the whole run"}
@@ -277,7 +281,7 @@ def _promise_title(check: Mapping[str, Any], unit: str) -> str:
 
 
 def _bounds(check: Mapping[str, Any]) -> str:
-    """Return ``2``, ``16 to 17``, ``from 5.00 GiB``, or of a baseline ``up to 567 (baseline)``."""
+    """Return text such as ``2``, ``16 to 17`` or ``from 5.00 GiB``; for a baseline ``up to 567 (baseline)``."""
     write, low, high = writer_of(check["metric"]), check["low"], check["high"]
     if low is None and high is None:
         return "as at the baseline"
@@ -289,7 +293,7 @@ def _bounds(check: Mapping[str, Any]) -> str:
 
 
 def writer_of(series: str) -> Callable[[float], str]:
-    """Return the format of a series: sizes as such, all else as plain numbers."""
+    """Return the formatter of a series: one for sizes in bytes, another for all other numbers."""
     sized = series.endswith(("_bytes", ".bytes", "_bytes_per_generation"))
     return format_bytes if sized else format_number
 
@@ -305,16 +309,24 @@ def band_sentence(
         return capital(f"{over}.")
     said = "" if known else f"no reading in {count_of(ended, unit)}"
     if outside:
-        said = f"{_ranges(band, outside, unit)}; {known - len(outside)} of {known} within"
+        said = f"{_ranges(band, outside, unit)}; {known - len(outside)} of {known} within bounds"
     elif known:
-        said = f"within in all {known} {unit}s" if known > 1 else f"within in its one {unit}"
+        said = (
+            f"within bounds in all {known} {unit}s"
+            if known > 1
+            else f"within bounds in its one {unit}"
+        )
     if known < ended and known:
         said += f", {count_of(ended - known, unit)} without a reading"
     return capital(f"{said}{_rest(band, history, newest)}.")
 
 
 def _ranges(band: Assertion, outside: Sequence[Deviation], unit: str) -> str:
-    """Return ``below in generations 1 to 5 by up to 27.64 GiB (generation 1), above in generation 9 by 2.00 GiB``."""
+    """Return where readings are outside the band, and by how much.
+
+    For example: ``below in generations 1 to 5 by up to 27.64 GiB (generation 1), above in generation 9 by 2.00
+    GiB``.
+    """
     write = writer_of(band.metric)
     parts = []
     for word, sign in (("below", -1), ("above", 1)):
@@ -364,7 +376,7 @@ def budget_sentence(budget: Assertion, history: RunHistory, amounts: Amounts, be
         said = f"{who} kept at most {format_bytes(most)} in one {unit} ({unit} {generation})"
     said += f": {_against(budget, most)}"
     if beyond and budget.metric != KEPT_BY_RUN:
-        said += f"; beyond in {beyond} of {len(amounts)} {unit}s"
+        said += f"; exceeded in {beyond} of {len(amounts)} {unit}s"
     return f"{said}."
 
 
@@ -374,13 +386,17 @@ def _against(budget: Assertion, amount: float) -> str:
     if state == "broken":
         return f"a leak from {leak} on"
     if state == "above_normal":
-        less = "" if not budget.leak else f", less than the {leak} of a leak"
-        return f"more than the {normal} that are fine{less}"
-    return f"below the {leak} of a leak" if budget.high is None else f"fine up to {normal}"
+        less = "" if not budget.leak else f", less than the {leak} that count as a leak"
+        return f"more than the normal {normal}{less}"
+    return (
+        f"below the {leak} that count as a leak"
+        if budget.high is None
+        else f"normal up to {normal}"
+    )
 
 
 def broken_budget_evidence(budget: Assertion, unit: str, kept: float) -> str:
-    """Return the evidence that a broken budget gives a finding."""
+    """Return the sentence of evidence that a broken budget adds to a finding."""
     allowed = f"its budget is {format_bytes(budget.leak or 0.0)}."
     if budget.metric == KEPT_BY_RUN:
         return f"Memory has grown by {format_bytes(kept)} since the run began; {allowed}"
@@ -396,13 +412,16 @@ def count_sentence(
     *,
     in_part: bool = False,
 ) -> str:
-    """``in_part``: of a long run, of which not every generation is read."""
+    """Return the sentence of a count check.
+
+    ``in_part``: the run is long, and not every generation of it is read.
+    """
     if not counts:
-        return "It has not been counted there yet."
+        return "It has not been counted yet."
     said = f"{format_number(counts[-1])} at the newest reading"
     if broken:
         first = broken[0].generation
         where = f"before the first {unit}" if first is None else f"first in {unit} {first}"
         part = f" of the {len(counts):,} that are read of this long run" if in_part else ""
-        said += f"; other numbers at {count_of(len(broken), 'reading')}{part}, {where}"
+        said += f"; different at {count_of(len(broken), 'reading')}{part}, {where}"
     return f"{said}{'; a collection may still free them' if state == 'undecided' else ''}."

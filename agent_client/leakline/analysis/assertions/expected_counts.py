@@ -1,8 +1,8 @@
 """Expected counts: declared and accepted counts of classes, capacities of containers, and learned baselines.
 
-Declared and accepted counts are exact: they need no statistics, and fire where they are violated. What a bounded
-container may hold by its declared capacity is not a leak, and is taken out before judging. A learned baseline is a
-count that was the same throughout a run: it becomes an expectation once a person accepts it.
+Declared and accepted counts are exact, so they are checked without statistics. What a bounded container may
+hold by its declared capacity is not a leak and is subtracted before the analysis. A learned baseline is a count
+that was the same throughout a run: it becomes an expectation once a person accepts it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _READ_AFTER: Final = ("baseline", "phase_end", "generation_end", "manual")
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """All readings an expectation applies to: row numbers and counts of one type in one timeline."""
+    """All readings that an expectation applies to: row numbers and counts of one type in one timeline."""
 
     expectation: Expectation
     type: str
@@ -39,8 +39,8 @@ class Readings:
 class Violation:
     """An expectation that does not hold at its newest reading.
 
-    ``proven``: the surplus outlived a full collection, or was there again at the next reading, or nothing is
-    known of collections. ``count_before`` is the last reading that held, None when none did.
+    ``proven``: the surplus outlived a full collection or was still there at the next reading, or collections
+    are not recorded. ``count_before`` is the last reading that held, None if there is none.
     """
 
     expectation: Expectation
@@ -55,13 +55,13 @@ class Violation:
 
 
 def expected_text(expectation: Expectation) -> str:
-    """``2`` or ``16 to 17``, with ``after evolve_population`` where it is limited."""
+    """Return ``2`` or ``16 to 17``, followed by ``after evolve_population`` if limited to a phase."""
     text = range_text(expectation)
     return text if expectation.after is None else f"{text} after {expectation.after}"
 
 
 def range_text(expectation: Expectation) -> str:
-    """``2``, ``16 to 17``, or ``up to 567 (baseline)``; of a baseline that is not read yet ``as at the baseline``."""
+    """Return ``2``, ``16 to 17`` or ``up to 567 (baseline)``; ``as at the baseline`` before a baseline is read."""
     low, high = expectation.low, expectation.high
     if expectation.baseline:
         return f"up to {high} (baseline)" if high < LARGEST_INTEGER else "as at the baseline"
@@ -69,7 +69,7 @@ def range_text(expectation: Expectation) -> str:
 
 
 def matching_types(timeline: Timeline, declared: str) -> tuple[str, ...]:
-    """Types of the timeline a declared name stands for: the full name, or the class name alone."""
+    """Return the types of the timeline that a declared name matches, by full name or by class name alone."""
     types = types_of(timeline)
     if declared in types:
         return (declared,)
@@ -77,7 +77,7 @@ def matching_types(timeline: Timeline, declared: str) -> tuple[str, ...]:
 
 
 def stands_for(declared: str, name: str) -> bool:
-    """Whether a declared name may mean this type."""
+    """Return True if a declared name may refer to this type."""
     return name == declared or name.endswith("." + declared) or name == short_name(declared)
 
 
@@ -86,8 +86,11 @@ def types_of(timeline: Timeline) -> set[str]:
 
 
 def counted_type(series: str) -> str | None:
-    """The type whose instances a series counts. None of ours: what a census finds of them follows what it watches, and
-    our cost has a line of its own."""
+    """Return the type whose instances a series counts, or None.
+
+    Types of this library are excluded: their number depends on what is monitored, and our own memory is
+    reported separately.
+    """
     if not (series.startswith("type.") and series.endswith(".count")):
         return None
     name = series[len("type.") : -len(".count")]
@@ -117,10 +120,10 @@ def applicable_readings(
 def _since_baseline(
     timeline: Timeline, expectation: Expectation, known: list[tuple[int, float]]
 ) -> tuple[Expectation, list[tuple[int, float]]]:
-    """The bound that the newest attempt has set itself, and its readings.
+    """Return the bound that the newest attempt sets by its baseline, and the readings of that attempt.
 
-    What the first generation builds up stays, as gradients and the state of an optimizer do: the most there was by its
-    end is the baseline. A resumed program builds up again.
+    The baseline is the highest count by the end of the first generation: what is built up there stays, such as
+    gradients and optimizer state. A resumed program builds it up again.
     """
     if not known:
         return expectation, known
@@ -133,7 +136,7 @@ def _since_baseline(
 
 
 def applies(timeline: Timeline, row: int, after: str | None) -> bool:
-    """Whether a count that is expected there is held against this reading."""
+    """Return True if a count expected after the phase ``after`` (None: at any time) applies to this row."""
     if after is None:
         return timeline.kind[row] in _READ_AFTER
     phase = timeline.phase[row]
@@ -143,7 +146,7 @@ def applies(timeline: Timeline, row: int, after: str | None) -> bool:
 
 
 def find_violation(timeline: Timeline, readings: Readings, last_row: int) -> Violation | None:
-    """The violation that stands at the newest reading up to ``last_row``."""
+    """Return the violation at the newest reading up to ``last_row``, or None if that reading is within bounds."""
     end = bisect_right(readings.rows, last_row)
     low, high = readings.expectation.low, readings.expectation.high
     if not end or low <= readings.counts[end - 1] <= high:
@@ -181,30 +184,30 @@ def _outlived_collection(timeline: Timeline, name: str, row: int, last_row: int,
     return False
 
 
-# A container that grew more than this share of the last generations' length counts as still filling.
+# A container is still filling if it gained more than this share of its capacity in the last generations.
 _STILL_GROWING: Final = 1e-3
 _RECENT: Final = 3
-# Memory that rose by less than this share of what a container says it holds was there before (preallocated).
+# If memory rose by less than this share of a container's reported size, the container was preallocated.
 _COMMITTED: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Bounded:
-    """One container with a declared capacity, on the generation axis of its timeline.
+    """A container with a declared capacity, on the generation axis of its timeline.
 
-    ``bytes`` is empty where its size is not measured; ``estimated`` then stands for a size taken from the
-    growth of memory while it filled.
+    ``bytes`` is empty if the size is unknown; if ``estimated``, it is derived from the growth of memory while
+    the container filled.
     """
 
     name: str
     length: tuple[float, ...]
     capacity: float
     bytes: tuple[float, ...]
-    # As bytes, but going on over a resume, where the container starts empty again, and with what the allocator kept
-    # of it when it was cleared.
+    # Like ``bytes``, but continued across resumes, where the container starts empty again, and including what
+    # the allocator kept when the container was cleared.
     gained: tuple[float, ...] = ()
     estimated: bool = False
-    # Bytes of one item, where sizes are estimated.
+    # Bytes of one item, if sizes are estimated.
     each: float = 0.0
 
     def is_filling(self, end: int) -> bool:
@@ -217,16 +220,16 @@ class Bounded:
         return self.length[end - 1] > self.capacity
 
     def growth(self, first: int, end: int) -> float:
-        """Bytes gained between two positions, never more than the capacity allows for."""
+        """Return the bytes gained between two positions, as far as the capacity allows for them."""
         return self.gained[end - 1] - self.gained[first] if self.gained else 0.0
 
     def fullest(self, end: int) -> int:
-        """The newest position at which it held most; it may have been cleared since."""
+        """Return the newest position at which the container was fullest; it may have been cleared since."""
         newest_first = self.length[end - 1 :: -1]
         return end - 1 - newest_first.index(max(newest_first))
 
     def overshoot(self, end: int) -> list[float]:
-        """Items beyond the capacity, in every generation."""
+        """Return the number of items beyond the capacity in each generation."""
         return [max(0.0, length - self.capacity) for length in self.length[:end]]
 
     def remaining_bytes(self, end: int) -> float:
@@ -236,12 +239,12 @@ class Bounded:
         return max(0.0, (self.capacity - self.length[end - 1]) * each)
 
     def per_generation(self, end: int) -> float:
-        """Items added per generation lately."""
+        """Return the number of items added per generation in the last few generations."""
         first = max(0, end - 1 - _RECENT)
         return (self.length[end - 1] - self.length[first]) / max(1, end - 1 - first)
 
     def fill_rate(self, end: int) -> float:
-        """Bytes it takes on per generation lately; 0 when it does not fill, or nothing is known of its size."""
+        """Return the bytes added per generation lately; 0 if the container is not filling or its size is unknown."""
         if not self.is_filling(end) or not self.bytes:
             return 0.0
         each = self.bytes[end - 1] / max(self.length[end - 1], 1.0)
@@ -251,7 +254,7 @@ class Bounded:
 def bounded_containers(
     timeline: Timeline, capacities: Mapping[str, int | None]
 ) -> tuple[Bounded, ...]:
-    """The containers of this timeline that have a capacity, by declaration or by their own series."""
+    """Return the containers of this timeline whose capacity is declared or recorded in a series."""
     found = []
     for name in sorted(tracked_names(timeline)):
         capacity = capacity_of(timeline, name, capacities)
@@ -264,7 +267,7 @@ def bounded_containers(
         size = fill_gaps(timeline.readings(sizes)) if timeline.has(sizes) else []
         device_series = f"tracked.{name}.device_bytes"
         if size and timeline.has(device_series):
-            # What lies on devices is no memory of the process.
+            # Device memory is not part of the memory of the process.
             size = [
                 max(0.0, a - (b or 0))
                 for a, b in zip(size, timeline.readings(device_series), strict=True)
@@ -306,7 +309,7 @@ def _bounded(
 
 
 def _going_on(timeline: Timeline, size: Sequence[float]) -> tuple[float, ...]:
-    """Sizes with the drop at a resume taken out, as it is taken out of memory."""
+    """Return the sizes without the drop at a resume, which is removed from the memory series as well."""
     if not timeline.segment or timeline.segment[0] == timeline.segment[-1]:
         return tuple(size)
     out: list[float] = []
@@ -326,7 +329,7 @@ def _is_resumed(timeline: Timeline, i: int) -> bool:
 
 
 def _with_kept(size: Sequence[float], private: Sequence[float]) -> tuple[float, ...]:
-    """Sizes with what memory did not show of a fall: the allocator keeps it for when the container fills again."""
+    """Return the sizes plus what the allocator kept when they fell, to be reused when the container fills again."""
     if len(private) < len(size) or all(map(le, size, size[1:])):
         return tuple(size)
     out = list(size[:1])
@@ -338,7 +341,7 @@ def _with_kept(size: Sequence[float], private: Sequence[float]) -> tuple[float, 
 
 
 def _within(length: Sequence[float], capacity: float, size: Sequence[float]) -> tuple[float, ...]:
-    """The part of its bytes that its capacity allows for; what lies over it is not excused."""
+    """Return the bytes that the capacity allows for; the excess is not excused."""
     if max(length) <= capacity:
         return tuple(size)
     return tuple(
@@ -347,10 +350,10 @@ def _within(length: Sequence[float], capacity: float, size: Sequence[float]) -> 
 
 
 def _bytes_per_item(timeline: Timeline, length: Sequence[float]) -> float:
-    """What memory gained per item added, over the generations in which it was fuller than ever, less what memory gains
-    without a new item in it: that is somebody else's.
+    """Return the median memory gained per item, over the generations in which the container was fuller than ever.
 
-    A container that was cleared may fill again from what the allocator kept of it.
+    Growth in generations without a new item is subtracted, since it has another cause. Refilling is left out,
+    since a container that was cleared may reuse what the allocator kept.
     """
     private, fuller, idle, most = timeline.private, [], [], -1.0
     for i in range(min(len(length), len(private))):
@@ -367,9 +370,9 @@ def _bytes_per_item(timeline: Timeline, length: Sequence[float]) -> float:
 def without_bounded(
     private: Sequence[float], containers: Sequence[Bounded], end: int
 ) -> list[float]:
-    """Private bytes per generation less what bounded containers gained since the first generation.
+    """Return private bytes per generation less what bounded containers gained since the first generation.
 
-    A container whose memory was there before it filled (preallocated and touched) is left in: taking out a
+    A container whose memory existed before it filled (preallocated and touched) is not subtracted: removing
     growth that memory never showed would hide a leak of the same size.
     """
     rest = list(private[:end])
@@ -388,17 +391,17 @@ def declared_bounds(history: RunHistory, timeline: Timeline) -> tuple[Bounded, .
     return bounded_containers(timeline, history.capacities)
 
 
-# As many as the verdict wants before it says more than "learning".
+# Number of generations in which a count must stay the same to be proposed.
 GENERATIONS: Final = 8
 
-# Phase (None: at every reading) -> the count that it ends with.
+# Phase (None: every reading) -> count at the end of the phase.
 _Counts = Mapping[str | None, int]
 
 
 def with_accepted(
     declared: Sequence[Expectation], accepted: Iterable[Expectation]
 ) -> tuple[Expectation, ...]:
-    """Both; of a type that the program speaks of itself, what it says alone, wherever it says it."""
+    """Return declared and accepted expectations, except those accepted for types that the program declares itself."""
     return (*declared, *(a for a in accepted if not _is_declared(a.type, declared)))
 
 
@@ -407,11 +410,12 @@ def _is_declared(name: str, expectations: Iterable[Expectation]) -> bool:
 
 
 def stable_counts(history: RunHistory) -> tuple[StableCount, ...]:
-    """Counts that were the same in each of the last GENERATIONS generations and that nobody expects yet.
+    """Return the counts that were the same in each of the last GENERATIONS generations and are not expected yet.
 
-    First what was accepted otherwise, then the smallest, as those that people mean. At every reading where that holds,
-    else at the end of each phase for which it does. Not of builtins and the standard library, of which everything makes
-    some, nor of types that the program declares itself.
+    Counts that differ from an accepted one come first, then the smallest, which are the likeliest to be
+    intended. A count is reported for every reading if it is constant there, else for each phase at whose end it
+    is constant. Builtins and the standard library are excluded, since every program creates such objects, and
+    so are types that the program declares itself.
     """
     views = _views(history)
     if not any(len(view.generations) >= GENERATIONS for view in views):
@@ -443,7 +447,7 @@ def _order(each: StableCount) -> tuple[bool, bool, int, str, str]:
 
 
 def replaces(new: str | None, old: str | None) -> bool:
-    """Whether a count that is accepted for one place ends the one accepted for another: the same, or all of them."""
+    """Return True if a count accepted for the place ``new`` replaces one for ``old``: equal places, or one is None."""
     return new == old or new is None or old is None
 
 
@@ -454,7 +458,7 @@ def _is_expected(accepted: Sequence[Expectation], after: str | None, count: int)
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """The last generations of a process: rows by where a count may be expected."""
+    """The last generations of a process, with rows grouped by the place at which a count may be expected."""
 
     timeline: Timeline
     generations: frozenset[int]
@@ -462,7 +466,7 @@ class _View:
 
 
 def _views(history: RunHistory) -> list[_View]:
-    """Of the processes that are there in the last generations."""
+    """Return a view of each process that was active in the last generations."""
     timelines = [timeline for timeline in timelines_of(history) if timeline.generations]
     newest = max((timeline.generations[-1] for timeline in timelines), default=0)
     return [
@@ -474,7 +478,7 @@ def _view(timeline: Timeline) -> _View:
     generations = timeline.generations[-GENERATIONS:]
     whole = len(timeline.generations) > len(generations)
     first = timeline.end_rows[-len(generations) - 1] + 1 if whole else 0
-    # What was there before the first generation is no generation's.
+    # Readings before the first generation do not belong to any generation.
     among = [row for row in range(first, len(timeline.kind)) if timeline.kind[row] != "baseline"]
     phases = {timeline.phase[row] for row in among if timeline.kind[row] == "phase_end"}
     places = [None, *sorted(phase for phase in phases if phase is not None)]
@@ -483,7 +487,7 @@ def _view(timeline: Timeline) -> _View:
 
 
 def _agreed(views: Sequence[_View], name: str) -> Iterator[tuple[str | None, int]]:
-    """Where, and how many: the same in every process that counts the type."""
+    """Yield (phase or None, count) for counts that are equal in every process that counts the type."""
     of_each = [counts for view in views if (counts := _steady(view, name)) is not None]
     if not of_each:
         return
@@ -496,7 +500,7 @@ def _agreed(views: Sequence[_View], name: str) -> Iterator[tuple[str | None, int
 
 
 def _steady(view: _View, name: str) -> _Counts | None:
-    """None: the process has not counted the type in these generations."""
+    """Return the constant counts of a type by place; None if the process has not counted it in these generations."""
     column = view.timeline.series.get(f"type.{name}.count")
     if column is None or all(column[row] is None for row in view.rows[None]):
         return None
@@ -509,7 +513,7 @@ def _steady(view: _View, name: str) -> _Counts | None:
 
 
 def _only(view: _View, column: Sequence[Value], rows: Sequence[int]) -> int | None:
-    """The one count that was read, in each of the generations; unknown in one of them is unknown."""
+    """Return the single count in these rows; None if counts differ or a generation has no reading."""
     counts = {column[row] for row in rows} - {None}
     if len(counts) != 1:
         return None

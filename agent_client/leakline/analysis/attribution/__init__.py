@@ -1,4 +1,4 @@
-"""From everything that grows to causes: candidates, and how growth is split among them.
+"""Attribution of growth: find the counts that grow, group them into causes, and split the growth among these.
 
 Imports `analysis.statistics`, `memory`, `assertions`. Start reading in `candidates.py`, then `causes.py`;
 `growth_split.py` and `native_owners.py` are about native memory.

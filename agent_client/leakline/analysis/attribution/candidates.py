@@ -1,6 +1,6 @@
-"""What grows: every count series with lasting growth, with its phase and the bytes measured for it.
+"""Candidates for leaks: every count series with lasting growth, with its phase and the bytes measured for it.
 
-What declared stores fill with is excused; what is beyond their capacity is not.
+Growth that only fills a declared store is excused; growth beyond the capacity of the store is not.
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ from ..statistics.count_evidence import CountGrowth, count_growth
 from ..statistics.trend import floor_slope
 from ..timeline import BETWEEN, UNKNOWN_PHASE, Timeline, top_level
 
-# Objects of one type that come with each item of a store, at most, and how exactly.
+# Maximum number of objects of one type per item of a store, and the relative tolerance of such ratios.
 _PER_ITEM: Final = 8
 _EXACTLY: Final = 0.02
-# Different lengths that must agree before a class of the program counts as what a store keeps.
+# Distinct lengths (or rises) that must agree before a type counts as part of what a store keeps.
 _MIN_LENGTHS: Final = 3
-# A rise by this share of what a full store held is more than items of varying size make.
+# A rise by this share of the count at a full store is more than replacing items of varying size explains.
 _MUCH: Final = 0.5
-# What one object keeps may be measured by so much more than what one item of the store takes.
+# An item may measure up to this many times the mean bytes per item of the store.
 _AS_LARGE: Final = 1.5
 
 
 def lies_in_a_store(facts: Facts, series: str, name: str, role: str, end: int) -> bool:
-    """Return True if this growth lies inside a declared store within its capacity, by its path or its holder's.
+    """Return True if this growth is inside a declared store that is within its capacity.
 
-    What goes on growing once the store takes in no more is not explained by it.
+    The path of the container, or the holder path of the type, decides. Growth that continues after the store
+    has stopped filling is not excused.
     """
     path = name if role == "container" else facts.holders.get(name)
     store = None if path is None else facts.store_of(path)
@@ -46,11 +47,11 @@ def lies_in_a_store(facts: Facts, series: str, name: str, role: str, end: int) -
 
 
 def _grows_in_a_full_store(timeline: Timeline, series: str, store: Bounded, end: int) -> bool:
-    """Return True if a count has risen since the store was last longer than before.
+    """Return True if a count has risen since the length of the store last changed.
 
-    Items of varying size replace each other, so that the count of their parts wanders: only a rise that is as large in
-    each generation, or by a large share of the count, is not of that kind. Where each item brought the same number of
-    parts, any lasting rise counts.
+    Replacing items of varying size makes the count of their parts fluctuate, so only a steady rise or a rise by
+    a large share of the count is accepted. Where each item brought the same number of parts, any lasting rise
+    counts.
     """
     full = next((i for i in range(end - 1, 0, -1) if store.length[i - 1] != store.length[i]), 0)
     x, counts = timeline.points(series, end)
@@ -72,7 +73,7 @@ def _grows_in_a_full_store(timeline: Timeline, series: str, store: Bounded, end:
 def _is_exact(
     timeline: Timeline, x: Sequence[float], counts: Sequence[float], store: Bounded
 ) -> bool:
-    """Return True if each item that the store took in brought the same number with it."""
+    """Return True if each item added to the store brought the same number of these objects."""
     lengths = [store.length[timeline.position[int(at)]] for at in x]
     each = [
         (b - a) / (longer - length)
@@ -83,7 +84,7 @@ def _is_exact(
 
 
 def comes_with_a_store(facts: Facts, growth: CountGrowth, end: int) -> bool:
-    """Return True if these are as many per generation as a declared store takes in, or so many for each item."""
+    """Return True if a count grows by a whole number of objects per item that a declared store takes in."""
     return any(_come_with_items(store, growth, end) for store in facts.bounded)
 
 
@@ -94,9 +95,10 @@ def _come_with_items(store: Bounded, growth: CountGrowth, end: int) -> bool:
 
 
 def is_stored(facts: Facts, name: str, end: int) -> bool:
-    """Whether objects of this class may be the items of a declared store: always as many, and of their size.
+    """Return True if objects of this class may be the items of a declared store: as many, and not much larger.
 
-    That is no proof, since two stores may fill in step; it excuses a class only while memory shows no other growth.
+    This is not proof, since two stores may fill in step; it excuses a class only while memory shows no other
+    growth.
     """
     return any(_are_its_items(facts, name, store, end) for store in facts.bounded)
 
@@ -114,10 +116,10 @@ def _are_its_items(facts: Facts, name: str, store: Bounded, end: int) -> bool:
 
 
 def grows_while_a_store_fills(facts: Facts, name: str, end: int, *, full: bool = False) -> bool:
-    """Return True if these objects of the language became more only while a declared store took in items.
+    """Return True if the latest rises of a type's count all happened while a declared store took in items.
 
-    How many of them one item holds varies: the tokens of a document, the steps of an episode. ``full``: only if the
-    store takes in no more by now.
+    The number of objects per item may vary, such as tokens per document or steps per episode. With ``full``,
+    only stores that have stopped filling are considered.
     """
     x, counts = facts.timeline.points(f"type.{name}.count", end)
     at = [facts.timeline.position[int(generation)] for generation in x]
@@ -134,7 +136,7 @@ def grows_while_a_store_fills(facts: Facts, name: str, end: int, *, full: bool =
 
 
 def overshooting(facts: Facts, end: int) -> Iterator[tuple[str, CountGrowth]]:
-    """(name, growth) of the declared stores that hold more than they may, and ever more; the growth is that beyond."""
+    """Yield (name, growth of the excess) for each declared store that exceeds its capacity by more and more."""
     timeline = facts.timeline
     x = [float(g) for g in timeline.generations[:end]]
     for store in facts.bounded:
@@ -145,7 +147,7 @@ def overshooting(facts: Facts, end: int) -> Iterator[tuple[str, CountGrowth]]:
 
 
 Family = Literal["object", "figure", "graph", "tensor", "array", "container", "library", "plain"]
-# Types that the program has not written: they say little of what it keeps.
+# Types not written by the program, which reveal little about what the program retains.
 OF_OTHERS: Final[tuple[Family, ...]] = ("plain", "library")
 
 _PARAMETER: Final = "Parameter"
@@ -161,31 +163,31 @@ _PLAIN: Final = frozenset(
      "module", "type", "object", "slice", "range", "property", "staticmethod", "classmethod", "weakref",
      "ReferenceType", "getset_descriptor", "wrapper_descriptor", "method-wrapper", "mappingproxy", "deque"}
 )  # fmt: skip
-# Modules of the standard library whose classes stand for what the system or a C library keeps: threads have a stack.
+# Standard library modules whose classes hold memory of the system or of a C library, such as thread stacks.
 _OF_THE_SYSTEM: Final = frozenset({
     "_bz2", "_ctypes", "_elementtree", "_io", "_lzma", "_socket", "_sqlite3", "_ssl", "bz2", "concurrent", "ctypes",
     "http", "io", "lzma", "mmap", "multiprocessing", "pyexpat", "select", "socket", "sqlite3", "ssl", "tempfile",
     "threading", "urllib", "zlib",
 })  # fmt: skip
-# Nodes of autograd graphs, which torch names without a module: a program's own functions have one.
+# Nodes of autograd graphs: torch reports them without a module, whereas a program's own functions have one.
 _NODE: Final = re.compile(r"(\w*Backward\d*|AccumulateGrad|CppFunction)\Z")
-# A phase that keeps less of a growth than this does not own it.
+# A phase owns a growth only if it keeps at least this share of it.
 OWNS: Final = 0.60
 _PHASE_WINDOW: Final = 64
 _MIN_READINGS: Final = 3
-# A phase with at least this share of a shared type's rise is a place of its own.
+# A phase with at least this share of a shared type's growth gets a candidate of its own.
 _PART: Final = 0.25
-# A phase in which fewer of what grows were made than this share has made none.
+# A phase that made less than this share of the growing objects does not count as one that makes them.
 BORN: Final = 0.05
-# What was made between phases, as while a program loads, is no part of a growth below this share of it.
+# Objects made between phases, for example while a program loads, are ignored below this share of a growth.
 _CHANCE: Final = 0.1
-# With this share of the new tensors holding a graph, graphs are what is kept.
+# If at least this share of the new tensors carry a graph, the growth is attributed to retained graphs.
 _GRAPH_SHARE: Final = 0.3
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a count rises: the top-level phase, the nested path, and the share of the rise that is there."""
+    """The place where a count rises: the top-level phase, the nested path, and the phase's share of the rise."""
 
     phase: str | None
     path: str | None
@@ -197,7 +199,10 @@ NOWHERE: Final = Place(None, None, None)
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A count that grows. ``bytes_rate`` is measured bytes per generation; ``deep`` if it includes what is held."""
+    """A count that grows.
+
+    ``bytes_rate`` is measured bytes per generation; ``deep`` means that it includes what the objects hold.
+    """
 
     name: str
     role: Literal["type", "container"]
@@ -209,14 +214,15 @@ class Candidate:
     declared: bool
     holder: str | None = None
     violation: Violation | None = None
-    # Holds more than its declared capacity, and ever more.
+    # The store exceeds its declared capacity, and the excess grows.
     overfull: bool = False
 
 
 def may_hide_memory(c: Candidate) -> bool:
-    """Return True for objects of which the visible bytes are not all: handles of libraries and of the system.
+    """Return True for objects that may hold memory beyond their measured bytes: handles of libraries or the
+    system.
 
-    What was searched for and has no size has a handle in it, or more than could be walked through.
+    An object with a known holder but no deep size contains a handle or refers to more than could be walked.
     """
     if c.family not in ("object", "library") or c.deep:
         return False
@@ -224,13 +230,13 @@ def may_hide_memory(c: Candidate) -> bool:
 
 
 def grows_larger(c: Candidate) -> bool:
-    """Return True for a type whose objects are no more than they were, while their bytes rise."""
+    """Return True for a type whose bytes rise while its number of objects does not."""
     more = c.growth.slope > 0 or c.growth.rises < 2 or c.violation is not None
     return c.role == "type" and not more and (c.bytes_rate or 0.0) > 0
 
 
 def find_candidates(facts: Facts, end: int) -> list[Candidate]:
-    """Everything that grows at the end of generation number ``end`` of the timeline."""
+    """Return a candidate for everything that grows in the first ``end`` generations of the timeline."""
     found: list[Candidate] = []
     growths = facts.growths(end)
     named = set[tuple[str, str]]()
@@ -258,20 +264,25 @@ def find_candidates(facts: Facts, end: int) -> list[Candidate]:
 def _fills_a_store(
     facts: Facts, series: str, name: str, role: str, growth: CountGrowth, end: int
 ) -> bool:
-    """Classes of the program have names of their own: only where they lie excuses them, not their number."""
+    """Return True if a growth only fills a declared store.
+
+    Classes of the program are excused only by the path that holds them; for built-in types, arrays and tensors
+    it is enough that their number rises with the items of a store.
+    """
     if lies_in_a_store(facts, series, name, role, end):
         return True
     if role != "type" or family_of(name, role) not in ("plain", "array", "tensor"):
         return False
-    # A count that is rarely read is compared with what the store took in until its newest reading.
+    # A rarely read count is compared with what the store took in up to the count's newest reading.
     read = facts.timeline.newest_reading(series, end)
     return comes_with_a_store(facts, growth, end if read is None else read + 1)
 
 
 def _kept_graphs(facts: Facts, found: Sequence[Candidate], end: int) -> Candidate | None:
-    """Tensors with a graph as a growth of their own: by their count, or by one look after tensors began to grow.
+    """Return the growth of tensors with an autograd graph as a separate candidate, or None.
 
-    A store that fills excuses its tensors, which are not in ``found`` then, but not the graphs that they keep.
+    It is measured by their count, or by a single heap scan after tensors began to grow. A store that fills
+    excuses its tensors, which are then missing from ``found``, but not the graphs that they keep.
     """
     timeline, series = facts.timeline, "tensors.graph_count"
     if not timeline.has(series):
@@ -297,7 +308,7 @@ def _kept_graphs(facts: Facts, found: Sequence[Candidate], end: int) -> Candidat
 
 
 def _excused_tensors(facts: Facts, end: int) -> Candidate | None:
-    """Return the growth of tensors, whether or not a store excuses it."""
+    """Return the growth of tensors, whether or not a store excuses it; None if their number does not grow."""
     growths = facts.growths(end)
     for series, name, role in facts.count_series:
         if short_name(name) == "Tensor" and series in growths:
@@ -306,10 +317,12 @@ def _excused_tensors(facts: Facts, end: int) -> Candidate | None:
 
 
 def _share_with_a_graph(timeline: Timeline, growth: CountGrowth, end: int) -> float:
-    """Return how many of the tensors that are new since a growth of tensors began carry a graph, by two looks, 0 to 1.
+    """Return the share (0 to 1) of new tensors that carry a graph, from heap scans before and after a growth
+    began.
 
-    A look in slices reports the state of the previous generation, but it counts both in the same slices. After one look
-    alone nothing is known of the tensors before it: the graphs are compared with what the growth has added until then.
+    A sliced scan reports the state of the previous generation, but it counts tensors and graphs in the same
+    slices. With a single scan, the number of tensors before it is unknown: the graphs are then compared with
+    what the growth has added until that scan.
     """
     tensors = dict(zip(*timeline.points("tensors.count", end, baseline=True), strict=True))
     looks = [
@@ -333,7 +346,7 @@ def _share_with_a_graph(timeline: Timeline, growth: CountGrowth, end: int) -> fl
 
 
 def _has_ended(facts: Facts, growth: CountGrowth, end: int) -> bool:
-    """Return True if tensors were counted since graphs were read last, and are not more by what graphs would be."""
+    """Return True if tensors counted after the last reading of graphs rose by far less than the graphs would."""
     timeline = facts.timeline
     counted = next((s for s, name, _ in facts.count_series if short_name(name) == "Tensor"), None)
     newest = timeline.newest_reading("tensors.graph_count", end)
@@ -354,7 +367,11 @@ def _graph_place(
     growth: CountGrowth,
     end: int,
 ) -> Place:
-    """Where graphs are kept: where tensors rise that no growing object of the program holds."""
+    """Return the phase in which graphs are kept.
+
+    That is the phase of their own count, else the one with the most new tensors among phases without a growing
+    object of the program.
+    """
     own = place_of(facts.timeline, "tensors.graph_count", growth.start, end)
     series = next((s for s, n, _ in facts.count_series if tensors and n == tensors.name), None)
     if own.phase is not None or series is None:
@@ -370,7 +387,7 @@ def _graph_place(
 
 
 def _without_graphs(found: Sequence[Candidate], graph: Candidate) -> list[Candidate]:
-    """Tensors less those with a graph; nothing is left of them where the graphs are most of the rise."""
+    """Return the candidates without tensors that carry a graph; a type that consists mostly of those is dropped."""
     rest = []
     for candidate in found:
         if candidate.family == "tensor" and candidate.name == graph.name:
@@ -383,7 +400,7 @@ def _without_graphs(found: Sequence[Candidate], graph: Candidate) -> list[Candid
 
 
 def scaled(growth: CountGrowth, share: float) -> CountGrowth:
-    """A part of a growth, of the same pattern."""
+    """Return a share of a growth, with the same pattern."""
     return replace(
         growth, slope=growth.slope * share, low=growth.low * share, high=growth.high * share,
         each=growth.each * share,
@@ -391,7 +408,10 @@ def scaled(growth: CountGrowth, share: float) -> CountGrowth:
 
 
 def _by_phase(facts: Facts, candidate: Candidate, end: int) -> list[Candidate]:
-    """Tensors, arrays and library types serve many owners: one candidate for each phase that keeps its part."""
+    """Return one candidate for each phase that keeps a part of the growth, if the type may have many owners.
+
+    Tensors, arrays, library and built-in types are split; other candidates are returned unchanged.
+    """
     if candidate.role == "container" or candidate.family in ("object", "figure", "graph"):
         return [candidate]
     series = series_of(facts, candidate.name, candidate.role)
@@ -401,9 +421,9 @@ def _by_phase(facts: Facts, candidate: Candidate, end: int) -> list[Candidate]:
 def _graphs_by_phase(
     facts: Facts, graph: Candidate, found: Sequence[Candidate], end: int
 ) -> list[Candidate]:
-    """Return the kept graphs of each phase, where nearly all new tensors hold one: then each is made where those are.
+    """Return the retained graphs of each phase if nearly all new tensors carry one, else the candidate unchanged.
 
-    Phases in which growing objects or parameters are made have tensors of those, which no graph brings.
+    Phases that make growing objects or parameters are left out: the tensors made there belong to those.
     """
     series = next((s for s, n, _ in facts.count_series if n == graph.name), None)
     tensors = next((c for c in found if (c.name, c.role) == (graph.name, "type")), None)
@@ -422,7 +442,10 @@ def _graphs_by_phase(
 def _parts(
     facts: Facts, candidate: Candidate, series: str, end: int, without: frozenset[str]
 ) -> list[Candidate]:
-    """Return the part of a growth that each phase keeps, of those with a real share of its number or of its bytes."""
+    """Return one candidate for each phase with a substantial share of the count or bytes of a growth.
+
+    Phases in ``without`` are ignored. With fewer than two such phases, the candidate is returned unchanged.
+    """
     start = candidate.growth.start
     kept, _ = _kept_by_phase(facts.timeline, series, start, end)
     total = sum(rate for rate in kept.values() if rate > 0)
@@ -450,9 +473,9 @@ def _parts(
 
 
 def born_in(facts: Facts, candidate: Candidate, end: int) -> set[str]:
-    """Return the phases in which some of what a candidate counts were made that are still alive.
+    """Return the phases that made a relevant share of the counted objects that are still alive.
 
-    Of a container also those that take items out: it grows because more is put in meanwhile than they take.
+    For a container, phases that remove items are included: it grows because more is added than they remove.
     """
     series = series_of(facts, candidate.name, candidate.role)
     if not facts.timeline.has(series):
@@ -469,7 +492,7 @@ def born_in(facts: Facts, candidate: Candidate, end: int) -> set[str]:
 
 
 def series_of(facts: Facts, name: str, role: str) -> str:
-    """Return the count series of a candidate."""
+    """Return the name of the series that counts a candidate."""
     return facts.series_of(name, role) or f"tracked.{name}.length"
 
 
@@ -482,7 +505,7 @@ def describe(
     end: int,
     violation: Violation | None = None,
 ) -> Candidate:
-    """A candidate with its family, its place and its measured bytes."""
+    """Return a candidate with its family, place and measured bytes."""
     family = family_of(name, role)
     rate, deep = _bytes_rate(facts, name, role, family, growth, end)
     declared = short_name(name) in facts.watched
@@ -493,7 +516,7 @@ def describe(
 
 
 def family_of(name: str, role: str) -> Family:
-    """What kind of thing a type or container is, by its name alone."""
+    """Return the family of a type or container, judged by its name alone."""
     if role == "container":
         return "container"
     if name in _TENSORS or name == "Tensor":
@@ -521,7 +544,7 @@ def is_of_the_program(path: str) -> bool:
 def _bytes_rate(
     facts: Facts, name: str, role: str, family: Family, growth: CountGrowth, end: int
 ) -> tuple[float | None, bool]:
-    """(bytes per generation, whether they include what the objects hold)."""
+    """Return (bytes per generation or None, whether they include what the objects hold)."""
     each = facts.bytes_each.get(name)
     if each is not None:
         return growth.slope * each, True
@@ -533,23 +556,24 @@ def _bytes_rate(
         return None, False
     rate = rate_of(facts.timeline, bytes_series(name, family), growth.start, end)
     if family == "tensor" and rate is not None:
-        # What lies on a device explains nothing of the host's memory.
+        # Device memory does not explain growth of host memory.
         on_devices = rate_of(facts.timeline, "tensors.device_bytes", growth.start, end)
         rate = max(0.0, rate - on_devices) if on_devices else rate
     return rate, family in ("tensor", "array") and rate is not None
 
 
 def bytes_series(name: str, family: Family) -> str:
-    """Where the bytes of a type are reported: those of tensors and arrays with what they hold."""
+    """Return the series with the bytes of a type; those of tensors and arrays include the data that they hold."""
     if name == JS_TENSOR:
         return JS_TENSOR_BYTES
     return {"tensor": "tensors.bytes", "array": "arrays.bytes"}.get(family, f"type.{name}.bytes")
 
 
 def rate_of(timeline: Timeline, series: str, start: float, end: int) -> float | None:
-    """Growth per generation of a series since ``start``; None with fewer than three readings since.
+    """Return the growth per generation of a series since ``start``; None with fewer than three readings since
+    then.
 
-    The baseline does not count: what a program builds up in its first generations is no growth.
+    The baseline is not used: what a program builds up in its first generations is not growth.
     """
     if not timeline.has(series):
         return None
@@ -561,9 +585,10 @@ def rate_of(timeline: Timeline, series: str, start: float, end: int) -> float | 
 
 
 def gained_since(timeline: Timeline, series: str, start: float, end: int) -> float | None:
-    """Gain per generation since ``start`` by the newest reading alone, against the one before the start.
+    """Return the gain per generation from the last reading before ``start`` to the newest; None without a newer
+    one.
 
-    For series that begin at zero, such as tensors with a graph, one look after the start is enough.
+    For series that begin at zero, such as tensors with a graph, one heap scan after the start is enough.
     """
     if not timeline.has(series):
         return None
@@ -575,7 +600,7 @@ def gained_since(timeline: Timeline, series: str, start: float, end: int) -> flo
 
 
 def place_of(timeline: Timeline, series: str, start: float, end: int) -> Place:
-    """The phase that keeps a count's rise since ``start``, against what it did before."""
+    """Return the phase that keeps the rise of a count since ``start``, relative to its change before that."""
     tops, rates = _kept_by_phase(timeline, series, start, end)
     total = sum(rate for rate in tops.values() if rate > 0)
     if total <= 0:
@@ -593,7 +618,7 @@ def place_of(timeline: Timeline, series: str, start: float, end: int) -> Place:
 def _kept_by_phase(
     timeline: Timeline, series: str, start: float, end: int
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Counts per generation that stay in each top-level phase, and what each path adds or takes."""
+    """Return the counts per generation that remain in each top-level phase, and the change in each path."""
     return timeline.known.once(
         end, ("phases", series, start), lambda: _by_phases(timeline, series, start, end)
     )
@@ -607,7 +632,7 @@ def _by_phases(
     before = timeline.increments(series, max(0, begin - _PHASE_WINDOW), min(begin, end))
     rates = _rates_by_path(after)
     usual = _rates_by_path(before) if sum(bool(line) for line in before) >= 3 else {}
-    # Where it grew as fast before, the start is not where it began, and there is nothing to set against.
+    # If it grew as fast before, the growth did not begin at ``start``, and there is nothing to compare with.
     if 2 * sum(usual.values()) <= sum(rates.values()):
         rates = {p: rates.get(p, 0.0) - usual.get(p, 0.0) for p in {**rates, **usual}}
     tops: dict[str, float] = {}
@@ -618,7 +643,7 @@ def _by_phases(
 
 
 def first_position(timeline: Timeline, start: float) -> int:
-    """Return the position of the first generation from ``start`` on."""
+    """Return the position of the first generation at or after ``start``; 0 if there is none."""
     return next((i for i, g in enumerate(timeline.generations) if g >= start), 0)
 
 

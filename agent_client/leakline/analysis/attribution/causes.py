@@ -1,10 +1,11 @@
-"""From everything that grows to causes: one leak is one cause, with the fingerprint that recognizes it again.
+"""Grouping of candidates into causes: each leak is one cause, with a fingerprint that identifies it across runs.
 
-Candidates that rise in the same phase are one cause unless their measured bytes say otherwise. The cause is
-named after its owner: the program's own class rather than the arrays it holds. Rates are given in ``growth_split.py``.
+Candidates that rise in the same phase are one cause unless their measured bytes contradict that. The cause is
+named after its owner: the program's own class rather than the arrays it holds. Rates are assigned in
+``growth_split.py``.
 
-Two findings are the same leak, in this run and in others, if kind, phase and owner are the same. The holder is no part
-of the fingerprint: one run finds it late, another never.
+Two findings are the same leak, within a run and across runs, if kind, phase and owner are equal. The holder is
+not part of the fingerprint: some runs find it late, others never.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ _EXPLAINS_MOST: Final = 0.60
 _COVERS: Final = 0.70
 SECOND: Final = 0.20
 _SAME_SLOPE: Final = 0.10
-# Tensors or arrays that come with one entry of the container that keeps them.
+# Maximum number of tensors or arrays per entry of the container that keeps them.
 _NESTED: Final = 16
-# Objects that come with one entry of a container.
+# Accepted numbers of objects per entry of a container.
 _SOME: Final = range(2, _NESTED + 1)
-# A container with less than this share of the growth is a story of its own, or none.
+# A container below this share of the growth is not merged into another cause.
 SMALL: Final = 0.05
 _OVERSHOOT: Final = 1.30
-# What was seen growing nowhere in particular comes after all others.
+# Rank penalty that puts candidates without a known place after all others.
 _LAST: Final = 10
 _KINDS: Final[Mapping[str, Kind]] = {
     "object": "objects", "figure": "objects", "library": "objects", "plain": "objects",
@@ -45,9 +46,9 @@ _KINDS: Final[Mapping[str, Kind]] = {
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """How fast memory grows: in all, and what stays in each phase (give and take settled), bytes per generation.
+    """Growth of memory in bytes per generation: in total, and net by phase (frees offset against allocations).
 
-    ``living``: the phases are those in which memory was allocated that is still in use.
+    ``living``: the phases are those that allocated memory which is still in use.
     """
 
     total: Slope
@@ -55,16 +56,18 @@ class Memory:
     living: bool = False
 
     def at(self, place: Place) -> float | None:
-        """Growth that stays at a place; None when nothing is known of it."""
+        """Return the growth that remains at a place; None if nothing is known about it."""
         if not self.phases or place == NOWHERE:
             return None
         if place.phase is not None and place.phase not in self.phases:
-            # Only phases of the training thread have a line; another thread's share one.
+            # Only phases of the training thread have an account of their own; those of other threads share one.
             return self.phases.get(OTHER_THREADS_LINE, 0.0)
         return self.phases.get(place.phase or BETWEEN_LINE, 0.0)
 
     def without(self, kept: float) -> Memory:
-        """What is left when ``kept`` bytes per generation are accounted for, wherever they were gained."""
+        """Return the growth left after ``kept`` bytes per generation are accounted for, with all phases scaled
+        alike.
+        """
         if kept <= 0 or self.total.estimate <= 0:
             return self
         share = max(0.0, 1 - kept / self.total.estimate)
@@ -72,7 +75,7 @@ class Memory:
         return replace(self, total=self.total.scaled(share), phases=phases)
 
     def place(self) -> Place:
-        """The phase that keeps most of the growth, if one does."""
+        """Return the place that keeps most of the growth; its phase is None if no single phase does."""
         kept = {name: size for name, size in self.phases.items() if size > 0}
         total = sum(kept.values())
         if total <= 0:
@@ -85,14 +88,14 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One leak: its members in order of suspicion (none for growth outside Python) and its rate."""
+    """One leak: its members, likeliest owner first (none for growth outside Python), and its rate."""
 
     kind: Kind
     place: Place
     members: tuple[Candidate, ...]
     measured: float | None
     rate: Slope = NO_GROWTH
-    # What most of the growth is, where the members are only seen to rise with it.
+    # Kind of most of the growth, if the members are only known to rise with it.
     behind: Kind | None = None
 
     @property
@@ -104,7 +107,7 @@ class Cause:
 
 
 def find_causes(candidates: Sequence[Candidate], memory: Memory) -> list[Cause]:
-    """Group candidates into causes; rates are still to be shared out."""
+    """Group candidates into causes; their rates are assigned later."""
     groups: dict[str | None, list[Candidate]] = {}
     homeless: list[Candidate] = []
     for candidate in candidates:
@@ -125,7 +128,11 @@ def find_causes(candidates: Sequence[Candidate], memory: Memory) -> list[Cause]:
 
 
 def _house(homeless: Sequence[Candidate], groups: dict[str | None, list[Candidate]]) -> None:
-    """Rarely read types join the group whose owner is known best and began to grow nearest to them."""
+    """Add candidates without a place (rarely read types) to the groups.
+
+    Each joins the group with the best-known owner that began to grow nearest to it. Candidates with evidence of
+    their own, or without a suitable owner, form the group None.
+    """
     if not homeless:
         return
     owners = {
@@ -154,7 +161,7 @@ def _house(homeless: Sequence[Candidate], groups: dict[str | None, list[Candidat
 
 
 def _may_hold(owner: Candidate, candidate: Candidate) -> bool:
-    """Whether the measured bytes of an owner leave room for the candidate's, where both were measured."""
+    """Return True if the owner's measured bytes leave room for the candidate's, or if either is not measured."""
     whole = owner.deep or owner.role == "container"
     if not whole or owner.bytes_rate is None or candidate.bytes_rate is None:
         return True
@@ -162,10 +169,10 @@ def _may_hold(owner: Candidate, candidate: Candidate) -> bool:
 
 
 def _join_held(groups: dict[str | None, list[Candidate]], memory: Memory) -> None:
-    """Tensors and arrays that are seen to hang below another growth are part of it, wherever their number rose.
+    """Move tensors and arrays that another growing candidate holds to its group, wherever their number rose.
 
-    They are counted by type, all of the program's together, and rarely: those that come and go in one phase hide where
-    the others are kept. Objects that are made in one phase and filled in another keep what memory gains in that one.
+    They are counted by type across the program, and rarely: those that come and go in one phase obscure where
+    the others are kept. Objects made in one phase and filled in another keep what memory gains in the second.
     """
     parts: dict[str, list[tuple[str | None, Candidate]]] = {}
     for phase, members in groups.items():
@@ -188,7 +195,7 @@ def _join_held(groups: dict[str | None, list[Candidate]], memory: Memory) -> Non
 
 
 def _is_filled(held: Candidate, owner: Candidate, memory: Memory) -> bool:
-    """Return True if memory gains the bytes of what is held where that is made, and not where its owner is made."""
+    """Return True if memory gains the bytes of the held objects where they are made, not where their owner is."""
     size, inside, made = held.bytes_rate, memory.at(held.place), memory.at(owner.place)
     if size is None or inside is None or made is None or held.place.phase == owner.place.phase:
         return False
@@ -196,8 +203,9 @@ def _is_filled(held: Candidate, owner: Candidate, memory: Memory) -> bool:
 
 
 def _join_containers(groups: dict[str | None, list[Candidate]]) -> None:
-    """A container that gains one entry for each new object which it holds is part of that growth, in the phase in which
-    the objects are made, also where another phase puts them into it.
+    """Move a container that gains one entry per new object to the group of the phase that makes the objects.
+
+    This includes containers to which another phase adds the objects.
     """
     for phase, members in list(groups.items()):
         for container in [c for c in members if c.role == "container"]:
@@ -220,10 +228,11 @@ def _is_item_of(c: Candidate, container: Candidate) -> bool:
 
 
 def _keeps(owner: Candidate, alike: Sequence[Candidate], memory: Memory) -> bool:
-    """Return True if an object or container may be all that keeps ``alike``, parts of one type by phase.
+    """Return True if an object or container may keep everything in ``alike``, candidates of one type by phase.
 
-    Its bytes have to be about theirs, or most of what memory gains; where nothing is measured, a type that rises in
-    several phases has no holder of its own in each, and one that is filled in another phase keeps what that gains.
+    Its bytes must cover theirs or be most of what memory gains. Without measured bytes, a type that rises in
+    several phases is not assigned to one holder, nor is a type whose memory is gained in a phase other than its
+    holder's.
     """
     holder = alike[0].holder
     if owner.family not in ("object", "container") or holder is None:
@@ -238,9 +247,10 @@ def _keeps(owner: Candidate, alike: Sequence[Candidate], memory: Memory) -> bool
 
 
 def _join_tensors(groups: dict[str | None, list[Candidate]]) -> None:
-    """Tensors without an owner that rise in several phases are one growth, where most of them are made.
+    """Merge tensors without an owner that rise in several phases into the group where most of them are made.
 
-    A kept graph holds the weights of agents replaced elsewhere: their number rises there, and says nothing.
+    A retained graph holds the weights of agents that are replaced elsewhere: that their number rises there as
+    well is not evidence of a second leak.
     """
     loose = {phase: members for phase, members in groups.items() if _is_loose(members)}
     if len(loose) < 2:
@@ -252,13 +262,16 @@ def _join_tensors(groups: dict[str | None, list[Candidate]]) -> None:
 
     most = max(loose, key=weight)
     for phase, members in loose.items():
-        # Graphs were distinguished by where they are made.
+        # Graphs have already been separated by the phase that makes them.
         if phase != most and not any(c.family == "graph" for c in members):
             groups[most].extend(groups.pop(phase))
 
 
 def _is_loose(members: Sequence[Candidate]) -> bool:
-    """Tensors that no object of the program owns. The container that keeps graphs may be among them."""
+    """Return True if a group consists of tensors that no object of the program owns.
+
+    The container that keeps graphs may be among them.
+    """
     families = {c.family for c in members}
     anonymous = {"tensor", "graph", "library", "plain"}
     if "graph" in families:
@@ -272,14 +285,14 @@ def _growth_at(place: Place, memory: Memory) -> float:
 
 
 def _split(members: Sequence[Candidate], growth: float) -> list[Cause]:
-    """The causes in one phase: the likeliest owner, and others only where its measured bytes leave room."""
+    """Return the causes in one phase: the likeliest owner, and others only where its measured bytes leave room."""
     left = _ranked(members, growth)
     causes: list[Cause] = []
     explained = 0.0
     while left:
         owner, separate = left[0], _separate_containers(left, growth)
         rest = [c for c in left[1:] if c not in separate]
-        # What two containers keep is a total of neither.
+        # With several containers, a total of tensors or arrays cannot be assigned to one of them.
         sized = [c for c in rest if c.role == "container"] if separate else rest
         measured = _measured(owner, sized, growth)
         explains = explained + (measured or 0.0)
@@ -296,7 +309,11 @@ def _split(members: Sequence[Candidate], growth: float) -> list[Cause]:
 
 
 def _separate_containers(ranked: Sequence[Candidate], growth: float) -> list[Candidate]:
-    """Containers behind a first one that keep a real share of their own: one in the other would be counted twice."""
+    """Return the containers after the first that keep a substantial share of the growth themselves.
+
+    The result is empty if their bytes add up to more than the growth: one is then inside another and counted
+    twice.
+    """
     containers = [c for c in ranked if c.role == "container" and c.bytes_rate is not None]
     total = sum(c.bytes_rate or 0.0 for c in containers)
     if ranked[0] not in containers or total > _OVERSHOOT * growth:
@@ -319,7 +336,7 @@ def _stands_alone(candidate: Candidate, owner: Candidate, explained: float, grow
 
 
 def holds(container: Candidate, owner: Candidate) -> bool:
-    """Whether a growing container is part of the owner's story: it keeps it, or is kept by it."""
+    """Return True if a growing container and an owner are one leak: one keeps the other, or they grow alike."""
     if short_name(owner.name) in container.name.split("."):
         return True
     if owner.holder is not None and owner.holder.startswith(container.name):
@@ -330,8 +347,10 @@ def holds(container: Candidate, owner: Candidate) -> bool:
 
 
 def brings_some(container: Candidate, owner: Candidate) -> bool:
-    """Return True if each entry of a container of the program comes with some of the objects, as a pool with its
-    workers, where at most a library is known to hold these.
+    """Return True if each entry of a container comes with a fixed number of the objects, like a pool and its
+    workers.
+
+    False if the objects have a known holder in the program, or if the container belongs to a library.
     """
     known = owner.holder is not None and is_of_the_program(owner.holder)
     if known or owner.role != "type" or not is_of_the_program(container.name):
@@ -343,7 +362,10 @@ def brings_some(container: Candidate, owner: Candidate) -> bool:
 
 
 def is_like(a: Candidate, b: Candidate) -> bool:
-    """A container that gains one entry for each new object is how the object is held, not a second leak."""
+    """Return True if two candidates grow at nearly the same rate.
+
+    A container that gains one entry for each new object is how the object is held, not a second leak.
+    """
     larger = max(a.growth.slope, b.growth.slope)
     return abs(a.growth.slope - b.growth.slope) <= _SAME_SLOPE * larger
 
@@ -355,14 +377,15 @@ def _ranked(members: Sequence[Candidate], growth: float) -> list[Candidate]:
         share = None if c.bytes_rate is None else c.bytes_rate / growth
         held = any(is_like(c, container) for container in containers)
         size = -(c.bytes_rate or 0.0) if c.deep or c.role == "container" else 0.0
-        # Counted at censuses alone, it has no phase; it is where the container grows that holds it.
+        # A type counted only in censuses has no phase; it takes the phase of the growing container that holds
+        # it.
         inside = any(
             is_like(c, one) and c.holder is not None and leads_into(c.holder, one.name)
             for one in containers
         )
         nowhere = c.place == NOWHERE and not inside
         unknown = _LAST if nowhere and not (c.deep or c.declared or c.violation) else 0
-        # Of objects the fewest own the others; of tensors and arrays the most are the ones kept.
+        # The least numerous objects own the others; of tensors and arrays, the most numerous are the ones kept.
         few = c.family in ("object", "figure", "library")
         owns = c.growth.slope if few else -c.growth.slope
         return _rank(c, share, held) + unknown, size, owns, c.name
@@ -371,7 +394,7 @@ def _ranked(members: Sequence[Candidate], growth: float) -> list[Candidate]:
 
 
 def _rank(c: Candidate, share: float | None, held: bool) -> float:
-    """Smaller is likelier to be the owner of a growth of which it explains ``share``."""
+    """Return the rank of a candidate as owner of a growth of which it explains ``share``; lower is likelier."""
     if c.violation is not None:
         return 0
     explains = share is not None and share >= EXPLAINS
@@ -387,21 +410,22 @@ def _rank(c: Candidate, share: float | None, held: bool) -> float:
         return 4.5 if explains or share is None else 5
     if c.family == "library":
         return 5.1 if may_hide_memory(c) else 5.2
-    # Bytes, say, are no larger than they are themselves: those that are the growth go before what is as many.
+    # The measured size of types such as bytes is complete: one that explains the growth ranks before one that
+    # only grows in number.
     return 6.5 if explains else 7
 
 
 def _measured(owner: Candidate, rest: Sequence[Candidate], growth: float) -> float | None:
-    """Bytes per generation measured for a cause: its owner's, or what it holds.
+    """Return the bytes per generation measured for a cause, from its owner or what it holds; None if unknown.
 
-    Containers add up, since each counts its own items; arrays and tensors are totals and do not.
+    Containers are added up, since each counts its own items; arrays and tensors are not, since they are totals.
     """
     if owner.deep:
         return owner.bytes_rate
     containers = [
         c.bytes_rate for c in (owner, *rest) if c.role == "container" and c.bytes_rate is not None
     ]
-    # Totals of arrays and tensors are the owner's only if something says that they belong together.
+    # Totals of arrays and tensors are attributed to the owner only if something connects them.
     near = owner.declared or owner.role == "container" or owner.place == NOWHERE
     totals = [
         c.bytes_rate
@@ -414,7 +438,8 @@ def _measured(owner: Candidate, rest: Sequence[Candidate], growth: float) -> flo
     if not known:
         return None
     size = max(known)
-    # Shallow bytes say nothing of what hangs below; only a real share of the growth is an answer.
+    # Shallow bytes exclude what the objects refer to, so they are used only if they are a real share of the
+    # growth.
     return size if size >= EXPLAINS * growth or owner.role == "container" else None
 
 
@@ -439,7 +464,7 @@ def _place(owner: Candidate, rest: Iterable[Candidate]) -> Place:
 _NUMBERS = re.compile(r"\d+")
 _INDEXES = re.compile(r"\[[^\]]*\]")
 
-# Kinds that are growth of the process's own memory: better readings turn one into another.
+# Kinds of growth of the process's own memory: better readings may change one into another.
 _OWN_MEMORY: Final = frozenset(
     {
         "objects", "tensors", "graph", "arrays", "container", "cyclic_garbage", "native",
@@ -450,20 +475,20 @@ _NEAR: Final = 3.0  # generations
 
 
 def fingerprint_of(cause: Cause) -> str:
-    """16 hexadecimal digits; equal for the same leak whatever the run is called."""
+    """Return 16 hexadecimal digits that are equal for the same leak, whatever the run is called."""
     owner = cause.owner.name if cause.owner is not None else ""
     parts = (cause.kind, cause.place.phase or "", normalised(owner))
     return hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
 
 
 def normalised(path: str) -> str:
-    """A path without what changes from run to run: indexes, numbers, and ``__main__``."""
+    """Return a path without the parts that vary between runs: indexes, numbers and ``__main__``."""
     path = _INDEXES.sub("[*]", path.removeprefix("__main__."))
     return _NUMBERS.sub("#", path)
 
 
 def goes_on_as(old: Finding, new: Finding) -> bool:
-    """Whether a finding of another fingerprint is the same leak of the same run, known better by now."""
+    """Return True if a finding with another fingerprint is the same leak of the same run, now better identified."""
     kinds = old.kind == new.kind or {old.kind, new.kind} <= _OWN_MEMORY
     phases = old.phase == new.phase or None in (old.phase, new.phase)
     if not (kinds and phases and _of_one_process(old, new)):
@@ -475,13 +500,16 @@ def goes_on_as(old: Finding, new: Finding) -> bool:
 
 
 def shares_names(old: Finding, new: Finding) -> bool:
-    """Whether a type, container or holder is named in both."""
+    """Return True if both findings name the same type, container or holder."""
     a, b = ({normalised(s.name) for s in finding.suspects} for finding in (old, new))
     return bool(a & b)
 
 
 def _of_one_process(old: Finding, new: Finding) -> bool:
-    """Alike ranks are one finding, and one rank may be known better before the others are."""
+    """Return True if two findings share a process, or if one of them names no process.
+
+    Ranks that behave alike are one finding, and one rank may be analyzed better before the others are.
+    """
     if old.process is None or new.process is None:
         return True
     return bool(set(old.process.split(", ")) & set(new.process.split(", ")))

@@ -1,7 +1,7 @@
-"""What memory gained, split among the causes, and growth that no counted object accounts for.
+"""Split of memory growth among the causes, and growth that no counted object accounts for.
 
-Each cause gets a rate, and together the rates are the entire growth. Unattributed growth is native memory, memory of
-other processes or devices, or garbage in reference cycles.
+Each cause gets a rate, and the rates add up to the entire growth. Unattributed growth is native memory, memory
+of other processes or devices, or garbage in reference cycles.
 """
 
 from __future__ import annotations
@@ -29,25 +29,26 @@ from ..timeline_analysis import (
 from .candidates import NOWHERE, OF_OTHERS, Candidate, Place, place_of
 from .causes import EXPLAINS, SECOND, SMALL, Cause, Memory, fingerprint_of, is_like
 
-# One object of a class nobody declared is hardly larger than this.
+# Largest plausible size of one object of an undeclared class.
 _PLAUSIBLE_BYTES: Final = 2**20
-# Tensors, what their graphs hold, figures with their canvas, and objects that a container is seen to keep.
+# The same for tensors with their graphs, figures with their canvas, and objects known to be kept by a
+# container.
 _PLAUSIBLE_LARGE_BYTES: Final = 2**27
-# Measured bytes below this share leave room for a second cause outside Python.
+# If less than this share of the growth is measured, there is room for a second cause outside Python.
 _LEAVES_ROOM: Final = 0.25
-# What causes and other phases have together of what memory gains, at most, to be distinguished.
+# Other phases are separated only if they and the causes add up to at most this multiple of the growth.
 _ALL: Final = 1.1
 
 
 def share_out(
     causes: Sequence[Cause], memory: Memory, memory_rises: bool, matters: bool
 ) -> tuple[list[Cause], float, Mapping[str, float]]:
-    """Give each cause its rate, so that together they are what memory gained.
+    """Assign each cause a rate so that the rates add up to what memory gained.
 
-    ``matters``: whether memory gains enough to be shared out at all; below that each keeps what was measured.
+    ``matters``: whether memory gains enough to be split at all; otherwise each cause keeps its measured rate.
 
-    Returns the causes, the bytes per generation that none of them accounts for, and of these what is known of the
-    phases that keep them.
+    Return the causes, the bytes per generation that none of them accounts for, and the part of those that is
+    known by phase.
     """
     total = memory.total
     active = _taking_part(causes, memory)
@@ -70,9 +71,10 @@ def share_out(
 
 
 def _unclaimed(causes: Sequence[Cause], claimed: float, memory: Memory) -> dict[str, float]:
-    """Return what stays in use of each phase that no cause is in, where it is a real share of what memory gains.
+    """Return the bytes that stay in use in phases without a cause, if they are a substantial share of the growth.
 
-    Only if all causes were measured and leave room for it: what one phase makes and another keeps is theirs.
+    The result is empty unless all causes were measured and leave room for it: memory allocated in one phase and
+    kept by another belongs to the causes.
     """
     if not memory.living or any(c.measured is None or c.place.phase is None for c in causes):
         return {}
@@ -86,10 +88,11 @@ def _unclaimed(causes: Sequence[Cause], claimed: float, memory: Memory) -> dict[
 
 
 def _taking_part(causes: Sequence[Cause], memory: Memory) -> list[Cause]:
-    """The causes with a claim on what memory gained.
+    """Return the causes with a claim on what memory gained.
 
-    What phases gained decides little: the allocator gives one phase what another freed, so that memory grows
-    where its pool ran dry. Counts say who keeps; sizes say whether that can be all.
+    Growth by phase decides little: the allocator reuses in one phase what another freed, so memory grows in the
+    phase in which its pool runs out. Counts show which cause retains objects; sizes show whether these can be
+    all of the growth.
     """
     total = max(memory.total.estimate, 0.0)
     measured = [c for c in causes if c.measured is not None and c.measured >= SMALL * total]
@@ -97,7 +100,8 @@ def _taking_part(causes: Sequence[Cause], memory: Memory) -> list[Cause]:
         return measured
     guessed = [c for c in causes if c.measured is None and _is_plausible(c, total)]
     guessed.sort(key=lambda c: _likelihood(c, memory), reverse=True)
-    # Without sizes nothing says how to share: the likeliest answer stands, and others that hold their phase.
+    # Without sizes there is no basis for a split: keep the likeliest cause, and others whose phase retains
+    # enough.
     kept = guessed[:1] + [c for c in guessed[1:] if (memory.at(c.place) or 0.0) >= EXPLAINS * total]
     return measured + kept
 
@@ -109,7 +113,7 @@ def _is_plausible(cause: Cause, total: float) -> bool:
     if owner.declared or owner.violation is not None:
         return True
     each = total / owner.growth.slope
-    # What a list gains one by one, in every generation, is kept; nobody has said yet how large it is.
+    # Objects that a container gains one by one are retained, even if their size has not been measured yet.
     kept = any(m.role == "container" and is_like(m, owner) for m in cause.members[1:])
     if owner.family in ("tensor", "graph", "figure") or (owner.family == "object" and kept):
         return each <= _PLAUSIBLE_LARGE_BYTES
@@ -132,13 +136,13 @@ def _claim(cause: Cause, memory: Memory, active: Sequence[Cause]) -> float:
         if len(active) == 1:
             return memory.total.estimate
         return max(in_phase if in_phase is not None else memory.total.estimate / len(active), 0.0)
-    # A walk that ended early measures too little; the phase accounts of its phase then say more.
+    # A heap walk that was cut short measures too little; phase accounting is then the better estimate.
     left = None if in_phase is None else in_phase - _measured_outside(cause, active)
     return left if left is not None and cause.measured < 0.5 * left else cause.measured
 
 
 def _measured_outside(cause: Cause, active: Sequence[Cause]) -> float:
-    """What the others in its phase were measured to keep."""
+    """Return the measured bytes per generation of all other causes in the same phase."""
     others = [c for c in active if c is not cause and c.place.phase == cause.place.phase]
     return sum(c.measured or 0.0 for c in others)
 
@@ -148,21 +152,21 @@ def _around(size: float) -> Slope:
 
 
 def _unsure(cause: Cause, total: Slope) -> Slope:
-    """Memory does not show the rise (yet): what was measured, within what memory allows."""
+    """Return the measured rate within the limits that memory allows, where memory does not show the rise (yet)."""
     if cause.measured is None:
         return total
     size = min(cause.measured, max(total.high, 0.0))
     return Slope(size, min(total.low, 0.5 * size), max(total.high, size), total.points)
 
 
-# The share of a growth from which it is called after what the allocator keeps.
+# From this share on, a growth is classified as memory retained by the allocator.
 _MOSTLY: Final = 0.5
 
 
 def retained(study: TimelineAnalysis, memory: Memory, causes: Sequence[Cause], end: int) -> float:
-    """Bytes per generation that the C allocator keeps unused, when that is most of what memory gains; else 0.
+    """Return the bytes per generation that the C allocator keeps unused if they are most of the growth, else 0.
 
-    What was measured of live objects is not kept by the allocator, whatever it says.
+    Memory measured in live objects is not attributed to the allocator, whatever the allocator reports.
     """
     total = memory.total.estimate
     if not study.timeline.has(KEPT_BY_ALLOCATOR):
@@ -184,11 +188,11 @@ def native_growth(
     start: Start | None,
     end: int,
 ) -> Assessed:
-    """Growth that no Python object accounts for; ``kept`` of it is what the C allocator keeps unused."""
+    """Return growth that no Python object accounts for; the C allocator keeps ``kept`` of it unused."""
     bend = study.bend(end) or start
     kind: Kind = "allocator_retained" if kept >= _MOSTLY * left else "native"
     if is_javascript(study.timeline.series):
-        # Its memory is tensors: they grow larger where their number does not grow.
+        # In JavaScript this growth is tensors: they grow larger where their number does not grow.
         kind = "tensors"
     total = max(memory.total.estimate, 1.0)
     rate = memory.total.scaled(left / total)
@@ -250,16 +254,17 @@ def other_channels(
 
 
 def _once_each(found: Sequence[Assessed]) -> list[Assessed]:
-    """What is outside the tensors is one finding for each phase, that of what rises most clearly."""
+    """Return one assessment for each kind, phase and owner: the one with the clearest rise."""
     clear = sorted(found, key=lambda a: (a.rise.strict, a.rise.window), reverse=True)
     first = {fingerprint_of(a.cause): a for a in reversed(clear)}
     return [a for a in found if first[fingerprint_of(a.cause)] is a]
 
 
 def with_garbage(study: TimelineAnalysis, found: Sequence[Assessed], end: int) -> list[Assessed]:
-    """The same, with what grows by objects that wait for the collector as what it is: one for each phase.
+    """Return the assessments, with growth from uncollected objects marked as garbage and merged per phase.
 
-    Memory of no name has the phase in which the allocator's pool ran dry: it goes to the garbage that has one.
+    Memory without named objects is charged to the phase in which the allocator's pool ran out, so it is merged
+    into garbage that is already known.
     """
     result: list[Assessed] = []
     garbage: dict[str | None, int] = {}

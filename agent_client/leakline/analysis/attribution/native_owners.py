@@ -1,14 +1,16 @@
-"""Objects that account for growth of memory Python cannot measure: native handles, and types of a sparse census.
+"""Owners of growth that Python cannot measure: native handles, and types that are counted in few censuses.
 
-A handle of a C library is small by all that can be measured of it, and a small tensor keeps the freed memory around it
-from going back to the system. So growth that no bytes explain belongs to what is counted one by one with it: since the
-same generation, in the same phase, and only in generations in which memory rises. Types whose bytes are known entirely
-(numbers, strings, dictionaries, records of them) are not candidates: they cannot hide memory.
+A handle of a C library measures as small, and a small tensor can prevent the freed memory around it from being
+returned to the system. Growth without measured bytes is therefore attributed to objects whose count rises with
+it: since the same generation, in the same phase, and only in generations in which memory rises. Types whose
+bytes are fully known (numbers, strings, dictionaries, records of them) are not candidates: they cannot hide
+memory.
 
-Bytes of strings, arrays and tensors are read when a census is taken, at growing intervals in a program that calls
-nothing of ours: after 2, 4, 8 and 16 intervals. That is too few for a pattern of counts, and enough to find out what
-the memory is: between any two of them, memory and the bytes of one type rose alike. Their number may stay the same: one
-tensor that is concatenated with each batch grows by itself. This names a growth, and is no further evidence of it.
+Bytes of strings, arrays and tensors are read in censuses, which become rarer in a program that does not call
+this library: after 2, 4, 8 and 16 intervals. That is too few for a pattern of counts, but enough to identify
+the memory: between any two censuses, memory and the bytes of one type rose alike. The count may stay the same:
+one tensor that is concatenated with each batch grows by itself. This names a growth, but it is not additional
+evidence of it.
 """
 
 from __future__ import annotations
@@ -29,18 +31,19 @@ from .candidates import Candidate, bytes_series, describe, family_of, may_hide_m
 from .causes import Cause, brings_some, holds, kind_of
 
 _UNSEEN: Final = ("native", "allocator_retained")
-# Whose memory is not the process's own: by the name of what the system lends.
+# Class names of objects whose memory is not the process's own, by kind of growth.
 _LENT: Final = {
     "children": re.compile(r"(?:^|[._])(\w*Process|Popen|Pool|\w*PoolExecutor|\w*DataLoaderIter)$"),
     "shared_memory": re.compile(r"(?:^|\.)(SharedMemory|mmap)$"),
 }
-# Who comes first of several that grow together: the program's classes own the others.
+# Precedence among families that grow together: the program's classes own the others.
 _ORDER: Final = ("object", "figure", "graph", "library", "tensor", "array", "container")
 _NEAR: Final = (3.0, 0.10)  # generations; share of the age
 _MIN_RISES: Final = 3
-# The largest block that glibc takes from its heap, and so the largest hole that one tensor may keep open.
+# The largest block that glibc takes from its heap, and so the largest hole that one tensor can keep open.
 _LARGEST_HOLE: Final = 2**25
-# Where a count rises every time: the part of the generations in which memory must rise, by this part of its rate.
+# For a count that rises at every reading: memory must rise in this share of the generations, by at least this
+# share of its mean rate.
 _OFTEN: Final = 0.75
 _SOME: Final = 0.1
 
@@ -48,7 +51,7 @@ _SOME: Final = 0.1
 def with_handles(
     study: TimelineAnalysis, found: Sequence[Assessed], candidates: Sequence[Candidate], end: int
 ) -> list[Assessed]:
-    """Return the same, with growth that no bytes explain merged with the objects that rise with it."""
+    """Return the assessments, with growth that no bytes explain merged with the objects whose number rises with it."""
     result = list(found)
     for a in found:
         if a.cause.owner is not None or a.cause.kind not in (*_UNSEEN, *_LENT):
@@ -83,7 +86,7 @@ def _rising_with(
 
 
 def _may_keep(a: Assessed, c: Candidate) -> bool:
-    """Return True if memory of this kind may lie behind a candidate, as far as its own bytes are known."""
+    """Return True if memory of this kind may belong to a candidate, judging by its known bytes."""
     kind = a.cause.kind
     if kind in _LENT:
         return c.role == "type" and _LENT[kind].search(c.name) is not None
@@ -97,9 +100,9 @@ def _may_keep(a: Assessed, c: Candidate) -> bool:
 
 
 def _goes_with(a: Assessed, c: Candidate) -> bool:
-    """In the same phase, as far as both are known to be in one, and since about the same generation.
+    """Return True if both are in the same phase, as far as known, and began at about the same generation.
 
-    What is known of a start is an interval: after a program that warms up, that of memory is wide.
+    Starts are intervals: after a warm-up phase, the interval of memory is wide.
     """
     phases = {place.phase for place in (a.cause.place, c.place)} - {None}
     if c.growth.rises < _MIN_RISES or len(phases) > 1 or a.start is None:
@@ -112,7 +115,10 @@ def _goes_with(a: Assessed, c: Candidate) -> bool:
 
 
 def _in_step(study: TimelineAnalysis, a: Assessed, c: Candidate, end: int) -> bool:
-    """Return True if memory rises in the generations in which the count does; of children nobody counts that often."""
+    """Return True if memory rises in the generations in which the count does, or if that cannot be checked.
+
+    Child processes and shared memory are not counted often enough for the check.
+    """
     timeline = study.timeline
     series = study.facts.series_of(c.name, c.role)
     if a.cause.kind in _LENT or series is None or not timeline.private:
@@ -124,12 +130,12 @@ def _in_step(study: TimelineAnalysis, a: Assessed, c: Candidate, end: int) -> bo
     if not any(counts[b] > counts[b - 1] for b in read[1:]):
         return True
     if any(counts[b] == counts[b - 1] for b in read[1:]):
-        # Generations without a new one are there to compare with, if each was read.
+        # Generations without a new object serve as the comparison, provided that every generation was read.
         spacing = timeline.spacing(end)
         gaps = any(b - a > spacing for a, b in pairwise(at[i] for i in read))
         return gaps or come_together(x, memory, at, counts)
     least = _SOME * max(0.0, memory[-1] - memory[0]) / max(1, len(memory) - 1)
-    # Two together: the heap grows in steps.
+    # Compare two generations at a time, because the heap grows in steps.
     rises = [memory[i + 2] - memory[i] > least for i in range(len(memory) - 2)]
     return not rises or sum(rises) >= _OFTEN * len(rises)
 
@@ -142,7 +148,7 @@ def _merged(
     found: Sequence[Assessed],
     end: int,
 ) -> Assessed:
-    """Return the unexplained growth as that of its owner, with what is already known of the same objects."""
+    """Return the unexplained growth attributed to its owner, with what is already known about the same objects."""
     known = next((b for b in found if b is not a and owner in b.cause.members), None)
     members = _members(study, a, owner, candidates, known, end)
     first = members[0]
@@ -180,7 +186,7 @@ def _members(
     known: Assessed | None,
     end: int,
 ) -> tuple[Candidate, ...]:
-    """Return the owner and what belongs to it; the objects in a container come before the container."""
+    """Return the owner and the candidates that belong to it; objects in a container come before the container."""
     if known is not None and known.cause.owner is not None:
         first = known.cause.owner
         inside = owner.holder is not None and leads_into(owner.holder, first.name)
@@ -197,7 +203,7 @@ def _members(
 
 
 def _items_of(study: TimelineAnalysis, container: Candidate, end: int) -> list[Candidate]:
-    """Return the types whose count rose as much as the container between each two readings, with its growth."""
+    """Return types whose count rose exactly like the length of the container, with the growth of the container."""
     timeline, series = study.timeline, f"container.{container.name}.length"
     if not timeline.has(series):
         return []
@@ -214,7 +220,7 @@ def _items_of(study: TimelineAnalysis, container: Candidate, end: int) -> list[C
 
 
 def _is_part(a: Assessed, b: Assessed) -> bool:
-    """Return True if another finding of the same names is reported with this one: the same memory, or next to none."""
+    """Return True if ``b``, which names the same objects, is part of ``a``: the same memory, or almost none."""
     idle = not b.scale.is_material(b.cause.rate.estimate, b.window)
     return idle or (b.channel == a.channel and b.cause.rate.estimate > 0)
 
@@ -225,23 +231,23 @@ def _names(a: Assessed) -> set[tuple[str, str]]:
 
 _NAMELESS: Final = ("native", "allocator_retained")
 _MIN_READINGS: Final = 3
-# Readings that are compared step by step: of more, memory scatters between two.
+# Maximum number of readings compared step by step: with more, the noise of memory between two is too large.
 _STEPS: Final = 8
 _STEPS_THAT_MAY_MISS_ONE: Final = 4
-# Of what memory gained between the first of them and the last, and between any two.
+# Required share of what memory gained from the first reading to the last, and in each step.
 _MOST: Final = 0.6
 _EACH: Final = 0.4
 _OVERSHOOT: Final = 1.3
-# The part of the growth's time that lies between the first reading and the last: their gaps double at most.
+# Required share of the growth's duration between the first and last reading; gaps between them at most double.
 _PART: Final = 0.4
-# Generations between the two at least, where less than this part is.
+# Required number of generations between those two readings if they cover less than that share.
 _MIN_SPAN: Final = 8
 
 
 def with_rarely_counted(
     study: TimelineAnalysis, found: Sequence[Assessed], end: int
 ) -> list[Assessed]:
-    """The same, with growth that has no name named after the type whose bytes rose by most of it, if there is one."""
+    """Return the assessments with unnamed growth attributed to the type whose bytes explain most of it, if any."""
     return [
         _named(study, a, found, end) if a.cause.kind in _NAMELESS and a.cause.owner is None else a
         for a in found
@@ -251,7 +257,7 @@ def with_rarely_counted(
 def _named(study: TimelineAnalysis, a: Assessed, found: Sequence[Assessed], end: int) -> Assessed:
     memory = _without_named(study, a, found, end)
     begin = a.start[0] - 1 if a.start is not None else 0.0
-    # What is counted more often than that has a pattern of its own.
+    # Look back no further than the patterns of counts do: a type that is counted often has such a pattern.
     first = max(0, end - LOOK_BACK, bisect_left(study.timeline.generations, begin))
     rising = [
         candidate
@@ -260,8 +266,8 @@ def _named(study: TimelineAnalysis, a: Assessed, found: Sequence[Assessed], end:
     ]
     if not rising:
         return a
-    # All classes of tensors share one series of bytes: take the class whose own bytes rose most in a census, then
-    # the one whose number did.
+    # All tensor classes share one series of bytes: prefer the class whose own bytes rose most in a census, then
+    # the class whose number did.
     owner = max(
         rising,
         key=lambda c: (c.bytes_rate or 0.0, _gained(study, c, first, end), c.growth.slope, c.name),
@@ -278,7 +284,7 @@ def _named(study: TimelineAnalysis, a: Assessed, found: Sequence[Assessed], end:
 
 
 def _gained(study: TimelineAnalysis, candidate: Candidate, first: int, end: int) -> float:
-    """Return by how much the bytes of the type itself rose; 0 where no census has counted them."""
+    """Return how much the bytes of the type itself rose; 0 if no census has measured them."""
     series = f"type.{candidate.name}.bytes"
     if not study.timeline.has(series):
         return 0.0
@@ -289,7 +295,7 @@ def _gained(study: TimelineAnalysis, candidate: Candidate, first: int, end: int)
 def _without_named(
     study: TimelineAnalysis, a: Assessed, found: Sequence[Assessed], end: int
 ) -> list[float]:
-    """Return memory by generation without what other causes gain that have a name, from the start of each."""
+    """Return memory by generation minus the growth of other named causes since their start."""
     memory = list(study.residual(end))
     for other in found:
         if other is a or other.channel != a.channel or other.cause.owner is None:
@@ -303,12 +309,12 @@ def _without_named(
 def _risen_with(
     study: TimelineAnalysis, a: Assessed, memory: Sequence[float], series: str, name: str, first: int, end: int
 ) -> Candidate | None:  # fmt: skip
-    """The type as what grows, when memory rose by its bytes since the growth began, at position ``first``."""
+    """Return the type as a candidate if memory rose with its bytes from position ``first`` on, else None."""
     timeline, owned = study.timeline, bytes_series(name, family_of(name, "type"))
     if not timeline.has(owned):
         return None
     ends = _ends(timeline.values(owned), first, end)
-    # Of thousands of types hardly one gains what memory does: no more of the others is read.
+    # Almost none of the thousands of types gain what memory does, so only the two ends are read at first.
     if ends is None or not _explains(memory, timeline.values(owned), *ends):
         return None
     where, sizes = _read(timeline.values(owned), first, end)
@@ -329,7 +335,7 @@ def _risen_with(
 def _goes_on(
     study: TimelineAnalysis, memory: Sequence[float], where: Sequence[int], sizes: Sequence[float]
 ) -> bool:
-    """Return True if memory has gone on rising as the bytes did: where nothing was counted since, the name stays."""
+    """Return True if memory has risen since the last census at the rate of the bytes, so that the name still holds."""
     timeline, last = study.timeline, len(memory) - 1
     before = timeline.generations[where[-1]] - timeline.generations[where[0]]
     since = timeline.generations[last] - timeline.generations[where[-1]]
@@ -344,7 +350,7 @@ def _goes_on(
 
 
 def _ends(values: Sequence[Value], first: int, end: int) -> tuple[int, int] | None:
-    """Where the first and the last reading is."""
+    """Return the positions of the first and last reading; None if there is no reading."""
     begin = next((i for i in range(first, end) if values[i] is not None), None)
     if begin is None:
         return None
@@ -352,7 +358,7 @@ def _ends(values: Sequence[Value], first: int, end: int) -> tuple[int, int] | No
 
 
 def _read(values: Sequence[Value], first: int, end: int) -> tuple[list[int], list[float]]:
-    """Return positions and readings, at most `_STEPS` of them, the first and the last among these."""
+    """Return the positions and values of at most `_STEPS` readings, including the first and the last."""
     there = [(i, float(v)) for i, v in enumerate(values[first:end], first) if v is not None]
     if len(there) > _STEPS:
         there = [there[round(k * (len(there) - 1) / (_STEPS - 1))] for k in range(_STEPS)]
@@ -360,7 +366,10 @@ def _read(values: Sequence[Value], first: int, end: int) -> tuple[list[int], lis
 
 
 def _known_by(counted: Sequence[Value], where: Sequence[int]) -> list[float]:
-    """Return the newest count at each of these positions; empty where none was read by the last."""
+    """Return the newest count at each of these positions; empty if none was read by the last.
+
+    Positions before the first count get that count.
+    """
     counts: list[float] = []
     for i in where:
         known = next((float(v) for v in reversed(counted[: i + 1]) if v is not None), None)
@@ -370,14 +379,16 @@ def _known_by(counted: Sequence[Value], where: Sequence[int]) -> list[float]:
 
 
 def _explains(memory: Sequence[float], sizes: Sequence[Value], first: int, last: int) -> bool:
-    """Whether the bytes gained what memory gained between the two."""
+    """Return True if the bytes gained about as much as memory did between the two positions."""
     gained, before, now = memory[last] - memory[first], sizes[first] or 0, sizes[last] or 0
     return gained > 0 and _MOST * gained <= now - before <= _OVERSHOOT * gained
 
 
 def _rises_in_step(memory: Sequence[float], sizes: Sequence[float]) -> bool:
-    """Return True if the bytes rose with memory in each step, but for one of several: in the first generations memory
-    also gains what the program loads, and a census in slices reports the bytes of the generation before.
+    """Return True if the bytes rose with memory in each step; one of several steps may lag behind.
+
+    In the first generations memory also gains what the program loads, and a sliced census reports the bytes of
+    the generation before.
     """
     steps = zip(pairwise(memory), pairwise(sizes), strict=True)
     behind = [size for (was, now), size in steps if size[1] - size[0] < _EACH * max(0.0, now - was)]

@@ -1,4 +1,4 @@
-"""Two runs, or a run before and after a fix.
+"""Comparison of two runs, and of one run before and after a fix.
 
-Imports every other package of the analysis but `forecast`. Start reading in `run_comparison.py`.
+Imports every other package of the analysis except `forecast`. Start reading in `run_comparison.py`.
 """

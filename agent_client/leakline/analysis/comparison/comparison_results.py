@@ -1,4 +1,4 @@
-"""What the comparison of two runs says: frozen results, with the fields that the contract names."""
+"""Results of comparing two runs: frozen dataclasses with the field names of the JSON contract."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from ..results import AssertionCheck, Finding, FixEffect, Interval
 
 Outcome = Literal["fixed", "improved", "no_effect", "worse", "undecided"]
-# A change of growth smaller than this is within what two runs of the same program differ by.
+# The growth of two runs of the same program may differ by up to this share.
 SAME: Final = 0.20
 _NO_PERCENT: Final = 1e-9
 
@@ -25,7 +25,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class GrowthChange:
-    """Bytes per generation in both runs. ``difference`` is after less before with its own 90 % interval."""
+    """Bytes per generation in both runs; ``difference`` is after minus before, with its own 90 % interval."""
 
     before: Interval | None
     after: Interval | None
@@ -35,9 +35,10 @@ class GrowthChange:
 
 @dataclass(frozen=True, slots=True)
 class MemoryAfter:
-    """Resident bytes, the processes added up, at the end of ``generation``: the newest that both runs have.
+    """Resident bytes of all processes at the end of ``generation``, the newest generation that both runs have.
 
-    ``generations``: how many both have gone through by then. A side is None where it was not read there.
+    ``generations``: the number of generations that both had completed by then. ``before`` or ``after`` is None
+    if it was not read there.
     """
 
     generation: int
@@ -58,7 +59,7 @@ class PhaseChange:
 
 @dataclass(frozen=True, slots=True)
 class TypeChange:
-    """Over the generations both runs have; the last counts are those of the last of them."""
+    """Counts of a type over the generations that both runs have; the last counts are from the last of these."""
 
     type: str
     before_per_generation: float | None
@@ -71,9 +72,9 @@ class TypeChange:
 
 @dataclass(frozen=True, slots=True)
 class GaugeChange:
-    """A number of the program besides memory: its median over the generations both runs have.
+    """A number of the program other than memory: its median over the generations that both runs have.
 
-    ``same``: it differs by less than what two runs differ by.
+    ``same``: the difference is no larger than between two runs of the same program.
     """
 
     gauge: str
@@ -85,7 +86,7 @@ class GaugeChange:
 
 @dataclass(frozen=True, slots=True)
 class Survival:
-    """How far one run came: its last generation, and where memory runs out as it went at last, if anything says so."""
+    """How far a run came: its last generation, and the forecast of when memory runs out, None if there is none."""
 
     last_generation: int | None
     ended: bool
@@ -120,22 +121,25 @@ class Comparison:
     by_type: tuple[TypeChange, ...] = ()
     findings: FindingChanges = field(default_factory=FindingChanges)
     environment_changes: dict[str, tuple[Any, Any]] = field(default_factory=dict)
-    # Of the run after.
+    # The assertions of the second run.
     assertions: tuple[AssertionCheck, ...] = ()
     by_gauge: tuple[GaugeChange, ...] = ()
     survival: SurvivalChange | None = None
-    # What each fix of the run after has done, against the run before.
+    # The effect of each fix in the second run, compared with the first run.
     effects: tuple[FixEffect, ...] = ()
-    # None where the runs have no generation in common.
+    # None if the runs have no generation in common.
     memory_after: MemoryAfter | None = None
-    # As that of a verdict.
+    # Same meaning as in `Verdict`.
     generations_passed: int | None = None
 
 
 def change_of(
     before: Interval | None, after: Interval | None
 ) -> tuple[float | None, Interval | None]:
-    """(percent, difference). Both err independently, so their intervals add up as squares."""
+    """Return (percent, difference), both None if either growth is unknown.
+
+    The errors are independent, so the widths of the intervals are added in quadrature.
+    """
     if before is None or after is None:
         return None, None
     middle = after.estimate - before.estimate

@@ -1,11 +1,13 @@
-"""What each fix has done, and the check list after a fix: each answer with its evidence.
+"""Effects of fixes, and the checklist after a fix; every answer comes with its evidence.
 
-A fix is about the classes whose counts it promises, and the phase it names; else about the growth of the whole run.
-Its effect is measured within its run, or against a run without it. "No effect" is an answer: the difference is within
-what two runs of one program differ by, and half of the growth gone would have shown.
+A fix concerns the classes whose counts it promises and the phase it names, otherwise the growth of the entire
+run. Its effect is measured within its run, or against a run without it. "No effect" is a positive result: the
+difference is no larger than between two runs of one program, and removing half of the growth would have been
+visible.
 
-The check list has the four questions of a report on a training that died after 60 episodes: does GPU memory stay within
-its pattern, is the pattern of memory consistent, does the run pass the point where it died, and do the cleanups run?
+The checklist answers four questions from a report on a training run that died after 60 episodes: does GPU
+memory stay within its pattern, is the pattern of memory consistent, does the run pass the point where it died,
+and do the cleanups run?
 """
 
 from __future__ import annotations
@@ -46,16 +48,16 @@ from ..timeline_analysis import TimelineAnalysis
 from ..window import Since, Stretch, TimelineMoment
 from .comparison_results import SAME, change_of
 
-# Generations on each side of a fix from which an effect is reported.
+# Number of generations required on each side of a fix to report an effect.
 GENERATIONS_AROUND: Final = 4
-# No effect is said only where a fix that had taken away this share of the growth would have shown.
+# "No effect" is reported only if removing this share of the growth would have been visible.
 _HALF: Final = 0.5
 _MAX_SUBJECTS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class _Subject:
-    """What a fix is about: ``name`` is a phase or a class, and empty of the whole run."""
+    """What a fix concerns: ``name`` is a phase or a class, and empty for the entire run."""
 
     measure: EffectMeasure
     name: str
@@ -70,8 +72,9 @@ class _Subject:
         return short_name(self.name) if self.measure == "count" else self.name or "the run"
 
     def matters(self, before: Stretch, after: Stretch) -> float:
-        """The least change that is reported: of bytes as the verdict minds them, of instances one over all
-        generations.
+        """Return the smallest change that is reported.
+
+        For bytes it is the threshold of the verdict; for counts it is one instance over all generations.
         """
         if self.measure == "count":
             return 1 / max(1, min(before.generations, after.generations))
@@ -81,14 +84,14 @@ class _Subject:
 def effects_within(
     history: RunHistory, studies: Sequence[TimelineAnalysis]
 ) -> tuple[FixEffect, ...]:
-    """Of each fix of a run, from the generations before it and those after it.
+    """Return the effect of each fix of a run, measured between the generations before and after it.
 
-    Where several fixes are about the same, each is measured from the one before it up to the next.
+    If several fixes concern the same subject, each is measured from the previous one to the next one.
     """
     every = [(fix, subject) for fix in declared_fixes(history) for subject in _subjects(fix)]
     rows = []
     for fix, subject in every:
-        # What the whole run does is the doing of every fix.
+        # A fix may affect the entire run, so one about the entire run overlaps with every other fix.
         near = [f for f, s in every if s == subject or "" in (s.name, subject.name)]
         since = sorted({each.since for each in near})
         at = since.index(fix.since)
@@ -108,13 +111,13 @@ def effects_within(
 def effects_of_comparison(
     before: RunHistory, after: RunHistory, a: Stretch, b: Stretch
 ) -> tuple[FixEffect, ...]:
-    """Of each fix of the run ``after``, over the generations that both runs have."""
+    """Return the effect of each fix of the run ``after``, over the generations that both runs have."""
     had = {fix.name for fix in declared_fixes(before)}
     every = [(fix, subject) for fix in declared_fixes(after) for subject in _subjects(fix)]
     rows = []
     for fix, subject in every:
         if fix.name in had:
-            said = "The run before has this fix too, so the two do not tell what it does."
+            said = "The run before has this fix too, so the comparison does not show its effect."
             rows.append(_row(fix, subject, None, None, "undecided", said))
             continue
         note = _inseparable_note(
@@ -133,12 +136,13 @@ def _subjects(fix: Fix) -> list[_Subject]:
 
 
 def _between(studies: Sequence[TimelineAnalysis], begin: float, end: float, first: bool) -> Stretch:
-    """Generations that ended in a stretch of time, without what builds up as a process starts, or as a fix sets in."""
+    """Return the generations that ended in a time range, without the warm-up after a start or after a fix."""
     positions = []
     for study in studies:
         timeline = study.timeline
         found = [i for i, row in enumerate(timeline.end_rows) if begin <= timeline.time[row] < end]
-        # As much as a comparison leaves out at a start; after a fix what the change itself moved goes with it.
+        # Leave out as many generations as a comparison does after a start; after a fix, the one in which it
+        # took effect.
         left_out = min(2 if first else 1, max(0, len(found) - GENERATIONS_AROUND))
         positions.append(found[left_out:])
     return Stretch(studies, positions)
@@ -146,7 +150,7 @@ def _between(studies: Sequence[TimelineAnalysis], begin: float, end: float, firs
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """How an effect was come by, in words: of too few generations on a side, and of a subject nobody measured."""
+    """Wording for one way of measuring an effect: for too few generations on a side, and for a missing measurement."""
 
     too_few: Callable[[int, int, str], str]
     unmeasured: str
@@ -155,9 +159,11 @@ class _Way:
 def _too_few_within(before: int, after: int, unit: str) -> str:
     if before < GENERATIONS_AROUND and after >= GENERATIONS_AROUND:
         return (
-            f"Too few {unit}s ran before the fix in this run: a comparison with a run without it shows its effect."
+            f"Too few {unit}s ran before the fix in this run: compare it with a run without the fix."
         )  # fmt: skip
-    return f"An effect is measured from {GENERATIONS_AROUND} {unit}s on each side of the fix on."
+    return (
+        f"Measuring an effect takes at least {GENERATIONS_AROUND} {unit}s on each side of the fix."
+    )
 
 
 def _too_few_compared(before: int, after: int, unit: str) -> str:
@@ -186,7 +192,10 @@ def _effect(
 
 
 def _outcome(difference: Interval, least: float, clear: float) -> EffectOutcome:
-    """``least``: what a change must reach to be one. ``clear``: a change of so much would have been seen."""
+    """Return the outcome of a difference.
+
+    ``least``: the smallest change that counts. ``clear``: a change of this size would have been visible.
+    """
     if difference.high < 0 and difference.estimate <= -least:
         return "helped"
     if difference.low > 0 and difference.estimate >= least:
@@ -201,7 +210,7 @@ _VERBS: Final[Mapping[EffectMeasure, str]] = {
 }  # fmt: skip
 _REASONS: Final[Mapping[EffectOutcome, str]] = {
     "helped": "helped",
-    "no_effect": "no effect, within what two runs of one program differ by",
+    "no_effect": "no effect, within the normal difference between two runs",
     "worse": "worse",
     "undecided": "not decidable, the interval is too wide",
 }
@@ -217,7 +226,7 @@ def _said(subject: _Subject, old: Interval, new: Interval, difference: Interval,
 
 
 def _inseparable_note(fix: Fix, subject: _Subject, alike: Sequence[Fix]) -> str:
-    """Of fixes about the same at the same time, nobody can tell which did it."""
+    """Return a note if other fixes concern the same subject at the same time, else an empty string."""
     others = [each.name for each in alike if each.name != fix.name]
     if not others:
         return ""
@@ -236,7 +245,7 @@ def _row(
 
 
 def effect_figures(effect: Mapping[str, object]) -> tuple[str, str, str]:
-    """(before, after, difference) of an effect as in the JSON, written; empty where not measured."""
+    """Return (before, after, difference) of an effect in the JSON as text; empty where it was not measured."""
     write = format_count_change if effect["measure"] == "count" else format_change
     before, after = (
         write(each["estimate"]) if isinstance(each := effect[name], Mapping) else ""
@@ -250,7 +259,7 @@ def effect_figures(effect: Mapping[str, object]) -> tuple[str, str, str]:
 
 
 def effect_title(effect: Mapping[str, object]) -> str:
-    """What an effect is of: ``TradingEnvironment``, ``evaluate_population``, ``the run``."""
+    """Return what an effect concerns, such as ``TradingEnvironment``, ``evaluate_population`` or ``the run``."""
     name = str(effect["subject"] or "the run")
     return short_name(name) if effect["measure"] == "count" else name
 
@@ -269,7 +278,10 @@ _SOURCES: Final[dict[HeldAgainst, str]] = {"promise": "the fix promised", "plan"
 def check_list(
     history: RunHistory, verdict: Verdict, timelines: Sequence[TimelineMoment]
 ) -> tuple[CheckItem, ...]:
-    """The four items, always all of them and in this order. ``verdict`` is the run's, but for this list."""
+    """Return the four items of the checklist, always all of them and in this order.
+
+    ``verdict`` is the verdict of the run, still without this list.
+    """
     seen = Since(history, timelines, 0.0)
     answers = {
         "gpu": _gpu(history, verdict, seen), "memory": _memory(verdict, seen), "passed": _passed(history, seen),
@@ -281,7 +293,7 @@ def check_list(
 def _gpu(history: RunHistory, verdict: Verdict, seen: Since) -> Answer:
     tops = [top for process in history.processes for top in _tops(process)]
     if not tops:
-        return "not_measured", "GPU memory was not measured: no device was seen."
+        return "not_measured", "GPU memory was not measured: no device was found."
     top, generation = max(tops, key=lambda found: found[0])
     if top <= 0:
         return "not_measured", "This training uses no GPU memory."
@@ -292,10 +304,11 @@ def _gpu(history: RunHistory, verdict: Verdict, seen: Since) -> Answer:
 
 
 def _tops(process: ProcessHistory) -> Iterator[tuple[float, int | None]]:
-    """(highest reading, generation of it) of each device series that was read."""
+    """Yield (highest reading, its generation) for each device series that was read."""
     for name, column in process.series.items():
         if name.startswith(_DEVICES) and name.endswith(_OF_THIS_PROCESS):
-            # Without a look at each row: a verdict is made for every snapshot, and a run may have many.
+            # Avoid a Python loop over the rows: a verdict is computed for every snapshot, and a run may have
+            # many rows.
             top = max(filter(None, column), default=None)
             if top is not None:
                 yield top, process.generation[column.index(top)]
@@ -329,7 +342,7 @@ def _steady(verdict: Verdict, seen: Since) -> str:
 
 
 def _judged(findings: Sequence[Finding], seen: Since, what: str, steady: str) -> Answer:
-    """By the worst of the findings that are about ``what``; ``steady`` is the sentence where there is none."""
+    """Return the answer for the worst finding; ``steady`` is the sentence if there is none."""
     worst = _of_status(findings, *ACTIVE) or _of_status(findings, "watch")
     if worst is not None:
         rate = format_bytes(max(0.0, worst.growth_bytes_per_generation.estimate))
@@ -349,19 +362,20 @@ def _of_status(findings: Sequence[Finding], *statuses: str) -> Finding | None:
 def _too_few(seen: Since) -> Answer:
     if seen.ended:
         ran = seen_of(seen.generations, seen.passed, seen.unit)
-        return "not_measured", f"The run ended after {ran}; {MIN_GENERATIONS} are needed to tell."
+        return "not_measured", f"The run ended after {ran}; a verdict needs {MIN_GENERATIONS}."
     if seen.unit in UNITS_OF_TIME and seen.generations < 2:
         return "not_yet", f"No {seen.unit} has ended yet."
     return (
         "not_yet",
-        f"{seen_of(seen.generations, seen.passed, seen.unit)} so far, too few to tell.",
+        f"{seen_of(seen.generations, seen.passed, seen.unit)} so far, too few to judge.",
     )
 
 
 def _passed(history: RunHistory, seen: Since) -> Answer:
-    """Beyond where an earlier attempt of this run ended; else as far as a fix promised; else as far as planned.
+    """Return whether the run got past the point where it died before.
 
-    Runs before this one are not known here, so the sentence says what it was held against.
+    That is the end of an earlier attempt, else what a fix promised, else what was planned. Earlier runs are not
+    known here, so the sentence names what the run was compared with.
     """
     died = _end_of_earlier_attempts(history)
     if died is not None:
@@ -383,9 +397,9 @@ def _passed(history: RunHistory, seen: Since) -> Answer:
     if goal is None:
         return (
             "not_measured",
-            "Not known where it died before: promise generations with a fix, or plan a total, to have it checked.",
+            "It is not known where it died before: promise generations with a fix, or plan a total, to check this.",
         )
-    against = f"held against the {format_count(goal)} that {_SOURCES[source]}"
+    against = f"compared with the {format_count(goal)} that {_SOURCES[source]}"
     outcome = "done" if seen.complete >= goal else _short_of(seen)
     return outcome, f"{count_of(seen.complete, seen.unit)} complete, {against}.", source
 
@@ -395,7 +409,10 @@ def _short_of(seen: Since) -> CheckOutcome:
 
 
 def _end_of_earlier_attempts(history: RunHistory) -> tuple[int, int, int | None] | None:
-    """(attempt that came furthest before the newest, its last generation, the last one of the newest attempt)."""
+    """Return (attempt before the newest that came furthest, its last generation, that of the newest attempt).
+
+    Return None if there is no earlier attempt.
+    """
     ends: dict[int, int] = {}
     for process in history.processes:
         known = [generation for generation in process.generation if generation is not None]
@@ -428,7 +445,7 @@ def _cleanups(history: RunHistory) -> Answer:
             freed.setdefault(event.name, []).append(size)
     if not freed:
         return "not_measured", "No cleanup was recorded: wrap yours in run.cleanup(name)."
-    # Those that free nothing first: they are what is to be looked at.
+    # Cleanups that free nothing come first, because they need attention.
     ranked = sorted(freed, key=lambda name: (_is_useful(freed[name]), -len(freed[name]), name))
     listed = "; ".join(_cleanup(name, freed[name]) for name in ranked[:_CLEANUPS_SHOWN])
     more = len(ranked) - _CLEANUPS_SHOWN

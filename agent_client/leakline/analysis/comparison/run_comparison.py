@@ -1,4 +1,4 @@
-"""Did the fix work? Two runs on one generation axis, phase by phase and type by type."""
+"""Comparison of two runs on one generation axis, by phase and by type: did the fix work?"""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ from .comparison_results import (
 from .fix_effects import effects_of_comparison
 
 _MIN_GENERATIONS: Final = 4
-# Generations at the start that are warm-up in both runs: left out where enough remain.
+# Generations at the start of both runs that are left out as warm-up if enough others remain.
 _WARM_UP: Final = 2
-# Share of memory by which two runs without a leak must end up apart to be reported as different.
+# Two runs without a leak are reported as different if their memory ends up apart by at least this share.
 _APART: Final = 2 * MATERIAL
 _FIXED: Final = 0.80
 _MAX_TYPES: Final = 20
-# Verdicts that say that a run does not leak. Too few generations, growth to watch and a leak that stopped do not.
+# Verdicts that mean no leak. Too few generations, growth to watch and a leak that stopped are not among them.
 CLEAN: Final[tuple[Status, ...]] = ("ok", "filling")
-# Status of the second run -> why it grows less and is not called fixed.
+# Status of the second run -> why it is not called fixed although it grows less.
 _NOT_CLEAN: Final[dict[Status, str]] = {
     "watch": "but the second run still has growth to watch",
     "recovered": "but the second run leaked too, before that stopped",
@@ -59,21 +59,22 @@ RESIDENT: Final = ("process.rss_bytes", "process.peak_bytes")
 
 
 def compare(before: RunHistory, after: RunHistory, priorities: Priorities = DEFAULTS) -> Comparison:
-    """Compare ``after`` with ``before`` over the generations both have.
+    """Compare ``after`` with ``before`` over the generations that both have.
 
     Growth is private memory without what declared containers gained, after the first generations. Runs that are
-    counted in different units have nothing in common: the tenth second is no tenth generation.
+    counted in different units have no generations in common: the tenth second is not the tenth generation.
     """
     alike = before.unit == after.unit
     shared = _shared_generations(before, after) if alike else []
     a, b = _Side(before, shared, priorities), _Side(after, shared, priorities)
     changes = _finding_changes(a.verdict.findings, b.verdict.findings)
     if not alike:
-        # A place that one of them cannot name has not become clean.
+        # A run may be unable to detect what the other one names, so a missing finding does not mean that it is
+        # fixed.
         changes = replace(changes, gone=())
     both = _both_have(before, after, shared) if alike else 0
     went_by = passed(after.unit, Spans.of(shared))
-    # Of very long runs some are not read that were seen.
+    # The numbers differ in very long runs, in which not every generation is read.
     went_by = None if went_by == both else went_by
     outcome = _outcome(a, b, changes, both)
     return Comparison(
@@ -113,12 +114,12 @@ def compare(before: RunHistory, after: RunHistory, priorities: Priorities = DEFA
 
 
 def warm_up(generations: int) -> int:
-    """How many of the first that both runs have are left out of growth and seconds."""
+    """Return how many of the first common generations are left out of growth and seconds."""
     return min(_WARM_UP, max(0, generations - _MIN_GENERATIONS))
 
 
 class _Side:
-    """What is measured of one run over the shared generations."""
+    """Measurements of one run over the shared generations."""
 
     def __init__(self, history: RunHistory, shared: Sequence[int], priorities: Priorities) -> None:
         self.history = history
@@ -135,7 +136,10 @@ class _Side:
         return [i for i, g in enumerate(study.timeline.generations) if g in self.shared]
 
     def _peak(self, shared: Sequence[int]) -> float | None:
-        """The highest resident size seen in the shared generations, of a page its tensors; the processes added up."""
+        """Return the highest resident memory in the shared generations, summed over processes.
+
+        For a page, the memory of its tensors is used instead.
+        """
         end = max(shared, default=None)
         total, seen = 0.0, False
         for study in self.studies:
@@ -153,7 +157,10 @@ class _Side:
         return total if seen else None
 
     def memory_at(self, generation: int) -> float | None:
-        """Resident bytes at its end, of a page its tensors; None where a process that has ended it was not read."""
+        """Return the resident bytes at the end of a generation, summed over processes; for a page, its tensor bytes.
+
+        Return None if a process that ended this generation has no reading there.
+        """
         total, seen = 0.0, False
         for timeline in self.timelines:
             name = TENSOR_BYTES if is_page(timeline.series) else RESIDENT[0]
@@ -183,7 +190,7 @@ class _Side:
 
     @property
     def is_clean(self) -> bool:
-        """Return True if the verdict of the whole run is that it does not leak: only then can a leak be fixed."""
+        """Return True if the verdict of the entire run is that it does not leak: only then can a leak be fixed."""
         return self.verdict.status in CLEAN
 
     @property
@@ -214,7 +221,7 @@ def _shared_generations(before: RunHistory, after: RunHistory) -> list[int]:
 
 
 def _both_have(before: RunHistory, after: RunHistory, shared: Sequence[int]) -> int:
-    """How many generations both went through: of very long runs, more than were read of both."""
+    """Return how many generations both runs completed; for very long runs this is more than were read of both."""
     timelines = [timelines_of(history) for history in (before, after)]
     if not any(timeline.left_out.generations for side in timelines for timeline in side):
         return len(shared)
@@ -223,7 +230,7 @@ def _both_have(before: RunHistory, after: RunHistory, shared: Sequence[int]) -> 
 
 
 def _end(history: RunHistory, shared: Sequence[int]) -> RunHistory:
-    """The run without the generations that only it went on to."""
+    """Return the run without the generations after the last common one."""
     last = max(shared, default=None)
     if last is None:
         return history
@@ -238,9 +245,9 @@ def _cut(process: ProcessHistory, last: int) -> ProcessHistory:
 
 
 def _outcome(a: _Side, b: _Side, changes: FindingChanges, generations: int) -> Outcome:
-    """Return the outcome: by the findings where there are any, else by the two growth intervals.
+    """Return the outcome: by the findings if there are any, else by the two growth intervals.
 
-    "fixed" also needs a verdict of the second run that it does not leak, so that both say the same.
+    "fixed" also requires that the verdict of the second run is that it does not leak, so that the two agree.
     """
     old, new = a.growth, b.growth
     if old is None or new is None or generations < _MIN_GENERATIONS:
@@ -265,7 +272,7 @@ def _outcome(a: _Side, b: _Side, changes: FindingChanges, generations: int) -> O
 
 
 def _shows(a: _Side, b: _Side, difference: float, generations: int) -> bool:
-    """Whether two runs that do not leak have ended up apart: an allocator that settles is neither harm nor merit."""
+    """Return True if two runs that do not leak differ clearly at the end; an allocator that settles does not count."""
     passed_by = generations * b.stretch.spacing
     return abs(difference) * passed_by >= _APART * max(a.baseline, b.baseline, 1.0)
 
@@ -275,7 +282,7 @@ def _overlap(a: Interval, b: Interval) -> bool:
 
 
 def _less(percent: float | None) -> str:
-    """``99.6``: all of it, ``100``, is said only where nothing is left."""
+    """Return the reduction in percent, such as ``99.6``; ``100`` only if nothing is left."""
     less = min(100.0, max(0.0, -(percent or 0.0)))
     return f"{less:.0f}" if less == 100.0 or less < 99.5 else f"{min(less, 99.9):.1f}"
 
@@ -306,7 +313,7 @@ def _summary(
     if outcome == "no_effect":
         if a.is_clean and b.is_clean:
             return f"No effect: neither run leaks ({change})"
-        return f"No effect: {change}, within what two runs differ by"
+        return f"No effect: {change}, within the normal difference between two runs"
     return f"Undecided: {format_change(now - was)} per {unit} is not clear of the noise over {seen}"
 
 
@@ -328,7 +335,7 @@ def _types(history: RunHistory, verdict: Verdict) -> dict[str, TypeGrowth]:
 def _by_type(
     old: Mapping[str, TypeGrowth], new: Mapping[str, TypeGrowth], changes: FindingChanges
 ) -> tuple[TypeChange, ...]:
-    """What findings name, then the classes of the program, then what grows along with them; each by its growth."""
+    """Return types that findings name, then classes of the program, then types that grow with them; each by growth."""
     found = (*changes.gone, *changes.still, *changes.new)
     named = {suspect.name for finding in found for suspect in finding.suspects[:1]}
     rows = [_type_change(name, old.get(name), new.get(name)) for name in sorted({*old, *new})]
@@ -341,7 +348,10 @@ def _rate(row: TypeChange) -> float:
 
 
 def _rank(row: TypeChange, named: Collection[str]) -> int:
-    """Dicts, lists and what libraries make follow the objects that own them, and are many more."""
+    """Return the sort rank of a type; lower comes first.
+
+    Dicts, lists and library objects follow the objects that own them, and are far more numerous.
+    """
     if not _rate(row):
         return 3
     if row.type in named:
@@ -358,7 +368,7 @@ def _type_change(name: str, old: TypeGrowth | None, new: TypeGrowth | None) -> T
 
 
 def _finding_changes(before: Sequence[Finding], after: Sequence[Finding]) -> FindingChanges:
-    """By fingerprint, over the findings that matter in either run."""
+    """Match the findings that matter in either run by fingerprint."""
     old = {f.fingerprint: f for f in before if f.status in GROWING}
     new = {f.fingerprint: f for f in after if f.status in GROWING}
     return FindingChanges(
@@ -371,7 +381,7 @@ def _finding_changes(before: Sequence[Finding], after: Sequence[Finding]) -> Fin
 def environment_changes(
     before: Mapping[str, object], after: Mapping[str, object]
 ) -> dict[str, tuple[object, object]]:
-    """What differs: package by package, commit, Python, command line; None where one side says nothing."""
+    """Return what differs (packages, commit, Python, command line) as (before, after); None where it is missing."""
     old, new = _flat(before), _flat(after)
     return {
         name: (old.get(name), new.get(name))
@@ -403,12 +413,12 @@ def survival_change(
 
 
 def _ending_words(side: Survival, unit: str) -> str:
-    """``memory runs out about episode 1,004 (990 to 1,020); it ended at episode 998``"""
+    """Return text such as ``memory runs out about episode 1,004 (990 to 1,020); it ended at episode 998``."""
     if side.last_generation is None:
-        return f"no {unit} was seen"
-    stands = f"{'ended' if side.ended else 'has come'} {'at' if side.ended else 'to'} {unit} {side.last_generation:,}"
+        return f"no {unit} was recorded"
+    stands = f"{'ended at' if side.ended else 'has reached'} {unit} {side.last_generation:,}"
     out = side.oom_at_generation
     if out is None:
-        return f"nothing says that memory runs out; it {stands}"
+        return f"no forecast says that memory runs out; it {stands}"
     when = format_interval(out.estimate, out.low, out.high, lambda value: f"{round(value):,}")
     return f"memory runs out about {unit} {when}; it {stands}"

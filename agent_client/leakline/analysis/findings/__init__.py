@@ -1,4 +1,4 @@
-"""What people read: findings with advice, priority and code location, and the sentence of the verdict.
+"""User-facing results: findings with advice, priority and code location, and the sentence of the verdict.
 
-Imports every other package of the analysis but `forecast`. Start reading in `finding_builder.py`.
+Imports every other package of the analysis except `forecast`. Start reading in `finding_builder.py`.
 """

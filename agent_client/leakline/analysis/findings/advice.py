@@ -1,6 +1,7 @@
-"""What to do about a finding. A line of advice is given only when the finding shows what it speaks of.
+"""Advice about findings; a line is given only if the finding contains the evidence for it.
 
-Three tables: by what grows and what holds it, by the kind of memory, and by counters of the process that rise with it.
+There are three tables: by what grows and what holds it, by the kind of memory, and by process counters that
+rise too.
 """
 
 from __future__ import annotations
@@ -26,29 +27,30 @@ from ..timeline_analysis import Assessed
 from .cleanup_effects import rare_cleanup, vain_cleanup
 
 MAX_LINES: Final = 6
-# Where no object was ever counted, memory outside Python is a guess like any other.
+# If no object was ever counted, memory outside Python is only one of several possible causes.
 _FROM_OUTSIDE: Final = (
     "Start it with `leakline run -- ...` or put `leakline.init` into it: then types and holders are named.",
 )
-# Native code is blamed once objects have been counted.
+# Native code is suspected only after objects have been counted, so these lines ask for heap scans.
 _NEXT_LOOK: Final = (
-    "The next looks at the heap come by themselves, and tell more; run.census() asks for one."
+    "The next heap scans run automatically and will show more; run.census() requests one."
 )
 _TOO_FEW_LOOKS: Final = (
     "The heap was scanned too rarely before the run ended: run it longer, or call run.census()."
 )
 _CACHE: Final = "<cache>"
 _CHILDREN: Final = "children.count"
-# With these a program says what is to be counted.
+# Kinds of events with which a program declares what is to be counted.
 _DECLARES: Final = ("watch", "track", "expect")
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """``text`` is given when all that is set holds; ``{what}`` is the first name that matched, ``{path}`` the path.
+    """Advice with the conditions for giving it; all conditions that are set must hold.
 
-    ``names``: of something that grows. ``paths``: of what holds it, or of a container that grows.
-    ``keeps``: it says already who keeps the objects.
+    In ``text``, ``{what}`` is the first name that matched and ``{path}`` the first path. ``names`` matches what
+    grows, ``paths`` what holds it or a container that grows. ``keeps``: the text already says what keeps the
+    objects.
     """
 
     text: str
@@ -215,7 +217,7 @@ _BY_KIND: Final[Mapping[str, tuple[str, ...]]] = {
     ),
 }
 
-# (kinds of finding it belongs to, or none for all; series that rises; advice)
+# (kinds of findings it applies to, or none for all; series that rises; advice)
 _BY_COUNTER: Final[tuple[tuple[tuple[Kind, ...], str, tuple[str, ...]], ...]] = (
     ((), "process.open_files", ("Files stay open, more each generation: use with open(…), or close() them.",)),
     (("native", "allocator_retained"), "process.threads",
@@ -224,14 +226,17 @@ _BY_COUNTER: Final[tuple[tuple[tuple[Kind, ...], str, tuple[str, ...]], ...]] = 
      ("Helper processes pile up: join or terminate each before the next is started.",)),
     ((), "tfjs.tensors",
      ("Scope temporary tensors with tf.tidy(), and dispose() what it returns, clipped gradients too.",
-      "Dispose variables only between sessions: tf.disposeVariables() also kills those of a model that lives.")),
+      "Dispose variables only between sessions: tf.disposeVariables() also disposes those of a model in use.")),
 )  # fmt: skip
 
 
 def advice_for(
     a: Assessed, holder: str | None, timeline: Timeline | None = None, from_outside: bool = False
 ) -> tuple[str, ...]:
-    """Lines in order of how exactly they name the cause, at most MAX_LINES. ``timeline``: what else was read of it."""
+    """Return lines ordered by how exactly they name the cause, at most MAX_LINES.
+
+    ``timeline`` provides further series of the process.
+    """
     cause, owner = a.cause, a.cause.owner
     paths = _paths(a, holder)
     larger = owner is not None and grows_larger(owner)
@@ -244,12 +249,13 @@ def advice_for(
         )
     if a.channel.startswith("gpu.") and a.channel.endswith(".outside_bytes"):
         lines.append(
-            "These are no tensors: end process groups with destroy_process_group(), and reuse contexts and streams."
+            "This memory is not tensors: end process groups with destroy_process_group(), "
+            "and reuse contexts and streams."
         )
     if owner is not None and larger:
         what = holder or f"One {short_name(owner.name)}, or a few of them,"
         lines.append(
-            f"{what} grows with what is appended to it: keep the newest part alone, or write the rest to disk."
+            f"{what} grows with what is appended to it: keep only the newest part, or write the rest to disk."
         )
     elif owner is not None and cause.kind != "cyclic_garbage":
         if not any(rule.keeps for rule, _ in given):
@@ -263,12 +269,15 @@ def advice_for(
 
 
 def _freed(cause: Cause) -> Kind:
-    """Return the kind to give advice for: freed memory where objects only keep freed memory from going back."""
+    """Return the kind to give advice for.
+
+    If objects only keep the freed memory around them from being returned, it is ``allocator_retained``.
+    """
     return "allocator_retained" if cause.behind == "allocator_retained" else cause.kind
 
 
 def _paths(a: Assessed, holder: str | None) -> list[str]:
-    """What is known to hold something of this cause, the owner's holder first."""
+    """Return the paths known to hold part of this cause, the owner's holder first."""
     members = a.cause.members
     found = [holder, *(member.holder for member in members)]
     found += [member.name for member in members if member.role == "container"]
@@ -276,7 +285,7 @@ def _paths(a: Assessed, holder: str | None) -> list[str]:
 
 
 def _applied(rule: Rule, a: Assessed, paths: Sequence[str]) -> str | None:
-    """The text of a rule, or None where its evidence is missing."""
+    """Return the text of a rule, or None if its evidence is missing."""
     owner = a.cause.owner
     if rule.kinds and a.cause.kind not in rule.kinds:
         return None
@@ -299,7 +308,7 @@ def _applied(rule: Rule, a: Assessed, paths: Sequence[str]) -> str | None:
 
 
 def _for_objects(a: Assessed, holder: str | None) -> list[str]:
-    """Who keeps them, or, of a class of the program, that somebody does."""
+    """Return advice that names what keeps the objects, or general advice for a class of the program."""
     owner = a.cause.owner
     if owner is None or owner.family == "container":
         return []
@@ -319,7 +328,7 @@ def _bounds(a: Assessed, timeline: Timeline | None) -> list[str]:
     owner = a.cause.owner
     if owner is None:
         return []
-    # What a cache of a function holds is bounded by its decorator.
+    # The cache of a function is bounded by its decorator.
     kept = [
         m.name
         for m in a.cause.members
@@ -340,7 +349,11 @@ def _bounds(a: Assessed, timeline: Timeline | None) -> list[str]:
 
 
 def _for_a_cache(timeline: Timeline, series: str) -> list[str]:
-    """Of this kind alone: where tensors grow, torch uses its cache before it asks the driver for more."""
+    """Return advice about unused memory in torch's cache.
+
+    It applies to fragmentation only: where tensors grow, torch uses its cache before it requests more from the
+    driver.
+    """
     idle = idle_in_cache(timeline, series)
     if idle is None:
         return []
@@ -354,12 +367,12 @@ def _where(a: Assessed) -> str:
 
 
 def _path_is_bounded_by_design(a: Assessed) -> bool:
-    """A container that alone carries a growth that matters may be a buffer nobody declared."""
+    """Return True if the container may be an undeclared buffer: it alone explains growth that matters."""
     return "counts" in a.witnesses and a.scale.is_material(a.cause.rate.estimate, a.window)
 
 
 def with_counters(finding: Finding, history: RunHistory, timeline: Timeline) -> Finding:
-    """Return the finding with what counters of the process and recorded cleanups advise."""
+    """Return the finding with advice from process counters and recorded cleanups added."""
     if finding.status in ("ok", "recovered"):
         return finding
     more = [
@@ -375,7 +388,7 @@ def with_counters(finding: Finding, history: RunHistory, timeline: Timeline) -> 
     more += _to_be_counted(finding, history, timeline)
     known = finding.advice
     if finding.kind == "children" and _rises(timeline, _CHILDREN):
-        # There are more of them, which says nothing of each.
+        # If the number of child processes rises, advice about the growth of each one does not apply.
         known = tuple(line for line in known if line not in _BY_KIND["children"])
     if finding.unknown == "rarely_counted":
         known = (_TOO_FEW_LOOKS if history.ended else _NEXT_LOOK,)
@@ -384,19 +397,22 @@ def with_counters(finding: Finding, history: RunHistory, timeline: Timeline) -> 
 
 
 def _to_be_counted(finding: Finding, history: RunHistory, timeline: Timeline) -> list[str]:
-    """Which calls would tell, where types were counted, none explains the growth, and nothing was declared."""
+    """Return advice on which calls would identify the growth.
+
+    It is given if types were counted, none of them explains the growth, and nothing was declared.
+    """
     counted = any(name.startswith("type.") and name.endswith(".count") for name in timeline.series)
     declared = any(history.events_of(kind) for kind in _DECLARES) or history.expectations
     if finding.kind != "native" or not counted or declared or tracked_names(timeline):
         return []
     if history.unit in UNITS_OF_TIME:
         return [
-            "Nothing is watched that could tell: put leakline.init(watch=[…]) into the program with the classes that "
-            "may grow, and run.track(name, it) for the items of a container or of a C object."
+            "Nothing that could explain it is watched: put leakline.init(watch=[…]) into the program with the classes "
+            "that may grow, and run.track(name, it) for the items of a container or of a C object."
         ]
     where = f"in {finding.phase_path or finding.phase}" if finding.phase else "in the loop"
     return [
-        f"Nothing is watched that could tell: run.census() {where} counts all types at the next phase end, "
+        f"Nothing that could explain it is watched: run.census() {where} counts all types at the next phase end, "
         "leakline.init(watch=[…]) a class at each, run.track(name, it) the items of a container or of a C object."
     ]
 

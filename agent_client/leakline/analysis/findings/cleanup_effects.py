@@ -1,6 +1,7 @@
-"""What cleanups freed, which ran while something grew and did not reach it, and which reach it too rarely. Pure.
+"""Effects of cleanups: what they freed, which do not reach what grows, and which run too rarely. Pure functions.
 
-A leak that none reaches lies deeper than the program's own means against it go: its priority is one class worse.
+A leak that a cleanup does not reach cannot be contained by the program's own means, so its priority is raised
+by one class.
 """
 
 from __future__ import annotations
@@ -18,24 +19,24 @@ from ..run_history import amount_of, number_of
 from ..timeline import Timeline
 from .verdict_summary import Priorities, one_worse, priority
 
-# Once may be too early.
+# A single run may come too early to free anything.
 RUNS_AT_LEAST: Final = 2
-# Less than this part of what grows in a generation is chance: a collection always gives some pages back.
+# Less than this share of the growth per generation is freed by chance: a collection always returns some pages.
 _CHANCE: Final = 0.01
-# A cleanup that takes back less of what one generation gains is no means against it.
+# A cleanup that frees less than this share of the growth per generation is not effective against it.
 _REACHES: Final = 0.3
-# Generations without a cleanup that tell what one gains.
+# Number of generations without a cleanup required to measure the growth per generation.
 _STEPS_AT_LEAST: Final = 4
-# What a cleanup is held against is the process's own memory.
+# Kinds of memory outside the process, against which cleanups are not measured.
 _ELSEWHERE: Final = frozenset({"gpu", "gpu_fragmentation", "children", "shared_memory", "external"})
 
-# What a cleanup reported of one time it ran.
+# What a cleanup reported about one of its runs.
 Run = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
 class Freed:
-    """Bytes that a cleanup gave back, one time or several; None where that was not measured."""
+    """Bytes that a cleanup freed in one or several runs; None where they were not measured."""
 
     host: float | None
     device: float | None = None
@@ -46,12 +47,12 @@ class Freed:
 
     @property
     def something(self) -> bool:
-        """Of anything that was measured."""
+        """True if any of the measured memory was freed."""
         return max(self.host or 0, self.device or 0) > 0
 
     @property
     def words(self) -> str:
-        """What was freed where; that of devices has its name next to it."""
+        """The freed sizes as text; GPU memory is named as such."""
         host, device = self.host or 0, self.device or 0
         parts = [format_bytes(host)] if host > 0 else []
         parts += [f"{format_bytes(device)} of GPU memory"] if device > 0 else []
@@ -59,9 +60,11 @@ class Freed:
 
 
 def freed_by(run: Run) -> Freed:
-    """What one time reported. Of a device the larger fall counts, of live tensors or of what the allocator keeps.
+    """Return what one run freed.
 
-    They overlap: what tensors give up may go back to the device at once, and an emptied cache ends no tensor.
+    On each device the larger of two drops counts: that of live tensors, or that of what the allocator keeps.
+    They overlap: memory of tensors may be returned to the device immediately, and emptying a cache does not
+    free any tensor.
     """
     falls: dict[str, float] = {}
     for series, pair in _pairs(run.get("devices")):
@@ -71,7 +74,7 @@ def freed_by(run: Run) -> Freed:
 
 
 def freed_in_all(times: Sequence[Freed]) -> Freed:
-    """Without the times that freed nothing: what the program took meanwhile is not theirs."""
+    """Return the sum over several runs, without negative values, which come from allocations by the program."""
 
     def total(sizes: Iterable[float | None]) -> float | None:
         known = [size for size in sizes if size is not None]
@@ -81,7 +84,7 @@ def freed_in_all(times: Sequence[Freed]) -> Freed:
 
 
 def _pairs(counts: object) -> Iterator[tuple[str, tuple[float, float]]]:
-    """(series, before and after) of those that are two sizes."""
+    """Yield (series, (before, after)) for each entry that is a pair of sizes."""
     for series, pair in counts.items() if isinstance(counts, Mapping) else ():
         if isinstance(pair, Sequence) and len(pair) == 2:
             before, after = (amount_of(each) for each in pair)
@@ -91,7 +94,10 @@ def _pairs(counts: object) -> Iterator[tuple[str, tuple[float, float]]]:
 
 @dataclass(frozen=True, slots=True)
 class VainCleanup:
-    """``freed`` by all its runs; ``type`` is named where the count of it did not fall in any of them."""
+    """A cleanup that does not reach what grows.
+
+    ``freed``: the sum of all its runs. ``type`` is set if the count of that type did not fall in any of them.
+    """
 
     name: str
     times: int
@@ -108,7 +114,7 @@ class VainCleanup:
 
 
 def vain_cleanup(finding: Finding, events: Iterable[Event]) -> VainCleanup | None:
-    """The first that ran several times since this growth began and freed nothing of it."""
+    """Return the first cleanup that ran several times since this growth began and freed none of it, or None."""
     if finding.kind in _ELSEWHERE:
         return None
     ran = _runs_since(_beginning(finding), events).items()
@@ -118,10 +124,10 @@ def vain_cleanup(finding: Finding, events: Iterable[Event]) -> VainCleanup | Non
 
 @dataclass(frozen=True, slots=True)
 class RareCleanup:
-    """One that takes back some of what grows, and runs too rarely for it.
+    """A cleanup that frees some of what grows, but runs too rarely.
 
-    ``times`` in the ``window`` generations since the first of them. ``bytes`` stayed away after it; ``every`` so many
-    generations come to as much.
+    It ran ``times`` in the ``window`` generations since its first run. Each run freed ``bytes`` for good, as
+    much as memory gains in ``every`` generations.
     """
 
     name: str
@@ -141,12 +147,12 @@ class RareCleanup:
 def rare_cleanup(
     finding: Finding, events: Iterable[Event], timeline: Timeline
 ) -> RareCleanup | None:
-    """The first after which private memory lay lower for good, while it grows on between the runs."""
+    """Return the first cleanup that lowered private memory for good while it grows between the runs, or None."""
     if finding.kind in _ELSEWHERE or not timeline.private:
         return None
     beginning = _beginning(finding)
     ran = _generations_of(events, timeline)
-    # What grows by itself is read where no cleanup of any name came between.
+    # Growth is measured between generations in which no cleanup ran at all.
     each = _growth_between(timeline, {at for places in ran.values() for at in places})
     if each is None or each <= 0:
         return None
@@ -161,9 +167,10 @@ def rare_cleanup(
 
 
 def _rare(name: str, places: Sequence[int], timeline: Timeline, each: float) -> RareCleanup | None:
-    """``places``: positions of the generations it ran in."""
+    """Return the cleanup if it runs too rarely; ``places`` are positions of the generations in which it ran."""
     private = timeline.private
-    # Read before the generation of a run and after the next one: it runs before or after the reading at its end.
+    # Compare the reading before the generation of a run with the one after the next generation, because a
+    # cleanup runs before or after the reading at a generation's end.
     falls = [
         private[at - 1] + 2 * each - private[at + 1]
         for at in places
@@ -179,7 +186,7 @@ def _rare(name: str, places: Sequence[int], timeline: Timeline, each: float) -> 
 
 
 def _generations_of(events: Iterable[Event], timeline: Timeline) -> dict[str, list[int]]:
-    """Cleanup -> positions of the generations in which it ran and something was freed."""
+    """Return, for each cleanup, the positions of the generations in which it ran and freed something."""
     found: dict[str, set[int]] = {}
     for event in events:
         at = None if event.generation is None else timeline.position.get(event.generation)
@@ -189,7 +196,7 @@ def _generations_of(events: Iterable[Event], timeline: Timeline) -> dict[str, li
 
 
 def _growth_between(timeline: Timeline, cleaned: set[int]) -> float | None:
-    """Bytes from one generation to the next where no cleanup ran in either; None where there are few such."""
+    """Return the median bytes gained between generations without a cleanup; None if there are too few of them."""
     axis = timeline.generations
     steps = [
         b - a
@@ -200,12 +207,12 @@ def _growth_between(timeline: Timeline, cleaned: set[int]) -> float | None:
 
 
 def deeper(finding: Finding, events: Iterable[Event]) -> Finding:
-    """The finding one class worse where a cleanup did not help, and saying so."""
+    """Return the finding with its priority raised, and with the reason as evidence, if a cleanup did not help."""
     vain = vain_cleanup(finding, events)
     if vain is None:
         return finding
     grade = one_worse(finding.priority)
-    raised = " Its priority is one class higher for it." if grade != finding.priority else ""
+    raised = " This raises its priority by one class." if grade != finding.priority else ""
     return replace(finding, priority=grade, evidence=(*finding.evidence, vain.sentence + raised))
 
 
@@ -219,7 +226,7 @@ def _beginning(finding: Finding) -> float | None:
 
 
 def _runs_since(beginning: float | None, events: Iterable[Event]) -> dict[str, list[Run]]:
-    """What each cleanup reported of its runs, without those that failed: they show nothing of what it reaches."""
+    """Return the reports of each cleanup's runs; failed runs are left out, since they prove nothing."""
     found: dict[str, list[Run]] = {}
     for event in events:
         if event.kind != "cleanup" or event.data.get("error"):
@@ -233,12 +240,12 @@ def _vain(name: str, runs: Sequence[Run], finding: Finding) -> VainCleanup | Non
     grows = next((each.name for each in finding.suspects if each.role == "type"), "")
     changes = [change for run in runs if (change := _change(run, grows)) is not None]
     if changes and min(changes) < 0:
-        # It reached them, also where the memory stayed with the allocator.
+        # It freed the objects, even if the memory stayed with the allocator.
         return None
     times = [freed_by(run) for run in runs]
     freed = freed_in_all(times)
     chance = _CHANCE * max(0.0, finding.growth_bytes_per_generation.estimate)
-    # One that is there for the memory of a device is not called vain for what it gives back here.
+    # A cleanup that frees device memory is not judged by the host memory that it frees.
     most = max(max(each.host or 0, each.device or 0) for each in times)
     if all(each.host is not None for each in times) and most <= chance:
         return VainCleanup(name, len(runs), freed)
@@ -246,7 +253,7 @@ def _vain(name: str, runs: Sequence[Run], finding: Finding) -> VainCleanup | Non
 
 
 def _change(run: Run, name: str) -> float | None:
-    """Instances of this type after one that was registered to help, less those before; None where none were there."""
+    """Return the change in instances of a type over one run of a registered cleanup; None if it had none before."""
     counts = run.get("counts")
     pair = counts.get(name) if isinstance(counts, Mapping) else None
     if "because" not in run or not isinstance(pair, Sequence) or len(pair) != 2:

@@ -1,4 +1,4 @@
-"""Where in the code a finding is, as people said it, and where on a forge that line can be read. Pure."""
+"""Code locations of findings, as declared with fixes, and links to these lines on a forge. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..results import Finding
 from ..run_history import RunHistory
 from ..timeline import top_level
 
-# Host -> where a commit lies below a repository, and where a line of a file.
+# Host -> path of a commit below its repository, and path of a line of a file.
 _FORGES: Final = {
     "github.com": ("commit/", "blob/{commit}/{path}#L{line}"),
     "gitlab.com": ("-/commit/", "-/blob/{commit}/{path}#L{line}"),
@@ -28,7 +28,7 @@ _LOCATION: Final = re.compile(r"(?P<path>[\w.~-]+(?:/[\w.~-]+)*):(?P<line>\d{1,7
 
 
 def located(findings: Sequence[Finding], history: RunHistory) -> list[Finding]:
-    """Each finding with the location that the newest fix of its phase names, and its link where one is known."""
+    """Return each finding with the location that the newest fix of its phase names, and its link if it is known."""
     places: dict[str | None, str] = {
         fix.phase: fix.location for fix in declared_fixes(history) if fix.phase and fix.location
     }
@@ -42,7 +42,7 @@ def _at(finding: Finding, location: str | None, environment: Mapping[str, Any]) 
 
 
 def _of_phase(finding: Finding, places: Mapping[str | None, str]) -> str | None:
-    """A fix of the nested phase says more than one of the phase around it."""
+    """Return the location for a finding; a fix of the nested phase is more specific than one of an outer phase."""
     path = finding.phase_path or finding.phase
     if path is None:
         return None
@@ -50,13 +50,13 @@ def _of_phase(finding: Finding, places: Mapping[str | None, str]) -> str | None:
 
 
 def commit_link(environment: Mapping[str, Any]) -> str | None:
-    """Where the commit of an attempt can be read; None where its repository is on no forge that is known."""
+    """Return the link to the commit of an attempt; None if its repository is not on a known forge."""
     place = _place(environment)
     return f"{place[0]}/{_FORGES[place[1]][0]}{environment['commit']}" if place else None
 
 
 def code_link(environment: Mapping[str, Any], location: object) -> str | None:
-    """Where ``training/trainer.py:281`` can be read at that commit."""
+    """Return the link to a location such as ``training/trainer.py:281`` at that commit, or None."""
     place = _place(environment)
     found = _LOCATION.fullmatch(location) if isinstance(location, str) else None
     if place is None or found is None or ".." in found["path"].split("/"):
@@ -68,7 +68,7 @@ def code_link(environment: Mapping[str, Any], location: object) -> str | None:
 
 
 def _place(environment: Mapping[str, Any]) -> tuple[str, str] | None:
-    """(https address of the repository, its forge)"""
+    """Return (https address of the repository, its forge), or None if they are not known."""
     repository, commit = environment.get("repository"), environment.get("commit")
     if not isinstance(repository, str) or not isinstance(commit, str):
         return None

@@ -1,4 +1,4 @@
-"""From where a cause stands to the finding people read: suspects in order, evidence, priority."""
+"""Findings for people, built from causes and their status: suspects in order, evidence, priority."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ from .cleanup_effects import deeper, is_deeper
 from .verdict_summary import Priorities, one_worse, priority
 
 _MAX_SUSPECTS: Final = 8
-# Of the growth of the process that grows most, what another one has to grow by to be named next to it.
+# A process is named in a merged finding if it grows by at least this share of the fastest-growing one.
 _NAMED: Final = 0.05
-# Read at each census; two of them show what has grown in between.
+# This series is read at each census; two readings show what has grown in between.
 _COUNTED: Final = "python.objects"
 _LOOKS_THAT_TELL: Final = 2
-# A phase is charged with a growth from this share of it on.
+# A phase is charged with a growth from the first share on, and hardly charged below the second.
 _CHARGED: Final = 0.5
 _HARDLY_CHARGED: Final = 0.1
 _CONFIDENCE: Final[dict[Status, float]] = {
@@ -54,14 +54,14 @@ _CONFIDENCE: Final[dict[Status, float]] = {
     "ok": 0.90, "learning": 0.30,
 }  # fmt: skip
 _UNKNOWN: Final[dict[Unknown, str]] = {
-    "outside": "No Python object was counted: from outside nobody can tell what it is.",
-    "rarely_counted": "Objects were counted too rarely since it began: what it is, is not known yet.",
+    "outside": "No Python object was counted: what it is cannot be determined from outside.",
+    "rarely_counted": "Objects were counted too rarely since it began: it is not known yet what it is.",
 }
 
 
 _BEHIND: Final[dict[Kind, str]] = {
     "native": "Native memory behind it: its own size is not visible to Python.",
-    "allocator_retained": "The C allocator keeps the memory freed around what is kept: it grows alike.",
+    "allocator_retained": "The C allocator keeps the memory freed around retained objects, and it grows with them.",
 }
 
 
@@ -72,7 +72,7 @@ def interval(slope: Slope) -> Interval:
 def build_finding(
     study: TimelineAnalysis, standing: Standing, several: bool, limits: Priorities
 ) -> Finding:
-    """The finding of one standing; ``several`` when the run has more than one process."""
+    """Return the finding for a cause and its status; ``several``: the run has more than one process."""
     a = standing.assessed
     cause = a.cause
     holder = _holder(study, cause)
@@ -103,7 +103,7 @@ def build_finding(
 
 
 def only_contract(a: Assessed) -> bool:
-    """A broken count that neither rises nor brings memory with it."""
+    """Return True if an expected count is violated, but neither rises nor adds memory."""
     owner = a.cause.owner
     if owner is None or owner.violation is None or "counts" in a.witnesses:
         return False
@@ -115,7 +115,7 @@ def _rounded(share: float | None) -> float | None:
 
 
 def _holder(study: TimelineAnalysis, cause: Cause) -> str | None:
-    """Return what holds the owner: where that is a library, the container of the program that grows with it."""
+    """Return what holds the owner; if that is a library, the container of the program that grows with the owner."""
     owner = cause.owner
     path = None if owner is None else study.facts.holders.get(owner.name)
     if owner is None or path is None or is_of_the_program(path):
@@ -143,7 +143,7 @@ def _suspects(study: TimelineAnalysis, cause: Cause) -> tuple[Suspect, ...]:
         if position == 0 and path is not None:
             found.append(Suspect(path, "holder", _count_rate(member), None))
     found += _kept_in(study, cause)
-    # A container right behind what it holds reads as the answer to "and where is it kept?".
+    # Listed next to the objects it holds, a container answers the question where they are kept.
     head, tail = found[:1], found[1:]
     tail.sort(key=_order_behind)
     return tuple((head + tail)[:_MAX_SUSPECTS])
@@ -154,7 +154,7 @@ def _is_of(container: Candidate, owner: Candidate) -> bool:
 
 
 def _order_behind(suspect: Suspect) -> int:
-    """The holder, then containers; the bookkeeping of a library comes behind a container of the program."""
+    """Return the sort position after the owner: the program before libraries, and in each the holder first."""
     if suspect.role == "holder":
         return 0 if is_of_the_program(suspect.name) else 2
     if suspect.role == "container":
@@ -170,8 +170,9 @@ def _children(study: TimelineAnalysis, a: Assessed) -> GrowingChildren:
 
 
 def _of_note(cause: Cause) -> list[Candidate]:
-    """Without plain types behind another owner that were measured and are next to nothing of the growth: the numbers
-    and strings that every program makes, and our own client with it.
+    """Return the members, except plain types whose measured bytes are a negligible part of the growth.
+
+    These are the numbers and strings that every program creates, including this client.
     """
     least = SMALL * cause.rate.estimate
     return [
@@ -187,7 +188,7 @@ def _of_note(cause: Cause) -> list[Candidate]:
 
 
 def _kept_in(study: TimelineAnalysis, cause: Cause) -> list[Suspect]:
-    """What a growing container keeps, when nothing but a search for holders has said so."""
+    """Return the types in a growing container, if only the search for holders identified them."""
     owner = cause.owner
     if owner is None or owner.role != "container" or any(m.role == "type" for m in cause.members):
         return []
@@ -199,7 +200,7 @@ def _count_rate(member: Candidate) -> float:
 
 
 def _rate_of_member(cause: Cause, member: Candidate, position: int) -> float | None:
-    """The owner carries the whole finding; what it brings along shows its own measured bytes."""
+    """Return the rate of the entire finding for the owner, else the measured rate of the member."""
     if position == 0 and cause.rate.estimate > 0:
         return round(cause.rate.estimate, 1)
     return None if member.bytes_rate is None else round(member.bytes_rate, 1)
@@ -234,7 +235,7 @@ def _upper_bound_lines(study: TimelineAnalysis, a: Assessed) -> list[str]:
     owner = a.cause.owner
     if owner is None or owner.name != TENSOR:
         return []
-    # Reported only where it changes: a change in either direction leaves a part of the run unreliable.
+    # Events record changes only, so any event means that a part of the run is unreliable.
     changes = [
         e for e in study.history.events_of("mark") if isinstance(e.data.get(UNRELIABLE), bool)
     ]
@@ -255,7 +256,7 @@ def _contract_lines(a: Assessed) -> list[str]:
         v = member.violation
         if v is not None:
             lasting = v.proven and a.cause.kind != "cyclic_garbage"
-            outlived = "; the surplus outlived a collection or was there again" if lasting else ""
+            outlived = "; the surplus outlived a collection or was seen again" if lasting else ""
             how = "accepted as" if v.expectation.accepted else "declared"
             bound = f"{how} {expected_text(v.expectation)}"
             found.append(f"{short_name(v.type)} is {format_count(v.count)}, {bound}{outlived}.")
@@ -267,7 +268,9 @@ def _count_lines(study: TimelineAnalysis, a: Assessed) -> list[str]:
     for member in _of_note(a.cause)[:3]:
         g = member.growth
         if grows_larger(member):
-            found.append(f"There are no more {short_name(member.name)} objects: they grow larger.")
+            found.append(
+                f"The number of {short_name(member.name)} objects does not grow: they grow larger."
+            )
             continue
         named = _named(member, a.cause.members)
         what = f"{named} grows by {format_rate(g.slope, unit)}"
@@ -278,16 +281,16 @@ def _count_lines(study: TimelineAnalysis, a: Assessed) -> list[str]:
             beat = f"every {ordinal(g.period or 0)} {unit}, {format_times(g.rises)}"
             found.append(f"{named} grows by {format_count(g.each)} {beat}.")
         elif g.pattern == "irregular" and g.rises >= 3:
-            found.append(f"{what} on average: {g.rises} rises, never taken back.")
+            found.append(f"{what} on average: {g.rises} rises, never reversed.")
         elif g.pattern == "noisy":
-            found.append(f"{what}, through noise.")
+            found.append(f"{what}, despite noise.")
         elif g.rises == 1 and g.slope > 0:
             found.append(f"{named} rose by {format_count(g.each)}.")
     return found
 
 
 def _per_execution(timeline: Timeline, member: Candidate) -> str:
-    """Of a phase that runs several times in a generation, and as often in each, what one of them adds."""
+    """Return what one execution of a phase adds, if the phase runs equally often, at least twice, per generation."""
     path, growth = member.place.path or member.place.phase, member.growth
     times = None if path is None else executions_each(timeline, path, growth.start, len(timeline))
     if times is None or times < 2:
@@ -321,7 +324,7 @@ def _memory_lines(a: Assessed, in_a_row: int, unit: str) -> list[str]:
     found = [f"Memory grows by {format_change(rate.estimate)} per {unit}{spread}."]
     if a.rise.window:
         times = ", seen once" if in_a_row == 1 else f", seen {format_times(in_a_row)} in a row"
-        # One that only just began to be watched has not been seen again.
+        # Without confirmations the growth has only just been detected and has not been seen again.
         found.append(
             f"The rise holds over {a.rise.generations} {unit}s{times if in_a_row else ''}."
         )
@@ -336,13 +339,13 @@ def _explained_lines(study: TimelineAnalysis, a: Assessed, unit: str) -> list[st
     if cause.kind == "tensors" and cause.owner is None:
         return ["The number of tensors does not grow with it: they grow larger."]
     if a.channel == HEAP_BYTES:
-        return ["It is the heap of JavaScript: objects that are no tensors."]
+        return ["It is the JavaScript heap: objects that are not tensors."]
     if a.channel == KEPT:
-        return ["It is what V8 keeps when it collects: objects and buffers that are no tensors."]
+        return ["It is what V8 keeps after a collection: objects and buffers that are not tensors."]
     if a.channel == RESIDENT_BYTES:
         return ["It is resident memory without the tensors."]
     if cause.kind == "allocator_retained":
-        return ["The C allocator keeps freed memory: what it holds unused grows alike."]
+        return ["The C allocator keeps freed memory: its unused memory grows at the same rate."]
     if cause.kind == "gpu_fragmentation":
         return ["Reserved device memory grows while live tensors do not."]
     if a.channel.startswith("gpu.") and a.channel.endswith(".outside_bytes"):
@@ -368,7 +371,7 @@ def _unknown(study: TimelineAnalysis, a: Assessed) -> Unknown | None:
 
 
 def _counted_too_rarely(timeline: Timeline, a: Assessed) -> bool:
-    """Whether fewer than two looks at the heap have seen it grow, of a program that is looked at."""
+    """Return True if fewer than two heap scans have seen the growth, in a program whose heap is scanned."""
     if not timeline.has(_COUNTED):
         return False
     at, _ = timeline.points(_COUNTED)
@@ -385,7 +388,7 @@ def _phase_lines(a: Assessed) -> list[str]:
 
 
 def _charged_lines(study: TimelineAnalysis, a: Assessed) -> list[str]:
-    """Say why the phase accounts charge most of the growth to a phase in which none of what grows was made."""
+    """Return a sentence that explains why memory is charged to a phase that made none of what grows."""
     owner, phase, end = a.cause.owner, a.cause.place.phase, len(study.timeline)
     if owner is None or phase is None or a.channel != "private" or a.cause.rate.estimate <= 0:
         return []
@@ -396,7 +399,7 @@ def _charged_lines(study: TimelineAnalysis, a: Assessed) -> list[str]:
     most = max(charged, key=lambda name: (charged[name], name), default=phase)
     mostly = charged.get(most, 0.0) >= _CHARGED * sum(charged.values())
     elsewhere = most not in {phase, top_level(phase), *NO_PHASE}
-    # Where both phases make some, a phase that is charged next to nothing still has to be explained.
+    # If both phases make such objects, a phase that is charged almost nothing still needs an explanation.
     free = charged.get(phase, 0.0) < _HARDLY_CHARGED * a.cause.rate.estimate
     if not (elsewhere and mostly) or (most in born_in(study.facts, owner, end) and not free):
         return []
@@ -413,10 +416,11 @@ def _harmless(a: Assessed, unit: str) -> str:
 
 
 def worth_reporting(standing: Standing) -> bool:
-    """Plain types and those of libraries come and go by the hundred: without a byte of growth they tell of nothing.
+    """Return True if a finding is worth reporting.
 
-    Growth that does not matter is reported when it is a container or class of the program, and measured, or tensors of
-    TensorFlow.js.
+    Plain and library types come and go by the hundred: without growth in bytes they are not evidence of
+    anything. Growth that does not matter is reported for measured containers and classes of the program, and
+    for tensors of TensorFlow.js.
     """
     if standing.status == "watch" and _is_idle(standing.assessed):
         return False
@@ -425,14 +429,14 @@ def worth_reporting(standing: Standing) -> bool:
     owner = standing.assessed.cause.owner
     if owner is None:
         return False
-    # In a page nothing frees a tensor but the program, however small: its texture and its entry stay.
+    # In a page only the program frees a tensor, however small; otherwise its texture and its entry stay.
     if owner.name != TENSOR and owner.family not in ("container", "object", "figure"):
         return False
     return (standing.assessed.cause.measured or 0.0) >= 1024 or owner.growth.slope >= 16
 
 
 def _is_idle(a: Assessed) -> bool:
-    """Counts alone, of types that are neither the program's nor declared, and memory does not follow."""
+    """Return True if only counts of undeclared plain or library types rise, and memory does not."""
     members = a.cause.members
     return (
         bool(members)
@@ -446,7 +450,7 @@ def _is_idle(a: Assessed) -> bool:
 
 
 def rank_key(finding: Finding) -> tuple[bool, bool, float, str]:
-    """Active findings first, then by measured size."""
+    """Return a sort key: active findings first, then by growth in bytes."""
     return (
         finding.status not in ACTIVE, finding.status in ("ok", "recovered"),
         -finding.growth_bytes_per_generation.estimate, finding.fingerprint,
@@ -454,7 +458,7 @@ def rank_key(finding: Finding) -> tuple[bool, bool, float, str]:
 
 
 def merge_alike(findings: Sequence[Finding], limits: Priorities) -> list[Finding]:
-    """Return one finding for the processes that leak alike, with their numbers added up."""
+    """Return one finding for all processes that leak alike, with their numbers added up."""
     groups: dict[str, list[Finding]] = {}
     for finding in findings:
         groups.setdefault(finding.fingerprint, []).append(finding)
@@ -462,7 +466,7 @@ def merge_alike(findings: Sequence[Finding], limits: Priorities) -> list[Finding
 
 
 def _merge(found: Sequence[Finding], limits: Priorities) -> Finding:
-    """Merge the findings of several processes: all numbers are sums over the processes that are named."""
+    """Merge the findings of several processes; all numbers are sums over the processes that are named."""
     if len(found) == 1:
         return found[0]
     worst = max(found, key=lambda f: SEVERITY.index(f.status))

@@ -1,4 +1,4 @@
-"""Numbers of the program besides memory: compared over two runs, and reported where they move with what grows."""
+"""Numbers of the program other than memory: compared between runs, and reported if they change along with memory."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ..status import ACTIVE
 from ..timeline import Timeline
 
 FRAMES: Final = "js.frames_per_second"
-# Two runs of the same program differ by so many percent.
+# Numbers of two runs of the same program may differ by this many percent.
 SAME_PERCENT: Final = 5.0
 _MAX_GAUGES: Final = 40
 _MAX_COMPANIONS: Final = 2
 _LOOK: Final = 64
 _MIN_POINTS: Final = 8
-# Rank correlation, and the share by which a number must have changed, before it is reported.
+# Minimum rank correlation and minimum relative change for a number to be reported.
 _TOGETHER: Final = 0.85
 _CHANGED: Final = 0.2
 
@@ -36,7 +36,7 @@ def title(series: str) -> str:
 def compared(
     before: Sequence[Timeline], after: Sequence[Timeline], shared: Collection[int]
 ) -> tuple[GaugeChange, ...]:
-    """Every gauge of either run, over ``shared`` generations."""
+    """Return the change of every gauge of either run, over the ``shared`` generations."""
     names = sorted({name for timeline in (*before, *after) for name in gauges_of(timeline)})
     return tuple(
         _change(name, _median(before, name, shared), _median(after, name, shared))
@@ -67,7 +67,7 @@ def _median(timelines: Iterable[Timeline], name: str, shared: Collection[int]) -
 
 
 def with_companions(finding: Finding, timeline: Timeline) -> Finding:
-    """The finding with what fell or rose along with memory, as evidence; it says nothing of what causes what."""
+    """Return the finding with evidence of numbers that changed along with memory; this does not imply causation."""
     if finding.status not in ACTIVE:
         return finding
     lines = companions(timeline)
@@ -75,7 +75,7 @@ def with_companions(finding: Finding, timeline: Timeline) -> Finding:
 
 
 def companions(timeline: Timeline) -> tuple[str, ...]:
-    """``frames per second fell from 60 to 22 while memory rose (rank correlation -0.98).``"""
+    """Return sentences such as ``frames per second fell from 60 to 22 while memory rose (rank correlation -0.98)``."""
     found: list[tuple[float, str]] = []
     for name in gauges_of(timeline)[:_MAX_GAUGES]:
         line = _companion(timeline, name)
@@ -104,7 +104,7 @@ def _companion(timeline: Timeline, name: str) -> tuple[float, str] | None:
 
 
 def rank_correlation(a: Sequence[float], b: Sequence[float]) -> float:
-    """Spearman's: 1 where both always move alike, -1 where they move apart, 0 where one stands still."""
+    """Return Spearman's coefficient: 1 if both rise together, -1 if they are opposed, 0 if one is constant."""
     ranks = _ranks(a), _ranks(b)
     mean = (len(a) - 1) / 2
     spread = [sum((r - mean) ** 2 for r in each) for each in ranks]
@@ -115,7 +115,7 @@ def rank_correlation(a: Sequence[float], b: Sequence[float]) -> float:
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """Equal values share the mean of their places."""
+    """Return the rank of each value; equal values share the mean of their ranks."""
     value_of: Callable[[int], float] = values.__getitem__
     order = sorted(range(len(values)), key=value_of)
     ranks, first = [0.0] * len(values), 0

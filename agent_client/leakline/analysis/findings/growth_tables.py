@@ -1,6 +1,6 @@
-"""Tables next to the verdict: growth of types and of processes, tracked containers and their fill.
+"""Tables next to the verdict: growth by type and by process, tracked containers and how full they are.
 
-The growth of the run is the sum of its processes; a row names the findings of its process.
+The growth of a run is the sum over its processes; a row names the findings of its process.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from ..timeline_analysis import Moment, TimelineAnalysis
 from .finding_builder import interval, worth_reporting
 
 _WINDOW: Final = 64
-# Readings that tell a count that grows from one that rose: with fewer no growth is ever seen.
+# Readings needed to distinguish a count that grows from one that rose; with fewer, growth is never detected.
 _TELLING: Final = 4
 _FEW: Final = 3
 
 
 def type_growth(history: RunHistory) -> tuple[TypeGrowth, ...]:
-    """One row per type with a count series, those that grow most bytes first. Processes are added up."""
+    """Return one row per type with a count series, fastest growth in bytes first; processes are added up."""
     rows: dict[str, list[TypeGrowth]] = {}
     for timeline in timelines_of(history):
         facts = Facts(history, timeline)
@@ -54,9 +54,10 @@ def type_growth(history: RunHistory) -> tuple[TypeGrowth, ...]:
 def with_verdict(
     rows: Iterable[TypeGrowth], verdict: Mapping[str, Any] | None
 ) -> tuple[TypeGrowth, ...]:
-    """Return the rows with the rating of their change, and the rates of those that a finding names.
+    """Return the rows with the rating of their change, and with the rates of types that a finding names.
 
-    ``verdict``: that of the run as in the JSON, None before there is one. A type has one rate: that of its finding.
+    ``verdict``: that of the run in JSON form, None before there is one. A type has one rate: that of its
+    finding.
     """
     known = verdict or {}
     findings = [f for f in known.get("findings", ()) if f["status"] in GROWING]
@@ -77,9 +78,9 @@ def with_verdict(
 def blamed_types(
     rows: Iterable[TypeGrowth], findings: Sequence[Mapping[str, Any]]
 ) -> frozenset[str]:
-    """Return the types that explain bytes of a finding: those it names first, and those with a real part of it.
+    """Return the types that explain bytes of a finding: its first suspect, and those with a substantial share.
 
-    Of a class that is not a plain one the bytes it holds need not be known, so its name in a finding is enough.
+    For a type that is not plain, the bytes it holds may be unknown, so being named in a finding is enough.
     """
     own = {row.name: row.bytes_per_generation for row in rows}
     total = sum(max(0.0, f["growth_bytes_per_generation"]["estimate"]) for f in findings)
@@ -100,7 +101,7 @@ def _with_rate_of_findings(row: TypeGrowth, findings: Sequence[Mapping[str, Any]
         suspect
         for finding in findings
         for place, suspect in enumerate(finding["suspects"])
-        # Tensors with a graph are a part of all tensors, which the row counts.
+        # Tensors with a graph are a subset of all tensors, which the row counts.
         if suspect["name"] == row.name
         and suspect["role"] == "type"
         and not (finding["kind"] == "graph" and not place)
@@ -119,9 +120,10 @@ def change_rating(
 ) -> ChangeRating:
     """Rate the change of a count.
 
-    A declared count is as expected, or a problem. In a run that leaks, or may, a type that explains bytes of a finding
-    is a problem; any other that grows is expected, and unknown in a run that has leaked or has no verdict yet. Any
-    other count is good: a rise once there is a verdict, and readings enough to tell that it does not go on.
+    A declared count is expected, or a problem. In a run that leaks or may leak, a type that explains bytes of a
+    finding is a problem. Any other type that grows is expected, or unknown if the run has recovered or has no
+    verdict yet. A count that does not grow is good. If it rose, it is good only once there is a verdict and
+    enough readings to show that it stopped.
     """
     if rating in ("expected", "problem"):
         return "expected" if rating == "expected" else "problem"
@@ -178,7 +180,7 @@ def _type_row(facts: Facts, name: str) -> TypeGrowth | None:
 def _count_rate(
     growth: CountGrowth | None, x: Sequence[float], counts: Sequence[float]
 ) -> Interval | None:
-    """Return the rate since the growth began, as findings do; of a count that does not grow, its newest rate."""
+    """Return the rate since the growth began, as findings do; for a count that does not grow, its recent rate."""
     if growth is not None:
         return Interval(growth.slope, growth.low, growth.high)
     if len(x) < _FEW:
@@ -197,7 +199,7 @@ def _bytes_rate(facts: Facts, name: str, slope: float | None, start: float | Non
 
 
 def _rising_bytes(timeline: Timeline, series: str) -> float | None:
-    """Return the rate of bytes that rise while their objects stay as many; None where they do not."""
+    """Return the rate of bytes that rise while the number of objects is constant; None if they do not rise."""
     if not timeline.has(series):
         return None
     x, sizes = timeline.points(series, newest=_WINDOW)
@@ -208,7 +210,7 @@ def _rising_bytes(timeline: Timeline, series: str) -> float | None:
 
 
 def series_of(name: str) -> tuple[str, str]:
-    """Where instances of a type are counted, and their bytes."""
+    """Return the series that count the instances of a type, and their bytes."""
     if name == JS_TENSOR:
         return JS_TENSORS, JS_TENSOR_BYTES
     return f"type.{name}.count", f"type.{name}.bytes"
@@ -265,13 +267,13 @@ def _added(rows: list[TypeGrowth]) -> TypeGrowth:
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:
-    """Of what is reported; the least of some is the least of all."""
+    """Return the sum of the reported values, or None; a sum of lower bounds is a lower bound."""
     known = [count for count in counts if count is not None]
     return sum(known) if known else None
 
 
 def container_fill(history: RunHistory) -> tuple[ContainerFill, ...]:
-    """One row per tracked container and process, by name."""
+    """Return one row per tracked container and process, sorted by name."""
     rows = []
     for timeline in timelines_of(history):
         for name in sorted(tracked_names(timeline)):
@@ -307,8 +309,9 @@ def _fill_row(
 
 
 def _on_devices(timeline: Timeline, name: str) -> int | None:
-    """Of the newest reading of its bytes the part on devices: reported where there is any, so not reported later is
-    none.
+    """Return how much of the newest size is on devices, or None if that was never reported.
+
+    Only sizes above zero are reported, so a missing value means that nothing is on devices.
     """
     on_devices = timeline.series.get(f"tracked.{name}.device_bytes", ())
     if all(value is None for value in on_devices):
@@ -341,21 +344,21 @@ def _state(
     return "filling" if speed > 0 else "steady"
 
 
-# Places of a run that are reported one by one; those that a finding names and those that grow most come first.
+# Maximum number of processes listed; those that a finding names and those that grow most are preferred.
 MAX_PROCESSES: Final = 1_024
 
 
 def of_how_many(history: RunHistory) -> str:
-    """What a sentence of the whole run ends with where not all of its processes were read; empty where all were."""
+    """Return a suffix for sentences about the run if not all of its processes were read, else an empty string."""
     left_out = history.processes_left_out
     if not left_out:
         return ""
     read = len(history.processes)
-    return f" (of the {read:,} largest processes; {left_out:,} more are not studied)"
+    return f" (of the {read:,} largest processes; {left_out:,} more are not analyzed)"
 
 
 def measured(slope: Slope) -> Interval | None:
-    """None where there are too few readings for a rate: that is not zero."""
+    """Return the growth as an interval; None with too few readings, since unknown growth is not zero."""
     return interval(slope) if slope.points >= 2 else None
 
 
@@ -364,9 +367,9 @@ def process_growth(
     statuses: Iterable[tuple[TimelineAnalysis, Moment, Sequence[Standing]]],
     findings: Sequence[Finding],
 ) -> tuple[ProcessGrowth, ...]:
-    """One for each place of the run, in the order of ``timelines``, with its newest process.
+    """Return one entry per rank and role of the run, in the order of ``timelines``, with its newest process.
 
-    ``statuses``: the first of a place is what its growth is of. ``findings``: those of the verdict.
+    ``statuses``: the first entry of a process provides its growth. ``findings``: those of the verdict.
     """
     named_by = {f.fingerprint: f.process for f in findings if f.status in GROWING}
     growth: dict[str, Interval | None] = {}

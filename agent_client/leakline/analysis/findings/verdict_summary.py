@@ -1,6 +1,6 @@
-"""The verdict in one sentence, and how urgent each finding is.
+"""The verdict in one sentence, and the priority of each finding.
 
-The priority of a finding is one of three classes, by when memory runs out, by its share of the limit and by its bytes.
+The priority is one of three classes, by when memory runs out, by the share of the limit and by bytes.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from ...text_format import (
 from ..generation_axis import UNITS_OF_TIME
 from ..results import Finding, Interval, Status
 
-# Generations that a verdict needs.
+# Number of generations that a verdict requires.
 MIN_GENERATIONS: Final = 5
-# Over fewer generations than these a change says little; where it may as well be none, how far it reaches is reported.
+# Over fewer generations a change means little; if it may be zero, its interval is reported as well.
 _FEW: Final = 8
 
 _OUTSIDE: Final = {
@@ -41,7 +41,7 @@ _OUTSIDE: Final = {
     "external": "memory outside this process",
 }
 
-# Of TensorFlow.js, where nothing says which objects they are.
+# Used for TensorFlow.js, where the objects cannot be identified.
 _UNNAMED: Final = {"objects": "memory outside its tensors", "tensors": "ever larger tensors"}
 
 # Words for the effect of a fix.
@@ -49,7 +49,7 @@ EFFECT_WORDS: Final = {
     "helped": "helped", "no_effect": "no effect", "worse": "worse", "undecided": "not decidable",
 }  # fmt: skip
 
-# The questions of the checklist, and how their answers are reported: a mark for a terminal and a word.
+# Questions of the checklist, and how their answers are shown: a mark for a terminal and a word.
 CHECK_QUESTIONS: Final = {
     "gpu": "GPU memory stays within its pattern",
     "memory": "Memory does not keep growing",
@@ -63,7 +63,7 @@ CHECK_WORDS: Final = {
 
 
 def check_lines(checklist: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Each question with its mark, and indented beneath it the evidence; ``checklist`` as in the JSON."""
+    """Yield each question with its mark, and indented below it the evidence; ``checklist`` as in the JSON."""
     for item in checklist:
         mark, word = CHECK_WORDS[item["outcome"]]
         yield f"{mark} {check_question(item)}: {word}"
@@ -71,14 +71,14 @@ def check_lines(checklist: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def check_question(item: Mapping[str, Any]) -> str:
-    """Of a first run nobody knows where one died: it is asked for what was planned."""
+    """Return the question of an item; without an earlier attempt, it asks about the planned generations."""
     if item.get("against") == "plan":
         return "Every planned generation has run"
     return CHECK_QUESTIONS[item["check"]]
 
 
 def effect_lines(effects: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Each fix with its place, and beneath it what was rejected and what it has done; ``effects`` as in the JSON."""
+    """Yield each fix with its location, then what was rejected and its effects; ``effects`` as in the JSON."""
     titled = None
     for effect in effects:
         if effect["fix"] != titled:
@@ -90,15 +90,15 @@ def effect_lines(effects: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def fix_title(effect: Mapping[str, Any]) -> str:
-    """Return the fix of an effect with its place."""
+    """Return the name of a fix with its phase and location."""
     places = [effect[name] for name in ("phase", "location") if effect[name]]
     return f"{effect['fix']} ({', '.join(places)})" if places else str(effect["fix"])
 
 
 def course_lines(verdict: Mapping[str, Any], unit: str) -> Iterator[str]:
-    """How long the run takes, since when memory is flat, and how right its forecasts were; nothing that is unknown.
+    """Yield how long the run takes, since when memory is flat, and how accurate its forecasts were, if known.
 
-    ``verdict`` as in the JSON; that of an older server knows less.
+    ``verdict`` as in the JSON; a verdict of an older server has fewer fields.
     """
     course = (verdict.get(name) for name in ("duration", "settled_at_generation", "forecast_score"))
     duration, settled, score = course
@@ -113,7 +113,7 @@ def course_lines(verdict: Mapping[str, Any], unit: str) -> Iterator[str]:
 
 
 def finding_sentence(finding: Finding, unit: str, period: int | None = None) -> str:
-    """``train keeps 16 Env per generation: 7.10 GiB per generation since generation 1``."""
+    """Return text such as ``train keeps 16 Env per generation: 7.10 GiB per generation since generation 1``."""
     rate = finding.growth_bytes_per_generation.estimate
     size = f"{format_bytes(max(rate, 0.0))} per {unit}"
     since = _since(finding, unit)
@@ -134,10 +134,10 @@ def finding_sentence(finding: Finding, unit: str, period: int | None = None) -> 
         return f"{subject} leaves cycles{of} that only the collector can free: {size}{since}"
     if finding.unknown == "outside":
         grows = "Memory" if subject == "The run" else f"Memory of {subject}"
-        return f"{grows} grows by {size}{since}; from outside nobody can tell what it is"
+        return f"{grows} grows by {size}{since}; what it is cannot be determined from outside"
     if finding.unknown == "rarely_counted":
         keeps = "keeps" if finding.phase else "gains"
-        return f"{subject} {keeps} memory, of what is not known yet: {size}{since}"
+        return f"{subject} {keeps} memory of a kind not known yet: {size}{since}"
     if finding.kind in _OUTSIDE or not finding.suspects:
         what = _OUTSIDE.get(finding.kind) or _UNNAMED.get(finding.kind, "memory")
         keeps = "keeps" if finding.phase else "gains"
@@ -181,7 +181,10 @@ def summary_sentence(
     passed: int | None = None,
     ended: bool = False,
 ) -> str:
-    """Return the sentence of the whole run. ``passed``: as in `Verdict`. ``ended``: nothing more is to come."""
+    """Return the sentence about the entire run.
+
+    ``passed``: as in `Verdict`. ``ended``: no more data will arrive.
+    """
     active = [f for f in findings if f.status in ("suspected", "confirmed")]
     if active:
         more = len(active) - 1
@@ -189,7 +192,7 @@ def summary_sentence(
         return _of_whom(active[0], unit, periods) + tail
     change = "" if growth is None else f"{format_change(growth.estimate)} per {unit}"
     seen = seen_of(generations, passed, unit)
-    # The only minute there is goes on, or was cut short by the end.
+    # The only minute so far is still running, or the end of the run cut it short.
     if status == "learning" and unit in UNITS_OF_TIME and generations < 2:
         return nothing_yet(unit, ended=ended)
     if status == "learning" and ended:
@@ -227,10 +230,11 @@ def ended_summary(
     growth: float | None,
     is_named: bool,
 ) -> str:
-    """Return the sentence of a run that did not finish. A kill is never described by what is missing for a verdict.
+    """Return the sentence about a run that did not finish; a kill is never described by what a verdict lacks.
 
-    ``how``: "Killed for memory", "Failed (ValueError)". ``seen``: "4 generations", empty before the first has ended.
-    ``is_named``: a finding says what grows. Of an end that has nothing to do with memory a settled ``summary`` stays.
+    ``how``: "Killed for memory", "Failed (ValueError)". ``seen``: "4 generations", empty before the first has
+    ended. ``is_named``: a finding names what grows. If the end has nothing to do with memory, a definite
+    ``summary`` is kept.
     """
     ended = f"{how} after {seen}" if seen else f"{how} before the first {unit} ended"
     if detail:
@@ -251,14 +255,14 @@ def ended_summary(
 
 
 def nothing_yet(unit: str, *, ended: bool = False) -> str:
-    """Return the sentence of a run of which there is too little for even a number."""
+    """Return the sentence about a run with too little data for any number."""
     if ended:
         return f"Nothing to say: the run ended before its first {unit} did"
     return f"Nothing to say yet: no {unit} has ended"
 
 
 def _of_whom(finding: Finding, unit: str, periods: Mapping[str, int]) -> str:
-    """The sentence of a finding, with the process that it is of where the run has several."""
+    """Return the sentence about a finding, followed by its process if the run has several."""
     sentence = finding_sentence(finding, unit, periods.get(finding.fingerprint))
     return f"{sentence} ({join_processes(finding.process)})" if finding.process else sentence
 
@@ -275,16 +279,17 @@ def _harmless_note(findings: Sequence[Finding], unit: str) -> str:
 
 Priority = Literal["critical", "major", "minor"]
 
-# Findings about memory of devices, which has limits of its own.
+# Kinds of findings about device memory, which has its own limit.
 OF_DEVICES: Final = ("gpu", "gpu_fragmentation")
 
 
 @dataclass(frozen=True, slots=True)
 class Priorities:
-    """From how many bytes per generation on a finding is major, and critical, whatever the limit is.
+    """Thresholds of the priority classes.
 
-    Below that a finding that takes ``share`` of the limit by the planned end is major, and critical where memory runs
-    out before. Without a plan the end is ``hours`` away.
+    A finding with at least ``major_bytes`` or ``critical_bytes`` per generation is major or critical whatever
+    the limit. With less, one that takes ``share`` of the limit by the planned end is major, and critical if
+    memory runs out before that. Without a plan the end is ``hours`` away.
     """
 
     major_bytes: float = 1e9
@@ -298,7 +303,11 @@ DEFAULTS: Final = Priorities()
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """A run up to its planned end, or as many ``hours`` on: generations from ``now``, and until memory runs out."""
+    """The rest of a run up to its planned end, or for some hours without a plan.
+
+    ``generations`` remain from generation ``now`` on. ``left``: generations until memory runs out, None if it
+    does not.
+    """
 
     limit_bytes: float
     now: float
@@ -307,7 +316,7 @@ class Ahead:
 
 
 def priority(rate: float, limits: Priorities = DEFAULTS) -> Priority:
-    """``rate`` in bytes per generation."""
+    """Return the class for ``rate``, in bytes per generation."""
     if rate >= limits.critical_bytes:
         return "critical"
     return "major" if rate >= limits.major_bytes else "minor"
@@ -323,9 +332,9 @@ def raised(
     on_device: Ahead | None = None,
     limits: Priorities = DEFAULTS,
 ) -> list[Finding]:
-    """Return the findings with the class that the time to the end of memory gives, where that is a higher one.
+    """Return the findings with their priority raised if the time until memory runs out requires it.
 
-    ``on_device``: until the memory of a device runs out.
+    ``on_device``: the same for the memory of a device.
     """
     order = get_args(Priority)
     found = []
@@ -339,7 +348,7 @@ def raised(
 
 
 def _by_limit(finding: Finding, ahead: Ahead, limits: Priorities = DEFAULTS) -> Priority:
-    """Rate what a finding has taken and takes until the end by its share of the limit."""
+    """Return the class of a finding by its share of the limit, including what it will take by the end."""
     if finding.status not in ("watch", "suspected", "confirmed"):
         return "minor"
     start: Interval | None = finding.started_at_generation
@@ -348,5 +357,5 @@ def _by_limit(finding: Finding, ahead: Ahead, limits: Priorities = DEFAULTS) -> 
     if rate * (since + ahead.generations) < limits.share * ahead.limit_bytes:
         return "minor"
     runs_out = ahead.left is not None and ahead.left <= ahead.generations
-    # What is only watched may still stop.
+    # Growth that is only watched may still stop.
     return "critical" if runs_out and finding.status != "watch" else "major"

@@ -1,4 +1,4 @@
-"""When memory runs out, when it is flat, how long a run takes, and how right earlier forecasts were.
+"""Forecasts: when memory runs out, when it became flat, and how accurate earlier forecasts were.
 
 Imports `analysis.statistics`, `memory`, `findings`. Start reading in `oom_forecast.py`.
 """

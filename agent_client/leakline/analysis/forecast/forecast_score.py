@@ -1,7 +1,8 @@
-"""How right earlier forecasts of a run were: the memory that its growth foretold, and the memory that came.
+"""Accuracy of earlier forecasts of a run: the memory that its growth predicted, and the actual memory.
 
-A forecast is what the outlook of an earlier moment says of the memory half as far ahead as had been seen by then. Only
-moments at which memory rose, or a declared container filled, foretold anything; the newest whose time has come count.
+A forecast is the outlook at an earlier moment, for half as many generations ahead as had been seen by then. Only
+moments at which memory rose or a declared container was filling yield forecasts; the newest ones whose target
+generation has been reached are scored.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from .memory_outlook import Outlook, level_of, outlook_of
 from .oom_forecast import widened
 
 MAX_FORECASTS: Final = 8
-# Generations seen before a forecast is scored, and moments in each doubling from there.
+# Generations seen before the first scored forecast, and the number of forecasts in each doubling from there.
 _FIRST: Final = 8
 _IN_A_DOUBLING: Final = 4
 _AHEAD: Final = 0.5
-# In addition, to show how the error grows with how far ahead it is.
+# The other lead times show how the error grows with the lead time.
 _LEADS: Final = (0.25, _AHEAD, 1.0)
 
 
 def score_of(studies: Sequence[TimelineAnalysis], unit: str) -> ForecastScore | None:
-    """None where nothing was forecast, or no forecast's time has come."""
+    """Return the score of earlier forecasts; None if there were none, or none has reached its target generation."""
     known = [s for s in studies if s.timeline.private]
     if not known:
         return None
@@ -53,7 +54,7 @@ def score_of(studies: Sequence[TimelineAnalysis], unit: str) -> ForecastScore | 
 
 
 def grid(generations: int) -> Iterator[tuple[int, int]]:
-    """(generations seen, generations by which the forecast's time has come): the same ones however long the run."""
+    """Yield (generations seen, target generations) of each forecast; these do not depend on the length of the run."""
     start = _FIRST
     while start < generations:
         for quarter in range(_IN_A_DOUBLING):
@@ -67,7 +68,7 @@ def grid(generations: int) -> Iterator[tuple[int, int]]:
 def _forecast(
     studies: Sequence[TimelineAnalysis], made_at: int, generation: int
 ) -> PastForecast | None:
-    """What was foretold at a generation's end for a later one, over the processes that were there at both."""
+    """Return the forecast made at the end of one generation for a later one, over the processes that reached both."""
     there = [
         (s, s.timeline.position[made_at] + 1, s.timeline.position[generation] + 1)
         for s in studies
@@ -95,14 +96,14 @@ def _forecast(
 
 
 def _ahead(outlook: Outlook, span: float) -> tuple[float, float, float]:
-    """(low, estimate, high) of what memory gains in so many generations."""
+    """Return (low, estimate, high) of what memory gains in ``span`` generations."""
     rate, gains, scatter = outlook.rate, outlook.gains * span * span / 2, Z_90 * outlook.spread
     low, high = widened(rate)
     return low * span - scatter, rate.estimate * span + gains, high * span + gains + scatter
 
 
 def _filled(study: TimelineAnalysis, end: int, span: float) -> float:
-    """Bytes that bounded containers go on to take, as fast as lately and no further than to their capacity."""
+    """Return the bytes that bounded containers will gain at their recent rate, but not beyond their capacity."""
     return sum(
         min(each.remaining_bytes(end), span * each.fill_rate(end)) for each in study.facts.bounded
     )
@@ -111,14 +112,14 @@ def _filled(study: TimelineAnalysis, end: int, span: float) -> float:
 def _score(
     past: tuple[PastForecast, ...], every: Sequence[PastForecast], unit: str
 ) -> ForecastScore:
-    # The same forecasts as in the table: its rows add up to the sentence.
+    # These are the forecasts of the table, so that its rows add up to the numbers in the sentence.
     error, within = _right(every)
     sentence = _score_sentence(every, error, within, unit)
     return ForecastScore(len(every), error, within, past, sentence, tuple(_by_lead(every)))
 
 
 def _right(past: Sequence[PastForecast]) -> tuple[float, int]:
-    """The median error, as a share of what came; and how many came within their interval."""
+    """Return the median error as a share of the actual memory, and the number of forecasts whose interval has it."""
     return round(median(map(error_of, past)), 4), sum(map(came_within, past))
 
 
@@ -131,7 +132,7 @@ def came_within(one: PastForecast) -> bool:
 
 
 def _by_lead(every: Sequence[PastForecast]) -> Iterator[LeadError]:
-    """The shortest first."""
+    """Yield the accuracy by lead time, the shortest first."""
     by_doubling: dict[int, list[PastForecast]] = {}
     for each in every:
         by_doubling.setdefault((each.generation - each.made_at).bit_length(), []).append(each)
@@ -147,10 +148,10 @@ def _score_sentence(past: Sequence[PastForecast], error: float, within: int, uni
         one = past[0]
         inside = "inside" if within else "outside"
         return (
-            f"The one forecast of this run whose time has come, made at {unit} {one.made_at} for "
+            f"The only forecast that could be checked, made at {unit} {one.made_at} for "
             f"{one.generation}, was off by {size}, {inside} its interval."
         )
     return (
-        f"{len(past)} forecasts could be checked: typically off by {size} of the memory that came; "
+        f"{len(past)} forecasts could be checked: typically off by {size} of the actual memory; "
         f"{'all ' if within == len(past) else ''}{within} within their interval"
     )

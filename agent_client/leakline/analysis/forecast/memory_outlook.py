@@ -1,4 +1,4 @@
-"""How memory continues: how fast it rises by now, how far readings swing, and from which generation on it is flat.
+"""The outlook of memory: how fast it rises now, how far its readings swing, and from which generation on it is flat.
 
 Memory is flat (settled) once warm-up and filling are over and nothing has moved its level since.
 """
@@ -24,26 +24,27 @@ from ..statistics.trend import (
 )
 from ..timeline_analysis import Moment, TimelineAnalysis
 
-# Of the growth so far, the newest part gives the rate; the newest half of that, whether it still holds.
+# The newest part of the growth so far determines the rate; the newest half of that part shows whether it still holds.
 _RECENT: Final = 0.6
 _NEWEST: Final = 0.3
 _MIN_POINTS: Final = 6
-# Readings that say where the line is now, and how far others rise above it.
+# Newest readings that determine the current level of the line, and how far high readings rise above it.
 _ABOUT_NOW: Final = 16
-# What gets a process killed is a reading well above the line, not the line.
+# A process is killed when a reading is well above the line, so this quantile of the newest readings counts.
 _HIGH_READING: Final = 0.75
-# Readings in each half before a rate that grows is believed.
+# Minimum number of readings in each half to detect accelerating growth.
 _MIN_HALF: Final = 8
-# Memory under the same limit, next to private memory. Shared memory counts once for all processes.
+# Kinds of memory under the limit of private memory, except shared memory, which counts once for all processes.
 _UNDER_LIMIT: Final = ("children",)
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """Bytes per generation now, and by how much that itself grows with each generation (0 unless it clearly does).
+    """The current bytes per generation (``rate``), and the increase of that rate per generation (``gains``).
 
-    ``low`` and ``high`` bound the rate by what different stretches say of it. ``over`` is how far high readings lie
-    above the newest one, negative where that is itself high; ``spread`` is how much readings scatter.
+    ``gains`` is 0 unless the growth clearly accelerates. The interval of the rate covers the rates over different
+    windows. ``over`` is how far high readings are above the newest one, negative if that one is high itself; ``spread``
+    is the scatter of the readings.
     """
 
     rate: Slope = NO_GROWTH
@@ -53,13 +54,13 @@ class Outlook:
 
 
 def level_of(study: TimelineAnalysis, end: int) -> float:
-    """Bytes under the limit at this moment: private memory and children."""
+    """Return the bytes that count towards the limit at this moment: private memory and children."""
     private = study.timeline.private[end - 1] - study.timeline.left_behind(end)
     return private + sum(c.values[end - 1] for c in outside_private(study))
 
 
 def outlook_of(study: TimelineAnalysis, end: int) -> Outlook:
-    """Without what bounded containers gain: they have an end of their own."""
+    """Return the outlook without the gains of bounded containers, which end at their capacity."""
     return study.known.once(end, "outlook", lambda: _outlook_of(study, end))
 
 
@@ -75,7 +76,7 @@ def _outlook_of(study: TimelineAnalysis, end: int) -> Outlook:
 
 
 def outlook_of_channel(study: TimelineAnalysis, channel: Channel, end: int) -> Outlook:
-    """Return how memory with a limit of its own goes on, such as that of a device."""
+    """Return the outlook of memory that has its own limit, such as that of a device."""
     at = channel.stands(end)
     x, y = [float(g) for g in study.timeline.generations[:at]], channel.values[:at]
     return _of_growth(*_since(bend_of(study.timeline, y, at), x, y))
@@ -90,12 +91,12 @@ def _since(
 
 
 def shared_now(study: TimelineAnalysis, end: int) -> float:
-    """Bytes of shared memory at this moment; several processes of a run count the same bytes."""
+    """Return the bytes of shared memory at this moment; several processes of a run report the same bytes."""
     return max((c.values[end - 1] for c in study.channels if c.name == SHARED), default=0.0)
 
 
 def outside_private(study: TimelineAnalysis) -> list[Channel]:
-    """What counts under the same limit as private memory does."""
+    """Return the channels that count towards the same limit as private memory."""
     return [c for c in study.channels if c.kind in _UNDER_LIMIT]
 
 
@@ -118,7 +119,7 @@ def _last(
 
 
 def _speeding_up(x: Sequence[float], y: Sequence[float]) -> tuple[float, float] | None:
-    """(rate now, its gain per generation) where the second half rises clearly faster than the first."""
+    """Return (current rate, its gain per generation) if the second half rises clearly faster than the first."""
     half = len(x) // 2
     if half < _MIN_HALF:
         return None
@@ -131,36 +132,36 @@ def _speeding_up(x: Sequence[float], y: Sequence[float]) -> tuple[float, float] 
 
 
 def generations_to(amount: float, rate: float, gains: float) -> float | None:
-    """Until ``rate`` and what it gains have added up to this amount; None when never."""
+    """Return the generations until a rate that increases by ``gains`` adds up to this amount; None if it never does."""
     if amount <= 0:
         return 0.0
     if gains <= 0:
         return amount / rate if rate > 0 else None
     root = math.sqrt(rate * rate + 2 * gains * amount)
-    # The form that does not take two nearly equal numbers from each other.
+    # This form avoids subtracting two nearly equal numbers.
     return 2 * amount / (root + rate) if rate > 0 else (root - rate) / gains
 
 
-# Readings that must lie on the level before it is called one.
+# Minimum number of readings on a level.
 MIN_FLAT: Final = 5
-# A reading so many spreads off the level is on the way to it, and no nearer than this share of the level.
+# A reading is still off the level if its distance exceeds this many spreads, and also this share of the level.
 _CLEAR: Final = 4.0
 _SMALLEST: Final = 5e-4
-# A level that turns out to rise still is looked for once more behind its beginning, so often.
+# If a level still rises, another one is searched for after its beginning, at most this many times.
 _TRIES: Final = 4
-# Share of the slope before the level at which the level itself still moves on.
+# A level whose slope is at least this share of the slope before it has not settled.
 _SAME_WAY: Final = 0.5
-# Of a level's newest readings, those that say where it is.
+# Maximum number of newest readings that determine a level.
 _NEWEST_READINGS: Final = 256
-# What was off by this share of the whole way in the reading before the level came to it in one step.
+# If the last reading off the level is this share of the maximum distance away, memory reached the level in one step.
 _STEP: Final = 0.5
 
 
 def settled(timelines: Sequence[tuple[TimelineAnalysis, Moment]], growing: bool) -> Interval | None:
-    """The first generation from which private memory is flat, in the process that took longest.
+    """Return the first generation from which private memory is flat, in the process that took longest.
 
-    None while one still rises or falls by what matters. ``growing``: whether a finding says that memory grows, which
-    no flat look outweighs.
+    None while any process rises or falls materially. ``growing``: whether there is a finding of growth, which outweighs
+    flat readings.
     """
     if growing or any(m.rise.window or m.rise.visible for _, m in timelines):
         return None
@@ -180,7 +181,7 @@ def _settled(study: TimelineAnalysis, moment: Moment) -> Interval | None:
 
 
 def settling_of(x: Sequence[float], y: Sequence[float], scale: Scale) -> Interval | None:
-    """Where a line that rises or falls turns into a flat one; its first x where it was flat from there on."""
+    """Return where a rising or falling line turns flat: the first x if it always was, None if it never does."""
     first = 0
     for _ in range(_TRIES):
         if len(x) - first < MIN_FLAT:
@@ -199,7 +200,7 @@ def settling_of(x: Sequence[float], y: Sequence[float], scale: Scale) -> Interva
 
 
 def _is_flat(x: Sequence[float], y: Sequence[float], scale: Scale) -> bool:
-    """Neither rising nor falling by what matters, over all of it and over its newer half."""
+    """Return True if a line neither rises nor falls materially, over its entire length and over its newer half."""
     for first in (0, len(x) // 2):
         stretch = list(x[first:]), list(y[first:])
         if len(stretch[0]) < MIN_FLAT:
@@ -210,12 +211,12 @@ def _is_flat(x: Sequence[float], y: Sequence[float], scale: Scale) -> bool:
             for s in (up, down)
         ):
             return False
-    # The newer half of so few readings shows no slope.
+    # The newer half of so few readings is too short for a slope.
     return len(y) >= 2 * MIN_FLAT or not _leaves(y, scale)
 
 
 def _goes_on(x: Sequence[float], y: Sequence[float], at: int) -> bool:
-    """Return True if the line behind ``at`` moves on as it did before, however slowly: then nothing has settled."""
+    """Return True if the line after ``at`` keeps moving in the same direction as before, so that it has not settled."""
     for sign in (1.0, -1.0):
         line = [sign * value for value in y]
         after, before = floor_slope(x[at:], line[at:]), floor_slope(x[: at + 1], line[: at + 1])
@@ -225,7 +226,7 @@ def _goes_on(x: Sequence[float], y: Sequence[float], at: int) -> bool:
 
 
 def _leaves(y: Sequence[float], scale: Scale) -> bool:
-    """Whether the two newest readings, one after the other, move on from all before them by what matters."""
+    """Return True if the two newest readings move beyond all earlier ones in the same direction, and materially."""
     *before, last, newest = y
     moves = newest > last > max(before) or newest < last < min(before)
     return moves and scale.is_material(
@@ -234,7 +235,7 @@ def _leaves(y: Sequence[float], scale: Scale) -> bool:
 
 
 def _bend(x: Sequence[float], y: Sequence[float]) -> tuple[int, int, int]:
-    """Positions of (where the flat part begins, its low end, its high end); zeros where all of it is flat."""
+    """Return the positions of (the beginning of the flat part, its low end, its high end); zeros if all is flat."""
     newest = y[max(len(y) // 2, len(y) - _NEWEST_READINGS) :]
     off = _off(y, median(newest))
     away = _behind(off, _CLEAR * robust_spread(newest))
@@ -246,25 +247,27 @@ def _bend(x: Sequence[float], y: Sequence[float]) -> tuple[int, int, int]:
     away = _behind(off, max(_CLEAR * robust_spread(level), _SMALLEST * abs(level[-1])))
     if away and abs(off[away - 1]) >= _STEP * max(map(abs, off)):
         return away, away, away
-    # A way that slows down ends behind the bend of the straight line through it.
+    # An approach that slows down ends after the bend of the straight line fitted to it.
     return max(at, away), low, max(high, away)
 
 
 def _off(y: Sequence[float], level: float) -> list[float]:
-    """How far from the level each reading lies, of three neighbours the middle one, so that a spike is none."""
+    """Return the distance of each reading from the level, as the median of three neighbours to ignore spikes."""
     return [median(y[max(0, i - 1) : i + 2]) - level if i else y[0] - level for i in range(len(y))]
 
 
 def _behind(off: Sequence[float], reach: float) -> int:
-    """The position behind the last reading that lies farther off than that."""
+    """Return the position after the last reading whose distance exceeds ``reach``."""
     return next((i + 1 for i in range(len(off) - 1, -1, -1) if abs(off[i]) > reach), 0)
 
 
 def _end_of_way(
     x: Sequence[float], y: Sequence[float], away: int, sign: float
 ) -> tuple[int, int, int]:
-    """Where a straight way to the level ends. Fitted over as much of the level as there is of the way; of long ways
-    first to every n-th reading, then closer about what was found.
+    """Return (estimate, low, high) of the position where a straight approach to the level ends.
+
+    The fit covers as much of the level as of the approach. Long approaches are fitted to every n-th reading first, and
+    then more closely around the result.
     """
     first, last = 0, min(len(x), max(2 * away, MAX_HINGE_POINTS))
     while True:
@@ -280,7 +283,7 @@ def _end_of_way(
 def _fitted(
     x: Sequence[float], y: Sequence[float], rows: Sequence[int], sign: float
 ) -> tuple[int, int, int]:
-    """Mirrored in time, what rises and then stays first stays and then falls: a hinge, once its sign is turned."""
+    """Return the bend of a line that moves and then stays: reversed in time it is a hinge, once its sign is flipped."""
     back = rows[::-1]
     hinge = fit_hinge([-x[i] for i in back], [-sign * y[i] for i in back])
     if hinge is None:

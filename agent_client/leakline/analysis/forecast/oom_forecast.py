@@ -1,4 +1,7 @@
-"""Will memory run out, and when? A question of its own: a filling buffer can answer yes, a leak no."""
+"""The forecast of whether and when memory runs out.
+
+It is independent of the status of leaks: a filling buffer may exhaust memory, and a leak may not.
+"""
 
 from __future__ import annotations
 
@@ -29,30 +32,30 @@ from .memory_outlook import (
     shared_now,
 )
 
-# A rise that no finding rests on is followed no further than twice the generations it was seen in.
+# A rise without a finding is extrapolated to at most this many times the length of the run so far.
 _REACH: Final = 2.0
 _MIN_GENERATIONS: Final = 4
-# Share of the run's life left at which the risk rises.
+# The risk is high or critical if at most this share of the run's life is left.
 _HIGH: Final = 0.50
 _CRITICAL: Final = 0.25
 _NEAR: Final = 3.0
-# A nominal 90 % interval covered 82 to 87 % in back tests: widen it.
+# A nominal 90 % interval covered 82 to 87 % in back tests, so it is widened.
 _WIDEN: Final = 1.2
-# The latest end is at most so many times as far away as the expected one: the low end of a rate may be zero.
+# The latest end is at most this many times as far away as the expected one, since the low end of a rate may be zero.
 _LATEST: Final = 10.0
-# Without a plan, what lies further ahead than a day is not a risk, and beyond a year no date is given.
+# Without a plan, an end more than a day ahead is not a high risk, and no date is given beyond a year.
 DAY_SECONDS: Final = 86_400.0
 _YEAR_SECONDS: Final = 365 * DAY_SECONDS
 
-# Generations left as expected, at the soonest and at the latest; None where that is never.
+# Generations left until the expected, the soonest and the latest end; None if it never comes.
 Ends = tuple[float | None, float | None, float | None]
-# A study of a process place with its newest moment.
+# The analysis of a process place with its newest moment.
 Known = tuple[TimelineAnalysis, Moment]
 
 
 @dataclass(frozen=True, slots=True)
 class _Growth:
-    """The growth that is carried on, over all processes. ``sure``: a finding or a filling container rests on it."""
+    """The growth to extrapolate, summed over all processes. ``sure``: it is based on an active finding."""
 
     rate: Slope = NO_GROWTH
     gains: float = 0.0
@@ -61,7 +64,7 @@ class _Growth:
     confirmed: bool = False
 
     def after(self, generations: float) -> float:
-        """Return the bytes that so many generations add."""
+        """Return the bytes that are added in this many generations."""
         return self.rate.estimate * generations + self.gains * generations * generations / 2
 
 
@@ -71,10 +74,10 @@ def unread(*, ended: bool) -> OomForecast:
 
 
 def forecast(timelines: Sequence[TimelineStatus]) -> OomForecast:
-    """Return the forecast of the memory of a run without its devices; processes under one limit are added up.
+    """Return the forecast for the memory of a run without its devices; processes under one limit are added up.
 
-    The growth of the active findings is carried on, as far as the plan or the memory lasts. A rise that matters
-    but that no finding rests on yet is followed only for a while.
+    The growth of the active findings is extrapolated as far as the plan or the memory lasts. A material rise without a
+    finding is extrapolated only for a while.
     """
     known = [(study, moment) for study, moment, _ in timelines if study.timeline.private]
     if not known:
@@ -99,12 +102,12 @@ def forecast(timelines: Sequence[TimelineStatus]) -> OomForecast:
 
 
 def first_end(memory: OomForecast, device: OomForecast | None) -> OomForecast:
-    """Return the forecast of what ends first: the memory of the processes, or that of a device."""
+    """Return the forecast for the memory that runs out first: that of the processes or that of a device."""
     return memory if device is None else min((memory, device), key=_end)
 
 
 def of_devices(timelines: Sequence[TimelineStatus]) -> OomForecast | None:
-    """Return the forecast of the device that is full first; None where none grows by a finding."""
+    """Return the forecast for the device that is full first; None if no finding shows growth on a device."""
     return min(
         (found for each in timelines for found in _ends_of_devices(*each)), key=_end, default=None
     )
@@ -117,7 +120,7 @@ def _end(oom: OomForecast) -> float:
 def _ends_of_devices(
     study: TimelineAnalysis, moment: Moment, standings: Sequence[Standing]
 ) -> Iterator[OomForecast]:
-    """Yield the end of each device whose memory grows by a finding of this process."""
+    """Yield the forecast for each device on which a finding of this process shows growth."""
     active: dict[str, list[Standing]] = {}
     for each in standings:
         if each.status in ACTIVE:
@@ -138,7 +141,7 @@ def _ends_of_devices(
         )  # fmt: skip
         limit = max(channel.limit_bytes or 0.0 for channel in channels)
         used = _used_on_device(study, channels, moment.end)
-        # What torch has reserved outside its tensors is what a generation needs at its peak: it is not free.
+        # Memory that torch has reserved outside its tensors is needed at the peak of a generation: it is not free.
         headroom = limit - used - sum(o.over for o in outlooks)
         ends = _ends_of(headroom, Z_90 * sum(o.spread for o in outlooks), growth.rate, growth.gains)
         if ends[0] is not None:
@@ -150,7 +153,7 @@ def _ends_of_devices(
 def _with_others(
     study: TimelineAnalysis, moment: Moment, channels: Sequence[Channel], own: Slope
 ) -> Slope:
-    """Return the growth of all processes on a device, where that was read and is more than that of this one."""
+    """Return the growth of all processes on a device if it was read and exceeds that of this one, else its own."""
     used = _used_series(channels)
     if not study.timeline.has(used):
         return own
@@ -173,7 +176,7 @@ def _used_on_device(study: TimelineAnalysis, channels: Sequence[Channel], end: i
 
 
 def ahead(timelines: Sequence[TimelineStatus], oom: OomForecast, hours: float) -> Ahead | None:
-    """Return how far the run is to go: up to its planned end, or without a plan for so many hours."""
+    """Return how far the run still has to go: to its planned end or, without a plan, for this many hours."""
     of_memory = oom.limit_source != "device"
     known = [(s, moment) for s, moment, _ in timelines if s.timeline.private or not of_memory]
     if not known or not oom.limit_bytes:
@@ -191,9 +194,9 @@ def ahead(timelines: Sequence[TimelineStatus], oom: OomForecast, hours: float) -
 
 
 def memory_lasts(known: Sequence[Known], growth: Interval) -> Ends | None:
-    """Where memory ends if it goes on to grow so, however far ahead that is; None without a limit.
+    """Return when memory runs out if it keeps growing at this rate, however far ahead; None without a limit.
 
-    Growth that speeds up brings the soonest end nearer.
+    Accelerating growth brings the expected and the soonest end nearer.
     """
     limit = known[0][0].limit if known else None
     if limit is None:
@@ -202,7 +205,7 @@ def memory_lasts(known: Sequence[Known], growth: Interval) -> Ends | None:
 
 
 def _growth_of(timelines: Sequence[TimelineStatus]) -> _Growth:
-    """Add up the growth that the verdict rests on; of a process without a finding that of a rise that matters."""
+    """Add up the growth of the active findings and, in processes without one, that of a material rise."""
     rates: list[Slope] = []
     gains = 0.0
     shared = 0.0
@@ -216,7 +219,7 @@ def _growth_of(timelines: Sequence[TimelineStatus]) -> _Growth:
         elif moment.rise.window or moment.rise.visible:
             rates.append(outlook.rate)
             gains += outlook.gains
-        # Processes share this memory: it is not added up.
+        # Processes share this memory, so it is not added up.
         shared = max(
             shared, *(_rate(each) for each in active if each.assessed.channel == SHARED), 0.0
         )
@@ -250,7 +253,7 @@ def _rate(standing: Standing) -> float:
 
 
 def _carried_on(outlook: Outlook, found: float) -> Slope:
-    """Return the rate of the findings with an interval over several windows; where it speeds up, the current rate."""
+    """Return the rate of the findings with the interval of the outlook; if growth accelerates, the current rate."""
     rate = outlook.rate
     if outlook.gains > 0:
         return rate
@@ -290,7 +293,7 @@ def _oom(
     by_the_end: float,
     device: str = "",
 ) -> OomForecast:
-    """Return where memory runs out in ``left`` generations, with the risk and the sentence.
+    """Return the forecast that memory runs out in ``left`` generations, with its risk and its sentence.
 
     ``by_the_end``: bytes in use at the planned end. ``device``: its name, empty for the memory of processes.
     """
@@ -327,7 +330,7 @@ def _oom(
 
 @dataclass(frozen=True, slots=True)
 class _Distance:
-    """How far the end of memory is away, in generations; ``seconds`` until the expected one, where time was read."""
+    """The distance to the end of memory in generations; ``seconds`` until the expected end, if time was read."""
 
     left: float
     soonest: float
@@ -338,10 +341,10 @@ class _Distance:
 
 
 def _risk(end: _Distance, confirmed: bool) -> Risk:
-    """Rate the end by the share of the run's life that is left.
+    """Return the risk by the share of the run's life that is left.
 
-    With a plan, only an end before the planned end is a risk: high at least, however far ahead, where a confirmed
-    leak is sure to reach it. Without one, what lies more than a day ahead is no high risk.
+    With a plan, running out of memory is a risk only if it may happen before the planned end; the risk is at least high
+    if a confirmed leak is sure to cause it by then. Without a plan, an end more than a day ahead is not a high risk.
     """
     share = end.left / (end.left + end.lived)
     if end.planned is not None:
@@ -362,9 +365,9 @@ def _risk(end: _Distance, confirmed: bool) -> Risk:
 
 
 def _oom_sentence(oom: OomForecast, unit: str, ended: bool, device: str = "") -> str:
-    """Return ``OOM near generation 415 of 1,000 at this rate (380 to 460), about 2026-11-26 15:04 UTC``.
+    """Return e.g. ``OOM near generation 415 of 1,000 at this rate (380 to 460), about 2026-11-26 15:04 UTC``.
 
-    ``device``: the name of the one that runs out, ``GPU 0``; empty for the memory of processes.
+    ``device``: the name of the device that runs out, such as ``GPU 0``; empty for the memory of processes.
     """
     if oom.generation is None:
         return oom.sentence
@@ -383,7 +386,7 @@ def _oom_sentence(oom: OomForecast, unit: str, ended: bool, device: str = "") ->
 
 
 def _minute(iso: str) -> str:
-    """Return ``2026-11-26 15:04 UTC``."""
+    """Return the minute of an ISO 8601 time, as in ``2026-11-26 15:04 UTC``."""
     return f"{iso[:16].replace('T', ' ')} UTC"
 
 
@@ -393,13 +396,13 @@ def _safe(used: float, limit_bytes: float, device: str = "") -> str:
 
 
 def _not_known(history: RunHistory, why: str = "") -> str:
-    """Return that the end is not known yet; for a run that has ended, with the reason."""
+    """Return the sentence for an unknown end; for a run that has ended it includes the reason."""
     reason = why or f"too few {history.unit}s"
     return f"not known: {reason}" if history.ended else "not known yet"
 
 
 def _used_by_the_end(known: Sequence[Known], limit: Limit, growth: _Growth) -> float:
-    """Return the bytes in use at the planned end, at the expected rate; those of now without a plan."""
+    """Return the bytes in use at the planned end at the expected rate; without a plan, the current ones."""
     study, moment = known[0]
     generations = study.remaining(moment.end) or 0.0
     outlooks = [outlook_of(s, m.end) for s, m in known]
@@ -415,10 +418,10 @@ def _used_by_the_end(known: Sequence[Known], limit: Limit, growth: _Growth) -> f
 def generations_left(
     headroom: float, rate: float, filling: Sequence[tuple[float, float]], gains: float = 0.0
 ) -> float | None:
-    """Generations until ``headroom`` bytes are used up by growth at ``rate`` and by containers filling.
+    """Return the generations until growth at ``rate`` and filling containers use up ``headroom`` bytes; None if never.
 
-    The rate grows by ``gains`` with each generation; each container adds its own bytes per generation until its
-    remaining bytes are in. None when never.
+    The rate grows by ``gains`` with each generation. ``filling``: (remaining bytes, bytes per generation) of each
+    container, which grows until it is full.
     """
     now = 0.0
     open_ones = sorted((room / speed, speed) for room, speed in filling if room > 0 and speed > 0)
@@ -435,13 +438,13 @@ def generations_left(
 
 
 def widened(rate: Slope | Interval) -> tuple[float, float]:
-    """(low, high) of a rate as they are believed."""
+    """Return (low, high) of a rate, widened to their coverage in back tests."""
     low = rate.estimate - _WIDEN * (rate.estimate - rate.low)
     return low, rate.estimate + _WIDEN * (rate.high - rate.estimate)
 
 
 def _headroom(known: Sequence[Known], limit: Limit, shared: float = 0.0) -> float:
-    """Bytes left at the peaks of a generation, not at its quiet end: peaks are what gets a process killed."""
+    """Return the bytes left at the peak of a generation, not at its end, because peaks get a process killed."""
     over = sum(_peak_over_floor(s, m) for s, m in known)
     if limit.source == "system":
         available = read_newest(known[0][0].timeline, "system.available_bytes")
@@ -451,7 +454,7 @@ def _headroom(known: Sequence[Known], limit: Limit, shared: float = 0.0) -> floa
 
 
 def _peak_over_floor(study: TimelineAnalysis, moment: Moment) -> float:
-    """How far memory rises inside a generation above its end, in the last three generations."""
+    """Return how far memory rises within a generation above its end, at most in the last three generations."""
     timeline = study.timeline
     overs = []
     for position in range(max(1, moment.end - 3), moment.end):
@@ -464,7 +467,7 @@ def _peak_over_floor(study: TimelineAnalysis, moment: Moment) -> float:
 
 
 def _seconds_each(study: TimelineAnalysis) -> float | None:
-    """Return the seconds that one of the newest generations takes; None where time was not read."""
+    """Return the seconds that one of the newest generations takes; None if time was not read."""
     timeline = study.timeline
     newest = timeline.generations[-9:], timeline.end_rows[-9:]
     ends = [(generation, timeline.time[row]) for generation, row in zip(*newest, strict=False)]
@@ -476,7 +479,7 @@ def _seconds_each(study: TimelineAnalysis) -> float | None:
 def _moments(
     study: TimelineAnalysis, seconds: float, left: float, soonest: float, latest: float
 ) -> When | None:
-    """Return the times of the expected, the soonest and the latest end; None where they are too far away for a date."""
+    """Return the times of the expected, the soonest and the latest end; None if they are too far ahead for a date."""
     timeline = study.timeline
     last = timeline.time[timeline.end_rows[-1]]
     if seconds * left > _YEAR_SECONDS:

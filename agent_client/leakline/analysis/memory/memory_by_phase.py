@@ -1,5 +1,5 @@
-"""Memory by phase: every byte of a generation is charged to a phase, to the time between phases, to phases of other
-threads in that time, or to ourselves.
+"""Phase accounting: every byte of a generation is charged to a phase, to the time between phases, to phases that other
+threads run in that time, or to Leakline itself.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from ..timeline import (
 BETWEEN_LINE: Final = "between"
 OTHER_THREADS_LINE: Final = "other_threads"
 LEAKLINE_LINE: Final = "leakline"
-# Lines that are no phase of the training thread's, in the order they are shown after those.
+# Lines that are not phases of the training thread, in the order in which they are shown after those phases.
 NO_PHASE: Final = (OTHER_THREADS_LINE, BETWEEN_LINE, LEAKLINE_LINE)
 _PREFIX: Final = "phase."
-# Newest generations that the slopes of phases rest on.
+# Number of newest generations that the slopes of phases are based on.
 PHASES_KEPT: Final = 256
 IN_USE: Final = "allocator.in_use_bytes"
-# Generations in which it was read after each phase, at least.
+# Minimum number of generations with readings after each phase.
 _MIN_KNOWN: Final = 4
 
 
 def account_names(timeline: Timeline) -> list[str]:
-    """Paths that have a line of their own in the recorded phase accounts."""
+    """Return the paths that have their own line in the recorded phase accounts."""
     return sorted(
         name[len(_PREFIX) : -len(".bytes")]
         for name in timeline.series
@@ -45,9 +45,9 @@ def account_names(timeline: Timeline) -> list[str]:
 
 
 def booked_bytes(timeline: Timeline) -> tuple[Mapping[str, float], ...]:
-    """Per generation: bytes by phase path, ``between``, ``other_threads`` and ``leakline``.
+    """Return the bytes of each generation by phase path, ``between``, ``other_threads`` and ``leakline``.
 
-    Taken from the recorded phase accounts, or, where there are none, from the readings after each phase.
+    They are taken from the recorded phase accounts or, if there are none, from the readings after each phase.
     """
     names = account_names(timeline)
     if not names:
@@ -62,7 +62,7 @@ def booked_bytes(timeline: Timeline) -> tuple[Mapping[str, float], ...]:
 def _by_line(increments: Mapping[str, float]) -> dict[str, float]:
     found: dict[str, float] = {}
     for path, change in increments.items():
-        # Several paths may have one line.
+        # Several paths may share a line.
         line = _line_name(path)
         found[line] = found.get(line, 0.0) + change
     return found
@@ -75,8 +75,9 @@ def _line_name(path: str) -> str:
 def booked_columns(
     timeline: Timeline, lines: Callable[[], Sequence[Mapping[str, float]]], first: int, end: int
 ) -> dict[str, Sequence[Value]]:
-    """Return the bytes of each line in the generations from position ``first`` on, before ``end``; None where nothing
-    was booked to it. ``lines``: returns `booked_bytes`.
+    """Return the bytes of each line at positions ``first`` to ``end`` (exclusive), None where nothing was booked to it.
+
+    ``lines``: a function that returns the result of `booked_bytes`.
     """
     names = account_names(timeline)
     if names:
@@ -94,11 +95,11 @@ def booked_columns(
 def phase_slopes(
     columns: Mapping[str, Sequence[Value]], generations: Sequence[int]
 ) -> dict[str, Slope]:
-    """Bytes per generation that stay in each top-level phase, from its running total over the window."""
+    """Return the bytes per generation that stay in each top-level phase: the slope of its running total."""
     x = [float(g) for g in generations]
     slopes = {}
     for top, within in sorted(_by_top_level(columns).items()):
-        # Most phases have none within them.
+        # Most phases contain no other phases.
         changes = (
             within[0]
             if len(within) == 1
@@ -138,8 +139,9 @@ def live_bytes_by_phase(timeline: Timeline, first: int, end: int) -> dict[str, f
     """Return the bytes per generation that were allocated in each top-level phase and are still in use.
 
     The phase accounts charge memory to the phase in which the process grew: a phase that reuses freed memory is charged
-    nothing, whatever it keeps. What the C allocator has handed out rises where it is allocated. Return None where that
-    was not read after each phase of enough generations. Give and take between phases is settled.
+    nothing, whatever it keeps. The bytes in use in the C allocator rise in the phase that allocates them. Return None
+    if they were not read after each phase in enough generations. Memory that one phase takes and another gives back is
+    offset.
     """
     if not timeline.has(IN_USE):
         return None
@@ -156,9 +158,9 @@ def live_bytes_by_phase(timeline: Timeline, first: int, end: int) -> dict[str, f
 
 
 def without_give_and_take(amounts: Mapping[str, float]) -> dict[str, float]:
-    """What stays where: a phase that gives memory back is set against the one that takes most.
+    """Return the amounts after offsetting each phase that gives memory back against the phases that take most.
 
-    A phase that allocates and a later one that frees are both innocent, so neither keeps a share.
+    If one phase allocates and a later one frees, neither of them leaks, so neither keeps a share.
     """
     left = dict(amounts)
     for _ in range(2 * len(left)):
@@ -173,7 +175,7 @@ def without_give_and_take(amounts: Mapping[str, float]) -> dict[str, float]:
 
 
 def phase_executions(timeline: Timeline | ProcessHistory) -> dict[str, int]:
-    """How often each phase path ran, by the recorded counts or the snapshots after it; what is left out adds one."""
+    """Return how often each phase path ran, from recorded counts or snapshots; a left-out phase counts once more."""
     found = dict.fromkeys(timeline.left_out.phases, 1)
     steps = zip(timeline.kind, timeline.phase, strict=True)
     for phase, times in Counter([p for kind, p in steps if kind == "phase_end" and p]).items():
@@ -186,7 +188,7 @@ def phase_executions(timeline: Timeline | ProcessHistory) -> dict[str, int]:
 
 
 def executions_each(timeline: Timeline, path: str, since: float, end: int) -> int | None:
-    """How often a phase ran in each generation from that one on; None where that is not the same number in all."""
+    """Return how often a phase ran in each generation from ``since`` on; None if the number varies or is unknown."""
     column = timeline.series.get(f"{_PREFIX}{path}.executions")
     if column is None:
         return None
@@ -197,10 +199,10 @@ def executions_each(timeline: Timeline, path: str, since: float, end: int) -> in
 
 
 def phase_accounts(history: RunHistory) -> PhaseAccounts:
-    """The phase accounts of a run; several processes are added up, generation by generation.
+    """Return the phase accounts of a run; several processes are added up, generation by generation.
 
-    Of a history that was read in part, what was booked in generations that were left out is expected with the next one
-    that was not; here it stands with the next one that no process leaves out.
+    If a history was read in part, the recorded amounts of left-out generations are part of the next one that was read.
+    The result reports them with the next generation that no process leaves out.
     """
     timelines = with_its_generations(timelines_of(history))
     left_out = union(timeline.left_out.generations for timeline in timelines)
@@ -234,7 +236,7 @@ def phase_accounts(history: RunHistory) -> PhaseAccounts:
 
 
 def _spans(generations: Sequence[int], left_out: Spans) -> tuple[int, ...]:
-    """How many generations each of these stands for: itself, and those left out before it."""
+    """Return how many generations each of these represents: itself and those left out before it."""
     if not left_out:
         return ()
     starts = [first for first, _ in left_out.spans]
@@ -264,7 +266,7 @@ def _executions_by_generation(timeline: Timeline) -> dict[tuple[str, int], int]:
 
 
 def _positions_run(timeline: Timeline, phase: str) -> set[int]:
-    """Return the positions of the generations in which a top-level phase ran, as `_executions_by_generation`."""
+    """Return the positions of the generations in which a top-level phase ran."""
     found = {
         at for path, rows in timeline.phase_rows.items() if top_level(path) == phase for at in rows
     }
@@ -282,7 +284,7 @@ def _reading(timeline: Timeline, name: str, row: int) -> Value:
 
 
 def _longer(a: Value, b: Value) -> Value:
-    """Processes of a run work side by side: the slowest is the time that passed."""
+    """Return the longer of two times: processes run in parallel, so the slowest one determines the time that passed."""
     if a is None or b is None:
         return b if a is None else a
     return max(a, b)

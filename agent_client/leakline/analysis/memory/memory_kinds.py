@@ -1,6 +1,6 @@
-"""Memory that is not the process's own heap: each kind is a series of its own, judged like private memory.
+"""Kinds of memory other than the process's own heap: each has its own series and is judged like private memory.
 
-That includes child processes: each child that is reported individually has its own series, so the growing ones can be
+They include child processes: each child that is reported individually has its own series, so that growing ones can be
 named.
 """
 
@@ -21,7 +21,7 @@ from ..statistics.trend import floor_slope, theil_sen
 from ..timeline import Timeline, bridge_gaps, can_bridge
 from .uncollected_memory import YOUNG, final_until, is_known, outside_tensors
 
-# Cyclic garbage: objects a generation that only the collector could free, and memory that swings with them.
+# Cyclic garbage matters from this many objects per generation on, if memory swings by this share of the baseline.
 _GARBAGE_PER_GENERATION: Final = 1000
 _SWING: Final = 0.10
 _MIN_GENERATIONS: Final = 8
@@ -29,26 +29,27 @@ _OF_A_DEVICE: Final = (".allocated_bytes", ".process_bytes")
 _OF_ALL_PROCESSES: Final = ".used_bytes"
 CHILDREN: Final = ("children.uss_bytes", "children.pss_bytes")
 SHARED: Final = "process.shared_bytes"
-# What the C allocator keeps without using it.
+# Freed memory that the C allocator keeps.
 KEPT_BY_ALLOCATOR: Final = "allocator.kept_bytes"
 _METAL: Final = "mps.allocated_bytes"
-# Generation ends at which the cache of a device is looked at, and the share of the tensors that is far more.
+# The cache of a device counts as idle if it is at least a share (`_FAR_ABOVE`) of the tensors at this many of the
+# newest generation ends.
 _IDLE_AT_ENDS: Final = 4
 _FAR_ABOVE: Final = 0.5
-# Of what no tensor uses, the share that has to lie in pieces which can be given back.
+# Minimum share of the idle bytes that must be in blocks which can be released.
 _MOSTLY_WHOLE: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """One kind of memory, per generation, with the scale its growth is measured against.
+    """One kind of memory, per generation, with the scale that its growth is measured against.
 
-    ``other_values`` is what lies in the same memory: growth is measured against both, and both fill it.
-    ``known_until``: up to which generation something is known, where more follow of which nothing is; 0: of all.
-    ``longest_gap``: generations without a reading of which they have had so many before.
-    ``noise_bytes``: a rise by less than this says nothing.
-    ``read``: positions of the generations in which it was read; None: in all of them.
-    ``placed_by``: the series whose phases say where it grows, where it is none itself.
+    ``other_values``: other bytes in the same memory; growth is measured against the sum, and both fill the limit.
+    ``known_until``: number of generations with known values if unknown ones follow; 0 if all are known.
+    ``longest_gap``: the longest earlier gap between known values, in generations.
+    ``noise_bytes``: a smaller rise is not significant.
+    ``read``: positions of the generations in which it was read; None for all of them.
+    ``placed_by``: the series whose phases show where it grows, if the channel itself is not a series.
     """
 
     name: str
@@ -64,8 +65,9 @@ class Channel:
     read: tuple[int, ...] | None = field(default=None, compare=False)
 
     def stands(self, end: int) -> int:
-        """The generations that speak at this moment: up to the last reading, or to the last one known, while it is
-        not too long ago.
+        """Return the number of generations to judge at this moment: those up to the last reading or known value.
+
+        A known value that is too old is ignored; the result is then ``end``.
         """
         if self.read is not None:
             return last_read(self.read, end)
@@ -77,9 +79,9 @@ class Channel:
         )
 
     def positions(self, end: int) -> Sequence[int]:
-        """Return the positions of the first ``end`` generations of which something is known.
+        """Return the positions among the first ``end`` generations whose values are known.
 
-        What lies between two readings is known where they are near enough for a straight line.
+        Values between two readings are known if the readings are close enough for a straight line.
         """
         if self.read is None:
             return range(end)
@@ -91,7 +93,7 @@ class Channel:
         return found
 
     def unread(self, end: int) -> set[int]:
-        """Return the positions between two readings of which nothing is known."""
+        """Return the positions between two readings whose values are unknown."""
         known = self.positions(end)
         is_whole = not known or len(known) == known[-1] - known[0] + 1
         return set() if is_whole else {*range(known[0], known[-1])}.difference(known)
@@ -119,9 +121,9 @@ class Channel:
         return Scale(baseline, self.limit_bytes, level, remaining, spacing)
 
     def _level_at_first(self, values: Sequence[float], end: int) -> float:
-        """Return the bytes that growth is compared with: the middle of the first three readings of any.
+        """Return the bytes that growth is compared with: the median of the first three readings above zero.
 
-        A worker that starts in the fourth generation grows from its own size, not from nothing.
+        A worker that starts in the fourth generation grows from its own size, not from zero.
         """
         read = range(end) if self.read is None else self.read[: bisect_left(self.read, end)]
         known = (values[i] for i in read if i < len(values))
@@ -129,15 +131,15 @@ class Channel:
 
     @property
     def holds_tensors(self) -> bool:
-        """Device memory that live tensors hold, so that tensors and graphs that grow explain it."""
+        """True for device memory of live tensors, whose growth can be explained by growing tensors and graphs."""
         return self.kind == "gpu" and self.name.endswith(".allocated_bytes")
 
 
 @dataclass(frozen=True, slots=True)
 class IdleCache:
-    """``bytes`` of a device that torch kept for no tensor at each of the newest generation ends, at the least.
+    """Memory of a device that torch keeps without any tensor in it; ``bytes``: minimum of the newest generation ends.
 
-    ``whole``: without the split pieces, which stay; else nothing says how much of it those are.
+    ``whole``: split blocks, which cannot be released, are not included; otherwise their share is unknown.
     """
 
     device: str
@@ -146,10 +148,10 @@ class IdleCache:
 
 
 def channels_of(timeline: Timeline, *, ranks_until: float | None = None) -> tuple[Channel, ...]:
-    """All channels this timeline has readings of in every sense needed, in a fixed order.
+    """Return all channels for which this timeline has the necessary readings, in a fixed order.
 
-    ``ranks_until``: up to when all ranks of the run have reported themselves (None: there is only one). A rank that
-    started the others has them as children as well; what they gained later is not yet known from themselves.
+    ``ranks_until``: the time up to which all ranks of the run have reported (None: there is only one). A rank that
+    started the others counts them as children as well; what they gained later is not yet in their own reports.
     """
     found = []
     for series in CHILDREN:
@@ -176,14 +178,14 @@ def channels_of(timeline: Timeline, *, ranks_until: float | None = None) -> tupl
 
 
 def _reported_by_ranks(timeline: Timeline, until: float | None) -> int:
-    """Return in how many of the first generations the ranks among the children have reported themselves."""
+    """Return the number of generations up to which the ranks among the children have reported their own memory."""
     if until is None or not any(timeline.has(of_ranks(series)) for series in CHILDREN):
         return 0
     return sum(timeline.time[row] <= until for row in timeline.end_rows)
 
 
 def of_ranks(series: str) -> str:
-    """Return the series of the ranks among the children, which report themselves."""
+    """Return the series of those children that are ranks, which report their own memory."""
     return series.replace("children.", "children.ranks.")
 
 
@@ -215,11 +217,11 @@ def _device_channels(timeline: Timeline, index: str) -> list[Channel]:
         name = f"cuda.{index}.allocated_bytes"
         found.append(Channel(name, "gpu", allocated, limit, read=_read(timeline, name)))
     elif process:
-        # Another framework than torch: its memory as the driver sees it.
+        # For a framework other than torch, use its memory as the driver reports it.
         name = f"gpu.{index}.process_bytes"
         found.append(Channel(name, "gpu", process, limit, read=_read(timeline, name)))
     elif not timeline.private and (used := _column(timeline, f"gpu.{index}.used_bytes")):
-        # A log of the driver alone says what all processes use, and nothing of one of them.
+        # A driver log alone contains the memory of all processes together, but not that of a single one.
         name = f"gpu.{index}.used_bytes"
         found.append(Channel(name, "gpu", used, limit, read=_read(timeline, name)))
     if allocated and reserved:
@@ -247,7 +249,7 @@ def _metal_channels(timeline: Timeline) -> list[Channel]:
 
 
 def _outside_tensors(timeline: Timeline) -> list[Channel]:
-    """What else a program of JavaScript takes: in a page its heap."""
+    """Return the channels of a JavaScript program other than its tensors; in a page, its heap."""
     known = outside_tensors(timeline) if is_known(timeline) else None
     if known and known.native:
         kept = Channel(
@@ -273,7 +275,7 @@ def _column(timeline: Timeline, series: str) -> tuple[float, ...]:
 
 
 def _read(timeline: Timeline, *series: str) -> tuple[int, ...]:
-    """Return the positions of the generations in which all of these were read."""
+    """Return the positions of the generations in which all of these series were read."""
     columns = [timeline.values(name) for name in series]
     return tuple(
         i
@@ -283,19 +285,19 @@ def _read(timeline: Timeline, *series: str) -> tuple[int, ...]:
 
 
 def device_of(series: str) -> str:
-    """Return the name of the device of a series: ``GPU 0``."""
+    """Return the name of the device that a series belongs to, such as ``GPU 0``."""
     index = series.split(".")[1]
     return f"GPU {index}" if index.isdigit() else "the GPU"
 
 
 def last_read(read: Sequence[int], end: int) -> int:
-    """Return how many of the first ``end`` generations there are up to the last one read; all where none was."""
+    """Return the number of generations up to the last one read among the first ``end``; ``end`` if none was read."""
     at = bisect_left(read, end)
     return read[at - 1] + 1 if at else end
 
 
 def bridged_for_good(timeline: Timeline, end: int, ranks_until: float | None = None) -> int:
-    """Of the first ``end`` generations those without an open gap: no reading to come changes what is read of them."""
+    """Return the number of generations, at most ``end``, whose values later readings can no longer change."""
     of_devices = [series for index in _devices(timeline) for series in _of_device(index)]
     ends = [last_read(timeline.private_read, end)]
     if any(timeline.has(of_ranks(series)) for series in CHILDREN):
@@ -313,7 +315,7 @@ def bridged_for_good(timeline: Timeline, end: int, ranks_until: float | None = N
 
 
 def garbage_per_generation(timeline: Timeline, end: int) -> float | None:
-    """Objects the collector freed per generation when memory swings with it; None when it does not matter."""
+    """Return the objects that the collector freed per generation if memory swings with them, else None."""
     if not timeline.has("python.garbage_freed") or end < _MIN_GENERATIONS or not timeline.private:
         return None
     x, freed = timeline.points("python.garbage_freed", end)
@@ -328,16 +330,16 @@ def garbage_per_generation(timeline: Timeline, end: int) -> float | None:
 
 
 def _swing(timeline: Timeline, end: int) -> float:
-    """How far memory goes up and down inside a generation or from one to the next, bytes."""
+    """Return the bytes by which memory usually falls from one generation to the next; 0 if it rarely falls."""
     recent = timeline.private[max(0, end - 16) : end]
     falls = [a - b for a, b in pairwise(recent) if a > b]
     return median(falls) if len(falls) * 4 >= len(recent) else 0.0
 
 
 def idle_in_cache(timeline: Timeline, series: str) -> IdleCache | None:
-    """What torch keeps of a device outside its tensors, where that is far more than they leave by chance.
+    """Return the memory that torch keeps on a device outside its tensors, if it is a large share of theirs.
 
-    ``series`` is that of its reserved bytes. None where little of it can be given back, or too little was read.
+    ``series``: that of the reserved bytes. None if little of the memory can be released, or it was read too rarely.
     """
     kept, tensors, split = (
         timeline.readings(name) if timeline.has(name) else ()
@@ -350,7 +352,7 @@ def idle_in_cache(timeline: Timeline, series: str) -> IdleCache | None:
     far = all(a - b >= _FAR_ABOVE * b for a, b, _ in newest)
     if len(newest) < _IDLE_AT_ENDS or not far:
         return None
-    # Pieces of what tensors share with others cannot be given back; where they are not known, all may.
+    # Split blocks are partly in use by tensors and cannot be released; if they are unknown, count everything.
     whole = all(c is not None for _, _, c in newest)
     idle = [float(a - b - (c or 0 if whole else 0)) for a, b, c in newest]
     mostly = all(i >= _MOSTLY_WHOLE * (a - b) for i, (a, b, _) in zip(idle, newest, strict=True))
@@ -362,7 +364,7 @@ def _stem(series: str) -> str:
 
 
 def allocator_rate(timeline: Timeline, start: float, end: int) -> float | None:
-    """Growth per generation of what the C allocator keeps without using it."""
+    """Return the growth per generation of freed memory that the C allocator keeps; None if it was read too rarely."""
     if not timeline.has(KEPT_BY_ALLOCATOR):
         return None
     x, y = timeline.points(KEPT_BY_ALLOCATOR, end)
@@ -373,19 +375,19 @@ def allocator_rate(timeline: Timeline, start: float, end: int) -> float | None:
 
 
 CHILD_PREFIX: Final = "children.process."
-# Memory of a child alone where it is known, else with its part of what it shares.
+# The memory of a child alone if it is known, else with its proportional part of shared memory.
 SIZES: Final = (".uss_bytes", ".pss_bytes")
-# All that have no name, together.
+# The name of the sum of all children that have no name.
 OTHER: Final = "other"
 _NEWEST: Final = 256
 _FEW: Final = 3
-# Of all that the children gain, what one has to gain to be named.
+# Minimum share of the growth of all children that one child must have to be named.
 _PART: Final = 0.1
 _MAX_NAMED: Final = 8
 
 
 def sizes_of_children(series: Iterable[str]) -> dict[str, str]:
-    """The series of the size of each child among these -> its name, in the order of the names."""
+    """Return the name of each child by the series of its size, in the order of the names."""
     known = sorted(series)
     found: dict[str, str] = {}
     for size in SIZES:
@@ -396,8 +398,8 @@ def sizes_of_children(series: Iterable[str]) -> dict[str, str]:
 
 
 class GrowingChildren(NamedTuple):
-    """``counted``: how many children have series of their own. ``rest``: bytes per generation by which the others grow
-    together; 0 where that is too little to report, or not known."""
+    """The children that grow. ``counted``: number of children with their own series. ``rest``: bytes per generation by
+    which the other children grow together; 0 if that is too little to report, or unknown."""
 
     suspects: tuple[Suspect, ...] = ()
     counted: int = 0
@@ -405,7 +407,7 @@ class GrowingChildren(NamedTuple):
 
 
 def growing_children(timeline: Timeline, since: float | None, rate: float) -> GrowingChildren:
-    """Those that account for a growth of all together by ``rate`` bytes per generation, what grows most first.
+    """Return the children that account for a total growth of ``rate`` bytes per generation, fastest first.
 
     ``since``: the generation from which they grow.
     """
@@ -422,26 +424,26 @@ def growing_children(timeline: Timeline, since: float | None, rate: float) -> Gr
 
 
 def growing_lines(growing: GrowingChildren, unit: str) -> list[str]:
-    """``Of 3 children reported one by one, this grows: collector-b by 12.00 MiB per generation.``, and of the rest."""
+    """Return a sentence about the named children that grow and one about the rest, each only if there is growth."""
     found = []
     if growing.suspects:
         grown = (
             f"{s.name} by {format_bytes(s.bytes_per_generation or 0.0)}" for s in growing.suspects
         )
         children = "1 child" if growing.counted == 1 else f"{growing.counted} children"
-        verb = "this grows" if len(growing.suspects) == 1 else "these grow"
-        found.append(f"Of {children} listed one by one, {verb}: {', '.join(grown)} per {unit}.")
+        verb = "this one grows" if len(growing.suspects) == 1 else "these grow"
+        found.append(f"Of {children} listed individually, {verb}: {', '.join(grown)} per {unit}.")
     if growing.rest:
         found.append(
-            f"The children that have no series of their own grow by {format_bytes(growing.rest)} per {unit}."
+            f"The children without their own series grow by {format_bytes(growing.rest)} per {unit}."
         )
     return found
 
 
 def _rate(timeline: Timeline, series: str, since: float | None) -> float:
-    """Bytes per generation; 0 of one that was read too rarely to say."""
+    """Return the growth of a child in bytes per generation; 0 if it was read too rarely."""
     xs, ys = timeline.points(series, newest=_NEWEST)
-    # It grows from what it had in the generation before.
+    # The growth begins at the size of the generation before.
     kept = [(x, y) for x, y in zip(xs, ys, strict=True) if since is None or x >= since - 1]
     if len(kept) < _FEW:
         return 0.0
@@ -451,15 +453,18 @@ def _rate(timeline: Timeline, series: str, since: float | None) -> float:
 class _Read(NamedTuple):
     generation: int
     size: float
-    # Who is reported one by one then, in which attempt: the rest is the same children while that is the same.
+    # The attempt and the children reported individually: while these are the same, so are the children of the rest.
     reported: Hashable
 
 
 def _rate_of_rest(
     timeline: Timeline, series: str, named: Mapping[str, str], since: float | None
 ) -> float:
-    """As `_rate`. A child that joins the rest or leaves it, for a series of its own, takes along all that it has: that
-    is no growth. So such a generation counts as the others do on average."""
+    """Return the growth of the children without their own series, in bytes per generation, like `_rate`.
+
+    A child that joins or leaves the rest takes all its memory with it, which is not growth. Such a generation therefore
+    counts as the average of the others.
+    """
     read = []
     for generation, row in list(zip(timeline.generations, timeline.end_rows, strict=True))[
         -_NEWEST:

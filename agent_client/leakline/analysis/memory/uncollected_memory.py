@@ -1,11 +1,11 @@
 """Memory that a collector has not freed yet: reference cycles in Python, and the heap of V8 in Node.
 
-Reference cycles that wait for the collector are distinguished from live objects: are they what grows?
+Reference cycles that wait for the collector are distinguished from live objects, to decide whether they are what grows.
 
-V8 rarely runs a full collection: meanwhile its heap and the buffers outside it grow by garbage, and resident memory
-follows them and stays at their highest. Memory right after such a collection is live; nothing is known of memory above
-that, but for the bound on garbage that V8 leaves uncollected. Resident memory above the highest that V8 has held is of
-native code.
+V8 rarely runs a full collection. Meanwhile its heap and the buffers outside it grow by garbage, and resident memory
+follows them and stays at their maximum. Memory right after such a collection is live. Nothing is known about memory
+above that level, except the upper bound on garbage that V8 leaves uncollected. Resident memory above the maximum that
+V8 has held belongs to native code.
 """
 
 from __future__ import annotations
@@ -32,52 +32,52 @@ _LOOKED_AT: Final = "python.garbage_looked_at"
 _WHOLE: Final = "python.garbage_is_whole"
 _ENABLED: Final = "python.collector_enabled"
 _PENDING: Final = "python.collector_pending"
-# Fewer wait at any time in any program.
+# Fewer waiting objects than this are normal in any program.
 _MATTERS: Final = 1_000
 _LOOKS: Final = 4
-# Garbage that falls below this share of what it was has been collected.
+# Garbage that falls below this share of its earlier amount has been collected.
 _COLLECTED: Final = 0.5
-# A look at the newest objects alone sees no more than those; what it sees is what grows when it is this much of them.
+# A scan of only the newest objects cannot count other garbage; garbage is what grows if it is this share of them.
 _MOSTLY: Final = 0.5
-# A look at the newest that goes through more objects than another by this factor reaches older ones, too.
+# A scan of the newest objects that covers this many times as many as another scan also reaches older objects.
 _FURTHER: Final = 1.5
-# Bytes of garbage that are at least this share of a growth explain it.
+# Garbage explains a growth if its bytes are at least this share of it.
 _EXPLAINS: Final = 0.30
 _WINDOW: Final = 64
 _TYPES_NAMED: Final = 3
-# A class of which less than this share of the most frequent type is garbage does not stand for the rest.
+# A class represents the garbage only if it has at least this share of the objects of the most frequent type.
 _FEW: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Garbage that is not being collected: ``objects`` at the newest look, and how they grow.
+    """Garbage that is not being collected: the number of ``objects`` at the newest scan, and its growth.
 
-    ``objects`` is None where nobody looked, or what was seen does not grow; then a holder path alone may tell.
+    ``objects`` is None if there was no scan, or no growth; then only a holder path may show garbage.
     """
 
     objects: float | None = None
     growth: CountGrowth | None = None
-    bytes_rate: float = 0.0  # per generation; 0 where it is not known
+    bytes_rate: float = 0.0  # per generation; 0 if unknown
     mostly: bool = False  # most of the newest objects are garbage
-    least: bool = False  # only the newest objects were looked at
+    least: bool = False  # only the newest objects were scanned
     collector_off: bool = False
 
     def sentence(self, unit: str) -> str:
-        """One line of evidence."""
+        """Return one line of evidence."""
         off = " The collector is switched off." if self.collector_off else ""
         if self.objects is None:
-            return f"Nothing but each other refers to them: only the collector can free them.{off}"
+            return f"They refer only to each other: only the collector can free them.{off}"
         more = f", {format_count(self.growth.slope)} more per {unit}" if self.growth else ""
         least = "At least " if self.least else ""
         return (
             f"{least}{format_count(self.objects)} objects wait for the collector{more}: "
-            f"nothing but each other refers to them.{off}"
+            f"they refer only to each other.{off}"
         )
 
 
 def waiting_of(timeline: Timeline) -> Waiting:
-    """What is known of the garbage of a timeline; without ``objects`` when no look says that it grows."""
+    """Return what is known about the garbage of a timeline; without ``objects`` if no scan shows that it grows."""
     off = _newest(timeline, _ENABLED) == 0
     nothing = Waiting(collector_off=off)
     if not timeline.has(_OBJECTS):
@@ -98,7 +98,10 @@ def waiting_of(timeline: Timeline) -> Waiting:
 
 
 def _among_the_newest(timeline: Timeline, objects: float) -> Waiting:
-    """Where nothing is collected and looks reach no further back than before: what there is more of has come since."""
+    """Return the garbage among the newest objects while the collector is off.
+
+    If scans reach no further back than before, any additional garbage is new.
+    """
     _, reached = timeline.points(_LOOKED_AT, newest=_WINDOW)
     growth = count_growth(
         *timeline.points(_OBJECTS, newest=_WINDOW), None, timeline.spacing(len(timeline))
@@ -110,7 +113,10 @@ def _among_the_newest(timeline: Timeline, objects: float) -> Waiting:
 
 
 def _by_share(timeline: Timeline, objects: float, share: float, off: bool) -> Waiting:
-    """Where only the newest objects are looked at: while the collector is off, what waits for it is counted apart."""
+    """Return the garbage as a share of the newest objects; its growth is that share of all uncollected objects.
+
+    Uncollected objects are counted only while the collector is off; otherwise no growth is returned.
+    """
     pending = off and timeline.has(_PENDING)
     spacing = timeline.spacing(len(timeline))
     found = (
@@ -129,7 +135,7 @@ def _newest(timeline: Timeline, series: str) -> float | None:
 
 
 def garbage_of(cause: Cause, facts: Facts, waiting: Waiting) -> Cause | None:
-    """The same cause as what it is when garbage is what grows; None when it is not."""
+    """Return the cause reclassified as cyclic garbage if garbage is what grows, else None."""
     owner = cause.owner
     if owner is not None and owner.role == "type":
         in_cycles = facts.holders.get(owner.name) == CYCLIC_GARBAGE or (
@@ -137,7 +143,7 @@ def garbage_of(cause: Cause, facts: Facts, waiting: Waiting) -> Cause | None:
         )
         if in_cycles:
             return replace(cause, kind="cyclic_garbage")
-    # Numbers and strings follow whoever holds them: in cycles, too, they are what the cycles hold.
+    # Numbers and strings grow with the objects that hold them, so in garbage they belong to the cycles.
     nameless = owner is None or owner.family == "plain"
     if not nameless or cause.kind not in ("native", "objects") or waiting.objects is None:
         return None
@@ -152,10 +158,10 @@ def garbage_of(cause: Cause, facts: Facts, waiting: Waiting) -> Cause | None:
 
 
 def may_pass(cause: Cause, facts: Facts, waiting: Waiting, window: float, end: int) -> bool:
-    """Whether a collection may still free most of it, for the collector runs.
+    """Return True if a collection may still free most of the growth, because the collector is running.
 
-    Garbage of which little waits, or a growth that is no more than what waits, of no name or of a class that was seen
-    in it: such garbage rises for many generations where its objects and the collector's threshold keep a slow beat.
+    This applies if the bytes of garbage explain the growth, and the growth is garbage, has no name, or is of a class
+    seen in garbage. Such garbage may rise for many generations if it reaches the collector's threshold slowly.
     """
     timeline, owner = facts.timeline, cause.owner
     _, enabled = timeline.points(_ENABLED, end) if timeline.has(_ENABLED) else ([], [])
@@ -173,7 +179,7 @@ def may_pass(cause: Cause, facts: Facts, waiting: Waiting, window: float, end: i
 
 
 def together(first: Cause, second: Cause) -> Cause:
-    """Two causes that are one: what lies in cycles drags along what it refers to. The program's own class leads."""
+    """Merge two causes into one: garbage keeps what it refers to alive. Classes of the program are listed first."""
     a, b = first.rate, second.rate
     rate = Slope(a.estimate + b.estimate, a.low + b.low, a.high + b.high, max(a.points, b.points))
     measured = (first.measured or 0.0) + (second.measured or 0.0)
@@ -184,12 +190,15 @@ def together(first: Cause, second: Cause) -> Cause:
 
 
 def no_growth(each: float) -> CountGrowth:
-    """So many in each generation, without anything known of a beginning or a pattern."""
+    """Return a growth by ``each`` per generation, with no known start or pattern."""
     return CountGrowth("irregular", each, each, each, 0, 0, 0, 0, 1, each)
 
 
 def _telling(types: Mapping[str, int]) -> list[str]:
-    """The program's own classes before the lists and dictionaries they hold, which are as many; then the most."""
+    """Return the most informative types first: frequent classes of the program, then the most frequent types.
+
+    The lists and dictionaries that objects of a class hold are as frequent as the objects.
+    """
     few = _FEW * max(types.values(), default=0)
 
     def rank(name: str) -> tuple[bool, int]:
@@ -202,7 +211,7 @@ def _telling(types: Mapping[str, int]) -> list[str]:
 def members_of(
     holders: Holders, place: Place, growth: CountGrowth, bytes_rate: float
 ) -> tuple[Candidate, ...]:
-    """The types of the garbage that tell most, each with its share of the growth."""
+    """Return the most informative types of the garbage, each with its share of the growth."""
     types = holders.garbage_types
     total = sum(types.values())
     found = []
@@ -219,24 +228,26 @@ def members_of(
 
 
 MIB: Final = 2**20
-# Outside the heap a collection in earnest shows by a fall of so much over a generation, to a generation's rise below
-# what the last ones led to at the usual rate: where young buffers that wait go after a high reading, it is back on it.
+# Outside the heap, a full collection shows as a drop of at least this much in one generation, to a level below the
+# trend of each of the last generations by at least one usual rise. If only young buffers are freed after a high
+# reading, memory just returns to the trend.
 _LEAST_TAKEN: Final = MIB // 2
 _LOOKED_BACK: Final = 3
-# In the heap by more than the young objects in it, which go all the time. Of those, each floor holds some.
+# In the heap, it shows as a drop by more than the young objects, which are freed all the time. Each floor still
+# contains some of them.
 YOUNG: Final = 16 * MIB
-# What V8 lets lie at most: its heap grows to four times what it kept, buffers outside by 64 MiB.
+# Upper bound on garbage that V8 leaves uncollected: 3 times the live heap, and 64 MiB of external buffers.
 _HEAP_GROWS: Final = 3.0
 _OUTSIDE_GROWS: Final = 64 * MIB
-# So many floors are a trend; fewer, where each lies above the one before by more than the young objects.
+# This many floors make a trend; fewer are enough if each is above the previous one by more than the young objects.
 _FLOORS: Final = 4
 _CLEAR_FLOORS: Final = 3
-# What lies in a floor and is not kept is rarely still there two collections later.
+# Garbage that is still part of a floor is rarely there two collections later.
 _LOWER_AFTER: Final = 2
 
 
 def is_known(timeline: Timeline) -> bool:
-    """Whether all that V8 manages is read; without it resident memory is all there is to go by."""
+    """Return True if all memory that V8 manages is read; otherwise only resident memory can be judged."""
     return all(map(timeline.has, (HEAP_BYTES, EXTERNAL_BYTES, RESIDENT_BYTES)))
 
 
@@ -244,8 +255,8 @@ def is_known(timeline: Timeline) -> bool:
 class NonTensorGrowth:
     """Bytes per generation outside the tensors: those that V8 is known to keep, and those of native code.
 
-    ``known_until``: the generations up to the last of which V8 has reported anything; 0 while that is too little.
-    ``longest_gap``: generations between two of which it has.
+    ``known_until``: number of generations up to the last one with a reliable value; 0 while there are too few.
+    ``longest_gap``: the largest distance between two generations with known values.
     """
 
     kept: tuple[float, ...]
@@ -255,7 +266,10 @@ class NonTensorGrowth:
 
 
 def outside_tensors(timeline: Timeline) -> NonTensorGrowth:
-    """Between two collections what is kept lies on a straight line; after the last one it stands, and is not known."""
+    """Return the memory outside the tensors.
+
+    Kept memory is interpolated between two collections; after the last one it is unknown and its last value repeats.
+    """
     kept, native = _kept_and_native(timeline)
     known_until = _known_until(kept)
     floors = [value for value in kept if value is not None]
@@ -268,13 +282,16 @@ def outside_tensors(timeline: Timeline) -> NonTensorGrowth:
 
 
 def final_until(timeline: Timeline, end: int) -> int:
-    """Of the first ``end`` generations those whose values no later collection changes."""
+    """Return the number of generations, at most ``end``, whose values no later collection changes."""
     kept = _kept_and_native(timeline)[0][:end]
     return _known(kept)[-_LOWER_AFTER - 1] + 1 if _known_until(kept) else 0
 
 
 def _known_until(kept: Sequence[Value]) -> int:
-    """Behind the last floor but one, where enough are: few are no trend, and the last may be lowered most."""
+    """Return the number of generations up to the last floor but one; 0 while there are too few floors for a trend.
+
+    The last floor is ignored because later collections may lower it most.
+    """
     floors = [value for value in kept if value is not None]
     clear = len(floors) >= _CLEAR_FLOORS and all(b - a > YOUNG for a, b in pairwise(floors))
     if len(floors) < _FLOORS and not clear:
@@ -299,7 +316,7 @@ def _on_lines(kept: Sequence[Value]) -> list[float]:
 
 
 def _kept_and_native(timeline: Timeline) -> tuple[list[Value], list[float]]:
-    """Per generation, bytes: what V8 is known to keep outside the tensors, None where it is not; what is native."""
+    """Return, per generation, the bytes that V8 is known to keep outside the tensors (or None), and native bytes."""
     kept: list[Value] = [None] * len(timeline.kind)
     native: list[Value] = [None] * len(timeline.kind)
     first = 0
@@ -311,7 +328,7 @@ def _kept_and_native(timeline: Timeline) -> tuple[list[Value], list[float]]:
 
 
 def _lowered(kept: Sequence[Value]) -> list[Value]:
-    """What is kept at one collection is no more than what the next ones find, but for what was freed between."""
+    """Lower the memory kept at each collection to what the next ones find: anything above that was garbage."""
     found, known = list(kept), _known(kept)
     for i, at in enumerate(known):
         found[at] = min(kept[later] for later in known[i : i + _LOWER_AFTER + 1])  # type: ignore[type-var]
@@ -319,7 +336,7 @@ def _lowered(kept: Sequence[Value]) -> list[Value]:
 
 
 def _read(timeline: Timeline, rows: range, kept: list[Value], native: list[Value]) -> None:
-    """Of one attempt, into the rows that end its generations."""
+    """Write the kept and native memory of one attempt into the rows that end its generations."""
     heap, outside, resident, tensors = (
         fill_gaps(timeline.series.get(name, ())[rows.start : rows.stop])
         for name in (HEAP_BYTES, EXTERNAL_BYTES, RESIDENT_BYTES, TENSOR_BYTES)
@@ -340,19 +357,19 @@ def _read(timeline: Timeline, rows: range, kept: list[Value], native: list[Value
 
 
 class _Collector:
-    """Follows V8 from the end of one generation to that of the next."""
+    """A detector of full collections of V8, which reads one generation at a time."""
 
     def __init__(
         self, heap: Sequence[float], outside: Sequence[float], without_tensors: Sequence[float]
     ) -> None:
         self.heap, self.outside, self.without_tensors = heap, outside, without_tensors
         self.heap_kept, self.kept = heap[0], without_tensors[0]
-        # The ends of generations so far, and by how much buffers rose in those in which they did, in order of size.
+        # Positions of the generation ends so far, and the rises of buffers between them, sorted by size.
         self.ends: list[int] = []
         self.rises: list[float] = []
 
     def after(self, begin: int, end: int) -> Value:
-        """What is known to be kept at the end of the generation of these readings; None when nothing is."""
+        """Return the memory known to be kept at the end of the generation with these readings; None if unknown."""
         seen = bool(self.ends) and self._has_collected(end)
         if self.ends and (rose := self.outside[end] - self.outside[self.ends[-1]]) > 0:
             insort(self.rises, rose)
@@ -365,7 +382,7 @@ class _Collector:
         return more if more > self.kept else None
 
     def _has_collected(self, end: int) -> bool:
-        """Whether the heap lost more than the young, or buffers fell below what each of the last generations led to."""
+        """Return True if the heap lost more than its young objects, or buffers fell below the recent trend."""
         if self.heap[self.ends[-1]] - self.heap[end] > YOUNG:
             return True
         usual = self.rises[len(self.rises) // 2] if self.rises else 0.0

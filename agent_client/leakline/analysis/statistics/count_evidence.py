@@ -1,4 +1,4 @@
-"""Counts of live objects: integers, almost without noise, and therefore the earliest witness of a leak."""
+"""Counts of live objects: integers with almost no noise, and therefore the earliest evidence of a leak."""
 
 from __future__ import annotations
 
@@ -26,27 +26,28 @@ MIN_RISES: Final = 4
 _MAX_VARIATION: Final = 0.25
 _NEAR_MEDIAN: Final = 0.5
 _MIN_PERIODS: Final = 3
-# What was there before the first reading is of the beats where it is a multiple of one, off by this share of one.
+# The count at the first reading stems from earlier periods if it is a multiple of one rise, within this share of one.
 _SAME_BEAT: Final = 0.1
-# Rises that say what is usual, counted back from where the stretch has come to.
+# A rise is compared with the median of this many rises after it.
 _COMPARED: Final = 9
 _MIN_SPAN: Final = 6
 _MIN_NOISY: Final = 8
-# What memory must gain where a count rises, of all it gains; and how far those gains stand out of the others.
+# Memory rises with a count if it makes this share of its gains where the count rises, and the median of these gains is
+# this many times the spread of the others.
 _MOST: Final = 0.7
 _STANDS_OUT: Final = 4.0
-# Noise of counts is large next to their slope; a filling cache slows down more than this.
+# The noise of counts is large compared with their slope; a filling cache slows down more than this.
 _HALF_RATIO: Final = 0.5
-# Readings looked at for the pattern; the start is looked for in all of them.
+# Readings that decide whether a count may grow; the start of a growth is searched over `LOOK_BACK` readings.
 WINDOW: Final = 64
 LOOK_BACK: Final = 4 * WINDOW
-# By this part of what their bytes have risen by, at most, the number of objects that grow larger rises.
+# If objects grow larger, their number rises at most by this share of the relative rise of their bytes.
 _FEW_MORE: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class CountGrowth:
-    """How a count rises: ``slope`` per generation in [low, high], first rise in generation ``start``."""
+    """The growth of a count: ``slope`` per generation within [low, high], first rise in generation ``start``."""
 
     pattern: Pattern
     slope: float
@@ -72,10 +73,11 @@ def count_growth(
     ``spacing``: units of the axis between two generations; distances are judged in generations.
 
     A reading before ``first_generation`` is the baseline. Without one, the start of a count that rises from
-    its first reading on is taken from how much was there by then.
+    its first reading on is extrapolated from its size at that reading.
 
-    In order: equal rises in every generation (4 or more), equal rises at equal distances (3 or more), rises
-    that are never taken back (4 or more over 6 generations), and a floor that rises through noise (8 readings).
+    Patterns are tried in this order: equal rises in every generation (4 or more), equal rises at equal distances (3 or
+    more), rises that are never taken back (4 or more over 6 generations), and a floor that rises through noise (8
+    readings).
     """
     if len(x) < 3 or not may_grow(counts):
         return None
@@ -101,7 +103,7 @@ def count_growth(
 
 
 def _on_the_axis(growth: CountGrowth, spacing: int) -> CountGrowth:
-    """Return the same growth in units of the axis, of one that was measured per reading."""
+    """Convert a growth that was measured per reading to units of the axis."""
     return replace(
         growth,
         slope=growth.slope / spacing,
@@ -116,13 +118,14 @@ def _on_the_axis(growth: CountGrowth, spacing: int) -> CountGrowth:
 
 
 def may_grow(counts: Sequence[float]) -> bool:
-    """False where the newest is no more than the least of the newest: most counts of most runs."""
+    """Return False if the newest count is the lowest of the recent ones, which is so for most counts of most runs."""
     return counts[-1] > min(counts[-WINDOW:])
 
 
 def grow_larger(before: tuple[float, float], now: tuple[float, float]) -> bool:
-    """Return True if hardly any of the bytes came with more objects, of (number, bytes) at two readings: a few more
-    strings say nothing of a long one.
+    """Return True if objects grow larger rather than more numerous, from (number, bytes) at two readings.
+
+    A few additional strings do not matter if one long string accounts for the bytes.
     """
     more = now[0] / max(before[0], 1.0) - 1
     return more <= _FEW_MORE * (now[1] / max(before[1], 1.0) - 1)
@@ -131,10 +134,10 @@ def grow_larger(before: tuple[float, float], now: tuple[float, float]) -> bool:
 def come_together(
     x: Sequence[float], memory: Sequence[float], at: Sequence[float], counts: Sequence[float]
 ) -> bool:
-    """Whether memory rises in the generations in which a count does (at least 3), and hardly in the others.
+    """Return True if memory rises in the generations in which a count does (at least 3), and hardly in the others.
 
-    ``memory`` at generations ``x``, ``counts`` at generations ``at``. False for counts that rise every time or were
-    not read in each generation: then nothing says what else rose with them.
+    ``memory`` is read at generations ``x``, ``counts`` at generations ``at``. False for counts that rise every time or
+    were not read in each generation, because anything else may then have risen with them.
     """
     now, known = dict(zip(at, counts, strict=True)), set(at)
     inside: list[float] = []
@@ -149,14 +152,14 @@ def come_together(
 
 
 def _is_one_story(steady: CountGrowth, irregular: CountGrowth) -> bool:
-    """Rises that were rarer at first and never taken back belong to the steady ones that followed."""
+    """Return True if rarer early rises, never taken back, belong to the same growth as later steady ones."""
     return irregular.start < steady.start - 1 and irregular.slope >= _NEAR_MEDIAN * steady.slope
 
 
 def _goes_beyond(growth: CountGrowth, x: Sequence[float], counts: Sequence[float]) -> bool:
-    """False while a rise only comes back to where the count has been for more than one reading: teeth of a saw.
+    """Return False while a rise only returns to a level that the count has held before, as in a sawtooth.
 
-    What was there for one reading alone, as while a program loads, is no level.
+    A count that was reached at one reading alone, such as while a program loads, is not a level.
     """
     before = [count for at, count in zip(x, counts, strict=True) if at < growth.start]
     held = max((min(pair) for pair in pairwise(before)), default=-math.inf)
@@ -166,7 +169,7 @@ def _goes_beyond(growth: CountGrowth, x: Sequence[float], counts: Sequence[float
 def _beats_unseen(
     growth: CountGrowth, first_x: float, first_count: float, first_generation: float
 ) -> CountGrowth:
-    """What was there at the first reading is of the beats before it, if it is as much as one or more of them."""
+    """Move the start back over unseen periods, if the count at the first reading is a multiple of one rise."""
     assert growth.period is not None
     beats = round(first_count / growth.each)
     start = growth.start - beats * growth.period
@@ -180,7 +183,7 @@ def _beats_unseen(
 def _begun_unseen(
     growth: CountGrowth, first_x: float, first_count: float, first_generation: float
 ) -> CountGrowth:
-    """It rises from its first reading on: how long it had risen by then, its size says, if all of it were leaked."""
+    """Move the start back by the time that the count at the first reading took to grow, if all of it leaked."""
     before = first_count / growth.slope
     start = max(first_generation, float(round(first_x + 1 - before)))
     return replace(
@@ -193,7 +196,7 @@ def _constant(x: Sequence[float], counts: Sequence[float]) -> CountGrowth | None
     for i in range(len(x) - 1, 0, -1):
         rise = (counts[i] - counts[i - 1]) / (x[i] - x[i - 1])
         near = sorted(rises[-_COMPARED:]) or [rise]
-        # Their median; a call for each of hundreds of counts would cost more than all else here.
+        # The median is computed inline, because a call for each of hundreds of counts would dominate the cost.
         usual = (near[(len(near) - 1) // 2] + near[len(near) // 2]) / 2
         if rise <= 0 or abs(rise - usual) > _NEAR_MEDIAN * usual:
             break
@@ -202,7 +205,7 @@ def _constant(x: Sequence[float], counts: Sequence[float]) -> CountGrowth | None
         return None
     first = begin = len(x) - len(rises)
     usual = median(rises)
-    # A larger rise before holds the usual one too: what was made once in the same generation hides it.
+    # A larger rise before these also contains a usual one, masked by objects created once in that generation.
     while begin > 1 and _rise(x, counts, begin - 1) >= _NEAR_MEDIAN * usual:
         begin -= 1
     slope = theil_sen(*block_minima(x[first - 1 :], counts[first - 1 :]))
@@ -213,7 +216,7 @@ def _constant(x: Sequence[float], counts: Sequence[float]) -> CountGrowth | None
 
 
 def _deviation(values: Sequence[float]) -> float:
-    """As the standard library's, without its exact sums, which cost more than all else here."""
+    """Return the standard deviation without the exact sums of the standard library, which would dominate the cost."""
     mean = fmean(values)
     return math.sqrt(fmean([(value - mean) ** 2 for value in values]))
 
@@ -223,7 +226,7 @@ def _rise(x: Sequence[float], counts: Sequence[float], i: int) -> float:
 
 
 def _rises_never_taken_back(counts: Sequence[float]) -> tuple[list[int], int]:
-    """(positions of rises, first position) of the longest recent stretch without a fall."""
+    """Return (positions of rises, first position) of the longest range without a fall that ends at the newest count."""
     first = len(counts) - 1
     while first > 0 and counts[first] >= counts[first - 1]:
         first -= 1
@@ -236,7 +239,7 @@ def _periodic(
     if len(rises) < _MIN_PERIODS:
         return None
     gaps = [x[b] - x[a] for a, b in pairwise(rises)]
-    while gaps and gaps[0] != gaps[-1]:  # what rose before the beat began is warm-up
+    while gaps and gaps[0] != gaps[-1]:  # rises before the regular ones are warm-up
         gaps, rises = gaps[1:], rises[1:]
     period = gaps[-1] if gaps else 0.0
     sizes = [counts[i] - counts[i - 1] for i in rises]
@@ -275,10 +278,10 @@ def _irregular(
 
 
 def _may_break_new_ground(counts: Sequence[float]) -> bool:
-    """False where no stretch that ends with the newest of at least 8 and at most 256 counts can pass that test.
+    """Return False if no range of 8 to 256 counts that ends with the newest can pass `breaks_new_ground`.
 
-    Far cheaper than to look for the stretch: the low of its newest quarter is not above the second highest of the
-    last 8, and hardly any of the first half of all may be as high.
+    This is far cheaper than searching for the range: the low of its newest quarter is at most the second highest of the
+    last 8 counts, and hardly any count in the first half may be as high.
     """
     half, high = len(counts) // 2, sorted(counts[-_MIN_NOISY:])[-2]
     return sum([count >= high for count in counts[:half]]) <= 0.02 * len(counts) + 1

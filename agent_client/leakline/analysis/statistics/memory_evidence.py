@@ -1,9 +1,9 @@
-"""The evidence of memory alone: does it rise lastingly, over how long, how fast, and from which generation on?
+"""Evidence from memory alone: whether it rises lastingly, for how long, how fast, and since which generation.
 
-The onset is searched over all attempts of a run. Every attempt is a process with a warm-up of its own, and what a new
-one has at its start says nothing about a leak. So the first generations after a resume are not read here, and each
-attempt may have a level of its own: only within an attempt does a line bend. What begins between the end of one attempt
-and the end of the warm-up of the next may have begun in any generation of that gap.
+The onset is searched over all attempts of a run. Every attempt is a process with its own warm-up, and the initial
+memory of a process is no evidence of a leak. Therefore the first generations after a resume are ignored, and each
+attempt may have its own level: a line bends only within an attempt. A growth that begins between the end of one attempt
+and the end of the next one's warm-up may have begun in any generation of that gap.
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ from .trend import (
     weighted_median,
 )
 
-# Growth matters when it adds this share of the baseline within the horizon.
+# Growth is material if it adds this share of the baseline within the horizon.
 MATERIAL: Final = 0.05
-# Below this share it is not worth a second look.
+# Growth below this share is trivial.
 TRIVIAL: Final = 0.005
 _MAX_HORIZON: Final = 100
 _NEAR_LIMIT: Final = 0.90
 WINDOWS: Final = (8, 12, 16, 24, 36, 54, 81, 122, 183, 275, 412, 618, 927)
-# Readings kept of a long window; block minima need no more.
+# A long window is reduced to this many readings; block minima need no more.
 _THINNED: Final = 256
-# Readings before the window that the sawtooth test looks back on.
+# Readings before the window that the sawtooth test includes.
 _LOOK_BACK: Final = 256
 _MIN_FOR_TREND: Final = 5
-# In a run with as many readings or more, a window that is most of it shows a slowing rise well enough.
+# With at least this many readings, a window that covers most of the run shows a slowing rise well enough.
 _FEW: Final = 16
-# So many times as steep as what followed, a rise is another one.
+# A rise that is this many times as steep as the following one is a separate rise.
 _LOADS: Final = 2.0
-# What is left after taking out bounded containers must exceed this share of their own growth, because
-# their sizes are known to about 10 %.
+# The growth without bounded containers must exceed this share of their own growth, because their sizes are known only
+# to within about 10 %.
 _OVER_BOUNDED: Final = 0.20
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """What growth is measured against: the memory at the start, the limit, and how far the run is to go.
+    """The scale of growth: the memory at the start, the limit, and the number of remaining generations.
 
     ``spacing``: units of the axis between two readings. Growth is judged per reading, so that a run which reports every
     hundredth step is judged like one which reports every step.
@@ -81,7 +81,7 @@ class Scale:
         return rate * self.horizon(window) / max(self.baseline_bytes, 1.0)
 
     def material_rate(self, window: float) -> float:
-        """Bytes per generation from which on that share matters."""
+        """Return the lowest bytes per generation at which growth is material."""
         return MATERIAL * max(self.baseline_bytes, 1.0) / self.horizon(window)
 
     def ends_near_limit(self, rate: float) -> bool:
@@ -99,11 +99,11 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Rise:
-    """What one series shows at one moment.
+    """The growth of one series at one moment.
 
-    ``window`` is the longest stretch (in readings) over which all tests see lasting growth, 0 when none does;
-    ``strict`` the same with the stricter test for saturation. ``visible`` is a rise that matters and has not
-    passed: too short, or slowing down. ``generations`` are those from the first reading of ``window`` to the last.
+    ``window`` is the longest range (in readings) over which all tests find lasting growth, 0 if there is none;
+    ``strict`` is the same with the stricter test for saturation. ``visible`` is also true for a material rise that
+    fails the tests because it is too short or slows down. ``generations`` is the length of ``window`` in generations.
     """
 
     window: int = 0
@@ -116,7 +116,10 @@ class Rise:
 def lasting_rise(
     x: Sequence[float], y: Sequence[float], scale: Scale, bounded: Sequence[float] = ()
 ) -> Rise:
-    """Test every window that ends at the last reading. ``bounded`` is what was taken out, in the same order."""
+    """Return the longest windows with lasting growth that end at the last reading.
+
+    ``bounded``: bytes of bounded containers that were subtracted from ``y``, one value for each reading.
+    """
     n = len(y)
     if n < _MIN_FOR_TREND or y[-1] <= min(y[-min(n, WINDOWS[-1]) :]):
         return Rise()
@@ -140,7 +143,7 @@ def lasting_rise(
 def _test(
     x: Sequence[float], y: Sequence[float], length: int, scale: Scale, bounded: Sequence[float]
 ) -> tuple[Slope, bool] | None:
-    """(slope, whether the strict saturation test passes too), or None when a test speaks against growth."""
+    """Return (slope, whether the strict saturation test passes too), or None if any test rejects growth."""
     n = len(y)
     wx, wy = _thin(x[n - length :], y[n - length :])
     bx, by = block_minima(wx, wy)
@@ -165,7 +168,7 @@ def _test(
     strict = half_ratio(bx, by) >= STRICT_HALF_RATIO
     ahead = n - length
     if ahead > 0 and n < _FEW and is_most_of(length, n):
-        # In a short run check all of it too, unless it began with a rise of its own: what a program loads at first.
+        # In a short run, test all of it too, unless it began with a separate rise while the program was loading.
         loaded = y[ahead] - y[0] > _LOADS * slope.estimate * (x[ahead] - x[0])
         strict = strict and (loaded or half_ratio(*block_minima(x, y)) >= STRICT_HALF_RATIO)
     return slope, steady and strict
@@ -174,7 +177,7 @@ def _test(
 def _visible(
     x: Sequence[float], y: Sequence[float], scale: Scale, bounded: Sequence[float]
 ) -> bool:
-    """A rise that matters and still goes on in the second half of the run so far."""
+    """Return True if a material rise continues in the second half of the run so far."""
     n = len(y)
     half = max(_MIN_FOR_TREND - 1, n // 2)
     recent = floor_slope(x[n - half :], y[n - half :])
@@ -182,11 +185,11 @@ def _visible(
     matters = scale.is_material(recent.estimate, half * scale.spacing) and scale.is_material(
         whole.estimate, n * scale.spacing
     )
-    # What was flat for half the run leaves the slope of the whole without a sign.
+    # If memory was flat for half the run, the slope over all of it may not be significant.
     rises = whole.rises or min(y[n - half :]) > max(y[: n - half])
     if not (rises and recent.rises and matters and _exceeds(recent, x, bounded, half)):
         return False
-    # Of few readings one jump makes a slope: a program that has loaded what it needs still doubles a table.
+    # With few readings a single jump makes a slope, such as a table that doubles after the program has loaded.
     return n >= _FEW or is_more_than_steps(x[n - half :], y[n - half :], steps=1)
 
 
@@ -204,29 +207,29 @@ def _thin(x: Sequence[float], y: Sequence[float]) -> tuple[Sequence[float], Sequ
 
 
 def baseline_of(values: Sequence[float]) -> float:
-    """The level growth is compared with: the middle of the first three generations."""
+    """Return the level that growth is compared with: the median of the first three generations."""
     return median(values[:3]) if values else 0.0
 
 
 # (estimate, low, high) of the first leaking generation
 Start = tuple[float, float, float]
 
-# Generations of a resumed process that are its warm-up.
+# Number of generations of a resumed process that are its warm-up.
 WARM_UP: Final = 4
-# Below this share of the later slope the piece before a bend counts as flat.
+# The readings before a bend count as flat if their slope is below this share of the later one.
 _BENDS: Final = 0.5
-# Readings before a bend in which another can be determined.
+# Minimum number of readings before a bend in which another bend can be found.
 _MIN_BEFORE: Final = 5
-# Readings of an attempt that say how fast it rises; and those that two levels and a slope leave over.
+# Minimum number of readings of an attempt for a slope, and of those that remain after fitting two levels and a slope.
 _MIN_READ: Final = 2
 _LEFT_OVER: Final = 2
-# Attempts that stand on a level of their own; older ones are one, so that work stays bounded.
+# Maximum number of resumes after which an attempt has its own level; older attempts share one to bound the work.
 _MAX_APART: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The readings of one attempt behind its warm-up."""
+    """The readings of one attempt after its warm-up."""
 
     x: Sequence[float]
     y: Sequence[float]
@@ -236,7 +239,7 @@ class Piece:
 
 
 def bend_of(timeline: Timeline, values: Sequence[float], end: int) -> Start | None:
-    """Where memory begins to rise. What rises before a bend already, as all that accelerates does, has its own."""
+    """Return where memory begins to rise. Accelerating growth begins before the bend of the best fit."""
     x = [float(g) for g in timeline.generations[:end]]
     pieces = pieces_of(timeline, x, values)
     hinge = _hinge(pieces)
@@ -248,13 +251,13 @@ def bend_of(timeline: Timeline, values: Sequence[float], end: int) -> Start | No
         if earlier is None or earlier[0] >= at:
             break
         at, low = earlier
-    # A line that rises from the first reading on may have risen in that generation already.
+    # A line that rises from the first reading on may already have risen in that generation.
     spacing = timeline.spacing(end)
     return tuple(a + spacing if a > x[0] else a for a in (at, min(low, at), high))  # type: ignore[return-value]
 
 
 def pieces_of(timeline: Timeline, x: Sequence[float], values: Sequence[float]) -> list[Piece]:
-    """The attempts, oldest first, each without its warm-up but for the first: that one is seen as it was."""
+    """Return the attempts, oldest first, without their warm-up; only the first attempt is complete."""
     segments = [timeline.segment[row] for row in timeline.end_rows[: len(x)]]
     resumes = [i for i, (a, b) in enumerate(pairwise(segments), 1) if a != b][-_MAX_APART:]
     ends = [*resumes, len(x)]
@@ -263,7 +266,7 @@ def pieces_of(timeline: Timeline, x: Sequence[float], values: Sequence[float]) -
         begin = min(begin + WARM_UP, end)
         if end - begin >= _MIN_READ:
             found.append(Piece(x[begin:end], values[begin:end]))
-    # Attempts that hardly outlive their warm-up are read as one line, or hardly anything would be.
+    # If the attempts hardly outlive their warm-up, treat all readings as one line, since too few would remain.
     return found if 2 * sum(map(len, found)) >= len(x) else [Piece(x, values)]
 
 
@@ -273,9 +276,9 @@ def _until(piece: Piece, at: float) -> Piece:
 
 
 def _rise_before(pieces: Sequence[Piece], later: float) -> tuple[float, float] | None:
-    """(start, its lower end) of a rise in what lies before a bend; None where that is flat.
+    """Return (start, its lower bound) of a rise in the readings before a bend; None if they are flat.
 
-    Where it rises from its first reading on, the start is that one: warm-up hides what came before.
+    If they rise from the first one on, the start is that reading, because warm-up hides what came before.
     """
     x, y = _joined(pieces)
     slope = floor_slope(x, y)
@@ -290,7 +293,7 @@ def _rise_before(pieces: Sequence[Piece], later: float) -> tuple[float, float] |
 
 
 def _joined(pieces: Sequence[Piece]) -> tuple[list[float], list[float]]:
-    """As one line: each attempt goes on where the one before has left off, and no jump between them is growth."""
+    """Return the attempts as one line, each shifted to the end of the previous one, so that jumps are not growth."""
     x, y = list(pieces[0].x), list(pieces[0].y)
     for piece in pieces[1:]:
         near = min(len(piece), len(y), _MIN_BEFORE)
@@ -301,18 +304,18 @@ def _joined(pieces: Sequence[Piece]) -> tuple[list[float], list[float]]:
 
 
 def _hinge(pieces: Sequence[Piece]) -> Hinge | None:
-    """`fit_hinge` where each attempt has a level of its own; the same where there is one."""
+    """Return the same as `fit_hinge`, but let each attempt have its own level."""
     if len(pieces) == 1:
         return fit_hinge(pieces[0].x, pieces[0].y)
     thin = _thinned(pieces)
     fits = []
     for own, piece in enumerate(thin):
         before, after = thin[:own], thin[own + 1 :]
-        # What a level of its own takes of each later attempt leaves nothing to say.
+        # Fitting a level to each later attempt uses up one of its readings.
         spare = sum(len(s) - 1 for s in after)
         for i in range(len(piece) - 1):
             if i == 0 and own:
-                # The same line as one that bends in the gap before.
+                # This is the same line as one that bends in the gap before this attempt.
                 continue
             if len(piece) - 1 - i + spare >= _LEFT_OVER:
                 at = piece.x[i]
@@ -325,7 +328,7 @@ def _hinge(pieces: Sequence[Piece]) -> Hinge | None:
 
 
 def _thinned(pieces: Sequence[Piece]) -> list[Piece]:
-    """The lower envelope, with as many readings of each attempt as its share of all is."""
+    """Return the lower envelope of the attempts, with readings in proportion to their lengths."""
     total = sum(map(len, pieces))
     if total <= MAX_HINGE_POINTS:
         return list(pieces)
@@ -336,7 +339,7 @@ def _thinned(pieces: Sequence[Piece]) -> list[Piece]:
 def _fit(
     before: Sequence[Piece], own: Piece, bend: int, after: Sequence[Piece]
 ) -> tuple[float, float]:
-    """(absolute error, slope): flat before, bent within one attempt, and rising through all later ones."""
+    """Return (absolute error, slope) of a line that is flat, bends within ``own``, and rises in all later attempts."""
     flat = median(own.y[: bend + 1])
     at = own.x[bend]
     pairs = [((b - flat) / (a - at), a - at) for a, b in zip(own.x, own.y, strict=True) if a > at]
@@ -353,7 +356,7 @@ def _fit(
 
 
 def _from_its_middle(piece: Piece) -> list[tuple[float, float]]:
-    """(slope, weight) of each reading of a rising attempt against the middle of all of them."""
+    """Return (slope, weight) of each reading of a rising attempt relative to the median of all of them."""
     x, y = median(piece.x), median(piece.y)
     each = zip(piece.x, piece.y, strict=True)
     return [((b - y) / (a - x), abs(a - x)) for a, b in each if a != x]

@@ -18,9 +18,9 @@ from operator import itemgetter, mul, sub, truediv
 from statistics import median
 from typing import Final
 
-# 90 % two-sided; what every interval of this project states.
+# Two-sided 90 %, the level of every interval in this project.
 Z_90: Final = 1.6448536269514722
-# More points than this say nothing more about a slope and cost quadratically.
+# More points than this add no information about a slope, but cost quadratic time.
 MAX_BLOCKS: Final = 16
 MAX_HINGE_POINTS: Final = 48
 _MAX_CORRELATION: Final = 0.9
@@ -30,7 +30,7 @@ _PROFILE: Final = 1.353
 
 @dataclass(frozen=True, slots=True)
 class Slope:
-    """Change of y per unit of x with its 90 % interval; ``points`` is how many readings it rests on."""
+    """Change of y per unit of x with its 90 % interval; ``points`` is the number of readings it is based on."""
 
     estimate: float
     low: float
@@ -46,7 +46,7 @@ class Slope:
         return Slope(self.estimate * factor, ends[0], ends[1], self.points)
 
     def plus(self, other: Slope) -> Slope:
-        """Return the slope of the sum, which rests on the fewer readings of the two."""
+        """Return the slope of the sum, with the smaller number of readings of the two."""
         points = min(self.points, other.points) or max(self.points, other.points)
         return Slope(
             self.estimate + other.estimate, self.low + other.low, self.high + other.high, points
@@ -56,13 +56,13 @@ class Slope:
 NO_GROWTH: Final = Slope(0.0, 0.0, 0.0, 0)
 
 
-# (absolute error, slope, first x and last x at which it bends: the same but where readings are missing)
+# (absolute error, slope, first and last x at which it may bend: they differ only where readings are missing)
 Fit = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Hinge:
-    """Flat until ``start``, a straight line from there; ``low`` and ``high`` bound where it may bend."""
+    """A line that is flat until ``start`` and rises from there; ``low`` and ``high`` bound where it may bend."""
 
     start: float
     low: float
@@ -71,13 +71,13 @@ class Hinge:
 
 
 def pair_slopes(x: Sequence[float], y: Sequence[float]) -> list[float]:
-    """All slopes between two points of different x, ascending."""
+    """Return all slopes between two points of different x, ascending."""
     pairs = combinations(zip(x, y, strict=True), 2)
     return sorted([(d - b) / (c - a) for (a, b), (c, d) in pairs if c != a])
 
 
 def kendall_variance(y: Sequence[float]) -> float:
-    """Variance of Kendall's S under no trend, corrected for ties in ``y``."""
+    """Return the variance of Kendall's S without a trend, corrected for ties in ``y``."""
     n = len(y)
     counts: dict[float, int] = {}
     for value in y:
@@ -89,7 +89,7 @@ def kendall_variance(y: Sequence[float]) -> float:
 
 
 def lag_one_correlation(values: Sequence[float]) -> float:
-    """Correlation of neighbouring values; 0 when it cannot be determined."""
+    """Return the correlation of neighbouring values; 0 if it cannot be determined."""
     n = len(values)
     if n < 4:
         return 0.0
@@ -103,10 +103,10 @@ def lag_one_correlation(values: Sequence[float]) -> float:
 
 
 def theil_sen(x: Sequence[float], y: Sequence[float]) -> Slope:
-    """The median slope of ``y`` over ``x`` with its 90 % interval.
+    """Return the median slope of ``y`` over ``x`` with its 90 % interval.
 
-    Up to three points have no spread worth the name: two points give an interval of the estimate's own
-    size, three give the smallest and largest of their slopes.
+    Up to three points have no meaningful spread: two points give an interval from 0 to twice the estimate,
+    three give the smallest and largest of their slopes.
     """
     slopes = pair_slopes(x, y)
     if not slopes:
@@ -129,7 +129,7 @@ def theil_sen(x: Sequence[float], y: Sequence[float]) -> Slope:
 def block_minima(
     x: Sequence[float], y: Sequence[float], blocks: int = MAX_BLOCKS
 ) -> tuple[list[float], list[float]]:
-    """The lower envelope: the lowest point of each of at most ``blocks`` equal stretches, with its own x."""
+    """Return the lower envelope: the lowest point, with its own x, of each of at most ``blocks`` equal blocks."""
     n = len(x)
     if n <= blocks:
         return list(x), list(y)
@@ -143,13 +143,13 @@ def block_minima(
 
 
 def floor_slope(x: Sequence[float], y: Sequence[float]) -> Slope:
-    """Theil-Sen on block minima: what stays, whatever comes and goes above it."""
+    """Return the Theil-Sen slope of block minima: the trend of the floor, regardless of the peaks above it."""
     slope = theil_sen(*block_minima(x, y))
     return Slope(slope.estimate, slope.low, slope.high, len(x))
 
 
 def robust_spread(values: Sequence[float]) -> float:
-    """Standard deviation as the median absolute deviation sees it."""
+    """Return the standard deviation as estimated by the median absolute deviation."""
     if not values:
         return 0.0
     middle = median(values)
@@ -157,10 +157,10 @@ def robust_spread(values: Sequence[float]) -> float:
 
 
 def fit_hinge(x: Sequence[float], y: Sequence[float]) -> Hinge | None:
-    """Where a flat line turns into a rising one, by least absolute error; None below four points.
+    """Return where a flat line turns into a rising one, by least absolute error; None below four points.
 
-    ``start`` is the last x that still lies on the flat part. When the line rises from the first point on,
-    ``start`` is that first x.
+    ``start`` is the last x on the flat part. If the line rises from the first point on, ``start`` is that
+    first x.
     """
     if len(x) < 4:
         return None
@@ -173,7 +173,7 @@ def fit_hinge(x: Sequence[float], y: Sequence[float]) -> Hinge | None:
         flat = (ordered[bend // 2] + ordered[(bend + 1) // 2]) / 2
         error = sum(map(abs, map(sub, y[: bend + 1], repeat(flat))))
         if error > allowed:
-            # The flat part alone is too far off, and the next ones are longer.
+            # The error of the flat part alone is too large, and later bends make it longer.
             break
         rest, slope = _fit_from(x, y, bend, flat)
         fits.append((error + rest, slope, x[bend], x[bend]))
@@ -183,15 +183,15 @@ def fit_hinge(x: Sequence[float], y: Sequence[float]) -> Hinge | None:
 
 
 def _allowed(loss: float, points: int, rise: float) -> float:
-    """Return the absolute error up to which a fit is as good as the best one, but for noise.
+    """Return the absolute error up to which a fit is as good as the best one, within noise.
 
-    Without any noise the profile would have no width; a thousandth of the rise stands for rounding.
+    Without any noise the profile would have no width; a thousandth of the rise allows for rounding.
     """
     return loss * (1 + _PROFILE / points) + 1e-3 * rise
 
 
 def hinge_among(fits: Sequence[Fit], points: int, rise: float) -> Hinge | None:
-    """The best of these with all that are as good but for noise; None where none rises."""
+    """Return the best rising fit, bounded by all that are equally good within noise; None if none rises."""
     fits = [fit for fit in fits if fit[1] > 0]
     if not fits:
         return None
@@ -205,10 +205,9 @@ def hinge_among(fits: Sequence[Fit], points: int, rise: float) -> Hinge | None:
 def _fit_from(
     x: Sequence[float], y: Sequence[float], bend: int, flat: float
 ) -> tuple[float, float]:
-    """(absolute error behind the bend, slope) of the best hinge that bends at ``x[bend]``, from ``flat``, the median up
-    to there.
+    """Return (absolute error after the bend, slope) of the best hinge that bends at ``x[bend]``.
 
-    Without a call of Python's for each point: it is tried at every point of every hinge.
+    ``flat``: the median up to there. This avoids a Python call per point, because every point of a series is tried.
     """
     rises = list(map(sub, y[bend + 1 :], repeat(flat)))
     runs = list(map(sub, x[bend + 1 :], repeat(x[bend])))
@@ -217,17 +216,17 @@ def _fit_from(
 
 
 def weighted_median(pairs: Sequence[tuple[float, float]]) -> float:
-    """Of (value, weight) in ascending order."""
+    """Return the weighted median of (value, weight) pairs in ascending order."""
     passed = list(accumulate(map(itemgetter(1), pairs)))
     return pairs[bisect_left(passed, passed[-1] / 2)][0]
 
 
-# The figures the detection notes measured; `strict` is what a page-worthy verdict asks for.
+# Measured thresholds; the strict one is required for a leak that only memory shows.
 HALF_RATIO: Final = 0.7
 STRICT_HALF_RATIO: Final = 0.8
 _LAST_THIRD: Final = 0.22
 _ANY_THIRD: Final = 0.65
-# The largest block increments, and what the others must keep of the growth.
+# The number of largest increments to remove, and the shares of the growth that must remain without them.
 _STEPS: Final = 3
 _WITHOUT_STEPS: Final = 0.30
 _STAYS_WITHOUT_STEPS: Final = 0.45
@@ -236,7 +235,7 @@ _CLEARLY_BETTER: Final = 0.85
 
 
 def keeps_rising(x: Sequence[float], y: Sequence[float], ratio: float = HALF_RATIO) -> bool:
-    """False for saturation: the second half must rise nearly as fast as the first."""
+    """Return False for saturation: the second half must rise nearly as fast as the first."""
     growth = y[-1] - y[0]
     if growth <= 0 or half_ratio(x, y) < ratio:
         return False
@@ -246,7 +245,7 @@ def keeps_rising(x: Sequence[float], y: Sequence[float], ratio: float = HALF_RAT
 
 
 def half_ratio(x: Sequence[float], y: Sequence[float]) -> float:
-    """Return how fast the second half rises, as a share of how fast the first does; 0 where it does not."""
+    """Return the slope of the second half as a share of that of the first; 0 if the second half does not rise."""
     middle = next(i for i, a in enumerate(x) if a >= (x[0] + x[-1]) / 2)
     if not 0 < middle < len(x) - 1:
         return 0.0
@@ -258,15 +257,15 @@ def half_ratio(x: Sequence[float], y: Sequence[float]) -> float:
 
 
 def _at(x: Sequence[float], y: Sequence[float], where: float) -> float:
-    """The reading at ``where`` on straight lines between readings."""
+    """Return the value at ``where``, interpolated linearly between readings."""
     i = max(1, next(i for i, a in enumerate(x) if a >= where))
     return y[i - 1] + (y[i] - y[i - 1]) * (where - x[i - 1]) / (x[i] - x[i - 1])
 
 
 def is_more_than_steps(x: Sequence[float], y: Sequence[float], steps: int = _STEPS) -> bool:
-    """False when so many jumps make most of the growth: checkpoint buffers and allocator arenas are steps.
+    """Return False if ``steps`` jumps make most of the growth: checkpoint buffers and allocator arenas are steps.
 
-    Readings that scatter jump up as often as down. Then what is never taken back must rise on more clearly.
+    Noisy readings jump up as often as down, so their floor is also tested, with a stricter threshold.
     """
     return (
         _without_steps(x, y, steps) >= _WITHOUT_STEPS
@@ -275,8 +274,8 @@ def is_more_than_steps(x: Sequence[float], y: Sequence[float], steps: int = _STE
 
 
 def _without_steps(x: Sequence[float], y: Sequence[float], steps: int = _STEPS) -> float:
-    """Return the share of the growth that is left without its largest jumps; 0 where nothing grows."""
-    # Where generations are missing, what they gained together must not look like one jump.
+    """Return the share of the growth that remains without its largest jumps; 0 if nothing grows."""
+    # The combined gain of missing generations must not look like one jump.
     gaps = [b - a for a, b in pairwise(x)]
     usual = median(gaps)
     jumps = [(b - a) * usual / gap for (a, b), gap in zip(pairwise(y), gaps, strict=True)]
@@ -286,14 +285,14 @@ def _without_steps(x: Sequence[float], y: Sequence[float], steps: int = _STEPS) 
 
 
 def what_stays(y: Sequence[float]) -> list[float]:
-    """Of each reading what no later one falls below."""
+    """Return for each reading the level that neither it nor any later reading falls below."""
     return list(accumulate(reversed(y), min))[::-1]
 
 
 def breaks_new_ground(window: Sequence[float], before: Sequence[float]) -> bool:
-    """False for sawteeth and seasons: the lows of the last quarter must lie above all that was before.
+    """Return False for sawteeth and seasons: the lows of the last quarter must exceed nearly all earlier readings.
 
-    ``before`` holds the readings ahead of the window.
+    ``before``: the readings before the window.
     """
     recent = sorted(window[-max(2, len(window) // 4) :])
     earlier = sorted([*before, *window[: len(window) // 2]])
@@ -304,20 +303,20 @@ def breaks_new_ground(window: Sequence[float], before: Sequence[float]) -> bool:
 
 
 def stands_out(x: Sequence[float], y: Sequence[float], slope: Slope) -> bool:
-    """True when the growth is at least four spreads of what the line leaves over."""
+    """Return True if the growth is at least four times the spread of the residuals."""
     rest = [b - slope.estimate * a for a, b in zip(x, y, strict=True)]
     return slope.estimate * (x[-1] - x[0]) >= _SIGNAL * robust_spread(rest)
 
 
 def is_most_of(window: int, run: int) -> bool:
-    """Return True if little was before a window."""
+    """Return True if a window covers most of the run."""
     return window >= 0.7 * run
 
 
 def is_a_real_start(
     slope: Slope, before_x: Sequence[float], before_y: Sequence[float], window: int, run: int
 ) -> bool:
-    """A window much shorter than the run counts only when it rises clearly faster than what was before.
+    """Return True if a window covers most of the run, or rises clearly faster than the readings before it.
 
     Otherwise the tail of a long, decaying rise would pass as a new leak.
     """
@@ -329,9 +328,9 @@ def is_a_real_start(
 def slows_like_a_logarithm(
     x: Sequence[float], y: Sequence[float], first: float, spacing: float = 1.0
 ) -> bool:
-    """Return True when the rise follows the logarithm of the readings since ``first`` clearly better than a line.
+    """Return True if the rise follows the logarithm of the readings since ``first`` clearly better than a line.
 
-    Caches of rare things and heaps that settle rise like that for ever, more slowly each time.
+    Caches of rare items and heaps that settle rise like that forever, more and more slowly.
     """
     logs = [math.log1p((a - first) / spacing) for a in x]
     return _left_over(logs, y) < _CLEARLY_BETTER * _left_over(x, y)

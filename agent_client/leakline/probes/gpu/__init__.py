@@ -1,4 +1,4 @@
-"""Device memory as torch, the NVIDIA driver and Metal count it.
+"""Device memory as reported by torch, the NVIDIA driver and Metal.
 
-Imports `snapshot`; torch and NVML inside functions. Start reading in `cuda.py` and `nvml.py`.
+Imports `snapshot`; torch and NVML inside functions. Start reading in `torch_devices.py` and `nvml.py`.
 """

@@ -1,7 +1,8 @@
-"""Which card is device ``i`` of this process: as torch says once it uses CUDA, else as CUDA reads the environment.
+"""Mapping from the CUDA devices of this process to the cards that NVML lists.
 
-CUDA numbers what a process may see, NVML what the machine has. Where the two cannot be brought together without
-waking CUDA, a device has no card: its readings are absent rather than those of another one.
+Once the program uses CUDA, torch identifies the card; until then, the environment is read as CUDA would read it. CUDA
+numbers the devices visible to a process, NVML those of the machine. If the two cannot be matched without initialising
+CUDA, the device has no card: its metrics are absent, rather than those of another card.
 """
 
 from __future__ import annotations
@@ -24,33 +25,39 @@ _OLD_SLICE: Final = re.compile(r"MIG-(GPU-[^/]+)/(\d+)/(\d+)")
 
 
 def cuda_in_use() -> Any | None:
-    """``torch.cuda``, once the program itself has woken CUDA; None in a forked child, which cannot use it."""
+    """Return ``torch.cuda`` if the program has initialised CUDA, else None.
+
+    Also None in a forked child, which cannot use CUDA.
+    """
     cuda = sys.modules.get("torch.cuda")
     if type(cuda) is not ModuleType:
         return None
-    # Half a module while another thread imports torch.
+    # The module is incomplete while another thread imports torch.
     is_initialised = vars(cuda).get("is_initialized")
     return cuda if is_initialised is not None and is_initialised() else None
 
 
 def devices_in_use(cuda: Any) -> list[int]:
-    """The devices on which this process has a context."""
+    """Return the devices on which this process has a context."""
     return [index for index in range(cuda.device_count()) if has_context(index)]
 
 
 def has_context(index: int) -> bool:
-    """Asking makes none and waits for none. A torch that cannot say may have one on every device."""
+    """Return True if this process has a context on the device.
+
+    The query neither creates a context nor waits for one. If torch does not support it, a context is assumed.
+    """
     ask = getattr(sys.modules.get("torch._C"), "_cuda_hasPrimaryContext", None)
     return ask is None or bool(ask(index))
 
 
 def _is_rocm() -> bool:
-    """ROCm answers under the name of CUDA, and NVML knows nothing of its cards."""
+    """Return True for ROCm, which torch presents as CUDA and whose cards NVML does not know."""
     return getattr(sys.modules.get("torch.version"), "hip", None) is not None
 
 
 class Cards:
-    """NVML's handles under the numbers that devices have in this process. Looked up once, not at each reading."""
+    """NVML handles by the device numbers of this process, looked up once and not at each reading."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -60,7 +67,7 @@ class Cards:
         self._listed: dict[int, Any] = {}
 
     def handles(self) -> dict[int, Any]:
-        """The devices that the program uses through torch; while it uses none, all that it may use."""
+        """Return the devices that the program uses through torch, or all visible devices if it uses none."""
         if _is_rocm():
             return {}
         if self._opened != self._driver.opened:
@@ -75,7 +82,7 @@ class Cards:
         return {index: card for index, card in self._used.items() if card is not None}
 
     def _by_torch(self, cuda: Any, index: int) -> Any | None:
-        """By the device's own name; torch before 2.4 does not tell it."""
+        """Return the card with the UUID of the device. Torch before 2.4 does not report the UUID."""
         name = getattr(cuda.get_device_properties(index), "uuid", None)
         if name is not None:
             slice_ = self._driver.card_by_uuid(f"{_SLICE}{name}")
@@ -84,7 +91,7 @@ class Cards:
             card = self._driver.card_by_uuid(f"{_WHOLE}{name}")
             if card is not None and not self._driver.is_partitioned(card):
                 return card
-        # Of a partitioned card older CUDA reports the name of the whole; the environment may name the slice.
+        # For a partitioned card, older CUDA reports the UUID of the entire card; the environment may name the slice.
         return self._by_environment().get(index)
 
     def _by_environment(self) -> dict[int, Any]:
@@ -98,9 +105,10 @@ class Cards:
 
 
 def visible_entries(text: str) -> list[int] | list[str]:
-    """What CUDA makes of ``CUDA_VISIBLE_DEVICES``: numbers, or names of one kind, up to the first it does not know.
+    """Return the entries CUDA uses of ``CUDA_VISIBLE_DEVICES``: numbers or UUIDs, up to the first that it does not
+    know.
 
-    A number that stands there twice leaves no device at all.
+    If a number occurs twice, no device is visible.
     """
     kind = text[:4]
     if kind in (_WHOLE, _SLICE):
@@ -115,7 +123,7 @@ def visible_entries(text: str) -> list[int] | list[str]:
 
 
 def _listed_cards(driver: Driver, visible: str | None, *, by_bus: bool) -> list[Any | None]:
-    """The handles in the order in which CUDA will number them; None for one that cannot be known."""
+    """Return the handles in the order in which CUDA will number them; None for a card that cannot be determined."""
     cards = _cards(driver)
     entries = list(range(len(cards))) if visible is None else visible_entries(visible)
     if not entries:
@@ -124,14 +132,14 @@ def _listed_cards(driver: Driver, visible: str | None, *, by_bus: bool) -> list[
         return _numbered(driver, cards, [int(entry) for entry in entries], by_bus=by_bus)
     names = [str(entry) for entry in entries]
     if names[0].startswith(_SLICE):
-        # CUDA uses one slice in a process, the first that is named.
+        # CUDA uses only one slice per process, the first one that is named.
         found = _slice_named(driver, cards, names[0])
         return [] if found is None else [found]
     return _named(driver, cards, names)
 
 
 def _cards(driver: Driver) -> list[Any | None]:
-    """Every card of the machine; None for one that is lost, or kept from us."""
+    """Return every card of the machine; None for one that is lost or not accessible."""
     return [driver.card_at(index) for index in range(driver.count())]
 
 
@@ -143,19 +151,19 @@ def _numbered(
     if any(driver.is_partitioned(card) for card in answering):
         return [_whole_or_only_slice(driver, answering[0])] if len(cards) == 1 else []
     if len(answering) < len(cards) or not (by_bus or _are_alike(driver, answering)):
-        # CUDA leaves out cards that it may not use, and puts the fastest first, by a measure of its own.
+        # CUDA leaves out cards that it may not use, and sorts the fastest first by its own criteria.
         return []
     return [cards[number] for number in known]
 
 
 def _are_alike(driver: Driver, cards: Sequence[Any]) -> bool:
-    """All of one model: then fastest first is the order on the bus."""
+    """Return True if all cards are the same model, in which case CUDA's fastest-first order is the bus order."""
     models = {driver.name(card) for card in cards}
     return len(cards) == 1 or (len(models) == 1 and None not in models)
 
 
 def _named(driver: Driver, cards: list[Any | None], names: list[str]) -> list[Any | None]:
-    """By the beginnings of their names, each of which must fit one card."""
+    """Return cards by prefixes of their UUIDs, up to the first prefix that does not match exactly one card."""
     by_name = _by_uuid(driver, cards)
     found: list[str] = []
     for name in names:
@@ -182,12 +190,15 @@ def _slice_named(driver: Driver, cards: Iterable[Any | None], name: str) -> Any 
 
 
 def _slice_at(driver: Driver, card: Any, place: tuple[int, int]) -> Any | None:
-    """The slice with these numbers of GPU instance and compute instance."""
+    """Return the slice with these GPU instance and compute instance IDs, or None."""
     return next((each for each in driver.slices(card) if driver.instances(each) == place), None)
 
 
 def _whole_or_only_slice(driver: Driver, card: Any) -> Any | None:
-    """Containers are handed one slice. Which of several CUDA takes is not known."""
+    """Return the card, or its only slice if it is partitioned, as is usual in containers.
+
+    Returns None for several slices, because it is not known which one CUDA uses.
+    """
     if not driver.is_partitioned(card):
         return card
     slices = driver.slices(card)

@@ -1,4 +1,4 @@
-"""Device memory as the driver counts it: every process on the card, what of it is ours, and what torch knows not of."""
+"""Device memory as the NVIDIA driver counts it: of all processes, of this one, and outside torch's allocator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .device_mapping import Cards
 from .nvml_library import Driver
 from .torch_devices import reserved_bytes
 
-# The kernel's fixed number of the namespace in which its own process numbers hold, the driver's too.
+# The fixed name of the initial PID namespace, which is the one the driver's process IDs belong to.
 _FIRST_NAMESPACE: Final = "pid:[4026531836]"
 _NAMESPACE: Final = Path("/proc/self/ns/pid")
 _PROCESSES: Final = Path("/proc")
@@ -23,11 +23,11 @@ _cards = Cards(_driver)
 
 
 def read_nvml() -> dict[str, Number]:
-    """``gpu.<i>.*``, numbered as the process numbers its devices; of a slice (MIG) where it runs on one.
+    """Return ``gpu.<i>.*`` by the device numbers of this process; for a slice (MIG) if the process runs on one.
 
-    ``used_bytes`` and ``total_bytes`` are the device's. ``process_bytes`` is ours, absent where the driver does not
-    report it or reports it under process numbers that are not ours. ``outside_bytes`` is what of that torch's allocator
-    did not take: the context, NCCL, other libraries.
+    ``used_bytes`` and ``total_bytes`` are those of the device. ``process_bytes`` is the part of this process; it is
+    absent if the driver does not report it, or reports it with process IDs of another namespace. ``outside_bytes`` is
+    the part of that which torch's allocator did not reserve: the context, NCCL, other libraries.
     """
     if not _driver.open():
         return {}
@@ -38,7 +38,7 @@ def read_nvml() -> dict[str, Number]:
 
 
 def read_nvml_of(pid: int) -> dict[str, Number]:
-    """The same of another process, of the cards where it has memory, numbered as the machine numbers them."""
+    """Return ``gpu.<i>.*`` of another process for the cards where it has memory, by the machine's card numbers."""
     if not _driver.open():
         return {}
     samples: dict[str, Number] = {}
@@ -67,29 +67,33 @@ def _read_card(index: int, card: Any) -> Iterator[tuple[str, int]]:
         return
     yield "process_bytes", ours
     if reserved is not None:
-        # Another thread may have freed or taken memory between the two readings.
+        # Another thread may have freed or allocated memory between the two readings.
         yield "outside_bytes", max(0, ours - reserved)
 
 
 def _process_bytes(card: Any, reserved: int | None) -> int | None:
-    """Of this process on this card. ``reserved`` (None: no context there) says what it has at the least."""
+    """Return the bytes of this process on the card, or None if unknown.
+
+    ``reserved`` is a lower bound of that number; None means that the process has no context there.
+    """
     listed = _listed_processes(card)
     if os.getpid() in listed and _numbers_are_ours(listed):
         return listed[os.getpid()]
     if reserved is None or len(listed) != 1 or _in_first_namespace():
         return None
-    # We have a context there and only one process has: whatever its number, it is this one.
+    # This process has a context there and only one process is listed, so it is this one, whatever its process ID.
     (alone,) = listed.values()
     return alone if alone is not None and alone >= reserved else None
 
 
 def _listed_processes(card: Any) -> dict[int, int | None]:
-    """Process number -> its bytes on the card, None where the driver does not tell them."""
+    """Return the bytes of each process on the card by process ID; None if the driver does not report them."""
     found: dict[int, int | None] = {}
     for processes in (_driver.compute_processes(card), _driver.mps_processes(card)):
         listed: dict[int, int | None] = {}
         for pid, size in processes:
-            # Once for each slice it runs on. Every listed process has a context: zero means unknown, too.
+            # A process is listed once per slice it runs on. Every listed process has a context, so zero also means
+            # unknown.
             before = listed.get(pid, 0)
             listed[pid] = before + size if before is not None and size else None
         found = {**listed, **found}
@@ -97,7 +101,7 @@ def _listed_processes(card: Any) -> dict[int, int | None]:
 
 
 def _numbers_are_ours(pids: Iterable[int]) -> bool:
-    """Are these process numbers those of our namespace? Else one may equal ours by chance."""
+    """Return True if these process IDs are those of our namespace; otherwise one may equal ours by chance."""
     return _in_first_namespace() or all((_PROCESSES / str(pid)).exists() for pid in pids)
 
 
@@ -105,5 +109,5 @@ def _in_first_namespace() -> bool:
     try:
         return str(_NAMESPACE.readlink()) == _FIRST_NAMESPACE
     except OSError:
-        # A system without namespaces.
+        # The system has no namespaces.
         return True

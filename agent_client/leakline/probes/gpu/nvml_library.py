@@ -1,7 +1,7 @@
-"""NVML, the library of NVIDIA's driver, called directly and opened once per process.
+"""NVML, the library of the NVIDIA driver, called directly and opened once per process.
 
-A call that fails returns None, never zero: a lost card, a missing permission, an unknown function all mean "unknown".
-Only the standard library is needed: a binding that is newer or older than the driver cannot come between the two.
+A call that fails returns None, never zero: a lost card, a missing permission and an unknown function all mean
+"unknown". Only the standard library is needed, so there is no binding that could be newer or older than the driver.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 from ctypes import byref, c_char_p, c_uint, c_ulonglong, c_void_p, create_string_buffer
 from typing import Any, Final, NamedTuple
 
-# The program may close NVML more often than it opened it; opening costs milliseconds, so not for ever.
+# The program may close NVML more often than it opened it. Reopening costs milliseconds, so it is limited.
 _OPENINGS_LIMIT: Final = 3
 _LIBRARY: Final = "libnvidia-ml.so.1"
 # Return codes of NVML.
@@ -21,10 +21,10 @@ _INSUFFICIENT_SIZE: Final = 7
 _FUNCTION_NOT_FOUND: Final = 13
 _ARGUMENT_VERSION_MISMATCH: Final = 25
 _TEXT_BYTES: Final = 96
-# Room for this many processes at first: one call instead of two, one of them for the number.
+# Initial capacity for processes, so that one call is enough and none is needed to get their number.
 _ROOM: Final = 32
 _ENLARGEMENTS: Final = 3
-# "Not available", as the driver says on Windows and under some hypervisors.
+# The driver's value for "not available" on Windows and under some hypervisors.
 _NOT_AVAILABLE: Final = 2**64 - 1
 
 
@@ -33,7 +33,7 @@ class _Memory(ctypes.Structure):
 
 
 class _OldProcess(ctypes.Structure):
-    """Before drivers knew slices (MIG)."""
+    """The layout of drivers that did not support slices (MIG) yet."""
 
     _fields_ = (("pid", c_uint), ("used", c_ulonglong))
 
@@ -42,26 +42,29 @@ class _Process(ctypes.Structure):
     _fields_ = (*_OldProcess._fields_, ("gpu_instance", c_uint), ("compute_instance", c_uint))
 
 
-# A driver has the newest version of a function that it knows, and most of the older ones.
+# Newest first: a driver has the newest version of a function that it knows, and most of the older ones.
 _PROCESS_LISTS: Final = (("_v3", _Process), ("_v2", _Process), ("", _OldProcess))
 
 
 class CardMemory(NamedTuple):
-    """Bytes in use on a card by everybody, and its size."""
+    """Bytes in use on a card by all processes, and its total bytes."""
 
     used: int
     total: int
 
 
 class Driver:
-    """The library of the driver. Absent where it is missing, does not match the kernel's module, or forbids access."""
+    """The NVML library. It is unavailable if it is missing, does not match the kernel module, or denies access."""
 
     def __init__(self) -> None:
         self._pid, self._openings = -1, 0
         self._library: Any = None
 
     def open(self) -> bool:
-        """Return True if there is a driver. Never closed: in a forked child that would close the parent's."""
+        """Return True if the library is available.
+
+        It is never closed, because closing it in a forked child would also close it for the parent.
+        """
         if self._pid != os.getpid():
             self._pid, self._openings = os.getpid(), 0
             self._reopen()
@@ -69,7 +72,7 @@ class Driver:
 
     @property
     def opened(self) -> tuple[int, int]:
-        """Another value than before: handles from before are void."""
+        """A value that changes whenever the library is reopened; handles from before are then invalid."""
         return self._pid, self._openings
 
     def version(self) -> str | None:
@@ -100,7 +103,7 @@ class Driver:
         return CardMemory(memory.used, memory.total)
 
     def compute_processes(self, card: Any) -> list[tuple[int, int | None]]:
-        """Return process numbers with their bytes, None for unknown; a process is listed once per slice it uses."""
+        """Return process IDs with their bytes, None if unknown; a process is listed once per slice it uses."""
         return self._processes("nvmlDeviceGetComputeRunningProcesses", card)
 
     def mps_processes(self, card: Any) -> list[tuple[int, int | None]]:
@@ -123,7 +126,7 @@ class Driver:
         return [each for each in found if each is not None]
 
     def instances(self, part: Any) -> tuple[int | None, int | None]:
-        """Return the numbers of GPU instance and compute instance of a slice."""
+        """Return the GPU instance ID and compute instance ID of a slice."""
         return (
             self._number("nvmlDeviceGetGpuInstanceId", part),
             self._number("nvmlDeviceGetComputeInstanceId", part),
@@ -145,7 +148,7 @@ class Driver:
             code = self._call(function, card, byref(count), found)
             if code != _INSUFFICIENT_SIZE:
                 break
-            # Others may start before the next call.
+            # More processes may start before the next call.
             room = 2 * max(room, count.value)
         if code != _SUCCESS:
             return code, []
@@ -174,7 +177,7 @@ class Driver:
         try:
             call = getattr(self._library, function)
         except AttributeError:
-            # An older driver, or one that closed for good between two calls.
+            # The driver is older, or the library could not be opened again.
             return _FUNCTION_NOT_FOUND
         code = int(call(*arguments))
         if code == _UNINITIALIZED:

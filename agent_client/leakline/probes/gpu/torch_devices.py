@@ -1,4 +1,4 @@
-"""Device memory as PyTorch reports it, for CUDA and Metal. Nothing here loads torch or initialises a device."""
+"""CUDA and Metal memory as PyTorch reports it. Nothing here loads torch or initialises a device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STATISTICS: Final = {
     "reserved_bytes": ("reserved_bytes", "all", "current"),
     "active_bytes": ("active_bytes", "all", "current"),
 }
-# What only torch's own allocator counts; the others answer zero to these.
+# These are counted only by torch's own allocator; other allocators report zero.
 _OF_TORCH_ITSELF: Final = {
     "inactive_split_bytes": ("inactive_split_bytes", "all", "current"),
     "retries": ("num_alloc_retries",),
@@ -24,9 +24,9 @@ _OF_TORCH_ITSELF: Final = {
 
 
 def read_cuda() -> dict[str, Number]:
-    """``cuda.<i>.*`` for each device on which the program has a context; empty unless the program itself uses CUDA.
+    """Return ``cuda.<i>.*`` for each device on which the program has a context; empty unless it uses CUDA.
 
-    Counters only: nothing is synchronised, no context is made, no device is made current.
+    Reads counters only: nothing is synchronised, no context is created, and the current device does not change.
     """
     cuda = cuda_in_use()
     if cuda is None:
@@ -43,7 +43,7 @@ def read_cuda() -> dict[str, Number]:
 
 
 def reserved_bytes(index: int) -> int | None:
-    """What torch's allocator has taken from this device; None while it has no context there, or does not tell."""
+    """Return the bytes that torch's allocator has reserved on a device; None without a context there, or if unknown."""
     cuda = cuda_in_use()
     if cuda is None or index >= cuda.device_count() or not has_context(index):
         return None
@@ -54,7 +54,7 @@ def _statistics(cuda: Any, index: int) -> Any:
     try:
         return cuda.memory_stats_as_nested_dict(index)
     except RuntimeError:
-        # An allocator that the program plugged in keeps no statistics.
+        # An allocator plugged in by the program keeps no statistics.
         return {}
 
 
@@ -76,14 +76,14 @@ _QUESTIONS: Final = {
     "driver_bytes": "driver_allocated_memory",
     "limit_bytes": "recommended_max_memory",
 }
-# Filled once the program has put something on the device: then nothing there is a reading too.
+# Filled once the program has used the device, because zero is a valid value from then on.
 _used: Final[set[str]] = set()
 
 
 def read_mps() -> dict[str, Number]:
-    """``mps.*``: tensors, all that Metal holds for this process, and what Metal recommends as the most.
+    """Return ``mps.*``: bytes of tensors, bytes that Metal holds for this process, and Metal's recommended maximum.
 
-    Empty until the program has put something on the device, and in a forked child, which cannot use it.
+    Empty until the program has used the device, and in a forked child, which cannot use it.
     """
     mps = _mps_in_use()
     if mps is None:
@@ -102,7 +102,7 @@ def _mps_in_use() -> Any | None:
     mps, backend = sys.modules.get("torch.mps"), sys.modules.get("torch.backends.mps")
     if type(mps) is not ModuleType or type(backend) is not ModuleType:
         return None
-    # Half a module while another thread imports torch.
+    # The module is incomplete while another thread imports torch.
     is_available = vars(backend).get("is_available")
     is_in_bad_fork = vars(mps).get("_is_in_bad_fork")
     if is_available is None or not is_available():

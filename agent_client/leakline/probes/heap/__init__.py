@@ -1,5 +1,5 @@
-"""The Python heap: the census of live objects, exact instance counts, tensors and arrays, garbage cycles.
+"""The Python heap: census of live objects, exact instance counts, tensors and arrays, cyclic garbage.
 
 Imports `probes.references`, `snapshot`; torch and numpy inside functions. Start reading in `census.py`;
-`native_census.py` is the same in C.
+`native_census.py` does the same in C.
 """

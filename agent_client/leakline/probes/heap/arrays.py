@@ -1,7 +1,7 @@
-"""NumPy arrays: how many, and the bytes of their buffers, each buffer once.
+"""NumPy arrays: their count, and the bytes of their buffers, each buffer once.
 
-Only objects whose exact type is ``numpy.ndarray`` or ``numpy.memmap`` are asked anything. A view costs nothing; the
-array that owns its buffer does, and is found through the view even if nothing else refers to it.
+Only objects whose exact type is ``numpy.ndarray`` or ``numpy.memmap`` are examined. A view adds no bytes; the array
+that owns its buffer does, and is found through the view even if nothing else refers to it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import compress, repeat
 from operator import attrgetter, is_, is_not
 from typing import Any, Final
 
-# How many arrays are asked whether a tensor shares their memory; the rest is scaled from them.
+# Limit on the arrays that are checked for memory shared with tensors; the result is scaled to all of them.
 _ADDRESSES_ASKED: Final = 20_000
 
 _base = attrgetter("base")
@@ -24,9 +24,10 @@ _has_objects = attrgetter("dtype.hasobject")
 
 @dataclass(slots=True)
 class ArrayMeasure:
-    """``bytes`` are in memory of the process; ``mapped_bytes`` are files mapped by ``numpy.memmap``.
+    """Measurements of all arrays.
 
-    ``large`` holds (bytes, type name, detail): names and numbers only.
+    ``bytes`` counts memory of the process, ``mapped_bytes`` files mapped by ``numpy.memmap``. ``large`` holds (bytes,
+    type name, detail): names and numbers only.
     """
 
     count: int = 0
@@ -37,23 +38,23 @@ class ArrayMeasure:
 
 
 def array_types() -> tuple[type, ...]:
-    """``numpy.ndarray`` and ``numpy.memmap``, or nothing while the program has not loaded NumPy."""
+    """Return ``numpy.ndarray`` and ``numpy.memmap``; empty while the program has not loaded NumPy."""
     numpy: Any = sys.modules.get("numpy")
     found = getattr(numpy, "ndarray", None), getattr(numpy, "memmap", None)
     return tuple(kind for kind in found if isinstance(kind, type))
 
 
 def items_of_object_arrays(arrays: list[Any]) -> list[Any]:
-    """What arrays of ``dtype=object`` hold: the collector cannot see into them."""
+    """Return the items of arrays with ``dtype=object``, which the collector cannot see into."""
     items: list[Any] = []
     for array in compress(arrays, map(_has_objects, arrays)):
-        # A structured dtype with object fields gives tuples here, which hold the objects.
+        # The items of a structured dtype with object fields are tuples that hold the objects.
         items.extend(array.ravel().tolist())
     return items
 
 
 def with_hidden_owners(arrays: list[Any], ndarray: Any) -> list[Any]:
-    """``arrays`` and those that only a view among them refers to."""
+    """Return ``arrays`` and the owners that only a view among them refers to."""
     views = _views_among(arrays)
     if not views:
         return arrays
@@ -79,9 +80,9 @@ def measure_arrays(
 ) -> ArrayMeasure:
     """Measure arrays given by exact type.
 
-    ``counted`` are addresses of objects whose memory another row already has (byte strings), ``foreign_types`` the
-    types of which every object is counted elsewhere (tensors). ``tensor_memory`` maps memory that tensors use but
-    did not allocate to its bytes: an array that owns it adds nothing.
+    ``counted`` holds addresses of objects whose memory is already in another row (byte strings); ``foreign_types`` are
+    types whose objects are all counted elsewhere (tensors). ``tensor_memory`` maps the addresses of memory that tensors
+    use but did not allocate to its bytes: an array that owns it adds nothing.
     """
     owners = list(compress(arrays, map(is_, map(_base, arrays), repeat(None))))
     sizes = list(map(_nbytes, owners))
@@ -101,17 +102,17 @@ def measure_arrays(
 
 
 def describe(array: Any) -> str:
-    """Shape and dtype, as in ``(100000, 33) float32``."""
+    """Return shape and dtype, as in ``(100000, 33) float32``."""
     return f"{array.shape} {array.dtype.name}"
 
 
 def _views_among(arrays: list[Any]) -> list[Any]:
-    """Those that do not own the memory they use; in most programs few."""
+    """Return the arrays that do not own the memory they use; most programs have few."""
     return list(compress(arrays, map(is_not, map(_base, arrays), repeat(None))))
 
 
 def _shared_bytes(owners: list[Any], sizes: list[int], tensor_memory: Mapping[int, int]) -> int:
-    # Asking for an address costs ten times as much as everything else, so only where the size fits a tensor.
+    # Reading an address costs ten times as much as everything else, so it is done only if the size is that of a tensor.
     fits = frozenset(tensor_memory.values())
     candidates = list(compress(owners, map(fits.__contains__, sizes)))
     asked = candidates[:: max(1, len(candidates) // _ADDRESSES_ASKED)]
@@ -125,8 +126,8 @@ def _add_foreign_buffers(
     counted: Collection[int],
     foreign_types: Collection[type],
 ) -> None:
-    """Buffers that an array uses and something other than an array owns: the largest view of each stands for it."""
-    # Compared by identity: a metaclass of the program may compare in its own way.
+    """Add buffers that an array uses and that no array owns; the largest view determines the size."""
+    # Types are compared by identity: a metaclass of the program may define its own equality.
     elsewhere = (*array_types(), *foreign_types, mmap.mmap)
     largest: dict[int, int] = {}
     for array in views:
@@ -136,7 +137,7 @@ def _add_foreign_buffers(
         if type(owner) is memoryview:
             owner = owner.obj
             if type(owner) is bytearray or type(owner) is bytes:
-                # The view is on the collector's list: it has led to them, and they are in their own row.
+                # The view is on the collector's list, so these objects were found through it and have their own row.
                 continue
         if id(owner) not in counted:
             largest[id(owner)] = max(largest.get(id(owner), 0), array.nbytes)
@@ -145,7 +146,7 @@ def _add_foreign_buffers(
 
 def _add_memmaps(measure: ArrayMeasure, memmaps: list[Any], floor_bytes: int) -> None:
     measure.mapped_count = len(memmaps)
-    # A slice of a memmap is a memmap on the same file: the largest stands for the file.
+    # A slice of a memmap is a memmap on the same file, so the largest one represents the file.
     files: dict[int, Any] = {}
     for one in memmaps:
         known = files.get(id(one.base))

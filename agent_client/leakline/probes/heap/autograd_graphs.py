@@ -1,12 +1,12 @@
-"""Autograd graphs: the storages that they hold and no tensor that the program refers to.
+"""Autograd graphs: the storages that they hold and that no tensor of the program refers to.
 
-A graph may only be read while torch's engine is idle, and with it whoever trains: the engine frees what graphs have
-saved, and adds to gradients, without the interpreter's lock, so a concurrent reader crashes the program. A thread
-of ours therefore has graphs read on the main thread, between two steps of the program (`on_main_thread`). The
-interpreter runs that call where it would run a signal handler; while the main thread is inside a call of C it does
-not run, and the waiting thread goes on without it.
+A graph may be read only while torch's engine, and with it the training, is idle: the engine frees what graphs have
+saved, and adds to gradients, without the interpreter lock, so a concurrent reader crashes the program. A thread of ours
+therefore has graphs read on the main thread, between two steps of the program (`on_main_thread`). The interpreter runs
+that call where it would run a signal handler. It cannot run while the main thread is inside a C call; the waiting
+thread then continues without it.
 
-Nothing here unpacks a saved tensor: hooks of the program would run.
+Nothing here unpacks a saved tensor, because that would run hooks of the program.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Errand:
         self._error: Exception | None = None
 
     def run(self) -> None:
-        # Who gave it up holds the lock for ever.
+        # A waiting thread that gave up holds the lock forever.
         if not self._turn.acquire(blocking=False):
             return
         call, self._call = self._call, None
@@ -47,8 +47,8 @@ class _Errand:
         except Exception as error:
             if not _is_ours(error):
                 raise
-            # This is the program's thread: whatever error of ours it is, the program must not get it. It is raised
-            # where the result is waited for.
+            # This is the program's thread, so an error of ours must not be raised here. It is raised in the waiting
+            # thread.
             self._error = error
         finally:
             self._over.set()
@@ -57,7 +57,7 @@ class _Errand:
         if not self._over.wait(seconds) and self._turn.acquire(blocking=False):
             self._call = None
             return None
-        # Begun by now, it is let finish.
+        # The call has begun, so wait until it is finished.
         self._over.wait()
         if self._error is not None:
             raise self._error
@@ -65,9 +65,10 @@ class _Errand:
 
 
 def on_main_thread(call: Callable[[], Result], wait_seconds: float) -> Result | None:
-    """What ``call`` gives; None where the main thread does not come to it in time, and without the native module.
+    """Return the result of ``call`` on the main thread, or None if it does not run there in time.
 
-    To be called on another thread, which must hold nothing that the main thread may wait for.
+    Also None without the native module. Call this from another thread, which must hold nothing that the main thread may
+    wait for.
     """
     module = native()
     if module is None:
@@ -79,29 +80,31 @@ def on_main_thread(call: Callable[[], Result], wait_seconds: float) -> Result | 
 
 
 def _is_ours(error: Exception) -> bool:
-    """And not of a signal handler of the program that ran meanwhile."""
+    """Return True if the error was raised in our code and not in a signal handler of the program that ran meanwhile."""
     innermost = error.__traceback__
     while innermost is not None and innermost.tb_next is not None:
         innermost = innermost.tb_next
     return innermost is None or innermost.tb_frame.f_code.co_filename.startswith(_PACKAGE)
 
 
-# How many graphs and how many of their nodes one census visits, about 10 ms; the rest is scaled from those. Few, also
-# because torch makes a Python object of each saved tensor that is looked at, and keeps it as long as the graph.
+# Limits on the graphs and the nodes that one census visits, about 10 ms; the rest is extrapolated. They are also low
+# because torch creates a Python object for each saved tensor that is read, and keeps it as long as the graph.
 _GRAPHS_VISITED: Final = 64
-# Tensors made one after the other often share a graph: they are visited together.
+# Tensors created one after the other often share a graph, so this many are visited together.
 _NEIGHBOURS: Final = 8
 _NODES_VISITED: Final = 5_000
 
 
-# Whoever is in the engine is in one of these as well, or waits for who is.
+# Every thread in the engine has a frame in one of these modules, or waits for a thread that has one.
 _ENGINE: Final = frozenset({"torch.autograd", "torch.autograd.graph"})
-# For a thread of ours, until the main thread has come to it.
+# How long a thread of ours waits for the main thread to run its call.
 _WAIT_SECONDS: Final = 0.25
 
 
 def while_the_engine_rests(read: Callable[[], Result]) -> Result | None:
-    """What ``read`` gives, called where and when graphs and gradients may be read; None where they may not be now."""
+    """Return the result of ``read``, called where graphs and gradients may be read, or None if they may not be read
+    now.
+    """
     if threading.current_thread().name.startswith("leakline-"):
         return on_main_thread(lambda: _unless_it_runs(read), _WAIT_SECONDS)
     return _unless_it_runs(read)
@@ -115,7 +118,7 @@ def _unless_it_runs(read: Callable[[], Result]) -> Result | None:
 
 
 def _engine_runs() -> bool:
-    """On whatever thread, this one too: a hook of the program may call us in the middle of it."""
+    """Return True if the engine runs on any thread, including this one: one of its hooks may have called us."""
     with no_collection():
         return any(map(_is_in_engine, sys._current_frames().values()))
 
@@ -130,7 +133,10 @@ def _is_in_engine(frame: FrameType | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class GraphBytes:
-    """``storages`` are the addresses visited; ``bytes`` is scaled from them unless the visit ``is_whole``."""
+    """Bytes held by graphs.
+
+    ``storages`` are the addresses visited; ``bytes`` is extrapolated from them unless ``is_whole``.
+    """
 
     bytes: int
     storages: Collection[int]
@@ -138,10 +144,10 @@ class GraphBytes:
 
 
 def graph_bytes(roots: list[Any], known: set[int], kinds: frozenset[type]) -> GraphBytes:
-    """Bytes of storages that the graphs of ``roots`` hold and ``known`` does not name, each once.
+    """Return the bytes of storages that the graphs of ``roots`` hold and ``known`` does not contain, each once.
 
-    When the visit ends before all graphs are seen, the rest is taken to add what the second half of those seen
-    added, so that graphs which share their memory are not multiplied.
+    If the visit ends before all graphs are seen, each remaining graph is assumed to add as much as the graphs in the
+    second half of those seen, so that graphs which share memory are not multiplied.
     """
     visit = _GraphVisit(set(known), kinds)
     found: list[int] = []
@@ -161,14 +167,14 @@ def graph_bytes(roots: list[Any], known: set[int], kinds: frozenset[type]) -> Gr
 
 
 def graph_storages(root: Any, kinds: frozenset[type]) -> dict[int, int]:
-    """Address and bytes of every storage that the graph of one tensor holds."""
+    """Return the address and bytes of every storage that the graph of one tensor holds."""
     visit = _GraphVisit(set(), kinds)
     visit.add(root)
     return visit.found
 
 
 class GraphSample:
-    """Some of the tensors with a graph that turn up a few at a time, weakly: every so-manieth run of neighbours."""
+    """A sample of tensors with a graph that arrive a few at a time: weak references to every n-th run of neighbours."""
 
     def __init__(self) -> None:
         self._runs: dict[int, list[ref[Any]]] = {}
@@ -192,7 +198,7 @@ class GraphSample:
             self._runs = {n: run for n, run in self._runs.items() if n % self._every == 0}
 
     def bytes(self, known: set[int], kinds: frozenset[type]) -> GraphBytes:
-        """As ``graph_bytes``, of all that were added; what is gone meanwhile holds nothing."""
+        """Return the same as `graph_bytes` for all tensors added; tensors freed meanwhile hold nothing."""
         visit = _GraphVisit(set(known), kinds)
         added: list[tuple[int, int]] = []
         for run in self._runs.values():
@@ -206,7 +212,7 @@ class GraphSample:
             if visit.is_spent():
                 break
         rest = self._root_count - sum(roots for roots, _ in added)
-        # What the later ones add stands for the rest: graphs that share their memory are not multiplied.
+        # The rest is assumed to add what the later ones add, so that graphs which share memory are not multiplied.
         later = added[len(added) // 2 :]
         roots = sum(count for count, _ in later)
         scaled = rest * sum(size for _, size in later) / roots if roots else 0
@@ -215,8 +221,9 @@ class GraphSample:
 
 
 class _GraphVisit:
-    """A walk from one graph to the next that enters each node once. It keeps the nodes while it lasts: a node's
-    address is its own only as long as somebody holds it.
+    """A walk over graphs that enters each node once.
+
+    It keeps the nodes until it ends, because the address of a node identifies it only while it is alive.
     """
 
     def __init__(self, storages: set[int], kinds: frozenset[type]) -> None:
@@ -234,7 +241,7 @@ class _GraphVisit:
         try:
             waiting = [root.grad_fn]
         except RuntimeError:
-            # A view whose base was changed in place without its history.
+            # The tensor is a view whose base was changed in place without its history.
             return
         while waiting and not self.is_spent():
             node = waiting.pop()
@@ -246,16 +253,16 @@ class _GraphVisit:
             waiting.extend(pair[0] for pair in _next_functions(node))
 
     def _saved(self, node: Any) -> Iterator[Any]:
-        """Saved tensors of a node, packed; nothing is unpacked."""
+        """Yield the saved tensors of a node, packed; nothing is unpacked."""
         base = _function_base()
         for name in self._names(type(node)):
             try:
-                # Nodes of Python functions belong to the program: round their own attributes.
+                # Nodes of Python functions belong to the program, so their own attributes are bypassed.
                 value = (
                     getattr(base, name).__get__(node) if name == _PYTHON else getattr(node, name)
                 )
             except RuntimeError:
-                # Freed by backward().
+                # The saved tensors were freed by backward().
                 continue
             yield from value if type(value) is tuple else (value,)
 
@@ -296,7 +303,7 @@ def _next_functions(node: Any) -> Iterable[Any]:
 
 
 def _evenly(roots: list[Any]) -> Iterator[Any]:
-    """All of ``roots`` in runs of neighbours, so that any first part is spread over the whole."""
+    """Yield all ``roots`` in runs of neighbours, so that any first part is spread over the entire list."""
     starts = range(0, len(roots), _NEIGHBOURS)
     step = max(1, len(starts) * _NEIGHBOURS // _GRAPHS_VISITED)
     for first in range(step):

@@ -1,11 +1,11 @@
 """The census: live objects by exact type, with the bytes of arrays and tensors counted once per buffer.
 
-Exact where it covers everything; on a deadline it looks at a part of the heap that is spread over it, scales the
-counts up and says so in ``coverage``. Nothing of the program is alive through a census after it has returned, no
-collection is forced, and no attribute, ``isinstance`` or ``repr`` of a foreign object is ever asked for.
+It is exact if it covers everything. With a deadline it visits a part that is spread over the heap, scales the counts up
+and reports the share in ``coverage``. Once it has returned, it keeps nothing of the program alive. No collection is
+forced, and no attribute, ``isinstance`` or ``repr`` of the program's objects is used.
 
-Where the native module is, ``take_census`` counts with it, and ``SlicedCensus`` does so in slices while the program
-runs. Only the native one counts plain atoms (numbers, strings), which it meets anyway.
+If the native module is available, ``take_census`` counts with it, and ``SlicedCensus`` does so in slices while the
+program runs. Only the native census counts plain atoms (numbers, strings), which it visits anyway.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ from leakline.snapshot import Number
 
 from .heap_walk import listed_objects
 
-# Objects below this are not listed as large, whatever the caller asks for later.
+# Smaller objects are not listed as large, whatever the caller requests later.
 LARGE_FLOOR_BYTES: Final = 1 << 20
-# How many objects of one of the program's own classes are handed to those who name containers.
+# Limit on the objects of each of the program's own classes that are handed to `on_instances`.
 INSTANCES_OF_A_CLASS: Final = 2_000
 _LARGE_KEPT: Final = 200
-# In a census in slices, tensors measured together: about 0.3 ms.
+# Number of tensors measured together in a census in slices: about 0.3 ms.
 _TENSORS_AT_ONCE: Final = 64
 
 OnInstances = Callable[[Mapping[type, Sequence[object]]], None]
@@ -63,15 +63,16 @@ def take_census(
 ) -> CensusResult:
     """Count live objects by exact type.
 
-    1. Walk the collector's list and what is reachable from it, or from locals of the calling thread's functions, but
-       not on it.
+    1. Walk the collector's list, and objects that are not on it but reachable from it or from locals of the calling
+       thread's functions.
     2. Measure arrays and tensors by the buffers they own.
     3. Hand instances of the program's own classes to ``on_instances``, which must not keep them.
-    4. Let go of everything, and return names and numbers.
+    4. Release everything, and return names and numbers.
 
-    With a deadline, in CPU seconds of this thread so that a busy machine does not cut it short, the walk stops there;
-    steps 2 and 3 then cost in proportion to what it saw. In Python, the list itself (``listed_objects``, about 160 ms
-    per million objects) cannot be cut short; the native walk still counts how much it leaves out, at 40 ms per million.
+    The deadline is in CPU seconds of this thread, so that a busy machine does not cut the census short. The walk stops
+    there; steps 2 and 3 then cost in proportion to what it visited. In Python, the list itself (``listed_objects``,
+    about 160 ms per million objects) cannot be interrupted; the native walk still counts how much it leaves out, at 40
+    ms per million.
     """
     pick = dict.fromkeys(user_classes(), INSTANCES_OF_A_CLASS) if on_instances else {}
     take = _take_in_python if native() is None else _take_natively
@@ -114,7 +115,7 @@ def _take_natively(
 
 
 def _arrays_for_python(census: NativeCensus, picked: dict[int, list[Any]]) -> list[Any]:
-    """Every array, of a NumPy whose structs we do not know."""
+    """Return every array, if the structs of this NumPy are not known."""
     if not array_types():
         return []
     ndarray = array_types()[0]
@@ -178,7 +179,10 @@ def _native_result(
 def _finished_rows(
     census: NativeCensus, arrays: ArrayMeasure | None, tensors: TensorMeasure | None
 ) -> list[TypeRow]:
-    """With the bytes of buffers, and what our look at graphs has made torch show; tidies up the measures."""
+    """Return the rows with the bytes of buffers and the tensor objects that our reading of graphs has created.
+
+    The measures are cleared of references to classes.
+    """
     rows = census.rows(arrays.bytes if arrays is not None else None)
     if arrays is not None:
         address = id(array_types()[0])
@@ -191,7 +195,7 @@ def _finished_rows(
     if tensors is not None:
         kinds = {id(kind): kind for kind in tensors.by_type}
         rows = [_of_tensors(row, tensors, kinds) for row in rows]
-        # The result shall be all that is left of us on classes: a reference more looks like an instance.
+        # Only the result may keep references to classes: one more reference looks like one more instance.
         tensors.by_type.clear()
         tensors.shown.clear()
     return rows
@@ -206,13 +210,13 @@ def _of_tensors(row: TypeRow, tensors: TensorMeasure, kinds: Mapping[int, type])
 
 
 def _closer() -> dict[type, int]:
-    """The types of which every object is asked in Python: arrays only if nobody else can ask them."""
+    """Return the types whose objects are all examined in Python; arrays only if the native module cannot do it."""
     kinds = (*tensor_types(), *array_types()[bool(array_layout()) :])
     return dict.fromkeys(kinds, NO_LIMIT)
 
 
 def _by_type(objects: list[Any]) -> dict[int, list[Any]]:
-    """By address of the type; empties what it was given, for references are judged later."""
+    """Group objects by the address of their type, and empty the given list, because reference counts are read later."""
     found: dict[int, list[Any]] = {}
     while objects:
         one = objects.pop()
@@ -223,9 +227,9 @@ def _by_type(objects: list[Any]) -> dict[int, list[Any]]:
 class SlicedCensus:
     """A census in slices of a few milliseconds, between which the program runs. Needs the native module.
 
-    Make it on the thread of the program, whose local variables are looked at there and then; ``step`` may be called on
-    any thread. No object and no class of the program is kept between two steps. ``result`` is asked for once, after
-    ``step`` has returned True.
+    Create it on the program's thread, whose local variables are read in the constructor; ``step`` may be called on any
+    thread. No object and no class of the program is kept between two steps. Call ``result`` once, after ``step`` has
+    returned True.
     """
 
     def __init__(self, clock: Callable[[], float] = thread_time) -> None:
@@ -241,11 +245,11 @@ class SlicedCensus:
 
     @property
     def bytes(self) -> int:
-        """Memory that it holds for itself."""
+        """Bytes of memory that the census uses for itself."""
         return self._census.bytes
 
     def step(self, seconds: float) -> bool:
-        """Go on for about so long; whether everything was visited."""
+        """Continue for about ``seconds``; return True once everything was visited."""
         started = self._clock()
         ends = perf_counter() + seconds
         left = seconds
@@ -259,7 +263,7 @@ class SlicedCensus:
         return is_done
 
     def result(self) -> SlicedResult:
-        """What was counted."""
+        """Return the result of the census."""
         started = self._clock()
         tensors = self._tensors.measure(tensor_types()) if self._tensors is not None else None
         measured = None
@@ -286,7 +290,7 @@ class SlicedCensus:
         )
 
     def _measure_picked(self) -> None:
-        """What must be asked in Python, while it is certainly alive; nothing of it is kept."""
+        """Measure what must be examined in Python, while it is certainly alive, and keep nothing of it."""
         picked = _by_type(self._census.take_picked())
         if self._tensors is not None:
             ones = [picked.pop(id(kind), []) for kind in tensor_types()]
@@ -317,7 +321,7 @@ def _take_in_python(
     walk = HeapWalk({**pick, **closer}, LARGE_FLOOR_BYTES, is_over if has_deadline else None)
     heap = walk.run()
     for variables in locals_by_function(frame).values():
-        # A running function is no object that the collector could follow; its cells and suspended frames are.
+        # The collector cannot follow a running function, only its cells and suspended frames.
         walk.follow(list(variables.read().values()))
     heap.untracked.settle()
     arrays = _all_arrays(walk)
@@ -328,10 +332,10 @@ def _take_in_python(
 
 
 def look_at_tensors() -> dict[str, Number]:
-    """``tensors.*`` and the counts of torch's own tensor types, for a tenth of the price of a census.
+    """Return ``tensors.*`` and the counts of torch's own tensor types, at a tenth of the cost of a census.
 
-    Sees the tensors that the collector tracks, which are all but those made inside torch and never shown to Python.
-    Empty while the program has not loaded torch.
+    Covers the tensors that the collector tracks, which are all except those created inside torch and never exposed to
+    Python. Empty while the program has not loaded torch.
     """
     kinds = tensor_types()
     if not kinds:
@@ -346,9 +350,9 @@ def look_at_tensors() -> dict[str, Number]:
 
 
 def count_tracked() -> dict[int, int]:
-    """Objects that the collector tracks, by address of their class, at one moment; needs the native module.
+    """Return the number of objects that the collector tracks, by address of their class, at one point in time.
 
-    For a tenth of the price of a census: nothing that they refer to is looked at.
+    Needs the native module. Costs a tenth of a census, because the objects they refer to are not visited.
     """
     census = NativeCensus({}, 1 << 62, in_slices=False, enters=False)
     census.run(None, [vars(module) for _, module in user_modules()])
@@ -356,7 +360,9 @@ def count_tracked() -> dict[int, int]:
 
 
 def _tracked_of(kinds: tuple[type, ...]) -> dict[type, list[Any]]:
-    """Tracked objects by exact type; nothing but these lists may refer to them, for references are judged later."""
+    """Return tracked objects by exact type; only these lists may refer to them, because reference counts are read
+    later.
+    """
     if native() is not None:
         census = NativeCensus(
             dict.fromkeys(kinds, NO_LIMIT), 1 << 62, in_slices=False, enters=False
@@ -365,13 +371,13 @@ def _tracked_of(kinds: tuple[type, ...]) -> dict[type, list[Any]]:
         found = _by_type(census.take_picked())
         return {kind: found.pop(id(kind), []) for kind in kinds}
     objects = listed_objects()
-    # Picked without a Python step per object.
+    # Select them without a Python step per object.
     picked = list(compress(objects, map(frozenset(kinds).__contains__, map(type, objects))))
     return {kind: [one for one in picked if type(one) is kind] for kind in kinds}
 
 
 def _all_arrays(walk: HeapWalk) -> list[Any]:
-    """Every array, those inside object arrays and behind views too."""
+    """Return every array, including those inside object arrays and behind views."""
     if not array_types():
         return []
     ndarray = array_types()[0]
@@ -472,7 +478,7 @@ def _add_buffers(
         sizes[array_types()[0]] = arrays.bytes
     if tensors is not None:
         sizes.update(tensors.by_type)
-        # `counts` shall be all that is left of us on classes: a reference more looks like an instance.
+        # Only `counts` may keep references to classes: one more reference looks like one more instance.
         tensors.by_type.clear()
         tensors.shown.clear()
 

@@ -1,4 +1,4 @@
-"""What a census found: names and numbers, as series, as a table and as the largest objects."""
+"""The result of a census as names and numbers: series, a table, and the largest objects."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from leakline.probes.heap.tensors import TensorMeasure
 from leakline.probes.references.class_names import type_name
 from leakline.snapshot import Census, LargeObject, Number
 
-# The series carries this many types of a census, largest first.
+# Number of types of a census that are reported as series, largest first.
 SERIES_TYPES: Final = 48
 
 # Name, count and bytes of a type.
@@ -20,7 +20,7 @@ Row = tuple[str, int, int | None]
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """What every census found, as names and numbers."""
+    """The results that all kinds of census have in common, as names and numbers."""
 
     mode: str
     coverage: float
@@ -32,18 +32,18 @@ class _Counted:
 
     @property
     def is_exact(self) -> bool:
-        """Whether everything was looked at, so that counts are counts and not scaled."""
+        """Whether the entire heap was visited, so that counts are not scaled."""
         return self.coverage >= 1.0
 
     def to_census(self, sequence: int, top: int = 200) -> Census:
-        """The ``top`` types by bytes and the ``top`` by count, largest first, as they travel."""
+        """Return the census as it is sent: the ``top`` types by bytes and the ``top`` by count, largest first."""
         return Census(sequence, self.mode, self.coverage, self.objects, tuple(self._rows(top)))
 
     def samples(self) -> dict[str, Number]:
-        """``python.objects``, ``arrays.*``, ``tensors.*`` and ``type.<name>.*`` of the largest types.
+        """Return ``python.objects``, ``arrays.*``, ``tensors.*`` and ``type.<name>.*`` of the largest types.
 
-        ``arrays.*`` and ``tensors.*`` are absent while the program has not loaded their libraries. Arrays sit in
-        few containers, so that a part of the heap says nothing about all of them: absent below full coverage.
+        ``arrays.*`` and ``tensors.*`` are absent while the program has not loaded their libraries. ``arrays.*`` is also
+        absent below full coverage: arrays are in few containers, so a part of the heap does not represent all of them.
         """
         samples: dict[str, Number] = {"python.objects": self.objects}
         arrays, tensors = self.arrays, self.tensors
@@ -60,13 +60,13 @@ class _Counted:
         return samples
 
     def sizes(self) -> dict[str, Number]:
-        """Return those samples that are bytes."""
+        """Return only the samples that are bytes."""
         return {name: size for name, size in self.samples().items() if name.endswith(".bytes")}
 
     def large_objects(
         self, sequence: int, limit: int = 20, floor_bytes: int = 10 << 20
     ) -> tuple[LargeObject, ...]:
-        """The largest arrays, tensors and containers, largest first; none below ``LARGE_FLOOR_BYTES``."""
+        """Return the largest arrays, tensors and containers, largest first; none below ``floor_bytes``."""
         largest = sorted(self.large, reverse=True)[:limit]
         return tuple(
             LargeObject(sequence, name, size, detail)
@@ -85,16 +85,16 @@ class _Counted:
         return list(dict.fromkeys([*by_bytes[:top], *by_count]))
 
     def _listed(self) -> Sequence[Row]:
-        """Name, count and bytes of every type, each name once."""
+        """Return name, count and bytes of every type, each name once."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
 class CensusResult(_Counted):
-    """A census at one moment. The keys of ``counts`` are the classes themselves.
+    """A census at one point in time. The keys of ``counts`` are the classes themselves.
 
-    ``counts`` is made for ``ClassCounts.calibrate``: drop the result soon after, for it keeps classes alive.
-    ``type_bytes`` are shallow bytes in the order of ``counts``, None where unknown.
+    ``counts`` is the input of ``ClassCounts.calibrate``: drop the result soon after, because it keeps classes alive.
+    ``type_bytes`` are shallow bytes in the order of ``counts``, None if unknown.
     """
 
     counts: Mapping[type, int]
@@ -109,9 +109,10 @@ class CensusResult(_Counted):
 class SlicedResult(_Counted):
     """A census taken while the program ran: names and numbers only, and no class is kept.
 
-    What lived from its begin to its end is counted once, what was made or freed meanwhile perhaps: its counts are
-    real, of no one moment. ``counts`` is by address of the class (``id(cls)``), ``names`` by its name. ``is_whole``
-    is False when so much was moved by full collections that objects may be missing or counted twice.
+    An object that lived from its begin to its end is counted once; one that was created or freed meanwhile may be
+    counted or not. The counts are real, but not those of one point in time. ``counts`` is by address of the class
+    (``id(cls)``), ``names`` by its name. ``is_whole`` is False if full collections moved so many objects that some may
+    be missing or counted twice.
     """
 
     counts: Mapping[int, int]
@@ -121,7 +122,7 @@ class SlicedResult(_Counted):
 
     @property
     def names(self) -> dict[str, int]:
-        """Objects by type name."""
+        """The number of objects by type name."""
         return {name: count for name, count, _ in self.rows}
 
     def _listed(self) -> Sequence[Row]:
@@ -129,7 +130,7 @@ class SlicedResult(_Counted):
 
 
 def by_name(rows: Iterable[Row]) -> list[Row]:
-    """Types of one name added up."""
+    """Return the rows with types of the same name added up."""
     known: dict[str, tuple[int, int | None]] = {}
     for name, count, size in rows:
         known_count, known_size = known.get(name, (0, 0))

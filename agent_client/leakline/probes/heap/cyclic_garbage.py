@@ -1,13 +1,14 @@
 """Cyclic garbage and the work of Python's collector, which is observed and never started.
 
-`GarbageProbe` (native module only) estimates how much waits for the collector, by type. With the collector switched
-off, or far from its next full run, objects that only refer to each other stay. They are neither live nor kept by
-the allocator, and no holder leads to them: a figure of their own. It looks at the newest objects, as many as fit
-the time; cycles that reach into older ones are missed, and nothing alive is counted.
+`GarbageProbe` (native module only) estimates how much garbage waits for the collector, by type. With the collector
+switched off, or far from its next full run, objects that refer only to each other remain. They are neither live nor
+kept by the allocator, and no holder leads to them, so they are reported as a separate number. The probe visits the
+newest objects, as many as fit into the time; cycles that reach into older ones are missed, and nothing alive is
+counted.
 
-`CollectorStatistics` records what the collector did. A forced collection would hide cyclic leaks. Its hook runs
-inside the collector, on whichever thread triggered it, also while the interpreter ends. So it keeps numbers only,
-never the dictionary it is given, and calls nothing of ours but one short reading of the kernel, which takes three
+`CollectorStatistics` records what the collector did. A forced collection would hide cyclic leaks. Its hook runs inside
+the collector, on whichever thread triggered it, even at interpreter exit. It therefore keeps only numbers, never the
+dictionary it receives, and calls nothing of ours except one short reading of the kernel, which takes three
 microseconds.
 """
 
@@ -32,21 +33,22 @@ from leakline.probes.references.class_names import type_name
 from leakline.snapshot import CYCLIC_GARBAGE, Holder, Number
 
 TYPES_REPORTED: Final = 16
-# Fewer wait at any time in any program.
+# Every program has some garbage waiting, so the types of fewer objects than this are not named.
 OBJECTS_REPORTED: Final = 1_000
-# Before the first scan has measured it: 75 to 380 were seen.
+# Assumed until the first scan has measured it; values from 75 to 380 were seen.
 NANOSECONDS_PER_OBJECT: Final = 300.0
-# Less is not worth the mapping of our own memory.
+# A scan of fewer objects is not worth mapping our own memory.
 OBJECTS_AT_LEAST: Final = 1_000
 OBJECTS_AT_MOST: Final = 400_000
-# A look that finds this much more than any before it names the types; others would say the same again.
+# A scan names the types only if it finds more garbage by this factor than any before; otherwise the types would be
+# repeated.
 _MORE: Final = 1.1
-# Types with less than this share of the objects say nothing of where they come from.
+# Types with less than this share of the objects do not show where the garbage comes from.
 _PART: Final = 0.02
 _FORGET: Final = 0.8
-# A scan that is given up reports nothing, so it is planned to end before the time does.
+# An abandoned scan reports nothing, so scans are planned to end before the time limit.
 _AIM: Final = 0.8
-# What a look that was given up must have cost at least.
+# After an abandoned scan, the cost per object is assumed to be higher by this factor.
 _MORE_EXPENSIVE: Final = 1.5
 _TESTED: Final = 8
 _TEST_OBJECTS: Final = 512
@@ -55,9 +57,9 @@ _TEST_NANOSECONDS: Final = 50_000_000
 
 @dataclass(frozen=True, slots=True)
 class GarbageResult:
-    """What one look found. ``types`` rows are (name, objects, bytes they keep), most objects first.
+    """The result of one scan. ``types`` rows are (name, objects, bytes they keep), most objects first.
 
-    ``is_whole``: all objects that the collector tracks were looked at, not only the newest.
+    ``is_whole``: all objects that the collector tracks were visited, not only the newest.
     """
 
     looked_at: int
@@ -68,8 +70,10 @@ class GarbageResult:
     types: tuple[tuple[str, int, int], ...]
 
     def samples(self) -> dict[str, Number]:
-        """``python.garbage_objects`` and ``.garbage_bytes``; ``.garbage_looked_at``, of how many objects, and whether
-        those were all (``.garbage_is_whole``: 0 or 1).
+        """Return ``python.garbage_objects`` and ``.garbage_bytes``, and how much of the heap was visited.
+
+        ``.garbage_looked_at`` is the number of objects visited; ``.garbage_is_whole`` is 1 if these were all tracked
+        objects, else 0.
         """
         return {
             "python.garbage_objects": self.objects,
@@ -79,7 +83,7 @@ class GarbageResult:
         }
 
     def holders(self, sequence: int) -> tuple[Holder, ...]:
-        """The most frequent types as held by nothing but each other."""
+        """Return the most frequent types as held by nothing but each other."""
         return tuple(
             Holder(sequence, name, CYCLIC_GARBAGE, count, size // count)
             for name, count, size in self.types
@@ -87,7 +91,10 @@ class GarbageResult:
 
 
 class GarbageProbe:
-    """Looks at as many objects as its own speed allows in the time. ``find`` gives the native module: for tests."""
+    """A probe that visits as many objects as its measured speed allows in the time.
+
+    ``find`` returns the native module; tests replace it.
+    """
 
     def __init__(self, find: Callable[[], Any | None] = native) -> None:
         self._find = find
@@ -96,9 +103,9 @@ class GarbageProbe:
         self._most = 0
 
     def read(self, limit_seconds: float) -> GarbageResult | None:
-        """One look of at most about ``limit_seconds`` of CPU time; None when it cannot tell in that.
+        """Scan for at most about ``limit_seconds`` of CPU time; return None if there is no result in that time.
 
-        ``types`` is filled when there is more garbage than at any look before.
+        ``types`` is filled if there is more garbage than in any scan before.
         """
         module = self._find()
         if module is None or self._trusted is False:
@@ -109,7 +116,7 @@ class GarbageProbe:
         nanoseconds = limit_seconds * 1e9
         fitting = int(_AIM * nanoseconds / self._nanoseconds_per_object)
         if fitting < OBJECTS_AT_LEAST:
-            # One stall of the machine must not end this for good.
+            # Lower the estimate, so that one stall of the machine does not end the scans forever.
             self._nanoseconds_per_object *= _FORGET
             return None
         arrays = next(iter(array_types()), None)
@@ -135,7 +142,7 @@ class GarbageProbe:
 
 
 class _Cycle:
-    """An object that holds itself."""
+    """An object that refers to itself."""
 
     __slots__ = ("__weakref__", "me")
 
@@ -144,7 +151,10 @@ class _Cycle:
 
 
 def proves_itself(module: Any) -> bool:
-    """Whether the module finds what we plant, and not while somebody holds it. A collection may run in between."""
+    """Return True if the module finds planted garbage, and does not report it while it is still held.
+
+    A collection may run in between, so there are three attempts.
+    """
     return any(_finds_what_is_planted(module) for _ in range(3))
 
 
@@ -168,23 +178,24 @@ def _planted_found(module: Any) -> int:
 
 
 FULL: Final = 2
-# Threads whose time in collections is kept apart.
+# Limit on the threads whose time in collections is kept separately.
 THREADS_LIMIT: Final = 1_000
-# Full collections remembered between two calls of `take`: the newest. The totals count them all.
+# Number of full collections kept between two calls of `take`, the newest ones. The totals include all of them.
 KEPT: Final = 8
-# Reported one by one up to here, then only one that took twice as long, or freed twice as much, as any reported
-# before it.
+# After this many reports, a collection is reported only if it took twice as long or freed twice as much as any reported
+# before.
 REPORTED_LIMIT: Final = 64
-# Counting the interpreter's blocks is a walk over all of its pools: 70 microseconds in a process with torch, over a
-# millisecond with five million objects.
+# Counting the interpreter's blocks requires a walk over all of its pools: 70 microseconds in a process with torch, over
+# a millisecond with five million objects.
 BLOCKS_EVERY_SECONDS: Final = 1.0
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
 class Collection(NamedTuple):
-    """One full collection: when it ended (Unix seconds), how long it took, how many objects it freed.
+    """One full collection: when it ended (Unix seconds), how long it took, and how many objects it freed.
 
-    ``resident_before`` and ``resident_after``: bytes of the process in memory; None where the kernel does not say.
+    ``resident_before`` and ``resident_after`` are the resident bytes of the process; None if the kernel does not report
+    them.
     """
 
     time: float
@@ -197,7 +208,10 @@ class Collection(NamedTuple):
 
 
 def resident_bytes() -> int | None:
-    """Of this process, in ten microseconds. Opened each time: a program may close all descriptors, or fork."""
+    """Return the resident bytes of this process in ten microseconds, or None if they cannot be read.
+
+    The file is opened each time, because a program may close all descriptors, or fork.
+    """
     try:
         statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -211,9 +225,9 @@ def resident_bytes() -> int | None:
 
 
 class AllocatedBlocks:
-    """How many blocks the interpreter has handed out; one count serves all who ask within a second. Any thread may.
+    """The number of blocks allocated by the interpreter; one count serves all callers within a second, on any thread.
 
-    ``clock`` gives seconds that only rise, ``count`` counts.
+    ``clock`` returns monotonic seconds, ``count`` counts the blocks.
     """
 
     def __init__(
@@ -222,19 +236,22 @@ class AllocatedBlocks:
         count: Callable[[], int] = sys.getallocatedblocks,
     ) -> None:
         self._clock, self._count = clock, count
-        # When it was counted, and the count; replaced as one.
+        # Time of the last count, and the count; replaced as one object.
         self._last = (-inf, 0)
         self._reported_at: float | None = None
 
     def recent(self, age_seconds: float = BLOCKS_EVERY_SECONDS) -> int:
-        """The last count, or a new one when that is so old: enough to tell what a look at all objects would cost."""
+        """Return the last count, or a new one if the last is older than ``age_seconds``.
+
+        This is accurate enough to estimate the cost of a scan of all objects.
+        """
         now, last = self._clock(), self._last
         if now - last[0] >= age_seconds:
             last = self._last = (now, self._count())
         return last[1]
 
     def unreported(self) -> int | None:
-        """A recent count that was not reported before; None within a second of the last. For one reader."""
+        """Return a recent count not returned before, or None within a second of the last. For one caller only."""
         count, counted_at = self.recent(), self._last[0]
         if counted_at == self._reported_at:
             return None
@@ -243,7 +260,7 @@ class AllocatedBlocks:
 
 
 class CollectorStatistics:
-    """Running totals of the collector. The interpreter counts collections itself; we add only their time."""
+    """Running totals of the collector. The interpreter counts collections itself; only their time is added here."""
 
     def __init__(self, blocks: AllocatedBlocks | None = None) -> None:
         self._blocks = blocks or AllocatedBlocks()
@@ -251,7 +268,7 @@ class CollectorStatistics:
         self._cpu_started_at = 0.0
         self._resident: int | None = None
         self._seconds = 0.0
-        # By thread.
+        # By thread ID.
         self._cpu_seconds: dict[int, float] = {}
         self._hooked = False
         self._full: deque[Collection] = deque(maxlen=KEPT)
@@ -259,27 +276,32 @@ class CollectorStatistics:
         self._longest, self._most = 0.0, 0
 
     def start(self) -> None:
-        """Begin to time collections. Calling it twice is once."""
+        """Start timing collections. A second call has no effect."""
         if not self._hooked:
             gc.callbacks.append(self._on_collection)
             self._hooked = True
 
     def stop(self) -> None:
-        """Take the hook away again; the totals stay readable."""
+        """Remove the hook; the totals stay readable."""
         if self._hooked:
-            # A program may have emptied the list.
+            # The program may have emptied the list.
             with suppress(ValueError):
                 gc.callbacks.remove(self._on_collection)
             self._hooked = False
 
     def cpu_seconds(self) -> float:
-        """What collections have cost the calling thread: they come when it makes objects, whoever made the many."""
+        """Return the CPU time that collections have cost the calling thread.
+
+        A collection runs on the thread that triggers it, whichever thread created most of the objects.
+        """
         return self._cpu_seconds.get(get_ident(), 0.0)
 
     def read(self) -> dict[str, Number]:
-        """``python.collections``, ``.collections_full``, ``.garbage_freed``, ``.collection_seconds``;
-        ``.collector_enabled`` (0 or 1), and ``.collector_pending``: objects made and not freed since it last ran;
-        ``.blocks`` once a second.
+        """Return the totals and the current state of the collector.
+
+        The totals are ``python.collections``, ``.collections_full``, ``.garbage_freed`` and ``.collection_seconds``.
+        The state is ``.collector_enabled`` (0 or 1), ``.collector_pending``, the number of objects created and not
+        freed since the last run, and ``.blocks`` once a second.
         """
         generations = gc.get_stats()
         samples: dict[str, Number] = {
@@ -296,9 +318,9 @@ class CollectorStatistics:
         return samples
 
     def take(self) -> list[Collection]:
-        """Full collections since the last call that are worth an event, oldest first."""
+        """Return the full collections since the last call that are worth an event, oldest first."""
         taken: list[Collection] = []
-        # One by one: a collection may come between any two steps.
+        # Take them one by one: a collection may run between any two steps.
         while self._full:
             collection = self._full.popleft()
             if self._is_worth_reporting(collection):
@@ -315,7 +337,7 @@ class CollectorStatistics:
 
     def _on_collection(self, phase: str, info: dict[str, Any]) -> None:
         if phase == "start":
-            # Before the clock: it is ours, not the collector's.
+            # Read this before the clock starts, because the reading is our time and not the collector's.
             self._resident = resident_bytes() if info["generation"] >= FULL else None
             self._started_at, self._cpu_started_at = perf_counter(), thread_time()
         elif self._started_at is not None:

@@ -1,20 +1,18 @@
-"""The walk over live objects that a census is made of: one pass, no attribute of a foreign object touched.
+"""The walk over live objects for a census: one pass that touches no attribute of the program's objects.
 
-The collector's list does not name everything: tuples and dicts of plain values are taken off it, and NumPy arrays,
-byte strings and other objects that cannot form cycles were never on it. They are found as referents of what is on
-the list, and counted once by address. Plain atoms (numbers, strings) are not counted at all.
+The collector's list does not contain every object: tuples and dicts of plain values are removed from it, and NumPy
+arrays, byte strings and other objects that cannot form cycles are never on it. They are found as referents of listed
+objects and counted once by address. Plain atoms (numbers, strings) are not counted.
 
-What makes it fast enough without native code: every step over a block of objects is one call into C, and a block is
-counted, sized and followed while its objects are in the cache.
+To be fast enough without native code, every step over a block of objects is one call into C, and a block is counted,
+sized and followed while its objects are in the cache.
 
-What the collector lists, asked of Python: without the tuples that are still being built.
-
-Whoever builds a tuple needs its only reference: ``tuple(iterator)`` ends in a SystemError where somebody holds what
-it has filled so far when it comes to make it longer or shorter. A look that holds what it found, in a second
-thread, would do that to the program. What cannot be determined here is a tuple that has no gaps and is changed all
-the same: one that is full and about to be made longer, or the argument of a hook of torch. Nor can it be helped
-where a program has audit hooks in Python, or runs without the interpreter lock. The native module sees what refers
-to a tuple.
+The objects that the collector lists are returned without tuples that are still being built. Code that builds a tuple
+needs the only reference to it: ``tuple(iterator)`` raises SystemError if another reference exists when it resizes the
+tuple. A scan that holds its results while another thread runs would cause this error in the program. Not every
+unfinished tuple can be recognized here: one without gaps may still be made longer, or be the argument of a torch hook.
+There is also no protection if a program has audit hooks in Python or runs without the interpreter lock. The native
+module can check what refers to a tuple.
 """
 
 from __future__ import annotations
@@ -45,12 +43,12 @@ from .instance_counts import UNTRACKABLE, Untracked
 
 
 def listed_objects(generation: int | None = None) -> list[Any]:
-    """``gc.get_objects(generation)``; finished tuples come behind everything else."""
+    """Return ``gc.get_objects(generation)`` without unfinished tuples; finished tuples come last."""
     return _finished(gc.get_objects, generation)
 
 
 def listed_referrers(*targets: Any) -> list[Any]:
-    """``gc.get_referrers(*targets)``; finished tuples come behind everything else."""
+    """Return ``gc.get_referrers(*targets)`` without unfinished tuples; finished tuples come last."""
     return _finished(gc.get_referrers, *targets)
 
 
@@ -60,13 +58,13 @@ def _finished(look: Callable[..., list[Any]], *arguments: Any) -> list[Any]:
     asked = starmap(look, [arguments])
     others = _by_type(found, is_not)
     tuples_found = _by_type(found, is_)
-    # What a tuple refers to leaves out the places that are not filled yet.
+    # The referents of a tuple do not include its unfilled items.
     filled = map(len, map(gc.get_referents, chain.from_iterable(tuples)))
     is_filled = map(eq, chain(filled, (None,)), map(len, chain.from_iterable(tuples)))
     finished = _selected(tuples, is_filled)
     with no_collection():
-        # Nothing is called by this frame until the lists are let go of, only by what is gone through: no other thread
-        # runs. A collection would have it run, for callbacks and finalizers.
+        # Until the lists are released, this frame makes no calls and only C iterators run, so no other thread can run.
+        # A collection would let other threads run, through callbacks and finalizers.
         found += asked
         ones = [*others]
         tuples += ([*tuples_found],)
@@ -80,18 +78,18 @@ def _by_type(found: list[list[Any]], compare: Callable[[object, object], bool]) 
 
 
 def _selected(found: list[list[Any]], chosen: map[bool]) -> compress[Any]:
-    # One more than is chosen from, here as above: all come to their end and hold no list any more, for the look meets
-    # them, too.
+    # The additional None, here and above, exhausts the iterators, so that they hold no list: the scan finds them too.
     return compress(chain(chain.from_iterable(found), (None,)), chosen)
 
 
 BLOCK: Final = 512
-# Containers are sized exactly in every block with more referents than this, so that no big one is missed, and in
-# every eighth block besides, which stands for the others.
+# Containers are sized in every block with more referents than this, so that no large one is missed, and in every eighth
+# block, which is the sample for all other blocks.
 _MANY_REFERENTS: Final = 8 * BLOCK
 _SIZED_EVERY: Final = 8
 
-# Tracked objects whose referents lead to code and to other tracked objects only. Following them would double the cost.
+# Types of tracked objects whose referents are only code and other tracked objects. Following them would double the
+# cost.
 NOT_FOLLOWED: Final = frozenset(
     {
         type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType,
@@ -110,7 +108,7 @@ SIZED: Final = frozenset(
 
 @dataclass(slots=True)
 class Heap:
-    """What a walk found. It holds objects of the program: drop it before returning to the program."""
+    """The result of a walk. It holds objects of the program: drop it before returning to the program."""
 
     kinds: Kinds
     untracked: Untracked
@@ -118,16 +116,16 @@ class Heap:
     sizes: dict[type, float] = field(default_factory=dict)  # shallow bytes of the SIZED types
     picked: dict[type, list[Any]] = field(default_factory=dict)
     large: list[tuple[int, Any]] = field(default_factory=list)  # (bytes, container)
-    floor_bytes: int = 0  # containers and byte strings from here on are `large`
-    coverage: float = 1.0  # share of the collector's list looked at
-    untracked_coverage: float = 1.0  # of the untracked containers found, the share followed
+    floor_bytes: int = 0  # minimum size of a container or byte string in `large`
+    coverage: float = 1.0  # share of the collector's list that was visited
+    untracked_coverage: float = 1.0  # share of the untracked containers that was followed
 
     def untracked_of(self, kind: type) -> list[Any]:
-        """The untracked objects of exactly this type, in the order they were found."""
+        """Return the untracked objects of exactly this type, in the order in which they were found."""
         return self.untracked.of(self.kinds.of(kind))
 
     def untracked_sizes(self) -> dict[type, int]:
-        """Shallow bytes of the untracked SIZED ones, all read; the large go to ``large``."""
+        """Return the shallow bytes of untracked objects of SIZED types, all measured; large ones go to ``large``."""
         totals: dict[type, int] = {}
         for kind in SIZED & self.untracked.counts().keys():
             ones = self.untracked.of(kind)
@@ -143,7 +141,7 @@ class Heap:
 
 
 class _Followed(dict[type, bool]):
-    """Whether the referents of a tracked object are looked at, by its type; filled as types turn up."""
+    """A cache by type of whether the referents of a tracked object are followed, filled as types occur."""
 
     def __missing__(self, kind: type) -> bool:
         self[kind] = followed = kind not in NOT_FOLLOWED
@@ -151,7 +149,7 @@ class _Followed(dict[type, bool]):
 
 
 class _Interesting(dict[type, bool]):
-    """Whether a referent of this type can be one that the collector does not list."""
+    """A cache by type of whether a referent can be an object that the collector does not list."""
 
     def __missing__(self, kind: type) -> bool:
         self[kind] = interesting = kind in UNTRACKABLE or (
@@ -161,9 +159,10 @@ class _Interesting(dict[type, bool]):
 
 
 class Kinds:
-    """Types of objects, as keys that are safe to hash.
+    """Types of objects as keys that are safe to hash.
 
-    A metaclass may define ``__eq__`` and ``__hash__`` in Python: its classes get a stand-in of the same name.
+    A metaclass may define ``__eq__`` and ``__hash__`` in Python: its classes are replaced by stand-ins of the same
+    name.
     """
 
     def __init__(self) -> None:
@@ -176,14 +175,14 @@ class Kinds:
         return [swap(id(kind), kind) for kind in map(type, objects)]
 
     def of(self, kind: type) -> type:
-        """What objects of this type are listed under."""
+        """Return the type under which objects of this type are listed."""
         return self._stand_ins.get(id(kind), kind)
 
 
 class HeapWalk:
-    """Fills a Heap. ``pick`` names the types whose objects are handed on, each with how many at most.
+    """A walk that fills a Heap. ``pick`` maps the types whose objects are handed over to their maximum numbers.
 
-    ``is_over`` is None where there is no deadline: the list is then walked in its own order, neighbours together.
+    ``is_over`` is None without a deadline: the list is then walked in its own order, so that neighbours stay together.
     """
 
     def __init__(
@@ -201,7 +200,7 @@ class HeapWalk:
     def run(self) -> Heap:
         """Walk all blocks, or as many as the deadline allows; those are spread evenly over the list."""
         objects = listed_objects()
-        # Made after the list was taken, so that we neither count nor follow our own findings.
+        # Created after the list was taken, so that our own results are neither counted nor followed.
         self.heap = heap = Heap(
             kinds=self.kinds,
             untracked=Untracked(self.kinds),
@@ -217,7 +216,7 @@ class HeapWalk:
             block = objects[start : start + BLOCK]
             seen += len(block)
             self._visit(block, is_sample=number % _SIZED_EVERY == 0)
-            # Few are found in a block of most heaps: what is done with them is done for several blocks at once.
+            # In most heaps a block yields few such objects, so they are processed for several blocks together.
             if len(self._found) >= BLOCK:
                 self._follow_found()
         self._follow_found()
@@ -226,7 +225,7 @@ class HeapWalk:
         return heap
 
     def follow(self, referents: list[Any]) -> None:
-        """Keep what the collector does not list among ``referents``, and what is only reachable through that."""
+        """Keep those of ``referents`` that the collector does not list, and what is reachable only through them."""
         self._found += self._unlisted(referents)
         self._follow_found()
 
@@ -261,12 +260,12 @@ class HeapWalk:
         self._found += self._unlisted(referents)
 
     def _unlisted(self, referents: list[Any]) -> list[Any]:
-        """Those that the collector does not list and that are no atoms."""
+        """Return the objects that the collector does not list and that are not atoms."""
         interesting = map(self._interesting.__getitem__, self.kinds(referents))
         return list(filterfalse(gc.is_tracked, compress(referents, interesting)))
 
     def _keep_found(self) -> list[Any]:
-        """Keep the new ones of those found, and return those of them that are containers."""
+        """Keep the objects found that are new, and return the containers among them."""
         found, self._found = self._found, []
         return self.heap.untracked.add(found)
 
@@ -285,7 +284,7 @@ class HeapWalk:
 
 
 class _Sizes:
-    """Shallow bytes by type: exact where they were read, at the mean of the samples elsewhere."""
+    """Shallow bytes by type: exact for measured objects, and the mean of the samples for all others."""
 
     def __init__(self) -> None:
         self._bytes: dict[type, int] = dict.fromkeys(SIZED, 0)
@@ -305,20 +304,20 @@ class _Sizes:
                 self._samples[kind] = (sampled + count, size + read[kind])
 
     def totals(self, counts: Counter[type]) -> dict[type, float]:
-        """Of all that were counted, most of which were not read."""
+        """Return the bytes of all objects counted, most of which were not measured."""
         unread = {kind: counts[kind] - self._read[kind] for kind in SIZED}
         return {kind: self._bytes[kind] + unread[kind] * self._mean(kind) for kind in SIZED}
 
     def _mean(self, kind: type) -> float:
         count, size = self._samples.get(kind, (0, 0))
-        # A type that no sample holds is rare: an empty one stands for it.
+        # A type that is in no sample is rare, so the size of an empty object is used.
         return size / count if count else sys.getsizeof(kind())
 
 
 def _spread(length: int) -> Iterator[int]:
-    """Starts of all blocks, so that any first part of them is spread over the whole list."""
+    """Return the starts of all blocks, in an order in which any first part is spread over the entire list."""
     count = -(-length // BLOCK)
-    # A step near the golden section, without a common factor, visits every block once and evenly.
+    # A step near the golden section without a common factor visits every block once, spread evenly.
     step = max(1, round(count * 0.618))
     while gcd(step, count) != 1:
         step += 1
@@ -326,10 +325,10 @@ def _spread(length: int) -> Iterator[int]:
 
 
 def _unsafe_classes() -> list[type]:
-    """Classes that must not be keys. There are few metaclasses, and many programs have none of that sort."""
+    """Return the classes that must not be dictionary keys; many programs have none, because metaclasses are rare."""
     metaclasses: list[type] = [type]
     for meta in metaclasses:
-        # The list grows while it is gone through. Round the metaclass' own `__subclasses__`.
+        # The list grows during the loop. The call through `type` bypasses a `__subclasses__` of the metaclass.
         metaclasses += type.__subclasses__(meta)
     unsafe = {id(meta) for meta in metaclasses if not is_plain_metaclass(meta)}
     if not unsafe:
@@ -339,6 +338,6 @@ def _unsafe_classes() -> list[type]:
 
 
 def stand_in(cls: type) -> type:
-    """A class of the same name that may be a key of our dictionaries."""
+    """Return a class of the same name that can be a key of our dictionaries."""
     name = qualified_name(cls)
     return type(name, (StandIn,), {"__module__": module_name(cls), "__qualname__": name})

@@ -1,18 +1,17 @@
-"""Exact counts of instances of classes made by ``class``, without looking at any instance.
+"""Exact instance counts of classes made by ``class``, without visiting any instance.
 
 Every instance of such a class holds one reference to it, so the change of ``sys.getrefcount(cls)`` since a census is
-the change of its live instances. Annotations, registries and subclasses hold references too: a constant as long as
-they stand still. A class for which they do not is inexact, and left out until a later census agrees with it again.
-Where modules were loaded since, which bring such references by the hundreds, every class that has moved is in doubt,
-and left out until it is counted again. Static types (``list``, ``numpy.ndarray``) are counted by censuses only. So is
-everything where the interpreter runs without its lock: references are then counted per thread, and in part not at
-all.
+the change in live instances. Annotations, registries and subclasses hold references too: a constant offset as long as
+they do not change. A class for which they change is inexact, and is left out until a later census agrees with it again.
+Modules loaded since then add such references by the hundreds, so every class whose count has changed is in doubt, and
+is left out until it is counted again. Static types (``list``, ``numpy.ndarray``) are counted only by censuses. So are
+all classes if the interpreter runs without its lock: references are then counted per thread, and some are not counted
+at all.
 
-The objects that a census finds although the collector does not list them, each once.
-
-Such an object turns up once for every reference to it, and most have one: whoever has one holder is met once, and
-need not be remembered by address. References are counted in C for a whole list at once, in a fraction of the time that
-a dictionary of addresses takes.
+`Untracked` holds the objects that a census finds although the collector does not list them, each once. Such an object
+is found once for every reference to it, and most have one: an object with one holder is found once and need not be
+remembered by address. References are counted in C for an entire list, in a fraction of the time that a dictionary of
+addresses takes.
 """
 
 from __future__ import annotations
@@ -36,18 +35,22 @@ from leakline.probes.references.class_names import (
 )
 from leakline.probes.references.program_code import all_classes
 
-# What a class may drift between two censuses and stay exact: another subclass or annotation, next to many instances.
+# A class may drift by this much between two censuses and remain exact: one more subclass or annotation does not matter
+# next to many instances.
 _TOLERATED_DRIFT: Final = 2
 _TOLERATED_SHARE: Final = 0.01
 
 
 def references_are_counted() -> bool:
-    """Whether every reference to a class counts at once, as it does under the interpreter lock."""
+    """Return True if every reference to a class is counted immediately, as under the interpreter lock."""
     return getattr(sys, "_is_gil_enabled", lambda: True)() is True
 
 
 def references_to(classes: list[ref[type]]) -> list[int]:
-    """References to each class; 0, or any number, for one that is gone. Always the same number of them is ours."""
+    """Return the number of references to each class, always including the same number of ours.
+
+    The number for a class that no longer exists is 0 or arbitrary.
+    """
     module = native()
     if module is not None:
         found: list[int] = module.reference_counts(classes)
@@ -58,7 +61,7 @@ def references_to(classes: list[ref[type]]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A few classes, arranged once to be read often: what each is called in the answer, and how it is counted."""
+    """A few classes prepared for frequent reading: their keys in the answer, and how to count them."""
 
     version: int
     keys: list[str]
@@ -67,10 +70,10 @@ class Rows:
 
 
 class ClassCounts:
-    """Counts of instances of heap classes: calibrated by censuses, read in a fraction of a millisecond.
+    """Instance counts of heap classes: calibrated by censuses, read in a fraction of a millisecond.
 
-    Holds weak references to classes and nothing of their instances. What it returns has classes as keys: drop it
-    before the next calibration.
+    Holds weak references to classes and nothing of their instances. The results have classes as keys: drop them before
+    the next calibration.
     """
 
     def __init__(self) -> None:
@@ -79,26 +82,27 @@ class ClassCounts:
         self._offsets: list[int] = []
         self._by_name: dict[str, list[int]] = {}
         self._inexact: set[int] = set()
-        # Known, but not counted by a census yet.
+        # Classes that are known, but not counted by a census yet.
         self._uncounted: set[int] = set()
-        # Counted while instances came and went: their number is off by a constant, its changes are not.
+        # Classes counted while instances were created and freed: the count is off by a constant, its changes are exact.
         self._approximate: set[int] = set()
-        # Their instances are no objects of the collector's.
+        # Classes whose instances the collector does not track.
         self._untracked: set[int] = set()
-        # Modules were loaded since they were counted, and their references have moved: by instances or by names in
-        # those modules, nobody knows.
+        # Classes whose references have changed while modules were loaded: it is not known whether the change comes from
+        # instances or from names in those modules.
         self._doubted: set[int] = set()
-        # As many modules there were at the last look.
+        # Number of loaded modules at the last check.
         self._modules = len(sys.modules)
-        # Instances at the last `changes`.
+        # Instances at the last call of `changes`.
         self._last: list[int] = []
-        # Rows of another version than this are to be rearranged.
+        # Rows of any other version must be prepared again.
         self.version = 0
 
     def doubt(self) -> bool:
-        """Whether any count is in doubt: looks whether modules were loaded since. Costs nothing where none was.
+        """Mark changed counts as doubtful if modules were loaded since the last call; return True if any is in doubt.
 
-        torch alone adds 776 references to ``torch.Tensor`` with what its first optimizer step imports.
+        Costs nothing if no module was loaded. torch alone adds 776 references to ``torch.Tensor`` with what its first
+        optimizer step imports.
         """
         loaded = len(sys.modules)
         if loaded != self._modules:
@@ -111,14 +115,14 @@ class ClassCounts:
         return bool(self._doubted)
 
     def doubts_any(self, names: Iterable[str]) -> bool:
-        """Whether a class of one of these names is in doubt."""
+        """Return True if a class with one of these names is in doubt."""
         doubted = self._doubted
         return bool(doubted) and any(
             at in doubted for name in names for at in self._by_name.get(name, ())
         )
 
     def references(self) -> dict[int, int]:
-        """References to every class by its address, as they stand before a census in slices."""
+        """Return the references to every class by its address, to be taken before a census in slices."""
         self.doubt()
         self.version += 1
         self._forget_dead_classes()
@@ -128,11 +132,12 @@ class ClassCounts:
     def calibrate_between(
         self, before: Mapping[int, int], census_counts: Mapping[int, int], *, alone: bool
     ) -> None:
-        """Learn from a census in slices, by address of the class, of the classes that no census has counted yet.
+        """Calibrate the classes that no census has counted yet by a census in slices, by address of the class.
 
-        ``before`` is what `references` gave when it began. Instances may have come and gone meanwhile, and as many may
-        be there again: what is known exactly is left alone, and a new class is known approximately from now on. Only
-        if the program stood still (``alone``) and the references are the same, it is known exactly.
+        ``before`` is the result of `references` when the census began. Instances may have been created and freed
+        meanwhile, even in equal numbers. Exact counts are therefore left alone, and a new class is counted
+        approximately from now on. It is counted exactly only if the program was stopped (``alone``) and the references
+        are the same.
         """
         self.doubt()
         self.version += 1
@@ -152,8 +157,10 @@ class ClassCounts:
                 self._start_at(position, references, offset)
 
     def _start_at(self, position: int, references: int, offset: int) -> None:
-        """Set the offset of a class, so that `changes` still compares with what was known of it before: nothing of one
-        that was not counted yet, the last exact count of one in doubt, and the changes of one counted approximately.
+        """Set the offset of a class so that `changes` still compares with what was known about it before.
+
+        For a class that was not counted yet, that is nothing; for one in doubt, the last exact count; for one counted
+        approximately, its changes.
         """
         before, self._offsets[position] = self._offsets[position], offset
         if position in self._doubted:
@@ -165,9 +172,9 @@ class ClassCounts:
             self._last[position] += before - offset
 
     def calibrate_tracked(self, tracked_counts: Mapping[int, int]) -> None:
-        """Take counts of all objects that the collector tracks, by address of the class, at one moment, as the truth.
+        """Calibrate by the number of all tracked objects at one point in time, by address of the class.
 
-        Classes of which it does not track every instance are left as they are.
+        Classes with instances that the collector does not track are left unchanged.
         """
         self.doubt()
         self.version += 1
@@ -191,10 +198,10 @@ class ClassCounts:
                 self._doubted.discard(position)
 
     def calibrate(self, census_counts: Mapping[type, int]) -> None:
-        """Take the counts of a full census as the truth.
+        """Calibrate by the counts of a full census.
 
-        ``census_counts`` must be the only thing left of the census that refers to classes: ``CensusResult.counts``
-        is; its own references are allowed for.
+        ``census_counts`` must be the only part of the census left that refers to classes, as ``CensusResult.counts``
+        is; its own references are taken into account.
         """
         self.doubt()
         self.version += 1
@@ -202,7 +209,7 @@ class ClassCounts:
         self._forget_dead_classes()
         self._register(census_counts)
         self._register(all_classes())
-        # Read the same way as later, so that our own references are in the constant.
+        # Read in the same way as later, so that our own references are part of the offset.
         references = references_to(self._refs)
         counts = [0] * len(references)
         for cls, count in census_counts.items():
@@ -212,7 +219,7 @@ class ClassCounts:
                 references[position] -= 1
         self._offsets = list(map(sub, references, counts))
         for position in self._uncounted | self._inexact | self._approximate - self._doubted:
-            # What was not counted yet has not changed.
+            # These classes had no exact count to compare with, so they are treated as unchanged.
             self._last[position] = counts[position]
         self._judge(before, counts)
         self._uncounted.clear()
@@ -220,21 +227,22 @@ class ClassCounts:
         self._doubted.clear()
 
     def read(self) -> dict[type, int]:
-        """Instances now of every class that has any and is counted exactly. Empty before the first calibration."""
+        """Return the instances of every class that has any and is counted exactly; empty before calibration."""
         counts = self._counts()
         found = {}
         for position in compress(range(len(counts)), counts):
             cls = self._refs[position]()
-            # Below zero a registry or subclass let go of the class: no count, and the server would refuse it.
+            # A number below zero means that a registry or subclass has released the class. It is not a count, and the
+            # server would reject it.
             if cls is not None and counts[position] > 0 and not self._is_left_out(position):
                 found[cls] = counts[position]
         return found
 
     def changes(self) -> list[tuple[type, int, int]]:
-        """(class, instances at the last call, instances now) of every class that has more or fewer, counted exactly.
+        """Return (class, instances at the last call, instances now) of every exactly counted class that has changed.
 
-        The first call compares with the first calibration. What is in doubt is compared once it is counted again. Hold
-        the result shortly: it refers to the classes.
+        The first call compares with the first calibration. A class in doubt is compared once it is counted again. Drop
+        the result soon: it refers to the classes.
         """
         self.doubt()
         now = self._counts()
@@ -251,14 +259,14 @@ class ClassCounts:
     def read_names(
         self, names: Iterable[str], approximately: Container[str] = ()
     ) -> dict[str, int]:
-        """Instances by type name, classes of the same name added up; absent when unknown or inexact.
+        """Return instances by type name, classes of the same name added up; absent if unknown or inexact.
 
-        ``approximately``: the names that are also reported where only their change is exact.
+        ``approximately`` contains the names that are also reported if only their changes are exact.
         """
         return self.read_rows(self.rows_of({name: name for name in names}, approximately))
 
     def rows_of(self, keys: Mapping[str, str], approximately: Container[str] = ()) -> Rows:
-        """Arrange these type names (name -> key in the answer) for `read_rows`; good until the version changes."""
+        """Prepare these type names (name -> key in the answer) for `read_rows`; valid until the version changes."""
         found: list[tuple[str, int]] = []
         for name, key in keys.items():
             positions = self._by_name.get(name, ())
@@ -272,7 +280,7 @@ class ClassCounts:
         )
 
     def read_rows(self, rows: Rows) -> dict[str, int]:
-        """Instances by key, as `read_names` reports them: a few microseconds for a hundred."""
+        """Return instances by key, like `read_names`: a few microseconds for a hundred classes."""
         counts = list(map(sub, references_to(rows.refs), rows.offsets))
         found = dict(zip(rows.keys, counts, strict=True))
         all_alive = not any(map(is_, map(call, rows.refs), repeat(None)))
@@ -285,9 +293,7 @@ class ClassCounts:
         return about or self._is_left_out(position)
 
     def counts_exactly(self, names: Iterable[str]) -> bool:
-        """Return False if a class of these names is known, but not counted exactly, and a count of all tracked objects
-        would change that.
-        """
+        """Return False if a class with one of these names is counted inexactly and `calibrate_tracked` would fix it."""
         kinds = (self._doubted, self._approximate, self._uncounted)
         return not any(kinds) or not any(
             at not in self._untracked and any(at in kind for kind in kinds)
@@ -296,22 +302,22 @@ class ClassCounts:
         )
 
     def classes_named(self, names: Iterable[str]) -> list[type]:
-        """The classes of these names that are still there."""
+        """Return the classes with these names that still exist."""
         found = (
             self._refs[position]() for name in names for position in self._by_name.get(name, ())
         )
         return [cls for cls in found if cls is not None]
 
     def count_of(self, address: int) -> int | None:
-        """Instances of the class at this address (``id(cls)``); None when unknown or inexact.
+        """Return the instances of the class at this address (``id(cls)``); None if unknown or inexact.
 
-        By address, because whoever holds the class itself while asking would be counted, too.
+        The argument is an address because a caller's reference to the class would be counted too.
         """
         position = self._position.get(address)
         return None if position is None or position in self._approximate else self._count(position)
 
     def names(self) -> tuple[str, ...]:
-        """Names of all classes that are counted exactly, with or without instances."""
+        """Return the names of all classes that are counted exactly, with or without instances."""
         return tuple(
             name
             for name, positions in self._by_name.items()
@@ -332,11 +338,11 @@ class ClassCounts:
         return left_out or position in self._doubted
 
     def _counts(self) -> list[int]:
-        """By position; of classes that are gone or left out a number without meaning."""
+        """Return the counts by position; those of classes that are gone or left out have no meaning."""
         return list(map(sub, references_to(self._refs), self._offsets))
 
     def _predicted(self, census_counts: Mapping[type, int]) -> dict[int, int]:
-        """What we would have said just now, by the id of the class; the census' own references taken off."""
+        """Return the counts expected now by the id of the class, without the references of the census itself."""
         references = references_to(self._refs)
         held = set(map(id, census_counts))
         return {
@@ -370,7 +376,7 @@ class ClassCounts:
             if id(cls) not in self._position and is_heap_type(cls) and hashes_plainly(cls):
                 position = len(self._refs)
                 self._refs.append(ref(cls))
-                # Until a census has counted it.
+                # The offset is unknown until a census has counted the class.
                 self._offsets.append(0)
                 self._last.append(0)
                 self._uncounted.add(position)
@@ -380,7 +386,7 @@ class ClassCounts:
                 self._by_name.setdefault(type_name(cls), []).append(position)
 
     def _judge(self, before: Mapping[int, int], counts: list[int]) -> None:
-        """Mark the classes whose references moved although their instances did not."""
+        """Mark the classes whose references changed although their instances did not."""
         new = self._uncounted | self._approximate | (self._doubted - self._inexact)
         for key, predicted in before.items():
             position = self._position.get(key)
@@ -395,7 +401,7 @@ class ClassCounts:
 
 
 def _added_up(rows: Rows, counts: list[int]) -> dict[str, int]:
-    """Classes of the same name together, those that are gone as none; without what fell below zero."""
+    """Return the counts added up by key, 0 for classes that are gone; keys with a negative count are left out."""
     found: dict[str, int] = {}
     unknown: set[str] = set()
     for key, reference, count in zip(rows.keys, rows.refs, counts, strict=True):
@@ -406,30 +412,30 @@ def _added_up(rows: Rows, counts: list[int]) -> dict[str, int]:
     return {key: count for key, count in found.items() if key not in unknown}
 
 
-# The collector takes these off its list when they hold nothing but atoms.
+# The collector removes objects of these types from its list if they hold only atoms.
 UNTRACKABLE: Final = frozenset({tuple, dict})
 
 _consume: Final = deque[Any](maxlen=0).extend
 
 
 class Untracked:
-    """Lists by type of what was added. Drop it before returning to the program, whose objects it holds.
+    """The objects added, in lists by type. It holds objects of the program: drop it before returning to the program.
 
-    ``kinds`` gives the types of objects, as keys that are safe to hash.
+    ``kinds`` returns the types of objects as keys that are safe to hash.
     """
 
     def __init__(self, kinds: Callable[[Iterable[object]], Iterable[type]]) -> None:
         self._kinds = kinds
         self._by_kind: defaultdict[type, list[Any]] = defaultdict(list)
         self._one_holder = _references_with_one_holder()
-        # Addresses of those with several references, which are met again. What an array uses the memory of is among
-        # them when something else led us there as well: the array is one holder, that the other.
+        # Addresses of objects with several references, which are found again. The owner of an array's memory is one of
+        # them if another object has led to it as well: it then has two holders.
         self.shared: set[int] = set()
 
     def add(self, found: list[Any]) -> list[Any]:
-        """Keep those that are new, and return the containers among them.
+        """Keep the objects that are new, and return the containers among them.
 
-        ``found`` has an object once for each reference that we came along, and nothing else of ours may refer to it.
+        ``found`` has an object once for each reference that was followed, and nothing else of ours may refer to it.
         """
         new = self._new(found)
         kinds = list(self._kinds(new))
@@ -443,19 +449,19 @@ class Untracked:
         return list(compress(new, map(UNTRACKABLE.__contains__, kinds)))
 
     def of(self, kind: type) -> list[Any]:
-        """Those of exactly this type, in the order they were added."""
+        """Return the objects of exactly this type, in the order in which they were added."""
         return self._by_kind.get(kind, [])
 
     def counts(self) -> dict[type, int]:
-        """How many there are, by type."""
+        """Return the number of objects by type."""
         return {kind: len(ones) for kind, ones in self._by_kind.items()}
 
     def settle(self) -> None:
-        """Drop second entries, once everything was added.
+        """Drop duplicate entries after everything was added.
 
-        What is met twice by way of one holder was met first with that holder, then with us as a second: a local
-        variable by its cell and as a local, or what another thread has moved to another container meanwhile. There
-        are few, and all have more references than those met once.
+        An object found twice through one holder had only that holder the first time and us as a second one later: a
+        local variable found by its cell and as a local, or an object that another thread has moved to another container
+        meanwhile. There are few, and all have more references than those found once.
         """
         for kind, ones in self._by_kind.items():
             references = _references(ones)
@@ -483,9 +489,9 @@ class Untracked:
 
 
 def _references_with_one_holder() -> int:
-    """What is read of an object in a list of ours that one container of the program refers to, too.
+    """Return the reference count of an object in a list of ours that one container of the program also refers to.
 
-    Never reached where the interpreter counts references per thread: then every object is remembered.
+    Returns -1, which no object has, if the interpreter counts references per thread: every object is then remembered.
     """
     if not references_are_counted():
         return -1

@@ -1,4 +1,4 @@
-"""What one more object of a kind adds to memory: its own part, without what it shares with its like."""
+"""The memory that one more object of a kind adds: its own part, without what it shares with similar objects."""
 
 from __future__ import annotations
 
@@ -18,28 +18,29 @@ from leakline.probes.references.class_names import basic_bytes, is_class
 
 from ..references.class_names import hides_memory
 
-# Objects looked at for one answer: about 50 ms.
+# Limit on the objects visited for one answer: about 50 ms.
 OBJECTS_VISITED: Final = 50_000
 _ITEMS: Final = 8
-# Of a walk that reads graphs, which may be on the main thread of a program that runs on meanwhile.
+# Time limit of a walk that reads graphs, because it may run on the main thread and delay the program.
 _GRAPHS_SECONDS: Final = 0.02
-# Where these are more than may be looked at, two tell what one adds.
+# Number of items for a second attempt if the first exceeds the limit: two are enough to show what one adds.
 _FEW: Final = 2
 
-# By address: a class of the program may hash and compare in its own way.
+# Types are compared by address: a class of the program may define its own hash and equality.
 _MEASURED: Final = frozenset(map(id, (
     str, int, float, complex, bytes, bytearray, list, dict, tuple, set, frozenset, deque, OrderedDict, defaultdict,
 )))  # fmt: skip
-# Code, names and links that do not own what they point to.
+# Types of code, names and links, which do not own what they refer to.
 _NOT_ENTERED: Final = frozenset(map(id, (
     types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.CodeType, types.FrameType,
     types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType, weakref.ReferenceType,
     type(None), bool,
 )))  # fmt: skip
 _SMALL_INTEGERS: Final = range(-5, 257)
-# Of a longer list of numbers, such as the tokens of a document, so many tell the size of all.
+# Number of items read to estimate the size of a longer list of numbers, such as the tokens of a document.
 _NUMBERS_READ: Final = 32
-# Of an object with a handle of a C library: less than this is the size of the handle, not of what it stands for.
+# If an object with a handle of a C library has fewer bytes than this, only the handle was measured, not the memory
+# behind it.
 _OF_A_HANDLE: Final = 64 * 1024
 
 _Key = int | tuple[str, int]
@@ -50,18 +51,18 @@ def marginal_bytes(
     is_over: Callable[[], bool] = lambda: False,
     objects_visited: int = OBJECTS_VISITED,
 ) -> int | None:
-    """Bytes that one more item adds: (what some items have together - what one of them has) / the others.
+    """Return the bytes that one more item adds: (bytes of several items together - bytes of one of them) / the others.
 
-    What most of them share (a trainer they all point back to, common weights) is neither counted nor entered. Arrays
-    and tensors count by buffer, once; graphs of tensors count. None when the walk had to be cut short, or when next to
-    nothing was found but a handle: the memory behind it is not visible to Python.
+    What most of them share (a trainer they all refer to, common weights) is neither counted nor entered. Arrays and
+    tensors are counted by buffer, once, including the graphs of tensors. Returns None if the walk had to be cut short,
+    or if little more than a handle was found: the memory behind it is not visible to Python.
     """
     parts = marginal_parts(items, is_over, objects_visited)
     return None if parts is None else parts[0]
 
 
 def own_bytes_of(kind: type) -> Callable[[Any], int]:
-    """Return the function that measures one tensor, array or object of the language, without what it refers to."""
+    """Return the function that measures one tensor, array or built-in object without its referents."""
     if id(kind) in frozenset(map(id, tensor_types())):
         return _storage_bytes
     if id(kind) in frozenset(map(id, array_types())):
@@ -76,7 +77,7 @@ def _storage_bytes(tensor: Any) -> int:
 
 
 def is_on_device(tensor: Any) -> bool:
-    """Whether the memory of a tensor is not the host's."""
+    """Return True if the memory of a tensor is not that of the host."""
     return not (tensor.is_cpu or tensor.is_meta)
 
 
@@ -86,7 +87,7 @@ def marginal_parts(
     objects_visited: int = OBJECTS_VISITED,
     on_device: Callable[[Any], bool] = is_on_device,
 ) -> tuple[int, int] | None:
-    """(bytes, of these on devices) that one more item adds, as above."""
+    """Return (bytes, bytes on devices) that one more item adds, see `marginal_bytes`."""
     try:
         return parts_without_graphs(items, is_over, objects_visited, on_device)
     except GraphsMet:
@@ -96,7 +97,7 @@ def marginal_parts(
 
 
 class GraphsMet(Exception):
-    """What an item holds are graphs or gradients, which may not be read everywhere and always."""
+    """Raised if an item holds graphs or gradients, which cannot be read on every thread and at any time."""
 
 
 def parts_without_graphs(
@@ -105,7 +106,7 @@ def parts_without_graphs(
     objects_visited: int,
     on_device: Callable[[Any], bool] = is_on_device,
 ) -> tuple[int, int] | None:
-    """The same, on any thread. Raises GraphsMet."""
+    """Return the same as `marginal_parts`, on any thread. Raises GraphsMet if graphs would have to be read."""
     return _parts(items, is_over, objects_visited, on_device, False)
 
 
@@ -126,7 +127,9 @@ def _parts(
 
 
 def _numbers_bytes(one: Any) -> int | None:
-    """Return the bytes of the numbers in a long list, from some of them; None if it holds anything else."""
+    """Return the bytes of the numbers in a long list, estimated from a sample, or None if it is short or holds other
+    items.
+    """
     step = len(one) // _NUMBERS_READ
     if step < 2:
         return None
@@ -136,7 +139,7 @@ def _numbers_bytes(one: Any) -> int | None:
     apart = {id(number): number for number in read}
     own = [n for n in apart.values() if type(n) is float or n not in _SMALL_INTEGERS]
     size = sum(map(sys.getsizeof, own))
-    # The same one again and again is one object.
+    # If most of the items read are the same few objects, the list contains no others.
     return size if 2 * len(apart) < len(read) else size * len(one) // len(read)
 
 
@@ -146,7 +149,7 @@ def _over_in(seconds: float) -> Callable[[], bool]:
 
 
 class _Walk:
-    """A breadth-first walk from all items at once, which says what is reached from most of them."""
+    """A breadth-first walk from all items together that determines what is reached from most of them."""
 
     def __init__(
         self,
@@ -161,24 +164,24 @@ class _Walk:
         self._items = items
         self._is_over = is_over
         self._left = objects_visited
-        # Reached from this many items, a thing is theirs together. Neighbours may share a thing and still own it:
-        # the next state of one step of an episode is the state of the following.
+        # An object reached from this many items is shared by all of them. Neighbours may share an object and still own
+        # it: the next state of one step of an episode is the state of the following step.
         self._shared_from = len(items) if len(items) <= 4 else len(items) // 2 + 1
         self._sizes: dict[_Key, int] = {}
         self._reached: dict[_Key, int] = {}
         self._arrays = frozenset(map(id, array_types()))
         self._tensors = frozenset(map(id, tensor_types()))
-        # By address of the type; and what was met of those that do.
+        # Whether a type hides memory, by its address; and the visited objects of such types.
         self._hides: dict[int, bool] = {}
         self._handles = set[_Key]()
 
     @property
     def has_handles(self) -> bool:
-        """Whether an item has a handle of a C library that is not everybody's."""
+        """Whether an item has a handle of a C library that is not shared by all items."""
         return any(map(self._is_own, self._handles))
 
     def run(self) -> bool:
-        """Whether everything was seen."""
+        """Walk until everything was seen; return False if a limit was reached before."""
         level: dict[int, tuple[object, int]] = {
             id(one): (one, 1 << position) for position, one in enumerate(self._items)
         }
@@ -227,7 +230,7 @@ class _Walk:
             below[key] = (one, items)
 
     def _enter(self, one: object, items: int) -> list[Any]:
-        """Count an object; what it refers to and owns."""
+        """Count an object, and return those of its referents that are to be counted with it."""
         self._reached[id(one)] = items
         kind = type(one)
         if id(kind) in _NOT_ENTERED or is_class(kind):

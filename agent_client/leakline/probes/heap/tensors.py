@@ -1,6 +1,6 @@
-"""PyTorch tensors: how many, the bytes of their storages, each once, and what autograd graphs keep next to them.
+"""PyTorch tensors: their count, the bytes of their storages, and the storages that only autograd graphs keep.
 
-What `tensor_storages.py` says of tensors and `autograd_graphs.py` of graphs, added up.
+Each storage is counted once. `tensor_storages.py` reads tensors and `autograd_graphs.py` graphs; the totals are here.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from leakline.snapshot import Number
 
 @dataclass(slots=True)
 class TensorMeasure:
-    """``bytes`` holds each storage once, on any device; ``device_bytes`` is the part outside host memory.
+    """Measurements of all tensors.
 
-    ``graph_count`` are the tensors with a graph. ``graph_bytes`` are storages that autograd graphs hold and no tensor
-    that the program still refers to; they are not in ``bytes``. None where torch's engine did not rest: what torch
-    holds and Python has seen is in ``bytes`` then. ``by_type`` gives a storage to the first type that has it.
-    ``addresses`` maps the memory that torch did not allocate itself, and an array may own, to its bytes. ``shown``
-    are Python objects that our look at graphs has made torch keep: in ``count``, though made by us.
+    ``bytes`` counts each storage once, on any device; ``device_bytes`` is the part outside host memory. ``graph_count``
+    is the number of tensors with a graph. ``graph_bytes`` counts the storages held by autograd graphs and by no tensor
+    that the program still refers to; they are not in ``bytes``. It is None if torch's engine was busy; ``bytes`` then
+    includes what only torch holds and Python has seen. ``by_type`` assigns a storage to the first type that has it.
+    ``addresses`` maps the memory that torch did not allocate itself, and that an array may own, to its bytes. ``shown``
+    counts the Python objects that torch created because we read graphs, and keeps; they are included in ``count``.
     """
 
     count: int = 0
@@ -44,7 +45,7 @@ class TensorMeasure:
     large: list[tuple[int, str, str]] = field(default_factory=list)
 
     def samples(self) -> dict[str, Number]:
-        """``tensors.*``; the bytes of devices only when there are any."""
+        """Return ``tensors.*``; the bytes on devices only if there are any."""
         samples: dict[str, Number] = {
             "tensors.count": self.count,
             "tensors.bytes": self.bytes,
@@ -71,7 +72,8 @@ def measure_tensors(
         for kind, ones in tensors.items():
             measure.count += len(ones)
             bytes_before = measure.bytes
-            # Asked for all at once: two references to each are ours, the list and the argument.
+            # Read them in one pass, so that exactly two references to each are ours: that of the list and that of the
+            # argument.
             references_to = list(map(sys.getrefcount, ones))
             for tensor, references in zip(ones, references_to, strict=True):
                 has_graph = not tensor.is_leaf
@@ -102,8 +104,10 @@ def measure_tensors(
 def _look_at_graphs(
     roots: list[Any], known: set[int], kinds: tuple[type, ...]
 ) -> tuple[GraphBytes, list[int]]:
-    """What they hold, and by type the Python objects that torch has made to show us saved tensors: they stay as long as
-    their graph."""
+    """Return what the graphs hold, and by type how many Python objects torch created to show us saved tensors.
+
+    Those objects stay as long as their graph.
+    """
     before = list(map(sys.getrefcount, kinds))
     found = graph_bytes(roots, known, frozenset(kinds))
     after = list(map(sys.getrefcount, kinds))
@@ -113,7 +117,7 @@ def _look_at_graphs(
 def _add_orphans(
     measure: TensorMeasure, storages: _Storages, orphans: list[Any], in_graphs: Collection[int]
 ) -> None:
-    """Gradients, and what else torch itself holds outside of graphs."""
+    """Add gradients and other tensors that torch itself holds outside of graphs."""
     for tensor in orphans:
         key = storage_key(tensor)
         if key is not None and key[0] not in in_graphs:
@@ -123,32 +127,32 @@ def _add_orphans(
 
 
 def _is_orphan(tensor: Any, references: int) -> bool:
-    """Whether nothing in Python refers to a tensor any more and only torch keeps it, as graphs do.
+    """Return True if nothing in Python refers to a tensor any longer and only torch keeps it, as graphs do.
 
-    Torch then keeps the Python object, too, by one reference, for it may be asked for again.
+    Torch then also keeps the Python object, by one reference, because it may be requested again.
     """
     use_count = getattr(tensor, "_use_count", None)
-    # Older versions do not tell: the tensor counts as one of the program's.
+    # Older versions do not report it: the tensor then counts as one of the program's.
     return use_count is not None and references == 1 and use_count() > 1
 
 
 class TensorTally:
-    """The measure of tensors that turn up a few at a time, on any thread. It keeps addresses and numbers, and weak
-    references to the tensors that torch alone holds, and to some of those with a graph.
+    """A measurement of tensors that arrive a few at a time, on any thread.
 
-    Their graphs are looked at in the end, where the engine rests: on the thread of whoever asks for the measure.
+    It keeps addresses, numbers, and weak references to the tensors that only torch holds and to some of those with a
+    graph. Graphs are read at the end, while the engine is idle, on the thread that calls `measure`.
     """
 
     def __init__(self, floor_bytes: int, name_of: Callable[[type], str]) -> None:
         self._measure = TensorMeasure()
         self._storages = _Storages(self._measure, floor_bytes, name_of)
         self._bytes: list[int] = []
-        # What torch itself holds: address -> (position of the type, bytes, on a device, the tensor).
+        # Tensors that only torch holds: address -> (index of the type, bytes, whether on a device, the tensor).
         self._orphans: dict[int, tuple[int, int, bool, ref[Any]]] = {}
         self._graphs = GraphSample()
 
     def add(self, tensors: Sequence[list[Any]]) -> None:
-        """Tensors not seen before by exact type, in the order of ``tensor_types()``."""
+        """Add tensors not seen before, by exact type in the order of ``tensor_types()``."""
         if not any(tensors):
             return
         self._bytes += [0] * (len(tensors) - len(self._bytes))
@@ -162,7 +166,7 @@ class TensorTally:
         self._graphs.add(roots)
 
     def measure(self, kinds: Sequence[type]) -> TensorMeasure:
-        """All of it; ``kinds`` as in ``add``."""
+        """Return the measurements of all tensors added; ``kinds`` are the types in the same order as in `add`."""
         measure = self._measure
         found = while_the_engine_rests(
             lambda: self._graphs.bytes(self._storages.known, frozenset(kinds))
@@ -199,7 +203,7 @@ class TensorTally:
 
 
 class _Storages:
-    """Adds each storage to a measure once."""
+    """The storages counted so far, so that each is added to a measure once."""
 
     def __init__(
         self, measure: TensorMeasure, floor_bytes: int, name_of: Callable[[type], str]
@@ -216,7 +220,7 @@ class _Storages:
         address, size = key
         self.known.add(address)
         if tensor.is_meta:
-            # A shape without memory.
+            # A meta tensor has a shape and no memory.
             return
         measure = self._measure
         measure.bytes += size
@@ -229,6 +233,6 @@ class _Storages:
 
 
 def describe(tensor: Any) -> str:
-    """Shape, dtype and device, as in ``(64, 33) float32 cpu``."""
+    """Return shape, dtype and device, as in ``(64, 33) float32 cpu``."""
     dtype = str(tensor.dtype).removeprefix("torch.")
     return f"{tuple(tensor.shape)} {dtype} {tensor.device}"

@@ -1,11 +1,11 @@
 """Created and freed instances of watched classes, and the classes that are known to pile up.
 
-Counting creations exactly would mean to patch the class. So: how many are alive is exact (`ClassCounts`); deaths
-are counted by weak references to the instances we know of; what was created follows from both, and is a lower
-bound, because an instance may be born and die between two scans.
+Counting creations exactly would require patching the class. Instead, the number of live instances is exact
+(`ClassCounts`), and deaths are counted by weak references to the instances known. Creations follow from both, and are a
+lower bound, because an instance may be created and freed between two scans.
 
-`AgeSamples` keeps weak references to a few instances of a class, spread over their age: the search for holders
-begins there.
+`AgeSamples` keeps weak references to a few instances of a class, spread over their age, from which the search for
+holders starts.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from leakline.probes.references.class_names import hashes_plainly, type_name
 from leakline.probes.references.referrers import native_look
 from leakline.snapshot import Number
 
-# Instances followed in all: at 170 bytes each (a weak reference and a place in a dictionary) 3.4 MB.
+# Limit on the instances followed in total: 3.4 MB at 170 bytes each (a weak reference and a dictionary entry).
 FOLLOWED_LIMIT: Final = 20_000
 
-# Classes that pile up in training programs by their full names; a name that is not loaded costs nothing.
+# Full names of classes that pile up in training programs; a class that is not loaded costs nothing.
 _PILING: Final = (
     "threading.Thread", "threading.Timer", "_asyncio.Task", "asyncio.events.TimerHandle",
     "concurrent.futures._base.Future", "concurrent.futures.thread.ThreadPoolExecutor",
@@ -42,7 +42,7 @@ _PILING: Final = (
     "h5py._hl.dataset.Dataset", "tqdm.std.tqdm", "requests.sessions.Session", "keras.src.models.sequential.Sequential",
     "keras.src.models.functional.Functional",
 )  # fmt: skip
-# The same of types without reference counts of their instances (before 3.12): only a census knows them.
+# Types that pile up and whose instances do not hold a reference to them (before 3.12): only a census counts them.
 _PILING_STATIC: Final = frozenset({
     "_io.FileIO", "_io.TextIOWrapper", "_io.BufferedReader", "_io.BufferedWriter", "_io.BytesIO", "_io.StringIO",
     "_socket.socket", "mmap.mmap", "select.epoll",
@@ -50,22 +50,25 @@ _PILING_STATIC: Final = frozenset({
 
 
 def known_to_pile_up() -> tuple[str, ...]:
-    """Full names of classes whose counts are worth reporting whenever their modules are loaded."""
+    """Return full names of classes whose counts are worth reporting whenever their modules are loaded."""
     return tuple(name for name in _PILING if name.rpartition(".")[0] in sys.modules)
 
 
 def is_known_to_pile_up(name: str) -> bool:
-    """Return True if this class is one of those."""
+    """Return True if the class with this full name is known to pile up."""
     return name in _PILING
 
 
 def piling_in_census(names: Mapping[str, int]) -> dict[str, Number]:
-    """``type.<name>.count`` of types known to pile up that only a census counts: open files, sockets, memory maps."""
+    """Return ``type.<name>.count`` of types that pile up and that only a census counts.
+
+    They are open files, sockets and memory maps.
+    """
     return {f"type.{name}.count": n for name, n in names.items() if name in _PILING_STATIC}
 
 
 class _Reference(ref[Any]):
-    """A weak reference that knows the address of what it led to."""
+    """A weak reference that keeps the address of its object."""
 
     __slots__ = ("address",)
 
@@ -75,38 +78,38 @@ class _Reference(ref[Any]):
 @dataclass(slots=True)
 class _Followed:
     references: dict[int, _Reference] = field(default_factory=dict)  # by address
-    # What has died since the last look. The callback is its `append` itself: C code, that any thread may run at any
-    # time, also while the interpreter ends, and that has nothing to raise.
+    # References to objects freed since the last check. The callback is `append` itself: C code that any thread may run
+    # at any time, even at interpreter exit, and that raises nothing.
     dead: deque[Any] = field(default_factory=deque)
-    died: int = 0  # and is not booked yet
+    died: int = 0  # freed instances not yet added to `freed`
     alive: int | None = None
     created: int = 0
     freed: int = 0
 
 
 class WatchedClasses:
-    """Running totals of created and freed instances of the classes that somebody watches; lower bounds both.
+    """Running totals of created and freed instances of watched classes; both are lower bounds.
 
-    ``note`` new instances as often as is cheap, ``read`` at phase ends. At most ``FOLLOWED_LIMIT`` instances are
-    followed in all; the series of a class that would need more are absent.
+    Call ``note`` with new instances as often as is cheap, and ``read`` at phase ends. At most ``FOLLOWED_LIMIT``
+    instances are followed in total; a class that would need more has no series.
     """
 
     def __init__(self, limit: int = FOLLOWED_LIMIT) -> None:
         self._limit = limit
-        # None: the instances are too many, or allow no weak references.
+        # None: there are too many instances, or they do not support weak references.
         self._followed: dict[str, _Followed | None] = {}
 
     def watch(self, name: str) -> None:
-        """Follow the class of this full name from now on."""
+        """Follow the class with this full name from now on."""
         self._followed.setdefault(name, _Followed())
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The classes that are followed."""
+        """The names of the classes that are followed."""
         return tuple(name for name, one in self._followed.items() if one is not None)
 
     def note(self, instances: Mapping[type, Sequence[object]]) -> None:
-        """Instances of watched classes, old or new, in any order; others are passed over."""
+        """Follow instances of watched classes, old or new, in any order; other instances are ignored."""
         for cls, ones in instances.items():
             name = type_name(cls)
             followed = self._followed.get(name)
@@ -117,10 +120,10 @@ class WatchedClasses:
                 self._followed[name] = None
 
     def read(self, counts: Mapping[str, int]) -> dict[str, Number]:
-        """``type.<name>.created`` and ``.freed`` since the class was first counted.
+        """Return ``type.<name>.created`` and ``.freed`` since the class was first counted.
 
-        ``counts`` are the instances alive now by type name, exact (``ClassCounts.read_names``); a class that is not
-        among them is absent this time. ``created - freed`` is always the change of the count.
+        ``counts`` holds the exact numbers of live instances by type name (``ClassCounts.read_names``); a class that is
+        not in it is absent this time. ``created - freed`` is always the change in the count.
         """
         samples: dict[str, Number] = {}
         for name, followed in self._followed.items():
@@ -132,7 +135,7 @@ class WatchedClasses:
                 continue
             if followed.alive is not None:
                 born = alive - followed.alive + followed.died
-                # Below zero, more died than those we knew.
+                # A number below zero means that instances we did not follow have been freed too.
                 followed.created += max(0, born)
                 followed.freed += followed.died + max(0, -born)
                 samples[f"type.{name}.created"] = followed.created
@@ -145,7 +148,7 @@ class WatchedClasses:
         room = self._limit - sum(len(one.references) for one in self._followed.values() if one)
         for one in ones:
             known = followed.references.get(id(one))
-            # An address may be new again: its first owner has died since we last looked.
+            # The address may be that of a new instance, if its first owner was freed since the last call.
             if known is not None and known() is one:
                 continue
             if room <= 0:
@@ -161,7 +164,7 @@ class WatchedClasses:
 
 
 def _bury(followed: _Followed) -> None:
-    """Forget those that died since the last time, and count them."""
+    """Forget the references to instances freed since the last call, and count them."""
     while followed.dead:
         reference = followed.dead.popleft()
         address = reference.address
@@ -172,7 +175,7 @@ def _bury(followed: _Followed) -> None:
 
 CLASSES_LIMIT: Final = 32
 INSTANCES_OF_A_GENERATION: Final = 8
-# Weak references of one class, at 72 bytes each, without the lists that hold them.
+# Limit on the weak references of one class, at 72 bytes each without the lists that hold them.
 REFERENCES_OF_A_CLASS: Final = 96
 _PICK_SECONDS: Final = 0.0005
 
@@ -180,7 +183,7 @@ Instances = Mapping[type, Sequence[object]]
 
 
 class _KnownReference(ref[Any]):
-    """Ours by its type: a plain one would count as a type of the program that grows with the leak."""
+    """A weak reference of our own type: plain ones would look like a type of the program that grows with the leak."""
 
     __slots__ = ()
 
@@ -190,11 +193,11 @@ class _Sample:
     """References to instances of one class, grouped by when they were first among the newest."""
 
     cohorts: list[list[ref[Any]]] = field(default_factory=list)  # oldest first
-    # Those of the cohorts by address, and some that were dropped.
+    # The references in the cohorts by address, with some that were dropped from them.
     known: dict[int, ref[Any]] = field(default_factory=dict)
 
     def note(self, newest: Sequence[object]) -> None:
-        """Add those before the first known one. Raises TypeError where the class allows no weak references."""
+        """Add the instances before the first known one. Raises TypeError if they do not support weak references."""
         new: list[ref[Any]] = [_KnownReference(one) for one in self._until_known(newest)]
         if not new:
             return
@@ -214,10 +217,10 @@ class _Sample:
             yield one
 
     def _thin_out(self) -> None:
-        """Halve the largest cohorts; where each has one instance left, drop every other of the older cohorts."""
+        """Halve the largest cohorts; if each has only one instance left, drop every other one of the older cohorts."""
         alive = ([one for one in cohort if one() is not None] for cohort in self.cohorts)
         cohorts = [cohort for cohort in alive if cohort]
-        # Down to three quarters, so that this is not done every time.
+        # Reduce to three quarters of the limit, so that this is not needed every time.
         excess = sum(map(len, cohorts)) - REFERENCES_OF_A_CLASS * 3 // 4
         for cohort in sorted(cohorts, key=len, reverse=True):
             if excess <= 0:
@@ -232,10 +235,10 @@ class _Sample:
 
 
 class AgeSamples:
-    """Samples of at most ``CLASSES_LIMIT`` classes. No instance is kept alive."""
+    """Samples of instances of at most ``CLASSES_LIMIT`` classes. No instance is kept alive."""
 
     def __init__(self) -> None:
-        # None: the instances allow no weak references.
+        # None: the instances do not support weak references.
         self._classes: dict[str, _Sample | None] = {}
 
     def note(self, instances: Instances) -> None:
@@ -250,7 +253,7 @@ class AgeSamples:
             try:
                 sample.note(newest)
             except TypeError:
-                # __slots__ without __weakref__.
+                # The class has __slots__ without __weakref__.
                 self._classes[name] = None
 
     def instances(self, cls: type) -> list[ref[Any]]:
@@ -264,8 +267,8 @@ def pick_newest(
 ) -> dict[type, list[Any]]:
     """Return the newest instances of each class, newest first, from the young end of the heap.
 
-    Empty without the native module. The result holds objects of the program: drop it before returning to the program.
-    Stops after ``seconds``, with what was found by then.
+    Stops after ``seconds`` and returns what was found until then; empty without the native module. The result holds
+    objects of the program: drop it before returning to the program.
     """
     module = native_look()
     plain = tuple(cls for cls in types if hashes_plainly(cls))

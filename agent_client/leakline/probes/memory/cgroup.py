@@ -1,8 +1,8 @@
-"""The container's memory limit: what the kernel kills by, on cgroup v2 and v1.
+"""Memory usage and limit of the container for cgroup v2 and v1; the kernel kills processes at this limit.
 
-``cgroup.used_bytes`` leaves out inactive file pages, as ``docker stats`` and the kubelet do: the kernel drops
-those before it kills anybody. It drops active ones as well, later: ``cgroup.active_file_bytes`` of the used ones. Used
-and limit are of the same group: the one with the tightest limit.
+``cgroup.used_bytes`` excludes inactive file pages, as ``docker stats`` and the kubelet do: the kernel drops those
+before it kills a process. It drops active file pages too, but later; ``cgroup.active_file_bytes`` is their part of the
+used bytes. Usage and limit are those of the same group: the one with the tightest limit.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from .kernel_file import KeptFile
 ROOT: Final = Path("/sys/fs/cgroup")
 OWN_GROUPS: Final = Path("/proc/self/cgroup")
 BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
-# v1 writes "no limit" as the largest number of whole pages; nobody has such a machine.
+# v1 reports "no limit" as the largest multiple of the page size, more than any machine has.
 _NO_LIMIT_BYTES: Final = 1 << 60
-# A look at all groups and limits costs ten times as much as a reading.
+# A search through all groups and limits costs ten times as much as a reading.
 LOOK_EVERY_SECONDS: Final = 10.0
-# And where our group cannot be read.
+# Search again after this interval if our group cannot be read.
 LOOK_AGAIN_SECONDS: Final = 3.0
 
 
@@ -49,7 +49,7 @@ _V1: Final = _Version(
 
 
 class _Group(NamedTuple):
-    """The group whose limit is the tightest. Its files stay open."""
+    """The group with the tightest limit. Its files stay open."""
 
     version: _Version
     used: KeptFile
@@ -59,7 +59,7 @@ class _Group(NamedTuple):
     folder: Path
 
     def read(self) -> dict[str, Number]:
-        """Empty when the group has vanished."""
+        """Return the metrics of the group; empty if it has vanished."""
         used = _number(self.used.read())
         if used is None:
             return {}
@@ -79,7 +79,7 @@ class _Group(NamedTuple):
 
 
 class _Look(NamedTuple):
-    """What one process found, and when."""
+    """The result of a search, with the process that made it and the time."""
 
     pid: int
     at: float
@@ -87,9 +87,9 @@ class _Look(NamedTuple):
 
 
 class ContainerMemory:
-    """The memory group of this process. Any thread may read; a forked child looks for its own.
+    """The memory group of this process. Any thread may read it; a forked child searches for its own group.
 
-    ``clock`` gives seconds that only rise.
+    ``clock`` returns monotonic seconds.
     """
 
     def __init__(
@@ -99,13 +99,13 @@ class ContainerMemory:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._root, self._proc, self._clock = root, proc, clock
-        # Replaced as one: no thread sees the limit of one group with the use of another.
+        # Replaced as one object, so that no thread combines the limit of one group with the usage of another.
         self._last = _Look(-1, 0.0, None)
 
     def read(self) -> dict[str, Number]:
-        """``cgroup.used_bytes``, ``.limit_bytes`` and ``.kills``; empty outside a memory group.
+        """Return ``cgroup.used_bytes``, ``.limit_bytes`` and ``.kills``; empty outside a memory group.
 
-        The limit is absent when neither the group nor one above it has any.
+        The limit is absent if neither the group nor any of its parents has one.
         """
         now, last = self._clock(), self._last
         if last.pid != os.getpid() or now - last.at >= LOOK_EVERY_SECONDS:
@@ -116,7 +116,7 @@ class ContainerMemory:
         return samples
 
     def identity(self) -> str | None:
-        """What no other memory group has, on any machine; None outside of one."""
+        """Return an ID of the memory group that is unique across machines, or None outside a memory group."""
         group = self._last.group if self.read() else None
         try:
             return group and f"{BOOT.read_text().strip()}:{group.folder.stat().st_ino}"
@@ -133,13 +133,13 @@ _own = ContainerMemory()
 
 
 def read_cgroup(root: Path = ROOT, proc: Path = OWN_GROUPS) -> dict[str, Number]:
-    """``cgroup.*`` of this process: see `ContainerMemory.read`. Any other ``root`` or ``proc`` is looked at again."""
+    """Return ``cgroup.*`` of this process, see `ContainerMemory.read`. Only the default paths are cached."""
     is_own = root is ROOT and proc is OWN_GROUPS
     return (_own if is_own else ContainerMemory(root, proc)).read()
 
 
 def memory_group() -> str | None:
-    """Of this process: see `ContainerMemory.identity`."""
+    """Return the ID of this process's memory group, see `ContainerMemory.identity`."""
     return _own.identity()
 
 
@@ -159,10 +159,10 @@ def _find(root: Path, proc: Path) -> _Group | None:
 
 
 def _groups(root: Path, own_groups: str) -> tuple[_Version, list[Path]]:
-    """Our memory group and those above it, nearest first."""
+    """Return our memory group and its parents, nearest first."""
     lines = own_groups.splitlines()
     paths = {controllers: path for _, controllers, path in (line.split(":", 2) for line in lines)}
-    # On a mixed machine the memory controller belongs to v1, and v2 is there without it.
+    # On a hybrid system the memory controller belongs to v1, and v2 is mounted without it.
     for controllers, path in paths.items():
         if "memory" in controllers.split(","):
             return _V1, list(_upwards(root / "memory", path, _V1.used))
@@ -174,7 +174,7 @@ def _groups(root: Path, own_groups: str) -> tuple[_Version, list[Path]]:
 
 
 def _upwards(mount: Path, path: str, must_have: str) -> Iterator[Path]:
-    # Inside a container the path may be the host's, which does not exist here: then the mount is our group.
+    # Inside a container the path may be that of the host, which does not exist here: the mount is then our group.
     group = mount / path.strip("/")
     while True:
         if (group / must_have).exists():
@@ -198,7 +198,7 @@ def _number(text: bytes | None) -> int | None:
 
 
 def _line(text: bytes | None, key: bytes) -> int | None:
-    """The number behind ``key`` in "key number" lines."""
+    """Return the number after ``key`` in lines of the form "key number", or None."""
     if text is None:
         return None
     lines = b"\n" + text

@@ -1,8 +1,8 @@
-"""A small file of the kernel's that is read again and again, through one descriptor: 1 microsecond instead of 12.
+"""Small kernel files that are read repeatedly through one descriptor: 1 microsecond instead of 12.
 
-A descriptor on a file below ``/proc/self`` names the process that opened it, so a forked child opens its own. A
-program may close all descriptors, ours among them, and get their numbers for files of its own: these we never close.
-Any thread may read: a descriptor is closed only when nobody reads through it any more.
+A descriptor of a file below ``/proc/self`` refers to the process that opened it, so a forked child opens its own. A
+program may close all descriptors, including ours, and get their numbers for its own files; we never close those. Any
+thread may read: a descriptor is closed only when no thread reads through it any longer.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ import os
 from collections.abc import Callable
 from typing import Final
 
-# What one of these files has at most, but for the status of a user in thousands of groups.
+# The maximum size of these files, except the status of a user in thousands of groups.
 SIZE: Final = 8192
 WHOLE: Final = 1 << 20
 
 
 class KeptFile:
-    """Opened at the first reading in each process."""
+    """A file that is opened at the first reading in each process."""
 
     __slots__ = ("_kept", "_path", "_size")
 
     def __init__(self, path: str, size: int = SIZE) -> None:
         self._path, self._size = path, size
-        # One object, replaced as one: another thread never sees the descriptor of another process as its own.
+        # Replaced as one object, so that no thread takes the descriptor of another process for its own.
         self._kept: tuple[int, _Descriptor | None] = (-1, None)
 
     def read(self) -> bytes | None:
-        """What is in it now, up to ``size`` bytes; None where there is no such file."""
+        """Return the current content, up to ``size`` bytes, or None if there is no such file."""
         pid, descriptor = self._kept
         if pid != os.getpid():
             return self.read_anew()
@@ -39,7 +39,7 @@ class KeptFile:
             return self.read_anew()
 
     def read_anew(self) -> bytes | None:
-        """The whole file through a new descriptor: what came through the old one was not it, or not all of it."""
+        """Reopen the file and return its entire content, after the old descriptor gave a wrong or incomplete result."""
         descriptor = _open(self._path)
         self._kept = (os.getpid(), descriptor)
         if descriptor is None:
@@ -51,7 +51,7 @@ class KeptFile:
 
 
 class _Descriptor:
-    """Closes its file when let go, unless the number has come to mean another one."""
+    """A descriptor that closes its file when it is freed, unless its number now refers to another file."""
 
     __slots__ = ("_file", "number")
 
@@ -60,7 +60,7 @@ class _Descriptor:
         status = os.fstat(number)
         self._file = (status.st_dev, status.st_ino)
 
-    # Bound here: as the interpreter ends, the module's names are gone before the last descriptor.
+    # Bound as defaults, because at interpreter exit the module's names are cleared before the last descriptor is freed.
     def __del__(
         self,
         fstat: Callable[[int], os.stat_result] = os.fstat,

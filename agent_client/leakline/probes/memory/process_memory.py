@@ -1,26 +1,24 @@
-"""Memory of this process, as the operating system counts it.
+"""Memory of this process as the operating system and the C allocator count it, and its peaks.
 
-Anonymous resident memory plus swap is what the program itself asked for: no other process can explain it, and
-it is what a leak grows. File-backed and shared pages are shown apart, because the kernel may drop them.
+Anonymous resident memory plus swap is what the program itself has requested: no other process affects it, and it is
+what a leak increases. File-backed and shared pages are reported separately, because the kernel may drop them.
 
-What the C allocator has handed out, and what it keeps although nobody uses it.
+The C allocator reports the memory in use and the free memory that it keeps. A process whose resident memory grows while
+``allocator.in_use_bytes`` is constant does not leak: the allocator does not give pages back. The figures come from
+``mallinfo2`` of glibc (2.33 and newer), else from psutil.
 
-A process whose resident memory grows while ``allocator.in_use_bytes`` stands still leaks nothing: the allocator
-does not give pages back. Read through ``mallinfo2`` of glibc (2.33 and newer), else through psutil.
+``mallinfo2`` adds up the arenas of all threads (its manual page says otherwise) and the blocks that are mapped
+individually. It does not see Python's own arenas for objects up to 512 bytes, which are mapped without malloc. Blocks
+in the cache of a thread (at most 7 of each small size) count as in use. If another allocator such as jemalloc or
+tcmalloc replaces that of glibc, glibc's own figures are nearly zero. The call visits every free block, 0.2 microseconds
+each, without the interpreter lock: tens of milliseconds for hundreds of thousands of free blocks. Callers then limit it
+to a time budget.
 
-``mallinfo2`` adds up the arenas of all threads (its manual page says otherwise) and the blocks mapped on their own.
-What it cannot see: Python's own arenas for objects up to 512 bytes, which are mapped past malloc; blocks that wait in
-a thread's cache (at most 7 of each small size), which count as in use; and an allocator put in front of glibc, such as
-jemalloc or tcmalloc, which leaves glibc's own figures at nearly nothing. It visits every free block, 0.2 microseconds
-each, without the interpreter lock: tens of milliseconds where hundreds of thousands are free. Then the caller asks
-by budget.
-
-The highest resident memory between two snapshots, from two witnesses.
-
-The kernel keeps a high-water mark of the process (``VmHWM``) that only ever rises: a peak is seen in it, however
-short, when it is the highest so far. Lower ones are seen when a background reading falls into them. With ``exact`` the
-mark is set back after each reading (``5`` to ``/proc/self/clear_refs``), so that it is the exact peak since then; it
-belongs to the program and its other tools, so only when the user asks.
+The peak is the highest resident memory between two snapshots, from two sources. The kernel keeps a high-water mark of
+the process (``VmHWM``) that only rises, so it shows a peak of any length if that is the highest so far. Lower peaks are
+seen if a background reading falls into them. With ``exact`` the mark is reset after each reading (by writing ``5`` to
+``/proc/self/clear_refs``), so that it is the exact peak since then. This is done only on request, because the mark
+belongs to the program and its other tools.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ from .kernel_file import KeptFile
 PROC: Final = Path("/proc")
 _PAGE_BYTES: Final[int] = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
-# Lines of /proc/self/status: how one begins and ends, its series, the factor to bytes.
+# Lines of /proc/self/status: prefix, length of the prefix, end of the value, metric, factor to bytes.
 _STATUS: Final = tuple(
     (f"\n{key}:".encode(), len(key) + 2, b" kB" if factor > 1 else b"\n", name, factor)
     for key, name, factor in (
@@ -58,26 +56,26 @@ _STATUS: Final = tuple(
 
 
 class _OwnFiles:
-    """What the kernel reports about a process, mostly this one. Right in a forked child from its first call."""
+    """Kernel files about a process, usually this one. The results are correct in a forked child from its first call."""
 
     def __init__(self, proc: Path = PROC, who: str = "self") -> None:
         self._statm = KeptFile(f"{proc}/{who}/statm", 128)
         self._status = KeptFile(f"{proc}/{who}/status")
         self._folder = proc / who / "fd"
-        # Whether the size of that folder has been seen to be the number of open files: kernel 6.2 and newer.
+        # True once the size of that directory is known to be the number of open files (kernel 6.2 and newer).
         self._size_is_known = False
-        # statm has no swap. Reading status costs five times as much, so only where there is swap at all.
+        # statm has no swap. Reading status costs five times as much, so it is read only if the machine has swap.
         self._has_swap: bool | None = None
 
     def read_status(self) -> bytes | None:
-        """With a line end before the first line; None where there is no procfs."""
+        """Return the status with a newline before the first line, or None without procfs."""
         status = self._status.read()
         if status is not None and b"VmRSS:" not in status:
             status = self._status.read_anew()
         return None if status is None else b"\n" + status
 
     def read_private_bytes(self) -> int | None:
-        """Anonymous resident bytes plus swap; None where there is no procfs."""
+        """Return anonymous resident bytes plus swap, or None without procfs."""
         pages = self._pages()
         if pages is None:
             return None
@@ -93,7 +91,7 @@ class _OwnFiles:
         return None if pages is None else pages[0] * _PAGE_BYTES
 
     def _pages(self) -> tuple[int, int] | None:
-        """Resident pages, and those of them that are of files or shared."""
+        """Return the resident pages, and those of them that are file-backed or shared; None without procfs."""
         statm = self._statm.read()
         if statm is None:
             return None
@@ -103,7 +101,7 @@ class _OwnFiles:
             return _resident_and_shared(self._statm.read_anew() or b"")
 
     def count_open_files(self) -> int | None:
-        """Open descriptors; None where there is no procfs."""
+        """Return the number of open descriptors, or None without procfs."""
         try:
             size = self._folder.stat().st_size
             if self._size_is_known:
@@ -119,9 +117,10 @@ _own = _OwnFiles()
 
 
 def read_process(proc: Path = PROC) -> dict[str, Number]:
-    """``process.*`` of this process, in bytes and counts. What the system does not tell is absent.
+    """Return ``process.*`` of this process in bytes and counts. What the system does not report is absent.
 
-    ``process.peak_bytes`` is the highest resident memory since the process began; `peaks` makes it that of an interval.
+    ``process.peak_bytes`` is the highest resident memory since the process began; `PeakMemory` limits it to an
+    interval.
     """
     own = _own if proc is PROC else _OwnFiles(proc)
     status = own.read_status()
@@ -131,13 +130,13 @@ def read_process(proc: Path = PROC) -> dict[str, Number]:
 
 
 class OtherProcess:
-    """Another process, from outside."""
+    """The memory of another process, read from outside."""
 
     def __init__(self, pid: int, proc: Path = PROC) -> None:
         self._files, self._folder = _OwnFiles(proc, str(pid)), proc / str(pid)
 
     def read(self) -> dict[str, Number]:
-        """``process.*`` as `read_process` gives it; empty once it has ended, and for what has no memory of its own."""
+        """Return ``process.*`` like `read_process`; empty if the process has exited or has no memory of its own."""
         status = self._files.read_status()
         if status is None or b"VmRSS:" not in status:
             return {}
@@ -159,7 +158,7 @@ def _samples(own: _OwnFiles, status: bytes, folder: Path) -> dict[str, Number]:
 
 
 def read_peak_bytes() -> int | None:
-    """The kernel's mark alone: the highest resident memory since the process began, in about 6 microseconds."""
+    """Return only the kernel's mark: the highest resident bytes since the process began. Takes about 6 microseconds."""
     status = _own.read_status()
     if status is None:
         peak = _peak_by_resource().get("process.peak_bytes")
@@ -169,16 +168,16 @@ def read_peak_bytes() -> int | None:
 
 
 def read_private_bytes() -> int:
-    """Private bytes of this process: anonymous resident memory plus swap, or RSS where the split is unknown.
+    """Return anonymous resident bytes plus swap of this process, or its RSS if the split is unknown.
 
-    About 2 microseconds on Linux. Right in a forked child from its first call.
+    Takes about 2 microseconds on Linux. The result is correct in a forked child from its first call.
     """
     private = _own.read_private_bytes()
     return private if private is not None else _private_by_psutil()
 
 
 def _read_resident_bytes() -> int | None:
-    """Resident bytes of this process in about 2 microseconds; None where there is no procfs."""
+    """Return the resident bytes of this process in about 2 microseconds, or None without procfs."""
     return _own.read_resident_bytes()
 
 
@@ -216,12 +215,12 @@ def _has_swap() -> bool:
 
 def _count_entries(folder: Path) -> int:
     with os.scandir(folder) as entries:
-        # One of them is the descriptor that reads the folder.
+        # One entry is the descriptor that reads the directory.
         return sum(1 for _ in entries) - 1
 
 
 def psutil_or_none() -> Any:
-    """psutil, or None where it is not installed."""
+    """Return psutil, or None if it is not installed."""
     try:
         import psutil
     except ImportError:
@@ -248,7 +247,7 @@ def _peak_by_resource() -> dict[str, Number]:
         import resource
     except ImportError:
         return {}
-    # Kilobytes on Linux, bytes on macOS.
+    # The value is in kilobytes on Linux and in bytes on macOS.
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {"process.peak_bytes": peak if sys.platform == "darwin" else peak * 1024}
 
@@ -270,15 +269,15 @@ class _Mallinfo2(ctypes.Structure):
 
 
 def read_allocator(find: Callable[[], Any] | None = None) -> dict[str, Number]:
-    """``allocator.in_use_bytes`` and ``.kept_bytes``; empty where the C library does not tell.
+    """Return ``allocator.in_use_bytes`` and ``.kept_bytes``; empty if the C library does not report them.
 
-    ``find`` returns the C function, or None: the seam for tests.
+    ``find`` returns the C function or None; tests replace it.
     """
     mallinfo2 = (find or _mallinfo2)()
     if mallinfo2 is None:
         return _by_psutil() if find is None else {}
     info = mallinfo2()
-    # hblkhd: large blocks that have a mapping of their own and go back to the system when freed.
+    # hblkhd counts large blocks, which have their own mapping and go back to the system when freed.
     return {
         "allocator.in_use_bytes": info.uordblks + info.hblkhd,
         "allocator.kept_bytes": info.fordblks,
@@ -311,7 +310,7 @@ RESIDENT = "process.rss_bytes"
 
 
 class PeakMemory:
-    """``process.*`` with the peak since the reading before. Any thread may read or look."""
+    """``process.*`` with the peak since the previous reading. Any thread may call its methods."""
 
     def __init__(
         self,
@@ -322,7 +321,7 @@ class PeakMemory:
         read_mark: Callable[[], Number | None] = read_peak_bytes,
     ) -> None:
         self._read, self._look, self._read_mark = read, look, read_mark
-        # Reentrant: a signal handler may end the run, and so read, in the middle of a reading.
+        # Reentrant: a signal handler that ends the run reads the peak too, possibly in the middle of a reading.
         self._lock = threading.RLock()
         self._mark: Number = 0
         self._highest = 0
@@ -330,20 +329,20 @@ class PeakMemory:
 
     @property
     def exact(self) -> bool:
-        """Whether the kernel's mark is set back after each reading: asked for, and allowed here."""
+        """Whether the kernel's mark is reset after each reading: requested, and permitted here."""
         return self._exact
 
     def look(self) -> None:
-        """A background reading, about 2 microseconds; reported by the next `read`."""
+        """Make a background reading, which the next `read` takes into account. Takes about 2 microseconds."""
         resident = self._look()
         if resident is not None:
             with self._lock:
                 self._highest = max(self._highest, resident)
 
     def read(self) -> dict[str, Number]:
-        """``process.*``; ``process.peak_bytes`` is the highest resident memory since the last `read`, as far as known.
+        """Return ``process.*``; ``process.peak_bytes`` is the highest known resident memory since the last `read`.
 
-        The first one reports the kernel's mark: the peak since the process began.
+        The first call reports the kernel's mark: the peak since the process began.
         """
         with self._lock:
             samples = self._read()
@@ -351,7 +350,7 @@ class PeakMemory:
             known: list[Number] = [samples[RESIDENT]] if RESIDENT in samples else []
             if self._highest:
                 known.append(self._highest)
-            # It has risen; or another tool has set it back, and it reports the time since then.
+            # The mark has risen, or another tool has reset it and it covers the time since then.
             if mark is not None and mark != self._mark:
                 known.append(mark)
             if known:
@@ -361,7 +360,7 @@ class PeakMemory:
             return samples
 
     def restart(self) -> None:
-        """Forget what was highest until now: it was our own work. About 6 microseconds."""
+        """Discard the peak so far, which our own work has caused. Takes about 6 microseconds."""
         with self._lock:
             if not self._set_back():
                 self._began_at(self._read_mark())
@@ -372,7 +371,7 @@ class PeakMemory:
             self._mark = mark
 
     def _set_back(self) -> bool:
-        """What the next reading finds is of its own time, also when it is lower than the last."""
+        """Reset the kernel's mark in exact mode, so that the next peak may be lower; return True if it was reset."""
         self._exact = self._exact and _reset_mark()
         if self._exact:
             self._highest = 0
@@ -381,7 +380,7 @@ class PeakMemory:
 
 
 def _reset_mark() -> bool:
-    """False where the kernel, or what stands before it, does not let us."""
+    """Reset the kernel's mark; return False if the kernel or a sandbox does not permit it."""
     try:
         descriptor = os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
     except OSError:

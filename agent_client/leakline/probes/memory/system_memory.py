@@ -1,7 +1,7 @@
-"""Memory of the whole machine, and how much is left before the kernel kills.
+"""Memory of the entire machine, and the headroom before the kernel kills processes.
 
-The machine's memory is context, never the verdict: other programs move it too. What is left is that of the memory
-group's limit, or of the machine.
+The machine's memory is context and never decides a verdict, because other programs change it too. The headroom is that
+of the memory group or of the machine, whichever is smaller.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from .kernel_file import KeptFile
 
 MEMINFO: Final = Path("/proc/meminfo")
 _LINES: Final = {b"MemTotal": "system.total_bytes", b"MemAvailable": "system.available_bytes"}
-# Both are among the first lines.
+# Both keys are among the first lines.
 _BEGINNING: Final = 512
 
 _own = KeptFile(str(MEMINFO), _BEGINNING)
 
 
 def read_system(meminfo: Path = MEMINFO) -> dict[str, Number]:
-    """``system.total_bytes`` and ``system.available_bytes``."""
+    """Return ``system.total_bytes`` and ``system.available_bytes``."""
     text = (_own if meminfo is MEMINFO else KeptFile(str(meminfo))).read()
     if text is None:
         return _by_psutil()
@@ -46,14 +46,14 @@ def _by_psutil() -> dict[str, Number]:
 
 
 class Headroom(NamedTuple):
-    """``left`` of ``limit``, in bytes."""
+    """Bytes left until the limit, and the limit itself in bytes."""
 
     left: int
     limit: int
 
 
 def read_headroom() -> Headroom | None:
-    """The tighter of both; None where neither is known."""
+    """Return the smaller headroom of memory group and machine, or None if both are unknown."""
     return _headroom_of({**read_cgroup(), **read_system()})
 
 
@@ -61,7 +61,7 @@ def _headroom_of(samples: Mapping[str, Number]) -> Headroom | None:
     found = []
     if "cgroup.limit_bytes" in samples:
         limit = int(samples["cgroup.limit_bytes"])
-        # The kernel drops all file pages before it kills.
+        # The kernel drops all file pages before it kills a process.
         used = samples["cgroup.used_bytes"] - samples.get("cgroup.active_file_bytes", 0)
         found.append(Headroom(max(0, int(limit - used)), limit))
     if "system.available_bytes" in samples:

@@ -1,4 +1,4 @@
-"""What holds an object: referrers, roots such as module globals and locals, and the names on the path.
+"""Holders of objects: referrers, roots such as module globals and locals, and the names on the path.
 
 Imports `probes.heap`. Start reading in `referrers.py`.
 """

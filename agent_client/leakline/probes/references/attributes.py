@@ -1,6 +1,6 @@
 """Attributes of the program's objects and items of its containers, read without running its code.
 
-No property and no ``__getattr__`` is called. Containers are exact types of the standard library, never a subclass.
+No property and no ``__getattr__`` is called. Containers are exact types of the standard library, never subclasses.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ NEWEST: Final = 8
 
 
 def is_container(one: object) -> bool:
-    """A list, dict, set or deque, or the two dictionaries of ``collections``; no subclass of the program's."""
+    """Return True for a list, dict, set, deque, defaultdict or OrderedDict, but not for a subclass."""
     kind = type(one)
     return (
         kind is list
@@ -28,12 +28,12 @@ def is_container(one: object) -> bool:
 
 
 def items(container: Any) -> list[Any]:
-    """The items, of dictionaries the values; one call into C, so that no other thread can change it meanwhile."""
+    """Return the items, or the values of a dictionary, in one C call that no other thread can interrupt."""
     return list(_values(container))
 
 
 def newest(container: Any, count: int = NEWEST) -> list[Any]:
-    """The last items that were added, as far as the container keeps an order."""
+    """Return the items that were added last, as far as the container keeps an order."""
     if type(container) is set:
         return list(islice(container, count))
     return list(islice(reversed(_values(container)), count))
@@ -51,17 +51,20 @@ _mro_of: Final[Any] = type.__dict__["__mro__"].__get__
 
 
 def class_attributes(cls: type) -> Mapping[str, Any]:
-    """What the body of a class has bound, without what it inherits."""
+    """Return the attributes that the class itself defines, without inherited ones."""
     return _class_dict(cls)  # type: ignore[no-any-return]
 
 
 def is_exception_class(cls: type) -> bool:
-    """Whether instances can be raised, and so may hold a traceback."""
+    """Return True if instances can be raised and therefore may hold a traceback."""
     return any(base is BaseException for base in _mro_of(cls))
 
 
 def attributes(one: object) -> dict[str, Any]:
-    """Attributes of an instance by name. Asking makes Python give it a ``__dict__``: for a few objects only."""
+    """Return the attributes of an instance by name.
+
+    This makes Python create the ``__dict__`` of the instance, so use it only for a few objects.
+    """
     found: dict[str, Any] = {}
     for base in _mro_of(type(one)):
         names = class_attributes(base)
@@ -73,13 +76,13 @@ def attributes(one: object) -> dict[str, Any]:
                 try:
                     found[name] = descriptor.__get__(one)
                 except AttributeError:
-                    # A slot that was never filled.
+                    # The slot was never filled.
                     continue
     return found
 
 
 def values_of(instances: Iterable[object], name: str) -> Iterator[Any]:
-    """One attribute of many instances, no ``__dict__`` made; those without it are passed over."""
+    """Yield one attribute of many instances without creating a ``__dict__``; instances without it are skipped."""
     for one in instances:
         try:
             yield object.__getattribute__(one, name)
@@ -88,7 +91,9 @@ def values_of(instances: Iterable[object], name: str) -> Iterator[Any]:
 
 
 def is_plain_attribute(cls: type) -> Callable[[str], bool]:
-    """Whether reading a name of an instance of ``cls`` runs no descriptor of the program."""
+    """Return a predicate for attribute names: True if reading it from an instance of ``cls`` runs no code of the
+    program.
+    """
 
     def check(name: str) -> bool:
         for base in _mro_of(cls):

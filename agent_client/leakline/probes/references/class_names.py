@@ -1,5 +1,6 @@
-"""Names of classes, and whether their instances may keep memory that Python cannot measure (handles of C libraries).
-Nothing here runs code of the classes.
+"""Names and properties of classes, read without running their code.
+
+`hides_memory` shows whether instances may own memory that Python cannot measure, behind handles of C libraries.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ _module_of: Final[Any] = type.__dict__["__module__"].__get__
 _qualname_of: Final[Any] = type.__dict__["__qualname__"].__get__
 _basicsize_of: Final[Any] = type.__dict__["__basicsize__"].__get__
 _itemsize_of: Final[Any] = type.__dict__["__itemsize__"].__get__
-# What the collector keeps in front of every object it knows.
+# Size of the header that the collector puts in front of every object it can track.
 _COLLECTOR_BYTES: Final = 16
 _HARMLESS: Final = sys.stdlib_module_names | {"typing_extensions"}
 _HEAP_TYPE: Final = 1 << 9
@@ -22,18 +23,18 @@ _COLLECTABLE: Final = 1 << 14
 _TYPE_SUBCLASS: Final = 1 << 31
 
 
-# Characters; with what stands around it in the name of a series, as the server takes them.
+# In characters; the server accepts the complete metric name with a class name of this length.
 NAME_LIMIT: Final = 400
 
 
 class StandIn:
-    """Base of the classes that stand for one whose metaclass hashes in its own way: names only, no instances."""
+    """Base of stand-ins for classes whose metaclass defines its own hash. Stand-ins have names but no instances."""
 
 
 def type_name(cls: type) -> str:
-    """``module.Class``, as the wire wants it: ``torch.Tensor``, ``__main__.Agent``, and plain ``list`` of builtins.
+    """Return ``module.Class`` as it is sent: ``torch.Tensor``, ``__main__.Agent``, and plain ``list`` for builtins.
 
-    Goes round the metaclass, whose attributes may be properties of the program.
+    Bypasses the metaclass, whose attributes may be properties of the program.
     """
     module = module_name(cls)
     if module is None or module == "builtins":
@@ -42,7 +43,10 @@ def type_name(cls: type) -> str:
 
 
 def _bounded(name: str) -> str:
-    """Generic classes can have very long names. Two that differ in the middle stay two."""
+    """Return a name of limited length, because generic classes can have very long names.
+
+    A checksum distinguishes names that differ only in the part left out.
+    """
     if len(name) <= NAME_LIMIT:
         return name
     kept = NAME_LIMIT // 2 - 5
@@ -50,7 +54,7 @@ def _bounded(name: str) -> str:
 
 
 def module_name(cls: type) -> str | None:
-    """The module a class was made in, when it says so in a plain string."""
+    """Return the module that a class was defined in, or None if that is not a plain string."""
     try:
         module = _module_of(cls)
     except AttributeError:
@@ -64,44 +68,44 @@ def qualified_name(cls: type) -> str:
 
 
 def is_class(cls: type) -> bool:
-    """Whether instances of this type are classes themselves."""
+    """Return True if instances of this type are classes themselves."""
     return bool(_flags_of(cls) & _TYPE_SUBCLASS)
 
 
 def is_collectable(cls: type) -> bool:
-    """Whether the cyclic collector knows instances of this type."""
+    """Return True if the cyclic collector handles instances of this type."""
     return bool(_flags_of(cls) & _COLLECTABLE)
 
 
 def is_heap_type(cls: type) -> bool:
-    """Made by ``class`` (or a C extension's like of it): its instances hold references to it."""
+    """Return True for types made by ``class`` or dynamically by a C extension: instances hold references to them."""
     return bool(_flags_of(cls) & _HEAP_TYPE)
 
 
 def basic_bytes(cls: type) -> int | None:
-    """Bytes of one instance without what it refers to; None for types whose instances differ in size."""
+    """Return the bytes of one instance without its referents; None for types whose instances differ in size."""
     return None if _itemsize_of(cls) else fixed_bytes(cls)
 
 
 def fixed_bytes(cls: type) -> int:
-    """Bytes that every instance has, also of types whose instances differ in size."""
+    """Return the bytes that every instance has, even for types whose instances differ in size."""
     return _basic_size(cls) + (_COLLECTOR_BYTES if is_collectable(cls) else 0)
 
 
 def _basic_size(cls: type) -> int:
-    """Return the bytes of the struct that stands for an instance."""
+    """Return the size in bytes of the C struct of an instance."""
     return int(_basicsize_of(cls))
 
 
 def hashes_plainly(cls: type) -> bool:
-    """Whether a class may be a key of our dictionaries without running code of its metaclass."""
+    """Return True if a class can be a dictionary key without running code of its metaclass."""
     return is_plain_metaclass(type(cls))
 
 
 def is_plain_metaclass(meta: type) -> bool:
-    """Whether classes of this metaclass are hashed and compared without running code of it.
+    """Return True if classes of this metaclass are hashed and compared without running its code.
 
-    The standard library's metaclasses and the one of ``typing_extensions`` (loaded by torch) are known to be harmless.
+    The metaclasses of the standard library and of ``typing_extensions`` (loaded by torch) are known to be harmless.
     """
     return (
         meta is type
@@ -117,26 +121,26 @@ _mro_of: Final[Any] = type.__dict__["__mro__"].__get__
 _base_of: Final[Any] = type.__dict__["__base__"].__get__
 _names_of: Final[Any] = type.__dict__["__dict__"].__get__
 _POINTER: Final = 8
-# Of the standard library: modules whose C types keep buffers, states of codecs, or what a database or the kernel lends.
+# Standard library modules whose C types own buffers, codec states, or resources of a database or the kernel.
 _STANDARD: Final = frozenset({
     "_bz2", "_ctypes", "_curses", "_dbm", "_elementtree", "_gdbm", "_hashlib", "_io", "_lzma", "_multiprocessing",
     "_socket", "_sqlite3", "_ssl", "_tkinter", "array", "bz2", "ctypes", "lzma", "mmap", "pyexpat", "select", "socket",
     "sqlite3", "ssl", "zlib",
 })  # fmt: skip
-# Tensors, arrays and graphs are measured by their buffers; these parts of torch are not.
+# Tensors, arrays and graphs are measured by their buffers; these other classes of torch are not.
 _OF_TORCH: Final = ("Storage", "Script", "Graph")
 _MEASURED: Final = frozenset({"builtins", "leakline", "numpy"})
-# The pixels of an image of PIL: its C type names no module.
+# The pixel data of a PIL image, whose C type has no module name.
 _WITHOUT_MODULE: Final = frozenset({"ImagingCore"})
 
 
 def hides_memory(cls: type) -> bool:
-    """Return True if an instance has a C struct of its own, of a library that says nothing of what it points to.
+    """Return True if an instance has a C struct from a library that does not report the memory it points to.
 
     Classes made by ``class`` add only attributes, which are objects that can be followed.
     """
     structs = [one for one in _mro_of(cls) if one is not object and _adds_a_struct(one)]
-    # What derives from a type of the language is a value like it, as a time stamp of pandas is a datetime.
+    # A class derived from a built-in type is a plain value, just as a pandas timestamp is a datetime.
     return bool(structs) and all(_is_opaque(one) for one in structs)
 
 

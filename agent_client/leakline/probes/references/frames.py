@@ -1,4 +1,4 @@
-"""Local variables of running functions, read without keeping what they hold alive."""
+"""Local variables of running functions, read without keeping their values alive."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from typing import Any, Final
 from leakline.probes.references.program_code import is_user_file
 
 _DEPTH: Final = 64
-# A function that names one of these may have the very dictionary that we would empty.
+# A function that uses one of these names may hold the very dictionary that we would clear.
 _SEES_ITS_LOCALS: Final = frozenset(
     {"locals", "vars", "dir", "eval", "exec", "f_locals", "_getframe"}
 )
-# Before 3.13 `f_locals` of a function is a copy that its frame keeps, values and all, until the function ends.
+# Before 3.13, `f_locals` of a function is a copy that its frame keeps, with the values, until the function ends.
 _KEEPS_A_COPY: Final = sys.version_info < (3, 13)
-# Before 3.12 what allocates may collect, and to ask for a frame or for its locals allocates.
+# Before 3.12, any allocation may start a collection, and reading a frame or its locals allocates.
 _ALLOCATING_COLLECTS: Final = sys.version_info < (3, 12)
 
 
 class Locals:
-    """Local variables of one running function, read once at first need. Make it, use it, drop it."""
+    """Local variables of one running function, read on first use. Do not keep an instance longer than needed."""
 
     def __init__(self, frame: FrameType) -> None:
         self._frame = frame
         self._variables: dict[str, Any] | None = None
 
     def read(self) -> dict[str, Any]:
-        """Names and values; empty where reading them could be noticed."""
+        """Return names and values; empty if reading them could affect the program."""
         if self._variables is None:
             self._variables = _local_variables(self._frame)
         return self._variables
 
 
 def locals_by_function(frame: FrameType | None) -> dict[str, Locals]:
-    """The program's own functions that run now, ``module.function``; of a recursive one, the innermost call."""
+    """Return the program's running functions by ``module.function``; for a recursive function, its innermost call."""
     found: dict[str, Locals] = {}
     for _ in range(_DEPTH):
         if frame is None:
             break
         code = frame.f_code
-        # Modules and class bodies have no locals of their own kind.
+        # Modules and class bodies do not have function locals.
         if code.co_flags & inspect.CO_OPTIMIZED and is_user_file(code.co_filename):
             found.setdefault(function_name(frame), Locals(frame))
         frame = frame.f_back
@@ -53,17 +53,17 @@ def locals_by_function(frame: FrameType | None) -> dict[str, Locals]:
 
 
 def locals_of_threads(frame: FrameType | None) -> dict[str, Locals]:
-    """The program's own functions that run now, on whatever thread; those on the way to ``frame`` first.
+    """Return the program's running functions on all threads; those on the stack of ``frame`` come first.
 
-    Other threads are left alone while something traces or profiles them: before 3.13 that goes by the very
-    dictionaries that we would empty.
+    Other threads are skipped while a tracer or profiler is active: before 3.13 it uses the very dictionaries that we
+    would clear.
     """
     found = locals_by_function(frame)
     if _KEEPS_A_COPY and (threading.gettrace() is not None or threading.getprofile() is not None):
         return found
     with no_collection():
         innermost = sys._current_frames()
-        # Our own frame in a local of ours would be a cycle, with all that was found in it.
+        # A local variable that holds our own frame would create a reference cycle with everything found.
         innermost.pop(threading.get_ident(), None)
         for other in innermost.values():
             for name, variables in locals_by_function(other).items():
@@ -73,10 +73,10 @@ def locals_of_threads(frame: FrameType | None) -> dict[str, Locals]:
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """For asking for frames of other threads, and for their locals.
+    """Prevent garbage collections while frames of other threads and their locals are read.
 
-    A collection runs code of the program (finalizers, callbacks), and that lets other threads run: the function whose
-    frame the interpreter is just asked about returns, and the interpreter reads and writes where it was.
+    A collection runs code of the program (finalizers, callbacks), which lets other threads run. The function whose
+    frame is being read could then return, and the interpreter would access memory that is no longer valid.
     """
     if not (_ALLOCATING_COLLECTS and gc.isenabled()):
         yield
@@ -89,7 +89,7 @@ def no_collection() -> Iterator[None]:
 
 
 def function_name(frame: FrameType) -> str:
-    """``module.function`` of a frame."""
+    """Return ``module.function`` of a frame."""
     module = frame.f_globals.get("__name__")
     name = frame.f_code.co_qualname
     return f"{module}.{name}" if type(module) is str else name
@@ -99,7 +99,7 @@ def _local_variables(frame: FrameType) -> dict[str, Any]:
     if not _KEEPS_A_COPY:
         return dict(frame.f_locals)
     code = frame.f_code
-    # A tracer or profiler writes back what is in the dictionary: an empty one would unbind every local.
+    # A tracer or profiler writes the dictionary back: an empty one would unbind every local variable.
     if sys.gettrace() is not None or sys.getprofile() is not None or frame.f_trace is not None:
         return {}
     if not _SEES_ITS_LOCALS.isdisjoint(code.co_names):
@@ -107,7 +107,7 @@ def _local_variables(frame: FrameType) -> dict[str, Any]:
     with no_collection():
         kept = frame.f_locals
     variables = dict(kept)
-    # Two references are ours and the frame's, one is the call's: nobody else has it.
+    # The three references are ours, the frame's and the call's, so nothing else holds the dictionary.
     if sys.getrefcount(kept) <= 3:
         kept.clear()
     return variables

@@ -1,4 +1,4 @@
-"""How one object holds another, in the words of a path, and the names that a path may start with."""
+"""References between objects as parts of a path, and the names at which a path may start."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from leakline.probes.references.class_names import is_class, is_heap_type, type_
 from leakline.probes.references.frames import Locals, function_name, no_collection
 from leakline.probes.references.program_code import is_user_class
 
-# By address: a class of the program may hash and compare in its own way.
+# Types are compared by address: a class of the program may define its own hash and equality.
 _SEQUENCES: Final = frozenset(map(id, (list, tuple, set, frozenset, deque)))
 _MAPPINGS: Final = frozenset(map(id, (dict, OrderedDict, defaultdict)))
 _GENERATORS: Final = frozenset(
     map(id, (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType))
 )
-# Classes of the standard library that a path may start with, although they are not the program's.
+# Standard library classes at which a path may start although they do not belong to the program.
 _KNOWN_ROOTS: Final = {
     "threading.Thread": "threading.Thread",
     "threading.Timer": "threading.Timer",
@@ -31,9 +31,9 @@ _LONGEST_NAMESPACE: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The way from an object on the path down to the samples.
+    """The path from an object down to the samples.
 
-    ``below`` reads on from the object as a container, ``inside`` from its owner if it is somebody's namespace.
+    ``below`` is the path if the object is a container, ``inside`` the path from its owner if it is a namespace.
     """
 
     below: str
@@ -42,12 +42,12 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """How one object holds another: as an item, under a name, or without a word in the path."""
+    """How one object holds another: as an item, under a name, or in a way that adds nothing to the path."""
 
     word: str
     inside: str | None = None
     through_namespace: bool = False
-    variables: tuple[str, ...] = ()  # of a function that holds cells
+    variables: tuple[str, ...] = ()  # closure variables, if a function holds the cells
 
     def prepend(self, step: Step) -> Step:
         if self.variables and step.inside is not None:
@@ -60,7 +60,7 @@ class Link:
 
 
 def link_between(above: Any, below: Any) -> Link | None:
-    """None when the reference says nothing of who keeps the object."""
+    """Return how ``above`` holds ``below``, or None if the reference does not explain what keeps the object alive."""
     kind = type(above)
     if id(kind) in _MAPPINGS:
         return Link("[*]", _key_of(above, below))
@@ -84,7 +84,9 @@ def link_between(above: Any, below: Any) -> Link | None:
 
 
 def _key_of(mapping: Any, below: Any) -> str | None:
-    """The attribute name, should this be a namespace."""
+    """Return the attribute suffix under which the mapping holds ``below``, or None. It is used if the mapping is a
+    namespace.
+    """
     if len(mapping) > _LONGEST_NAMESPACE:
         return None
     for key, value in list(dict.items(mapping)):
@@ -103,7 +105,7 @@ def _function_link(function: types.FunctionType, below: Any) -> Link | None:
     if below is function.__defaults__ or below is function.__kwdefaults__:
         return Link(".<defaults>")
     if below is function.__globals__:
-        # Every function refers to the globals of its module, which has the better name.
+        # Every function refers to the globals of its module, and the module itself gives a better name.
         return None
     return Link("", through_namespace=True)
 
@@ -115,13 +117,13 @@ def _instance_link(above: Any, below: Any) -> Link:
             return Link(f".{name}")
     if type(below) is dict:
         return Link("", through_namespace=True)
-    # Inside of a C extension: no name to give.
+    # The reference is inside a C extension and has no name.
     return Link("")
 
 
 def _frame_link(frame: types.FrameType, below: Any) -> Link:
     if type(below) is types.FrameType:
-        # The frame of the caller, on the way from an inner one.
+        # An inner frame refers to the frame of its caller; this adds nothing to the path.
         return Link("")
     return Link(f".{frame.f_code.co_qualname}{_word_of_local(frame, below)}")
 
@@ -139,13 +141,13 @@ def _content_of(cell: types.CellType) -> Any:
     try:
         return cell.cell_contents
     except ValueError:
-        # Bound later, or not any more.
+        # The variable is not bound yet, or is no longer bound.
         return cell
 
 
 def _frame_of(generator: Any) -> types.FrameType | None:
     kind = type(generator)
-    # It may be running on another thread.
+    # The generator may be running on another thread.
     with no_collection():
         if kind is types.GeneratorType:
             return generator.gi_frame  # type: ignore[no-any-return]
@@ -155,7 +157,7 @@ def _frame_of(generator: Any) -> types.FrameType | None:
 
 
 def root_name(one: Any) -> str | None:
-    """The name a path may start with at this object, if it has one."""
+    """Return the name by which a path can start at this object, or None if it has none."""
     kind = type(one)
     if kind is types.ModuleType:
         name = one.__dict__.get("__name__")

@@ -1,8 +1,8 @@
-"""From objects up to what holds them, and the path of names on the way.
+"""Search from objects up to their holders, recording the path of names on the way.
 
-The climb goes level by level, for all objects at once: first among what is near the program's own roots, which costs
-nothing to speak of, then through the whole heap, where every level is one look at all objects. Paths hold names of
-modules, classes, functions and attributes only: an item of a container is ``[*]``, whatever its key.
+The search climbs one level at a time from all objects: first among the objects near the program's own roots, which
+costs almost nothing, then through the entire heap, where every level is one pass over all objects. Paths contain only
+names of modules, classes, functions and attributes: an item of a container is ``[*]``, whatever its key.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from leakline.probes.references.roots import Near
 
 from ..heap.heap_walk import listed_referrers
 
-DEPTH: Final = 10  # a namespace (`__dict__`) is a level of its own: about eight names
-# How many objects are climbed from at a level: those first that hold most.
+DEPTH: Final = 10  # a namespace (`__dict__`) counts as a level, so this is about eight names
+# Limit on the objects climbed from at one level; those that lead to the most samples come first.
 WIDTH: Final = 64
-# More referrers than this in all say nothing that the first do not.
+# Limit on the referrers of one step; more would add no information.
 PAIRS: Final = 8_192
 
-# By address: a class of the program may hash and compare in its own way.
+# Types are compared by address: a class of the program may define its own hash and equality.
 _UNTRACKABLE: Final = frozenset(map(id, (dict, tuple)))
-# What a function holds; above it only hooks are worth a longer path.
+# Parts of a path that go through a function; above a function, only hooks are worth a longer path.
 _OF_FUNCTIONS: Final = (".<closure>.", ".<defaults>")
 HOOKS: Final = "_hooks[*]"
 
-# A target by its address, and what refers to it.
+# The address of a target, and an object that refers to it.
 Pair = tuple[int, Any]
 
 
 @dataclass(slots=True)
 class _Held:
-    """The one reference that a search has to an object, or a weak one between two steps."""
+    """The single reference that a search keeps to an object, weak between two steps if the object supports it."""
 
     one: Any
     weak: ref[Any] | None = None
@@ -51,12 +51,15 @@ class _Held:
         try:
             self.weak = ref(self.one)
         except TypeError:
-            # Lists, dicts and tuples have none: held until the next step.
+            # Lists, dicts and tuples do not support weak references; they are held until the next step.
             return
         self.one = None
 
     def take_up(self, ours: int) -> bool:
-        """False when it is gone, or nobody else refers to it: ``ours`` is the count of references then."""
+        """Make the reference strong again; return False if the object is gone or only we refer to it.
+
+        ``ours`` is the reference count of an object to which only we refer.
+        """
         if self.weak is not None:
             self.one, self.weak = self.weak(), None
         elif sys.getrefcount(self.one) <= ours:
@@ -67,7 +70,7 @@ class _Held:
 @dataclass(slots=True)
 class _Node:
     held: _Held
-    steps: dict[Step, int] = field(default_factory=dict)  # -> the samples it leads to, a bit each
+    steps: dict[Step, int] = field(default_factory=dict)  # -> bit mask of its samples
 
     @property
     def one(self) -> Any:
@@ -80,14 +83,14 @@ class _Node:
         return found
 
     def forget(self, samples: int) -> None:
-        """Leave out samples that came by here on a shorter way."""
+        """Remove samples that have already reached this object by a shorter path."""
         left = {step: mask & ~samples for step, mask in self.steps.items()}
         self.steps = {step: mask for step, mask in left.items() if mask}
 
 
 @dataclass(frozen=True, slots=True)
 class FoundPath:
-    """A path of names, the samples it leads to (a bit each), and how many objects it starts from."""
+    """A path of names, the bit mask of the samples it leads to, and the number of objects it starts from."""
 
     path: str
     samples: int
@@ -95,12 +98,13 @@ class FoundPath:
 
 
 class ReferrerSearch:
-    """Climbs from samples to named roots. It holds objects of the program: drop it before returning to it.
+    """A search that climbs from samples to named roots.
 
-    The place of a sample in the list is its bit in the answer; None is a place without a sample. ``groups`` are the
-    bits of the samples of each type. Whoever drives it calls ``climb_near`` and then, again and again, ``wanted``,
-    ``give`` with what refers to those, and ``climb_near``. Between two steps ``let_go`` and ``take_up`` make it hold
-    weakly what can be held so.
+    It holds objects of the program: drop it before returning to the program. The position of a sample in the list is
+    its bit in the results; None marks a position without a sample. ``groups`` are the bit masks of the samples of each
+    type. The caller starts with `climb_near` and then repeats `wanted`, `give` with the referrers of those objects, and
+    `climb_near`. Between two steps, `let_go` makes references weak where possible, and `take_up` makes them strong
+    again.
     """
 
     def __init__(
@@ -108,11 +112,12 @@ class ReferrerSearch:
     ) -> None:
         self._groups = groups or [-1]
         self._width = width
-        # What was met is kept, so that an address means the same object all along; so are the samples that came by it.
+        # Visited objects are kept so that an address always means the same object; so are the samples that reached
+        # them.
         self._held: dict[int, _Held] = {}
         self._came_by: dict[int, int] = {}
-        self._samples: dict[int, int] = {}  # address -> its bits
-        self._paths: dict[str, dict[int, int]] = {}  # path -> root -> samples
+        self._samples: dict[int, int] = {}  # address -> bit mask
+        self._paths: dict[str, dict[int, int]] = {}  # path -> root -> bit mask of samples
         self._level: dict[int, _Node] = {}
         for position, one in enumerate(samples):
             if one is not None:
@@ -125,13 +130,13 @@ class ReferrerSearch:
         self._depth = 0
         self._settled = 0
         self._by_function = 0
-        # Their path starts at an object that may itself be unreachable.
+        # Samples whose path starts at an object that may itself be unreachable.
         self._doubtful = 0
-        # Whether every referrer of what was climbed from is known.
+        # True while every referrer of the objects climbed from is known.
         self._whole = True
 
     def climb_near(self, near: Near, is_over: Callable[[], bool] = lambda: False) -> None:
-        """Climb among the objects near the program's roots; what is named there needs no look through the heap."""
+        """Climb among the objects near the program's roots; samples named there need no pass over the heap."""
         climb = _Climb(near, True, dict(self._held), dict(self._came_by))
         for node in self._level.values():
             if self._note_if_named(node, near.named):
@@ -147,7 +152,7 @@ class ReferrerSearch:
         self._level = self._unsettled(self._level)
 
     def wanted(self) -> list[Any]:
-        """What to look for through the whole heap next; nothing when the climb is over."""
+        """Return the objects whose referrers are needed from the entire heap next; empty when the climb is over."""
         self._level = self._unsettled(self._level)
         if self._depth >= DEPTH:
             return []
@@ -158,7 +163,7 @@ class ReferrerSearch:
         return [node.one for node in self._asked.values()]
 
     def give(self, pairs: Iterable[Pair], near: Near, is_whole: bool = True) -> None:
-        """What refers to the ``wanted``. ``is_whole``: that is all that does."""
+        """Continue with the referrers of the `wanted` objects; ``is_whole`` means that these are all of them."""
         self._whole = self._whole and is_whole
         self._depth += 1
         climb = _Climb(near, False, self._held, self._came_by)
@@ -169,14 +174,14 @@ class ReferrerSearch:
             _hold(node.one, self._held)
 
     def paths(self) -> list[FoundPath]:
-        """All paths found, in no order."""
+        """Return all paths found, in no particular order."""
         return [
             FoundPath(path, _union(roots.values()), len(roots))
             for path, roots in self._paths.items()
         ]
 
     def samples(self, bits: int) -> list[Any]:
-        """The samples of these bits that are alive."""
+        """Return the samples selected by this bit mask that are still alive."""
         return [
             self._held[key].one
             for key, mask in self._samples.items()
@@ -184,23 +189,23 @@ class ReferrerSearch:
         ]
 
     def unreachable(self) -> int:
-        """The samples, a bit each, that nothing keeps alive but themselves: cycles the collector has not freed yet.
+        """Return the bit mask of samples kept alive only by reference cycles that the collector has not freed yet.
 
-        Reported only when the climb ended because there is nothing above, and when every reference to everything met on
-        the way comes from there, too.
+        Samples are reported only if the climb reached objects without referrers, and if every reference to a visited
+        object comes from another visited object.
         """
         open_samples = self._present & ~self._settled
         if not open_samples or self._level or self._asked or not self._whole:
             return 0
         if not getattr(sys, "_is_gil_enabled", lambda: True)():
-            # Without the lock not every reference is in the count.
+            # Without the interpreter lock, reference counts are incomplete.
             return 0
         nodes = {
             key: held
             for key, held in self._held.items()
             if self._came_by.get(key, 0) & open_samples
         }
-        # As the collector does it: the references from within are taken off, and what has some left is alive.
+        # As in the collector, references from within are subtracted; objects with references left are alive.
         below = {
             key: [each for each in _referents_of(held.one) if each in nodes]
             for key, held in nodes.items()
@@ -221,15 +226,15 @@ class ReferrerSearch:
         return open_samples & climbed & ~held_by_others
 
     def let_go(self) -> None:
-        """Hold weakly what can be held weakly, until ``take_up``."""
+        """Hold objects by weak references where they allow it, until `take_up`."""
         for held in self._held.values():
             held.let_go()
 
     def take_up(self) -> None:
-        """Hold again what is still alive, and forget the rest."""
+        """Hold the objects that are still alive by strong references again, and forget the others."""
         ours = _references_of_ours()
         for key in [key for key, held in self._held.items() if not held.take_up(ours)]:
-            # Its address may belong to another object by now.
+            # The address may belong to another object by now.
             for known in (self._held, self._level, self._asked, self._came_by):
                 known.pop(key, None)
             self._whole = False
@@ -240,7 +245,7 @@ class ReferrerSearch:
     def _above(
         self, pairs: Iterable[Pair], level: Mapping[int, _Node], climb: _Climb
     ) -> dict[int, _Node]:
-        """The objects that refer to those of the level, without those where a path ends."""
+        """Return the objects that refer to those of the level, except those where a path ends."""
         met: dict[int, _Node] = {}
         for key, one in pairs:
             below = level.get(key)
@@ -259,7 +264,7 @@ class ReferrerSearch:
                 above[key] = node
         self._settled |= named_here
         for node in above.values():
-            # What was named on this level needs no longer way.
+            # Samples that were named on this level need no longer path.
             node.forget(self._settled)
         return {key: node for key, node in above.items() if node.steps}
 
@@ -272,7 +277,7 @@ class ReferrerSearch:
             above.steps[new] = above.steps.get(new, 0) | samples
 
     def _ends_here(self, node: _Node, climb: _Climb) -> bool:
-        """Note the paths that start at this object; whether there is no need to climb on."""
+        """Note the paths that start at this object, and return True if there is no need to climb further."""
         if self._note_if_named(node, climb.near.named):
             return True
         root = root_name(node.one)
@@ -282,17 +287,17 @@ class ReferrerSearch:
             self._note(root + step.below, node, samples)
         kind = type(node.one)
         if climb.is_near and kind is types.FunctionType:
-            # Near the roots it costs nothing to see whether it is a hook of something.
+            # Near the roots it costs nothing to check whether the function is a hook of another object.
             self._by_function |= node.samples()
             return False
         if not is_heap_type(kind):
             return True
         if not self._holds_most(node.samples()):
-            # One of many that hold a few samples each is a link of the chain; what holds most of them is above.
+            # An object that holds only a few samples is one link of a chain; the holder of most samples is above it.
             return False
         if climb.is_near or climb.reaches(node.one):
             return True
-        # Nobody has said yet that this object is in use: climb on, but for that alone.
+        # The object is not known to be in use yet, so climb on, but only to determine that.
         self._doubtful |= node.samples()
         return False
 
@@ -322,7 +327,7 @@ class ReferrerSearch:
 
 
 class _Climb:
-    """Where a climb goes: near the roots or through the heap, what it holds and who came by."""
+    """The state of one climb: its scope, the objects held, and the samples that have passed each object."""
 
     def __init__(
         self, near: Near, is_near: bool, held: dict[int, _Held], came_by: dict[int, int]
@@ -334,7 +339,7 @@ class _Climb:
             self.came_by[key] = self.came_by.get(key, 0) | node.samples()
 
     def reaches(self, one: Any) -> bool:
-        """Whether the program's roots lead to the object."""
+        """Return True if the object can be reached from the program's roots."""
         return any(one is other for other in self.near.objects)
 
 
@@ -346,13 +351,13 @@ def _hold(one: Any, held: dict[int, _Held]) -> _Held:
 
 
 def native_look() -> Any | None:
-    """The native module, if its looks at referrers and instances prove right on a few objects of ours; else None."""
+    """Return the native module if its referrer and instance searches pass a self-test, else None."""
     module = native()
     return module if module is not None and _proves_right(module) else None
 
 
 class _Proof:
-    """Instances that only we have made."""
+    """A class whose instances are created only by the self-test."""
 
 
 @functools.lru_cache(maxsize=1)
@@ -369,9 +374,12 @@ def _proves_right(module: Any) -> bool:
 
 
 def pairs_through_heap(targets: list[Any]) -> Iterator[Pair]:
-    """What refers to the targets, in one look at everything the collector lists, which cannot be interrupted."""
+    """Yield the referrers of the targets from one pass over all objects that the collector lists.
+
+    The pass cannot be interrupted.
+    """
     ids = frozenset(map(id, targets))
-    # By it we know the arguments of our call again, which 3.13 packs twice.
+    # This identifies the argument tuple of our own call, which 3.13 creates twice.
     mark = object()
     referrers = listed_referrers(*targets, mark)
     for one in referrers:
@@ -382,7 +390,7 @@ def pairs_through_heap(targets: list[Any]) -> Iterator[Pair]:
 
 
 def _pairs_among(objects: list[Any], targets: list[Any]) -> list[Pair]:
-    """What of the objects refers to the targets, or holds a tuple or dict that does and the collector does not list."""
+    """Return (target address, referrer) pairs; a referrer is one of the objects or an untracked container in one."""
     module = native_look()
     if module is not None:
         found, _ = module.referrers_among(objects, targets, are_untracked(targets), PAIRS)
@@ -406,7 +414,10 @@ def _pairs_among(objects: list[Any], targets: list[Any]) -> list[Pair]:
 
 
 def are_untracked(targets: list[Any]) -> bool:
-    """Whether any may be held by a tuple or dict that the collector does not list: only what it lists not may."""
+    """Return True if a tuple or dict that the collector does not track may hold one of the targets.
+
+    Such a container never holds a tracked object.
+    """
     return not all(map(gc.is_tracked, targets))
 
 
@@ -415,11 +426,11 @@ def _union(masks: Iterable[int]) -> int:
 
 
 def _referents_of(one: Any) -> list[int]:
-    """Addresses of what an object refers to, itself or by a namespace that nobody else knows."""
+    """Return the addresses of an object's referents, including those in a namespace that only the object refers to."""
     found: list[int] = []
     for each in gc.get_referents(one):
         found.append(id(each))
-        # Python gave it a `__dict__` when we asked for its attributes: it has one reference, that of the object.
+        # Python created this `__dict__` when the attributes were read, so only the object refers to it.
         if (
             type(each) is dict
             and is_heap_type(type(one))
@@ -430,7 +441,7 @@ def _referents_of(one: Any) -> list[int]:
 
 
 def _references_in_a_loop() -> int:
-    """What ``sys.getrefcount`` says of an object that only a list and the name of a loop refer to."""
+    """Return what ``sys.getrefcount`` reports for an object that only a list and a loop variable refer to."""
     references = 0
     ours: list[object] = [{}]
     for each in ours:
@@ -439,7 +450,7 @@ def _references_in_a_loop() -> int:
 
 
 def _references_of_ours() -> int:
-    """What ``sys.getrefcount(held.one)`` says of an object that only we refer to."""
+    """Return what ``sys.getrefcount(held.one)`` reports for an object that only we refer to."""
     held = _Held([])
     return sys.getrefcount(held.one)
 

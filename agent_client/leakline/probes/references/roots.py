@@ -1,7 +1,7 @@
-"""What the program can reach by a name: its module globals, class attributes, locals, and what is near below them.
+"""Objects that the program can reach by a name: module globals, class attributes, locals, and what is just below them.
 
-A walk forward from there takes a millisecond or two, whatever the size of the heap, because long containers are not
-entered. Most holders are found in it without a look at anything else.
+A forward walk from there takes a millisecond or two whatever the size of the heap, because long containers are not
+entered. It finds most holders without scanning anything else.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from leakline.probes.references.attributes import class_attributes, is_exception
 from leakline.probes.references.class_names import is_class, is_heap_type, module_name, type_name
 from leakline.probes.references.program_code import is_user_class, is_user_file, user_modules
 
-# Objects entered by one walk, and levels below the roots: a namespace (`__dict__`) is a level of its own.
+# Limits on the objects entered by one walk and on the levels below the roots; a namespace (`__dict__`) counts as a
+# level.
 OBJECTS: Final = 3_000
 _LEVELS: Final = 7
-# The items of longer containers are not entered: what grows is named by the container itself.
+# Items of longer containers are not entered: growth is reported by the name of the container itself.
 _SHORT: Final = 64
 
-# By address: a class of the program may hash and compare in its own way.
+# Types are compared by address: a class of the program may define its own hash and equality.
 _CONTAINERS: Final = frozenset(
     map(id, (list, dict, tuple, set, frozenset, deque, OrderedDict, defaultdict))
 )
@@ -33,7 +34,7 @@ _ENTERED: Final = frozenset(map(id, (
     types.CellType, types.MethodType, types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType,
     types.TracebackType, types.FrameType, functools.partial, functools._lru_cache_wrapper,
 )))  # fmt: skip
-# A suspended function says more than the variable it is in.
+# The name of a suspended function is more informative than that of the variable that holds it.
 _GENERATORS: Final = frozenset(
     map(id, (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType))
 )
@@ -42,22 +43,22 @@ _PASSED_OVER: Final = frozenset({"weakref", "_weakref", "_weakrefset", "leakline
 
 @dataclass(slots=True)
 class Near:
-    """What a walk found. It holds objects of the program: drop it before returning to the program."""
+    """The result of a walk. It holds objects of the program: drop it before returning to the program."""
 
     named: dict[int, str] = field(default_factory=dict)  # address -> path
     objects: list[Any] = field(
         default_factory=list
-    )  # everything entered, the roots' namespaces first
+    )  # all objects entered, namespaces of the roots first
     instances: dict[type, list[Any]] = field(default_factory=dict)  # of the program's own classes
     classes: dict[int, type] = field(
         default_factory=dict
-    )  # those that its modules bind or that have an instance here
+    )  # classes bound in its modules or with an instance here
 
 
 def look_near(local_names: Mapping[str, Mapping[str, Any]], limit: int = OBJECTS) -> Near:
-    """Walk forward from the program's roots and the given locals (by function), at most ``limit`` objects.
+    """Walk forward from the program's roots and the given locals (by function), entering at most ``limit`` objects.
 
-    Named are the values that module globals, class attributes and locals are bound to; what is below them is named on
+    Only the values bound to module globals, class attributes and locals are named here; objects below them are named on
     the way up, by ``ReferrerSearch``.
     """
     near = Near()
@@ -86,7 +87,7 @@ def _spaces(
         yield name, namespace
     for cls in near.classes.values():
         names = class_attributes(cls)
-        # What a class refers to is the dictionary behind the proxy.
+        # A class refers to the dictionary behind this proxy.
         near.objects += [cls, *gc.get_referents(names)]
         yield type_name(cls), names
 
@@ -115,13 +116,13 @@ def _walk(near: Near, level: list[Any], limit: int) -> None:
 
 
 class _Enters(dict[int, bool]):
-    """Whether objects of a type are entered, by its address. ``users`` are the program's own classes."""
+    """A cache of whether objects of a type are entered, by its address. ``users`` are the program's own classes."""
 
     def __init__(self) -> None:
         super().__init__()
         self.users: set[int] = set()
         self.update(dict.fromkeys(_CONTAINERS | _ENTERED | {id(types.FunctionType)}, True))
-        # The graph behind a tensor is no namespace.
+        # The graph behind a tensor is not a namespace.
         self.update(dict.fromkeys(map(id, tensor_types()), False))
 
     def of(self, kind: type) -> bool:
@@ -137,7 +138,7 @@ class _Enters(dict[int, bool]):
 
 def _below(one: Any, kind: type) -> list[Any]:
     if kind is types.FunctionType:
-        # Its globals are a module's, which is a root if it is the program's own.
+        # Its globals belong to a module, which is a root if it is the program's own.
         if not is_user_file(one.__code__.co_filename):
             return []
         return [x for x in (one.__closure__, one.__defaults__, one.__kwdefaults__) if x]
@@ -151,6 +152,6 @@ def _can_hold(value: Any) -> bool:
     return not (
         is_class(kind) or kind is types.ModuleType or kind is types.FunctionType or value is None
         or kind is str or kind is int or kind is float or kind is bool
-        # An object of the program is better known by its class than by the variable it is in.
+        # An object of the program is better identified by its class than by the variable that holds it.
         or id(kind) in _GENERATORS or is_user_class(kind)
     )  # fmt: skip

@@ -1,5 +1,5 @@
-"""Rules that people set: read from files and forms, and evaluated against a run.
+"""User-defined rules: read from files and forms, and evaluated for a run.
 
-Imports `store`, `limits`, `leakline.analysis`, pydantic. Start reading in `rule_evaluation.py` (does a rule fire?)
-and `rule_alerts.py` (what is sent).
+Imports `store`, `limits`, `leakline.analysis`, pydantic. Start reading in `rule_evaluation.py` (does a rule fire?) and
+`rule_alerts.py` (what is sent).
 """

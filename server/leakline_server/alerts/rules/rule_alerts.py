@@ -1,7 +1,7 @@
-"""Alerts of the rules that people set, for one examination of a run. Pure.
+"""Alerts of user-defined rules for one examination of a run. Pure.
 
-The end of a rule that fires and ends repeatedly is held back until it had fewer alerts within the hour. Rules that are
-steps of one limit are one ladder: their alerts are sent, counted and held back together.
+If a rule fires and ends repeatedly, its end is held back until fewer alerts were sent within the hour. Rules that
+differ only in their limit form a group of steps: their alerts are sent, counted and held back together.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from ..run_alerts import expiry
 from .rule_evaluation import Outcome, Seen, asked_by, look, seen_by, unit_of
 from .rule_facts import rule_facts
 
-# After so many alerts of one ladder and run, its end waits.
+# After this many alerts of one group and run, the end is held back.
 MAX_SENT_AN_HOUR: Final = 5
 _OFTEN: Final = (
-    f"sent at least {MAX_SENT_AN_HOUR} times within the hour; its end is sent when that is less"
+    f"sent at least {MAX_SENT_AN_HOUR} times within the hour; its end is sent when there are fewer"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The check of one rule: ``outcome`` follows from the run and from ``state``, the last state of the rule there."""
+    """The check of one rule: ``outcome`` follows from the run and from ``state``, the previous state of the rule."""
 
     rule: Rule
     state: State | None
@@ -41,7 +41,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """The checks of one run, as it was then; ``unit`` is the name of its generations."""
+    """The checks of one examined run; ``unit`` is the name of its generations."""
 
     of_rules: Sequence[Look]
     unit: str
@@ -50,8 +50,8 @@ class Looks:
 def looks_at(
     rules: Sequence[tuple[Rule, State | None]], history: RunHistory, oom: OomForecast, at: float
 ) -> Looks:
-    """Check the rules that concern a run, each with its last state there; ``at`` is Unix seconds."""
-    # Rules that read the same follow each other: readings are large, and freed before the next are read.
+    """Check the rules that apply to a run, each with its previous state; ``at`` is Unix seconds."""
+    # Rules that read the same data are checked together: readings are large, and are freed before the next are read.
     ordered = sorted(rules, key=lambda each: asked_by(each[0]))
     found = []
     for _, alike in groupby(ordered, key=lambda each: asked_by(each[0])):
@@ -65,7 +65,7 @@ def looks_at(
 def alerts_of_rules(
     looks: Looks, sent_before: Mapping[str, AlertHistory], examined: ExaminedRun
 ) -> tuple[list[Alert], dict[int, State]]:
-    """Return the alerts, and the new states of the rules by id. ``sent_before``: the alerts of a run, by subject."""
+    """Return the alerts and the new states of the rules by id. ``sent_before``: earlier alerts by subject."""
     new: list[Alert] = []
     states: dict[int, State] = {}
     for ladder in _ladders(looks.of_rules):
@@ -78,7 +78,7 @@ def alerts_of_rules(
 
 
 def _without_early_ends(ladder: Sequence[Look], sent: int) -> list[Look]:
-    """Drop the ends of a ladder with too many alerts, and of steps below one that still fires."""
+    """Drop the ends of a group with too many alerts, and of steps below one that still fires."""
     steps = []
     strictest = None
     for each in ladder:
@@ -93,7 +93,7 @@ def _without_early_ends(ladder: Sequence[Look], sent: int) -> list[Look]:
 
 
 def _alerts(steps: Sequence[Look], sent: int, run: ExaminedRun, unit: str) -> list[Alert]:
-    """Return one alert for all steps that fire and one for all that end, each by the strictest of them."""
+    """Return one alert for all steps that fire and one for all that end, each represented by the strictest."""
     fires = [each for each in steps if each.outcome.fired and not each.outcome.over]
     ends = [each for each in steps if each.outcome.over]
     new = []
@@ -110,7 +110,7 @@ def _alert(status: str, steps: Sequence[Look], run: ExaminedRun, unit: str) -> A
     others = [each.rule.name for each in sorted(steps[1:], key=lambda each: each.rule.id)]
     at = outcome.over or outcome.fired
     assert at is not None
-    # What came and went is one message: of two, the second would replace the first before it went out.
+    # A rule that fired and already ended sends one message; a second one would replace the first before it is sent.
     came = outcome.fired if outcome.over else None
     moment = at.generation, None if state is None else state.changed_at
     return Alert(
@@ -131,7 +131,7 @@ def _subject(rule: Rule) -> str:
 
 
 def _ladders(looks: Iterable[Look]) -> Iterable[Sequence[Look]]:
-    """Group rules on the same readings that differ in one limit alone, the strictest first; any other is alone."""
+    """Group rules on the same readings that differ in one limit only, strictest first; others are alone."""
     ladders: dict[tuple[object, ...], list[Look]] = {}
     for each in sorted(looks, key=lambda each: (-_strictness(each.rule), each.rule.id)):
         rule = each.rule

@@ -1,15 +1,15 @@
-"""Read what a rule needs of a run, and decide whether it fires. Pure.
+"""Reads the data a rule needs from a run, and decides whether the rule fires. Pure.
 
-A rule fires once: when readings were outside for ``hold`` generations in a row. It is over once: when, after that, all
-readings were inside for ``grace`` in a row. A generation without a reading counts for neither. Only what lies after
-the generation of the last change can change anything, so late and repeated batches, a restart, or a second server
-tell nothing twice; what came and went between two looks is reported, but not what was over before the first.
+A rule fires once, when readings have been outside for ``hold`` generations in a row. It ends once, when all readings
+after that have been inside for ``grace`` in a row. A generation without a reading counts for neither. Only generations
+after the last change can cause another change, so late and repeated batches, a restart or a second server report
+nothing twice. A crossing that began and ended between two examinations is reported, unless it was the first one.
 
-A rate lies outside only when its whole 90 % interval does: what merely scatters rarely fires.
+A rate is outside only if its entire 90 % interval is: mere scatter rarely makes a rule fire.
 
-A rule reads its series, by process, at the ends of the newest generations, and as little as it needs, because every
-examination of every run evaluates every rule. A run that went back, as after a crash, repeats generations. What was
-read of them before is not the run any more, of the processes that came back as of those that did not.
+A rule reads its series, by process, at the ends of the newest generations, and as little as possible, because every
+examination of every run evaluates every rule. A run that resumed from an earlier generation, as after a crash, repeats
+generations. Earlier readings of repeated generations are discarded, also those of processes that did not return.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from ...store.alerts.assertions import State, Terms
 from ...store.series import matching
 from .rule_facts import Crossing
 
-# Next to those that hold and grace ask for: what a rate is measured over.
+# Readings that a rate is measured over, in addition to those that hold and grace require.
 WINDOW: Final = 64
-# Fewer say nothing of a rate.
+# A rate from fewer readings is meaningless.
 MIN_RATE_READINGS: Final = 4
-# Rates are judged for the newest generations only: each of them costs a slope.
+# Rates are computed only for the newest generations, because each one costs a slope estimate.
 _SPARE: Final = 4
-# Series of one rule and look, by name, those of each process counted for themselves; what lies beyond is not judged.
+# Series that one rule may check, counted per process; the rest, in order of name, is not checked.
 MAX_TRACKS: Final = 1_000
-# The same for rates, a slope each: one costs as much as the readings of a whole series.
+# The limit of slope estimates for rates: one costs as much as reading an entire series.
 MAX_SLOPES: Final = 4_000
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """``low`` and ``high``: the 90 % interval of a rate; of a value both are the value."""
+    """A reading with its bounds: the 90 % interval of a rate; for a value all three are equal."""
 
     value: float
     low: float
@@ -59,7 +59,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """One series of one process: generation -> reading, for those that have one. ``process`` is None when alone."""
+    """One series of one process: generation -> reading. ``process`` is None if it is the only one."""
 
     series: str
     process: str | None
@@ -68,7 +68,7 @@ class Track:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """At the newest generation that has ended: how many more fit into memory, None when nothing points to an end."""
+    """The newest completed generation, and how many more fit into memory (None: no end is forecast)."""
 
     newest: int
     left: float | None
@@ -78,7 +78,7 @@ Seen = Sequence[Track] | Forecast
 
 
 def seen_by(rule: Terms, history: RunHistory, oom: OomForecast) -> Seen:
-    """All that a look needs of the run, and nearly all that it costs."""
+    """Return the data that a rule needs; nearly the entire cost of checking it."""
     if rule.measure != "forecast":
         return tracks_of(rule, history)
     newest, left = generations_left(history, oom)
@@ -86,12 +86,12 @@ def seen_by(rule: Terms, history: RunHistory, oom: OomForecast) -> Seen:
 
 
 def asked_by(rule: Terms) -> tuple[str, str, int]:
-    """Two rules of which this is the same see the same."""
+    """Return a key that is equal for rules that read the same data."""
     return rule.series, rule.measure, rule.hold + rule.grace
 
 
 def tracks_of(rule: Terms, history: RunHistory) -> list[Track]:
-    """Of a rule for values or rates: every series that it names, in every process that measures it, within bounds."""
+    """Return each series that a rule for values or rates names, in each process that measures it, up to the limits."""
     replaced = _replaced_from(history)
     names = _names(rule.series, history)
     if not _is_measured_now(names, history, replaced):
@@ -108,14 +108,14 @@ def tracks_of(rule: Terms, history: RunHistory) -> list[Track]:
 
 
 def most_tracks(rule: Terms) -> int:
-    """How many series of a rule are read, those of each process counted for themselves."""
+    """Return how many series of a rule are read, counted per process."""
     if rule.measure != "rate":
         return MAX_TRACKS
     return min(MAX_TRACKS, MAX_SLOPES // _slopes_of(rule))
 
 
 def generations_left(history: RunHistory, oom: OomForecast) -> tuple[int | None, float | None]:
-    """(the newest generation that has ended, how many more fit into memory as far as that is known)."""
+    """Return the newest completed generation and how many more fit into memory; None for what is unknown."""
     timelines = timelines_of(_newest(history, (), 2, _replaced_from(history)))
     ended = [timeline.generations[-1] for timeline in timelines if len(timeline)]
     newest = max(ended, default=None)
@@ -125,7 +125,7 @@ def generations_left(history: RunHistory, oom: OomForecast) -> tuple[int | None,
 
 
 def unit_of(history: RunHistory) -> str:
-    """What a reading is of: minutes are never reported as generations."""
+    """Return the unit of the x-axis: without declared generations, readings are per minute."""
     declared = any(each is not None for process in history.processes for each in process.generation)
     return history.unit if declared else "minute"
 
@@ -137,9 +137,9 @@ def _names(pattern: str, history: RunHistory) -> list[str]:
 
 
 def _replaced_from(history: RunHistory) -> Mapping[str, int]:
-    """Instance -> the generation from which on later attempts repeated it; only of processes that were gone by then.
+    """Return instance -> first generation that later attempts repeated, only for processes that had ended by then.
 
-    Attempts are counted by rank: one that is still heard of goes on next to a later attempt of another rank.
+    Attempts are counted per rank: a process that still reports continues next to a later attempt of another rank.
     """
     if len({process.attempt for process in history.processes}) < 2:
         return {}
@@ -169,7 +169,7 @@ def _first_generation(process: ProcessHistory) -> int | None:
 def _is_measured_now(
     names: Sequence[str], history: RunHistory, replaced: Mapping[str, int]
 ) -> bool:
-    """Whether anybody measures one of these who was not replaced: of those who are gone nothing more is reported."""
+    """Return True if a process that was not replaced measures one of the series; replaced processes report no more."""
     there = (process for process in history.processes if process.instance not in replaced)
     return any(name in process.series for process in there for name in names)
 
@@ -177,7 +177,7 @@ def _is_measured_now(
 def _newest(
     history: RunHistory, names: Sequence[str], count: int, replaced: Mapping[str, int]
 ) -> RunHistory:
-    """The run with these series alone and the ``count`` newest generations of each process."""
+    """Return the run with only these series and the ``count`` newest generations of each process."""
     processes = tuple(
         _end_of(process, names, count, replaced.get(process.instance))
         for process in history.processes
@@ -189,8 +189,8 @@ def _newest(
 def _end_of(
     process: ProcessHistory, names: Sequence[str], count: int, replaced: int | None
 ) -> ProcessHistory:
-    """``replaced``: the generation from which on it does not count."""
-    # Before anything is cut: minutes are counted from the first snapshot.
+    """Return the newest generations of a process, ignoring those from the generation ``replaced`` on."""
+    # Computed before truncation, because minutes are counted from the first snapshot.
     generation = generations_of(process.generation, process.monotonic)
     end = len(generation)
     if replaced is not None:
@@ -224,14 +224,14 @@ def _rates(rule: Terms, timeline: Timeline, name: str) -> Iterator[tuple[int, Re
 
 
 def _slopes_of(rule: Terms) -> int:
-    """Of each series: as many generations as hold and grace can ask for."""
+    """Return for how many generations of a series a rate is computed: as many as hold and grace can require."""
     return rule.hold + rule.grace + _SPARE
 
 
 def _rate(window: Sequence[tuple[float, float]]) -> Reading:
     x, y = zip(*window, strict=True)
     if min(y) == max(y):
-        # Most series are like this, and a slope is a hundred times dearer.
+        # Most series are constant, and a slope costs a hundred times as much.
         return Reading.exact(0.0)
     slope = floor_slope(x, y)
     return Reading(slope.estimate, slope.low, slope.high)
@@ -243,9 +243,9 @@ def _is_known(value: Value) -> TypeGuard[int | float]:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a look at a rule found: that it fired, that it was over, both in this order, or neither.
+    """The result of checking a rule: it fired, ended, did both in this order, or neither.
 
-    ``state`` is what it says from now on; None where it says what it said.
+    ``state`` is the new state of the rule, or None if it is unchanged.
     """
 
     fired: Crossing | None = None
@@ -254,26 +254,26 @@ class Outcome:
 
 
 def look(rule: Terms, seen: Seen, state: State | None, at: float) -> Outcome:
-    """``state``: what the rule last said of the run. ``at`` is Unix seconds."""
+    """Check a rule. ``state`` is its previous state for the run, ``at`` Unix seconds."""
     if isinstance(seen, Forecast):
         return judge_forecast(rule, seen.newest, seen.left, state, at)
     return judge(rule, seen, state, at)
 
 
 def judge(rule: Terms, tracks: Sequence[Track], state: State | None, at: float) -> Outcome:
-    """``tracks``: the series that the rule names, of each process; the worst of them counts. ``at`` is Unix seconds."""
+    """Check a rule against the tracks of its series; the worst track counts. ``at`` is Unix seconds."""
     axis = sorted({g for track in tracks for g in track.readings})
     if not axis:
         return Outcome()
     firing = state is not None and state.firing
     after = -math.inf if state is None or state.generation is None else state.generation
     if after > axis[-1]:
-        # The run went back to an earlier generation, as from a checkpoint: judged from where it is now on.
+        # The run went back to an earlier generation, as from a checkpoint; continue from there.
         assert state is not None
         return Outcome(state=replace(state, generation=axis[-1]))
     changes = list(_changes(rule, tracks, axis, firing, after))
     if state is None:
-        # What was over before anybody looked is no news.
+        # A crossing that ended before the first check is not reported.
         changes = changes[-1:] if len(changes) % 2 else []
         unsaid = State(False, axis[-1], None, at)
         return _outcome(changes, False, at) if changes else Outcome(state=unsaid)
@@ -283,7 +283,10 @@ def judge(rule: Terms, tracks: Sequence[Track], state: State | None, at: float) 
 def judge_forecast(
     rule: Terms, newest: int, left: float | None, state: State | None, at: float
 ) -> Outcome:
-    """``left``: generations until the limit, None when nothing points to it. A forecast is known for now alone."""
+    """Check a forecast rule. ``left``: generations until the limit, None if none is forecast.
+
+    A forecast exists only for the present, so the state stores since when it has been beyond the limit.
+    """
     firing = state is not None and state.firing
     reading = Reading.exact(math.inf if left is None else left)
     if (_beyond(rule, reading) > 0) == firing:
@@ -298,7 +301,7 @@ def judge_forecast(
 
 
 def _outcome(changes: Sequence[tuple[bool, Crossing]], firing: bool, at: float) -> Outcome:
-    """At most that it fired and that it was over; what began and ended as it was is no news while it holds."""
+    """Reduce the changes to at most one firing and one end; a crossing within an ongoing state is not reported."""
     if not changes:
         return Outcome()
     now, last = changes[-1]
@@ -312,7 +315,7 @@ def _outcome(changes: Sequence[tuple[bool, Crossing]], firing: bool, at: float) 
 def _changes(
     rule: Terms, tracks: Sequence[Track], axis: Sequence[int], firing: bool, after: float
 ) -> Iterator[tuple[bool, Crossing]]:
-    """(fires, where) of each change after the generation ``after``, in order."""
+    """Yield (fires, where) for each change after the generation ``after``, in order."""
     loud = [track for track in tracks if any(_beyond(rule, r) > 0 for r in track.readings.values())]
     in_a_row = [0] * len(loud)
     inside = 0
@@ -340,14 +343,14 @@ def _changes(
 
 
 def _beyond(rule: Terms, reading: Reading) -> float:
-    """How far a reading is outside, above zero; at the limit itself it is inside."""
+    """Return how far a reading is outside (positive) or inside; at the limit itself it is inside."""
     over = -math.inf if rule.above is None else reading.low - rule.above
     under = -math.inf if rule.below is None else rule.below - reading.high
     return max(over, under)
 
 
 def _nearest(rule: Terms, tracks: Iterable[Track], generation: int) -> Crossing:
-    """The reading of a generation that is nearest to the limit."""
+    """Return the reading of a generation that is nearest to the limit."""
     there = [(track, r) for track in tracks if (r := track.readings.get(generation)) is not None]
     track, reading = max(there, key=lambda each: _beyond(rule, each[1]))
     return _crossing(generation, track, reading)

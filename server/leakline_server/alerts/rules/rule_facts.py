@@ -1,4 +1,4 @@
-"""The facts of an alert about a rule, with the keys of every other alert, and the sentences about them. Pure."""
+"""Facts of an alert about a rule, with the same keys as every other alert, and sentences about them. Pure."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from leakline.text_format import format_bytes
 from ...store.alerts.assertions import Rule, Terms
 from ..alert_payload import FIRED, ExaminedRun, iso, plain, run_facts
 
-_TITLES: Final = {"firing": "Rule fired", "resolved": "Rule over"}
+_TITLES: Final = {"firing": "Rule fired", "resolved": "Rule resolved"}
 _NO_ADVICE: Final = "Open the run: its page shows what grows with this series, and in which phase."
-_NOTHING_TO_DO: Final = "Nothing needs doing."
+_NOTHING_TO_DO: Final = "No action is needed."
 _PHASE: Final = re.compile(r"phase\.(.+)\.(?:bytes|seconds)")
 
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """The generation in which a rule fired or was over, with the reading in the unit of the rule.
+    """The generation in which a rule fired or ended, with the reading in the unit of the rule.
 
-    ``process`` is None where the run has one only, ``series`` for a forecast, whose ``value`` None means "never".
+    ``process`` is None if the run has only one. For a forecast ``series`` is None, and a ``value`` of None means
+    "never".
     """
 
     generation: int
@@ -35,25 +36,25 @@ def rule_facts(
     rule: Rule, at: Crossing, status: str, others: Sequence[str], run: ExaminedRun, unit: str,
     came: Crossing | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return plain JSON. ``status`` is firing or resolved; ``others`` are names of milder rules of the same ladder.
+    """Return plain JSON. ``status`` is firing or resolved; ``others`` are names of milder rules of the same group.
 
-    ``came`` is where it fired, if the message is about that and its end.
+    ``came`` is where the rule fired, if the message reports both that and its end.
     """
     fires = status == "firing"
     title = f"{_TITLES[status]}: {rule.name} in {run.project}/{run.name}"
     advice = [rule.advice or _NO_ADVICE] if fires else []
     said = summary(rule, at, status, unit)
     if came is not None:
-        said = f"{summary(rule, came, 'firing', unit)}; over by now: {said}"
+        said = f"{summary(rule, came, 'firing', unit)}; already over: {said}"
     facts = run_facts(FIRED, run, said, advice, title)
     evidence = [f"The rule: {condition(rule, unit)}."]
     if others:
-        evidence.append(f"{'Fired' if fires else 'Over'} as well: {', '.join(others)}.")
+        evidence.append(f"{'Fired' if fires else 'Resolved'} as well: {', '.join(others)}.")
     own = {
         "where": _where(at),
         "what": {"text": f"{rule.name}: {condition(rule, unit)}", "kind": "rule", "suspects": []},
         "how_much": {
-            "text": f"{_read(rule, at, unit)}; the rule says {_limits(rule)}",
+            "text": f"{_read(rule, at, unit)}; the limit is {_limits(rule)}",
             "growth_bytes_per_generation": facts["how_much"].get("growth_bytes_per_generation"),
             "value": at.value,
             "above": rule.above,
@@ -79,20 +80,20 @@ def _terms(rule: Terms) -> dict[str, Any]:
 
 
 def summary(rule: Terms, at: Crossing, status: str, unit: str) -> str:
-    """``tensors.count is 612 at generation 14: above 500``."""
+    """Return a sentence like ``tensors.count is 612 at generation 14: above 500``."""
     if status == "firing":
         is_above = rule.above is not None and (at.value or 0.0) > rule.above
         passed = "above" if is_above or rule.below is None else "below"
         said = f"{passed} {amount(rule, getattr(rule, passed))}"
     else:
-        # The end of a rate is that it is not certain any more.
+        # A rate rule ends when the rate is no longer certain to be outside.
         said = f"no longer {'clearly ' if rule.measure == 'rate' else ''}{_limits(rule)}"
     process = f" in {at.process}" if at.process else ""
     return f"{_read(rule, at, unit)}{process} at {unit} {at.generation:,}: {said}"
 
 
 def condition(rule: Terms, unit: str) -> str:
-    """``tensors.count above 500 for 3 generations in a row``."""
+    """Return the condition, such as ``tensors.count above 500 for 3 generations in a row``."""
     what = {
         "value": rule.series,
         "rate": f"change of {rule.series} per {unit}",
@@ -103,7 +104,7 @@ def condition(rule: Terms, unit: str) -> str:
 
 
 def amount(rule: Terms, value: float) -> str:
-    """Write a reading or a limit of the rule for people."""
+    """Format a reading or a limit of the rule for people."""
     if rule.measure == "forecast":
         return _number(round(value, 1))
     if rule.series.endswith("bytes"):
@@ -146,6 +147,6 @@ def _where(at: Crossing) -> dict[str, Any]:
 def _number(value: float) -> str:
     if float(value).is_integer():
         return f"{value:,.0f}"
-    # Four digits are read; more are noise.
+    # More than four significant digits are noise.
     digits = 2 if abs(value) >= 100 else 4
     return f"{value:,.{digits}f}".rstrip("0").rstrip(".")

@@ -1,11 +1,11 @@
-"""Rules as people write them, in the API, on the page or in a file -> their terms.
+"""Validation of rules as people write them, in the API, on the page or in a file, and conversion to their terms.
 
-One model checks all three, so that they refuse the same things with the same words.
+All three share one model, so that they reject the same values with the same messages.
 
-The file of rules (LEAKLINE_RULES) is read when the server starts: TOML, one ``[[rule]]`` table for each.
+The file of rules (LEAKLINE_RULES) is read when the server starts: TOML with one ``[[rule]]`` table per rule.
 
     [[rule]]
-    name = "Host memory"              # a rule keeps its number and what it said as long as it keeps its name
+    name = "Host memory"              # a rule keeps its id and state as long as it keeps its name
     series = "process.rss_bytes"
     above = "50 GB"
 
@@ -61,12 +61,12 @@ def _one_line(text: str) -> str:
 
 
 def _joined(text: Any) -> Any:
-    """Join the lines of a text: it is sent as one."""
+    """Join the lines of a text, because it is sent as one line."""
     return " ".join(text.split()) if isinstance(text, str) else text
 
 
 def _or_say(sentence: str) -> WrapValidator:
-    """Refuse what does not fit with this sentence, in place of one for each reason."""
+    """Return a validator that replaces all validation errors of a value by one sentence."""
 
     def check(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
         try:
@@ -93,7 +93,7 @@ def _read(text: str) -> float:
     return math.nan
 
 
-# For the schema of the API; `_one_line` says it in words.
+# For the schema of the API; `_one_line` raises the readable message.
 _NO_CONTROL: Final[JsonDict] = {"pattern": r"^[^\x00-\x1f\x7f]*$"}
 Label = Annotated[
     str,
@@ -108,7 +108,7 @@ Series = Annotated[
 Advice = Annotated[
     str, Field(max_length=MAX_ADVICE_LENGTH), BeforeValidator(_joined), AfterValidator(_one_line)
 ]
-# In the unit of the series, or a size such as "20 GB".
+# A number in the unit of the series, or a size such as "20 GB".
 Limit = Annotated[
     Annotated[float, Field(allow_inf_nan=False)]
     | Annotated[str, Field(max_length=MAX_WORD_LENGTH, json_schema_extra=_NO_CONTROL)],
@@ -121,7 +121,7 @@ InARow = Annotated[
 
 
 class RuleChanges(BaseModel):
-    """Only what is given changes; null takes a limit, a project or a run away."""
+    """Only the given fields change; null removes a limit, a project or a run."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -139,9 +139,10 @@ class RuleChanges(BaseModel):
 
 
 class NewRule(RuleChanges):
-    """It fires once a reading was `above` or `below` for `hold` generations in a row, and is over once readings were
-    inside for `grace`. `series` may hold `*`; a `forecast` has none. `run` is an id or a name. What is given besides
-    `preset` replaces what the preset says."""
+    """A rule fires when a reading has been `above` or `below` for `hold` generations in a row, and ends when readings
+    have been inside for `grace`. `series` may contain `*`; a `forecast` has none. `run` is an id or a name. Fields
+    given in addition to `preset` override those of the preset.
+    """
 
     preset: Label | None = None
 
@@ -150,7 +151,7 @@ Fields = TypeVar("Fields", bound=RuleChanges)
 
 
 class WrongField(ValueError):
-    """``field`` has a value that makes no rule; the text says why."""
+    """The value of ``field`` does not make a valid rule; the message says why."""
 
     def __init__(self, field: str, value: object, why: str) -> None:
         super().__init__(f"{field}={value!r} {why}")
@@ -158,7 +159,7 @@ class WrongField(ValueError):
 
 
 def check_fields(model: type[Fields], given: Fields | Mapping[str, Any]) -> Fields:
-    """Raise WrongField for the first field that is wrong."""
+    """Validate the given fields. Raise WrongField for the first invalid one."""
     try:
         return model.model_validate(given)
     except ValidationError as error:
@@ -171,7 +172,7 @@ def check_fields(model: type[Fields], given: Fields | Mapping[str, Any]) -> Fiel
 
 
 def new_rules(wanted: NewRule) -> list[Terms]:
-    """Return the rule that somebody wants, or those of a preset. Raises WrongField."""
+    """Return the requested rule, or the rules of the requested preset. Raises WrongField."""
     own, preset = _given(wanted), wanted.preset
     if preset is None:
         return [_terms(own)]
@@ -183,15 +184,15 @@ def new_rules(wanted: NewRule) -> list[Terms]:
         return [_terms(asdict(rule) | own) for rule in rules.values()]
     for limit in own.keys() & {"above", "below"}:
         known = " or ".join(rules)
-        why = f"is one limit for several rules of {preset}: use {known}"
+        why = f"cannot be one limit for all rules of {preset}: use {known}"
         raise WrongField(limit, own[limit], why)
-    # Each needs a name of its own.
+    # Each rule needs a unique name.
     title = f"{own.pop('name')}: " if "name" in own else ""
     return [_terms(asdict(r) | own | {"name": f"{title}{r.name}"}) for r in rules.values()]
 
 
 def changed_rule(rule: Rule, changes: RuleChanges) -> Terms:
-    """Return the rule with ``changes`` in place of what it says. Raises WrongField."""
+    """Return the rule with ``changes`` applied. Raises WrongField."""
     return _terms(asdict(terms_of(rule)) | _given(changes))
 
 
@@ -201,7 +202,7 @@ def _given(fields: RuleChanges) -> dict[str, Any]:
 
 def _terms(given: Mapping[str, Any]) -> Terms:
     terms = Terms(**{"name": "", "series": "", **given})
-    # Blank is as good as missing.
+    # An empty value means a missing one.
     terms = replace(
         terms, name=terms.name or "", series=terms.series or "", project=terms.project or None, run=terms.run or None
     )  # fmt: skip
@@ -215,18 +216,20 @@ def _check(terms: Terms) -> None:
     above, below = terms.above, terms.below
     if terms.measure == "forecast":
         if terms.series:
-            why = "must be left out: a forecast is of the memory of the run"
+            why = "must be left out: a forecast applies to the memory of the run"
             raise WrongField("series", terms.series, why)
         if below is None or below <= 0 or above is not None:
-            why = "must be a number of generations, without above: fewer are left then"
+            why = (
+                "must be a number of generations, without above: the rule fires when fewer are left"
+            )
             raise WrongField("below", below, why)
     elif not terms.series:
         why = "must be the name of a series, such as process.rss_bytes or gauge.queue"
         raise WrongField("series", terms.series or None, why)
     if above is None and below is None:
-        raise WrongField("above", None, "must be given, or below")
+        raise WrongField("above", None, "is required unless below is set")
     if above is not None and below is not None and above < below:
-        why = f"must not be less than below ({below:g}): each reading would be outside"
+        why = f"must not be less than below ({below:g}): every reading would be outside"
         raise WrongField("above", above, why)
 
 
@@ -243,24 +246,24 @@ MAX_FILE_BYTES: Final = 1_000_000
 
 
 def read_rules(path: Path) -> tuple[Terms, ...]:
-    """Return the rules of the file. Raises ValueError with one line: which rule, which field, what is wrong with it."""
+    """Return the rules of the file. Raises ValueError with one line: which rule, which field, and the problem."""
     found: dict[str, Terms] = {}
     for number, table in enumerate(_tables(path), 1):
         name = table.get("name") or table.get("preset")
-        # As Python writes it: a name may hold a line break, and the message is one line.
+        # The repr, because a name may contain a line break and the message is one line.
         label = f"rule {number}" + (f" {name[:100]!r}" if isinstance(name, str) else "")
         try:
-            # An empty text is as good as none.
+            # An empty text means a missing value.
             given = {field: value for field, value in table.items() if value != ""}
             rules = new_rules(check_fields(NewRule, given))
         except WrongField as error:
             raise ValueError(f"{label}: {error}") from error
         for rule in rules:
             if rule.name in found:
-                raise ValueError(f"{label}: name={rule.name!r} is that of a rule before it")
+                raise ValueError(f"{label}: name={rule.name!r} is already used by an earlier rule")
             found[rule.name] = rule
     if len(found) > MAX_RULES:
-        raise ValueError(f"has {len(found)} rules; at most {MAX_RULES} are kept")
+        raise ValueError(f"has {len(found)} rules; at most {MAX_RULES} are allowed")
     return tuple(found.values())
 
 
@@ -279,7 +282,9 @@ def _tables(path: Path) -> list[dict[str, Any]]:
     tables = parsed.pop("rule", [])
     if parsed:
         other = next(iter(parsed))
-        raise ValueError(f"{other!r} is nothing a file of rules has; it has [[rule]] tables")
+        raise ValueError(
+            f"{other!r} is not allowed in a rules file; it may contain only [[rule]] tables"
+        )
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise ValueError("rule must be a list of tables, each begun with [[rule]]")
+        raise ValueError("rule must be a list of tables, each starting with [[rule]]")
     return tables

@@ -1,7 +1,7 @@
-"""Ready-made rules, in sets that belong together. They are offered, not applied: alerts do not need a rule.
+"""Predefined rules in sets that belong together. They are offered but not applied: alerts do not require rules.
 
-A count is whole, so "above 99" is "from 100 on". The limits come from people's own reports of what was normal in their
-trainings and what was not; each of them can be changed once it is a rule.
+Counts are integers, so "above 99" means "from 100 on". The limits come from user reports of what was normal in their
+training runs and what was not; each can be changed once it is a rule.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ GB: Final = 1e9
 
 @dataclass(frozen=True, slots=True)
 class PresetSet:
-    """``rules`` by name, the mildest first."""
+    """A set of rules. ``rules`` maps names to rules, mildest first."""
 
     title: str
     about: str
@@ -25,19 +25,19 @@ class PresetSet:
 
 
 _BANDS: Final = (
-    # (name, above, what to do)
+    # (name, above, advice)
     ("elevated", 99.0, "Watch it closely: does the count come down again after each phase?"),
     (
         "high",
         200.0,
-        "Look for tensors that are made in the loop and neither disposed of nor let go; the page of the run says "
-        "which types rise, and in which phase.",
+        "Look for tensors that are created in the loop and neither disposed of nor released; the run's page shows "
+        "which types grow, and in which phase.",
     ),
     (
         "critical",
         500.0,
-        "Clean up now: a registered cleanup runs by itself where that was allowed. If the count stays where it is, "
-        "something else holds the tensors: ask the run for holders.",
+        "Clean up now: a registered cleanup runs automatically if that was allowed. If the count does not fall, "
+        "something else holds the tensors: find the holders on the run's page.",
     ),
 )
 
@@ -55,23 +55,23 @@ def _phase(phase: str, most: float, advice: str) -> Terms:
 
 SETS: Final[Mapping[str, PresetSet]] = {
     "tensors": PresetSet(
-        "Bands of tensors", "Up to 99 are normal, from 100 elevated, above 200 high, above 500 critical.",
+        "Bands of tensors", "Up to 99 is normal, from 100 elevated, above 200 high, above 500 critical.",
         _bands("tensors", "Tensors", "tensors.count"),
     ),
     "tfjs": PresetSet(
-        "Bands of TensorFlow.js tensors", "The same for a training in the browser.",
+        "Bands of TensorFlow.js tensors", "The same for training in the browser.",
         _bands("tfjs", "TensorFlow.js tensors", "tfjs.tensors"),
     ),
     "growth": PresetSet(
-        "Growth of the process", "More than 1.5 GB per generation for three of them, more than 5 GB for two.",
+        "Growth of the process", "More than 1.5 GB per generation for three generations, or more than 5 GB for two.",
         {
             "growth.high": Terms(
                 "Growth above normal", "process.rss_bytes", "rate", above=1.5 * GB, hold=3,
-                advice="A buffer that fills grows by less: see in the phase accounts which phase the rest belongs to.",
+                advice="A filling buffer grows more slowly: see in the growth by phase where the rest comes from.",
             ),
             "growth.leak": Terms(
                 "Growth of a leak", "process.rss_bytes", "rate", above=5 * GB, hold=2,
-                advice="Save a checkpoint and read the verdict: at this rate the machine is full within hours.",
+                advice="Save a checkpoint and read the verdict: at this rate memory runs out within hours.",
             ),
         },
     ),
@@ -86,10 +86,10 @@ SETS: Final[Mapping[str, PresetSet]] = {
             ),
             "phases.train": _phase(
                 "train_population", 1 * GB,
-                "Are batches deleted, losses detached and gradients let go after each training?",
+                "Are batches deleted, losses detached and gradients released after each training phase?",
             ),
             "phases.evolve": _phase(
-                "evolve_population", 0.5 * GB, "Is the old population deleted before the new one is made?"
+                "evolve_population", 0.5 * GB, "Is the old population deleted before the new one is created?"
             ),
         },
     ),
@@ -97,23 +97,23 @@ SETS: Final[Mapping[str, PresetSet]] = {
         "GPU memory", "More than 20 GB reserved on any GPU.",
         {"gpu.memory": Terms(
             "GPU memory", "cuda.*.reserved_bytes", above=20 * GB,
-            advice="Compare allocated with reserved on the page of the run: where only reserved rises, the allocator "
-            "keeps what nobody uses; where both rise, tensors are held.",
+            advice="Compare allocated with reserved memory on the run's page: if only reserved grows, the allocator "
+            "keeps unused memory; if both grow, tensors are held.",
         )},
     ),
     "time": PresetSet(
-        "Time per generation", "Each generation takes 0.1 s longer than the one before it, and clearly so.",
+        "Time per generation", "Each generation clearly takes over 0.1 s longer than the one before.",
         {"time.generation": Terms(
             "Time per generation rises", "generation.seconds", "rate", above=0.1, hold=3,
-            advice="Does something grow that each generation walks through: a history, a buffer, a queue? Swapping "
-            "slows down as well.",
+            advice="Does each generation iterate over something that grows, such as a history, a buffer or a queue? "
+            "Swapping slows it down as well.",
         )},
     ),
     "uploads": PresetSet(
         "Upload queue", "More than 50 in the gauge pending_uploads.",
         {"uploads.pending": Terms(
             "Upload queue", "gauge.pending_uploads", above=50.0,
-            advice="Uploads are slower than what they upload is made: make it smaller or rarer, and bound the queue.",
+            advice="Data is produced faster than it is uploaded: upload less or less often, and bound the queue.",
         )},
     ),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""One message on its way out: address check, signature, POST, retry schedule.
+"""Outgoing messages: address check, signature, POST, retry schedule.
 
 Imports `alerts`, `limits`; apprise inside functions. Start reading in `send_message.py`.
 """

@@ -1,8 +1,8 @@
-"""May this address be called? Between the row of a webhook and its POST; knows DNS, no HTTP and no database.
+"""Checks whether a webhook address may be called. Resolves names, but knows neither HTTP nor the database.
 
-A webhook address comes from a person, so it could make the server call what only the server can reach
-(metadata services, databases, routers). The rule: resolve once, check *every* address the name has, and connect
-to a checked address, never to the name again, so that a name that changes between check and call gains nothing.
+A webhook address comes from a person, so it could make the server call what only the server can reach (metadata
+services, databases, routers). The rule: resolve once, check *every* address of the name, and connect to a checked
+address, never to the name again, so that a name that changes between check and call gains nothing.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from ...limits import MAX_WEBHOOK_LENGTH
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
-# Host name -> the addresses it has now. Raises OSError when it has none.
+# Host name -> its current addresses. Raises OSError if it has none.
 Resolver = Callable[[str], Sequence[str]]
 
 ALLOW_SETTING: Final = "LEAKLINE_WEBHOOK_ALLOW"
 RESOLVE_SECONDS: Final = 3.0
 
-# Written out, because what Python calls private changed between its versions.
+# Listed explicitly, because Python's `is_private` changed between versions.
 _REFUSED: Final[dict[str, tuple[str, ...]]] = {
     "this host": ("0.0.0.0/8", "::/128"),
     "loopback": ("127.0.0.0/8", "::1/128"),
@@ -49,9 +49,9 @@ _REFUSED: Final[dict[str, tuple[str, ...]]] = {
     "multicast": ("224.0.0.0/4", "ff00::/8"),
     "reserved": ("240.0.0.0/4",),
     "discard": ("100::/64",),
-    # Public by number, and answers every machine of Azure with what is secret of it.
+    # A public address at which Azure serves each of its machines the machine's secrets.
     "metadata": ("168.63.129.16/32",),
-    # These carry an IPv4 address inside, and a gateway would take the call there.
+    # These contain an IPv4 address, to which a gateway would forward the call.
     "translated": ("::/96", "::ffff:0:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48", "2002::/16"),
     "segment-routing": ("5f00::/16",),
 }  # fmt: skip
@@ -66,18 +66,18 @@ _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*", re.IGNORECASE)
 
 
 class AddressRefused(ValueError):
-    """The address must not be called. One line: why, and which setting would allow it where one does."""
+    """The address must not be called. The message, one line, says why and which setting would allow it, if any."""
 
 
 class AddressUnknown(Exception):
-    """The name has no address now; it may have one later."""
+    """The name currently has no address; it may have one later."""
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookUrl:
-    """The parts of a webhook address that is well formed; nothing is known yet of where it leads.
+    """The parts of a well-formed webhook address; where it leads is not checked yet.
 
-    ``target`` is path and query. It may be a secret, as chat services put one there: never log it.
+    ``target`` is path and query. It may contain a secret, as with chat services: never log it.
     """
 
     secure: bool
@@ -87,7 +87,7 @@ class WebhookUrl:
 
     @property
     def origin(self) -> str:
-        """Scheme, host and port: what may be shown and logged."""
+        """Scheme, host and port, which may be displayed and logged."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         usual = self.port == (443 if self.secure else 80)
         return f"{'https' if self.secure else 'http'}://{host}{'' if usual else f':{self.port}'}"
@@ -95,14 +95,14 @@ class WebhookUrl:
 
 @dataclass(frozen=True, slots=True)
 class CheckedAddress:
-    """A webhook address with the only IP addresses that may be connected to, in the resolver's order."""
+    """A webhook address and the only IP addresses that may be connected to, in the resolver's order."""
 
     url: WebhookUrl
     addresses: tuple[str, ...]
 
 
 def shown(url: str) -> str:
-    """What may be printed of a webhook address: never its path."""
+    """Return the part of a webhook address that may be displayed: never its path."""
     try:
         return parse(url).origin
     except AddressRefused:
@@ -110,12 +110,12 @@ def shown(url: str) -> str:
 
 
 def networks(text: str) -> tuple[Network, ...]:
-    """The networks of a comma-separated list. ValueError names the one that is wrong."""
+    """Parse a comma-separated list of networks. Raises ValueError that names the invalid one."""
     return tuple(ip_network(part.strip()) for part in text.split(",") if part.strip())
 
 
 def resolve_by_system(host: str) -> list[str]:
-    """Every address the system's resolver knows for ``host``, without doubles."""
+    """Return every address the system's resolver knows for ``host``, without duplicates."""
     rows = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(row[4][0]) for row in rows))
 
@@ -126,9 +126,9 @@ def check(
     resolve: Resolver = resolve_by_system,
     resolve_seconds: float = RESOLVE_SECONDS,
 ) -> CheckedAddress:
-    """The addresses that may be connected to for ``url``.
+    """Return the addresses that may be connected to for ``url``.
 
-    Raises AddressRefused when one of them is neither public nor in ``allowed``, AddressUnknown when there is none.
+    Raises AddressRefused if one of them is neither public nor in ``allowed``, AddressUnknown if there is none.
     """
     parsed = parse(url)
     found = _resolved(parsed.host, resolve, resolve_seconds)
@@ -140,12 +140,12 @@ def check(
 
 
 def parse(url: str) -> WebhookUrl:
-    """The parts of ``url``. Raises AddressRefused for anything but a plain http(s) address."""
+    """Split ``url`` into its parts. Raises AddressRefused for anything but a plain http(s) address."""
     if len(url) > MAX_WEBHOOK_LENGTH:
         raise AddressRefused(f"the webhook address is longer than {MAX_WEBHOOK_LENGTH} characters")
     if not url.isascii() or any(c <= " " or c in '\\"<>^`{|}\x7f' for c in url):
         raise AddressRefused(
-            "the webhook address has blanks or characters that do not belong in one; percent-encode them"
+            "the webhook address contains spaces or invalid characters; percent-encode them"
         )
     try:
         parts = urlsplit(url)
@@ -156,7 +156,7 @@ def parse(url: str) -> WebhookUrl:
         raise AddressRefused("the webhook address must begin with https:// or http://")
     if "@" in parts.netloc:
         raise AddressRefused(
-            "the webhook address must not carry a user or password; messages are signed instead"
+            "the webhook address must not contain a user or password; messages are signed instead"
         )
     secure = parts.scheme == "https"
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
@@ -170,25 +170,25 @@ def _host(parts: SplitResult) -> str:
         if not _BRACKETS.fullmatch(parts.netloc):
             _refuse_host(parts.netloc)
         try:
-            # A zone ("%eth0") would pick the interface, so it is no address for us.
+            # A zone ("%eth0") would select a network interface.
             return str(IPv6Address(host)) if "%" not in host else _refuse_host(host)
         except ValueError:
             _refuse_host(host)
     if not _HOST.fullmatch(host) or len(host) > 253:
         _refuse_host(host)
     if _NUMBER.fullmatch(host.rpartition(".")[2]):
-        # 2130706433, 0x7f.1 and 0177.0.0.1 are all 127.0.0.1 to some resolvers and something else to others.
+        # 2130706433, 0x7f.1 and 0177.0.0.1 all mean 127.0.0.1 to some resolvers and something else to others.
         try:
             return str(IPv4Address(host))
         except ValueError:
             raise AddressRefused(
-                f"{host} is no usual spelling of an address; write four decimal numbers, such as 192.0.2.1"
+                f"{host} is not a standard IPv4 address; write four decimal numbers, such as 192.0.2.1"
             ) from None
     return host
 
 
 def _refuse_host(host: str) -> str:
-    raise AddressRefused(f"the webhook address has no usable host name: {host!r}")
+    raise AddressRefused(f"the webhook address has no valid host name: {host!r}")
 
 
 def _resolved(host: str, resolve: Resolver, seconds: float) -> list[Address]:
@@ -202,7 +202,7 @@ def _resolved(host: str, resolve: Resolver, seconds: float) -> list[Address]:
         except (OSError, ValueError) as error:
             answer.set_exception(error)
 
-    # The system's resolver takes no timeout and may wait half a minute; the thread ends with it.
+    # The system's resolver has no timeout and may take half a minute; the thread ends with it.
     Thread(target=look_up, name="leakline-resolve", daemon=True).start()
     try:
         return answer.result(seconds)
@@ -213,7 +213,7 @@ def _resolved(host: str, resolve: Resolver, seconds: float) -> list[Address]:
 
 
 def _reduced(text: str) -> Address:
-    """``::ffff:127.0.0.1`` is 127.0.0.1 to the kernel, so it is to us."""
+    """Parse an address and unwrap ``::ffff:127.0.0.1``, which the kernel treats as 127.0.0.1."""
     address = ip_address(text.partition("%")[0])
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped
@@ -227,13 +227,13 @@ def _must_be_allowed(url: WebhookUrl, address: Address, allowed: Sequence[Networ
     word = _why_not_public(address)
     if word is not None:
         raise AddressRefused(
-            f"{url.host}{leads} is no public address ({word}); to allow it, name its network in "
+            f"{url.host}{leads} is not a public address ({word}); to allow it, add its network to "
             f"{ALLOW_SETTING}, such as {ALLOW_SETTING}={ip_network(address)}"
         )
     if url.port < 1024 and url.port not in (80, 443):
         raise AddressRefused(
-            f"port {url.port} is not for webhooks; use 80, 443 or one from 1024, "
-            f"or name the network of {address} in {ALLOW_SETTING}"
+            f"port {url.port} is not allowed for webhooks; use 80, 443 or a port from 1024 on, "
+            f"or add the network of {address} to {ALLOW_SETTING}"
         )
 
 

@@ -1,6 +1,6 @@
-"""The process that sends one message by way of apprise: a question as JSON on its input, the answer on its output.
+"""A process that sends one message with apprise: reads a JSON request from stdin, and writes the result to stdout.
 
-It is started by its path and imports nothing of ours, so that it starts in half the time.
+It is started by its path and imports nothing from our packages, so that it starts in half the time.
 """
 
 from __future__ import annotations
@@ -16,41 +16,41 @@ from typing import Any
 
 def main() -> None:
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    # What apprise or a service of it prints is not an answer.
+    # Keeps output of apprise and its plugins out of the result.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     asked = json.load(sys.stdin)
-    # It ends with its time also where the server was killed meanwhile.
+    # Ends this process in time even if the server was killed meanwhile.
     signal.alarm(math.ceil(asked.pop("seconds")) + 1)
     memory = asked.pop("memory_bytes")
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # By itself it would look for modules in its own folder.
+    # By default Python would search for modules in this file's directory.
     sys.path[:] = asked.pop("path")
     _refuse_redirects()
-    # apprise itself survives whatever a service raises; after an error of its own there is no answer.
+    # apprise handles exceptions of its plugins; after an error in apprise itself no result is written.
     json.dump({"taken": hand_over(**asked)}, answers)
     answers.flush()
-    # Threads that a service has left wait for nobody.
+    # Do not wait for threads that a plugin has left running.
     os._exit(0)
 
 
 def _refuse_redirects() -> None:
-    """A receiver that sends us elsewhere could make us reach inside our own network."""
+    """Disable redirects: a receiver could use them to reach into our own network."""
     from requests import sessions
 
-    # Each session reads it when it is made; none that apprise makes is there before.
+    # A session reads the limit when it is created, and apprise has created none yet.
     module: Any = sessions
     module.DEFAULT_REDIRECT_LIMIT = 0
 
 
 def hand_over(url: str, title: str, body: str, kind: str) -> bool | None:
-    """Return whether the service took it; None when the address is none."""
+    """Return True if the service accepted the message; None if the URL is invalid."""
     import apprise
 
     services = apprise.Apprise()
     if not services.add(url):
         return None
-    # Unsaid, the body counts as what the service shows best: HTML in mail, Markdown in chat.
+    # Without a format, apprise assumes the richest one of the service: HTML in mail, Markdown in chat.
     return bool(services.notify(title=title, body=body, notify_type=kind, body_format="text"))
 
 

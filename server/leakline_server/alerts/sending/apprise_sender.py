@@ -1,12 +1,11 @@
-"""One message by way of the package apprise, which knows a hundred services: an extra, `leakline[notify]`.
+"""Sends messages with apprise, a package that supports a hundred services; the extra `leakline[notify]`.
 
-Its addresses are not checked as webhooks are, because apprise looks names up itself. So they come from the environment,
-and from migration 0016, which converted webhooks of Discord and Teams; over the network only addresses of these two are
-added. Whatever the environment does not name is made anew from its known parts, when it is added and before each
-message (`send_message.plain_address`), because apprise reads files and hosts that the query of an address names. It
-reads answers of any length, waits as long as a service sends, follows redirects and logs addresses with their secrets.
-So each message is sent by a process of its own, which has a bound of time and memory, follows no redirect and logs
-nothing.
+apprise resolves names itself, so its URLs cannot be checked like webhooks. They may come only from the environment,
+from migration 0016, which converted Discord and Teams webhooks, and from users who add a Discord or Teams address. URLs
+that are not from the environment are rebuilt from their known parts when they are added and before each message
+(`send_message.plain_address`), because apprise reads files and hosts named in a URL's query. It also reads responses of
+any length, waits as long as a service sends, follows redirects and logs URLs with their secrets. So each message is
+sent by a separate process that is limited in time and memory, follows no redirects and logs nothing.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ FORMAT: Final = "apprise"
 # Discord refuses more than 2,000 characters of title and body together.
 MAX_TITLE: Final = 250
 MAX_BODY: Final = 1_700
-# The process takes a quarter of it, as long as no answer is large.
+# The process needs a quarter of this unless a response is large.
 MAX_MEMORY_BYTES: Final = 256 * 2**20
 
-# Tone of a message -> apprise's word for it.
+# Tone of a message -> notify type of apprise.
 _TYPES: Final = {"alarm": "failure", "warning": "warning", "good": "success", "neutral": "info"}
 
 
@@ -40,7 +39,7 @@ def installed() -> bool:
 
 
 def service_of(url: str) -> str:
-    """Return what may be shown of an address: its service, or the host of a web address."""
+    """Return the part of an address that may be displayed: its service, or the host of a web address."""
     scheme, found, _ = url.partition("://")
     if scheme in ("http", "https"):
         return f"apprise {shown(url)}"
@@ -48,9 +47,9 @@ def service_of(url: str) -> str:
 
 
 def notify(url: str, message: Message, total_seconds: float = TOTAL_SECONDS) -> Outcome:
-    """Hand ``message`` to the service at ``url``. Never raises for anything that the service or apprise does.
+    """Hand ``message`` to the service at ``url``. Never raises for errors of the service or of apprise.
 
-    After ``total_seconds`` it counts as not sent, though it may still arrive: better twice than never.
+    After ``total_seconds`` the message counts as not sent, though it may still arrive: better twice than never.
     """
     if not installed():
         return TryAgain("apprise is not installed: pip install 'leakline[notify]'", 0.0)
@@ -58,7 +57,7 @@ def notify(url: str, message: Message, total_seconds: float = TOTAL_SECONDS) -> 
     asked = {**bounds, "url": url, **parts(message)}
     started = time.monotonic()
     try:
-        # Over its input: an address holds a secret, and arguments are there for all to read.
+        # Sent on stdin, because the URL contains a secret and arguments are visible to all users.
         ended = subprocess.run(
             [sys.executable, "-I", apprise_process.__file__], input=json.dumps(asked).encode(),
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=_environment(), timeout=total_seconds,
@@ -70,19 +69,20 @@ def notify(url: str, message: Message, total_seconds: float = TOTAL_SECONDS) -> 
     except OSError as error:
         return TryAgain(f"apprise: {type(error).__name__}", time.monotonic() - started)
     except ValueError:
-        # As when it is killed for memory. What it printed may hold the address.
-        reason = "apprise: its process ended without an answer"
+        # The process may have been killed for its memory limit. Its output is not repeated because it may contain the
+        # URL.
+        reason = "apprise: its process ended without a result"
         return TryAgain(reason, time.monotonic() - started)
     seconds = time.monotonic() - started
     if answer["taken"] is None:
-        return GiveUp("apprise does not know this kind of address", seconds)
+        return GiveUp("apprise does not support this kind of address", seconds)
     if not answer["taken"]:
-        return TryAgain("apprise: the service refused it", seconds)
+        return TryAgain("apprise: the service refused the message", seconds)
     return Delivered(None, seconds)
 
 
 def parts(message: Message) -> dict[str, Any]:
-    """Return title, text and kind of a message as the process takes them."""
+    """Return title, body and kind of a message as the process expects them."""
     found = read(message)
     lines = [found.summary, *(f"{line.label}: {line.text}" for line in found.lines)]
     text = escaped("\n".join(map(_mentioning_nobody, lines)), MAX_BODY - len(found.link) - 1, {})
@@ -94,10 +94,10 @@ def parts(message: Message) -> dict[str, Any]:
 
 
 def _mentioning_nobody(text: str) -> str:
-    """For some services apprise looks for names to call; a space of no width keeps it from finding one."""
+    """Insert a zero-width space after @: for some services apprise searches the text for names to mention."""
     return text.replace("@", "@\u200b")
 
 
 def _environment() -> dict[str, str]:
-    """Without our own settings, among which are secrets that are none of its business."""
+    """Return the environment without our settings, which include secrets."""
     return {name: value for name, value in os.environ.items() if not name.startswith("LEAKLINE_")}

@@ -1,9 +1,9 @@
-"""One POST to one checked address -> Delivered, TryAgain or GiveUp. Knows HTTP and nothing of rows.
+"""One POST to a checked address, with the result Delivered, TryAgain or GiveUp; independent of the database.
 
-`next_wait` says how long to wait before the next attempt.
+`next_wait` returns how long to wait before the next attempt.
 
-The other side is not trusted: no redirect is followed, no proxy of the environment is used, the whole exchange has
-one deadline that also a server sending a byte a second cannot stretch, and of its answer only the status is kept.
+The receiver is not trusted: redirects are not followed, proxies of the environment are not used, a deadline applies to
+the entire exchange, even if the receiver sends one byte a second, and only the status of the response is used.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from leakline.transport.http_connection import (
 from .address_check import CheckedAddress
 
 TOTAL_SECONDS: Final = 10.0
-MAX_ANSWER_BYTES: Final = 4_096  # of the body, read only so that the connection ends in good order
+MAX_ANSWER_BYTES: Final = 4_096  # of the body, read only so that the connection ends cleanly
 MAX_WAIT_SECONDS: Final = 600.0  # the longest Retry-After that is honoured
 
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """Accepted. ``status`` is None where the service speaks no HTTP."""
+    """The message was accepted. ``status`` is None if the service does not use HTTP."""
 
     status: int | None
     seconds: float
@@ -44,7 +44,7 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class TryAgain:
-    """Not accepted now. ``status`` is None when there was no answer; ``wait_seconds`` is what it asked for."""
+    """The message was not accepted now. ``status`` is None without a response; ``wait_seconds`` is its Retry-After."""
 
     reason: str
     seconds: float
@@ -54,7 +54,7 @@ class TryAgain:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Trying again would not help. ``disable``: the receiver wants no message any more (410)."""
+    """Another attempt would not help. ``disable``: the receiver wants no more messages (410)."""
 
     reason: str
     seconds: float = 0.0
@@ -73,7 +73,7 @@ def post(
     total_seconds: float = TOTAL_SECONDS,
     ca_file: Path | None = None,
 ) -> Outcome:
-    """Send ``body`` and say what became of it. Never raises for anything the other side does."""
+    """Send ``body`` and return the outcome. Never raises for errors of the receiver."""
     started = time.monotonic()
 
     def elapsed() -> float:
@@ -92,7 +92,10 @@ def post(
         return Delivered(status, elapsed())
     if status == 410:
         return GiveUp(
-            "answered 410 Gone: it wants no more messages", elapsed(), status, disable=True
+            "answered 410 Gone: the receiver wants no more messages",
+            elapsed(),
+            status,
+            disable=True,
         )
     redirected = " (redirects are not followed)" if 300 <= status < 400 else ""
     return TryAgain(f"answered {status}{redirected}", elapsed(), status, wait)
@@ -105,7 +108,7 @@ def _exchange(
     total_seconds: float,
     ca_file: Path | None,
 ) -> tuple[int, float | None]:
-    """(status, seconds it asks to wait)."""
+    """Return the status and the seconds of Retry-After."""
     meter, server = Meter(), urlsplit(to.url.origin)
     meter.start(total_seconds)
     context = secure_context(ca_file) if to.url.secure else None
@@ -113,7 +116,7 @@ def _exchange(
     own = {"Host": server.netloc, "User-Agent": "leakline-webhook/1", "Connection": "close"}
     try:
         response = connection.send_request("POST", to.url.target, body, {**own, **headers})
-        # The status is what counts; a body that is too slow or too large changes nothing any more.
+        # Only the status matters; a body that is too slow or too large is ignored.
         with suppress(OSError, HTTPException, ValueError):
             response.read(MAX_ANSWER_BYTES)
         wait = retry_after(response.headers)
@@ -123,7 +126,7 @@ def _exchange(
 
 
 def _plain(error: Exception) -> str:
-    """One line without anything the other side sent."""
+    """Describe the error in one line, without text sent by the receiver."""
     if isinstance(error, HTTPException):
         return f"answered something that is not HTTP ({type(error).__name__})"
     if isinstance(error, AnswerTooLong):
@@ -131,14 +134,14 @@ def _plain(error: Exception) -> str:
     return getattr(error, "strerror", None) or type(error).__name__
 
 
-# Seconds before each try, counted from the one before. A leak that is reported an hour late is noise, so urgent alerts
-# go on every few minutes for as long as they are of use.
+# Seconds before each attempt, counted from the previous one. An alert about a leak is useless an hour late, so early
+# attempts follow quickly, and urgent alerts are retried every few minutes as long as they are useful.
 URGENT_SECONDS: Final = (0.0, 5.0, 15.0, 60.0, 180.0, 600.0)
 URGENT_LATER_SECONDS: Final = 600.0
 URGENT_LONGEST_SECONDS: Final = 86_400.0
-# What may wait for a receiver that is away over night: a day and a few hours, as Standard Webhooks suggests.
+# For receivers that are down overnight: a day and a few hours in total, as Standard Webhooks suggests.
 ORDINARY_SECONDS: Final = (0.0, 5.0, 300.0, 1_800.0, 7_200.0, 18_000.0, 36_000.0, 36_000.0)
-# So that receivers that come back are not hit by everything at once.
+# Spreads the load on receivers that come back.
 JITTER: Final = 0.2
 
 
@@ -150,9 +153,9 @@ def next_wait(
     urgent: bool = True,
     age_seconds: float = 0.0,
 ) -> float | None:
-    """Seconds to wait after ``attempts`` attempts have failed; None when that was the last one. ``dice`` gives [0, 1).
+    """Return the seconds to wait after ``attempts`` failed attempts; None if that was the last one.
 
-    ``age_seconds`` is how long ago the alert was written; an expiry of its own is the caller's to look at.
+    ``dice`` returns a number in [0, 1), ``age_seconds`` is the age of the alert. The caller checks the alert's expiry.
     """
     waits = URGENT_SECONDS if urgent else ORDINARY_SECONDS
     if attempts < len(waits):

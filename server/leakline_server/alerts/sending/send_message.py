@@ -1,4 +1,4 @@
-"""One message on its way out: made in its format, its address checked, signed for this moment and posted."""
+"""Sends one message: renders it, checks the address, signs the body and posts it."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ Post = Callable[[CheckedAddress, bytes, Mapping[str, str]], Outcome]
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """``id`` is the same for every try of the same message. ``form`` is one of FORMATS, or that of apprise.
+    """A message to send. ``id`` is the same for all attempts. ``form`` is one of FORMATS, or that of apprise.
 
-    ``previous_secret`` signs as well, while receivers change to the new one. Only an address that is ``configured``, by
-    whoever runs the server, reaches apprise as it is.
+    ``previous_secret`` signs as well while receivers change to the new one. Only an address ``configured`` by the
+    operator of the server is passed to apprise unchanged.
     """
 
     id: str
@@ -56,32 +56,32 @@ def send(
     resolve: Resolver = resolve_by_system,
     by: Post = post,
 ) -> Outcome:
-    """One attempt. ``at`` is Unix seconds now; receivers refuse messages signed more than minutes ago."""
+    """Make one delivery attempt. ``at`` is Unix seconds now; receivers reject signatures older than a few minutes."""
     if outgoing.form == apprise_sender.FORMAT:
         try:
-            # Also here, because a row may be older than the rule, or changed in the database.
+            # Checked here too, because the row may predate the check or have been changed in the database.
             url = outgoing.url if outgoing.configured else plain_address(outgoing.url)
         except AddressRefused as error:
             return GiveUp(str(error))
         return apprise_sender.notify(url, outgoing.message)
     render = FORMATS.get(outgoing.form)
     if render is None:
-        return GiveUp(f"unknown webhook format {outgoing.form!r}; known: {', '.join(FORMATS)}")
+        return GiveUp(f"unknown webhook format {outgoing.form!r}; available: {', '.join(FORMATS)}")
     try:
         body = render(outgoing.message)
         address = check(outgoing.url, allowed, resolve)
     except AddressUnknown as error:
         return TryAgain(str(error), 0.0)
     except ValueError as error:
-        # The address is refused, or the message does not fit.
+        # The address is refused, or the message is too large.
         return GiveUp(str(error))
     signature = signed_headers(outgoing.secret, outgoing.id, at, body, outgoing.previous_secret)
     return by(address, body, {"Content-Type": "application/json; charset=utf-8", **signature})
 
 
-# Service -> the host of its webhooks, or its end after a dot, and the format that they take. At these alone apprise
-# is used for addresses of people, and only as `plain_address` makes them: their hosts are known, but what follows could
-# name a file or another host to apprise (`?template=`).
+# Service -> (hosts of its webhooks, or suffixes with a leading dot; message format). apprise is used only for these
+# addresses of users, and only as rebuilt by `plain_address`: the hosts are known, but the rest of the URL could name a
+# file or another host to apprise (`?template=`).
 _SERVICES: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "Slack": (("hooks.slack.com", "hooks.slack-gov.com"), "slack"),
     "Discord": (("discord.com", "discordapp.com"), apprise_sender.FORMAT),
@@ -91,7 +91,7 @@ _SERVICES: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A format that an address selects; ``service`` is empty where it is that of none that is known."""
+    """The format that an address implies; ``service`` is empty for an unknown service."""
 
     form: str
     service: str = ""
@@ -110,38 +110,38 @@ def chosen_by(url: str) -> Chosen:
     return Chosen("standard")
 
 
-# Service -> what its address is up to the query, and the sentence for any other one.
+# Service -> (pattern of its address up to the query, message for any other address).
 _PLAIN: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
     "Discord": (
         re.compile(r"https://[a-z0-9.-]+/api/webhooks/[0-9]+/[A-Za-z0-9_-]+"),
-        "the address of a webhook of Discord must be https://discord.com/api/webhooks/, its number, / and its token; "
-        "user, port, query, fragment and any other path are not allowed: copy the address from Discord again",
+        "a Discord webhook address must be https://discord.com/api/webhooks/, its number, / and its token; a user, "
+        "port, query or fragment is not allowed: copy the address from Discord again",
     ),
     "Teams": (
         re.compile(
             r"https://[a-z0-9.-]+(:443)?(/powerautomate/automations/direct(/cu/[0-9]+)?)?"
             r"/workflows/[A-Za-z0-9_-]+/triggers/manual/paths/invoke"
         ),
-        "the address of a workflow of Teams must be https://, its host, …/workflows/, its number, "
-        "/triggers/manual/paths/invoke and a query of sig, api-version, sp and sv, each once; user, port, fragment, "
-        "other names in the query and any other path are not allowed: copy the address from Teams again",
+        "a Teams workflow address must be https://, its host, …/workflows/, its number, /triggers/manual/paths/invoke "
+        "and a query of sig, api-version, sp and sv, each once; a user, port, fragment or anything else is not "
+        "allowed: copy the address from Teams again",
     ),
 }
 _OF_ANOTHER_SERVICE: Final = (
-    "only addresses of Discord and Teams may be added to those that apprise sends to; whoever runs the server names "
-    "others in LEAKLINE_APPRISE_URLS"
+    "only Discord and Teams addresses can be added here; for other services, set LEAKLINE_APPRISE_URLS on the "
+    "server"
 )
-# Of Discord, as apprise names it: a channel's thread, which addresses of older servers may have.
+# The thread of a Discord channel, in the spelling of apprise; addresses from older servers may have it.
 _THREAD: Final = re.compile(r"thread=[0-9]+")
 _QUERY_OF_TEAMS: Final = frozenset(("api-version", "sp", "sv", "sig"))
 _QUERY_VALUE: Final = re.compile(r"[A-Za-z0-9_./-]+")
 
 
 def plain_address(url: str) -> str:
-    """Make the address of a webhook of Discord or Teams anew, from nothing but what their webhooks have.
+    """Rebuild the address of a Discord or Teams webhook from exactly the parts such webhooks have.
 
-    Raises AddressRefused for anything else. apprise takes more from an address: files and hosts to read a template
-    from, and whether certificates are checked.
+    Raises AddressRefused for anything else. apprise supports more in an address: files and hosts to read a template
+    from, and whether certificates are verified.
     """
     service = chosen_by(url).service
     if service not in _PLAIN:
@@ -170,7 +170,7 @@ def plain_address(url: str) -> str:
 
 
 def text_of(outgoing: Outgoing) -> str:
-    """What a message says, as its receiver gets it: the JSON of the standard format, the texts of a chat."""
+    """Return the text of a message as its receiver gets it: the JSON of the standard format, or the texts of a chat."""
     if outgoing.form == apprise_sender.FORMAT:
         said = apprise_sender.parts(outgoing.message)
         return f"{said['title']}\n{said['body']}"
@@ -184,7 +184,7 @@ def text_of(outgoing: Outgoing) -> str:
 
 
 def _texts(part: Any) -> Iterator[str]:
-    """The texts of Slack's blocks, in their order."""
+    """Yield the texts of Slack's blocks in order."""
     if isinstance(part, dict) and isinstance(part.get("text"), str):
         yield part["text"]
     elif isinstance(part, dict | list):
@@ -193,7 +193,7 @@ def _texts(part: Any) -> Iterator[str]:
 
 
 def origin_of(url: str, form: str) -> str:
-    """What may be shown of the address of a webhook."""
+    """Return the part of a webhook address that may be displayed."""
     return apprise_sender.service_of(url) if form == apprise_sender.FORMAT else shown(url)
 
 
@@ -207,7 +207,7 @@ def trial(
     previous_secret: str | None = None,
     configured: bool = False,
 ) -> Outgoing:
-    """A test message that reports nothing; ``summary`` says who sent it."""
+    """Return a test message that reports nothing; ``summary`` says who sent it."""
     facts = {"title": "Leakline test message", "summary": summary, "link": "/"}
     message = Message(TRIAL_EVENT, at, facts, server_url)
     message_id = f"msg_test_{secrets.token_hex(12)}"

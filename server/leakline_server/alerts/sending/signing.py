@@ -1,4 +1,4 @@
-"""Secrets and signatures by the Standard Webhooks specification 1.0: HMAC-SHA256 over ``id.timestamp.body``."""
+"""Secrets and signatures of the Standard Webhooks specification 1.0: HMAC-SHA256 over ``id.timestamp.body``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final
 from standardwebhooks import Webhook
 
 PREFIX: Final = "whsec_"
-# The specification's bounds; 32 is the length of the digest.
+# The limits of the specification; 32 is the length of the digest.
 SECRET_BYTES: Final = 32
 MIN_SECRET_BYTES, MAX_SECRET_BYTES = 24, 64
 
@@ -22,23 +22,24 @@ def make_secret() -> str:
 
 
 def check_secret(secret: str) -> str:
-    """``secret`` as it stands. Raises ValueError, which does not repeat it, when nothing can be signed with it."""
+    """Return ``secret``. Raises ValueError, without repeating the secret, if it cannot be used for signing."""
     with suppress(binascii.Error, ValueError):
         size = len(base64.b64decode(secret.removeprefix(PREFIX), validate=True))
         if MIN_SECRET_BYTES <= size <= MAX_SECRET_BYTES:
             return secret
     raise ValueError(
-        f"must be {PREFIX} and the base64 form of {MIN_SECRET_BYTES} to {MAX_SECRET_BYTES} random bytes; "
-        "leave it out and one is made and printed once"
+        f"must be {PREFIX} followed by {MIN_SECRET_BYTES} to {MAX_SECRET_BYTES} random bytes in base64; "
+        "if it is not set, one is generated and printed once"
     )
 
 
 def signed_headers(
     secret: str, message_id: str, at: float, body: bytes, previous: str | None = None
 ) -> dict[str, str]:
-    """The three headers of the specification. ``at`` is Unix seconds of this try, not of the event.
+    """Return the three headers of the specification. ``at`` is Unix seconds of this attempt, not of the event.
 
-    With a ``previous`` secret both sign, the newer one first: a receiver knows one of them while secrets change.
+    With a ``previous`` secret there are two signatures, the newer one first: during rotation a receiver knows one of
+    them.
     """
     moment = datetime.fromtimestamp(int(at), tz=UTC)
     known = [secret] if previous is None else [secret, previous]

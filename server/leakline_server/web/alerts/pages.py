@@ -49,7 +49,7 @@ def add_webhook(form: Form, use: Use) -> Response:
     try:
         made = webhooks_api.make(use, sent.name, sent.url, sent.format or None)
     except RequestRefused as error:
-        # At the form it is plain which field is meant, and what stands in it.
+        # The message appears next to the field, so it need not repeat the field's name and value.
         said = error.message.partition(": ")[2] if isinstance(error, InvalidField) else ""
         wrong = replace(sent, error=said or error.message)
         return alerts_response(use, form=wrong, status=error.status)
@@ -62,8 +62,8 @@ def add_webhook(form: Form, use: Use) -> Response:
 def rotate_secret(webhook: RowId, use: Use) -> Response:
     rotated = webhooks_api.rotate(use, webhook)
     said = (
-        f"{_label(rotated)} has a new secret, shown only this once. For 24 hours the old one signs too, so that the "
-        "receiver can change to it:"
+        f"{_label(rotated)} has a new secret, which is shown only once. For 24 hours, messages "
+        "are also signed with the old one, so that the receiver can switch:"
     )
     return _with_secret(use, Notice(said, "ok", rotated.secret))
 
@@ -99,8 +99,8 @@ def alerts_response(
     status: int = 200,
     refused: Refused | None = None,
 ) -> Response:
-    """Return the page; ``refused`` is a form of a rule that was not taken, to be shown again."""
-    # The deliveries first: a webhook made meanwhile is then shown without any, and none lacks its webhook.
+    """Return the page; ``refused`` is a rejected form of a rule to show again."""
+    # Deliveries are read before webhooks, so that no delivery refers to a webhook that is missing.
     found = deliveries.list_deliveries(use.engine, None, DELIVERIES_SHOWN)
     hooks = webhooks_api.all_webhooks(use)
     known = {hook["id"] for hook in hooks}
@@ -119,7 +119,7 @@ def _with_secret(use: Services, notice: Notice) -> Response:
 
 
 def back(place: str) -> Response:
-    """To a place on the page."""
+    """Redirect to an anchor on the page."""
     return RedirectResponse(f"/alerts#{place}", 303)
 
 

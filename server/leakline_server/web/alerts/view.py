@@ -1,4 +1,4 @@
-"""Webhooks and deliveries as the API gives them -> the context of ``/alerts``. Pure."""
+"""The context of ``/alerts``, built from webhooks and deliveries in the API's JSON format. No I/O."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ from ..rules.view import RulesSection
 
 Json = Mapping[str, Any]
 
-# State of a delivery -> (the status whose colour it wears, word, what it means).
+# State of a delivery -> (the status whose colour it uses, word, meaning).
 STATES: Final = {
-    "pending": ("watch", "waiting", "It is sent at the time of its next attempt."),
-    "claimed": ("watch", "being sent", "It is on its way just now."),
+    "pending": ("watch", "waiting", "It will be sent at the time of its next attempt."),
+    "claimed": ("watch", "being sent", "It is being sent right now."),
     "delivered": ("ok", "arrived", "The receiver answered with a status from 200 to 299."),
-    "failed": ("confirmed", "failed", "It will not be tried again by itself."),
-    "expired": ("learning", "expired", "It was of no use any more before it could arrive."),
-    "superseded": ("learning", "replaced", "A newer message about the same thing went out in its place."),
+    "failed": ("confirmed", "failed", "It will not be retried automatically."),
+    "expired": ("learning", "expired", "It became outdated before it could be delivered."),
+    "superseded": ("learning", "replaced", "A newer message about the same thing replaced it."),
 }  # fmt: skip
-_FORMAT_WORDS: Final = {"": "by the address", "standard": "Standard (JSON)"}
+_FORMAT_WORDS: Final = {"": "from the address", "standard": "Standard (JSON)"}
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What the last click did. ``secret`` is shown by this one page only."""
+    """The result of the user's last action. ``secret`` is shown only on this page."""
 
     text: str
     status: str
     secret: str = ""
     message: str = ""  # the text of the message that was sent
-    back: str = ""  # the address of the page of a run that it was done on
+    back: str = ""  # the address of the run page that contained the form
 
 
 @dataclass(frozen=True, slots=True)
 class NewWebhook:
-    """The form as it was sent, with what was wrong with it."""
+    """The submitted form, and what was wrong with it."""
 
     name: str = ""
     url: str = ""
-    format: str = ""  # nothing: by the address
+    format: str = ""  # empty: determined by the address
     error: str = ""
-    back: str = ""  # the address of the page of a run that the form stood on
+    back: str = ""  # the address of the run page that contains the form
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class DeliveryRow:
 
 @dataclass(frozen=True, slots=True)
 class AlertsPage:
-    """``/alerts``"""
+    """The context of ``/alerts``."""
 
     title: str
     notice: Notice | None
@@ -124,7 +124,7 @@ def alerts_page(
     notice: Notice | None = None,
     form: NewWebhook | None = None,
 ) -> AlertsPage:
-    """``more``: there are older deliveries than these."""
+    """Return the context; ``more`` is True if there are older deliveries."""
     form = form or NewWebhook()
     by_id = {hook["id"]: hook for hook in hooks}
     return AlertsPage(
@@ -140,7 +140,7 @@ def alerts_page(
 
 
 def label(hook: Json) -> str:
-    """What a webhook is called: its name, else where it leads."""
+    """Return the name of a webhook, or else its origin."""
     return str(hook["name"] or hook["origin"])
 
 
@@ -187,34 +187,41 @@ def _hook_facts(hook: Json) -> list[str]:
         attempts = count_of(hook["failures"], "attempt")
         facts.append(f"Nothing arrived in the last {attempts}, since {_at(hook['failing_since'])}.")
     if hook["previous_until"]:
-        facts.append(f"The secret before this one signs too until {_at(hook['previous_until'])}.")
+        facts.append(
+            f"Messages are also signed with the previous secret until {_at(hook['previous_until'])}."
+        )
     if hook["last_test"]:
         facts.append(_test_fact(hook["last_test"]))
     return facts
 
 
 def added(made: Json, service: str, back: str, secret: str) -> Notice:
-    """``service``: that of the address, which has selected the format; nothing where it has not, or is unknown."""
-    why = f", in the format of {service}: that is where its address leads" if service else ""
-    said = f"{label(made)} gets every alert from now on{why}."
+    """Return the notice about a new webhook.
+
+    ``service`` is the service whose address determined the format; otherwise it is empty.
+    """
+    why = (
+        f", in the format of {service}, because that is where its address leads" if service else ""
+    )
+    said = f"{label(made)} receives every alert from now on{why}."
     if service:
-        # A chat checks no signature: its address is the secret.
+        # Chat services do not verify signatures: the address is the secret.
         return Notice(said, "ok", back=back)
-    said += " Its messages are signed with this secret, which is shown only this once; the receiver needs it:"
+    said += " Its messages are signed with this secret, which is shown only once; the receiver needs it:"
     return Notice(said, "ok", secret, back=back)
 
 
 def tested(hook: Json, made: Json, message: str) -> Notice:
     if made["error"]:
-        said = f"The test did not arrive at {label(hook)}: {_came(made)}. This was to be sent:"
+        said = f"The test did not arrive at {label(hook)}: {_came(made)}. Message not delivered:"
         return Notice(said, "confirmed", message=message)
     return Notice(
-        f"The test arrived at {label(hook)}: {_came(made)}. This was sent:", "ok", message=message
+        f"The test arrived at {label(hook)}: {_came(made)}. Message sent:", "ok", message=message
     )
 
 
 def channels(hooks: Sequence[Json]) -> tuple[Channel, ...]:
-    """Where alerts go, for the page of a run."""
+    """Return the alert channels for the page of a run."""
     return tuple(Channel(row.name, row.word, row.status) for row in map(_hook, hooks))
 
 
@@ -223,11 +230,13 @@ def _test_fact(made: Json) -> str:
 
 
 def _came(made: Json) -> str:
-    """What came of one message."""
+    """Describe the result of a message."""
     took = number_formats.seconds(made["seconds"])
     if made["error"]:
         return f"{made['error']} ({took})"
-    return f"taken in {took}" if made["status"] is None else f"answered {made['status']} in {took}"
+    return (
+        f"accepted in {took}" if made["status"] is None else f"answered {made['status']} in {took}"
+    )
 
 
 def _delivery(item: Json, hook: Json) -> DeliveryRow:
@@ -265,7 +274,7 @@ def _try(made: Json) -> AttemptLine:
 def _last(item: Json) -> str:
     if item["last_status"] is not None:
         return str(item["last_status"])
-    return item["last_error"] or ("taken" if item["state"] == "delivered" else "–")
+    return item["last_error"] or ("accepted" if item["state"] == "delivered" else "–")
 
 
 def _at(iso: str) -> str:

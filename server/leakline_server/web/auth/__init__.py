@@ -1,5 +1,5 @@
-"""Who makes a request and what it may do: authentication, permissions, origin check, sign-in, rate limits.
+"""Authentication, permissions, origin check, sign-in and rate limits.
 
-Imports `security`, `store`, `web.rendering`. Start reading in `middleware.py`; `authenticator.py` looks up tokens
-and sessions, `permissions.py` decides.
+Imports `security`, `store`, `web.rendering`. Start reading in `middleware.py`; `authenticator.py`
+looks up tokens and sessions, `permissions.py` decides.
 """

@@ -1,11 +1,13 @@
-"""Who asks: the token or the session of a request, looked up once and then remembered for a few seconds.
+"""Authentication: looks up the token or session of a request and caches the result for seconds.
 
-So the database is asked every few seconds for each token and not for each batch, and a token that was revoked through
-another server on the same database lets nobody in any more after these seconds; through this one, at once.
+The database is therefore queried once every few seconds per token, not for every batch. A token
+revoked on this server is rejected immediately; one revoked on another server that shares the
+database may be accepted until the cached result expires.
 
-What is wrong is remembered apart, so that it pushes nothing good out. After many failures of an address what was never
-made here is refused, and the rest is looked up a few at a time: whoever is good gets in. The failures are counted
-here and not by a library, for the bound: attempts from ever new addresses must not fill the memory.
+Rejected tokens are cached separately, so that they cannot evict valid ones. After many failures
+from an address, strings that cannot be tokens of this server are rejected without a lookup, and all
+others are looked up a few at a time, so that valid tokens still work. Failures are counted here
+rather than by a library, because requests from ever new addresses must not exhaust memory.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ MAX_ADDRESSES: Final = 10_000
 
 
 class Failures:
-    """Of each address: when it may try again is when its failures lie far enough back. From any thread."""
+    """Rate limiter for failed attempts by address. Thread-safe."""
 
     def __init__(
         self,
@@ -54,7 +56,7 @@ class Failures:
     ) -> None:
         self._most, self._within, self._clock = most, within_seconds, clock
         self._lock = threading.Lock()
-        # Address -> (when its first failure was, how many there were since).
+        # Address -> (time of its first failure, number of failures since then).
         self._found: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
     def add(self, host: str) -> None:
@@ -68,7 +70,7 @@ class Failures:
                 self._found.popitem(last=False)
 
     def take_back(self, host: str) -> None:
-        """What was added before it was known is no failure."""
+        """Undo `add`, for an attempt that was not a failure."""
         key = _key(host)
         with self._lock:
             since, count = self._found.pop(key, (0.0, 0))
@@ -76,17 +78,17 @@ class Failures:
                 self._found[key] = since, count - 1
 
     def may_try(self, host: str) -> None:
-        """Raises TooBusy, which says when."""
+        """Raise TooBusy, with the time to wait, if there were too many failures."""
         wait = self.wait_seconds(host)
         if wait:
             raise TooBusy(
                 "too_many_failures",
-                f"too many wrong tokens or passwords came from this address; try again in {wait} seconds",
+                f"too many wrong tokens or passwords from this address; retry in {wait} seconds",
                 retry_after_seconds=wait,
             )
 
     def wait_seconds(self, host: str) -> int:
-        """0: it may try."""
+        """Return the seconds until the next attempt is allowed; 0 if it is allowed now."""
         with self._lock:
             since, count = self._found.get(_key(host), (0.0, 0))
         if count < self._most:
@@ -95,7 +97,7 @@ class Failures:
 
 
 def _key(host: str) -> str:
-    """Whoever has one address of IPv6 has the 2^64 next to it as well."""
+    """Return the key of an address; IPv6 addresses share the key of their /64, which has one owner."""
     try:
         found = ipaddress.ip_address(host)
     except ValueError:
@@ -112,11 +114,11 @@ class _ConcurrencyLimiter:
 
     @contextlib.asynccontextmanager
     async def through(self) -> AsyncIterator[None]:
-        """Raises TooBusy where as many wait as may."""
+        """Hold a slot within the context. Raises TooBusy if too many requests are waiting for one."""
         if self._waiting >= self._most_waiting:
             raise TooBusy(
                 "too_busy",
-                "too many are asked who they are at this moment; try again in a second",
+                "too many concurrent sign-in attempts; retry in a second",
                 retry_after_seconds=1,
             )
         self._waiting += 1
@@ -130,20 +132,21 @@ class _ConcurrencyLimiter:
             self._free.release()
 
 
-# How long a revoked token may still be let in by another server.
+# How long another server may accept a revoked token.
 REMEMBERED_SECONDS: Final = 3.0
-# Meanwhile a look at the database is over.
+# A lookup in the database takes less than this.
 LOOK_SECONDS: Final = 1.0
 MAX_REMEMBERED: Final = 10_000
-# Tokens and sessions that an address shows for the first time; nobody guesses one, but each costs a look.
+# Invalid tokens and sessions per address. Guessing one is not feasible, but each attempt costs a
+# lookup.
 MAX_WRONG_TOKENS: Final = 30
 WRONG_TOKENS_SECONDS: Final = 60.0
-# At a time, of addresses that have failed so often.
+# Concurrent lookups for addresses that have exceeded the limit.
 MAX_LOOKS: Final = 4
 MAX_LOOKS_WAITING: Final = 64
 MAX_WRONG_PASSWORDS: Final = 10
 WRONG_PASSWORDS_SECONDS: Final = 300.0
-# Each takes 64 MiB.
+# Each password hash takes 64 MiB.
 MAX_HASHING: Final = 2
 MAX_HASHING_WAITING: Final = 8
 
@@ -155,8 +158,10 @@ log = logging.getLogger("leakline")
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """``project`` is the only one an ingest token adds to, ``run`` the only one a link opens; ``until`` in Unix
-    seconds.
+    """The principal of a request.
+
+    ``project`` is the only project that an ingest token can add to, and ``run`` the only run that a
+    link can open. ``until`` is in Unix seconds.
     """
 
     scope: Scope
@@ -167,15 +172,18 @@ class Caller:
     run: str | None = None
 
 
-# Where nobody is asked who they are: everybody may everything.
+# With authentication off, everybody may do everything.
 ANYBODY: Final = Caller("admin")
-# Of the request that is being answered.
+# The principal of the current request.
 calling: Final[ContextVar[Caller]] = ContextVar("leakline_caller", default=ANYBODY)
 
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """What a request shows; its secret is kept nowhere. ``could_be``: it has the form of what is made here."""
+    """The credentials of a request, identified by a digest: the secret itself is not kept.
+
+    ``could_be`` is False if they do not have the format of tokens or sessions made here.
+    """
 
     kind: Kind
     digest: str
@@ -184,7 +192,7 @@ class _Shown:
 
 @dataclass(slots=True)
 class _Known:
-    """What a look said, for as long as it is not asked again; None: it has to be."""
+    """The cached result of a lookup; ``found`` is None if the lookup must be repeated."""
 
     until: float
     found: Caller | Unauthorized | None
@@ -200,15 +208,15 @@ class Callers:
         self, engine: Engine, config: Config, clock: Callable[[], float] = time.time
     ) -> None:
         self.asked = config.asks_who_it_is
-        # Behind https, or said to be: then the cookie goes nowhere else.
+        # True if the public URL uses https; cookies are then sent over https only.
         self._secure = (config.public_url or "").startswith("https://")
         self._engine, self._clock = engine, clock
         self._lock = threading.Lock()
         self._known: OrderedDict[_Shown, _Known] = OrderedDict()
         self._wrong: OrderedDict[_Shown, _Known] = OrderedDict()
-        # How often something was forgotten: a look that began before has seen what holds no more.
+        # Incremented by `forget`: the result of a lookup that began earlier may be outdated.
         self._forgotten = 0
-        # Whether the last use of a token could not be written, which is in the log then.
+        # True if the last use of a token could not be stored; the failure is logged only once.
         self._notes_no_use = False
         self.failures = Failures(MAX_WRONG_TOKENS, WRONG_TOKENS_SECONDS)
         self._looks = _ConcurrencyLimiter(MAX_LOOKS, MAX_LOOKS_WAITING)
@@ -219,20 +227,23 @@ class Callers:
         return self._secure or scheme == "https"
 
     def forget(self) -> None:
-        """Something was revoked or has ended: the next request of each is looked up again."""
+        """Invalidate all cached results, because something was revoked or a session ended."""
         with self._lock:
             self._forgotten += 1
             for entry in self._known.values():
                 entry.found = None
 
     async def of(self, headers: Headers, scheme: str, host: str) -> Caller:
-        """``host``: the address it comes from. Raises Unauthorized, TooBusy after many failures, and Unavailable."""
+        """Return the principal of a request from address ``host``.
+
+        Raises Unauthorized, TooBusy after many failures, and Unavailable.
+        """
         all_shown = list(_shown(headers, self.is_secure(scheme)))
         if not all_shown:
             raise Unauthorized(
                 "token_missing",
-                "this server asks who you are: sign in on its pages, or send a token (LEAKLINE_TOKEN; "
-                "leakline token create makes one)",
+                "this server requires authentication: sign in on its pages, or send a token "
+                "(LEAKLINE_TOKEN; leakline token create makes one)",
             )
         refusals = []
         for shown in all_shown:
@@ -244,11 +255,14 @@ class Callers:
             if isinstance(found, Caller):
                 return found
             refusals.append(found)
-        # It is remembered, and would grow by where it was raised before.
+        # The error is cached, and its traceback would grow each time it is raised.
         raise refusals[0].with_traceback(None)
 
     async def _stranger(self, shown: _Shown, host: str, now: float) -> Caller | Unauthorized:
-        """Who was not known a moment ago. Raises TooBusy where its address has failed often, and this fails too."""
+        """Look up credentials that are not cached as valid.
+
+        Raises TooBusy if they are rejected and their address has failed too often.
+        """
         entry = self._wrong.get(shown)
         found = None if entry is None else entry.holds_at(now)
         if found is not None:
@@ -261,7 +275,8 @@ class Callers:
         else:
             found = await run_in_threadpool(self._look_up, shown)
         if isinstance(found, Unauthorized):
-            # One bad token of many trainings is one failure, however often it is shown.
+            # A bad token that many training runs use is one failure, no matter how often it is
+            # sent.
             if entry is None:
                 self.failures.may_try(host)
                 self.failures.add(host)
@@ -269,7 +284,7 @@ class Callers:
         return found
 
     async def _again(self, shown: _Shown, entry: _Known, now: float) -> Caller | Unauthorized:
-        # One request looks it up; those that come meanwhile go by what was known.
+        # One request repeats the lookup; concurrent requests use the old result until it is done.
         entry.until = now + LOOK_SECONDS
         found = await run_in_threadpool(self._look_up, shown)
         if isinstance(found, Unauthorized):
@@ -277,7 +292,7 @@ class Callers:
         return found
 
     def _look_up(self, shown: _Shown) -> Caller | Unauthorized:
-        """What is good is remembered, unless something was forgotten meanwhile: it may be that."""
+        """Look up credentials. A valid result is cached unless `forget` was called in the meantime."""
         now, forgotten = self._clock(), self._forgotten
         try:
             if shown.kind == "token":
@@ -289,7 +304,7 @@ class Callers:
                 log.error("database: %s", without_content(error))
             raise Unavailable(
                 "database_unavailable",
-                "the database does not answer; try again later",
+                "the database does not respond; try again later",
                 retry_after_seconds=2,
             ) from error
         if isinstance(found, Caller):
@@ -318,35 +333,37 @@ class Callers:
                 if access.note_use(self._engine, token, now):
                     self._tell_use_again()
             except DATABASE_ERRORS as error:
-                # A full disk keeps nobody from reading.
+                # Reading must keep working when the disk is full.
                 self._tell_no_use(error)
         return found
 
     def _tell_no_use(self, error: Exception) -> None:
-        """Once: every look of every token comes upon it again, and the log may be on the same disk."""
+        """Log the failure once: each lookup would repeat it, and the log may be on the same disk."""
         if disk_space.is_logged(self._engine, error):
             return
         with self._lock:
             was_noted, self._notes_no_use = self._notes_no_use, True
         if not was_noted:
-            log.warning("when tokens were used last is not written: %s", without_content(error))
+            log.warning("cannot store when tokens were last used: %s", without_content(error))
 
     def _tell_use_again(self) -> None:
         with self._lock:
             was_noted, self._notes_no_use = self._notes_no_use, False
         if was_noted:
-            log.warning("when tokens were used last is written again")
+            log.warning("the time when tokens were last used is stored again")
 
 
 def caller_of(token: Token | None, now: float) -> Caller | Unauthorized:
-    """Who shows this token, or why it lets nobody in."""
+    """Return the principal of a token, or the reason why the token is rejected."""
     if token is None:
         return Unauthorized(
-            "token_unknown", "this server does not know this token; leakline token create makes one"
+            "token_unknown", "this token is unknown to this server; leakline token create makes one"
         )
     state = token.state_at(now)
     if state != "active":
-        return Unauthorized(f"token_{state}", f"the token {token.prefix}… is {state}; make another")
+        return Unauthorized(
+            f"token_{state}", f"the token {token.prefix}… is {state}; create a new one"
+        )
     until = float("inf") if token.expires_at is None else token.expires_at
     return Caller(
         cast(Scope, token.scope), token.project, token.browser, until=until, run=token.run_id
@@ -371,12 +388,12 @@ def _by_session(session: access.Session | None, now: float) -> Caller | Unauthor
 
 
 def cookie_name(secure: bool) -> str:
-    """With the prefix, no page of a sister domain can set one."""
+    """Return the name of the session cookie; with the prefix, sister domains cannot set it."""
     return "__Host-leakline" if secure else "leakline_session"
 
 
 def session_digest(headers: Headers, secure: bool) -> str | None:
-    """Of the session that a request shows, whether there is one or not."""
+    """Return the digest of the session in a request, whether or not the session exists."""
     found = _session(headers, secure)
     return None if found is None else digest_of(found)
 
@@ -386,11 +403,14 @@ def link_cookie_name(secure: bool) -> str:
 
 
 def _shown(headers: Headers, secure: bool) -> Iterator[_Shown]:
-    """A token; or else a session, and after it a link to a run, for whom a session that is over lets in no more."""
+    """Yield the credentials of a request: its token, or else its session and its link token.
+
+    The link token still works when the session has ended.
+    """
     for name, value in headers:
         if name == b"authorization":
             kind, _, token = value.partition(b" ")
-            # Another kind is for what stands in front of this server.
+            # Other schemes are for a proxy in front of this server.
             text = token.strip()[:MAX_TOKEN_CHARACTERS].decode("latin-1")
             if kind.lower() == b"bearer" and text:
                 yield _Shown("token", digest_of(text), could_be_token(text))
@@ -399,7 +419,8 @@ def _shown(headers: Headers, secure: bool) -> Iterator[_Shown]:
     if session is not None:
         yield _Shown("session", digest_of(session), could_be_session(session))
     link = _cookie(headers, link_cookie_name(secure))
-    # No other token is one of a cookie: what a browser sends by itself changes nothing.
+    # No other token is accepted from a cookie: what browsers send automatically must not change
+    # anything.
     if link is not None and link.startswith(f"{PREFIX}_share_"):
         yield _Shown("token", digest_of(link), could_be_token(link))
 
@@ -409,7 +430,10 @@ def _session(headers: Headers, secure: bool) -> str | None:
 
 
 def _cookie(headers: Headers, wanted: str) -> str | None:
-    """By hand: the standard library's reader gives all up for one cookie of another program that it cannot read."""
+    """Return the value of a cookie.
+
+    The standard library's parser returns nothing if it cannot parse a cookie of another program.
+    """
     for header, value in headers:
         if header == b"cookie":
             for pair in value.decode("latin-1").split(";"):

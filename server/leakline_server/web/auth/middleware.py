@@ -1,20 +1,23 @@
-"""Lets in whom `authenticator.py` knows and `permissions.py` allows; of servers that ask who it is. In front of every
-route.
+"""Authentication middleware, in front of every route, for servers with authentication on.
 
-1. an address with a control character is of nothing here (404): routes end before a line's end, permissions after it
-2. what needs nothing goes on (the page to sign in, what it is made of, health)   3. who asks?
-4. a page of another origin is let in with a browser token alone, and a session changes things from our own pages alone
-5. runs of a project that is not the caller's are not there (404), and what is there may not be theirs to read (403)
+1. A path with a control character gets 404: routes match up to the end of a line, permissions
+beyond it.
+2. Requests that need no permission pass: the sign-in page with its assets, and health checks.
+3. The principal is authenticated.
+4. Pages of other origins need a browser token, and sessions change things only from our own pages.
+5. Runs outside the principal's project get 404, and routes beyond its scope 403.
 
-A stream ends when whoever reads it may not any more.
+A stream ends when its reader loses access.
 
-Before it, on every server, `Guard` keeps out the pages of other sites that a browser on this machine has open:
+Before that, on every server, `Guard` rejects requests made by pages of other sites in a browser on
+this machine:
 
-1. A request that changes something and names an origin comes from our own pages or from an allowed origin.
-2. A server that listens on loopback is asked for by a name of loopback. Another name that leads here is how a foreign
-   page reads what it must not (DNS rebinding).
+1. A request that changes something and has an Origin must come from our own pages or an allowed
+origin.
+2. A server on loopback must be addressed by a loopback name. Otherwise, pages of other sites could
+read from it through a name of their own (DNS rebinding).
 
-Programs other than browsers send no Origin, and the name they were given.
+Programs other than browsers send no Origin, and use the host name that they were configured with.
 """
 
 from __future__ import annotations
@@ -60,7 +63,7 @@ class Guard:
         self._origins: Collection[str] = frozenset(config.allowed_origins)
 
     def allows_host(self, host: bytes) -> bool:
-        """Whether a request that names no origin may be here."""
+        """Return True if a request without an Origin may use this Host."""
         return not self._check_host or self._is_ours(_said(host))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -76,21 +79,21 @@ class Guard:
         host = _text(headers, b"host")
         if self._check_host and not self._is_ours(host):
             return "host_refused", (
-                f"this server answers to localhost, not to {shorten(host)}; "
-                "set LEAKLINE_PUBLIC_URL to the address people use"
+                f"this server accepts requests to localhost, not to {shorten(host)}; set "
+                "LEAKLINE_PUBLIC_URL to the address that people use"
             )
         if scope["method"] in _CHANGES and b"origin" in headers:
             origin = _text(headers, b"origin")
             if not self._may_change(origin, host):
                 return "origin_refused", (
-                    f"pages of {shorten(origin)} may not change anything here; "
-                    "name them in LEAKLINE_ALLOWED_ORIGINS"
+                    f"pages of {shorten(origin)} may not change anything here; add this origin to "
+                    "LEAKLINE_ALLOWED_ORIGINS"
                 )
         return None
 
     def _is_ours(self, host: str) -> bool:
         name = _hostname(host)
-        # No Host at all is HTTP 1.0, which no browser speaks.
+        # A missing Host means HTTP/1.0, which browsers do not use.
         return not host or name in ("localhost", self._public.hostname) or is_loopback(name)
 
     def _may_change(self, origin: str, host: str) -> bool:
@@ -100,7 +103,7 @@ class Guard:
 
 
 def is_own(origin: str, host: str, public: str) -> bool:
-    """Whether it is that of our own pages: of the name the server was asked for by, or its public one."""
+    """Return True if ``origin`` is our own: that of the requested host or the public URL."""
     scheme, _, place = origin.partition("://")
     if scheme not in ("http", "https"):
         return False
@@ -126,10 +129,10 @@ MAX_NEXT_CHARACTERS: Final = 2_000
 _RUN_PAGE: Final = re.compile(r"/runs/[^/?#\\]+(\?[^#\\]*)?")
 
 _MISSING: Final[dict[Need, str]] = {
-    "add": "adds nothing: use an ingest token of the project (leakline token create --project NAME)",
-    "see": "reads nothing: use a token or a login that reads (leakline token create --scope read)",
-    "read": "reads nothing: use a token or a login that reads (leakline token create --scope read)",
-    "change": "changes nothing: that takes an administrator (leakline token create --scope admin)",
+    "add": "cannot add data: use an ingest token of the project (leakline token create --project NAME)",
+    "see": "cannot read: use a token or a login that can read (leakline token create --scope read)",
+    "read": "cannot read: use a token or a login that can read (leakline token create --scope read)",
+    "change": "cannot change anything: this requires an administrator (leakline token create --scope admin)",
     "nothing": "",
 }
 
@@ -159,41 +162,45 @@ class AuthMiddleware:
     async def admit(
         self, scope: Scope, need: Need, parameters: Mapping[str, str] = MappingProxyType({})
     ) -> Caller:
-        """Return who sends this request, and may. ``parameters``: those of its path. Raises RequestRefused."""
+        """Authenticate and authorize a request; return its principal. Raises RequestRefused.
+
+        ``parameters`` are the path parameters.
+        """
         method, path = scope["method"], scope["path"]
         if without_control(path) != path:
-            raise NotFound("not_found", "there is nothing at an address with a control character")
+            raise NotFound("not_found", "addresses cannot contain control characters")
         own = self._is_own_page(scope)
         if need == "nothing":
             if method not in READS and own is False:
                 raise Forbidden(
-                    "origin_refused", "people sign in and out on the pages of this server alone"
+                    "origin_refused",
+                    "signing in and out is only possible on the pages of this server",
                 )
             return ANYBODY
         caller = await self._callers.of(scope["headers"], scope["scheme"], _host(scope))
         if own is False and not caller.browser:
             raise Forbidden(
                 "origin_refused",
-                "pages of other sites are let in with a browser token alone "
-                "(leakline token create --browser --project NAME)",
+                "pages of other sites need a browser token (leakline token create --browser --project NAME)",
             )
         if caller.signed_in and method not in READS and own is not True:
             raise Forbidden(
                 "origin_refused",
-                "a request of somebody who is signed in changes things from the pages of this server alone; "
-                "programs send a token",
+                "a signed-in session can change things only from the pages of this server; "
+                "programs must send a token",
             )
         await self._know_the_runs(caller, scope, need, parameters)
         if not may(caller.scope, need):
             if caller.run is not None:
                 raise Forbidden(
-                    "scope_too_small", "this link opens one run to read; sign in for anything else"
+                    "scope_too_small",
+                    "this link only allows reading one run; sign in for anything else",
                 )
-            raise Forbidden("scope_too_small", f"a login for {caller.scope} {_MISSING[need]}")
+            raise Forbidden("scope_too_small", f"scope {caller.scope} {_MISSING[need]}")
         return caller
 
     def _is_own_page(self, scope: Scope) -> bool | None:
-        """None: no page, or one that does not say."""
+        """Return True for our own pages, False for others, and None if it is unknown or not a page."""
         said = {k: v for k, v in scope["headers"] if k in (b"host", b"origin", b"sec-fetch-site")}
         origin = said.get(b"origin")
         if origin is None:
@@ -204,7 +211,7 @@ class AuthMiddleware:
     async def _know_the_runs(
         self, caller: Caller, scope: Scope, need: Need, parameters: Mapping[str, str]
     ) -> None:
-        """Raises NotFound for a run of another project. Of batches, the writer itself knows."""
+        """Raise NotFound for runs of another project; the writer checks this for batches."""
         if caller.run is not None:
             for run_id in runs_named(parameters, scope["query_string"].decode("latin-1")):
                 if run_id != caller.run:
@@ -216,7 +223,7 @@ class AuthMiddleware:
                 raise run_not_found(run_id)
 
     def _project_of(self, run_id: str) -> str | None:
-        # One that stands behind the question mark of the address.
+        # A NUL can only come from the query string.
         if "\x00" in run_id:
             return None
         try:
@@ -225,7 +232,7 @@ class AuthMiddleware:
             quarantine.after(self._engine, error)
             raise Unavailable(
                 "database_unavailable",
-                "the database does not answer; try again later",
+                "the database does not respond; try again later",
                 retry_after_seconds=2,
             ) from error
 
@@ -240,7 +247,7 @@ class AuthMiddleware:
         return response
 
     def _while_allowed(self, scope: Scope, receive: Receive, caller: Caller) -> Receive:
-        """Who waits for the end of a stream is informed of it when its reader may read no more."""
+        """Return a ``receive`` that reports a disconnect once the principal loses access."""
         if caller is ANYBODY or scope["method"] != "GET":
             return receive
 
@@ -270,18 +277,18 @@ def _sign_in_address(asked_for: str) -> str:
 
 
 def is_place_of_ours(address: str) -> bool:
-    """Whether it leads to this server, so that signing in leads nowhere else."""
+    """Return True if the address is on this server, so that sign-in cannot redirect elsewhere."""
     begins_here = address.startswith("/") and not address.startswith(("//", "/\\"))
     return begins_here and len(address) <= MAX_NEXT_CHARACTERS and address.isprintable()
 
 
 def is_run_page(address: str) -> bool:
-    """Whether it leads to the page of a run on this server; without a place on it."""
+    """Return True if the address is the page of a run on this server, without a fragment."""
     return is_place_of_ours(address) and _RUN_PAGE.fullmatch(address) is not None
 
 
 def _opens_a_page(scope: Scope) -> bool:
-    """A person who goes somewhere, and no script or program."""
+    """Return True if a person navigates to a page, as opposed to a script or program."""
     said = dict(scope["headers"])
     mode = said.get(b"sec-fetch-mode", b"navigate")
     return (

@@ -1,7 +1,8 @@
-"""``/sign-in`` and ``/sign-out``: a person shows the password, or a token that reads, and gets a session of a week.
+"""``/sign-in`` and ``/sign-out``: a password or a token that can read starts a one-week session.
 
-The session is a row (`store/access.py`) and its random name a cookie that scripts do not see and other sites
-do not send; so signing out ends it on every server, and a token that is revoked ends what was signed in with it.
+The session is a row (`store/access.py`). Its random id is stored in a cookie that scripts cannot
+read and other sites cannot send. Signing out therefore ends the session on every server, and
+revoking a token ends its sessions.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ Asked = Annotated[str, Field(max_length=MAX_SECRET_LENGTH)]
 
 @dataclass(frozen=True, slots=True)
 class SignInPage:
-    """``/sign-in``"""
+    """The context of ``/sign-in``."""
 
     title: str
     next: str
@@ -65,7 +66,11 @@ def show_sign_in(use: Use, next: Asked = "/") -> Response:
 
 @router.post(SIGN_IN)
 async def sign_in(request: Request, use: Use) -> Response:
-    """Nobody knows yet whose form it is: read after a look at the failures, and apart from what is let in."""
+    """Sign in.
+
+    The sender is not authenticated yet: failures are checked before the form is read, and its bytes
+    are counted separately.
+    """
     if not use.callers.asked:
         return RedirectResponse("/", 303)
     asked_for = "/"
@@ -97,14 +102,15 @@ def sign_out(request: Request, use: Use) -> Response:
 def _refuse_what_is_too_long(form: Mapping[str, str]) -> None:
     for name, value in form.items():
         if len(value) > MAX_SECRET_LENGTH:
-            # It may be a secret, and is not repeated.
+            # The value may be a secret and must not be repeated.
             raise InvalidField(name, "***", f"must have at most {MAX_SECRET_LENGTH:,} characters")
 
 
 async def _let_in(use: Services, secret: str, host: str) -> str:
-    """The name of a new session. Raises Unauthorized, and TooBusy after many failures or where many wait.
+    """Return the id of a new session.
 
-    A try counts before it is known to be wrong: many at a time are many tries.
+    An attempt is counted before its result is known, so that concurrent attempts count as well.
+    Raises Unauthorized, and TooBusy after many failures or while many attempts are waiting.
     """
     tries = use.callers.sign_ins
     tries.may_try(host)
@@ -112,7 +118,7 @@ async def _let_in(use: Services, secret: str, host: str) -> str:
     try:
         session = await _session_of(use, secret)
     except (RequestRefused, *DATABASE_ERRORS):
-        # It learned nothing from its attempt.
+        # The attempt revealed nothing to the sender.
         tries.take_back(host)
         raise
     if session is None:
@@ -122,7 +128,10 @@ async def _let_in(use: Services, secret: str, host: str) -> str:
 
 
 async def _session_of(use: Services, secret: str) -> str | None:
-    """None: it is neither the password nor a token. Raises Unauthorized for a token that reads nothing, and TooBusy."""
+    """Return the id of a new session, or None if the secret is wrong.
+
+    Raises Unauthorized for a token that cannot read, and TooBusy.
+    """
     proof = await (_token_id(use, secret) if is_token(secret) else _password_hash(use, secret))
     if proof is None:
         return None
@@ -141,16 +150,16 @@ async def _token_id(use: Services, secret: str) -> int | None:
     if not may(found.scope, "read"):
         if token.run_id is not None:
             raise Unauthorized(
-                "token_reads_nothing", "This token is that of a link, which opens one run alone."
+                "token_reads_nothing", "This token belongs to a link, which opens only one run."
             )
         raise Unauthorized(
-            "token_reads_nothing", f"This token adds to project {token.project} and reads nothing."
+            "token_reads_nothing", f"This token adds to project {token.project} and cannot read."
         )
     return token.id
 
 
 async def _password_hash(use: Services, secret: str) -> str | None:
-    """What is kept of the password, where this is the password."""
+    """Return the stored password hash if ``secret`` is the password."""
     hashed = await run_in_threadpool(access.password_hash, use.engine)
     if hashed is None or not 0 < len(secret) <= MAX_PASSWORD_CHARACTERS:
         return None

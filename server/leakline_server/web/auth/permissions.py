@@ -1,10 +1,10 @@
 """What a route requires, and whether a scope grants it.
 
-Each router or route declares ``dependencies=[READ]`` (or `OPEN`, `ADD`, `SEE`, `CHANGE`); the last declaration counts,
-so that a route overrides its router. A route without one requires an administrator. `middleware.py` enforces the
-declaration.
+Each router or route declares ``dependencies=[READ]`` (or `OPEN`, `ADD`, `SEE`, `CHANGE`); the last
+declaration counts, so that a route overrides its router. A route without one requires an
+administrator. `middleware.py` enforces the declaration.
 
-Below: what a token that only adds to one project may say of a run and is shown of it. Others may say and see all.
+The functions below restrict what a token that only adds to one project may change and see of a run.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from ...store.runs.run_registration import OtherProcess
 from ..api_schemas import RunChanges
 from .authenticator import calling
 
-# nothing < see (of one run) < read < change; to add is apart: who adds need not read.
+# nothing < see (one run) < read < change; add is separate, because an ingest token need not read.
 Need = Literal["nothing", "add", "see", "read", "change"]
 
 
 async def _anybody() -> None:
-    """Stand for a route that anybody may use, which OpenAPI describes without a security scheme."""
+    """Mark a route that everybody may use; OpenAPI describes it without a security scheme."""
 
 
 _TOKEN: Final = HTTPBearer(
@@ -56,7 +56,7 @@ SIGN_IN: Final = "/sign-in"
 SIGN_OUT: Final = "/sign-out"
 READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
-# Parameters of paths and queries that name runs.
+# Parameters of paths and queries that contain run ids.
 _NAMED: Final = frozenset({"run", "before", "after", "pick"})
 _HAS: Final[dict[Scope, frozenset[Need]]] = {
     "ingest": frozenset({"add"}),
@@ -69,7 +69,7 @@ _HAS: Final[dict[Scope, frozenset[Need]]] = {
 def requirement_of(scope: types.Scope) -> tuple[Need, Mapping[str, str]]:
     """Return what the route of a request requires, and the parameters in its path.
 
-    An address or a method without a route requires what any other of its kind does: to read, or to change something.
+    If no route matches, reading methods require "read" and all others "change".
     """
     parameters: Mapping[str, str] = {}
     for route in scope["app"].routes:
@@ -78,14 +78,14 @@ def requirement_of(scope: types.Scope) -> tuple[Need, Mapping[str, str]]:
             parameters = found["path_params"]
         if match is Match.FULL:
             need = declared_by(route) or "change"
-            # Files are there to be read; a mount takes every method.
+            # Files can only be read, but a mount matches every method.
             is_changed = isinstance(route, Mount) and scope["method"] not in READS
             return "change" if is_changed else need, parameters
     return "read" if scope["method"] in READS else "change", parameters
 
 
 def declared_by(route: Any) -> Need | None:
-    """Return what a route or its endpoint declares last; None: nothing."""
+    """Return what a route or its endpoint declares last; None without a declaration."""
     declared = getattr(route, "dependencies", ()) or getattr(route.app, "dependencies", ())
     needs = [
         each.scopes[0] for each in declared if isinstance(each, params.Security) and each.scopes
@@ -98,59 +98,59 @@ def may(scope: Scope, need: Need) -> bool:
 
 
 def runs_named(parameters: Mapping[str, str], query: str) -> Iterator[str]:
-    """Yield the ids of the runs that a request is about."""
+    """Yield the ids of the runs in a request."""
     for name, value in (*parameters.items(), *parse_qsl(query)):
         if name in _NAMED:
             yield value
 
 
 def project_of(named: str | None, otherwise: str = DEFAULT_PROJECT) -> str:
-    """Who names no project means the only one there is; ``otherwise``: where there are others."""
+    """Return the named project, or else the token's only project, or else ``otherwise``."""
     return named or calling.get().project or otherwise
 
 
 def may_add_to(project: str) -> None:
-    """Raises NotFound, whether there is such a project or not."""
+    """Raise NotFound for a project that the token may not add to, whether or not it exists."""
     own = calling.get().project
     if own not in (None, project):
         raise NotFound(
             "project_not_found",
-            f"this token adds to project {own!r} and knows no {shorten(project)!r}; set LEAKLINE_PROJECT={own}, "
-            "or use a token of that project",
+            f"this token adds to project {own!r}, not to {shorten(project)!r}; set "
+            f"LEAKLINE_PROJECT={own}, or use a token of that project",
             {"project": shorten(project)},
         )
 
 
 def refusal_to_join(run_id: str, project: str, message: str) -> RequestRefused:
-    """Of a run that is in another project, which who may only add does not hear of."""
+    """Return the error for a run in another project; an ingest token must not learn that it exists."""
     if calling.get().project is not None:
         return run_not_found(run_id)
     return Conflict("run_in_other_project", message, {"run": run_id, "project": project})
 
 
 def refusal_of_process(found: OtherProcess | OtherIdentity, project: str | None) -> Conflict:
-    """``project``: the only one that whoever asks adds to."""
+    """Return the error for an instance that is in use; ``project`` is that of an ingest token."""
     stored = found.stored if reads_what_is_stored(project) else None
     return instance_in_use(found.instance, found.field, stored, found.sent)
 
 
 def reads_what_is_stored(project: str | None) -> bool:
-    """A principal that may only add to one project cannot learn the values there by guessing at them."""
+    """Return False for tokens limited to a project: they must not learn stored values by guessing."""
     return project is None
 
 
 def may_only_add(changes: RunChanges) -> None:
-    """It says how a run goes on and ends, and adds notes. Raises Forbidden for what replaces something."""
+    """Raise Forbidden if a token that can only add would replace the name or tags."""
     if calling.get().project is not None and (changes.name is not None or changes.tags is not None):
         raise Forbidden(
             "scope_too_small",
-            "a token that only adds does not rename or tag: that takes an administrator; "
-            "tags are given when the run is created",
+            "a token that only adds cannot rename or tag a run: this requires an administrator; "
+            "tags can be given when the run is created",
         )
 
 
 def as_shown(run: dict[str, Any]) -> dict[str, Any]:
-    """A run that was changed; who may not read it learns only that it was."""
+    """Return a changed run; tokens that may not read it only get its id, state and URL."""
     if calling.get().project is None:
         return run
     return {"id": run["id"], "state": run["state"], "url": run["url"]}

@@ -1,4 +1,4 @@
-"""Expected counts of a run in the JSON API, and those that people accept, there and on its page."""
+"""Expected counts of a run, and counts that people accept: JSON API and forms of the run's page."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ..run_page.pages import known_run
 from ..services import Services, Use
 
 router = APIRouter(prefix="/api/v1/runs/{run}/expectations", tags=["findings"], dependencies=[READ])
-# Plain forms on the page of a run: a count is accepted with one click, and taken back.
+# Plain forms on the page of a run: one click accepts a count, another one revokes it.
 pages = APIRouter(
     prefix="/runs/{run}",
     include_in_schema=False,
@@ -45,9 +45,10 @@ Count = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
 
 
 class Accepting(Strict):
-    """From `low` to `high` instances of `type`, at every reading, or only at the end of the phase `after`. It is
-    expected of this run and of those of its project that are heard of from now on, but for those whose program
-    declares the type itself."""
+    """Expect from `low` to `high` instances of `type`, at every reading or only at the end of the
+    phase `after`. This applies to this run and to all runs of its project that send data from now
+    on, unless their program declares the type itself.
+    """
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -58,7 +59,7 @@ class Accepting(Strict):
 
 
 class Accepted(BaseModel):
-    """`run`: on whose page it was accepted."""
+    """`run` is the run on whose page the count was accepted."""
 
     type: str
     low: int
@@ -69,8 +70,10 @@ class Accepted(BaseModel):
 
 
 class Expectations(BaseModel):
-    """`items`: what is expected of the run, with what was seen. `stable`: what it kept to in its last generations and
-    nobody expects yet. `accepted`: the accepted counts of its project."""
+    """`items` are the expectations of the run, with what was measured. `stable` are counts that did
+    not change in its last generations and are not expected yet. `accepted` are the accepted counts
+    of its project.
+    """
 
     items: list[AssertionCheck]
     stable: list[StableCount]
@@ -80,8 +83,11 @@ class Expectations(BaseModel):
 
 _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     200: {"model": Expectations},
-    404: {"model": api_schemas.Error, "description": "no such run, or nothing to take back"},
-    422: {"model": api_schemas.Error, "description": "a field is wrong: named, with its value"},
+    404: {"model": api_schemas.Error, "description": "no such run, or nothing to revoke"},
+    422: {
+        "model": api_schemas.Error,
+        "description": "a field is invalid: the error names it, with its value",
+    },
 }
 _BODY: Final[dict[int | str, dict[str, Any]]] = {
     **_ERRORS,
@@ -90,13 +96,13 @@ _BODY: Final[dict[int | str, dict[str, Any]]] = {
         "model": api_schemas.Error,
         "description": "the program declares it, or there are too many",
     },
-    503: {"model": api_schemas.Error, "description": "the database does not take writes"},
+    503: {"model": api_schemas.Error, "description": "the database does not accept writes"},
 }
 
 
 @router.get(
     "",
-    summary="Expected counts, and those that a run keeps to",
+    summary="Expected counts, and stable counts of a run",
     response_model=None,
     responses=_ERRORS,
 )
@@ -115,7 +121,7 @@ def get_expectations(run: RunId, use: Use) -> Response:
 @router.post(
     "",
     dependencies=[CHANGE],
-    summary="Expect a count of the runs of this project from now on",
+    summary="Expect a count in the runs of this project from now on",
     openapi_extra=described(Accepting),
     response_model=None,
     responses=_BODY,
@@ -124,7 +130,7 @@ def accept_count(
     run: RunId, body: Annotated[Accepting, json_body(Accepting)], use: Use
 ) -> Response:
     if body.high < body.low:
-        raise InvalidField("high", body.high, f"must be low ({body.low}) or more")
+        raise InvalidField("high", body.high, f"must be at least low ({body.low})")
     accept(use, run, Expectation(body.type, body.low, body.high, body.after, accepted=True))
     return get_expectations(run, use)
 
@@ -132,7 +138,7 @@ def accept_count(
 @router.delete(
     "",
     dependencies=[CHANGE],
-    summary="Take an accepted count back",
+    summary="Revoke an accepted count",
     response_model=None,
     responses=_ERRORS,
 )
@@ -148,10 +154,10 @@ def take_back_count(
 
 @pages.post("/expectations")
 def accept_form(run: str, form: Form, use: Use) -> Response:
-    """``type``, ``count``, and ``after`` where it is that of the end of a phase."""
+    """Accept ``count`` instances of ``type``; with ``after``, at the end of that phase."""
     count = form.get("count", "")
     if not _COUNT.fullmatch(count) or int(count) > MAX_INTEGER:
-        raise InvalidField("count", count, "must be a whole number, as the page names it")
+        raise InvalidField("count", count, "must be a whole number, as given on the page")
     wanted = Expectation(_type(form), int(count), int(count), form.get("after"), accepted=True)
     accept(use, run, wanted)
     return _back(run)
@@ -173,14 +179,14 @@ def accept(use: Services, run_id: str, wanted: Expectation) -> None:
         project = shorten(run["project"])
         raise Conflict(
             "too_many_accepted_counts",
-            f"project {project} has {MAX_ACCEPTED_COUNTS} accepted counts, as many as it may; take some back first",
+            f"project {project} has {MAX_ACCEPTED_COUNTS} accepted counts, which is the maximum; revoke some first",
             {"project": project, "limit": MAX_ACCEPTED_COUNTS},
         ) from error
     _examine_again(use, run_id, concerned)
 
 
 def take_back(use: Services, run_id: str, name: str, after: str | None) -> None:
-    """End an accepted count. Raises NotFound where nothing of the kind was accepted."""
+    """Revoke an accepted count. Raises NotFound if no such count is accepted."""
     concerned = assertions.take_back(use.engine, run_id, name, after, time.time())
     if concerned == []:
         run, name, phase = shorten(run_id), shorten(name), shorten(after)
@@ -205,7 +211,7 @@ def _back(run: str) -> Response:
 
 def _check(run: Mapping[str, Any], wanted: Expectation) -> None:
     if f"type.{wanted.type}.count" not in run["series"]:
-        why = "this run has not counted it; GET /api/v1/runs/{run}/types lists what it has"
+        why = "this run has not counted it; GET /api/v1/runs/{run}/types lists what was counted"
         raise InvalidField("type", wanted.type, why)
     phases, after = list(dict.fromkeys((*run["phases"], *run["phases_seen"]))), wanted.after
     if after is not None and not any(p == after or p.endswith(f"/{after}") for p in phases):
@@ -215,7 +221,8 @@ def _check(run: Mapping[str, Any], wanted: Expectation) -> None:
         name = shorten(wanted.type)
         raise Conflict(
             "count_is_declared",
-            f"the program declares how many {name} there are, and that counts: change run.expect there",
+            f"the program itself declares how many {name} there are, which takes precedence: "
+            "change run.expect there",
             {"run": run["id"], "type": name},
         )
 
@@ -226,5 +233,5 @@ def _examine_again(use: Services, run_id: str, concerned: list[str] | None) -> N
     for each in concerned:
         use.live.wake(each)
         use.examine(each, False)
-    # Whoever accepted it sees the result at once, however long the run is.
+    # Renew the cached results now, so that the user sees the change immediately.
     use.derived.of(run_id)

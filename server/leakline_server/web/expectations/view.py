@@ -1,4 +1,4 @@
-"""The section of what is expected of a run: limits, promises of fixes and counts, broken ones first. Pure."""
+"""The section of expectations: limits, promises of fixes and counts, broken ones first. No I/O."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from ..rendering.page_contexts import CountForm, CountForms, CountList, Section
 from ..rendering.table_cells import Field, rated, table
 
 Json = Mapping[str, Any]
-# The rest is folded.
+# Further counts are folded.
 SHOWN_AT_ONCE: Final = 5
-# Of what a run keeps to; accepted counts are all there, to be taken back.
+# The number of stable counts shown. All accepted counts are shown, so that each can be revoked.
 MOST: Final = 50
-# Deviations of each band; the API has more.
+# The number of deviations shown per band; the API has all of them.
 _MAX_DEVIATIONS: Final = 10
 _STATUSES: Final = {
     "broken": "confirmed", "above_normal": "watch", "undecided": "learning", "open": "learning",
@@ -41,26 +41,30 @@ _DECLARED_BY: Final = {
 def expectations(
     checks: Sequence[Json], unit: str, forms: CountForms | None = None
 ) -> Section | None:
-    """``checks``: assertions as in the JSON. Return None where nothing was declared, accepted or proposed."""
+    """Return the section, or None if nothing was declared, accepted or proposed.
+
+    ``checks`` are assertions in the API's JSON format.
+    """
     if not (checks or forms):
         return None
     how = (
-        "What was declared, promised or accepted for this run, broken first. A band and the limit of a gauge are "
-        f"compared with each {unit}, bounds included. A budget is broken from its leak on, a promise where the entire "
-        "interval is beyond it, a count by one too few or by one too many that is left after a collection."
+        "What was declared, promised or accepted for this run, broken first. Bands and limits of "
+        f"gauges are checked in each {unit}, bounds included. A budget is broken once its leak "
+        "limit is reached, a promise if the entire interval is beyond it, and a count by one "
+        "instance too few, or by one too many that remains after a collection."
     )
     heads = ["expected", "by", "state", "#measured", "#off by", "in words"]
     rows = [row for each in sorted(checks, key=_order) for row in _rows(each, unit)]
     return Section(
         "expectations", "Expectations", how, table=table(heads, rows, tall=False) if rows else None,
-        empty="Nothing is expected of this run yet.", counts=forms,
+        empty="This run has no expectations yet.", counts=forms,
     )  # fmt: skip
 
 
 def count_forms(
     run: Json, steady: Sequence[StableCount], accepted: Sequence[AcceptedCount]
 ) -> CountForms | None:
-    """``accepted``: all that are accepted in the project of the run."""
+    """Return the forms; ``accepted`` are all accepted counts in the project of the run."""
     if not (steady or accepted):
         return None
     return CountForms(
@@ -70,7 +74,10 @@ def count_forms(
 
 
 def _status(check: Json) -> str:
-    """A broken band is not a leak; a surplus that no collection has proven yet is worth watching."""
+    """Return the status to show.
+
+    A broken band is not a leak. A surplus that no collection has confirmed is worth watching.
+    """
     if check["origin"] in BY_READING and check["state"] == "broken":
         return "watch"
     return (
@@ -85,7 +92,7 @@ def _order(check: Json) -> int:
 
 
 def _rows(check: Json, unit: str) -> list[list[Field]]:
-    """Return the row of an assertion, and below it those of the generations outside a band."""
+    """Return the row of an assertion, followed by those of the generations outside a band."""
     write = writer_of(check["metric"])
     rows: list[list[Field]] = [[
         assertion_title(check, unit), _DECLARED_BY[check["origin"]],
@@ -111,10 +118,10 @@ def _signed(check: Json, value: float) -> str:
 
 
 def _figures(check: Json) -> tuple[str, str]:
-    """Return what was measured, and by how much it is over the bound; a band has rows of its own for them."""
+    """Return the measured value and its distance from the bound; a band shows them in separate rows."""
     if check["origin"] in BY_READING:
         return "", ""
-    # A run within its budget shows its growth, any other budget its worst generation.
+    # A budget that holds shows its growth; all others show the worst generation.
     is_worst = check["worst"] is not None and (
         check["metric"] != KEPT_BY_RUN or check["state"] != "holds"
     )
@@ -133,12 +140,12 @@ def _figures(check: Json) -> tuple[str, str]:
 
 
 def _folded(forms: Sequence[CountForm], number: int = 0) -> CountList:
-    """``number``: of all, where not all have a form."""
+    """Return the list of forms; ``number`` is the total if some counts have no form."""
     shown, rest = tuple(forms[:SHOWN_AT_ONCE]), tuple(forms[SHOWN_AT_ONCE:])
     left_out = max(0, number - len(forms))
     more = f"{len(rest):,} more" if rest else ""
     if left_out:
-        more += f"; the API has another {left_out:,}"
+        more += f"; the API lists {left_out:,} others"
     return CountList(shown, rest, more)
 
 
@@ -167,15 +174,15 @@ def _accepted_form(run: Json, each: AcceptedCount) -> CountForm:
         text=f"is accepted as {expected_text(wanted)} in project {run['project']}{_but(run, each)}",
         action=f"{_address(run)}/take-back",
         fields=_named(wanted.type, wanted.after),
-        button="Take back",
-        label=f"Take back {expected_text(wanted)} {wanted.type}",
+        button="Stop expecting",
+        label=f"Stop expecting {expected_text(wanted)} {wanted.type}",
         since_at=since,
         since=number_formats.clock(since),
     )
 
 
 def _but(run: Json, each: AcceptedCount) -> str:
-    """Return why it is not checked in this run, where it is not."""
+    """Return why the count is not checked in this run; empty if it is checked."""
     wanted = each.expectation
     if any(
         e["accepted"] and (e["type"], e["after"]) == (wanted.type, wanted.after)
@@ -183,8 +190,8 @@ def _but(run: Json, each: AcceptedCount) -> str:
     ):
         return ""
     if any(not e["accepted"] and stands_for(e["type"], wanted.type) for e in run["expectations"]):
-        return "; here the program says it itself, and that counts"
-    return "; this run had ended before"
+        return "; in this run, the program's own declaration takes precedence"
+    return "; this run had already ended"
 
 
 def _address(run: Json) -> str:

@@ -1,4 +1,4 @@
-"""A whole run as a file: streamed, so that neither its length nor its width costs memory here."""
+"""The export of an entire run as a file, streamed so that memory use does not depend on its size."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ _RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
     responses=_RESPONSES,
 )
 def get_export(run: RunId, form: Literal["json", "csv", "parquet"], use: Use) -> Response:
-    """One row a snapshot, process after process; in CSV and Parquet a column for each series. An answer that breaks off
-    is of a run that was removed meanwhile, and is no whole file."""
+    """One row per snapshot, process after process; CSV and Parquet have one column per series. A
+    truncated response means that the run was removed meanwhile; the file is incomplete.
+    """
     try:
         pieces = export(use.engine, run, form)
     except NoSuchRun as error:

@@ -1,11 +1,12 @@
-"""A page as one file that needs no server and no network.
+"""Self-contained HTML export: a page as one file that needs no server and no network.
 
-The template of the page is drawn in another frame (report.html in the place of base.html), so a file shows what the
-page shows. What the page names is put inside: style sheets, plotly, the modules of report.js and the theme of charts,
-each as it is served, and the shapes as one picture. Templates leave out what needs a server (``served``), and their
-links lead to it (``href``).
+The page's own template is rendered within another frame (report.html instead of base.html), so that
+the file shows the same as the page. Everything the page refers to is embedded: style sheets,
+plotly, the modules of report.js and the theme of charts, each as served, and the shapes as one
+image. Templates leave out what needs a server (``served``), and their links lead to it (``href``).
 
-Modules keep their files: each is a data: address in an import map, and names the others as `leakline/NAME.js`.
+Modules remain separate: each is a data: address in an import map, and imports others as
+`leakline/NAME.js`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from ..rendering.templating import IMPORTS, texts_of
 
 ENTRY: Final = "report.js"
 FRAME: Final = "report.html"
-# Begins the names of the shapes in the file.
+# Prefix of the ids of shapes in the file.
 SHAPES: Final = "shape-"
 _SHEETS: Final = re.compile(r'href="/static/(css/[\w-]+\.css)"')
 _LIBRARIES: Final = re.compile(r'<script src="/static/(vendor/[\w./-]+\.js)"')
@@ -38,7 +39,7 @@ _SYMBOL: Final = re.compile(r'<symbol id="([\w-]+)"')
 
 @dataclass(frozen=True, slots=True)
 class ReportFrame:
-    """What the frame shows next to the page: when it was made, by which version, from which server."""
+    """Variables of the frame: date, version and server of the report, and the embedded assets."""
 
     made_at: str
     made: str
@@ -53,7 +54,7 @@ class ReportFrame:
 
 
 def stand_alone(template: str, context: Any, made: Made) -> str:
-    """``context`` as for `templating.render`."""
+    """Return the page as HTML; ``context`` is as for `templating.render`."""
     values = {field.name: getattr(context, field.name) for field in fields(context)}
     frame = _frame(template, made)
     values |= {field.name: getattr(frame, field.name) for field in fields(frame)}
@@ -62,7 +63,10 @@ def stand_alone(template: str, context: Any, made: Made) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """``at`` in ISO 8601 and ``clock`` as people read it; ``href`` is the absolute address of the page."""
+    """The origin of a file.
+
+    ``at`` is in ISO 8601, ``clock`` for people; ``href`` is the absolute address of the page.
+    """
 
     at: str
     clock: str
@@ -73,7 +77,7 @@ class Made:
 
 @cache
 def environment() -> jinja2.Environment:
-    """That of the pages, in which the frame of a report stands in the place of the frame of a page."""
+    """Return the environment of the pages, with the frame of a report instead of the usual one."""
 
     def framed(name: str) -> str | None:
         return (TEMPLATES / FRAME).read_text() if name == "base.html" else None
@@ -89,7 +93,7 @@ def environment() -> jinja2.Environment:
 
 @jinja2.pass_context
 def _absolute(context: jinja2.runtime.Context, address: str) -> str:
-    """Return the address on the server; that of a place on the page stays."""
+    """Return the absolute address on the server; fragments are unchanged."""
     return address if address.startswith("#") else urljoin(context["live_href"], address)
 
 
@@ -110,7 +114,11 @@ def _frame(template: str, made: Made) -> ReportFrame:
 
 
 def _policy(nonce: str) -> Markup:
-    """Names in a page are text; should one ever be more, it still reaches nobody and runs nothing."""
+    """Return the content security policy.
+
+    Names in a page are escaped; if escaping ever failed, this policy would still prevent scripts
+    and requests to other hosts.
+    """
     rules = (
         f"default-src 'none'; script-src 'nonce-{nonce}'; "
         f"style-src 'nonce-{nonce}' '{templating.EMPTY_STYLE}'; "
@@ -133,7 +141,7 @@ def _head(nonce: str) -> Markup:
 
 
 def _shapes() -> Markup:
-    """Under names of their own: the page has an element called "theme"."""
+    """Return the shapes under prefixed ids, because the page has an element with the id "theme"."""
     return Markup(_SYMBOL.sub(rf'<symbol id="{SHAPES}\1"', _read("images/shapes.svg")).strip())
 
 
@@ -159,12 +167,14 @@ def _script(text: str, nonce: str, kind: str = "text/javascript") -> Markup:
 
 
 def _ours(text: str, tag: str) -> Markup:
-    """Text of our own files, which nothing of a run is in, as what a tag holds.
+    """Return the text of one of our own files, which contains no data of a run, for use in a tag.
 
-    Raises ValueError where it would end the tag, or begin what hides its end.
+    Raises ValueError if the text would end the tag or start a comment.
     """
     if re.search(rf"</{tag}|<!--", text, re.IGNORECASE):
-        raise ValueError(f"a static file cannot stand inside <{tag}>: it holds its end")
+        raise ValueError(
+            f"a static file cannot be embedded in <{tag}>: it contains the end of the tag"
+        )
     return Markup(text)
 
 

@@ -1,4 +1,4 @@
-"""What a page is passed on as: one file with everything in it, Markdown, and the few lines for an issue."""
+"""Reports of a page: one self-contained file, Markdown, CSV, and a short text for an issue."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ Json = Mapping[str, Any]
 def run_report(
     run: Json, verdict: Json | None, derived: Derived, snapshot: str, origin: Origin
 ) -> RunReport:
-    """``run`` and ``verdict`` as the API gives them; ``snapshot`` is the label of the newest."""
+    """Return the report; ``run`` and ``verdict`` are in the API's JSON format.
+
+    ``snapshot`` is the label of the newest snapshot.
+    """
     return RunReport(
         project=run["project"],
         name=run["name"],
@@ -151,7 +154,7 @@ def _run_path(run_id: str) -> str:
 def _made(
     request: Request, use: Services, path: str, query: Mapping[str, str] | None = None
 ) -> Made:
-    """``path`` and ``query`` are those of the page that goes on its way."""
+    """Return the origin of a report; ``path`` and ``query`` are those of its page."""
     now, server = number_formats.moment(time.time()), address_of(request, use)
     asked = f"?{urlencode(query)}" if query else ""
     return Made(now, number_formats.clock(now), __version__, server, f"{server}{path}{asked}")
@@ -162,7 +165,9 @@ def _origin(made: Made) -> Origin:
 
 
 def _answer(text: str, kind: str, name: str | None = None) -> Response:
-    """As a file of that name, or as text to look at. Were a file shown from here, the policy of pages lets nothing in
-    it run."""
+    """Return a download named ``name``, or plain text without a name.
+
+    If a browser displayed it from here, the content security policy would still block scripts.
+    """
     saved = {"Content-Disposition": f'attachment; filename="{name}"'} if name else {}
     return Response(text, headers={**HEADERS, **saved}, media_type=kind)

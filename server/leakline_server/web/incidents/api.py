@@ -1,4 +1,4 @@
-"""Leaks over all runs: the JSON API, what people say about them, and the page ``/incidents`` with its forms."""
+"""Leaks across runs and their acknowledgements: JSON API, the page ``/incidents`` and its forms."""
 
 from __future__ import annotations
 
@@ -38,10 +38,13 @@ router = APIRouter(prefix="/api/v1/incidents", tags=["incidents"], dependencies=
 pages = APIRouter(include_in_schema=False, default_response_class=HTMLResponse, dependencies=[READ])
 
 LEAKS_PER_PAGE: Final = 25
-# Growth that was never called a leak is shown to who asks for it.
+# Growth that was never called a leak is listed only on request.
 LEAKS: Final = tuple(state for state in incident_groups.STATES if state != "watched")
 _INVALID: Final[dict[int | str, dict[str, Any]]] = {
-    422: {"model": api_schemas.Error, "description": "a field is wrong: named, with its value"},
+    422: {
+        "model": api_schemas.Error,
+        "description": "a field is invalid: the error names it, with its value",
+    },
 }
 _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     **_INVALID,
@@ -50,7 +53,7 @@ _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
 _BODY: Final[dict[int | str, dict[str, Any]]] = {
     **_ERRORS,
     400: {"model": api_schemas.Error, "description": "not JSON"},
-    503: {"model": api_schemas.Error, "description": "the database does not take writes"},
+    503: {"model": api_schemas.Error, "description": "the database does not accept writes"},
 }
 
 Fingerprint = Annotated[
@@ -70,7 +73,7 @@ Asked = Annotated[str | None, Field(max_length=MAX_QUERY_LENGTH)]
 
 
 class Closing(Strict):
-    """`reason` is the note that is shown when the leak comes back in a later run."""
+    """`reason` is the note shown if the leak returns in a later run."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -79,14 +82,16 @@ class Closing(Strict):
 
 
 class Acknowledging(Closing):
-    """Until `expires_at` (Unix seconds) or for `expires_in_seconds`; without either, until it is taken back."""
+    """Valid until `expires_at` (Unix seconds) or for `expires_in_seconds`; without either, until it
+    is revoked.
+    """
 
     expires_in_seconds: Seconds | None = None
     expires_at: UnixSeconds | None = None
 
 
 class Acknowledged(BaseModel):
-    """What people said of the leak and what holds now."""
+    """An acknowledgement that is in force."""
 
     kind: Kind
     reason: str
@@ -95,7 +100,7 @@ class Acknowledged(BaseModel):
 
 
 class IncidentRun(BaseModel):
-    """`reopened`: this run began after the leak was closed."""
+    """`reopened` is true if this run began after the leak was closed."""
 
     run: str
     name: str
@@ -109,7 +114,7 @@ class IncidentRun(BaseModel):
 
 
 class Leak(BaseModel):
-    """Incidents of one project with one fingerprint; `runs` has the newest of them, the oldest first."""
+    """Incidents of one project with the same fingerprint; `runs` are the newest of them, oldest first."""
 
     project: str
     fingerprint: str
@@ -136,7 +141,9 @@ def _answer(model: Any, errors: dict[int | str, dict[str, Any]]) -> dict[str, An
     return {"response_model": None, "responses": {200: {"model": model}, **errors}}
 
 
-@router.get("", summary="Incidents over all runs, newest change first", **_answer(Leaks, _INVALID))
+@router.get(
+    "", summary="Incidents across all runs, newest change first", **_answer(Leaks, _INVALID)
+)
 def list_leaks(
     use: Use,
     project: Text = None,
@@ -152,13 +159,13 @@ def list_leaks(
         found = incident_groups.list_groups(use.engine, wanted)
     except runs.BadCursor as error:
         raise InvalidField(
-            "cursor", cursor, "must be the value of next from an earlier answer"
+            "cursor", cursor, "must be the value of next from an earlier response"
         ) from error
     items = [with_sentence(group) for group in found["items"]]
     return json_response({"items": items, "next": found["next"]})
 
 
-@router.get("/{fingerprint}", summary="One leak over all runs", **_answer(Leak, _ERRORS))
+@router.get("/{fingerprint}", summary="One leak across all runs", **_answer(Leak, _ERRORS))
 def get_leak(fingerprint: Fingerprint, project: Project, use: Use) -> Response:
     found = incident_groups.get_group(use.engine, project, fingerprint, time.time())
     if found is None:
@@ -166,16 +173,18 @@ def get_leak(fingerprint: Fingerprint, project: Project, use: Use) -> Response:
     return json_response(with_sentence(found))
 
 
-# End of the path -> what it says, in which body, and the names and summaries of its two routes.
+# Last part of the path -> kind, model of the body, and the summaries and names of its two routes.
 _ACTIONS: Final[dict[str, tuple[Kind, type[Closing], str, str, str]]] = {
     "acknowledge": (
-        "acknowledged", Acknowledging, "Tell nothing more of a leak until it expires or gets worse",
-        "take_back_acknowledgement", "Take an acknowledgement back",
+        "acknowledged", Acknowledging, "Mute a leak until this expires or the leak gets worse",
+        "take_back_acknowledgement", "Revoke an acknowledgement",
     ),
-    "ignore": ("ignored", Acknowledging, "Never tell of a leak", "take_back_ignoring", "Ignore no more"),
+    "ignore": (
+        "ignored", Acknowledging, "Mute a leak for good", "take_back_ignoring", "Stop ignoring a leak",
+    ),
     "close": (
-        "closed", Closing, "Close a leak with a note, which is shown when it comes back",
-        "take_back_closing", "Open a leak again",
+        "closed", Closing, "Close a leak with a note, which is shown when it returns",
+        "take_back_closing", "Reopen a leak",
     ),
 }  # fmt: skip
 
@@ -253,13 +262,13 @@ def say_form(
     form: Form,
     use: Use,
 ) -> Response:
-    """On a page a leak is muted without a reason as well; of a note that others will read, the reason is all."""
+    """Acknowledge a leak. A reason is required only for closing it, because others will read that note."""
     project, reason, seconds = _project(form), form.get("reason", ""), form.get("expires", "")
     back = _back(form, fingerprint)
     if len(reason) > MAX_REASON_LENGTH:
         raise InvalidField("reason", reason, f"has more than {MAX_REASON_LENGTH} characters")
     if seconds not in [known for known, _ in EXPIRIES]:
-        raise InvalidField("expires", seconds, "must be one of the choices of the page")
+        raise InvalidField("expires", seconds, "must be one of the choices on the page")
     if action == "close":
         _check_reason(reason)
     expires_at = time.time() + int(seconds) if seconds else None
@@ -270,10 +279,10 @@ def say_form(
 def say(
     use: Services, project: str, fingerprint: str, kind: Kind, reason: str, expires_at: float | None
 ) -> None:
-    """Store what somebody says about a leak. Raises NotFound and InvalidField."""
+    """Store an acknowledgement of a leak. Raises NotFound and InvalidField."""
     now = time.time()
     if expires_at is not None and expires_at <= now:
-        raise InvalidField("expires_at", expires_at, "is over already; give a time to come")
+        raise InvalidField("expires_at", expires_at, "is in the past; give a future time")
     with writing(use.engine) as connection:
         worst = incident_groups.worst_of(connection, project, fingerprint)
         if worst is None:
@@ -283,7 +292,7 @@ def say(
 
 
 def take_back(use: Services, project: str, fingerprint: str, kind: Kind) -> None:
-    """Raises NotFound where nothing of the kind holds."""
+    """Revoke an acknowledgement. Raises NotFound if none of this kind is in force."""
     with writing(use.engine) as connection:
         if not incident_groups.end(connection, project, fingerprint, kind, time.time()):
             raise NotFound(
@@ -324,18 +333,21 @@ def _unknown(project: str, fingerprint: str) -> NotFound:
 
 def _check_reason(reason: str) -> None:
     if not reason:
-        raise InvalidField("reason", reason, "say in a few words why: others will read it")
+        raise InvalidField("reason", reason, "must say why in a few words: others will read it")
 
 
 def _back(form: dict[str, str], fingerprint: str) -> Response:
-    """To the page of a run that the form stands on, or else to the leak. Raises InvalidField for any other place."""
+    """Redirect to the run page that contains the form, or else to the leak.
+
+    Raises InvalidField for any other address.
+    """
     back = form.get("back")
     if back is None:
-        # Alone on its page, because it may not be in the list that was shown any more.
+        # Show only this leak, because it may no longer be in the list that was shown.
         return RedirectResponse(Shown(project=_project(form), fingerprint=fingerprint).href(), 303)
     if not is_run_page(back):
         raise InvalidField(
-            "back", back, "must be the address of the page of a run, without its server"
+            "back", back, "must be the path of the page of a run, without the server"
         )
     return RedirectResponse(f"{back}#findings", 303)
 
@@ -348,5 +360,5 @@ def _project(form: dict[str, str]) -> str:
 
 
 def _given(value: str | None) -> str | None:
-    """A field that a form left empty was not asked for."""
+    """Return None for a field that a form left empty."""
     return without_control(value or "") or None

@@ -1,4 +1,4 @@
-"""Leaks over all runs as the API lists them -> the context of ``/incidents``. Pure."""
+"""The context of ``/incidents``, built from leaks in the API's JSON format. No I/O."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from ..run_page.verdict_view import (
 
 Json = Mapping[str, Any]
 
-# State of a leak -> (the status whose colour and shape it wears, word, meaning).
+# State of a leak -> (the status whose colour and shape it uses, word, meaning).
 STATES: Final = {
     "open": ("confirmed", "Open", "It leaks in a run, or leaked until the run ended."),
-    "acknowledged": ("watch", "Muted", "Alerts of it wait until that expires or it gets worse."),
-    "closed": ("recovered", "Closed", "Somebody closed it with a note, and no run that began later has it."),
-    "over": ("ok", "Over", "It leaked, and does in no run any more."),
-    "ignored": ("learning", "Muted for good", "No alert is ever sent on it."),
+    "acknowledged": ("watch", "Muted", "Its alerts are paused until this expires or it gets worse."),
+    "closed": ("recovered", "Closed", "Somebody closed it with a note, and it is in no run that began later."),
+    "over": ("ok", "Over", "It leaked, but no longer does in any run."),
+    "ignored": ("learning", "Muted for good", "No alert is ever sent for it."),
     "watched": ("filling", "Watched", "Growth that was never called a leak."),
 }  # fmt: skip
-# Kind of what was said -> how the story of a leak has it.
+# Kind of acknowledgement -> how it is called in the story of a leak.
 _IN_WORDS: Final = {"acknowledged": "muted", "ignored": "muted for good"}
 _RESOLVED: Final = Status("ok", "Resolved", "Its finding is gone.")
 _LEAKED: Final = ("confirmed", "suspected", "recovered", "resolved")
-# Names in the sentence; of more runs, their number.
+# Up to this many run names are listed; beyond it, only their number and the newest.
 _MAX_NAMES: Final = 5
 
 
@@ -63,7 +63,7 @@ class LeakView:
 
 @dataclass(frozen=True, slots=True)
 class IncidentsPage:
-    """``/incidents``"""
+    """The context of ``/incidents``."""
 
     title: str
     leaks: tuple[LeakView, ...]
@@ -80,7 +80,7 @@ class IncidentsPage:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What of it the page shows: one state or all, one project or all, one leak or all."""
+    """What the page shows: one state or all, one project or all, one leak or all."""
 
     state: str | None = None
     project: str | None = None
@@ -95,12 +95,12 @@ class Shown:
 
 
 def with_sentence(group: Json) -> dict[str, Any]:
-    """The group as the API gives it."""
+    """Return the group in the API's JSON format."""
     return {**group, "sentence": story(group)}
 
 
 def story(group: Json) -> str:
-    """``Seen in A and C, closed by note X, back in F``."""
+    """Return ``Seen in A and C, closed by note X, back in F``."""
     leaked = [seen for seen in group["runs"] if seen["status"] in _LEAKED] or group["runs"]
     before = [seen["name"] for seen in leaked if not seen["reopened"]]
     after = [seen["name"] for seen in leaked if seen["reopened"]]
@@ -182,7 +182,7 @@ def _state(state: str) -> Status:
 
 
 def _worn(group: Json) -> Status:
-    """Of an open leak how bad it is in its worst run, else what people said."""
+    """Return the worst status of an open leak in any run, or else the state of the leak."""
     if group["state"] == "open":
         statuses = {seen["status"] for seen in group["runs"]}
         return status_of("confirmed" if "confirmed" in statuses else "suspected")
@@ -212,7 +212,7 @@ def _runs(seen: Sequence[Json]) -> Table:
         )
         for each in reversed(seen)
     )
-    columns = ("Run", "Status", "What was said", "First seen", "Last change")
+    columns = ("Run", "Status", "Summary", "First seen", "Last change")
     return Table(tuple(map(Column, columns)), rows, "Runs it was seen in, newest first", tall=True)
 
 
@@ -231,7 +231,7 @@ def _said_in_words(said: Json) -> str:
 
 
 def _names(names: Sequence[str], more: int) -> str:
-    """``A, B (2 runs) and C``; of many, their number and the newest."""
+    """Return ``A, B (2 runs) and C``; for many names, return their number and the newest."""
     if more or len(names) > _MAX_NAMES:
         total = len(names) + more
         runs = count_of(total, "run")

@@ -1,9 +1,11 @@
-"""`POST /api/v1/runs/{run}/batches`: the hot route, as plain ASGI because a framework's would cost more than the work.
+"""`POST /api/v1/runs/{run}/batches`: the hot route, in plain ASGI to avoid framework overhead.
 
-1. read the body, bounded in bytes and seconds   2. inflate and check (`ingest/decode.py`)
-3. hand it to the writer and wait until it is durable   4. answer, with what this process is asked to look at
+1. read the body, with limits on bytes and seconds
+2. decompress and validate it (`ingest/decode.py`)
+3. pass it to the writer and wait until it is durable
+4. respond, with the pending requests for this process
 
-The entry in OpenAPI is made from the very types that decode the body.
+The OpenAPI entry is generated from the types that decode the body.
 """
 
 from __future__ import annotations
@@ -51,17 +53,17 @@ from ..services import Services
 
 PATH: Final = "/api/v1/runs/{run}/batches"
 MAX_KNOWN_HOSTS: Final = 64
-# Ten snapshots of a training, compressed, take a quarter of it.
+# Ten compressed snapshots of a training run take a quarter of this.
 QUICK_BODY_BYTES: Final = 4 * 1024
 _BEFORE, _AFTER = PATH.split("{run}")
 _HEADERS: Final = [(b"content-type", b"application/json"), *EVERY_ANSWER]
 
 
 class Ingest:
-    """The endpoint, as an ASGI application that checks by itself who sends a batch.
+    """The endpoint, as an ASGI application that authenticates batches itself.
 
-    The application sends it the batches of programs before the layers of the framework, which cost as much as storing
-    a snapshot. What has an unknown host or a page's origin comes through those layers.
+    Batches from programs bypass the middleware of the framework, which costs as much as storing a
+    snapshot. Requests with an unknown host or an Origin go through the middleware.
     """
 
     dependencies = (ADD,)
@@ -79,7 +81,7 @@ class Ingest:
         self._hosts: set[bytes] = set()
 
     def run_of(self, scope: Scope) -> str | None:
-        """Return the run of a batch that needs no layer of the framework; None for any other request."""
+        """Return the run of a batch that can bypass the middleware; None for any other request."""
         if scope["type"] != "http" or scope["method"] != "POST" or scope.get("root_path"):
             return None
         path: str = scope["path"]
@@ -122,7 +124,7 @@ class Ingest:
 async def _answer(
     services: Services, run_id: str, scope: Scope, receive: Receive, caller: Caller
 ) -> bytes:
-    """Raises RequestRefused and ClientDisconnect."""
+    """Store a batch and return the response body. Raises RequestRefused and ClientDisconnect."""
     headers = {k: v for k, v in scope["headers"] if k in (b"content-encoding", b"content-length")}
     project = caller.project
     sender = services.writer.sender(run_id, project)
@@ -174,8 +176,8 @@ def _conflict(found: Contradiction, project: str | None) -> Conflict:
         known = f"{found.field}={details['stored']}"
     return Conflict(
         "sequence_contradiction",
-        f"snapshot {found.sequence} is stored with {known}, this batch says {sent}; "
-        "a sequence number stands for one snapshot, and every process needs an instance of its own",
+        f"snapshot {found.sequence} is stored with {known}, but this batch has {sent}; a sequence "
+        "number identifies one snapshot, and every process needs its own instance",
         details,
     )
 
@@ -185,38 +187,39 @@ async def _read(
 ) -> bytes:
     limit, what = MAX_BODY_BYTES, "compressed"
     if headers.get(b"content-encoding", b"identity").strip().lower() in (b"", b"identity"):
-        limit, what = MAX_INFLATED_BYTES, "in all"
+        limit, what = MAX_INFLATED_BYTES, "in total"
     refuse = partial(decode.too_large, limit, what)
     return await read_body(receive, headers, refuse, limit, use.live, use.coming, project)
 
 
 def openapi_entry() -> tuple[dict[str, Any], dict[str, Any]]:
-    """(the path item, the schemas it uses)"""
+    """Return the OpenAPI path item, and the schemas it uses."""
     (root,), schemas = msgspec.json.schema_components(
         (Batch,), ref_template="#/components/schemas/{name}"
     )
     error = {"$ref": "#/components/schemas/Error"}
     refusals = {
-        "400": "not JSON, lengths that do not fit, damaged compression, or a body that did not arrive",
-        "401": "no token where the server asks for one, or one that is not valid (any more)",
-        "403": "a token that adds nothing, or a page of an origin that may not",
-        "404": "no such run, or one of a project that the token does not add to",
+        "400": "not JSON, inconsistent lengths, damaged compression, or an incomplete body",
+        "401": "authentication is on, and there is no valid token",
+        "403": "a token that cannot add data, or a page of an origin that is not allowed",
+        "404": "no such run, or a run of a project that the token cannot add to",
         "409": "a sequence number is stored with other values, or the instance with another rank",
         "413": "more than 256 KiB compressed or 2 MiB inflated",
         "415": "a content encoding other than gzip, zstd and identity",
-        "422": "a field is wrong: named in details, with its value",
-        "429": "too many batches wait; see Retry-After",
-        "503": "the database does not take writes; see Retry-After",
+        "422": "a field is invalid: named in details, with its value",
+        "429": "too many batches are waiting; see Retry-After",
+        "503": "the database does not accept writes; see Retry-After",
     }
     operation = {
         "operationId": "add_batch",
         "security": [{"token": ["add"]}],
         "tags": ["runs"],
         "summary": "Add snapshots to a run",
-        "description": "Idempotent by (process instance, sequence number): what is stored already counts 0, an "
-        "overlap is trimmed. The answer comes after the snapshots are durable. JSON has columns with count, or rows in "
-        "snapshots; the docstring of leakline.snapshot describes the binary form that the Python client sends. gzip or "
-        "zstd by Content-Encoding.",
+        "description": "Idempotent by (process instance, sequence number): snapshots that are "
+                       "already stored do not count, and an overlap is trimmed. The response is "
+                       "sent when the snapshots are durable. JSON has columns with count, or "
+                       "rows in snapshots; the docstring of leakline.snapshot describes the "
+                       "binary form that the Python client sends. gzip or zstd by Content-Encoding.",
         "parameters": [{"name": "run", "in": "path", "required": True, "schema": {"type": "string"}}],
         "requestBody": {
             "required": True,
@@ -243,8 +246,9 @@ def openapi_entry() -> tuple[dict[str, Any], dict[str, Any]]:
             "accepted": {"type": "integer", "description": "snapshots that were new"},
             "requests": {
                 "type": "array",
-                "description": "what this process is asked for, until an event of kind mark reports the outcome "
-                'with {"request": id} as its data; a client may ignore it',
+                "description": "requests to this process, until an event of kind mark reports "
+                'the outcome with {"request": id} as its data; a client may '
+                "ignore it",
                 "items": {
                     "type": "object",
                     "required": ["id", "kind", "asked_by"],

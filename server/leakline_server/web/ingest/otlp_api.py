@@ -1,10 +1,12 @@
-"""`POST /v1/metrics`: what programs with an OpenTelemetry SDK export, where `leakline[otlp]` is installed.
+"""`POST /v1/metrics`: metrics from OpenTelemetry SDKs, if `leakline[otlp]` is installed.
 
-1. read the body, bounded in bytes and seconds, and inflate it, as a batch   2. decode and map (`otlp_metrics.py`)
-3. join the run of each resource, and number what is newer than the newest snapshot that is stored of it
-4. check and write it as any batch (`decode.py`, `writer.py`); the answer comes when it is durable
+1. read the body, with limits on bytes and seconds, and decompress it, as for a batch
+2. decode and map it (`otlp_metrics.py`)
+3. join the run of each resource, and number the snapshots that are newer than those stored
+4. validate and write them like any batch (`decode.py`, `writer.py`); respond when they are durable
 
-Exporters send again what got no answer, and may send one collection in several requests (`otlp_streams.py`).
+Exporters repeat requests without a response, and may send one collection in several requests
+(`otlp_streams.py`).
 """
 
 from __future__ import annotations
@@ -54,10 +56,10 @@ from ..services import Services, Use
 from .otlp_streams import REMEMBERED, Stream, Streams
 
 PATH: Final = "/v1/metrics"
-# Another server on the same database may have numbered in the meantime.
+# Another server on the same database may have used the same sequence numbers.
 TRIES: Final = 3
 NOT_INSTALLED: Final = 501
-MESSAGE: Final = "this server takes no OTLP; install the extra: pip install 'leakline[otlp]'"
+MESSAGE: Final = "this server does not accept OTLP; install the extra: pip install 'leakline[otlp]'"
 
 router = APIRouter(tags=["runs"], dependencies=[ADD])
 
@@ -68,7 +70,7 @@ def _error(text: str) -> dict[str, Any]:
 
 @router.post(
     PATH,
-    summary="Take metrics of OpenTelemetry",
+    summary="Receive OpenTelemetry metrics",
     response_model=None,
     openapi_extra={
         "requestBody": {
@@ -82,20 +84,22 @@ def _error(text: str) -> dict[str, Any]:
     },
     responses={
         200: {"description": "stored, or repeated: ExportMetricsServiceResponse in the form of the request"},
-        404: _error("a project that the token does not add to"),
-        400: _error("not what its content type says, damaged compression, or a body that did not arrive"),
-        409: _error("the run is of another project, or other values are stored"),
+        404: _error("a project that the token cannot add to"),
+        400: _error("a body that does not match its content type, damaged compression, or an incomplete body"),
+        409: _error("the run belongs to another project, or other values are stored"),
         413: _error("more than 256 KiB compressed or 2 MiB inflated, or too many points"),
-        415: _error("a content type or encoding that is not read"),
+        415: _error("a content type or encoding that is not supported"),
         422: _error("a resource that cannot be distinguished from others, or an impossible value: named in details"),
-        429: _error("too many batches wait; see Retry-After"),
+        429: _error("too many batches are waiting; see Retry-After"),
         501: _error("the extra leakline[otlp] is not installed with this server"),
-        503: _error("the database does not take writes; see Retry-After"),
+        503: _error("the database does not accept writes; see Retry-After"),
     },
 )  # fmt: skip
 async def add_metrics(request: Request, use: Use) -> Response:
-    """A run for each `service.instance.id`, with its memory metrics; docs/otlp.md has the names."""
-    # The first time it is imported, which takes a while.
+    """Creates a run for each `service.instance.id`, with its memory metrics; docs/otlp.md lists
+    their names.
+    """
+    # In a thread, because the first call imports the package, which takes a while.
     if not await run_in_threadpool(otlp_metrics.is_installed):
         return error_response(NOT_INSTALLED, "otlp_not_installed", MESSAGE)
     kind = request.headers.get("content-type", "")
@@ -130,7 +134,7 @@ async def _body(request: Request, use: Services) -> bytes:
     encoding = headers.get(b"content-encoding", b"").decode("latin-1")
     plain = encoding.strip().lower() in ("", "identity")
     limit = MAX_INFLATED_BYTES if plain else MAX_BODY_BYTES
-    refuse = partial(_too_large, limit, "in all" if plain else "compressed")
+    refuse = partial(_too_large, limit, "in total" if plain else "compressed")
     body = await read_body(request.receive, headers, refuse, limit, use.live, use.coming)
     try:
         return decode.inflate(body, encoding)
@@ -149,13 +153,16 @@ def _too_large(limit_bytes: int, what: str) -> TooLarge:
 async def _store_each(
     streams: Streams, use: Services, resources: Sequence[otlp_metrics.ResourceSnapshots]
 ) -> int:
-    """How many points came too late. One that is refused keeps no other from being stored."""
+    """Store all resources and return how many points came too late.
+
+    A resource that is refused does not keep the others from being stored.
+    """
     late, refusals = 0, []
     for resource in resources:
         try:
             late += await _store(streams, use, resource) if resource.snapshots else 0
         except (TooBusy, Unavailable):
-            # The whole is sent again.
+            # The exporter sends the entire request again.
             raise
         except RequestRefused as error:
             refusals.append(error)
@@ -169,7 +176,7 @@ async def _store(streams: Streams, use: Services, resource: otlp_metrics.Resourc
     async with stream.lock:
         for tries in range(1, TRIES + 1):
             if not stream.joined:
-                # A run that would begin with what is refused does not begin.
+                # Validate first, so that a request that is refused does not create a run.
                 await run_in_threadpool(_checked, resource, resource.snapshots, 0)
                 async with use.adding.turn(Sender(resource.header.project, resource.header.id), 1):
                     await run_in_threadpool(_join, use, resource, stream)
@@ -181,7 +188,7 @@ async def _store(streams: Streams, use: Services, resource: otlp_metrics.Resourc
 
 
 def _join(use: Services, resource: otlp_metrics.ResourceSnapshots, stream: Stream) -> None:
-    """Create the run or join it, and see what is stored of it."""
+    """Create or join the run, and load what is stored of it."""
     try:
         join(use, resource.header, time.time(), resource.process)
     except run_registration.OtherProject as error:
@@ -210,15 +217,18 @@ async def _stored(
     *,
     last: bool,
 ) -> bool:
-    """False: what was remembered of the run is not true any more. Raises RequestRefused."""
-    # All of them before the first is stored: what is refused is refused as a whole.
+    """Store the snapshots; return False if the remembered state of the run is outdated.
+
+    Raises RequestRefused.
+    """
+    # Validate all of them before the first is stored, so that a request is refused as a whole.
     for few, batch in await run_in_threadpool(_checked, resource, newer, stream.sequence):
         outcome = await use.writer.store(batch)
         if isinstance(outcome, Accepted) and outcome.count == len(few):
             for s in few:
                 stream.remember(s.sequence, s.time, s.generation, s.phase, s.samples)
             continue
-        # The run was removed, or another server has given the number.
+        # The run was removed, or another server used the same sequence number.
         stream.joined = False
         if not last:
             return False
@@ -229,14 +239,14 @@ async def _stored(
 def _checked(
     resource: otlp_metrics.ResourceSnapshots, snapshots: Sequence[Snapshot], after: int
 ) -> list[tuple[tuple[Snapshot, ...], Incoming]]:
-    """Return the snapshots, numbered from behind ``after`` on, with the batches to store. Raises RequestRefused."""
+    """Return the snapshots numbered after ``after``, and the batches to store. Raises RequestRefused."""
     numbered = (replace(s, sequence=after + i) for i, s in enumerate(snapshots, 1))
     checked = []
     for part in within(numbered):
         for few in consecutive(part):
             body = batch_to_bytes(Batch(resource.process, few))
             batch = decode.check(resource.header.id, body, time.time())
-            # The run may have been removed, and begun again in another project.
+            # The run may have been removed, and created again in another project.
             batch = replace(batch, project=resource.header.project, browser=calling.get().browser)
             checked.append((few, batch))
     return checked
@@ -248,6 +258,6 @@ def _refusal(resource: otlp_metrics.ResourceSnapshots, outcome: Any) -> RequestR
     if isinstance(outcome, TooManyBytes):
         return too_many_bytes(outcome.project, outcome.limit, outcome.wait_seconds, outcome.browser)
     if isinstance(outcome, (Accepted, Contradiction)):
-        message = f"several servers number the snapshots of {resource.header.name}; send it to one of them"
+        message = f"several servers number the snapshots of {resource.header.name}; send them to only one server"
         return Conflict("sequence_contradiction", message, {"run": resource.header.id})
     return run_not_found(resource.header.id)

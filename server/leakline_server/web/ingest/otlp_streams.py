@@ -1,8 +1,9 @@
-"""What is remembered of the runs that come as OTLP: which of their points are stored already.
+"""State of the runs that send OTLP: which of their points are already stored.
 
-Points have times and no numbers. What was stored is known by its moment, its generation, its phase and its series:
-one collection may come in several requests, each with other series, and any request may come twice. An SDK reports the
-end of a phase in each export until the next: that is one end.
+Points have times but no sequence numbers. A stored point is identified by its time, generation,
+phase and series: one collection may be split into requests with different series, and any request
+may be repeated. An SDK repeats the end of a phase in each export until the next one; these count as
+one end.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from leakline.snapshot import Snapshot
 
 from ...ingest.otlp_metrics import TOGETHER_SECONDS
 
-# Resources remembered; of others the newest snapshots are asked for again.
+# The number of resources remembered; for others, the newest snapshots are read again.
 MAX_STREAMS: Final = 2_000
 MAX_PHASES: Final = 64
-# Snapshots of one of them, newest last.
+# Snapshots remembered per resource, newest last.
 REMEMBERED: Final = 64
 FEW_POINTS: Final = 64
-# So far ahead of ours a clock is wrong, and not in another zone.
+# A clock this far ahead is wrong; the difference cannot be a time zone.
 FAR_AHEAD_SECONDS: Final = 86_400.0
 
 _Samples = Mapping[str, int | float]
@@ -32,17 +33,20 @@ _Point = tuple[int | None, str | None, str]
 
 @dataclass(slots=True)
 class Stream:
-    """Of one resource: the newest number and its time, and what is stored. One request at a time adds to it."""
+    """State of one resource: its newest sequence number and time, and what is stored.
+
+    Only one request at a time adds to it.
+    """
 
     sequence: int = 0
     time: float = -1.0
     joined: bool = False
-    # Times of what was stored last, in order.
+    # Times of the newest stored snapshots, ascending.
     times: list[float] = field(default_factory=list)
-    # Of the newest moment: point -> when. Some of before may be among them, up to so many.
+    # Points of the newest time -> that time. Older points are removed once there are too many.
     points: dict[_Point, float] = field(default_factory=dict)
     most_points: int = FEW_POINTS
-    # Phase -> what its newest end reported.
+    # Phase -> generation and samples of its newest end.
     phases: dict[str, tuple[int | None, dict[str, int | float]]] = field(default_factory=dict)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -51,7 +55,7 @@ class Stream:
         self.times, self.points = [], {}
 
     def follow_clock(self, sent: float, now: float) -> None:
-        """Where a clock was far ahead and has been set right, nothing is late: else it would be so for as long."""
+        """Reset the times if a clock that was far ahead was corrected; else new points would be late."""
         if self.time > now + FAR_AHEAD_SECONDS >= sent:
             self.time, self.times, self.points = -1.0, [], {}
 
@@ -76,14 +80,17 @@ class Stream:
                 self.phases[phase] = (generation, dict(samples))
 
     def _forget_points(self) -> None:
-        """Those of moments before the newest. None does harm: so it is done each time when they have doubled, since to
-        look at all of them for each snapshot costs the square of what a request may tell."""
+        """Remove points older than the newest time.
+
+        They do no harm, so this runs only when their number has doubled: scanning all points for
+        each snapshot would take time quadratic in the size of a request.
+        """
         begins = self.time - TOGETHER_SECONDS
         self.points = {point: at for point, at in self.points.items() if at >= begins}
         self.most_points = max(FEW_POINTS, 2 * len(self.points))
 
     def news(self, sent: Iterable[Snapshot]) -> tuple[list[Snapshot], int]:
-        """What is not stored yet, and how many points cannot be, because newer ones are."""
+        """Return the snapshots that are not stored yet, and how many points are too late to be stored."""
         phases: dict[str, tuple[int | None, _Samples]] = dict(self.phases)
         newer, late = [], 0
         for snapshot in sent:
@@ -115,7 +122,10 @@ class Stream:
         )
 
     def _is_unknown(self, time: float) -> bool:
-        """A moment that nothing is stored of; one before all that is remembered may have been, where there was more."""
+        """Return True if it is certain that nothing is stored at this time.
+
+        If older times were forgotten, something may have been stored before the remembered ones.
+        """
         is_remembered = bool(self.times) and (
             time > self.times[0] or self.sequence <= len(self.times)
         )
@@ -131,13 +141,13 @@ def _has_been_sent(before: tuple[int | None, _Samples] | None, now: Snapshot) ->
 
 
 class Streams:
-    """Of one application."""
+    """The streams of one application."""
 
     def __init__(self) -> None:
         self._streams: OrderedDict[tuple[str, str], Stream] = OrderedDict()
 
     def of(self, project: str, run_id: str) -> Stream:
-        """What was joined in one project is not joined in another, which may name the same run."""
+        """Return the stream of a run; the project is part of the key, as projects may reuse run ids."""
         stream = self._streams.setdefault((project, run_id), Stream())
         self._streams.move_to_end((project, run_id))
         while len(self._streams) > MAX_STREAMS:

@@ -1,4 +1,5 @@
-"""What all pages share: templates and what they may use, number formats, tables with links, assets.
+"""Shared by all pages: templates and their contexts, number formats, tables with links, assets.
 
-Imports `charts`, `leakline.analysis` and no other feature of `web`. Start reading in `templating.py`.
+Imports `charts`, `leakline.analysis` and no other feature of `web`. Start reading in
+`templating.py`.
 """

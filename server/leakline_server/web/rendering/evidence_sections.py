@@ -1,7 +1,7 @@
-"""Charts and results of the analysis -> the evidence sections of a page: how to read it, chart, table.
+"""Evidence sections of a page: an explanation, a chart and a table for each result of the analysis.
 
-Each function makes one section, or None where the run has nothing of the kind. Pure. What has no chart
-lies in inventory_tables.py.
+Each function returns one section, or None if the run has no such data. They do no I/O. Sections
+without a chart are in inventory_tables.py.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from . import number_formats
 from .page_contexts import AxisLink, Bar, Choice, Figure, Section, Sign, Table
 from .table_cells import Field, code, rated, shown, table
 
-# Rows of a table in the page; the API has them all.
+# Rows of a table on the page; the API has all of them.
 MAX_ROWS: Final = 100
 # Phases on the first screen.
 PHASE_BARS: Final = 6
-# Of a run so long the share that measuring takes is one to go by: the first looks are the most expensive.
+# Below this duration, the overhead share is not representative: the first heap scans are the most
+# expensive.
 SHARE_KNOWN_SECONDS: Final = 60.0
-# Kind of a mark -> what it is called, as in static/js/marks.js: the first of those at one place gives the sign.
+# Kind of a mark -> its label, as in static/js/marks.js. If several marks share a position, the
+# first of these kinds determines the symbol.
 SIGNS: Final = {
     "fix": "fix", "incident": "incident", "alert": "alert", "exception": "exception", "attempt": "next attempt",
     "note": "note", "mark": "mark", "cleanup": "cleanup",
@@ -58,7 +60,7 @@ def _signs(chart: Chart) -> tuple[Sign, ...]:
 
 
 def line_table(chart: Chart, unit: str) -> Table | None:
-    """The numbers behind the lines of the first group: one row per x, newest first."""
+    """Return the values of the first group of lines as a table: one row per x, newest first."""
     first = chart.groups[0].id if chart.groups else None
     lines = [line for line in chart.lines if line.group == first]
     columns = [dict(zip(line.x, line.y, strict=True)) for line in lines]
@@ -73,7 +75,7 @@ def line_table(chart: Chart, unit: str) -> Table | None:
 
 
 def phase_bars(found: PhaseAccounts, findings: Sequence[Mapping[str, Any]]) -> tuple[Bar, ...]:
-    """What each phase keeps on average, the most first; the phase of the leading leak is marked."""
+    """Return the memory that each phase keeps on average, largest first; the leaking phase is marked."""
     generations = found.count()
     means = [(sum(line.bytes) / generations, line.name) for line in found.lines if any(line.bytes)]
     means = sorted(means, reverse=True)[:PHASE_BARS]
@@ -92,16 +94,17 @@ def phase_bars(found: PhaseAccounts, findings: Sequence[Mapping[str, Any]]) -> t
 
 
 def why_phases_differ(findings: Sequence[Mapping[str, Any]]) -> str:
-    """Return the evidence of the leading finding that names another phase than the one that memory is charged to."""
+    """Return the evidence that explains why a finding names another phase than the charged one."""
     said = findings[0]["evidence"] if findings else ()
     return next((each for each in said if each.startswith("Created in ")), "")
 
 
 def phase_accounts(chart: Chart | None, found: PhaseAccounts, unit: str) -> Section:
     how = (
-        f"Every byte by which private memory changed between two {unit} ends is booked to the phase that was open; "
-        "the rest is on “between”, or on “other_threads” while only another thread had a phase open. Bars above zero "
-        "were kept, bars below were given back; the tick is the sum."
+        f"Every byte by which private memory changed between two {unit} ends is charged to the "
+        "phase that was open; the rest is charged to “between”, or to “other_threads” while only "
+        "another thread had a phase open. Bars above zero are memory that was kept, bars below "
+        "zero memory that was released; the tick is the sum."
     )
     if chart is None or not found.generations:
         empty = f"Growth by phase needs two whole {unit}s."
@@ -144,7 +147,7 @@ def _outside(found: PhaseAccounts, unit: str) -> str:
     whole = sum(found.total)
     if between is None or whole <= 0 or sum(between.bytes) <= 0.05 * whole:
         return ""
-    return f"{number_formats.percent(sum(between.bytes) / whole)} of the growth fell outside every phase of the {unit}."
+    return f"{number_formats.percent(sum(between.bytes) / whole)} of the growth was outside all phases of the {unit}."
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -160,7 +163,11 @@ def memory(
     exact_peaks: bool,
     accounted: str = "",
 ) -> Section | None:
-    """``peaks``: the highest resident memory of each phase; ``accounted``: what of it counted objects hold."""
+    """Return the memory section.
+
+    ``peaks`` is the highest resident memory of each phase; ``accounted`` is a sentence on the share
+    held by counted objects.
+    """
     how = (
         "The stack is resident memory: anonymous is what the program itself allocated, files are mapped from disk and "
         "may be dropped by the system, shared counts for every process that maps it. Only the anonymous part can leak."
@@ -174,9 +181,9 @@ def memory(
     if peaks:
         phase = max(peaks, key=lambda name: (peaks[name], name))
         who = (
-            "exact: the kernel's mark was reset at each snapshot"
+            "exact: the kernel's high-water mark was reset at each snapshot"
             if exact_peaks
-            else "as seen by background readings and new highs of the kernel's mark"
+            else "from background readings and new highs of the kernel's high-water mark"
         )
         notes.append(
             f"Highest inside a phase: {number_formats.size(peaks[phase])} in {phase} ({who})."
@@ -187,17 +194,18 @@ def memory(
 
 def gpu(chart: Chart | None, unit: str, last: Mapping[str, float | None]) -> Section | None:
     how = (
-        "Allocated is what live tensors hold, active also what streams have not finished with, reserved what torch "
-        "keeps from the driver for reuse; split and idle is the part of it that cannot be given back. None of them "
-        "sees memory outside torch. The driver sees all of it, but not what is in use inside: outside torch are "
-        "contexts, NCCL and other libraries; in use counts other processes too. Reserved far above allocated: "
-        "fragmentation. A line that is missing is not known, as process memory in most containers."
+        "Allocated is what live tensors hold; active also includes what streams have not "
+        "finished with. Reserved is what torch keeps from the driver for reuse, and split and "
+        "idle is the part of it that cannot be returned. None of these includes memory outside "
+        "torch. The driver sees all memory, but not how it is used: outside torch are contexts, "
+        "NCCL and other libraries; in use includes other processes. Reserved far above allocated "
+        "means fragmentation. A missing line is unknown, such as process memory in most containers."
     )
     return _plain("gpu", "GPU memory", how, chart, unit, note=_failures(last))
 
 
 def _failures(last: Mapping[str, float | None]) -> str:
-    """What torch's allocator could not give at the first try, and what not at all, over all devices."""
+    """Return the failures of torch's allocator over all devices: retries and out-of-memory errors."""
     retries, ooms = (
         sum(v or 0 for name, v in last.items() if name.startswith("cuda.") and name.endswith(what))
         for what in (".retries", ".ooms")
@@ -212,9 +220,9 @@ def _failures(last: Mapping[str, float | None]) -> str:
 
 def tensors(chart: Chart | None, unit: str) -> Section | None:
     how = (
-        "Counted at each look at the heap, those of TensorFlow.js at each snapshot. Tensors that still carry an "
-        "autograd graph keep everything their graph saved: outside of a training step their number should return to "
-        "where it was."
+        "Counted in each heap scan, those of TensorFlow.js at each snapshot. Tensors that still "
+        "carry an autograd graph keep everything their graph saved: outside a training step, "
+        "their number should return to its earlier level."
     )
     return _plain("tensors", "Tensors and arrays", how, chart, unit)
 
@@ -223,8 +231,8 @@ def containers(chart: Chart | None, stores: Sequence[ContainerFill], unit: str) 
     if not stores:
         return None
     how = (
-        "What a declared capacity bounds is no leak while it fills: its growth is taken out before the trend is "
-        "judged."
+        "A container with a declared capacity is not a leak while it fills: its growth is "
+        "subtracted before the trend is assessed."
     )
     heads = [
         "container",
@@ -238,8 +246,8 @@ def containers(chart: Chart | None, stores: Sequence[ContainerFill], unit: str) 
     ]
     rows = list(map(_container_row, stores))
     if any(each.device_bytes is not None for each in stores):
-        # Behind the bytes, which are their sum.
-        heads[5:5] = ["#of it on the host", "#of it on devices"]
+        # Directly after the bytes, which are their sum.
+        heads[5:5] = ["#on the host", "#on devices"]
         for row, each in zip(rows, stores, strict=True):
             row[5:5] = [
                 number_formats.size(each.host_bytes),
@@ -267,49 +275,53 @@ def _container_row(each: ContainerFill) -> list[Field]:
 
 
 def gauges(chart: Chart | None, unit: str) -> Section | None:
-    how = "Numbers the training script gave, and the frame rate of a page."
+    how = "Numbers reported by the training script, and the frame rate of a page."
     return _plain("gauges", "Gauges", how, chart, unit)
 
 
 def seconds(chart: Chart | None, unit: str) -> Section | None:
     how = (
-        f"Where the time of each {unit} went, booked to phases like the memory. Time that rises with the memory "
-        "means swapping, or a scan over something that grows."
+        f"Where the time of each {unit} went, charged to phases like memory. Time that rises with "
+        "memory indicates swapping, or a scan over something that grows."
     )
     return _plain("seconds", "Time per phase", how, chart, unit)
 
 
 def _share(spent: float, wall_seconds: float | None) -> str:
-    """Of a short run the looks at its start are nearly all there is, whatever share they come to later."""
+    """Return the overhead share if the run is long enough: the initial heap scans dominate a short run."""
     if wall_seconds is None or wall_seconds < SHARE_KNOWN_SECONDS:
-        return f"not known yet: shown from {number_formats.seconds(SHARE_KNOWN_SECONDS)} on"
+        return f"not known yet: shown after {number_formats.seconds(SHARE_KNOWN_SECONDS)}"
     return number_formats.percent(spent / wall_seconds, 3)
 
 
 def cost(
     last: Mapping[str, float | None], wall_seconds: float | None, native: object = None
 ) -> Section | None:
-    """``native``: True, why the native module was not there, or None where the client does not tell."""
+    """Return the overhead section.
+
+    ``native`` is True if the native module is used, the reason if it is missing, or None if
+    unknown.
+    """
     spent = last.get("client.seconds")
     if spent is None:
         return None
     background = last.get("client.background_seconds")
     in_all = spent + (background or 0.0)
     rows = (
-        ("time of measuring", number_formats.seconds(spent)),
-        ("time of recording and sending, on other threads", number_formats.seconds(background)),
+        ("time spent measuring", number_formats.seconds(spent)),
+        ("time spent recording and sending, on other threads", number_formats.seconds(background)),
         (
             "share of the run's time",
             _share(in_all, wall_seconds),
         ),
-        ("longest single pause lately", number_formats.seconds(last.get("client.pause_seconds"))),
+        ("longest recent pause", number_formats.seconds(last.get("client.pause_seconds"))),
         ("memory held", number_formats.size(last.get("client.bytes"))),
     )
     how = "Measured by the client itself, in the training process."
     if native is True:
-        how += " Its native module looks at the heap."
+        how += " Its native module scans the heap."
     elif native:
-        how += f" It looks at the heap in pure Python, so less often: {native}."
+        how += f" It scans the heap in pure Python, and therefore less often: {native}."
     return Section(
         "cost",
         "Overhead",
@@ -327,7 +339,7 @@ def _plain(
     *,
     note: str = "",
 ) -> Section | None:
-    """One chart with its numbers behind it."""
+    """Return a section with one chart and its values as a table."""
     if chart is None:
         return None
     figure = Figure(chart, f"{title}, {unit} by {unit}.", low=True)

@@ -1,6 +1,6 @@
-"""Numbers as people read them: binary sizes that say so, and never a zero for what nobody measured.
+"""Number formats for people: binary units, and never zero for a value that was not measured.
 
-static/js/formats.js is the twin for charts; both are held to tests/data/formats.json.
+static/js/formats.js is the equivalent for charts; both are tested against tests/data/formats.json.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MINUS: Final = "\u2212"
 
 
 def size(value: float | None) -> str:
-    """Return ``7.10 GiB``; bytes below one KiB as whole numbers."""
+    """Return a size such as ``7.10 GiB``; bytes below one KiB are whole numbers."""
     return _written(format_bytes, value)
 
 
@@ -36,17 +36,17 @@ def change(value: float | None) -> str:
 
 
 def count(value: float | None) -> str:
-    """Return ``1,234`` or ``0.25``."""
+    """Return a number such as ``1,234`` or ``0.25``."""
     return _written(format_decimal, value)
 
 
 def rate(value: float | None) -> str:
-    """Return a count per generation with its sign, as the terminal writes it: ``+16``, ``+0.20``, ``+3,072``."""
+    """Return a signed count per generation, as in the terminal: ``+16``, ``+0.20``, ``+3,072``."""
     return _written(format_count_change, value)
 
 
 def seconds(value: float | None) -> str:
-    """Return ``0.50 s``, ``2 h 1 min``."""
+    """Return a duration such as ``0.50 s`` or ``2 h 1 min``."""
     return _written(format_seconds, value)
 
 
@@ -56,26 +56,26 @@ def percent(share: float | None, digits: int = 0) -> str:
 
 
 def percent_change(value: float | None) -> str:
-    """Return percent as the comparison gives it: ``−95.0 %``."""
+    """Return a change in percent, as in comparisons: ``−95.0 %``."""
     return _written(format_percent_change, value)
 
 
 def interval(value: Mapping[str, Any] | None, write: Any = size) -> str:
-    """Return ``7.10 GiB (6.90 GiB to 7.30 GiB)``; without the brackets where both ends read the same."""
+    """Return ``7.10 GiB (6.90 GiB to 7.30 GiB)``; without parentheses if both ends read the same."""
     if value is None:
         return NOT_MEASURED
     return format_interval(value["estimate"], value["low"], value["high"], write)
 
 
 def moment(unix_seconds: float | None) -> str:
-    """ISO 8601 in UTC for a ``datetime`` attribute; empty when unknown."""
+    """Return ISO 8601 in UTC for a ``datetime`` attribute; empty if unknown."""
     if unix_seconds is None:
         return ""
     return datetime.fromtimestamp(unix_seconds, UTC).isoformat(timespec="milliseconds")
 
 
 def clock(iso: str | None) -> str:
-    """``2026-08-24 09:15 UTC``: what the page says until a script knows the viewer's zone."""
+    """Return ``2026-08-24 09:15 UTC``, which a script replaces by the viewer's time zone."""
     if not iso:
         return "unknown"
     return format_utc(datetime.fromisoformat(iso).timestamp())

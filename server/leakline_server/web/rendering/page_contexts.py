@@ -1,7 +1,8 @@
-"""What each page's template may use: one frozen dataclass a page, compared with the template by a test.
+"""The contexts of page templates: one frozen dataclass per page.
 
-Everything is ready to be shown: texts are formatted, links are made, nothing is computed in a template.
-The addresses of the reports, which several pages offer, are made at the end.
+A test compares them with the templates. All values are ready to show: texts are formatted and links
+are complete, so that templates compute nothing. This module also builds the addresses of reports,
+which several pages link to.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ class Share:
     html_href: str
     markdown_href: str
     json_href: str
-    csv_href: str = ""  # nothing where there is none
-    link_action: str = ""  # where a link to the page is made, if there can be one
+    csv_href: str = ""  # empty if there is no CSV
+    link_action: str = ""  # where a link to the page is created; empty if it cannot be
     link_days: tuple[tuple[str, str], ...] = ()
-    public: bool = True  # whether links begin with the address that the server is said to have
+    public: bool = True  # True if links use the public URL of the server
 
 
-# (days, label) of the choices for how long a link to a run holds.
+# (days, label) of the choices for the lifetime of a link to a run.
 LINK_DAYS: Final = (("1", "1 day"), ("7", "7 days"), ("30", "30 days"))
 
 
 def share_run(run_id: str, process: str = "", *, public: bool = True) -> Share:
-    """Return the addresses of a run's reports; that of the HTML file names the process that the page shows."""
+    """Return the addresses of a run's reports; the HTML report shows the same process as the page."""
     address = f"/runs/{quote(run_id, safe='')}"
     shown = f"?{urlencode({'process': process})}" if process else ""
     return Share(
@@ -60,7 +61,7 @@ def share_comparison(before: str, after: str) -> Share:
 
 
 def file_name(words: tuple[str, ...], ending: str) -> str:
-    """``leakline-erl-trading-before-fix.html``: what every file system takes, whatever a run is called."""
+    """Return ``leakline-erl-trading-before-fix.html``, a name that is valid on every file system."""
     plain = (_NOT_IN_NAMES.sub("-", word).strip("-.") for word in words)
     name = "-".join(("leakline", *filter(None, plain)))
     return f"{name[:MAX_FILE_NAME].rstrip('-.')}.{ending}"
@@ -68,7 +69,7 @@ def file_name(words: tuple[str, ...], ending: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A verdict's mark: never shown by colour alone, but by shape (named like the status) and word as well."""
+    """The status of a verdict, shown by colour, by word, and by a shape that is named like the status."""
 
     status: str
     word: str
@@ -86,7 +87,7 @@ class Sparkline:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One field of a table. ``time`` is ISO 8601; the page shows it in the viewer's zone."""
+    """A table cell. ``time`` is ISO 8601; the page shows it in the viewer's time zone."""
 
     text: str
     code: bool = False
@@ -122,7 +123,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A switch between groups of lines of one chart."""
+    """A toggle between groups of lines of one chart."""
 
     id: str
     label: str
@@ -131,7 +132,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class AxisLink:
-    """The same page with this along its charts."""
+    """A link to the same page with another x-axis."""
 
     label: str
     href: str
@@ -140,7 +141,7 @@ class AxisLink:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A chart with what belongs to it for those who cannot see it."""
+    """A chart with its description for people who cannot see it."""
 
     chart: Chart
     description: str
@@ -151,7 +152,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One of several amounts that are compared; ``share`` of the largest in percent, at least 0."""
+    """One of several amounts to compare; ``share`` is in percent of the largest, at least 0."""
 
     label: str
     text: str
@@ -163,7 +164,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class CountForm:
-    """A count that a button expects, or expects no more; ``label`` says what it does to those who hear it alone."""
+    """A count with a button that accepts or revokes it; screen readers announce the button by ``label``."""
 
     type: str
     text: str
@@ -177,7 +178,7 @@ class CountForm:
 
 @dataclass(frozen=True, slots=True)
 class CountList:
-    """``more`` stands over those that are folded."""
+    """Counts with forms; ``more`` is the label of the folded ones."""
 
     shown: tuple[CountForm, ...]
     folded: tuple[CountForm, ...]
@@ -186,7 +187,7 @@ class CountList:
 
 @dataclass(frozen=True, slots=True)
 class CountForms:
-    """What people accepted, and what a run keeps to."""
+    """The counts that people accepted, and the stable counts of a run."""
 
     accepted: CountList
     steady: CountList
@@ -194,7 +195,10 @@ class CountForms:
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """What a sign at the foot of a chart stands for; ``kind`` names its shape (static/js/marks.js) and colour."""
+    """A legend entry for the symbols below a chart.
+
+    ``kind`` names their shape (static/js/marks.js) and colour.
+    """
 
     kind: str
     word: str
@@ -202,7 +206,7 @@ class Sign:
 
 @dataclass(frozen=True, slots=True)
 class RangeLink:
-    """The page on a stretch of the run, or on all of it."""
+    """A link to the page for a range of the run, or for all of it."""
 
     label: str
     href: str
@@ -211,7 +215,7 @@ class RangeLink:
 
 @dataclass(frozen=True, slots=True)
 class RangeForm:
-    """Asks for two points by number; ``hidden`` keeps the rest of the address."""
+    """The form for two points; ``hidden`` keeps the other query parameters."""
 
     action: str
     hidden: tuple[tuple[str, str], ...]
@@ -224,7 +228,7 @@ class RangeForm:
 
 @dataclass(frozen=True, slots=True)
 class RankedChanges:
-    """``rest``: of how many more there is no bar."""
+    """A list of changes as bars; ``rest`` is the number of those without a bar."""
 
     title: str
     bars: tuple[Bar, ...]
@@ -234,7 +238,7 @@ class RankedChanges:
 
 @dataclass(frozen=True, slots=True)
 class RangeChanges:
-    """What changed between two points; without a title none were asked for, and there is the form alone."""
+    """The changes between two points; without a title, only the form is shown."""
 
     form: RangeForm
     title: str = ""
@@ -245,7 +249,7 @@ class RangeChanges:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One piece of evidence. ``fold`` hides the table behind the chart; ``note`` is a measured sentence."""
+    """A section of evidence; ``fold`` hides the table, and ``note`` is a sentence with measured values."""
 
     id: str
     title: str
@@ -255,9 +259,9 @@ class Section:
     fold: bool = False
     note: str = ""
     empty: str = ""
-    signs: tuple[Sign, ...] | None = None  # of its chart, of what may have some
+    signs: tuple[Sign, ...] | None = None  # those of its chart; None if it cannot have any
     counts: CountForms | None = None
-    ranges: tuple[RangeLink, ...] | None = None  # that its table can be of, of what may have some
+    ranges: tuple[RangeLink, ...] | None = None  # ranges for its table; None if it has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,11 +275,11 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """One line of the checklist: a question, its answer in a word, and the evidence."""
+    """One line of the checklist: a question, a one-word answer, and the evidence."""
 
     question: str
     word: str
-    status: str  # the status whose colour it wears
+    status: str  # the status whose colour it uses
     mark: str  # the name of its shape
     sentence: str
 
@@ -289,7 +293,7 @@ class SuspectView:
 
 @dataclass(frozen=True, slots=True)
 class SaidView:
-    """What somebody said of a leak; ``kind`` as it is taken back, by the button ``undo``; ``reason`` with its links."""
+    """An acknowledgement of a leak; the button ``undo`` revokes it, ``reason`` may contain links."""
 
     kind: str
     verb: str
@@ -310,7 +314,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Muting:
-    """The forms of a finding: ``action`` is where they are sent, ``back`` the address of the page they stand on."""
+    """The forms of a finding: ``action`` is their target, ``back`` the address of the page they are on."""
 
     fingerprint: str
     action: str
@@ -325,15 +329,15 @@ class FindingView:
     status: Status
     title: str
     kind: str
-    priority: str  # nothing for what does no harm
+    priority: str  # empty if the finding does no harm
     suspects: tuple[SuspectView, ...]
     facts: tuple[str, ...]
     evidence: tuple[str, ...]
     advice: tuple[str, ...]
-    search: str  # the type whose holders the training can be asked to look for, or nothing
-    location: Cell | None = None  # where a fix of its phase says that it is in the code
+    search: str  # the type whose holders the process can be asked to find, or empty
+    location: Cell | None = None  # location in the code, as reported by a fix of its phase
     said: tuple[SaidView, ...] = ()
-    muting: Muting | None = None  # where it is an incident, on the page of its run
+    muting: Muting | None = None  # set for incidents on the page of a run
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +346,7 @@ class VerdictView:
     sentence: str
     support: str
     ruled_out: tuple[str, ...]
-    ending: str = ""  # of a run that died: how, and its last reading
+    ending: str = ""  # how the run died, if it did, and its last reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,8 +357,11 @@ class TagLink:
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """``box`` is the id of its check box on this page; ``title`` has the tags too, which may be cut off; ``done`` of
-    ``total`` only where a run has a plan."""
+    """One row of the list of runs.
+
+    ``box`` is the id of its check box. ``title`` includes the tags, which may be cut off. ``done``
+    and ``total`` are only meaningful if the run has a plan.
+    """
 
     id: str
     box: str
@@ -385,7 +392,7 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True)
 class RunGroup:
-    """Runs of this page that share a project or a tag; without a label where nothing is grouped."""
+    """Runs on this page that share a project or a tag; without a label if they are not grouped."""
 
     label: str
     href: str | None
@@ -394,7 +401,7 @@ class RunGroup:
 
 @dataclass(frozen=True, slots=True)
 class ListHead:
-    """``sort`` is what ``aria-sort`` says; ``href`` sorts by this column, or turns its order."""
+    """A column head; ``sort`` is its ``aria-sort``, ``href`` sorts by it or reverses the order."""
 
     label: str
     href: str | None = None
@@ -412,7 +419,7 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class JustDeleted:
-    """What was deleted in one go, and the field that brings it back."""
+    """Runs that were deleted together, and the form field that restores them."""
 
     sentence: str
     until_at: str
@@ -422,7 +429,7 @@ class JustDeleted:
 
 @dataclass(frozen=True, slots=True)
 class RunsPage:
-    """``/``"""
+    """The context of ``/``."""
 
     title: str
     query: str
@@ -448,7 +455,7 @@ class RunsPage:
 class HeadFact:
     name: str
     value: str
-    href: str | None = None  # on another site
+    href: str | None = None  # to another site
 
 
 @dataclass(frozen=True, slots=True)
@@ -459,7 +466,7 @@ class RunChoice:
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """Where alerts go; ``status`` is the one whose colour and shape it wears."""
+    """An alert channel; ``status`` is the one whose colour and shape it uses."""
 
     name: str
     word: str
@@ -476,7 +483,7 @@ class RunHead:
     reason: str
     end_inferred: bool
     ending: str
-    listens: bool  # a process may be there to ask
+    listens: bool  # True if a process may be able to receive requests
     unit: str
     progress: str
     done: int
@@ -485,7 +492,7 @@ class RunHead:
     started: str
     seen_at: str
     seen: str
-    quiet_seconds: float  # since it was heard of, when the page was made
+    quiet_seconds: float  # seconds since it was last seen, when the page was rendered
     started_seconds: float
     tags: tuple[str, ...]
     facts: tuple[HeadFact, ...]
@@ -497,14 +504,14 @@ class RunHead:
     offers_cleanup: bool
     revision: int
     share: Share
-    previous: RunChoice | None  # of its project, to compare it with
-    here: str  # its address as it is shown, which forms lead back to
+    previous: RunChoice | None  # the previous run of its project, to compare it with
+    here: str  # address of the current view, for forms that return to it
     channels: tuple[Channel, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Tab:
-    """Without sections it is not open; ``note`` says why to look into it."""
+    """A tab; ``sections`` is empty unless it is open. ``note`` says why to open it."""
 
     id: str
     title: str
@@ -517,9 +524,9 @@ class Tab:
 
 @dataclass(frozen=True, slots=True)
 class RunPage:
-    """``/runs/{run}``, and its fragments for the live page.
+    """The context of ``/runs/{run}``, and of its fragments for live updates.
 
-    ``title`` and ``icon``, an address, carry the state to the tab of the browser.
+    ``title`` and ``icon`` (an address) show the state in the browser tab.
     """
 
     title: str
@@ -530,19 +537,19 @@ class RunPage:
     findings: tuple[FindingView, ...]
     findings_title: str
     memory: Section
-    changes: RangeChanges | None  # nothing where there are no two points yet
+    changes: RangeChanges | None  # None if there are no two points yet
     phases: tuple[Bar, ...]
     phases_note: str
     processes: tuple[Bar, ...]
     more_processes: tuple[Bar, ...]
     left_out: str
-    asked: tuple[tuple[str, str], ...]  # what the address keeps when another tab is opened
+    asked: tuple[tuple[str, str], ...]  # query parameters that are kept when another tab is opened
     tabs: tuple[Tab, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ChangesFragment:
-    """What changes on the page of a run when its viewer chooses a stretch; ``types`` where that tab is open."""
+    """The parts of a run's page that depend on the selected range; ``types`` if that tab is open."""
 
     changes: RangeChanges | None
     types: Section | None
@@ -550,7 +557,10 @@ class ChangesFragment:
 
 @dataclass(frozen=True, slots=True)
 class PickPage:
-    """``/compare`` before two runs are chosen. ``choices``: those that ``query`` finds, and those chosen already."""
+    """The context of ``/compare`` before two runs are chosen.
+
+    ``choices`` are the runs that match ``query`` and those that are already chosen.
+    """
 
     title: str
     message: str
@@ -566,7 +576,7 @@ class PickPage:
 
 @dataclass(frozen=True, slots=True)
 class ErrorPage:
-    """Any page that is not there."""
+    """The context of an error page."""
 
     title: str
     status_code: int

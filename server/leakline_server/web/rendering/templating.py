@@ -1,8 +1,9 @@
-"""Pages are rendered here and nowhere else: one environment, one set of headers, and the files that pages load.
+"""Rendering of pages: one environment, one set of headers, and the files that pages load.
 
-A browser learns of a module when it has read the one that names it, which takes a round trip for each step down. So the
-pages with charts say at once what will be needed, and a page as one file puts all of it inside. Names of style sheets
-and scripts do not change with the version, so browsers must ask again.
+A browser only discovers a module after parsing the one that imports it, which takes a round trip
+per level. Pages with charts therefore list all modules for preloading, and a self-contained page
+embeds them. The names of style sheets and scripts do not depend on the version, so browsers must
+revalidate them.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _THEME: Final = Markup(
 
 
 def texts_of(entry: str) -> dict[str, str]:
-    """Name -> text of a module and of all it needs."""
+    """Return the texts of a module and of everything it imports, by name."""
     found: dict[str, str] = {}
     waiting = [entry]
     while waiting:
@@ -50,13 +51,14 @@ def texts_of(entry: str) -> dict[str, str]:
 
 @cache
 def ahead(entry: str) -> Markup:
-    """The links by which a browser loads them at once, and the theme of the charts with them."""
+    """Return links that preload a module, its imports and the chart theme."""
     links = [_MODULE.format(name) for name in texts_of(entry)]
     return Markup("\n  ").join([*links, _THEME])
 
 
-# Nothing from another host, nothing inline. Charts are exported through images with data: and blob: addresses.
-# plotly makes an empty <style> and fills it through the object model: this is the hash of the empty text.
+# Nothing from other hosts, nothing inline. Charts are exported through images with data: and blob:
+# addresses. plotly creates an empty <style> and fills it through the object model: this is the hash
+# of the empty text.
 EMPTY_STYLE: Final = "sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU="
 CONTENT_SECURITY_POLICY: Final = (
     f"default-src 'self'; style-src 'self' '{EMPTY_STYLE}'; "
@@ -65,19 +67,19 @@ CONTENT_SECURITY_POLICY: Final = (
 )
 HEADERS: Final = {
     "Content-Security-Policy": CONTENT_SECURITY_POLICY,
-    # A page shows the state of this moment; Back must not bring an old one.
+    # A page shows the current state, so that Back must not show an old one.
     "Cache-Control": "no-cache",
 }
 
-# Known on every page: the caller of this request.
+# Available on every page: the principal of the request.
 VIEWER: Final = "viewer"
 
-# What jinja2 makes while a page is written.
+# The contexts that jinja2 creates while a page is rendered.
 _made: Final[ContextVar[list[_Names] | None]] = ContextVar("leakline_page", default=None)
 
 
 class _Names(jinja2.runtime.Context):
-    """The names of one template, or of one that it imports or includes; `written` takes them apart."""
+    """The names of a template, or of one that it imports or includes; `written` clears them."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -102,7 +104,7 @@ def environment() -> jinja2.Environment:
     made.filters["with_links"] = with_links
     made.filters["search_for"] = search_for
     made.filters["ahead"] = ahead
-    # A page in a file has its own of these (html_bundle.py).
+    # A self-contained page has its own versions of these (html_bundle.py).
     made.filters["href"] = str
     made.globals |= {"served": True, "shapes_href": "/static/images/shapes.svg#"}
     return made
@@ -112,24 +114,26 @@ _BREAKS: Final = re.compile(r"(?<=[._/\[\]])(?=[A-Za-z])|(?<=[a-z])(?=[A-Z][a-z]
 _UNITS: Final = re.compile(r"(?<=\d) (?=(?:[KMGTP]?i?B|%|m?s|min)\b)")
 
 
-# As formats.clock writes it.
+# The format of number_formats.clock.
 _CLOCK: Final = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d UTC)")
 _TIME: Final = Markup('<time datetime="{}" data-show="minute">{}</time>')
 
 
 def breakable(text: str) -> Markup:
-    """Long names may break where people would break them: after a dot, a slash, an underscore, before a capital;
-    a number stays with its unit, and a time is one of the viewer's zone."""
+    """Mark where long names may break: after a dot, slash or underscore, or before a capital.
+
+    A number stays with its unit, and a time is shown in the viewer's time zone.
+    """
     return _with_times(text, _breakable)
 
 
 def zoned(text: str) -> Markup:
-    """Times in a sentence are shown in the viewer's zone, as those next to it."""
+    """Mark the times in a sentence, so that they are shown in the viewer's time zone."""
     return _with_times(text, escape)
 
 
 def _with_times(text: str, write: Callable[[str], Markup]) -> Markup:
-    # What was caught stands at the odd places.
+    # `split` returns the captured times at odd positions.
     parts = enumerate(_CLOCK.split(text))
     return Markup("").join(_time(part) if at % 2 else write(part) for at, part in parts)
 
@@ -147,8 +151,10 @@ def _chart_json(chart: Chart) -> Markup:
 
 
 def render(template: str, context: Any, status_code: int = 200) -> HTMLResponse:
-    """``context`` is a dataclass of page_contexts.py; its fields are the template's variables, besides who looks at
-    it."""
+    """Render a page; the fields of ``context`` and the viewer are the template's variables.
+
+    ``context`` is a dataclass of page_contexts.py.
+    """
     values = {field.name: getattr(context, field.name) for field in fields(context)}
     values[VIEWER] = calling.get()
     text = written(environment().get_template(template), values)
@@ -156,10 +162,11 @@ def render(template: str, context: Any, status_code: int = 200) -> HTMLResponse:
 
 
 def written(template: jinja2.Template, values: Mapping[str, Any]) -> str:
-    """The template with these values, of which nothing is kept.
+    """Render a template with these values, and release all of them afterwards.
 
-    A macro refers to the names it was made among, and they to the macro. In that circle everything that a page shows
-    would wait for the collector, which looks at what has lasted a while once in hours.
+    A macro refers to the names of its template, and they refer to the macro. This cycle would keep
+    everything on a page alive until the garbage collector scans its oldest generation, which may
+    take hours.
     """
     made: list[_Names] = []
     before = _made.set(made)
@@ -168,19 +175,20 @@ def written(template: jinja2.Template, values: Mapping[str, Any]) -> str:
     finally:
         _made.reset(before)
         for names in made:
-            # Others are of templates that are imported without them, and stay with these.
+            # The other contexts belong to templates imported without these values, and are kept.
             if not values.keys().isdisjoint(names.parent):
                 names.vars.clear()
                 names.parent.clear()
 
 
 class RevalidatedFiles(StaticFiles):
-    """Answers "not modified" by ETag; without the header a browser may keep an old script after an upgrade.
+    """Static files that browsers must revalidate; else they could use old scripts after an upgrade.
 
-    With the client for programs in JavaScript, as ``js/leakline.js``, which pages of every origin may load.
+    ``js/leakline.js`` is the client for programs in JavaScript, which pages of every origin may
+    load.
     """
 
-    # What the application declares of its mount.
+    # Set by the application, as for a route.
     dependencies: Sequence[Any] = ()
 
     def lookup_path(self, path: str) -> tuple[str, os.stat_result | None]:
@@ -194,7 +202,7 @@ class RevalidatedFiles(StaticFiles):
         response = super().file_response(full_path, *args, **kwargs)
         response.headers["Cache-Control"] = "no-cache"
         if str(full_path) == str(CLIENT_SCRIPT):
-            # A script that may not be loaded ends the page's own script, and with it the training.
+            # If a page cannot load this script, its own script fails too, and with it the training.
             response.headers["Access-Control-Allow-Origin"] = "*"
             response.headers["Cross-Origin-Resource-Policy"] = "cross-origin"
         return response

@@ -1,4 +1,4 @@
-"""Rules in the JSON API and the forms of the page of alerts."""
+"""Alert rules: the JSON API, and the forms on the page of alerts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from ..services import Services, Use
 from .view import FORM_FIELDS, Refused
 
 router = APIRouter(prefix="/api/v1", tags=["rules"], dependencies=[READ])
-# Forms on the page of alerts: they work without scripts, and one that is refused comes back as it was sent.
+# Forms on the page of alerts. They work without scripts; a rejected form is shown again as sent.
 pages = APIRouter(
     prefix="/alerts/rules",
     include_in_schema=False,
@@ -47,7 +47,7 @@ pages = APIRouter(
 
 
 class FiringRun(BaseModel):
-    """A run in which the rule fires now, since this generation, with the reading there."""
+    """A run in which the rule is firing, with the generation where it started and the value there."""
 
     run: str
     project: str
@@ -69,7 +69,7 @@ class RuleTerms(BaseModel):
 
 
 class Rule(RuleTerms):
-    """`source` is api, page or file; rules of the file are changed in the file."""
+    """`source` is api, page or file; rules from the file can only be changed there."""
 
     id: int
     project: str | None
@@ -90,7 +90,7 @@ class PresetRule(RuleTerms):
 
 
 class PresetSet(BaseModel):
-    """`preset` makes all of its rules."""
+    """A set of rules; `preset` adds all of them."""
 
     preset: str
     title: str
@@ -108,8 +108,8 @@ _NOT_FOUND: Final[dict[int | str, dict[str, Any]]] = {
 }
 _REFUSED: Final[dict[int | str, dict[str, Any]]] = {
     400: {"model": api_schemas.Error, "description": "not JSON"},
-    409: {"model": api_schemas.Error, "description": "a rule of the file, or there is one that says the same"},
-    422: {"model": api_schemas.Error, "description": "a field is wrong: named, with its value"},
+    409: {"model": api_schemas.Error, "description": "a rule of the file, or the same rule exists already"},
+    422: {"model": api_schemas.Error, "description": "a field is invalid: the error names it, with its value"},
 }  # fmt: skip
 
 
@@ -167,7 +167,7 @@ def list_presets() -> Response:
     "/rules/presets", dependencies=[CHANGE], methods=["PATCH", "DELETE"], include_in_schema=False
 )
 def change_presets() -> Response:
-    """Or it would be taken for a rule by that name."""
+    """Return 405; otherwise "presets" would be parsed as the id of a rule."""
     raise HTTPException(405)
 
 
@@ -192,7 +192,7 @@ def get_rule(rule: RowId, use: Use) -> Response:
 def change_rule(
     rule: RowId, body: Annotated[RuleChanges, json_body(RuleChanges)], use: Use
 ) -> Response:
-    """A rule that is about something else then, or is disabled, forgets where it fired."""
+    """If the rule is disabled, or its condition or scope changes, its firing state is cleared."""
     change(use, rule, body)
     return get_rule(rule, use)
 
@@ -206,7 +206,7 @@ def change_rule(
     responses={**_NOT_FOUND, 409: _REFUSED[409]},
 )
 def delete_rule(rule: RowId, use: Use) -> Response:
-    """Alerts that were sent stay; none is sent about its end."""
+    """Alerts that were already sent are kept; no alert reports that the rule was deleted."""
     remove(use, rule)
     return Response(status_code=204)
 
@@ -258,7 +258,7 @@ def change(use: Services, rule_id: int, given: RuleChanges | Mapping[str, Any]) 
     with _refused():
         changed = changed_rule(before, check_fields(RuleChanges, given))
         if assertions.change_rule(use.engine, rule_id, changed) is None:
-            # Deleted in between.
+            # The rule was deleted in the meantime.
             raise _not_found(rule_id)
 
 
@@ -268,7 +268,7 @@ def remove(use: Services, rule_id: int) -> None:
 
 
 def _fields(form: dict[str, str]) -> dict[str, Any]:
-    """Return all fields of the form: one that was left blank has its default, or none."""
+    """Return all fields of the form; blank ones have their default or None."""
     given: dict[str, Any] = {name: form.get(name) for name in FORM_FIELDS}
     for name in ("measure", "hold", "grace", "advice"):
         given[name] = form.get(name) or RuleChanges.model_fields[name].default
@@ -288,7 +288,7 @@ def _refused() -> Iterator[None]:
         (number,) = error.args
         raise Conflict(
             "rule_exists",
-            f"rule {number} says the same; change it with PATCH /api/v1/rules/{number}",
+            f"rule {number} is the same; change it with PATCH /api/v1/rules/{number}",
             {"rule": number},
         ) from error
     except assertions.TooManyRules as error:
@@ -303,14 +303,14 @@ def _found(use: Services, rule_id: int) -> assertions.Rule:
 
 
 def _not_found(rule_id: int) -> NotFound:
-    return NotFound("rule_not_found", f"there is no rule {rule_id}", {"rule": rule_id})
+    return NotFound("rule_not_found", f"rule {rule_id} was not found", {"rule": rule_id})
 
 
 def _of_people(rule: assertions.Rule) -> assertions.Rule:
     if rule.source == FILE:
         raise Conflict(
             "rule_of_file",
-            f"rule {rule.id} comes from the file in LEAKLINE_RULES; change it there and start the server again",
+            f"rule {rule.id} comes from the file in LEAKLINE_RULES; change it there and restart the server",
             {"rule": rule.id},
         )
     return rule
@@ -330,5 +330,5 @@ def _after(cursor: str | None) -> int:
     if cursor is None:
         return 0
     if not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 18):
-        raise InvalidField("cursor", cursor, "must be the value of next from an earlier answer")
+        raise InvalidField("cursor", cursor, "must be the value of next from an earlier response")
     return int(cursor)

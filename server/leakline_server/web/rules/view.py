@@ -1,4 +1,4 @@
-"""The context of ``_rules.html``, the section of ``/alerts`` that shows and sets rules."""
+"""The context of ``_rules.html``, the section of ``/alerts`` that shows and edits rules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Json = Mapping[str, Any]
 FORM_FIELDS: Final = (
     "name", "series", "measure", "above", "below", "project", "run", "hold", "grace", "advice",
 )  # fmt: skip
-# What a rule may be about, offered while somebody types.
+# Series offered as suggestions while somebody types.
 SERIES: Final = (
     "process.rss_bytes", "process.anon_bytes", "process.peak_bytes", "process.threads", "process.open_files",
     "children.count", "cgroup.used_bytes", "cuda.*.allocated_bytes", "cuda.*.reserved_bytes", "gpu.*.used_bytes",
@@ -35,7 +35,7 @@ _SOURCES: Final = {"api": "from the API", "page": "", "file": "from the file"}
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A form that was not taken: of this rule, or of a new one where it is None."""
+    """A rejected form; ``rule`` is None if the form was for a new rule."""
 
     rule: int | None
     fields: Mapping[str, str]
@@ -44,7 +44,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class RuleForm:
-    """``fields`` are texts. ``key`` sets the ids of one form apart from those of the others."""
+    """A form for a rule; ``fields`` are texts, and ``key`` makes the ids of its elements unique."""
 
     key: str
     action: str
@@ -63,7 +63,10 @@ class FiringRow:
 
 @dataclass(frozen=True, slots=True)
 class RuleRow:
-    """``form`` changes it; None for a rule of the file. ``opened``: that form has just been refused."""
+    """One rule. ``form`` edits it, and is None for a rule from the file.
+
+    ``opened`` is True if that form has just been rejected.
+    """
 
     rule: Rule
     condition: str
@@ -78,7 +81,7 @@ class RuleRow:
 
 @dataclass(frozen=True, slots=True)
 class RulesSection:
-    """``_rules.html``. ``error`` is of a new rule, and ``opened`` shows its form."""
+    """The context of ``_rules.html``. ``error`` is about a new rule; ``opened`` shows its form."""
 
     rows: tuple[RuleRow, ...]
     form: RuleForm
@@ -90,7 +93,7 @@ class RulesSection:
 
 
 def rules_section(engine: Engine, refused: Refused | None) -> RulesSection:
-    """Return the section; ``refused`` is a form that was not taken, to be shown again."""
+    """Return the section; ``refused`` is a rejected form to show again."""
     rules = assertions.list_rules(engine)
     firing = assertions.firing(engine, [rule.id for rule in rules])
     of_new = refused if refused is not None and refused.rule is None else None
@@ -121,7 +124,7 @@ def _row(rule: Rule, firing: Sequence[Json], refused: Refused | None) -> RuleRow
 
 
 def _standing(rule: Rule, firing: Sequence[Json]) -> tuple[str, str]:
-    """(the status whose colour it wears, a word)."""
+    """Return (the status whose colour it uses, a word)."""
     if not rule.enabled:
         return "learning", "paused"
     return ("suspected", "fires") if firing else ("ok", "quiet")

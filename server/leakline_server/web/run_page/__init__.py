@@ -1,5 +1,5 @@
-"""The page of a run: read the store, ask the analysis, build one view, render. One module for each section.
+"""The page of a run: reads the store, gets the analysis, builds one view and renders it.
 
-Imports `store`, `charts`, `alerts`, `leakline`, and other features of `web`. Start reading in `pages.py`, then
-`view.py`.
+It has one module per section and imports `store`, `charts`, `alerts`, `leakline` and other features
+of `web`. Start reading in `pages.py`, then `view.py`.
 """

@@ -1,5 +1,6 @@
-"""What happened during a run -> marks on its trend, each with a text: events, attempts, incidents, notes; and the notes
-themselves, of the program (``run.note``) and of people (PATCH). Pure.
+"""Marks on the trend of a run: events, attempts, incidents, alerts and notes, each with a text.
+
+Notes come from the program (``run.note``) and from people (PATCH). These functions do no I/O.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _LISTED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """``time`` in Unix seconds; None for one that a server stored without it."""
+    """One note; ``time`` is in Unix seconds, or None if it was stored without one."""
 
     time: float | None
     generation: int | None
@@ -49,7 +50,7 @@ class Note:
 
 
 def notes_of(run: Json, events: Sequence[Json]) -> list[Note]:
-    """Newest first."""
+    """Return all notes, newest first."""
     from_run = [
         Note(e["time"], e["generation"], "the program", str(e["data"].get("text") or ""), e["data"].get("link"))
         for e in events
@@ -58,7 +59,7 @@ def notes_of(run: Json, events: Sequence[Json]) -> list[Note]:
     people = [
         Note(
             _seconds(n.get("at")),
-            None,
+            n.get("generation"),
             "a program" if n.get("added") else "a person",
             str(n.get("text") or ""),
             n.get("link"),
@@ -74,10 +75,11 @@ def timeline(
     run: Json, events: Sequence[Json], alerts: Sequence[Json], effects: Effects,
     whose: Mapping[str, str] = MappingProxyType({}), any_webhook: bool = True,
 ) -> Section | None:  # fmt: skip
-    """What happened in one table, newest first: events of the program, alerts, and what was written down.
+    """Return a table of everything that happened, newest first: events, alerts and notes.
 
-    ``alerts``: {event, created_at in Unix seconds, payload}. ``effects``: what came of each fix. ``whose``: instance ->
-    what its process is called, shown where there are several.
+    ``alerts`` are {event, created_at in Unix seconds, payload}; ``effects`` are the effects of
+    fixes. ``whose`` maps instances to the labels of their processes, which are shown if there are
+    several.
     """
     environment = run["environment"]
     happened: list[tuple[float, str, list[Field]]] = [
@@ -94,9 +96,9 @@ def timeline(
     heads = (f"#{run['unit']}", "time", "kind", "name", "phase", "what happened")
     made = by_process(heads, rows, lambda each: each["row"], whose)
     caption = shown(len(rows), len(happened), "event")
-    how = "A cleanup that frees nothing is marked: it costs time and hides nothing."
+    how = "A cleanup that frees nothing is marked: it costs time without any effect."
     if alerts and not any_webhook:
-        how += " No webhook is set up, so its alerts were not sent: the page Alerts, /alerts, sets one up."
+        how += " No webhook is set up, so the alerts were not sent. Add one on the page Alerts (/alerts)."
     return Section("events", "What happened", how, table=replace(made, caption=caption))
 
 
@@ -117,7 +119,7 @@ def _note_row(note: Note) -> list[Field]:
 
 
 def _link(link: object) -> Cell:
-    """One that leads nowhere on the web is shown as the text it is."""
+    """Return the link as a cell; show it as text if it is not a web address."""
     if not link:
         return Cell("–")
     return web_link(link) or Cell(str(link)[:200])
@@ -134,13 +136,13 @@ MAX_COLLECTIONS: Final = 100
 MAX_CACHES: Final = 60
 MAX_TEXT: Final = 160
 MAX_LINES: Final = 6
-# The alerts that have a sign of their own: an incident, and the end of a run, are seen without.
+# The alerts that get a mark: incidents and the end of a run have marks of their own.
 SHOWN_ALERTS: Final = (FIRED, OOM_RISK)
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """When generations ended: ``times`` in Unix seconds, ascending, and the generation of each."""
+    """The times at which generations ended, in ascending Unix seconds, and the generation of each."""
 
     times: Sequence[float]
     generations: Sequence[float]
@@ -150,7 +152,7 @@ NO_CLOCK: Final[Clock] = Clock((), ())
 
 
 def clock_of(past: RunHistory) -> Clock:
-    """By the first rank, over its attempts."""
+    """Return the clock of the first rank, over all its attempts."""
     first = next(iter(past.processes), None)
     moments = sorted(
         (time, generation)
@@ -165,7 +167,7 @@ def clock_of(past: RunHistory) -> Clock:
 
 
 def _place_on(axis: Axis, clock: Clock, started: float) -> Callable[[float, float | None], float | None]:  # fmt: skip
-    """(Unix seconds, generation if known) -> x; None while no generation has ended."""
+    """Return a function that maps a time and generation to x, or to None before a generation ended."""
 
     def place(time: float, generation: float | None) -> float | None:
         if axis.unit == "time":
@@ -174,7 +176,7 @@ def _place_on(axis: Axis, clock: Clock, started: float) -> Callable[[float, floa
             return generation
         if not clock.times:
             return None
-        # What happens in a generation belongs to its end, where its reading is.
+        # Events within a generation belong to its end, where its reading is.
         return clock.generations[min(bisect_left(clock.times, time), len(clock.times) - 1)]
 
     return place
@@ -184,9 +186,9 @@ def marks(
     run: Json, events: Sequence[Json], notes: Sequence[Note], incidents: Sequence[Json], alerts: Sequence[Json],
     effects: Effects, axis: Axis, clock: Clock,
 ) -> tuple[Mark, ...]:  # fmt: skip
-    """``effects`` as `fix_effects` finds them."""
+    """Return the marks on the trend; ``effects`` as `fix_effects` returns them."""
     place = _place_on(axis, clock, unix(run["started_at"]))
-    # A run that was uploaded later was examined long after its end.
+    # A run that was uploaded later was analysed long after its end.
     heard = unix(run["last_seen_at"])
     rare: list[tuple[float | None, str, str, str]] = []
     cleanups: list[tuple[float | None, str, str, str]] = []
@@ -204,7 +206,8 @@ def marks(
             text = "\n".join([event["name"], *effects.get((event["name"], event["time"]), ())])
             rare.append((x, event["name"], "fix", text))
         elif event["kind"] == "mark" and "freed_bytes_at_least" in event["data"]:
-            # What an allocator gave back, perhaps in each generation: not what a person wrote.
+            # Memory that an allocator released, possibly in every generation; a person did not
+            # write this mark.
             caches.append((x, event["name"], "mark", _with_text(event)))
         elif event["kind"] in ("mark", "exception"):
             rare.append((x, event["name"], event["kind"], _with_text(event)))
@@ -219,11 +222,11 @@ def marks(
             continue
         x = place(min(alert["created_at"], heard), alert["payload"]["when"].get("generation"))
         rare.append((x, "alert", "alert", alert_words(alert["payload"])))
-    # The first of all is the beginning of the run.
+    # The first attempt coincides with the start of the run.
     for attempt in run["attempts"][0 if run["attempts_left_out"] else 1 :]:
         x = place(unix(attempt["started_at"]), None)
         rare.append((x, "attempt", "attempt", f"attempt {attempt['number']} begins"))
-    # Of too many, the newest; what is rare never goes for cleanups.
+    # Only the newest of each kind are kept; cleanups never displace rare events.
     chosen = [
         *_newest(rare, MAX_MARKS), *_newest(cleanups, MAX_CLEANUPS),
         *_newest(collections, MAX_COLLECTIONS), *_newest(caches, MAX_CACHES),
@@ -234,9 +237,9 @@ def marks(
 def fix_effects(
     events: Sequence[Json], verdict: Json | None, effects: Sequence[Json], unit: str
 ) -> Effects:
-    """Of each fix that is an event, for its mark and for those who cannot point at one.
+    """Return the effects of each fix event, for its mark and for the table of events.
 
-    ``effects`` as `effects_shown` gives them.
+    ``effects`` come from `effects_shown`.
     """
     return {
         (event["name"], event["time"]): _effect(event, verdict, effects, unit)
@@ -246,7 +249,7 @@ def fix_effects(
 
 
 def _with_text(event: Json) -> str:
-    """A mark of ours says more than its name: what was traced, what a device got back."""
+    """Return name and text: marks set by Leakline have a text, such as what a device released."""
     text = event["data"].get("text")
     return f"{event['name']}: {text}" if isinstance(text, str) and text else str(event["name"])
 
@@ -259,9 +262,9 @@ def _newest(
 
 
 def _effect(event: Json, verdict: Json | None, effects: Sequence[Json], unit: str) -> list[str]:
-    """What a fix has done, and what it promised next to what the analysis has measured since."""
+    """Return the effects of a fix, and compare its promises with what was measured since."""
     name = event["name"]
-    # In another form than the one that is judged, it was another fix.
+    # Before ``since`` the fix had another form, which counts as another fix.
     lines = [
         effect_line(each, unit)
         for each in effects
@@ -281,6 +284,6 @@ def _effect(event: Json, verdict: Json | None, effects: Sequence[Json], unit: st
 
 
 def _wrapped(text: str) -> str:
-    """Bounded lines, because a hover text cannot scroll."""
+    """Limit the number and length of lines: a hover text cannot scroll."""
     lines = text.split("\n")[:MAX_LINES]
     return "\n".join(f"{line[: MAX_TEXT - 1]}…" if len(line) > MAX_TEXT else line for line in lines)

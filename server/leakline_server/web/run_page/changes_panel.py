@@ -1,4 +1,4 @@
-"""What changed between two points of a run -> the panel of its page, and the ranges of its table of types. Pure."""
+"""The panel with the changes between two points of a run, and the ranges of its table of types. No I/O."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from .run_data import Json, RunData
 from .verdict_view import short_name
 
 BARS_SHOWN: Final = 6
-# Units that a link looks back.
+# There are links to the newest 10 and 50 units.
 _NEWEST: Final = (10, 50)
 
 
 def changes_panel(data: RunData) -> RangeChanges | None:
-    """Nothing where there are no two points to compare yet."""
+    """Return the panel, or None if there are no two points to compare yet."""
     if data.recorded is None:
         return None
     form, whole = _form(data, data.recorded), f"?{urlencode(data.open_tab | data.asked)}"
@@ -41,21 +41,21 @@ def changes_panel(data: RunData) -> RangeChanges | None:
 
 
 def between(found: Json, axis: Axis, joined: str = " to ") -> str:
-    """``generation 12 to 40``, ``5 to 20 minutes since the start``."""
+    """Return ``generation 12 to 40`` or ``5 to 20 minutes since the start``."""
     ends = (_number(found["before"], axis), _number(found["after"], axis))
     words = (axis.title, joined.join(ends))
     return " ".join(words if axis.unit == "generation" else words[::-1])
 
 
 def nothing_between(data: RunData, known: TwoPoints) -> str:
-    """Why a stretch has no two points, and what to do."""
+    """Return why a range has no two points, and what to do."""
     what = f"two {data.run['unit']} ends" if data.axis.unit == "generation" else "two readings"
     all_of_it = between({"before": known.first, "after": known.last}, data.axis)
-    return f"No {what} lie in what is shown. Choose a wider range: {all_of_it} were recorded."
+    return f"The visible range does not contain {what}. Choose a wider range: {all_of_it} were recorded."
 
 
 def ends_named(data: RunData) -> tuple[str, str]:
-    """``at generation 12``, ``after 5 min``."""
+    """Return ``at generation 12`` or ``after 5 min`` for both ends."""
     found, axis = data.changes or {}, data.axis
     ends = (found["before"], found["after"])
     if axis.unit == "generation":
@@ -68,7 +68,7 @@ def _number(point: float, axis: Axis) -> str:
 
 
 def _form(data: RunData, known: TwoPoints) -> RangeForm:
-    """The same for as long as no other range is shown: what somebody types must survive live updates."""
+    """Return the form; it depends only on the selected range, so that live updates keep typed text."""
     axis = data.axis
     by_generation = axis.unit == "generation"
     scale = 1.0 if by_generation else axis.seconds
@@ -82,7 +82,7 @@ def _form(data: RunData, known: TwoPoints) -> RangeForm:
 
 
 def ranges(data: RunData) -> tuple[RangeLink, ...]:
-    """The whole run, its newest units, and the stretch that is shown where it is none of these."""
+    """Return links to the whole run, to its newest units, and to any other selected range."""
     address, known = {"tab": "objects"} | data.asked, data.recorded
     unit, each_unit = unit_on(data.run, data.axis)
     shown = ""
@@ -119,10 +119,10 @@ def _sentence(found: Json) -> str:
     booked = found["booked"]
     if booked and booked["first"] > found["before"] + 1:
         said.append(
-            f"Phases are of {unit} {booked['first']:,} to {booked['last']:,}: older ones are reported together."
+            f"Phases cover {unit} {booked['first']:,} to {booked['last']:,}: older ones are reported in groups."
         )
     if found["processes_left_out"]:
-        said.append(f"{found['processes_left_out']:,} more of its processes were not read.")
+        said.append(f"{found['processes_left_out']:,} more processes were not read.")
     return " ".join(said)
 
 
@@ -136,7 +136,7 @@ def _ranked(
         row for row in rows if row["bytes_change"] or row.get("count_change") or _is_unknown(row)
     ]
     shown = moved[:BARS_SHOWN]
-    # Where no bytes are known, numbers are compared.
+    # If no bytes are known, counts are compared.
     by = "bytes_change" if any(row["bytes_change"] for row in shown) else "count_change"
     most = max((row.get(by) or 0 for row in shown), default=0)
     bars = tuple(
@@ -169,7 +169,7 @@ def _bytes_text(row: _Row) -> str:
 
 
 def _text_of_process(found: Json) -> Callable[[_Row], str]:
-    """With the generation of its last reading, where that is an earlier one."""
+    """Return a function that describes a row, with the time of its last reading if that is earlier."""
 
     def text(row: _Row) -> str:
         at, said = row["read_after_at"], _bytes_text(row)
@@ -180,7 +180,7 @@ def _text_of_process(found: Json) -> Callable[[_Row], str]:
 
 
 def _type_text(row: _Row) -> str:
-    """Bytes are not measured of every type."""
+    """Return the change in bytes and in count; bytes are not measured for every type."""
     if _is_unknown(row):
         return "unknown"
     count = "" if row["count_change"] is None else number_formats.rate(row["count_change"])

@@ -1,5 +1,7 @@
-"""Objects by type on a run's page: how many there are, how that changed, what to think of it, how much of the
-private memory they account for and what no source can see. Pure.
+"""Objects by type on the page of a run: counts, changes and ratings.
+
+It also says how much of the private memory they account for, and what no source can see. These
+functions do no I/O.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from ..rendering.table_cells import Field, code, rated, shown, sparkline, table
 from .verdict_view import short_name
 
 Json = Mapping[str, Any]
-# Read at each look at the heap or next to it.
+# Series that are read during a heap scan or next to it.
 SOURCES: Final = (
     "arrays.bytes", "tensors.bytes", "tensors.device_bytes", "tensors.graph_bytes", "allocator.kept_bytes",
 )  # fmt: skip
@@ -33,8 +35,10 @@ _COUNTED_APART: Final = ("numpy.", "torch.")
 
 
 def accounted(private: float | None, last: Mapping[str, float | None], census: Json | None) -> str:
-    """A sentence with the share; nothing where private memory is not known or no source has reported. ``last``: the
-    newest value of each of SOURCES. What was not measured is named and never counted as zero.
+    """Return a sentence with the share of private memory that is accounted for.
+
+    It is empty if private memory is unknown or no source has reported. ``last`` holds the newest
+    value of each of SOURCES. What was not measured is named and never counted as zero.
     """
     if not private or private <= 0:
         return ""
@@ -49,7 +53,10 @@ def accounted(private: float | None, last: Mapping[str, float | None], census: J
     )
     share, whole = sum(parts.values()) / private, f"{number_formats.size(private)} private memory"
     if share > 1:
-        said = f"What was counted is more than the {whole}, as some of it is shared, swapped or gone since: {listed}."
+        said = (
+            f"More was counted than the {whole}, because some of it is shared, swapped out or "
+            f"freed since: {listed}."
+        )
     else:
         said = f"{number_formats.percent(share)} of {whole} is accounted for: {listed}."
     unknown = f" Not measured: {', '.join(missing)}." if missing else ""
@@ -71,7 +78,10 @@ def _parts(last: Mapping[str, float | None], census: Json | None) -> dict[str, f
 
 
 def _own_bytes(census: Json | None, begin: tuple[str, ...] = ()) -> float | None:
-    """What counted objects own themselves, whose type begins so; else those that are not counted apart."""
+    """Return the bytes owned by counted objects of types whose names start with ``begin``.
+
+    Without ``begin``, return the bytes of all types that are not counted separately.
+    """
     rows: Sequence[Sequence[Any]] = (census or {}).get("types") or ()
     among = [
         row[2]
@@ -93,13 +103,17 @@ def types(
     newest: int | None = None,
     graphs: Mapping[str, float] = MappingProxyType({}),
 ) -> Section:
-    """``process``: the one of several whose lines are shown; the numbers are those of all. ``newest``: generation that
-    has ended, which a count may be older than. ``graphs``: how many more of a type with a graph a finding names."""
+    """Return the table of types and its chart.
+
+    ``process`` is set if there are several, and names the one whose lines are shown; the numbers
+    are for all of them. ``newest`` is the last generation that ended; counts may be older.
+    ``graphs`` maps types to the rate of instances with an autograd graph, as reported by a finding.
+    """
     how = (
-        "Live instances by exact type. A type that gains the same number in every "
-        f"{unit} and has a holder is the usual shape of a leak; lists and dicts follow their owners. Bytes are what "
-        "the objects themselves own. Of a type that a finding names, the rates are those of the finding; first, last "
-        "and change are of the whole run where no range is chosen."
+        "Live instances by exact type. The usual sign of a leak is a type that gains the same "
+        f"number in every {unit} and has a holder; lists and dicts grow along with their owners. "
+        "Bytes are those that the objects themselves own. For a type that a finding names, the "
+        "rates are those of the finding. First, last and change cover the whole run unless a range is chosen."
     )
     heads = [
         "type",
@@ -118,15 +132,18 @@ def types(
     lines = {line.source.names[0]: line.y for line in (chart.lines if chart else ()) if line.source}
     figure = Figure(chart, "Live instances of the types that grow.", low=True) if chart else None
     rows = [_type_row(each, lines.get(f"type.{each.name}.count", ()), graphs) for each in ranked]
-    # Behind what every run has, so that who holds it stays in sight.
+    # Appended after the usual columns, so that the holder stays visible.
     if any(each.created_at_least is not None for each in ranked):
         heads += ["#created, at least", "#freed, at least"]
-        how += " Of watched classes it shows how many were created and freed: at least so many; last are alive."
+        how += (
+            " For watched classes, the table also shows lower bounds of how many instances were "
+            "created and freed; “last” is the number alive."
+        )
         for row, each in zip(rows, ranked, strict=True):
             row += [_least(each.created_at_least), _least(each.freed_at_least)]
     if any(_is_older(each, newest) for each in ranked):
         heads.append(f"#counted at {unit}")
-        how += f" Where the last look at a type is older than {unit} {newest:,}, the table says of which it is."
+        how += f" If the last count of a type is older than {unit} {newest:,}, the table shows when it was made."
         for row, each in zip(rows, ranked, strict=True):
             row.append(number_formats.count(each.last_generation))
     found = table(heads, rows) if ranked else None
@@ -141,7 +158,10 @@ def types(
 
 
 def types_between(found: Json, grown: Sequence[TypeGrowth], first: str, last: str) -> Table:
-    """The same types at two points, which are named ``first`` and ``last``; ``found`` as range_changes.py reads it."""
+    """Return the types at two points, labelled ``first`` and ``last``.
+
+    ``found`` are the changes as returned by `read_changes`.
+    """
     unit = found["unit"]
     known = {each.name: each for each in grown}
     rows: list[list[Field]] = [
@@ -163,12 +183,12 @@ def types_between(found: Json, grown: Sequence[TypeGrowth], first: str, last: st
         "type", "rating", f"#{first}", f"#{last}", "#change", f"#per {unit}", "#bytes gained", "held by", "grows in",
     )  # fmt: skip
     return table(
-        heads, rows, caption=shown(len(rows), len(found["types"]), "type", "what gained most first")
+        heads, rows, caption=shown(len(rows), len(found["types"]), "type", "largest gain first")
     )
 
 
 def _counted(found: Json, row: Json, when: str) -> str:
-    """How many there were, and at which generation they were counted, where it is an earlier one."""
+    """Return the number of instances, with the generation of the count if that is an earlier one."""
     count, at = number_formats.count(row[f"count_{when}"]), row[f"counted_{when}_at"]
     is_older = row[f"count_{when}"] is not None and found["axis"] == "generation" and at < found[when]  # fmt: skip
     return f"{count} (at {at:,})" if is_older else count
@@ -198,7 +218,7 @@ def _least(count: int | None) -> str:
 
 
 def _rating_status(each: TypeGrowth) -> str:
-    """A broken promise is worse than a growth that its finding reports."""
+    """Return the status; a broken promise is worse than growth that a finding already reports."""
     if each.change_rating == "problem":
         return "confirmed" if each.rating == "problem" else "watch"
     return "learning" if each.change_rating == "unknown" else "ok"
@@ -207,13 +227,16 @@ def _rating_status(each: TypeGrowth) -> str:
 def suspects_first(
     grown: Sequence[TypeGrowth], verdict: Mapping[str, Any] | None
 ) -> tuple[TypeGrowth, ...]:
-    """What findings name before all else: a type whose bytes nobody has measured comes late by itself."""
+    """Return the types, starting with those that findings name.
+
+    Without this, types whose bytes were not measured would be near the end.
+    """
     found = [f for f in (verdict or {}).get("findings", ()) if f["status"] in GROWING]
     named = {suspect["name"] for finding in found for suspect in finding["suspects"][:1]}
     return tuple(sorted(grown, key=lambda each: each.name not in named))
 
 
 def type_lines(grown: Sequence[TypeGrowth]) -> dict[str, str]:
-    """Series -> title of the types worth a line; the analysis has put those that grow first."""
+    """Return the titles of the types worth a line, by series; the analysis sorts growing types first."""
     worth = [each for each in grown if each.rating != "steady"][:MAX_TYPE_LINES]
     return {f"type.{each.name}.count": short_name(each.name) for each in worth}

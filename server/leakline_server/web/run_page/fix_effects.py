@@ -1,7 +1,7 @@
-"""What each fix has done, as a section of a run's page and of a comparison's, and at its mark;
-and the checklist of a verdict. Pure.
+"""The effects of fixes, for a run's page, a comparison and marks; and the checklist of a verdict.
 
-Reported by the run itself where generations ran before the fix; else by a comparison with a run without it.
+The run itself reports an effect if generations ran before the fix; otherwise a comparison with a
+run without the fix does. These functions do no I/O.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ MAX_ROWS: Final = 60
 def effects_shown(
     within: Sequence[Json], compared: Sequence[Json], baseline: Json | None
 ) -> list[dict[str, Any]]:
-    """Each effect with ``against``, the run that it was compared with; None where the run itself reports it.
+    """Add ``against`` to each effect: the run it was compared with, or None if the run reports it.
 
-    ``compared``: of the comparison with ``baseline``, which answers only for fixes that the run itself cannot tell.
+    ``compared`` are the effects from the comparison with ``baseline``; they replace those that the
+    run itself left undecided.
     """
     rows: list[dict[str, Any]] = []
     for effect in within:
@@ -49,12 +50,13 @@ def _about(effect: Json) -> tuple[object, ...]:
 
 
 def effects(found: Sequence[Json], unit: str, environment: Json) -> Section | None:
-    """``found``: effects of a comparison, or those of a run with ``against``; None without a fix."""
+    """Return the table of effects of a comparison, or of a run (with ``against``); None without fixes."""
     if not found:
         return None
     how = (
-        f"Of each fix what it is about, per {unit}: the classes whose counts it promises, the phase it names, else the "
-        "whole run. No effect is an answer: the difference is within what two runs of one program differ by."
+        f"What each fix changes, per {unit}: the classes whose counts it promises, the phase it "
+        "names, or else the whole run. “No effect” is a result: the difference is within the "
+        "variation between two runs of the same program."
     )
     heads = ["fix", "effect", "of", "#before", "#after", "#difference", "in words"]
     rows = [_row(each, environment) for each in found[:MAX_ROWS]]
@@ -88,7 +90,10 @@ def _against(effect: Json) -> Field:
 
 
 def effect_line(effect: Json, unit: str) -> str:
-    """For a mark: ``growth per generation: before +10.00 MiB, after +1.00 MiB: helped (difference ..)``"""
+    """Return an effect as a line for a mark.
+
+    Example: ``growth per generation: before +10.00 MiB, after +1.00 MiB: helped, ...``
+    """
     word = EFFECT_WORDS[effect["outcome"]]
     before, after, difference = effect_figures(effect)
     against = effect.get("against")
@@ -99,7 +104,7 @@ def effect_line(effect: Json, unit: str) -> str:
     return f"{prefix}{of} per {unit}: before {before}, after {after}: {word}, {difference}"
 
 
-# Outcome -> (the status whose colour it wears, the shape).
+# Outcome -> (the status whose colour it uses, the shape).
 _LOOKS: Final = {
     "done": ("ok", "ok"), "failed": ("confirmed", "confirmed"), "not_yet": ("learning", "learning"),
     "not_measured": ("learning", "absent"),
@@ -107,7 +112,7 @@ _LOOKS: Final = {
 
 
 def ticks(verdict: Json | None) -> tuple[Tick, ...]:
-    """Empty for a verdict stored before there was a checklist."""
+    """Return the checklist; empty for verdicts that were stored without one."""
     return tuple(_tick(item) for item in (verdict or {}).get("checklist", ()))
 
 

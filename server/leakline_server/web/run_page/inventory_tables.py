@@ -1,6 +1,6 @@
-"""Sections that are tables only: large objects, holders, events, processes, environment.
+"""Table-only sections: large objects, holders, events, processes, environment.
 
-They read the JSON shapes of the API, so page and API cannot tell different things.
+They are built from the API's JSON, so that the page and the API cannot disagree.
 """
 
 from __future__ import annotations
@@ -22,17 +22,23 @@ from .process_sections import process_end
 from .verdict_view import status_of
 
 Json = Mapping[str, Any]
-# (name, time) of a fix -> what came of it, in short lines.
+# (name, time) of a fix -> short lines that describe its effects.
 Effects = Mapping[tuple[str, float], Sequence[str]]
 MAX_ROWS: Final = 100
 _CLOCKS_SHOWN: Final = 3
 
 
 def large_objects(found: Sequence[Json], whose: Mapping[str, str]) -> Section | None:
-    """``whose``: instance -> what its process is called, shown where there are several."""
+    """Return the table of the largest objects.
+
+    ``whose`` maps instances to the labels of their processes, which are shown if there are several.
+    """
     if not found:
         return None
-    how = "The largest single objects at the last look at the heap; each buffer counts once, whoever points to it."
+    how = (
+        "The largest single objects in the last heap scan. Each buffer counts once, no matter "
+        "how many objects refer to it."
+    )
     made = by_process(("type", "#bytes", "detail", "held by"), found, _large_object, whose)
     return Section("large-objects", "Large objects", how, table=made)
 
@@ -45,7 +51,7 @@ def _large_object(each: Json) -> list[Field]:
 def by_process(
     heads: Sequence[str], found: Sequence[Json], row_of: Callable[[Json], list[Field]], whose: Mapping[str, str]
 ) -> Table:  # fmt: skip
-    """With a column for the process of each row, where they are of several."""
+    """Return a table, with a process column if its rows belong to several processes."""
     rows = [row_of(each) for each in found[:MAX_ROWS]]
     labels = [whose.get(each.get("process", ""), "–") for each in found[:MAX_ROWS]]
     if len(set(labels)) > 1:
@@ -55,14 +61,14 @@ def by_process(
 
 
 def holders(found: Sequence[Json], whose: Mapping[str, str]) -> Section | None:
-    """``whose`` as for the large objects."""
+    """Return the table of holders of growing objects; ``whose`` is as in `large_objects`."""
     if not found:
         return None
     how = (
-        "Paths of names from the program's own variables to the growing objects. What the last name holds must be "
-        "let go."
+        "Reference paths from the program's variables to the growing objects. Release what the "
+        "last name in a path holds."
     )
-    heads = ("type", "kept alive by", "#instances", "#one more costs")
+    heads = ("type", "kept alive by", "#instances", "#bytes per instance")
     made = by_process(heads, found, _holder, whose)
     return Section("holders", "Held by", how, table=made)
 
@@ -72,14 +78,15 @@ def _holder(each: Json) -> list[Field]:
     return [code(each["type"]), code(each["path"]), number, size]
 
 
-# Of one cleanup.
+# The number of types shown for one cleanup.
 _COUNTS_SHOWN: Final = 3
 
 
 def event_row(event: Json, environment: Json, effects: Effects) -> list[Field]:
     """Return generation, time, kind, name, phase and what happened.
 
-    ``environment``: what the run was started from, for links to its code. ``effects``: what came of each fix.
+    ``environment`` describes the code that the run was started from, for links; ``effects`` are the
+    effects of all fixes.
     """
     write = _WRITTEN.get(event["kind"], _other_event)
     happened = write(event["data"])
@@ -96,7 +103,7 @@ def event_row(event: Json, environment: Json, effects: Effects) -> list[Field]:
 
 
 def _fix(event: Json, cell: Cell, environment: Json, effects: Effects) -> Cell:
-    """Its effect behind what it says itself, which leads to its code where that is known."""
+    """Append the effects of a fix to its cell, and link the cell to the code if it is known."""
     code_at = code_link(environment, event["data"].get("location"))
     effect = effects.get((event["name"], event["time"]), ())
     text = "; ".join(filter(None, (cell.text if cell.text != "–" else "", *effect)))
@@ -122,7 +129,10 @@ def _collection(data: Json) -> Cell:
 
 
 def _of_bytes(data: Json, freed: float) -> str:
-    """The fall of resident memory across a collection, which is the least it freed: the allocator keeps the rest."""
+    """Describe the drop in resident memory across a collection.
+
+    It is a lower bound on what was freed, because the allocator keeps the rest.
+    """
     if not freed:
         return ""
     pair = data.get("resident_bytes")
@@ -132,7 +142,7 @@ def _of_bytes(data: Json, freed: float) -> str:
 
 
 def collection_words(data: Json) -> str:
-    """What a collection freed, as a text."""
+    """Describe what a collection freed."""
     return _collection(data).text
 
 
@@ -150,12 +160,12 @@ def _cleanup(data: Json) -> Cell:
 
 
 def cleanup_words(data: Json) -> str:
-    """What came of a cleanup, as a text."""
+    """Describe the result of a cleanup."""
     return _cleanup(data).text
 
 
 def _counts(data: Json) -> str:
-    """Types of which there are fewer now, those that lost most first."""
+    """Describe the types with fewer instances after the cleanup, largest decrease first."""
     pairs = (data.get("counts") or {}).items()
     fewer = sorted((after - before, name, before, after) for name, (before, after) in pairs)
     parts = [
@@ -171,9 +181,9 @@ def _registered(data: Json) -> Cell:
     if isinstance(when, list) and len(when) == 2:
         when = f"while {when[0]} is above {when[1]}"
     elif when:
-        when = f"from {when} on"
+        when = f"at status {when} or worse"
     ways = [way for way in ("on request" if data.get("on_request") else "", when) if way]
-    return Cell(f"registered: {', '.join(ways) or 'not now'}")
+    return Cell(f"registered: {', '.join(ways) or 'only by the program'}")
 
 
 _WRITTEN: Final[Mapping[str, Callable[[Json], Cell]]] = {
@@ -184,17 +194,17 @@ _WRITTEN: Final[Mapping[str, Callable[[Json], Cell]]] = {
 
 
 def _number(data: Json, name: str) -> float | None:
-    """None also for what a server before the check stored."""
+    """Return the number, or None for an invalid value, which servers without validation stored."""
     value = data.get(name)
     return value if isinstance(value, (int, float)) else None
 
 
 def alert_words(payload: Json) -> str:
-    """What an alert says, without the name of the run it is shown on."""
+    """Return the text of an alert, without the name of the run whose page shows it."""
     rule = payload.get("rule")
     if rule is None:
         return str(payload["summary"])
-    state = "fired" if rule["status"] == "firing" else "is over"
+    state = "fired" if rule["status"] == "firing" else "resolved"
     return f"{rule['name']} {state}: {payload['summary']}"
 
 
@@ -205,13 +215,17 @@ def processes(
     unit: str = "generation",
     left_out: int = 0,
 ) -> Section:
-    """``newest_snapshots``: of all processes, the newest first; a process may have none of them. ``left_out``: how many
-    there are besides those that were found."""
+    """Return the table of processes and ranks.
+
+    ``newest_snapshots`` are from all processes, newest first; a process may have none. ``left_out``
+    is the number of processes that are not in ``found``.
+    """
     how = (
-        "How fast the private memory of each process grows, and the finding that names it. The growth of the run is "
-        "the sum; all attempts of a rank count once. Memory is that of the newest snapshots."
+        "How fast the private memory of each process grows, and the finding that names it. The "
+        "growth of the run is the sum over ranks; the attempts of a rank count as one process. "
+        "Memory is from the newest snapshots."
     )
-    # What matters at night first: the rest lies beyond the edge of a phone.
+    # The most important columns come first, because narrow screens cut off the others.
     heads = (
         "#rank", "role", f"#growth per {unit}", "finding", "how", "#90 % interval", "#private", "#RSS", "started",
         "last seen", "ended", "#attempt", "#pid", "host",
@@ -243,7 +257,10 @@ def processes(
 
 
 def _clock_words(found: Sequence[Json]) -> str:
-    """Whose clocks lied, one machine once: times of theirs were put right. They may have been set since."""
+    """Return a sentence on hosts whose clocks were wrong when they joined, each host once.
+
+    Times from these hosts were corrected. Their clocks may have been set since then.
+    """
     lying = {
         each["host"] or f"rank {each['rank']}": each["clock_skew_seconds"]
         for each in found
@@ -252,30 +269,33 @@ def _clock_words(found: Sequence[Json]) -> str:
     if not lying:
         return ""
     parts = [
-        f"that of {host} was {number_formats.seconds(abs(skew))} {'behind' if skew > 0 else 'ahead of'} the server's"
+        f"{host} was {number_formats.seconds(abs(skew))} {'behind' if skew > 0 else 'ahead of'} the server"
         for host, skew in list(lying.items())[:_CLOCKS_SHOWN]
     ]
     more = f", and {len(lying) - len(parts):,} more" if len(lying) > len(parts) else ""
     wrong = f"{', '.join(parts)}{more}"
-    return f"Clocks that lied at first: {wrong}. Set them by NTP; times were put right by the server's."
+    return (
+        f"Clocks were wrong at first contact: {wrong}. Times were corrected to the server's "
+        "clock. Synchronize these clocks with NTP."
+    )
 
 
 def _left_out_words(shown: int, left_out: int) -> str:
     if not left_out:
         return ""
     return (
-        f"{shown:,} of {shown + left_out:,} processes are shown: those that a finding names, then those of the newest "
-        "attempts, and of these those that ended badly first."
+        f"Showing {shown:,} of {shown + left_out:,} processes: first those named by a finding, "
+        "then those of the newest attempts, starting with those that ended badly."
     )
 
 
 def _growth(each: Json, last: Json) -> Field:
-    """``last``: the newest process of the same rank and role."""
+    """Return the growth cell; ``last`` is the newest process of the same rank and role."""
     growth = each["growth_bytes_per_generation"]
     if growth is not None:
         return number_formats.change(growth["estimate"])
     if last["attempt"] > each["attempt"] and last["growth_bytes_per_generation"] is not None:
-        why = "The attempts of one rank are one curve"
+        why = "All attempts of a rank form one curve"
         return Cell(f"in attempt {last['attempt']}", title=why, absent=True)
     return Cell("unknown", absent=True)
 
@@ -287,7 +307,7 @@ def _interval(growth: Json | None) -> str:
 
 
 def _named(each: Json, status: Mapping[str, str]) -> Field:
-    """The worst of the findings that name a process."""
+    """Return the worst status of the findings that name a process."""
     found = [status[name] for name in each["findings"] if name in status]
     if not found:
         return "–"
@@ -312,7 +332,7 @@ def environment(found: Json, config: Json) -> Section | None:
     if not flat:
         return None
     rows = [(key, code(str(value))) for key, value in flat.items()]
-    how = "As the process stated it when it joined."
+    how = "As reported by the process when it joined."
     return Section("environment", "Environment", how, table=table(("what", "value"), rows), fold=True)  # fmt: skip
 
 

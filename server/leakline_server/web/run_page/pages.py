@@ -1,4 +1,8 @@
-"""The pages: read the store, ask the analysis, hand over to a view, render. No SQL and no thinking here."""
+"""Routes of the run and comparison pages.
+
+They read the store, run the analysis, build a view and render it; this module has no SQL or
+analysis.
+"""
 
 from __future__ import annotations
 
@@ -70,19 +74,19 @@ router = APIRouter(
 )
 
 SNAPSHOT_ROWS: Final = 50
-# Of a line. More than a chart has pixels are wasted on everybody.
+# Per line: a chart cannot show more points than it has pixels.
 MAX_POINTS_SHOWN: Final = 2_000
 _MINUTES_UNTIL_HOURS: Final = 180
 _TITLES: Final = {
     401: "Sign in first",
     403: "Not allowed",
     404: "Not found",
-    422: "Not a valid request",
-    503: "Not available just now",
+    422: "Invalid request",
+    503: "Temporarily unavailable",
 }
 
 
-# A stretch of the axis, as people may have typed it.
+# A range of the axis, which may have been typed by hand.
 Asked = Annotated[str, Query(max_length=MAX_QUERY_LENGTH)]
 
 
@@ -98,7 +102,10 @@ def show_run(
     start: Annotated[str, Query(alias="from", max_length=MAX_QUERY_LENGTH)] = "",
     stop: Annotated[str, Query(alias="to", max_length=MAX_QUERY_LENGTH)] = "",
 ) -> Response:
-    """``from`` and ``to`` are sent by the form of two points; their address is that of a zoom."""
+    """Show the page of a run.
+
+    The range form sends ``from`` and ``to``; it is redirected to the address of that zoom.
+    """
     deleted = deleted_run(use, run)
     if deleted is None and (start or stop):
         typed = _typed(start, stop, axis_on_page(use, known_run(use, run), axis))
@@ -109,7 +116,7 @@ def show_run(
 
 
 def _typed(start: str, stop: str, axis: Axis) -> str:
-    """In seconds where the axis is time: it may be in minutes now and in hours later."""
+    """Return the range as ``x``, in seconds on a time axis: its unit may change from minutes to hours."""
     if axis.unit == "generation":
         return f"{start}..{stop}"
     try:
@@ -122,7 +129,7 @@ def _typed(start: str, stop: str, axis: Axis) -> str:
 def show_fragments(
     run: str, use: Use, process: str = "", tab: str = "", axis: str = "", x: Asked = ""
 ) -> Response:
-    """What changes on the page of a run, for the live update."""
+    """Return the parts of a run's page that the live update replaces."""
     return render("_run.html", read_run_page(use, run, process, tab, axis, x))
 
 
@@ -130,11 +137,14 @@ def show_fragments(
 def show_changes(
     run: str, use: Use, process: str = "", tab: str = "", axis: str = "", x: Asked = ""
 ) -> Response:
-    """What a stretch of the axis, or all of it, changes on the page of a run besides its charts."""
+    """Return the parts of a run's page, apart from charts, that depend on the selected range.
+
+    Without ``x``, the range is the whole run.
+    """
     data = _with_changes(use, _chart_data(use, run, process, tab, axis), x)
     types = None
     if "objects" in data.tabs:
-        # The table of the whole run has small curves.
+        # Only the table of the whole run has sparklines.
         chart = None if data.changes else draw(data, Palette()).charts.get("types")
         types = types_section(data, chart)
     return render("_changes.html", ChangesFragment(changes_panel(data), types))
@@ -144,9 +154,10 @@ def show_changes(
 def show_lines(
     run: str, use: Use, x: str, process: str = "", tab: str = "", axis: str = ""
 ) -> Response:
-    """{"lines": {chart: its lines}, "x_seconds"} of a stretch of the axis, with as many points as the page has of all.
+    """Return {"lines": {chart: its lines}, "x_seconds"} for a range of the axis.
 
-    ``x_seconds``: what one of x is worth where x is time, which is more than on a page that was opened earlier.
+    A range has about twice as many points as the whole run has on its page. ``x_seconds`` is the
+    length of one unit of a time axis; it may be larger than on a page that was opened earlier.
     """
     stretch = read_stretch(x)
     data = _chart_data(use, run, process, tab, axis, stretch)
@@ -157,15 +168,15 @@ def show_lines(
 def read_run_page(
     use: Services, run_id: str, process: str, tab: str = "", axis: str = "", x: str = ""
 ) -> RunPage:
-    """Read what the first screen and the open tab show; of `ALL_TABS` everything.
+    """Read what the first screen and the open tab show; for `ALL_TABS`, read everything.
 
-    ``axis``: "time" for time along the charts, also where the run has generations.
+    ``axis`` is "time" to draw the charts over time although the run has generations.
     """
     return run_page(_with_changes(use, _run_data(use, run_id, process, tab, axis), x))
 
 
 def _with_changes(use: Services, data: RunData, x: str) -> RunData:
-    """With what changed in the stretch of the address, or why that is not known."""
+    """Return the data with the changes in the range ``x``, or with the reason why they are unknown."""
     known = data.recorded
     if not x or known is None:
         return data
@@ -207,7 +218,7 @@ def _run_data(use: Services, run_id: str, process: str, tab: str, axis: str) -> 
         large_objects=details.newest_large_objects(use.engine, run_id),
         holders=details.newest_holders(use.engine, run_id),
         accepted=assertions.accepted_in(use.engine, data.run["project"]),
-        # Another rank holds other objects.
+        # Only the census of the selected rank, because other ranks hold other objects.
         census=details.newest_census(
             use.engine, run_id, instances=_instances(processes_of(use, data.run), data.process)
         ),
@@ -217,7 +228,10 @@ def _run_data(use: Services, run_id: str, process: str, tab: str, axis: str) -> 
 def _effects(
     use: Services, run: Mapping[str, Any], verdict: Mapping[str, Any] | None
 ) -> list[dict[str, Any]]:
-    """What each fix has done, where the run cannot tell it by the comparison with the baseline of its project."""
+    """Return the effect of each fix.
+
+    An effect that the run itself leaves undecided is measured against the baseline of its project.
+    """
     within = (verdict or {}).get("effects") or ()
     if all(each["outcome"] != "undecided" for each in within):
         return effects_shown(within, (), None)
@@ -228,7 +242,7 @@ def _effects(
     try:
         compared = to_json(use.derived.compare(before["id"], run["id"], at_once=live))
     except (NoSuchRun, CorruptChunk):
-        # Another run that is gone or damaged takes no page from this one.
+        # A baseline that is gone or damaged must not break the page of this run.
         return effects_shown(within, (), None)
     return effects_shown(within, compared["effects"], {**before, "after": run["id"]})
 
@@ -236,8 +250,9 @@ def _effects(
 def _chart_data(
     use: Services, run_id: str, process: str, tab: str, by: str, stretch: Stretch | None = None
 ) -> RunData:
-    """What lines are drawn from; tables, marks and texts need more."""
-    # The revision is read first: what arrives while the rest is read, the stream sends again.
+    """Read what the chart lines are drawn from; tables, marks and texts need more."""
+    # The revision is read first, so that the live stream resends whatever arrives during the other
+    # reads.
     run = runs.get_run(use.engine, run_id)
     if run is None:
         raise run_not_found(run_id)
@@ -253,7 +268,7 @@ def _chart_data(
     def read_of(label: str | None) -> ReadSeries:
         return _reader(use, run, _instances(processes, label), axis, stretch)
 
-    # Who asks for it before the first reading gets it once that is there.
+    # If the GPU tab is requested before the first reading, it is shown and filled in later.
     has_gpu = tab == "gpu" or has_series(use.engine, run_id, GPU_SERIES)
     tabs = [name for name in TABS if name != "gpu" or has_gpu]
     return RunData(
@@ -278,8 +293,10 @@ def _chart_data(
 
 
 def processes_of(use: Services, run: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """{instance, rank, role, ended_at, end_state} of all of them, also where the run does not list every one: a line is
-    of all attempts."""
+    """Return {instance, rank, role, ended_at, end_state} of all processes of a run.
+
+    Processes that the run itself does not list are included: a line covers all attempts of a rank.
+    """
     if not run["processes_left_out"]:
         listed: Sequence[Mapping[str, Any]] = run["processes"]
         return listed
@@ -287,13 +304,15 @@ def processes_of(use: Services, run: Mapping[str, Any]) -> Sequence[Mapping[str,
 
 
 def _instances(processes: Sequence[Mapping[str, Any]], label: str | None) -> list[str]:
-    """All attempts of a rank."""
+    """Return the instances of all attempts of a rank."""
     return [each["instance"] for each in processes if process_label(each) == label]
 
 
 def axis_on_page(use: Services, run: Mapping[str, Any], by: str = "") -> Axis:
-    """Generations, or time where that is asked for and for a program that has none (``leakline run``, ``leakline
-    watch``)."""
+    """Return the axis: generations, or time if requested or if the program counts none.
+
+    Programs under ``leakline run`` and ``leakline watch`` count no generations.
+    """
     generations = Axis(run["unit"])
     if run["generations"]:
         return _time_axis(run) if by == "time" else generations
@@ -308,7 +327,7 @@ def axis_on_page(use: Services, run: Mapping[str, Any], by: str = "") -> Axis:
 
 
 def _time_axis(run: Mapping[str, Any]) -> Axis:
-    # What was imported or uploaded later was heard of long after its end.
+    # `last_seen_at` of an imported or late-uploaded run is long after its end.
     minutes = (
         runs.unix(run["ended_at"] or run["last_seen_at"]) - runs.unix(run["started_at"])
     ) / 60
@@ -323,7 +342,10 @@ def _reader(
     axis: Axis,
     stretch: Stretch | None = None,
 ) -> ReadSeries:
-    """Reads series of one rank: its attempts joined, on the axis of the page, whole or of a stretch of it."""
+    """Return a reader for the series of one rank, with its attempts joined.
+
+    It reads the entire axis of the page, or only ``stretch``.
+    """
     started = runs.unix(run["started_at"])
     start, stop = wanted(stretch, axis, started) if stretch else (None, None)
     most = MAX_POINTS_SHOWN if stretch else MAX_POINTS_OF_ALL
@@ -353,9 +375,12 @@ def compare(
     q: Annotated[str, Field(max_length=MAX_QUERY_LENGTH)] = "",
     search: str = "",
 ) -> Response:
-    """``pick`` is what the list of runs sends without scripts: two runs in any order, the older one is before. With
-    ``search`` runs are looked for, whatever is chosen."""
-    # In more than one group of the list, a run has more than one box.
+    """Show the comparison of two runs, or the form that selects them.
+
+    Without scripts, the list of runs sends ``pick``: two runs in any order, of which the older
+    becomes ``before``. With ``search``, the form is shown even if both runs are given.
+    """
+    # A run listed in several groups has several checkboxes.
     pick = list(dict.fromkeys(pick or ()))
     if len(pick) == 2:
         before, after = sorted(pick, key=lambda run_id: known_run(use, run_id)["started_at"])
@@ -377,13 +402,13 @@ def read_compare_page(use: Services, before: str, after: str) -> ComparePage:
 
 
 def _compared_process(sides: Sequence[Mapping[str, Any]]) -> str | None:
-    """The rank that leaks most in either run is the one whose lines tell them apart."""
+    """Return the process to compare: the one that grows most in either run."""
     return first_shown({"processes": [each for side in sides for each in side["processes"]]})
 
 
 @router.get("/compare/lines")
 def show_compared_lines(use: Use, before: str, after: str, x: str) -> Response:
-    """As the lines of a run, of both runs."""
+    """Return the zoomed chart lines of a comparison, in the same format as `show_lines`."""
     stretch = read_stretch(x)
     sides = (known_run(use, before), known_run(use, after))
     lines = compared_lines(
@@ -405,8 +430,10 @@ def known_run(use: Services, run_id: str) -> dict[str, Any]:
 def _ends(
     use: Services, run: Mapping[str, Any], process: str | None, stretch: Stretch | None = None
 ) -> Points | None:
-    """Private memory at the generation ends of a process, if the run has it, or of the one that its page opens on; RSS
-    where the split is not known."""
+    """Return private memory at the generation ends of a process, or RSS if the split is not known.
+
+    If the run lacks ``process``, the process that its own page opens on is used.
+    """
     processes = processes_of(use, run)
     instances = _instances(processes, process) or _instances(processes, first_shown(run))
     axis = axis_of(run)
@@ -433,13 +460,13 @@ def _pick(use: Services, before: str, after: str, query: str, server: str) -> Re
     )
     any_runs = bool(choices or query)
     message = (
-        "Choose the run before a change and the one after it: the page says whether the leak is gone."
+        "Choose a run before a change and one after it. The page shows whether the leak is gone."
         if any_runs
-        else "Here two runs are held against each other, such as one before a fix and one after it. There are none yet."
+        else "This page compares two runs, such as one before a fix and one after it. There are no runs yet."
     )
     note = ""
     if found["next"]:
-        note = f"These are the newest {MAX_PAGE:,} of more: search for the others."
+        note = f"Only the newest {MAX_PAGE:,} runs are listed. Search to find others."
     elif not found["items"] and any_runs:
         note = "No run matches this search."
     page = PickPage(
@@ -449,11 +476,11 @@ def _pick(use: Services, before: str, after: str, query: str, server: str) -> Re
 
 
 def error_page(request: Request, status: int, code: str, message: str) -> Response:
-    """Any error of a page: the same sentence as in the API's JSON, but for what only programs can do."""
-    title = {"run_not_found": "No such run"}.get(code) or _TITLES.get(status, "Something is wrong")
+    """Return an error page: the API's message, without hints that are only meant for programs."""
+    title = {"run_not_found": "Run not found"}.get(code) or _TITLES.get(status, "Error")
     if code == "run_not_found":
         missing = message.partition(";")[0]
         message = f"This run does not exist or was deleted ({missing})."
     elif code == "not_found":
-        message = "There is nothing at this address. The list has all runs that there are."
+        message = "There is no page at this address. The list shows all existing runs."
     return render("error.html", ErrorPage(title, status, message), status)

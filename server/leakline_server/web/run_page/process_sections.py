@@ -1,6 +1,6 @@
-"""How a run and its processes ended, what of each was delivered, what each attempt was, its last lines, its children.
+"""Sections about processes: how they ended, delivery of snapshots, attempts, log lines, children.
 
-Sections of the page of a run, and the words for an end that the list of runs shows as well. Pure.
+The list of runs shares the wording of ends. These functions do no I/O.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from ..rendering import number_formats
 from ..rendering.page_contexts import Cell, Figure, Section
 from ..rendering.table_cells import Field, at_iso, code, commit_link, rated, table
 
-# Lines that are seen at once; the legend brings in the rest.
+# The number of lines shown at first; the legend can show the others.
 _SHOWN = 8
 _FEW = 3
 
 
 def children(chart: Chart | None, unit: str, process: str | None = None) -> Section | None:
-    """``process``: the one of several whose children are shown."""
+    """Return the section of child processes; ``process`` is set if the run has several processes."""
     if chart is None:
         return None
     how = (
-        f"Memory that each child process{f' of {process}' if process else ''} has for itself, by the name that the "
-        "program gave it or by what it is there for; a name that is free goes to the next child of the kind. The 16 "
-        "largest are listed one by one, the rest together as “other”."
+        f"Private memory of each child process{f' of {process}' if process else ''}. A child is "
+        "listed by the name that the program gave it, or else by its purpose; a name that is "
+        "free again goes to the next child of the same kind. The 16 largest are listed "
+        "individually, the rest together as “other”."
     )
     by_generation = chart.x_unit == "generation"
     ranked = sorted(chart.lines, key=lambda line: (-(growth_of(line) or 0.0), line.name))
@@ -61,7 +62,7 @@ def _row(line: Line, by_generation: bool) -> list[Field]:
 
 
 def growth_of(line: Line | Points) -> float | None:
-    """Bytes for each step of the axis; None of one that was read too rarely to say."""
+    """Return the growth in bytes per axis unit, or None if there are too few readings."""
     points = [(x, y) for x, y in zip(line.x, line.y, strict=True) if y is not None]
     if len(points) < _FEW:
         return None
@@ -71,43 +72,52 @@ def growth_of(line: Line | Points) -> float | None:
 Json = Mapping[str, Any]
 COMMIT_SHOWN: Final = 10
 CHANGES_SHOWN: Final = 6
-# States in which people want to know what was last.
+# States for which people want to see the last readings.
 _SUDDEN: Final = ("failed", "interrupted", "killed", "silent")
 _STATUS: Final = {
     "failed": "confirmed", "interrupted": "watch", "killed": "confirmed", "silent": "watch",
 }  # fmt: skip
-# What each reason means, and what to do about it.
+# Loss reason -> its meaning and what to do about it.
 _REASONS: Final = {
-    "queue_full": "The disk did not take snapshots as fast as they were made: see whether it is slow or full.",
-    "recording_failed": "Recording failed in Leakline itself: stderr of the training says why, once.",
-    "spool_thinned": "The file on disk reached its bound, and every second of the frequent snapshots went; ends of "
-    "generations stay. Raise LEAKLINE_SPOOL_LIMIT for longer outages.",
-    "spool_full": "The file on disk reached its bound, and the oldest went. Raise LEAKLINE_SPOOL_LIMIT, or run "
-    "leakline sync while the training goes on.",
-    "spool_damaged": "The file on disk was damaged before it was uploaded, and these could not be read in it.",
-    "memory_full": "No file could be written, so only memory was left: free disk space or set LEAKLINE_DIR.",
-    "refused": "The server refused them as wrong: its log names the field. Client and server may differ in version.",
-    "too_large": "One snapshot was larger than the server takes: count fewer classes, or fewer gauges.",
-    "thinned": "Not taken at all, to stay within the overhead budget: raise LEAKLINE_MAX_OVERHEAD for more.",
-    "events": "More events between two snapshots than one may carry.",
-    "gauges": "More gauges than a run may have.",
-    "phases_over_limit": "More phases than a run may have: the snapshots of the others are those of one phase, other.",
-    "types_over_limit": "More types than a run may have: the others are counted together, as type.other.",
-    "clock_ahead": "The clock of the process was minutes ahead: these snapshots have the time of the server.",
-    "clock_behind": "The clock of the process was minutes behind: the times of these snapshots were moved by as much.",
-    "series_over_limit": "More series than a run may have: their values are missing, the snapshots are there.",
+    "queue_full": "The disk could not keep up with the snapshots. Check whether it is slow or full.",
+    "recording_failed": "Recording failed inside Leakline. The stderr of the training has the "
+                        "reason, printed once.",
+    "spool_thinned": "The file on disk reached its size limit, so every second of the frequent "
+                     "snapshots was dropped; generation ends are kept. Raise "
+                     "LEAKLINE_SPOOL_LIMIT for longer outages.",
+    "spool_full": "The file on disk reached its size limit, so the oldest snapshots were "
+                  "dropped. Raise LEAKLINE_SPOOL_LIMIT, or run leakline sync during the training.",
+    "spool_damaged": "The file on disk was damaged before it was uploaded, and these snapshots could not be read.",
+    "memory_full": "No file could be written, and the buffer in memory was full. Free disk space "
+                   "or set LEAKLINE_DIR.",
+    "refused": "The server rejected them as invalid; its log names the field. Client and server "
+               "may have different versions.",
+    "too_large": "A snapshot exceeded the server's size limit. Count fewer classes, or report fewer gauges.",
+    "thinned": "Not taken, to stay within the overhead budget. Raise LEAKLINE_MAX_OVERHEAD to take more.",
+    "events": "More events occurred between two snapshots than one snapshot can hold.",
+    "gauges": "The run has more gauges than allowed.",
+    "phases_over_limit": "The run has more phases than allowed. The others are recorded as one phase, “other”.",
+    "types_over_limit": "The run has more types than allowed. The others are counted together, as type.other.",
+    "clock_ahead": "The clock of the process was minutes ahead. These snapshots have the server's time.",
+    "clock_behind": "The clock of the process was minutes behind. The times of these snapshots "
+                    "were shifted accordingly.",
+    "series_over_limit": "The run has more series than allowed. The values of the others are "
+                         "missing, but their snapshots are stored.",
 }  # fmt: skip
 
 
 def is_over(run: Json) -> bool:
-    """Whether nothing more is to come: what is inferred from silence, a word of the process takes back."""
+    """Return True if no more data is expected.
+
+    An end inferred from silence is not final: the process may report again.
+    """
     return run["state"] in ("finished", "failed", "interrupted") or (
         run["state"] == "killed" and not run["end_inferred"]
     )
 
 
 def end(run: Json, snapshots: Sequence[Json]) -> Section | None:
-    """Of a run that did not finish: how, and what the last readings of each process were."""
+    """Describe how a run that did not finish ended, with the last readings of each process."""
     if run["state"] not in _SUDDEN:
         return None
     newest = max((p["attempt"] for p in run["processes"]), default=0)
@@ -121,9 +131,9 @@ def end(run: Json, snapshots: Sequence[Json]) -> Section | None:
         "how",
         "ended",
         "#RSS",
-        "#container in use",
-        "#of its limit",
-        "#left on the machine",
+        "#container use",
+        "#share of limit",
+        "#available on host",
         "where",
     )
     rows = [_last_row(process, row) for process, row in read]
@@ -134,25 +144,25 @@ def end(run: Json, snapshots: Sequence[Json]) -> Section | None:
 
 
 def ended_badly(run: Json, snapshots: Sequence[Json]) -> str:
-    """What `end` says, for the head of the page; nothing of a run that goes on or finished."""
+    """Return the note of `end` for the page header; empty if the run goes on or has finished."""
     section = end(run, snapshots)
     return section.note if section else ""
 
 
 def _how_known(run: Json) -> str:
     if run["state"] == "silent":
-        return "Nobody said that it ended, and the last readings do not tell why it fell silent."
+        return "No end was reported, and the last readings do not show why the run fell silent."
     if run["end_inferred"] and run["state"] == "killed":
-        return "Concluded from its silence and its last readings; a process that is killed cannot say so itself."
-    return "As it was reported, with the last readings before it."
+        return "Inferred from its silence and its last readings: a killed process cannot report its end."
+    return "As reported, with the last readings before the end."
 
 
 def _ending_sentence(run: Json, read: Sequence[tuple[Json, Json]]) -> str:
-    """The end in sentences: what happened, and the last readings of the process that ended worst."""
+    """Describe the end: what happened, and the last reading of the process that ended worst."""
     said = [_sentence(ended_as(run["state"], run["reason"]))]
     if run["state"] == "silent":
-        # Since when stands in the head of the page, to the second.
-        said = ["It stopped sending without saying that it ends."]
+        # The page header already shows how long it has been silent, to the second.
+        said = ["It stopped sending without reporting an end."]
     why = run["reason"].partition(":")[2].strip()
     if run["state"] == "killed" and why:
         said.append(_sentence(why))
@@ -169,7 +179,7 @@ def _last_reading(run: Json, process: Json, row: Json) -> str:
     samples = row["samples"]
     resident = samples.get("process.rss_bytes")
     limit = samples.get("cgroup.limit_bytes")
-    reading = "nothing of memory" if resident is None else f"RSS {number_formats.size(resident)}"
+    reading = "no memory reading" if resident is None else f"RSS {number_formats.size(resident)}"
     if limit:
         reading += f" of a limit of {number_formats.size(limit)}"
     where = row["label"] or row["kind"]
@@ -179,11 +189,14 @@ def _last_reading(run: Json, process: Json, row: Json) -> str:
 
 
 def _before(process: Json, row: Json) -> str:
-    """Both times by the clock of the process; what is inferred is by that of the server."""
+    """Describe the time between the last reading and the end, both by the clock of the process.
+
+    The time of an inferred end is by the server's clock, so it is not compared.
+    """
     if process["ended_at"] is None or process["end_inferred"]:
         return ""
     seconds = unix(process["ended_at"]) - row["time"]
-    return f", {number_formats.seconds(seconds)} before" if seconds >= 0 else ""
+    return f", {number_formats.seconds(seconds)} before the end" if seconds >= 0 else ""
 
 
 def _last_row(process: Json, row: Json) -> list[Field]:
@@ -198,7 +211,7 @@ def _last_row(process: Json, row: Json) -> list[Field]:
 
 
 def process_end(process: Json, newest: int) -> Cell:
-    """How one process ended, or that it runs: in the ``newest`` attempt, as the others are over."""
+    """Describe how a process ended, or that it is running, which only the ``newest`` attempt can be."""
     state = process["end_state"]
     if state is None:
         return (
@@ -209,7 +222,7 @@ def process_end(process: Json, newest: int) -> Cell:
 
 
 def delivery(found: Sequence[Json]) -> Section | None:
-    """taken = stored + lost + on the way, of each process."""
+    """Return the table of deliveries: for each process, taken = stored + lost + in transit."""
     if not found:
         return None
     heads = (
@@ -219,12 +232,12 @@ def delivery(found: Sequence[Json]) -> Section | None:
         "#taken",
         "#stored",
         "#lost",
-        "#not here yet",
-        "lost because",
+        "#pending",
+        "loss reasons",
     )
     how = (
-        "Each process numbers its snapshots. What was taken is stored here, lost for a reason that is counted, or not "
-        "here yet: on the disk of the training until leakline sync or the next start brings it."
+        "Each process numbers its snapshots. Each one is stored here, lost (counted by reason), "
+        "or pending: on the disk of the training until leakline sync or the next start uploads it."
     )
     seen = dict.fromkeys(r for each in found for r, number in each["lost"].items() if number)
     note = " ".join(f"{_word(r).capitalize()}: {_REASONS[r]}" for r in seen if r in _REASONS)
@@ -235,7 +248,7 @@ def delivery(found: Sequence[Json]) -> Section | None:
 
 
 def lost_words(run: Json) -> str:
-    """Return nothing where every snapshot that was taken is here or on its way."""
+    """Describe how many snapshots were lost; empty if all are stored or in transit."""
     lost = sum(
         number
         for each in run["processes"]
@@ -248,11 +261,11 @@ def lost_words(run: Json) -> str:
 def _delivery_row(process: Json) -> list[Field]:
     lost = {reason: number for reason, number in process["lost"].items() if number}
     gone = sum(number for reason, number in lost.items() if reason in DROPPED | THINNED)
-    # The newest number that came is all that is known here of how many were taken.
+    # The server knows only the highest sequence number received, not how many were taken since.
     missing = max(0, process["taken"] - process["stored"] - process["left_out"] - gone)
     losses = ", ".join(f"{_word(reason)} {number:,}" for reason, number in lost.items())
     if process["left_out"]:
-        losses = ", ".join(filter(None, (losses, f"left out here since {process['left_out']:,}")))
+        losses = ", ".join(filter(None, (losses, f"thinned on the server {process['left_out']:,}")))
     return [
         f"{process['rank']}", process["role"], f"{process['attempt']}", f"{process['taken']:,}",
         f"{process['stored']:,}", rated(f"{gone:,}", "watch") if gone else "0", f"{missing:,}", losses or "–",
@@ -264,13 +277,13 @@ def _word(reason: str) -> str:
 
 
 def attempts(run: Json, verdict: Json | None = None) -> Section | None:
-    """What each attempt was started from, how it went, and of a resumed run how fast each grew by itself."""
+    """Return the table of attempts: environment, end and, for a resumed run, growth of each attempt."""
     found = run["attempts"]
     if not found:
         return None
     rows = []
     before: Json = {}
-    # Of a server before this one the verdict reports none.
+    # Older servers stored verdicts without attempts.
     grown = {each["attempt"]: each for each in (verdict or {}).get("attempts", ())}
     for attempt in found:
         packages = attempt["environment"].get("packages") or {}
@@ -278,11 +291,17 @@ def attempts(run: Json, verdict: Json | None = None) -> Section | None:
         own = _growth_cells(grown.get(attempt["number"])) if grown else []
         rows.append([first, *own, *rest])
         before = packages
-    growth = (f"#{run['unit']}s", "#done again", f"#growth per {run['unit']}") if grown else ()
+    growth = (f"#{run['unit']}s", "#repeated", f"#growth per {run['unit']}") if grown else ()
     heads = ("#attempt", *growth, "started", "ended", "how", "commit", "command line", "packages")
-    how = "An attempt is one life of the run: a resume under the same id is the next one of the same curve."
+    how = (
+        "An attempt is one execution of the run. Resuming it under the same id starts the next "
+        "attempt, which continues the curve."
+    )
     if grown:
-        how += f" Growth is of private memory within it. Of a {run['unit']} done again the later one counts."
+        how += (
+            f" Growth is that of private memory within the attempt. If a {run['unit']} was "
+            "repeated, the later one counts."
+        )
     return Section(
         "attempts", "Restarts", how, table=table(heads, rows[::-1], tall=False),
         note=_lives(len(found), run["attempts_left_out"]),
@@ -293,8 +312,8 @@ def _lives(shown: int, left_out: int) -> str:
     count = shown + left_out
     if count == 1:
         return ""
-    those = f", {shown:,} of them" if left_out else ""
-    return f"{count_of(count, 'attempt')}, the newest first{those}."
+    those = f", showing {shown:,}" if left_out else ""
+    return f"{count_of(count, 'attempt')}, newest first{those}."
 
 
 def _attempt_row(
@@ -316,7 +335,7 @@ def _attempt_row(
 
 
 def _growth_cells(own: Json | None) -> list[Field]:
-    """Generations, those done again, growth; ``own`` is None of an attempt that ended no generation."""
+    """Return generations, repeated generations and growth; ``own`` is None if no generation ended."""
     if own is None:
         return [Cell("none ended", absent=True), "–", Cell("unknown", absent=True)]
     growth = own["growth_bytes_per_generation"]
@@ -335,7 +354,7 @@ def _stretch(found: Json | None) -> str:
 
 
 def _badness(process: Json) -> tuple[bool, int]:
-    """How a child ends is not how the run ends."""
+    """Return a sort key: the end of a child process does not count as the end of the run."""
     bad = lifecycle.how_bad(process["end_state"], process["end_reason"])
     return process["role"] == "main", bad
 
@@ -343,9 +362,9 @@ def _badness(process: Json) -> tuple[bool, int]:
 def _commit(environment: Json) -> Cell:
     commit = environment.get("commit")
     if not commit:
-        return Cell("not known", absent=True)
+        return Cell("unknown", absent=True)
     dirty = environment.get("dirty")
-    changed = "" if dirty is False else " with changes" if dirty else ", changes not known"
+    changed = "" if dirty is False else " with changes" if dirty else ", changes unknown"
     text, link = f"{str(commit)[:COMMIT_SHOWN]}{changed}", commit_link(environment)
     return Cell(text, title=str(commit), href=link, outside=link is not None)
 
@@ -372,13 +391,16 @@ def _packages(now: Mapping[str, Any], before: Mapping[str, Any]) -> str:
 
 
 def lines(run: Json) -> Section | None:
-    """The last lines of each process, the newest attempt last; open where the run did not finish."""
+    """Return the last log lines of each process, newest attempt last.
+
+    The section is folded unless the run ended badly.
+    """
     said = sorted(
         (p for p in run["processes"] if p["log_lines"]), key=lambda p: (p["attempt"], -p["rank"])
     )
     if not said:
         return None
-    # What all have in common needs no column.
+    # A column is needed only if its values differ.
     columns = [
         (name, f"#{name}") for name in ("attempt", "rank") if len({p[name] for p in said}) > 1
     ]
@@ -388,13 +410,15 @@ def lines(run: Json) -> Section | None:
         for line in p["log_lines"]
     ]
     how = (
-        "What the process printed and logged last, as its owner allowed, the newest at the end. What looks like a "
-        "secret is masked, as well as a pattern can."
+        "The last lines that the process printed and logged, if this is enabled; the newest are "
+        "at the end. Text that looks like a secret is masked, but patterns cannot recognize every secret."
     )
     found = table((*(head for _, head in columns), "line"), rows)
     fold = run["state"] not in _SUDDEN
     left_out = sum(p["log_lines_left_out"] for p in run["processes"])
     note = (
-        f"{left_out:,} more are not shown here: lines of others fill the page." if left_out else ""
+        f"{left_out:,} more lines are not shown, because lines of other processes fill the page."
+        if left_out
+        else ""
     )
     return Section("lines", "Last lines", how, table=found, fold=fold, note=note)

@@ -1,8 +1,9 @@
-"""What changed between two points of a run: objects by type, phases and processes, what gained most bytes first.
+"""Changes between two points of a run: types, phases and processes, sorted by bytes gained.
 
-A value at a point is the newest reading up to it, looked for as far back as the points are apart (at least
-LEAST_LOOKED_BACK); the value at the later point is read after the earlier one, or it says nothing of the time between.
-What was not read there is None. A process that is over by a point has nothing there, as in the chart of the total.
+The value at a point is the newest reading at or before it. The search goes back as far as the
+points are apart, and at least LEAST_LOOKED_BACK. The value at the later point must be read after
+the earlier one, or it says nothing about the time between. A missing value is None. A process that
+is over by a point has 0 bytes there, as in the chart of the total.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from .counted_objects import suspects_first
 from .run_charts import CHILDREN_LAYER, is_over
 from .run_data import MAX_POINTS_OF_ALL, Json, process_label
 
-# Of a run of more processes, those that grow most are read: each takes up to five questions.
+# Only this many processes are read, those that grow most: each takes up to five queries.
 MOST_PROCESSES: Final = 64
-# In generations, or in minutes of a run that counts none.
+# In generations, or in minutes for a run without generations.
 LEAST_LOOKED_BACK: Final = 64
 _MEMORY: Final = (PRIVATE, JS_PRIVATE)
 _MEMORY_NAMES: Final = (*PRIVATE, *JS_PRIVATE)
@@ -45,24 +46,24 @@ _EVERY_NAME: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """``at``: as TwoPoints. ``step``: since the one before."""
+    """One value of a series; ``at`` and ``step`` (time since the previous one) are as in TwoPoints."""
 
     at: float
     value: float
     step: float
 
 
-# Series -> its newest reading up to a point.
+# Series -> its newest reading at or before a point.
 Readings = Mapping[str, Reading]
 
 
 def recorded(run: Json, axis: Axis, derived: Derived) -> TwoPoints | None:
-    """Return the first and the last point that a run can be asked for; None where nothing can be compared yet."""
+    """Return the first and last point that can be compared; None if there are no two points yet."""
     if axis.unit == "time":
         if derived.read_between is None:
             return None
         first, last = (moment - unix(run["started_at"]) for moment in derived.read_between)
-        # A run may have begun before a process had its first reading, and clocks differ.
+        # A run may begin before the first reading of its processes, and clocks differ.
         return TwoPoints(min(0, first), last) if last > 0 else None
     accounts = derived.phase_accounts
     if accounts.count() < 2:
@@ -72,7 +73,7 @@ def recorded(run: Json, axis: Axis, derived: Derived) -> TwoPoints | None:
 
 
 def checked(run: Json, axis: Axis, asked: TwoPoints, known: TwoPoints | None) -> TwoPoints:
-    """Return what was asked for, whole numbers of generations as such. Raises InvalidField."""
+    """Return ``asked`` after validation, with generations as integers. Raises InvalidField."""
     if not asked.first < asked.last:
         raise InvalidField(
             "from", asked.first, f"must be smaller than to, which is {asked.last:.15g}"
@@ -88,7 +89,7 @@ def checked(run: Json, axis: Axis, asked: TwoPoints, known: TwoPoints | None) ->
         if not known.first <= value <= known.last:
             raise InvalidField(
                 field, value,
-                f"must lie in what was recorded: {what} from {known.first:.15g} to {known.last:.15g}",
+                f"must be within the recorded range: {what} {known.first:.15g} to {known.last:.15g}",
             )  # fmt: skip
     if axis.unit == "time":
         return asked
@@ -96,7 +97,10 @@ def checked(run: Json, axis: Axis, asked: TwoPoints, known: TwoPoints | None) ->
 
 
 def unit_on(run: Json, axis: Axis) -> tuple[str, float]:
-    """Return what rates are per, and what one of it is worth as TwoPoints; minutes before a verdict says otherwise."""
+    """Return the unit of rates, and the length of one unit as in TwoPoints.
+
+    A run on a time axis uses minutes until a verdict sets its unit.
+    """
     if axis.unit == "generation":
         return run["unit"], 1.0
     unit = run["unit"] if run["unit"] in UNITS_OF_TIME else "minute"
@@ -112,8 +116,11 @@ def read_changes(
     verdict: Json | None,
     asked: TwoPoints,
 ) -> dict[str, Any]:
-    """As the API answers. ``processes``: {instance, rank, role, ended_at, end_state} of all, the newest attempt of each
-    last."""
+    """Return the changes in the API's JSON format.
+
+    ``processes`` are {instance, rank, role, ended_at, end_state} of all processes, with the newest
+    attempt of each last.
+    """
     types = suspects_first(with_verdict(derived.types, verdict), verdict)
     grown = {process_label(each): _growth(each) for each in run["processes"]}
     labels = list(dict.fromkeys(process_label(each) for each in processes))
@@ -156,8 +163,11 @@ def _growth(process: Json) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Process:
-    """Its readings at both points. ``last``: those after which it was not heard of again, where that may be before one
-    of the points. ``is_over``: it has ended, and has not only fallen silent."""
+    """Readings of one process at both points.
+
+    ``last`` holds the final readings if the process may have ended before one of the points.
+    ``is_over`` is True if it has ended, and False if it only fell silent.
+    """
 
     before: Readings
     after: Readings
@@ -167,9 +177,13 @@ class _Process:
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Reads one process: its attempts, the newest last. ``known``: series of types that some process of the run has.
-    ``recorded``: of the run. ``children``: whether a process of it has some. ``several``: ranks report themselves, and
-    are no children of the one that started them."""
+    """Reads one process, that is, all its attempts, newest last.
+
+    ``known`` are the type series of any process of the run. ``recorded`` is the range of the run.
+    ``children`` is True if any process has child processes. ``several`` is True if the run has
+    several ranks: they report themselves, so they are not children of the process that started
+    them.
+    """
 
     engine: Engine
     run: Json
@@ -181,7 +195,7 @@ class _Reader:
     several: bool
 
     def read(self, asked: TwoPoints, newest: Json) -> _Process | None:
-        """None of one that was not read up to the later point. ``newest``: its last attempt."""
+        """Return None if nothing was read up to the later point; ``newest`` is the last attempt."""
         before, after = self.at_both(asked)
         last: Readings = {}
         if newest["ended_at"] is not None and not self._goes_on(before, after, asked.last):
@@ -191,7 +205,7 @@ class _Reader:
         return _Process(before, after, last, is_over(newest))
 
     def _goes_on(self, before: Readings, after: Readings, point: float) -> bool:
-        """Whether nothing of its memory can have ended before the later point."""
+        """Return True if no memory of the process can have ended before the later point."""
         current = {
             name
             for name, each in after.items()
@@ -212,16 +226,17 @@ class _Reader:
         back = max(asked.last - asked.first, least)
         before = self._newest(asked.first - back, asked.first)
         after = self._newest(asked.first, asked.last)
-        # The earlier point itself is in what was read for the later one.
+        # The window starts at the earlier point, so that its reading may be found again; it is
+        # dropped.
         return before, {name: each for name, each in after.items() if each.at > asked.first}
 
     def _newest(self, start: float, stop: float) -> dict[str, Reading]:
-        """Of the last attempt that has something there: what an earlier one held is gone."""
+        """Read the last attempt that has data here: the memory of earlier attempts is gone."""
         for instance in reversed(self.instances):
             found: dict[str, Reading] = {}
             missing: Sequence[str] = _EVERY_NAME
             if self.axis.unit == "generation":
-                # Nearly always all of it is in this one snapshot.
+                # Almost always, this one snapshot has everything.
                 found = self._read(instance, stop, stop, missing)
                 missing = [name for name in self.known if name not in found]
                 if not any(names[0] in found for names in _MEMORY):
@@ -251,8 +266,8 @@ class _Reader:
             MAX_POINTS,
         )
         items = summarise(self.engine, [self.run["id"]], query)["items"]
-        # Two readings may follow each other at once, such as at the ends of a phase and of its generation: steps are at
-        # least as long as those of the chart of a long run.
+        # Two readings can be very close, such as those at the end of a phase and of its generation.
+        # Steps are therefore at least as long as those of the chart of a long run.
         recorded = self.recorded.last - self.recorded.first
         least = recorded / MAX_POINTS_OF_ALL if on_time else 0.0
         found = {
@@ -265,10 +280,10 @@ class _Reader:
 
 
 def _without_ranks(readings: dict[str, Reading]) -> dict[str, Reading]:
-    """Leave ranks out of the children of the process that started them."""
+    """Subtract the ranks from the children of the process that started them."""
     for name in CHILDREN:
         all_of_them, ranks = readings.get(name), readings.get(of_ranks(name))
-        # Where no rank is known then, there was none, or it is not in the sum either.
+        # If the ranks have no reading here, there were none, or the sum does not include them.
         if all_of_them and ranks and ranks.at == all_of_them.at:
             rest = max(0.0, all_of_them.value - ranks.value)
             readings[name] = replace(all_of_them, value=rest)
@@ -281,8 +296,11 @@ _Both = Mapping[str, tuple[Readings, Readings]]
 
 @dataclass(frozen=True, slots=True)
 class _Memory:
-    """Of one process, or of its children, at a point. ``at``: the point that it is of; ``read_at``: of its reading,
-    which is earlier where it is over. ``may_differ``: it has fallen silent since that."""
+    """Memory of a process, or of its children, at a point.
+
+    ``at`` is the point, and ``read_at`` the time of the reading, which is earlier if the process
+    has ended. ``may_differ`` is True if the process fell silent after the reading.
+    """
 
     value: float | None = None
     at: float = 0.0
@@ -290,7 +308,7 @@ class _Memory:
     may_differ: bool = False
 
 
-# At both points.
+# Memory at the earlier and at the later point.
 _Pair = tuple[_Memory, _Memory]
 _SUMMED: Final = ("bytes_before", "bytes_after", "bytes_change", "bytes_per_generation")
 
@@ -298,13 +316,13 @@ _SUMMED: Final = ("bytes_before", "bytes_after", "bytes_change", "bytes_per_gene
 def _processes(
     found: Mapping[str, _Process], asked: TwoPoints, end: float, each_unit: float
 ) -> tuple[list[dict[str, Any]], list[dict[str, float | None]]]:
-    """The rows of the processes, and what is to be added up: of each process, and of the children of each.
+    """Return the rows of the processes, and the changes of processes and children to add up.
 
-    ``end``: of what was recorded of the run.
+    ``end`` is the end of the recorded range of the run.
     """
 
     def both(of: _Process, kinds: Sequence[Sequence[str]]) -> _Pair | None:
-        # The same kind of memory at both points.
+        # Both points must use the same kind of memory.
         sides = (of.before, of.after, of.last)
         names = next((n for n in kinds if any(n[0] in side for side in sides)), None)
         if names is None:
@@ -365,19 +383,19 @@ def _change(before: _Memory, after: _Memory, each_unit: float) -> dict[str, floa
 
 
 def _sum(readings: Readings, names: Sequence[str]) -> float | None:
-    """Without the first nothing is known; what swap takes is not measured everywhere."""
+    """Return None if the first series is missing; swap is not measured everywhere."""
     if names[0] not in readings:
         return None
     return sum(readings[name].value for name in names if name in readings)
 
 
 def _sums(changes: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
-    """Of all together; nothing is known of it where one of them is not."""
+    """Return the sum of each column; None if any value is unknown."""
     return {name: sum_of_known(each[name] for each in changes) for name in _SUMMED}
 
 
 def sum_of_known(values: Iterable[float | None]) -> float | None:
-    """None without any, and where one is not known."""
+    """Return the sum, or None if there are no values or any is unknown."""
     found = list(values)
     known = [each for each in found if each is not None]
     return sum(known) if known and len(known) == len(found) else None
@@ -394,7 +412,7 @@ def _types(
         if row is not None:
             sized = _with_size(row, each, each.name in named)
             rows.append(sized)
-    # Of several that gained as much, what a finding names stays first.
+    # The sort is stable: of types that gained the same, those in findings stay first.
     return sorted(rows, key=_most_bytes)
 
 
@@ -403,7 +421,7 @@ def _type(readings: _Both, name: str, each_unit: float) -> dict[str, Any] | None
     having = [both for both in readings.values() if any(counts in each for each in both)]
     if not having:
         return None
-    # Of each process: number at both points, rate; and its bytes.
+    # Per process: counts at both points, their rates, and bytes.
     before = [both[0].get(counts) for both in having]
     after = [both[1].get(counts) for both in having]
     rates = [
@@ -437,8 +455,11 @@ def _less(value: float | None, other: float | None) -> float | None:
 
 
 def _with_size(row: dict[str, Any], of: TypeGrowth, is_named: bool) -> dict[str, Any]:
-    """With the bytes it gained: its own; where nobody has measured these, or a finding names the type, as many as one
-    of them keeps alive over the whole run, if that is more."""
+    """Fill in the bytes gained, estimated from the change in count if that is better.
+
+    The estimate uses the bytes that one instance keeps alive, averaged over the run. It replaces an
+    unknown value, and a smaller one if a finding names the type.
+    """
     rate = of.count_per_generation.estimate if of.count_per_generation else 0.0
     size = of.bytes_per_generation / rate if rate and of.bytes_per_generation else 0.0
     count, own = row["count_change"], row["bytes_change"]
@@ -448,8 +469,11 @@ def _with_size(row: dict[str, Any], of: TypeGrowth, is_named: bool) -> dict[str,
 
 
 def _booked(accounts: PhaseAccounts, asked: TwoPoints) -> dict[str, Any] | None:
-    """The generations after the first point up to the last, as far as each is reported on its own or with others
-    among them: older ones of a very long run are reported together."""
+    """Return the phase accounts of the generations after the first point up to the last.
+
+    Old generations of a very long run are merged; a merged group counts only if it lies entirely in
+    the range.
+    """
     kept = [
         generation
         for place, generation in enumerate(accounts.generations)
@@ -477,6 +501,6 @@ def _booked(accounts: PhaseAccounts, asked: TwoPoints) -> dict[str, Any] | None:
 
 
 def _most_bytes(row: Mapping[str, Any]) -> tuple[bool, float, float]:
-    """What is not known comes last; types of which no bytes are known, by their number."""
+    """Return a sort key: unknown changes last, types without known bytes by their count."""
     change = row["bytes_change"]
     return change is None, -(change or 0.0), -(row.get("count_change") or 0.0)

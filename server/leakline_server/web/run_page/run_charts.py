@@ -1,4 +1,4 @@
-"""What is known of one run -> the charts of its page, whole or of a stretch of their axis. Pure."""
+"""The charts on the page of a run, over the entire axis or a range of it. No I/O."""
 
 from __future__ import annotations
 
@@ -41,10 +41,11 @@ Json = Mapping[str, Any]
 
 _TENSORS: Final = {
     "tensors.count": "tensors", "tensors.graph_count": "tensors with a graph", "arrays.count": "NumPy arrays",
-    "figures.open": "open figures", "tfjs.tensors": "tensors of TensorFlow.js", "tfjs.buffers": "their buffers",
+    "figures.open": "open figures", "tfjs.tensors": "TensorFlow.js tensors",
+    "tfjs.buffers": "TensorFlow.js buffers",
 }  # fmt: skip
-# Kind of a finding whose memory is not private memory of the process -> its switch, and the series that may tell it, of
-# which the first that were read are drawn.
+# Kind of a finding whose memory is not private to the process -> its toggle, and the series that
+# may show the growth. The first of these series that were read are drawn.
 _OUTSIDE: Final[Mapping[str, tuple[Group, tuple[tuple[str, ...], ...]]]] = {
     "children": (
         Group("children", NOT_PRIVATE["children"]),
@@ -63,7 +64,7 @@ _OUTSIDE: Final[Mapping[str, tuple[Group, tuple[tuple[str, ...], ...]]]] = {
         (("cuda.*.reserved_bytes",),),
     ),
 }
-# Of the first that is known. More processes than that are not stacked.
+# The first known one is used. Runs with more than MAX_LAYERS processes are not stacked.
 _CHILDREN: Final = ("children.uss_bytes", "children.pss_bytes")
 CHILDREN_LAYER: Final = "child processes"
 MAX_LAYERS: Final = 32
@@ -71,7 +72,8 @@ _FRAMES: Final = "js.frames_per_second"
 RSS: Final = ("process.rss_bytes",)
 PHASE_PEAK: Final = "process.phase_peak_bytes"
 _TREND: Final = (*PRIVATE, *JS_PRIVATE, *RSS)
-# Tab of the page -> the series of its charts, at generation ends; of types and containers their names are added.
+# Tab of the page -> the series of its charts, at generation ends. The names of types and containers
+# are added to them.
 _OF_TAB: Final = {
     "objects": (*chart_builder.MEMORY_SERIES, *_TENSORS, *SOURCES),
     "phases": ("gauge.*", _FRAMES),
@@ -81,12 +83,15 @@ _OF_TAB: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """The charts that share the axis of the page, by their ids: the first, and those of the open tabs that have
-    something to draw; and what was read or worked out for them that is reported next to them as well."""
+    """The charts that share the axis of the page, by id, and the data read for them.
+
+    They are the trend and those charts of the open tabs that have something to draw. The data is
+    also shown next to them.
+    """
 
     charts: Mapping[str, Chart]
     effects: Effects
-    # At generation ends, or all snapshots where there are no generations; and at phase ends.
+    # At generation ends (all snapshots if there are no generations), and at phase ends.
     ends: Sequence[Points]
     phases: Sequence[Points]
 
@@ -109,7 +114,7 @@ def draw(data: RunData, palette: Palette) -> Drawn:
             for store in data.containers
             if store.capacity
         }
-    # The store decodes phases, kinds and generations once for each read, whatever the number of series.
+    # One read for all series: the store decodes phases, kinds and generations once per read.
     ends = data.read(tuple(dict.fromkeys((*wanted, *titles, *capacities))), None, kind)
     phases = data.read((*(_TREND if by_phase else ()), PHASE_PEAK), "*", "phase_end")
     lines = [*phases, *ends]
@@ -136,7 +141,7 @@ def draw(data: RunData, palette: Palette) -> Drawn:
 
 
 def zoomed_lines(data: RunData, stretch: Stretch) -> dict[str, tuple[Line, ...]]:
-    """Chart -> its lines, where ``data`` reads that stretch alone."""
+    """Return the lines of each chart; ``data`` must read only ``stretch``."""
     phase_accounts = in_phase_order(data.run, data.phase_accounts)
     first, last = math.floor(stretch.first), math.ceil(stretch.last)
     data = replace(data, phase_accounts=chart_builder.accounts_within(phase_accounts, first, last))
@@ -145,7 +150,10 @@ def zoomed_lines(data: RunData, stretch: Stretch) -> dict[str, tuple[Line, ...]]
 
 
 def in_phase_order(run: Json, phase_accounts: PhaseAccounts) -> PhaseAccounts:
-    """Lines as the phases run, nested ones after the phase they are in, and what lies outside of all last."""
+    """Sort phases in the order in which they run, nested ones after their parent.
+
+    What is outside of all phases comes last.
+    """
     top = list(dict.fromkeys(name.split("/")[0] for name in [*run["phases"], *run["phases_seen"]]))
 
     def order(line: PhaseAccount) -> tuple[int, str]:
@@ -158,7 +166,10 @@ def in_phase_order(run: Json, phase_accounts: PhaseAccounts) -> PhaseAccounts:
 
 
 def palette_of(run: Json, phase_accounts: PhaseAccounts) -> Palette:
-    """Declared phases first: their colours do not depend on what happens to run."""
+    """Return the colours of the phases.
+
+    Declared phases come first, so that their colours do not depend on which phases ran.
+    """
     booked = (line.name for line in phase_accounts.lines if line.name not in NO_PHASE)
     return Palette.of([*run["phases"], *run["phases_seen"], *booked])
 
@@ -186,9 +197,9 @@ def _trend(
 
 
 def in_time(data: RunData, verdict: Json | None) -> Json | None:
-    """Say the verdict on a run of generations in minutes, as far as that goes: where growth began, and the limit.
+    """Convert the verdict of a run with generations to minutes, as far as possible.
 
-    Growth of a generation is none of a minute.
+    The start of growth and the limit are kept; growth per generation has no equivalent per minute.
     """
     clock, begun = data.clock, unix(data.run["started_at"])
     if verdict is None or not clock.times:
@@ -207,7 +218,7 @@ def in_time(data: RunData, verdict: Json | None) -> Json | None:
         start = finding["started_at_generation"]
         if not start:
             return finding
-        # It began between the end of the one before and its own.
+        # Growth began between the end of the previous generation and the end of this one.
         low, high = ended(start["low"] - 1) + 0.5, ended(start["high"]) - 0.5
         return {**finding, "started_at_generation": {**start, "low": low, "high": high}}
 
@@ -221,7 +232,7 @@ def in_time(data: RunData, verdict: Json | None) -> Json | None:
 
 
 def _blamed(verdict: Json | None) -> list[str]:
-    """Names of the lines of the phase and of the process that the leading finding names."""
+    """Return the names of the phase line and process line that the leading finding blames."""
     finding = leading_finding(verdict)
     if finding is None:
         return ["", ""]
@@ -231,9 +242,11 @@ def _blamed(verdict: Json | None) -> list[str]:
 
 
 def _total(data: RunData) -> dict[str, Points]:
-    """Process -> its private memory at generation ends, RSS where that is not known; and that of all child processes
-    together. Nothing of a run of very many processes, whose curves nobody could tell apart."""
-    # The newest attempt of each says whether it lives.
+    """Return each process's private memory (or RSS) at generation ends, and that of all children.
+
+    The result is empty for a run with too many processes, whose curves nobody could distinguish.
+    """
+    # The newest attempt of each process decides whether it is over.
     over = {process_label(each): is_over(each) for each in data.run["processes"]}
     if len(over) > MAX_LAYERS or data.run["processes_left_out"]:
         return {}
@@ -256,32 +269,35 @@ def _total(data: RunData) -> dict[str, Points]:
         of_each = until_others([*children, *layers.values()])[: len(children)]
         total[CHILDREN_LAYER] = add_up_processes(of_each)
         if len(of_each) > 1:
-            # No row of one process goes on with the sum.
+            # Live updates of one process must not be appended to the sum.
             total[CHILDREN_LAYER] = replace(total[CHILDREN_LAYER], process="")
     return total
 
 
 def is_over(process: Json) -> bool:
-    """Whether it has ended; one that fell silent may live."""
+    """Return True if the process has ended; one that fell silent may be alive."""
     return process["ended_at"] is not None and process["end_state"] != "silent"
 
 
 def _without(children: Points, ranks: Points | None) -> Points:
-    """Leave out the ranks that a process has started: they report themselves and are layers of their own."""
+    """Subtract the ranks that a process started: they report themselves as layers of their own."""
     if ranks is None:
         return children
-    # Where none is known there was none, or it is not in the sum either.
+    # If the ranks have no reading here, there were none, or the sum does not include them.
     out = {x: y or 0.0 for x, y in zip(ranks.x, ranks.y, strict=True)}
     y = [
         None if each is None else max(0.0, each - out.get(x, 0.0))
         for x, each in zip(children.x, children.y, strict=True)
     ]
-    # A live row has the sum with the ranks.
+    # A row from a live update still includes the ranks in the sum.
     return replace(children, y=y, low=None, high=None, process="")
 
 
 def _named(ends: Sequence[Points], verdict: Json | None) -> tuple[Group, Sequence[Points]] | None:
-    """Return what the leading finding grows in, where that is not private memory and was read."""
+    """Return the series that the leading finding grows in, if it is not private memory.
+
+    Return None if none of them was read.
+    """
     finding = leading_finding(verdict)
     group, series = _OUTSIDE.get(finding["kind"] if finding else "", (None, ()))
     for names in series:

@@ -1,4 +1,4 @@
-"""Everything that is known of one run, in the shapes of the API: what its page and its charts are made of."""
+"""Data of one run in the API's JSON format, from which its page and charts are built."""
 
 from __future__ import annotations
 
@@ -22,100 +22,102 @@ from .annotations import NO_CLOCK, Clock
 
 Json = Mapping[str, Any]
 
-# Id -> title of what lies below the first screen; one is open, and all of them in a saved report. GPU only with one.
+# Id -> title of the tabs below the first screen. One is open; a saved report has all of them. "gpu"
+# is only shown if the run has GPU series.
 TABS: Final = {
     "objects": "Objects", "phases": "Phases and time", "gpu": "GPU", "events": "Events and log", "info": "Run info",
 }  # fmt: skip
 ALL_TABS: Final = "all"
-# Of a line of the whole run: half as many as of a stretch, each with the extremes of what it stands for, because
-# everybody loads those.
+# Per line of the entire run: half as many points as for a zoomed range, each with its minimum and
+# maximum, because every visitor loads these lines.
 MAX_POINTS_OF_ALL: Final = 1_000
 
-# (names, phase or "*", kind or None) -> one Points for each name and phase; a name may end in "*".
+# (names, phase or "*", kind or None) -> one Points per name and phase; a name may end in "*".
 ReadSeries = Callable[[Sequence[str], str | None, str | None], Sequence[Points]]
 
 
 @dataclass(frozen=True, slots=True)
 class RunData:
-    """Everything a page of a run is made of, in the shapes of the API."""
+    """Everything that the page of a run shows, in the API's JSON format."""
 
     run: Json
     verdict: Json | None
     axis: Axis
     read: ReadSeries
-    read_of: Callable[[str], ReadSeries]  # of another process, by its label
+    read_of: Callable[[str], ReadSeries]  # returns the reader for another process, given its label
     phase_accounts: PhaseAccounts
     types: Sequence[TypeGrowth]
     containers: Sequence[ContainerFill]
-    # Those that are open: what the others need is not read.
+    # The open tabs; data of the others is not read.
     tabs: Sequence[str] = tuple(TABS)
     has_gpu: bool = True
     counts: Sequence[AssertionCheck] = ()
     stable: Sequence[StableCount] = ()
-    # What stands in the project of the run.
+    # Counts that were accepted in the project of the run.
     accepted: Sequence[AcceptedCount] = ()
     events: Sequence[Json] = ()
     large_objects: Sequence[Json] = ()
     holders: Sequence[Json] = ()
     snapshots: Sequence[Json] = ()
-    process: str | None = None  # "rank role" of the process whose lines are shown
+    process: str | None = None  # label of the process whose lines are shown
     incidents: Sequence[Json] = ()
-    # What people said of its leaks that holds, by fingerprint.
+    # Acknowledgements in force for its leaks, by fingerprint.
     said: Mapping[str, Sequence[Json]] = field(default_factory=dict)
-    # {event, created_at in Unix seconds, payload}, the newest first.
+    # {event, created_at in Unix seconds, payload}, newest first.
     alerts: Sequence[Json] = ()
-    # As the API lists them.
+    # As listed by the API.
     webhooks: Sequence[Json] = ()
     census: Json | None = None
     clock: Clock = NO_CLOCK
-    # Of fixes, each with the run that it was compared with.
+    # Effects of fixes, each with the run it was compared with.
     effects: Sequence[Json] = ()
-    # The process that the address of the page names, if the run has it.
+    # The process in the page's address, if the run has it.
     chosen_process: str = ""
-    # The run of its project that began before it.
+    # The run of the same project that began before this one.
     previous: Json | None = None
-    # Whether the server has an address that others reach it by.
+    # True if the server has a public URL.
     public: bool = True
-    # "time" where the address of the page asks for it and the run has generations.
+    # "time" if the page's address requests it and the run has generations.
     chosen_axis: str = ""
-    # The first and the last point that can be compared, if there are two.
+    # The first and last point that can be compared; None without two points.
     recorded: TwoPoints | None = None
-    # The stretch of the address, and what changed in it as range_changes.py reads it, or why that is not known.
+    # The range in the page's address, and the changes in it (see range_changes.py) or the reason
+    # why they are not known.
     x: str = ""
     changes: Json | None = None
     no_changes: str = ""
-    # When it was read, in Unix seconds; 0 where nobody waits for more.
+    # When the data was read, in Unix seconds; 0 if only the charts were read.
     read_at: float = 0.0
 
     @property
     def asked(self) -> dict[str, str]:
-        """What links to other parts of the page keep of its address."""
+        """Query parameters that are kept by links to other parts of the page."""
         both = {"process": self.chosen_process, "axis": self.chosen_axis}
         return {name: value for name, value in both.items() if value}
 
     @property
     def open_tab(self) -> dict[str, str]:
-        """The tab as it stands in an address; the first one is open by itself."""
+        """The query parameter of the open tab; empty for the first one, which is the default."""
         if len(self.tabs) > 1:
             return {"tab": ALL_TABS}
         return {} if self.tabs[0] == next(iter(TABS)) else {"tab": self.tabs[0]}
 
     @property
     def kind(self) -> str | None:
-        """Of the snapshots that most lines are drawn of: generation ends; all where there are no generations."""
+        """The kind of snapshots that most lines use; None (all kinds) if there are no generations."""
         return "generation_end" if self.axis.unit == "generation" else None
 
 
 def process_label(process: Json) -> str:
-    """The same for every attempt of one rank, so that its lines join."""
+    """Return the label of a process; all attempts of a rank share it, so their lines join."""
     return f"rank {process['rank']} {process['role']}"
 
 
 def first_shown(run: Json, leading: str | None = None) -> str | None:
-    """Return the process whose lines a page opens on.
+    """Return the process whose lines a page shows first.
 
-    Of the processes that the ``leading`` finding names (its fingerprint), or else any finding, the one that grows most;
-    else the first.
+    It is the fastest-growing of the processes that the ``leading`` finding (a fingerprint) names,
+    or else of those that any finding names; without findings, it is the first process.
     """
     named = [each for each in run["processes"] if leading in each["findings"]]
     named = named or [each for each in run["processes"] if each["findings"]]
@@ -129,13 +131,13 @@ def _estimate(process: Json) -> float:
 
 
 def own_growth(run: Json, process: str | None) -> Json | None:
-    """Of the process that is shown; None where it cannot be determined."""
+    """Return the growth of the process that is shown, or None if it cannot be determined."""
     found = [
         each["growth_bytes_per_generation"]
         for each in run["processes"]
         if process_label(each) == process and each["growth_bytes_per_generation"] is not None
     ]
-    # Of several side by side no line is the sum.
+    # If several processes have this label, no line shows their sum.
     return found[0] if len(found) == 1 else None
 
 
@@ -144,7 +146,7 @@ def has_several(run: Json) -> bool:
 
 
 def own_verdict(run: Json, verdict: Json | None, process: str | None) -> Json | None:
-    """The verdict as far as it speaks of the process whose lines are shown: no other leaks there."""
+    """Return the part of the verdict that concerns the process whose lines are shown."""
     if verdict is None or not has_several(run):
         return verdict
     mine = {name for p in run["processes"] if process_label(p) == process for name in p["findings"]}
@@ -154,13 +156,13 @@ def own_verdict(run: Json, verdict: Json | None, process: str | None) -> Json | 
         "findings": findings,
         "status": findings[0]["status"] if findings else "ok",
         "growth_bytes_per_generation": own_growth(run, process),
-        # It runs out by the growth of all.
+        # The forecast is based on the growth of all processes together.
         "oom": {**verdict["oom"], "generation": None},
     }
 
 
 def summed(points: Sequence[Points], names: tuple[str, ...]) -> list[Points]:
-    """One line per phase from several series; lines whose first series was not measured are left out."""
+    """Add up series into one line per phase; skip phases without readings of the first series."""
     by_phase: dict[str | None, dict[str, Points]] = defaultdict(dict)
     for each in points:
         by_phase[each.phase][each.name] = each

@@ -1,7 +1,7 @@
-"""A verdict in its JSON form -> what the page says of it: status, sentence, figures, findings, what people
-said of one, and how earlier forecasts turned out.
+"""What pages show of a verdict in its JSON form: status, figures, findings, acknowledgements.
 
-The thresholds and the sentences belong to leakline.analysis; here they are only laid out.
+This includes how accurate earlier forecasts were. Thresholds and sentences come from
+leakline.analysis; this module only lays them out.
 """
 
 from __future__ import annotations
@@ -51,34 +51,34 @@ from ..rendering.table_cells import Field, rated, table
 
 Json = Mapping[str, Any]
 
-# Status -> (word, what it means), from urgent to harmless.
+# Status -> (word, meaning), from urgent to harmless.
 STATUSES: Final = {
     "confirmed": ("Leaking", "Memory is kept in every generation, and the analysis has ruled out the harmless causes."),
-    "suspected": ("Suspected", "Memory grows as a leak does, but not yet for long enough to be sure."),
-    "watch": ("Watch", "Something grows; whether it is a leak is not certain."),
-    "filling": ("Filling", "Memory grows into containers with a known capacity, and will stop there."),
+    "suspected": ("Suspected", "Memory grows like a leak, but not long enough yet to be sure."),
+    "watch": ("Watch", "Something grows, but it is not certain that it is a leak."),
+    "filling": ("Filling", "Memory fills containers with a known capacity, and will stop when they are full."),
     "ok": ("OK", "Memory is steady from generation to generation."),
     "recovered": ("Recovered", "It was leaking and has stopped."),
-    "learning": ("Learning", "Growth is judged once enough generations have ended."),
+    "learning": ("Learning", "Growth is assessed once enough generations have ended."),
 }  # fmt: skip
 
-# Outcome of a comparison -> (the status whose colour and shape it wears, word, meaning).
+# Outcome of a comparison -> (the status whose colour and shape it uses, word, meaning).
 OUTCOMES: Final = {
     "fixed": ("ok", "Fixed", "The leak of the first run is gone."),
-    "improved": ("recovered", "Improved", "It grows less, and the verdict of the second run is not clear of growth."),
+    "improved": ("recovered", "Improved", "It grows less, but the verdict of the second run still reports growth."),
     "no_effect": ("learning", "No effect", "Nothing changed beyond the noise of the measurement."),
     "worse": ("confirmed", "Worse", "The second run grows more."),
-    "undecided": ("watch", "Undecided", "What both runs have in common does not say whether it changed."),
+    "undecided": ("watch", "Undecided", "What both runs have in common does not show whether it changed."),
 }  # fmt: skip
 
-# Only of a run that goes on: there is nothing to wait for in one that has ended.
+# Only for a run that goes on: after its end there is nothing to wait for.
 _SUSPECTED_SO_FAR: Final = (
-    "Memory keeps growing as a leak does; a few more generations will settle it."
+    "Memory keeps growing like a leak; a few more generations will settle it."
 )
-# Of a run that has ended: what it lacked, and what decides it.
+# For a run that has ended: what was missing, and what would settle it.
 _SUSPECTED_TO_THE_END: Final = (
-    "Memory kept growing as a leak does, but not for long enough to be sure: a run with growth over "
-    f"{CONFIRMING} generations decides it."
+    "Memory kept growing like a leak, but not long enough to be sure. A run with growth over "
+    f"{CONFIRMING} generations will settle it."
 )
 
 KINDS: Final = {
@@ -89,9 +89,7 @@ KINDS: Final = {
     "count_contract": "declared count broken", "external": "outside the process",
 }  # fmt: skip
 
-_OUTSIDE: Final = (
-    "Memory grows as a leak does. No object was counted: from outside nobody can tell what it is."
-)
+_OUTSIDE: Final = "Memory grows like a leak. No objects were counted: from outside the process, the cause is unknown."
 _ROLES: Final = {"allocation_site": "allocated at", "process": "child process"}
 _NO_FORECAST: Final[Json] = {
     "risk": "none", "limit_bytes": None, "limit_source": None, "sentence": "not known yet",
@@ -110,12 +108,12 @@ def outcome_of(name: str) -> Status:
 
 
 def short_name(path: str) -> str:
-    """``trading.TradingEnvironment`` -> ``TradingEnvironment``; paths of holders stay as they are."""
+    """Return ``TradingEnvironment`` for ``trading.TradingEnvironment``; holder paths are unchanged."""
     return path if "[" in path else path.rsplit(".", 1)[-1]
 
 
 def verdict_view(verdict: Json | None, *, over: bool = False) -> VerdictView:
-    """``over``: nothing more is to come of the run."""
+    """Return the view of a verdict; ``over`` means that the run will send no more data."""
     if verdict is None and over:
         return VerdictView(
             status_of("learning"), "No snapshot arrived.", "The run ended before it sent one.", ()
@@ -144,20 +142,20 @@ def _support(verdict: Json, status: Status, over: bool) -> str:
 
 
 def _is_from_outside(finding: Json | None) -> bool:
-    """Whether it is growth of which nothing was counted that could be named, or ruled out."""
+    """Return True if the growth was seen from outside the process, where no objects are counted."""
     return finding is not None and finding.get("unknown") == "outside"
 
 
 def _waited_for(unit: str, missing: int, over: bool) -> str:
     least = f"A verdict needs {count_of(MIN_GENERATIONS, f'whole {unit}')}"
     if over:
-        return f"{least}; the run ended before."
-    more = f"{missing} more to go" if missing > 0 else "it comes with the next look"
+        return f"{least}; the run ended before that."
+    more = f"{missing} more to go" if missing > 0 else "the next analysis will give one"
     return f"{least}: {more}. What was measured so far is below."
 
 
 def facts(verdict: Json | None, unit: str, *, over: bool = False) -> tuple[Tile, ...]:
-    """Growth, the forecast, since when, and how much is explained. ``over``: nothing more is to come."""
+    """Return growth, forecast, start and explained share; ``over`` as in `verdict_view`."""
     finding = leading_finding(verdict)
     forecast = _forecast_tile(verdict, unit, over)
     if verdict is None or finding is None:
@@ -209,7 +207,7 @@ def _how_much(finding: Json, verdict: Json, unit: str) -> Tile:
 def _when(finding: Json, unit: str) -> Tile:
     start = finding["started_at_generation"]
     if start is None:
-        return Tile("SINCE", "Start unclear", "it grew from the first reading on")
+        return Tile("SINCE", "Start unclear", "growing since the first reading")
     low, high = _whole(start["low"]), _whole(start["high"])
     detail = f"exact to the {unit}" if low == high else f"between {unit} {low} and {high}"
     return Tile("SINCE", f"{capital(unit)} {_whole(start['estimate'])}", detail)
@@ -218,10 +216,10 @@ def _when(finding: Json, unit: str) -> Tile:
 def _forecast_tile(verdict: Json | None, unit: str, over: bool) -> Tile:
     oom = (verdict or {}).get("oom") or _NO_FORECAST
     if over and oom.get("sentence") == _NO_FORECAST["sentence"]:
-        # The verdict was worked out before the run ended.
+        # The verdict was computed before the run ended.
         oom = {**oom, "sentence": "not known"}
     value, detail = forecast_headline(oom, unit)
-    # On a line of its own it needs no brackets.
+    # On a line by itself, it needs no parentheses.
     detail = re.sub(r"^\((.*)\)$", r"\1", detail)
     limit = oom["limit_bytes"]
     against = (
@@ -236,12 +234,12 @@ def _forecast_tile(verdict: Json | None, unit: str, over: bool) -> Tile:
 
 
 def forecast_text(oom: Json | None, unit: str) -> str:
-    """Return the sentence of the analysis, for the list of runs."""
+    """Return the forecast as a sentence, for the list of runs."""
     return forecast_sentence(oom or _NO_FORECAST, unit)
 
 
 def forecast_in_short(oom: Json | None, unit: str) -> str:
-    """Return ``Near generation 415 of 1,000``, for a column that speaks of nothing but OOM."""
+    """Return ``Near generation 415 of 1,000``, for a column that is only about OOM."""
     return capital(forecast_headline(oom or _NO_FORECAST, unit)[0].removeprefix("OOM "))
 
 
@@ -263,7 +261,10 @@ def findings_view(
     said: Mapping[str, Sequence[Json]] = MappingProxyType({}),
     mutings: Mapping[str, Muting] = MappingProxyType({}),
 ) -> tuple[FindingView, ...]:
-    """``said``: what people said that holds, and ``mutings``: the forms to say it with, by fingerprint."""
+    """Return the findings.
+
+    ``said`` maps fingerprints to acknowledgements in force, ``mutings`` to forms for adding one.
+    """
     return tuple(
         _finding(each, unit, said.get(each["fingerprint"], ()), mutings.get(each["fingerprint"]))
         for each in findings
@@ -271,7 +272,7 @@ def findings_view(
 
 
 def findings_title(findings: Sequence[Json]) -> str:
-    """Return ``Cause`` only where something leaks: what fills up or has stopped growing causes nothing."""
+    """Return ``Cause`` only if something leaks: memory that fills a container or recovered is no cause."""
     if not any(each["status"] in ACTIVE for each in findings):
         return "Findings"
     return "Causes" if len(findings) > 1 else "Cause"
@@ -302,7 +303,7 @@ def _finding(finding: Json, unit: str, said: Sequence[Json], muting: Muting | No
 
 
 def _location(finding: Json) -> Cell | None:
-    """None for a verdict of an older server as well."""
+    """Return the link to the code; None also for a verdict of an older server."""
     if not finding.get("location"):
         return None
     link = finding.get("location_link")
@@ -314,7 +315,7 @@ def _kind(finding: Json) -> str:
 
 
 def _priority_of(finding: Json) -> str:
-    """Nothing where the finding does no harm."""
+    """Return the priority, or an empty string if the finding does no harm."""
     return str(finding.get("priority", "minor")) if finding["status"] in GROWING else ""
 
 
@@ -324,15 +325,15 @@ def _search(finding: Json) -> str:
     return next((s["name"] for s in finding["suspects"] if s["role"] == "type"), "")
 
 
-# (seconds, label) of the choices for how long a leak is muted; without seconds, until that is taken back.
+# (seconds, label) of the choices for muting a leak; empty seconds mean until it is unmuted.
 EXPIRIES: Final = (
     ("3600", "1 hour"), ("28800", "8 hours"), ("86400", "1 day"), ("604800", "1 week"), ("2592000", "30 days"),
     ("", "until unmuted"),
 )  # fmt: skip
 _CHOSEN_EXPIRY: Final = "86400"
-# Kind of what was said -> (how the page says it, what its button says that takes it back).
+# Kind of acknowledgement -> (its label on the page, the label of the button that revokes it).
 _SAID: Final = {
-    "acknowledged": ("Muted", "Unmute"), "ignored": ("Muted for good", "Unmute"), "closed": ("Closed", "Take back"),
+    "acknowledged": ("Muted", "Unmute"), "ignored": ("Muted for good", "Unmute"), "closed": ("Closed", "Reopen"),
 }  # fmt: skip
 
 
@@ -345,7 +346,7 @@ def incident_action(fingerprint: str) -> str:
 
 
 def mutings_of(project: str, fingerprints: Sequence[str], back: str) -> dict[str, Muting]:
-    """The forms of each leak, by fingerprint; ``back``: the address of the page that they stand on."""
+    """Return the forms of each leak, by fingerprint; ``back`` is the address of the page they are on."""
     return {
         each: Muting(
             each,
@@ -372,17 +373,18 @@ def said_view(said: Mapping[str, Any]) -> SaidView:
 
 
 def past_forecasts(score: Json | None, unit: str) -> Section | None:
-    """None where nothing was forecast, or no forecast's time has come; and of a verdict from before leads were
-    reported.
+    """Return the table of forecasts and the memory actually reached.
+
+    Return None if no forecast has come due, or if an older server stored the verdict without leads.
     """
     leads = (score or {}).get("by_lead")
     if score is None or not leads:
         return None
     how = (
-        "What growth foretold of the memory of a later moment, and what was read there. The error is a share of the "
-        "memory that came; of several forecasts it is the median."
+        "Memory forecast from growth, compared with what was measured later. The error is "
+        "relative to the measured memory; for several forecasts it is the median."
     )
-    heads = [f"{unit}s ahead", "#off by", "came within its interval", "#foretold", "#came"]
+    heads = [f"{unit}s ahead", "#error", "within its interval", "#forecast", "#actual"]
     rows = [row for lead in leads for row in _rows(lead, unit)]
     return Section(
         "forecasts", "Forecast accuracy", how, table=table(heads, rows, tall=False),
@@ -391,7 +393,7 @@ def past_forecasts(score: Json | None, unit: str) -> Section | None:
 
 
 def _rows(lead: Json, unit: str) -> Iterator[list[Field]]:
-    """The forecasts of a lead together, and beneath them each."""
+    """Yield one row for all forecasts of a lead, followed by one row per forecast."""
     first, last = lead["lead_from"], lead["lead_to"]
     span = format_span(first, last)
     counted = f"{lead['within']:,} of {lead['forecasts']:,}"

@@ -1,4 +1,4 @@
-"""What is known of one run -> the context of its page. Pure; reading the store is pages.py's."""
+"""The context of the page of a run, built from RunData. No I/O: pages.py reads the store."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ from .verdict_view import (
     verdict_view,
 )
 
-# Of the tab of the browser.
+# For the browser tab.
 _ICONS: Final = {each: f"/static/images/favicon-{each}.svg" for each in ACTIVE}
-# Processes on the first screen.
+# The number of processes on the first screen.
 BARS_SHOWN: Final = 6
 _CLIENT: Final = (
     "client.seconds", "client.background_seconds", "client.pause_seconds", "client.bytes",
@@ -106,13 +106,13 @@ def run_page(data: RunData) -> RunPage:
 
 
 def _here(data: RunData) -> str:
-    """Its address, for forms that lead back to it."""
+    """Return the address of the page, for forms that lead back to it."""
     asked = data.open_tab | data.asked
     return f"/runs/{quote(data.run['id'], safe='')}{f'?{urlencode(asked)}' if asked else ''}"
 
 
 def _axes(data: RunData) -> tuple[AxisLink, ...]:
-    """Links to the same page by generations or by time, where a run has both."""
+    """Return links to the same page by generations and by time, if the run has both."""
     if not data.run["generations"]:
         return ()
     rest = data.open_tab | data.asked
@@ -143,7 +143,7 @@ def _tabs(data: RunData, drawn: Drawn) -> Iterator[Tab]:
 
 
 def _title(data: RunData) -> str:
-    """Return ``12/160 leaking · night-run``: what is seen of the page while another one is looked at."""
+    """Return ``12/160 leaking · night-run``, which stays readable in the title of a background tab."""
     run, planned = data.run, _planned_total(data.run, data.verdict)
     done = f"{run['generations']:,}/{planned:,}" if planned else progress(run, data.verdict)
     status = (data.verdict or {}).get("status", "learning")
@@ -152,7 +152,7 @@ def _title(data: RunData) -> str:
 
 
 def progress(run: Json, verdict: Json | None = None) -> str:
-    """``12 of 25 generations``; ``2 h 5 min`` of a program that counts none."""
+    """Return ``12 of 25 generations``, or ``2 h 5 min`` for a program without generations."""
     if run["unit"] in UNITS_OF_TIME:
         until = unix(run["ended_at"] or run["last_seen_at"])
         return number_formats.seconds(max(0.0, until - unix(run["started_at"])))
@@ -163,7 +163,7 @@ def progress(run: Json, verdict: Json | None = None) -> str:
 
 
 def _planned_total(run: Json, verdict: Json | None = None) -> int | None:
-    """How many generations were announced, or else promised by a fix, or else planned for memory."""
+    """Return the number of generations announced, else promised by a fix, else planned for memory."""
     if run["unit"] in UNITS_OF_TIME:
         return None
     assertions = (verdict or {}).get("assertions") or ()
@@ -172,12 +172,13 @@ def _planned_total(run: Json, verdict: Json | None = None) -> int | None:
         for each in assertions
         if each["origin"] == "fix" and each["metric"] == GENERATIONS
     ]
-    # The first generation of a plan is 0 or 1, as the program counts; its last is shown as it is.
+    # A plan starts with generation 0 or 1, as the program counts; its last generation is shown as
+    # is.
     planned_for = [each["last"] for each in assertions if each["last"] is not None]
     if run["total"]:
         return int(run["total"])
     found = max((int(p) for p in promised if p), default=0) or max(planned_for, default=0)
-    # A plan that the run has left behind says nothing of its end.
+    # A plan that the run has exceeded does not predict its end.
     return found if found >= run["generations"] and found else None
 
 
@@ -185,7 +186,7 @@ def _head(data: RunData) -> RunHead:
     run = data.run
     address = f"/runs/{quote(run['id'], safe='')}"
     environment = run["environment"]
-    # The whole of a commit is below, with the rest of the environment.
+    # The full commit hash is below, with the rest of the environment.
     shown = (("host", None), ("commit", 10))
     links = {"commit": commit_link(environment)}
     facts = [
@@ -232,7 +233,7 @@ def _head(data: RunData) -> RunHead:
 
 
 def _offers_cleanup(events: Sequence[Json]) -> bool:
-    """Whether the program has registered a cleanup that it may be asked for; the newest word of each counts."""
+    """Return True if a cleanup can be requested; the newest registration of each name counts."""
     words = {e["name"]: e["data"] for e in events if e["kind"] == "register_cleanup"}
     return any(word.get("on_request") is True for word in words.values())
 
@@ -263,7 +264,7 @@ def _objects(data: RunData, drawn: Drawn) -> _Sections:
 
 
 def types_section(data: RunData, chart: Chart | None) -> Section:
-    """Of the whole run, or its table of the range that is chosen."""
+    """Return the section of types, for the entire run or for the selected range."""
     process = data.process if has_several(data.run) else None
     newest = next(iter(data.phase_accounts.generations[-1:]), None)
     rates = graph_rates(data.verdict)
@@ -306,7 +307,7 @@ def _events(data: RunData, drawn: Drawn) -> _Sections:
 
 def _info(data: RunData, drawn: Drawn) -> _Sections:
     run, verdict = data.run, data.verdict or {}
-    # A run that was uploaded later was last seen long after its end.
+    # `last_seen_at` of a run that was uploaded later is long after its end.
     wall = unix(run["ended_at"] or run["last_seen_at"]) - unix(run["started_at"])
     client = {p.name: last_of(p) for p in data.read(_CLIENT, None, None)}
     return [
@@ -335,10 +336,10 @@ def _whose(run: Json) -> dict[str, str]:
 
 
 def _process_bars(data: RunData, ends: Sequence[Points]) -> tuple[Bar, ...]:
-    """Ranks, and children of the one that is shown, by their growth; what did not grow or is not known is last.
+    """Return the ranks, and the children of the selected one, largest growth first.
 
-    The one whose lines are shown is among the first. A link opens the page, and the tab that is open, on the lines of
-    a rank.
+    The selected process is always among the first. Links open the page on the lines of a rank and
+    keep the open tab.
     """
     run = data.run
     grown: dict[str, float | None] = {}
@@ -346,12 +347,14 @@ def _process_bars(data: RunData, ends: Sequence[Points]) -> tuple[Bar, ...]:
         growth, label = each["growth_bytes_per_generation"], process_label(each)
         if growth is not None:
             grown[label] = float(growth["estimate"])
-        # Of a rank that has just been resumed nothing is known yet: what it did before still holds.
+        # A rank that has just been resumed has no estimate yet; that of its previous attempt is
+        # kept.
         grown.setdefault(label, None)
     ranks = set(grown)
     children = sizes_of_children(each.name for each in ends)
-    # Growth of a rank is per generation, or per second or minute where there are none; that of a child is read off
-    # the axis, which may be in hours, and says nothing of generations where a viewer has chosen time.
+    # The growth of a rank is per generation, or per second or minute without generations. The
+    # growth of a child is read off the axis, which may be in hours. If the viewer chose time for a
+    # run with generations, its growth per generation is unknown.
     by_time = data.axis.unit == "time"
     steps = data.axis.seconds / UNITS_OF_TIME.get(run["unit"], math.nan) if by_time else 1
     for each in ends:
@@ -379,7 +382,7 @@ def _process_bars(data: RunData, ends: Sequence[Points]) -> tuple[Bar, ...]:
 
 
 def _left_out(run: Json) -> str:
-    """Return the sentence on processes that are too many to list."""
+    """Return a sentence on the processes that are not listed because there are too many."""
     left_out = run["processes_left_out"]
     return (
         f"{count_of(left_out, 'more process')} {'is' if left_out == 1 else 'are'} not listed."
@@ -389,14 +392,14 @@ def _left_out(run: Json) -> str:
 
 
 def _checks(data: RunData) -> list[Json]:
-    """Return the assertions of the verdict, with counts as they are now: a click accepts them between two verdicts."""
+    """Return the assertions of the verdict, with current counts: people may have accepted some since."""
     found = (data.verdict or {}).get("assertions") or ()
     rest = [each for each in found if each["origin"] not in ("expect", "accepted")]
     return [*rest, *to_json(data.counts)]
 
 
 def _phase_peaks(phases: Sequence[Points]) -> dict[str, float]:
-    """The highest of each phase; where several snapshots share a point, the highest of those."""
+    """Return the highest peak of each phase; a point may combine several snapshots."""
     found: dict[str, float] = {}
     for points in phases:
         seen = [value for value in (points.high or points.y) if value is not None]
@@ -417,7 +420,7 @@ def _accounted(data: RunData, ends: Sequence[Points], last: Mapping[str, float |
 
 
 def _trend_note(data: RunData) -> str:
-    """How much of the memory is private, and whether the lines are RSS for want of a split."""
+    """Return a sentence on how fast private memory changes, in total and for the selected process."""
     growth = (data.verdict or {}).get("growth_bytes_per_generation")
     if growth is None:
         return ""
@@ -437,7 +440,7 @@ def _trend_note(data: RunData) -> str:
 
 
 def _of_finding(verdict: Json | None) -> str:
-    """Return how fast the memory that is drawn first grows, where it is not private memory."""
+    """Return a sentence on how fast the memory drawn first grows, if it is not private memory."""
     finding = leading_finding(verdict)
     memory = NOT_PRIVATE.get(finding["kind"]) if finding is not None else None
     if verdict is None or finding is None or memory is None:

@@ -1,4 +1,4 @@
-"""The JSON API but for ingest: create and change runs, and everything that is read of them."""
+"""The JSON API of runs, except ingest: create and change runs, and read everything about them."""
 
 from __future__ import annotations
 
@@ -59,20 +59,23 @@ from .registration import join
 
 router = APIRouter(prefix="/api/v1", dependencies=[READ])
 health = APIRouter(tags=["health"], dependencies=[OPEN])
-# Who asks whether we are ready waits little longer.
+# Most probes time out soon after this.
 READY_SECONDS: Final = 2.0
 
 _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     404: {"model": api_schemas.Error, "description": "no such run"},
-    422: {"model": api_schemas.Error, "description": "a field is wrong: named, with its value"},
+    422: {
+        "model": api_schemas.Error,
+        "description": "a field is invalid: the error names it, with its value",
+    },
 }
 _WRITE_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     **_ERRORS,
     400: {"model": api_schemas.Error, "description": "not JSON"},
-    409: {"model": api_schemas.Error, "description": "contradicts what is stored"},
-    503: {"model": api_schemas.Error, "description": "the database does not take writes"},
+    409: {"model": api_schemas.Error, "description": "conflicts with what is stored"},
+    503: {"model": api_schemas.Error, "description": "the database does not accept writes"},
 }
-# A NUL in a query is an error of the caller, not of the database.
+# Reject NUL in a query as a client error before it reaches the database.
 Text = Annotated[str | None, Query(max_length=MAX_QUERY_LENGTH, pattern=api_schemas.NO_CONTROL)]
 Names = Annotated[
     list[Annotated[str, Field(max_length=MAX_NAME_LENGTH)]] | None,
@@ -174,7 +177,7 @@ def _change_run(run: str, body: api_schemas.RunChanges, use: Services) -> Respon
     use.live.wake(run)
     use.examine(run, changes.state is not None and changed["state"] in runs.ENDED)
     shown = as_shown(changed)
-    # The whole run is read for those alone who may read it.
+    # Only callers with permission to read get the entire run.
     return get_run(run, use) if shown is changed else json_response(shown)
 
 
@@ -182,7 +185,7 @@ def _change_run(run: str, body: api_schemas.RunChanges, use: Services) -> Respon
     "/runs/{run}/requests",
     dependencies=[CHANGE],
     tags=["runs"],
-    summary="Ask a running process to look, or to clean up",
+    summary="Ask a running process to scan its heap or to clean up",
     response_model=None,
     openapi_extra=described(api_schemas.NewRequest),
     responses={202: {"model": api_schemas.WaitingRequest, "description": "asked"}, **_WRITE_ERRORS},
@@ -190,16 +193,20 @@ def _change_run(run: str, body: api_schemas.RunChanges, use: Services) -> Respon
 def ask_run(
     run: RunId, body: Annotated[api_schemas.NewRequest, json_body(api_schemas.NewRequest)], use: Use
 ) -> Response:
-    """At its next phase end, in its own time and within its longest pause; it may refuse."""
+    """The process handles the request at its next phase end, within its longest allowed pause. It
+    may refuse.
+    """
     if (body.kind == "find_holders") != (body.type is not None):
         raise InvalidField(
-            "type", body.type, "find_holders needs the name of a class, the others have none"
+            "type",
+            body.type,
+            "is required for find_holders, as the name of a class, and not allowed for other kinds",
         )
     summary = _found(run, runs.get_summary(use.engine, run))
     if summary["state"] not in runs.LISTENING:
         raise Conflict(
             "run_has_ended",
-            f"run {run} is {summary['state']}: no process is there to ask",
+            f"run {run} is {summary['state']}, so no process can receive the request",
             {"run": run, "state": summary["state"]},
         )
     try:
@@ -221,14 +228,18 @@ def list_runs(
     cursor: Text = None,
     sort: Sort = "started",
 ) -> Response:
-    """`status` is a verdict status, a run state, or `deleted` for the runs that were deleted on a page and are not yet
-    removed, which are in no other list. `q` is a search as on the page: its words are looked for in name, project and
-    id, and `config:lr=0.1`, `host:`, `commit:`, `phase:`, `type:` and `started:<7d` in what they name. `project`,
-    `tag` and `status` narrow what `q` finds. `sort` begins with a minus for the other end of the order; runs without a
-    value come last."""
+    """`status` is a verdict status, a run state, or `deleted` for runs that were deleted on a page
+    and are not yet removed; these are in no other list.
+
+    `q` is a search as on the page: words are looked up in name, project and id, and
+    `config:lr=0.1`, `host:`, `commit:`, `phase:`, `type:` and `started:<7d` in the fields they
+    name. `project`, `tag` and `status` narrow down what `q` finds.
+
+    A leading minus in `sort` reverses the order; runs without a value come last.
+    """
     search = parse_query(q or "", time.time())
     if search.problems:
-        # A script that deletes what it finds must not find more than it asked for.
+        # A script that deletes the results must not get more runs than it searched for.
         raise InvalidField("q", q, search.problems[0])
     filters = dict(search.filters)
     for name, value in (("projects", project), ("tags", tag), ("statuses", status)):
@@ -264,7 +275,7 @@ def get_verdict(run: RunId, use: Use) -> Response:
 @router.get(
     "/runs/{run}/incidents",
     tags=["findings"],
-    summary="Findings over their life",
+    summary="Findings and their status changes",
     **_answer(api_schemas.Incidents),
 )
 def get_incidents(run: RunId, use: Use) -> Response:
@@ -321,7 +332,7 @@ def get_events(run: RunId, use: Use) -> Response:
     **_answer(api_schemas.Census),
 )
 def get_census(run: RunId, use: Use, generation: Generation = None) -> Response:
-    """The newest one, or the newest at or before a generation."""
+    """Return the newest census, or the newest at or before `generation`."""
     _check_run(run, use)
     found = details.newest_census(use.engine, run, generation)
     if found is None:
@@ -365,7 +376,7 @@ def get_snapshots(
     limit: Limit = 50,
     cursor: Text = None,
 ) -> Response:
-    """`name` chooses the samples of each row; without it, the headline ones."""
+    """`name` selects the samples in each row; the default is the headline samples."""
     _check_run(run, use)
     names = tuple(name or snapshot_rows.HEADLINE)
     try:
@@ -385,33 +396,37 @@ def compare(before: RunId, after: RunId, use: Use) -> Response:
 @health.head("/healthz", include_in_schema=False)
 @health.get("/healthz", summary="The process is alive", **_answer(api_schemas.Health, {}))
 async def healthz() -> Response:
-    """Without a thread of the pool: all of them may wait for a database that says nothing."""
+    """This needs no pool thread: all of them may be waiting for a database that does not respond."""
     return json_response({"status": "ok"})
 
 
 @health.head("/readyz", include_in_schema=False)
 @health.get(
     "/readyz",
-    summary="The database answers and batches are written",
+    summary="The database responds and batches are written",
     **_answer(api_schemas.Health, {503: {"model": api_schemas.Error}}),
 )
 async def readyz(request: Request) -> Response:
-    # Not as `Use`, which is made on a thread of the pool.
+    # `Use` would be resolved on a pool thread.
     use: Services = request.app.state.services
     try:
         await asyncio.wait_for(asyncio.wrap_future(engine.pinging(use.engine)), READY_SECONDS)
     except TimeoutError as error:
         raise Unavailable(
             "database_silent",
-            f"the database has not answered within {READY_SECONDS:.0f} seconds",
+            f"the database has not responded within {READY_SECONDS:.0f} seconds",
             retry_after_seconds=2,
         ) from error
     if not use.writer.alive:
-        raise Unavailable("writer_stopped", "batches are not being written", retry_after_seconds=5)
+        raise Unavailable(
+            "writer_stopped",
+            "batches are not being written; restart the server",
+            retry_after_seconds=5,
+        )
     if use.writer.figures.refused:
         raise Unavailable(
             "database_refuses",
-            "the database takes nothing that is written; what is stored can be read",
+            "the database rejects writes; stored data can still be read",
             retry_after_seconds=5,
         )
     return json_response({"status": "ok"})
@@ -443,11 +458,11 @@ def _list(items: Any) -> Response:
 
 
 def _bad_cursor(cursor: str | None) -> InvalidField:
-    return InvalidField("cursor", cursor, "must be the value of next from an earlier answer")
+    return InvalidField("cursor", cursor, "must be the value of next from an earlier response")
 
 
 class Project(BaseModel):
-    """`bytes` is what is packed for its runs, counted within a minute of their last news."""
+    """`bytes` is the packed size of the project's runs, updated within a minute of new data."""
 
     name: str
     runs: int
@@ -460,7 +475,7 @@ class Projects(BaseModel):
 
 
 _REMOVAL_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
-    204: {"description": "it is gone"},
+    204: {"description": "deleted"},
     404: {"model": api_schemas.Error, "description": "no such run"},
     409: {"model": api_schemas.Error, "description": "the run is live"},
 }
@@ -469,7 +484,7 @@ _REMOVAL_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
 @router.get(
     "/projects",
     tags=["runs"],
-    summary="Projects, and how large they are",
+    summary="Projects and their sizes",
     response_model=None,
     responses={200: {"model": Projects}},
 )
@@ -489,15 +504,16 @@ def get_projects(use: Use) -> Response:
     responses=_REMOVAL_ERRORS,
 )
 def delete_run(run: RunId, use: Use) -> Response:
-    """It is gone at once, for everybody; the space of its rows is freed in the next seconds to minutes. A live run is
-    refused: its next batch would begin it again."""
+    """The run disappears immediately; the space of its rows is freed within seconds to minutes. A
+    live run cannot be deleted, because its next batch would create it again.
+    """
     removed = run_deletion.remove(use.engine, run, time.time())
     if removed == "unknown":
         raise run_not_found(run)
     if removed == "live":
         raise Conflict(
             "run_is_live",
-            f"run {run} is running: its next batch would start it again; end it first, or PATCH its state",
+            f"run {run} is running, and its next batch would create it again; end it first, or PATCH its state",
             {"run": run},
         )
     use.live.wake(run)

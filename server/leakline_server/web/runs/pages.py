@@ -1,8 +1,8 @@
-"""``/``: the list of runs, searched, grouped and sorted as its address says, and ``/runs``, which leads to it; runs
-deleted and brought back.
+"""The list of runs at ``/`` (searched, grouped, sorted), the redirect from ``/runs``, and deletion.
 
-Both are plain forms, with a page of its own for a run that is deleted. `DELETE /api/v1/runs/{run}` removes a run at
-once; this does not (`store/maintenance/run_deletion.py`).
+Deleting and restoring are plain forms, and a deleted run has its own page. `DELETE
+/api/v1/runs/{run}` removes a run immediately; these forms do not (see
+`store/maintenance/run_deletion.py`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def list_page(
     cursor: Asked = None,
     deleted: Asked = None,
 ) -> Response:
-    """``deleted``: the moment at which runs were deleted that may be brought back."""
+    """Show the list; ``deleted`` is the time of a deletion that can be undone."""
     shown = shown_of(without_control(q).strip(), group, sort)
     search = parse_query(shown.query, time.time())
     wanted = runs.RunFilter(**search.filters, limit=RUNS_PER_PAGE, cursor=cursor, order=shown.order)
@@ -76,7 +76,7 @@ def list_page(
 @router.head("/runs")
 @router.get("/runs")
 def list_of_runs(request: Request) -> Response:
-    """Where people look for the list who have the address of a run."""
+    """Redirect to the list: people look for it here if they have the address of a run."""
     query = request.url.query
     return RedirectResponse(f"/?{query}" if query else "/", 303)
 
@@ -91,7 +91,7 @@ def _deleted_at(use: Services, moment: str | None) -> list[run_deletion.Deleted]
 
 @dataclass(frozen=True, slots=True)
 class DeletedPage:
-    """``/runs/{run}`` of a run that is deleted and not yet removed."""
+    """The context of ``/runs/{run}`` for a run that is deleted but not yet removed."""
 
     title: str
     id: str
@@ -105,10 +105,10 @@ class DeletedPage:
 
 @router.post("/deletions", dependencies=[CHANGE])
 def delete(form: Boxes, use: Use) -> Response:
-    """``pick``: the runs; ``view``: what the list showed, which is where it leads back to."""
+    """Delete the runs in ``pick`` and return to the list as described by ``view``."""
     picked = form.get("pick", [])
     if not picked:
-        raise InvalidField("pick", None, "pick at least one run in the list")
+        raise InvalidField("pick", None, "select at least one run in the list")
     now = time.time()
     shown = shown_again(_one(form, "view"))
     number = run_deletion.mark(use.engine, picked, now)
@@ -117,16 +117,19 @@ def delete(form: Boxes, use: Use) -> Response:
 
 @router.post("/deletions/undo", dependencies=[CHANGE])
 def undo(form: Boxes, use: Use) -> Response:
-    """``run`` or ``pick``: these runs, or ``deleted``: those deleted at that moment. ``view`` as above."""
+    """Restore the runs in ``run`` or ``pick``, or all that were deleted at the time ``deleted``.
+
+    ``view`` is as in `delete`.
+    """
     alone, picked = form.get("run", []), form.get("pick", [])
     if not (alone or picked or "deleted" in form):
-        raise InvalidField("pick", None, "pick at least one run in the list")
+        raise InvalidField("pick", None, "select at least one run in the list")
     known = alone or picked or [each.run_id for each in run_deletion.at(use.engine, _moment(form))]
     if not run_deletion.undo(use.engine, known):
         raise NotFound(
             "deletion_is_over",
-            f"{run_deletion.GRACE_SECONDS / 60:.0f} minutes are over, or somebody else has brought them "
-            "back: see the list",
+            f"the runs can no longer be restored: {run_deletion.GRACE_SECONDS / 60:.0f} minutes "
+            "are over, or somebody else has restored them; see the list",
         )
     if len(alone) == 1:
         return RedirectResponse(f"/runs/{quote(alone[0], safe='')}", 303)
@@ -134,7 +137,7 @@ def undo(form: Boxes, use: Use) -> Response:
 
 
 def deleted_run(use: Services, run_id: str) -> Response | None:
-    """What stands in for the page of a run that is deleted."""
+    """Return the page that replaces that of a deleted run; None if the run is not deleted."""
     found = run_deletion.find(use.engine, run_id)
     if found is None:
         return None
@@ -143,7 +146,7 @@ def deleted_run(use: Services, run_id: str) -> Response | None:
         number_formats.moment(found.removed_at),
     )
     page = DeletedPage(
-        title=f"{found.name} is deleted",
+        title=f"{found.name} was deleted",
         id=found.run_id,
         name=found.name,
         deleted_at=deleted,
@@ -166,5 +169,5 @@ def _moment(form: dict[str, list[str]]) -> float:
     except ValueError:
         found = math.nan
     if not math.isfinite(found):
-        raise InvalidField("deleted", text, "must be the moment that the page names")
+        raise InvalidField("deleted", text, "must be the time that the page gives")
     return found

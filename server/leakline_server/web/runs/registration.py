@@ -1,4 +1,4 @@
-"""A run is created or joined, within what its project may still do today; what is in the way is a refusal in words."""
+"""Creation and joining of runs, within the quota of their project; errors become responses."""
 
 from __future__ import annotations
 
@@ -33,8 +33,11 @@ def join(
     process: ProcessIdentity | None,
     sent_at: float | None = None,
 ) -> run_registration.Joined:
-    """``sent_at``: by the clock of the process, while it asks. Raises RequestRefused, and
-    OtherProject, for which each way in has words of its own."""
+    """Create or join a run, and return what was created.
+
+    ``sent_at`` is the time of the request by the clock of the process. Raises RequestRefused, and
+    OtherProject, which each caller words in its own way.
+    """
     project = header.project
     allowed = Allowance(
         use.config.runs_per_day.of(project),

@@ -1,4 +1,4 @@
-"""Series for charts: of one run, of several laid over each other, and what changed between two points of one."""
+"""Time series for charts of one run or several, and the changes between two points of a run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ router = APIRouter(prefix="/api/v1", tags=["samples"], dependencies=[READ])
 
 _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     404: {"model": api_schemas.Error, "description": "no such run"},
-    422: {"model": api_schemas.Error, "description": "a field is wrong: named, with its value"},
+    422: {
+        "model": api_schemas.Error,
+        "description": "a field is invalid: the error names it, with its value",
+    },
 }
 Text = Annotated[str | None, Query(max_length=MAX_QUERY_LENGTH, pattern=api_schemas.NO_CONTROL)]
 Names = Annotated[
@@ -63,8 +66,10 @@ def get_series(
     stop: To = None,
     most: Most = 2_000,
 ) -> Response:
-    """At most `points` points an item, each with first, last, min and max of what it stands for. `name` may repeat and
-    may hold `*`; `phase=*` gives one item for each phase."""
+    """Return at most `points` points per item, each with the first, last, min and max of the
+    readings that it summarizes. `name` may repeat and may contain `*`; `phase=*` returns one item
+    per phase.
+    """
     query = SeriesQuery(tuple(name), phase, kind, process, x, start, stop, most)
     try:
         found = summarise(use.engine, [run], query)
@@ -92,7 +97,7 @@ def get_overlay(
     stop: To = None,
     most: Most = 2_000,
 ) -> Response:
-    """As the series of one run; `run` may repeat, up to ten times, and every item says of which it is."""
+    """Like the series of one run; `run` may repeat up to ten times, and every item names its run."""
     query = SeriesQuery(tuple(name), phase, kind, None, x, start, stop, most)
     try:
         return json_response(summarise(use.engine, tuple(dict.fromkeys(run)), query))
@@ -113,9 +118,12 @@ def get_changes(
     start: Annotated[float, Query(alias="from", allow_inf_nan=False)],
     stop: Annotated[float, Query(alias="to", allow_inf_nan=False)],
 ) -> Response:
-    """Object types, phases and processes by the bytes they gained between the ends of two generations; of a run without
-    generations between two moments, in seconds since its start. What is unknown is null: of a type that was not counted
-    near one of the points. A process that was over by a point has 0 bytes there."""
+    """Object types, phases and processes by the bytes they gained between the ends of two
+    generations. For a run without generations, `from` and `to` are in seconds since its start.
+
+    Unknown values are null, such as those of a type that was not counted near one of the points. A
+    process that was over by a point has 0 bytes there.
+    """
     found = known_run(use, run)
     axis = axis_on_page(use, found)
     try:

@@ -1,4 +1,4 @@
-"""Runs as the API lists them -> the context of ``/``. Pure."""
+"""The context of the list of runs at ``/``. No I/O."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ Grouping = Literal["project", "tag", "none"]
 GROUPINGS: Final[tuple[Grouping, ...]] = get_args(Grouping)
 _GROUP_LABELS: Final = {"project": "By project", "tag": "By tag", "none": "Not grouped"}
 _NOTHING_FOUND: Final = (
-    "No run matches this search. Words alone are looked for in names, projects and ids."
+    "No run matches this search. Words without a filter are searched in names, projects and ids."
 )
-# Order -> (what it is called, and from its other end).
+# Order -> (its label, the label of the reverse order).
 _SORT_LABELS: Final[Mapping[By, tuple[str, str]]] = {
     "severity": ("Most urgent", "Least urgent first"),
     "seen": ("Last seen", "Last seen, oldest first"),
     "started": ("Started", "Started, oldest first"),
-    "name": ("Name", "Name, from the end"),
+    "name": ("Name", "Name, Z to A"),
     "growth": ("Growth", "Growth, smallest first"),
     "memory": ("Memory", "Memory, smallest first"),
     "out": ("Runs out", "Runs out, last first"),
@@ -50,7 +50,7 @@ _SORT_LABELS: Final[Mapping[By, tuple[str, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What is listed and how, as the address of the list has it."""
+    """What the list shows and how, as specified by its address."""
 
     query: str = ""
     group: Grouping = "project"
@@ -58,7 +58,7 @@ class Shown:
 
     @property
     def fields(self) -> dict[str, str]:
-        """Of the address: only what is not as it is by itself."""
+        """The query parameters, without those that have their default value."""
         found = {"q": self.query, "group": self.group, "sort": str(self.order)}
         usual = {"q": "", "group": "project", "sort": str(SEVEREST)}
         return {name: value for name, value in found.items() if value != usual[name]}
@@ -69,14 +69,14 @@ class Shown:
 
 
 def shown_of(query: str, group: str | None, sort: str | None) -> Shown:
-    """What an address asks for; what it does not know is as it is by itself."""
+    """Parse the parameters of an address; unknown values become the defaults."""
     usual: Grouping = "project"
     grouping = next((each for each in GROUPINGS if each == group), usual)
     return Shown(query, grouping, order_of(sort or "") or SEVEREST)
 
 
 def shown_again(view: str) -> Shown:
-    """What ``RunsPage.view`` carried through a form."""
+    """Parse the ``RunsPage.view`` that a form sent back."""
     found = dict(parse_qsl(view))
     return shown_of(found.get("q", ""), found.get("group"), found.get("sort"))
 
@@ -93,8 +93,11 @@ def runs_page(
     *,
     any_runs: bool,
 ) -> RunsPage:
-    """``counts``: how many of the runs found have each status. ``problems``: what could not be searched for.
-    ``deleted``: how many runs wait for their removal."""
+    """Return the context of the list.
+
+    ``counts`` maps statuses to the number of matching runs, ``problems`` are invalid parts of the
+    query, and ``deleted`` is the number of runs awaiting removal.
+    """
     return RunsPage(
         title="Runs",
         query=shown.query,
@@ -109,7 +112,7 @@ def runs_page(
         shows_deleted=_shows_deleted(shown),
         deleted=_just_deleted(just_deleted),
         deleted_href=_deleted_href(shown) if deleted else None,
-        deleted_note=f"{count_of(deleted, 'deleted run')} can still be brought back."
+        deleted_note=f"{count_of(deleted, 'deleted run')} can still be restored."
         if deleted
         else "",
         empty=_NOTHING_FOUND if shown.query else "No runs are left.",
@@ -124,7 +127,7 @@ def _just_deleted(found: Sequence[Deleted]) -> JustDeleted | None:
         return None
     what = found[0].name if len(found) == 1 else f"{len(found):,} runs"
     until = number_formats.moment(found[0].removed_at)
-    # As the store has it: the same number finds the same runs.
+    # The exact number, because the store finds the runs by it.
     return JustDeleted(
         f"Deleted {what}.", until, number_formats.clock(until), repr(found[0].deleted_at)
     )
@@ -139,7 +142,7 @@ def _deleted_href(shown: Shown) -> str | None:
 
 
 def _filters(shown: Shown, counts: Mapping[str, int]) -> tuple[Filter, ...]:
-    """A status that no run has is left out, unless it is chosen. A state that is searched for stays."""
+    """Return the status filters that occur or are selected; a state in the search is kept."""
     chosen = statuses_in(shown.query)
     made = []
     for name in STATUSES:
@@ -179,7 +182,7 @@ def _heads(shown: Shown) -> tuple[ListHead, ...]:
 
 
 def _shows_started(shown: Shown) -> bool:
-    """In place of when it was last seen: what a list is sorted by is seen in it."""
+    """Return True if "Started" replaces "Last seen": the sort key should be visible."""
     return shown.order.by == "started"
 
 
@@ -192,7 +195,7 @@ def _head(shown: Shown, by: By, label: str, *, number: bool = False) -> ListHead
 
 
 def _grouped(items: Sequence[Json], shown: Shown) -> tuple[RunGroup, ...]:
-    """Groups in the order of their first run; a run is in the group of each of its tags."""
+    """Return groups in the order of their first run; a run is in the group of each of its tags."""
     if shown.group == "none":
         return (
             (RunGroup("", None, tuple(_row(item, "0", shown) for item in items)),) if items else ()

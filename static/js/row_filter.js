@@ -1,0 +1,15 @@
+// A field that keeps, of all tables around it, the rows that hold what is typed.
+
+/** @param field an input inside the element whose tables it filters; null where a page has none */
+export function filterRows(field) {
+  if (!field) return;
+  const home = field.closest(".stack");
+  const apply = () => {
+    const wanted = field.value.trim().toLowerCase();
+    for (const row of home.querySelectorAll("tbody tr")) row.hidden = !row.textContent.toLowerCase().includes(wanted);
+  };
+  field.addEventListener("input", apply);
+  // A live update replaces tables.
+  new MutationObserver(apply).observe(home, { childList: true, subtree: true });
+  apply();
+}
