@@ -224,9 +224,12 @@ def api() -> str:
         'Errors are JSON: `{"error": {"code", "message", "details"}}`. Lists are `{"items", "next"}`: to get the next',
         "page, send `next` as `cursor`.",
         "",
-        "With [authentication](../access.md), requests need a token: `add` an ingest token of the project, `read` a",
-        "read token, `see` a read token or a share link of the run, and `change` an admin token. Admin tokens may send",
-        "all requests.",
+        "With [authentication](../access.md), requests need a token:",
+        "",
+        "- `add`: an ingest token of the project",
+        "- `read`: a read token",
+        "- `see`: a read token, or a share link of the run",
+        "- `change`: an admin token, which is also valid for all other requests",
     ]
     for tag, rows in sorted(_by_tag(described).items()):
         lines += ["", f"## {tag.capitalize()}", ""]
