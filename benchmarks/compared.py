@@ -1,11 +1,11 @@
-"""What Leakline costs beside its peers, from short runs of two benchmarks, written into docs/compared.md.
+"""Write the tables of docs/compared.md: features from compared.toml, and costs from short runs of two benchmarks.
 
-    make bench-peers bench-compared           installs the peers, measures for about ten minutes, writes the page
-    make bench-compared BENCH_ARGS=--again    writes the page from what was measured last; measures nothing
-    make bench-compared PAIRS=7 SHORT=        whatever is set here goes before the short form below
+    make bench-peers bench-compared           install the peers, measure for about ten minutes, write the page
+    make bench-compared BENCH_ARGS=--again    write the page from the last measurement
+    make bench-compared PAIRS=7 SHORT=        override the short settings below
 
-Everything is a ratio to a floor or to Leakline from the same run. A peer that is not installed has a row that says so.
-What was measured lies beside this file, so that the page can be held to it.
+Every cost is a ratio to a baseline or to Leakline from the same run. A peer that is not installed has a row that says
+so. The last measurement is in compared.json, so that a test can compare the page with it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -27,10 +28,18 @@ from .server.loggers import OURS as LOGGED_BY_US
 from .server.subjects import PEERS, PEERS_PYTHON, ROOT
 
 DOCUMENT: Final = ROOT / "docs" / "compared.md"
+FEATURES: Final = ROOT / "docs" / "compared.toml"
 RECORDED: Final = ROOT / "benchmarks" / "compared.json"
 BEGIN: Final = "<!-- compared: begin -->\n"
 END: Final = "<!-- compared: end -->\n"
-# Each benchmark, with what makes it short.
+FEATURES_BEGIN: Final = "<!-- features: begin -->\n"
+FEATURES_END: Final = "<!-- features: end -->\n"
+TOOLS: Final = (
+    "Leakline", "W&B", "MLflow", "trackio", "TraceML", "Stormlog", "memray", "CUDA snapshot", "Coroot", "memlab",
+    "LeakCanary",
+)  # fmt: skip
+WORDS: Final = {"yes": "yes", "partly": "partly", "unknown": "?"}
+# Each benchmark with the settings that make it short.
 BENCHMARKS: Final[Mapping[str, Mapping[str, str]]] = {
     "client": {
         "PARTS": "census,peers,overhead", "HEAPS": "300000", "REPEATS": "3",
@@ -50,18 +59,19 @@ def main() -> int:
         prog="python -m benchmarks.compared", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    parser.add_argument("--again", action="store_true", help="measure nothing")
+    parser.add_argument("--again", action="store_true", help="use the last measurement")
     if not parser.parse_args().again:
         RECORDED.write_text(json.dumps(measured(), indent=1) + "\n", encoding="utf-8")
     found = json.loads(RECORDED.read_text(encoding="utf-8"))
     document = DOCUMENT.read_text(encoding="utf-8")
+    document = between(document, features(), FEATURES_BEGIN, FEATURES_END)
     DOCUMENT.write_text(between(document, page(found)), encoding="utf-8")
     print(f"compared: wrote {DOCUMENT.relative_to(ROOT)}")
     return 0
 
 
 def measured() -> Found:
-    """Runs the benchmarks one after the other; each says on stderr where it is."""
+    """Run the benchmarks one after the other; they print their progress to stderr."""
     found: Found = {
         "date": time.strftime("%d %B %Y"),
         "versions": dict(_versions()),
@@ -81,35 +91,53 @@ def measured() -> Found:
     return found
 
 
-def between(document: str, written: str) -> str:
-    """``document`` with ``written`` between its marks."""
-    before, begin, rest = document.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise SystemExit(f"compared: the document lacks {BEGIN.strip()} or {END.strip()}")
-    return before + begin + written + end + after
+def between(document: str, text: str, begin: str = BEGIN, end: str = END) -> str:
+    """Return ``document`` with ``text`` between the markers."""
+    before, has_begin, rest = document.partition(begin)
+    _, has_end, after = rest.partition(end)
+    if not has_begin or not has_end:
+        raise SystemExit(f"compared: the document has no {begin.strip()} or {end.strip()}")
+    return before + begin + text + end + after
+
+
+def features() -> str:
+    """Return the table of the features that compared.toml marks as shown."""
+    lines = [("#", "feature", *TOOLS), ("---:", "---", *["---"] * len(TOOLS))]
+    for feature in tomllib.loads(FEATURES.read_text(encoding="utf-8"))["feature"]:
+        if feature.get("shown"):
+            what = f"[{feature['what']}]({feature['page']})"
+            lines.append((str(feature["number"]), what, *words_of(feature).values()))
+    return "".join(f"|{'|'.join(line)}|\n" for line in lines)
+
+
+def words_of(feature: Found) -> dict[str, str]:
+    """Return for each tool: yes, partly, no, or ? where it is unknown."""
+    found = dict.fromkeys(TOOLS, "no")
+    for key, word in WORDS.items():
+        found |= dict.fromkeys(feature.get(key, ()), word)
+    return found
 
 
 def page(found: Found) -> str:
-    """The tables, the same for the same ``found``."""
-    tables = [_loops(found["client"]["rows"]), *_looks(found["client"]["rows"])]
-    tables += [_logged(found["server"]["parts"]), _taken_in(found["server"]["parts"])]
-    told = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
+    """Return the tables of a measurement."""
+    tables = [_loops(found["client"]["rows"]), *_scans(found["client"]["rows"])]
+    tables += [_logged(found["server"]["parts"]), _ingested(found["server"]["parts"])]
+    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
     settings = " ".join(f"{key}={value}" for key, value in found["settings"].items())
-    head = f"Measured on {found['date']}: {found['client']['machine']}. {told}. `{settings}`\n"
+    head = f"Measured on {found['date']}: {found['client']['machine']}. {versions}. `{settings}`\n"
     return "\n".join([head, *tables]).rstrip("\n") + "\n"
 
 
 # -- the tables ---------------------------------------------------------------------------------------------
 
 LOOPS: Final = {
-    "allocations": "little but objects", "network": "small network", "example": "example training",
+    "allocations": "object allocations", "network": "small network", "example": "example training",
 }  # fmt: skip
 IN_LOOPS: Final = {
-    "tracemalloc, 1 frame": "each allocation of Python with its line",
-    "tracemalloc, 10 frames": "each with ten frames of its stack",
-    "memray": "each allocation of the C library with its stack, written to a file",
-    "memray, Python allocators": "those of Python's own allocator too",
+    "tracemalloc, 1 frame": "Python allocations with their line",
+    "tracemalloc, 10 frames": "Python allocations with ten frames",
+    "memray": "C library allocations with their stack, in a file",
+    "memray, Python allocators": "Python allocations too",
 }
 
 
@@ -117,8 +145,8 @@ def _loops(rows: Sequence[Found]) -> str:
     by_name = {row["name"]: row for row in rows}
     lines = [["", *LOOPS.values(), "contains"]]
     for figure, name, what in (
-        ("cpu", "Leakline, second half", "memory, objects, holders, recording; its own threads"),
-        ("whole_ratio", "Leakline, whole", "set-up, first censuses and searches too, once per process"),
+        ("cpu", "Leakline, second half", "measuring and recording, with its threads"),
+        ("whole_ratio", "Leakline, whole", "the start and the first heap scans too"),
     ):  # fmt: skip
         lines.append(
             [name, *(_of_loop(by_name[f"{loop}: leakline"], figure) for loop in LOOPS), what]
@@ -127,7 +155,7 @@ def _loops(rows: Sequence[Found]) -> str:
         cells = [_of_loop(by_name[f"{loop}: {tool}"], "whole_ratio") for loop in LOOPS]
         lines.append([tool, *cells, what])
     return markdown_table(
-        "In the training: CPU of the loop, × the bare loop",
+        "In the training: CPU time, relative to the loop without tools",
         lines,
         [True, False, False, False, True],
     )
@@ -142,32 +170,32 @@ def _of_loop(row: Found, figure: str) -> str:
     return f"{ratio:.3f} ({low:.2f} to {high:.2f})"
 
 
-OUR_LOOKS: Final = {
-    "full census, in slices": ("Leakline, full census, in slices", "types, arrays, tensors; threads go on"),
-    "full census, pure Python": ("Leakline, full census, pure Python", "the same where nothing was compiled"),
+OUR_SCANS: Final = {
+    "full census, in slices": ("Leakline, in slices", "types, arrays, tensors; threads continue"),
+    "full census, pure Python": ("Leakline, pure Python", "the same without the native module"),
 }  # fmt: skip
-LOOKS: Final = {
-    "objgraph typestats": "types of what the collector lists",
-    "objgraph growth": "the same after a full collection, with the difference",
-    "guppy3 heap()": "the whole heap by kind, with sizes",
+SCANS: Final = {
+    "objgraph typestats": "types of tracked objects",
+    "objgraph growth": "the same with differences, after a full collection",
+    "guppy3 heap()": "the entire heap by kind, with sizes",
     "Pympler summarize(get_objects())": "types with recursive sizes",
 }
 
 
-def _looks(rows: Sequence[Found]) -> Iterator[str]:
-    """A table for each heap that was measured."""
+def _scans(rows: Sequence[Found]) -> Iterator[str]:
+    """Yield a table for each heap that was measured."""
     for table in dict.fromkeys(row["table"] for row in rows if row["table"].startswith("heap of")):
         by_name = {row["name"]: row for row in rows if row["table"] == table}
-        lines = [["", "CPU, × the reference", "arrays found", "contains"]]
-        lines.append(["`Counter(map(type, gc.get_objects()))`", "1", "", "the reference"])
-        for name, (called, what) in OUR_LOOKS.items():
-            lines.append([called, *_of_look(by_name[name]), what])
-        for name, what in LOOKS.items():
-            lines.append([name, *_of_look(by_name[name]), what])
-        yield markdown_table(f"One look at all objects: {table}", lines, [True, False, False, True])
+        lines = [["", "CPU time", "arrays found", "contains"]]
+        lines.append(["`Counter(map(type, gc.get_objects()))`", "1", "", "the baseline"])
+        for name, (called, what) in OUR_SCANS.items():
+            lines.append([called, *_of_scan(by_name[name]), what])
+        for name, what in SCANS.items():
+            lines.append([name, *_of_scan(by_name[name]), what])
+        yield markdown_table(f"One heap scan: {table}", lines, [True, False, False, True])
 
 
-def _of_look(row: Found) -> list[str]:
+def _of_scan(row: Found) -> list[str]:
     if row["missing"]:
         why = NOT_HERE if row["missing"] == "not measured" else row["missing"]
         return [why, ""]
@@ -176,42 +204,46 @@ def _of_look(row: Found) -> list[str]:
 
 
 LOGGED: Final = {
-    LOGGED_BY_US: "65 gauges and a snapshot with its own readings and censuses, its bound off",
-    "W&B, offline": "`run.log` of 65 numbers; the process that writes them too",
-    "MLflow, SQLite": "`log_metrics` of 65 numbers",
-    "trackio, local": "`trackio.log` of 65 numbers; to its own SQLite",
+    LOGGED_BY_US: "65 gauges and its own measurements, overhead limit off",
+    "W&B, offline": "`run.log`, with its writer process",
+    "MLflow, SQLite": "`log_metrics`",
+    "trackio, local": "`trackio.log`",
     "Aim, local": "`run.track` 65 times",
 }
 
 
 def _logged(parts: Sequence[Found]) -> str:
     (part,) = [part for part in parts if part["title"].startswith("loggers")]
-    lines = [["", "CPU a snapshot, × Leakline", "contains"]]
+    lines = [["", "CPU time", "contains"]]
     for line in part["lines"]:
         ratio = 1.0 if line["name"] == LOGGED_BY_US else line["figures"].get("ratio")
         lines.append([line["name"], _ratio(line, ratio), LOGGED[line["name"]]])
-    return markdown_table("Logging 65 numbers: CPU of the trainer", lines, [True, False, True])
+    return markdown_table(
+        "Logging 65 numbers: CPU time of the client, relative to Leakline",
+        lines,
+        [True, False, True],
+    )
 
 
-TAKEN_IN: Final = {
-    "Leakline, SQLite": "on disk before it answers, sealing and compaction",
-    "Leakline, Postgres": "the same; Postgres' own processes",
-    "VictoriaMetrics": "merges until it is quiet; memory only for seconds",
+INGESTED: Final = {
+    "Leakline, SQLite": "durable before it answers; compaction",
+    "Leakline, Postgres": "the same, with the Postgres processes",
+    "VictoriaMetrics": "merges; in memory only for seconds",
     "Prometheus": "log and head; not forced to disk",
-    "InfluxDB": "log forced to disk, compaction until it is quiet",
-    "trackio": "its own server, as its client sends",
-    "MLflow": "its own server on SQLite, as its client sends",
+    "InfluxDB": "log forced to disk; compaction",
+    "trackio": "its server, with its client's format",
+    "MLflow": "its server on SQLite, with its client's format",
 }
 
 
-def _taken_in(parts: Sequence[Found]) -> str:
-    """Where trackio and MLflow were given one size of batch only, the others stay empty."""
+def _ingested(parts: Sequence[Found]) -> str:
+    """Return the table of ingest; trackio and MLflow have figures for one batch size only."""
     sizes = [part for part in parts if part["title"].startswith("ingest, ")]
     lines = [["", *(part["title"].split(", ")[1] for part in sizes), "contains"]]
-    for name, what in TAKEN_IN.items():
+    for name, what in INGESTED.items():
         lines.append([name, *(_in_size(part, name) for part in sizes), what])
     return markdown_table(
-        "Taking snapshots in: CPU of the server a snapshot, × Leakline on SQLite", lines,
+        "Ingest: CPU time of the server per snapshot, relative to Leakline on SQLite", lines,
         [True, *[False] * len(sizes), True],
     )  # fmt: skip
 
@@ -233,11 +265,11 @@ def _ratio(line: Found, ratio: float | None) -> str:
     return f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:.2g}" if ratio >= 10 else f"{ratio:.2f}"
 
 
-# -- what is measured with what -----------------------------------------------------------------------------
+# -- versions -----------------------------------------------------------------------------
 
 
 def _versions() -> Iterator[tuple[str, str]]:
-    """Of the peers that are there, by the names they are installed by."""
+    """Yield name and version of each peer that is installed."""
     for name in IN_TRAINING:
         try:
             yield name, metadata.version(name)
@@ -260,7 +292,7 @@ def _versions_of(python: Path, names: Sequence[str]) -> Iterator[tuple[str, str]
 
 
 def _slim(found: Found) -> Found:
-    """Without the raw runs, which nobody reads here."""
+    """Remove the raw measurements, which are not shown."""
     for row in found.get("rows", ()):
         row.pop("raw", None)
     return found

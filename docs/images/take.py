@@ -35,8 +35,8 @@ CHROMIUM = (
 ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 DESKTOP = {"width": 1280, "height": 1160}
 PHONE = {"width": 390, "height": 844}
-# What lies lower shows where the trainings were started, which is of this machine.
-SHORTER = {"overlay": 1000}
+# The run ends below its first screen. Further down, the overlay shows paths of this machine.
+SHORTER = {"run": 828, "overlay": 1000}
 # Of a palette, by which a picture becomes a third as large: the colours with the largest area as they are, and others
 # chosen to cover what there is. One by area alone makes the mark of a warning as red as that of a leak.
 EXACT, COVERING = 96, 160

@@ -1,4 +1,4 @@
-"""Write the reference anew from the code: series, commands, Python, HTTP. `make docs` does; tests hold the pages to it.
+"""Write docs/reference from the code: series, commands, Python and HTTP. Tests check that the pages are up to date.
 
 example: make docs
          python docs/reference/generate.py --check
@@ -11,11 +11,12 @@ import inspect
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from series_names import FAMILIES
+from series_names import FAMILIES, Name
 
 FOLDER: Final = Path(__file__).parent
 METHODS: Final = ("get", "post", "put", "patch", "delete")
@@ -25,7 +26,7 @@ Json = Mapping[str, Any]
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--check", action="store_true", help="write nothing; fail where one differs"
+        "--check", action="store_true", help="write nothing; fail if a page differs"
     )
     options = parser.parse_args()
     stale = []
@@ -46,15 +47,18 @@ def series() -> str:
     lines = [
         "# Series names",
         "",
-        "The history of one reading is a series. These are all there are; a part in angle brackets stands for what the",
-        "program brings with it. What is not known is absent, never zero. `make docs` writes this page from",
-        "`docs/reference/series_names.py`, and a test holds that to what the probes give.",
+        "A series is the history of one metric. Angle brackets mark the parts of a name that depend on the program.",
+        "Sizes are in bytes and times in seconds; everything else is a count unless the table says otherwise.",
+        "A value that was not measured is missing, not zero.",
     ]
     for heading, (when, names) in FAMILIES.items():
-        lines += ["", f"## {heading}", "", *([when, ""] if when else [])]
-        lines += ["| series | unit | is |", "| --- | --- | --- |"]
-        lines += [f"| `{name.pattern}` | {name.unit} | {name.meaning} |" for name in names]
+        lines += ["", f"## {heading}", "", when, "", "|series|meaning|", "|---|---|"]
+        lines += [f"|`{name.pattern}`|{name.meaning}{_unit(name)}|" for name in names]
     return "\n".join(lines) + "\n"
+
+
+def _unit(name: Name) -> str:
+    return "" if name.unit in ("bytes", "seconds", "count") else f" ({name.unit})"
 
 
 # -- commands -------------------------------------------------------------------------------------
@@ -64,39 +68,75 @@ def commands() -> str:
     from leakline.cli import COMMANDS, load_command
 
     lines = [
-        "# Every command and option",
+        "# Commands and options",
         "",
-        "As `leakline COMMAND --help` says it; `make docs` writes this page from the commands. For an overview, exit",
-        "statuses and lines to copy see [the command line](../command-line.md).",
+        "For an overview, see [the command line](../run.md). `leakline COMMAND --help` prints the same text.",
     ]
-    for command in COMMANDS:
-        found = load_command(command)
-        parser = argparse.ArgumentParser(prog=f"leakline {command}", add_help=False)
-        found.configure(parser)
-        lines += ["", f"## leakline {command}", "", *_explained(found.help)]
-        lines += _options(parser)
+    parsers = {command: _parser_of(load_command(command), command) for command in COMMANDS}
+    every = [option for parser in parsers.values() for option in _all_options(parser)]
+    common = _common(every)
+    lines += ["", "## Common options", "", *common]
+    for command, parser in parsers.items():
+        lines += ["", f"## leakline {command}", "", *_explained(parser.description or "")]
+        lines += _options(parser, common)
         for name, child in _children(parser):
-            lines += ["", f"### leakline {command} {name}", "", *_options(child)]
+            lines += ["", f"### leakline {command} {name}", *_options(child, common)]
     return "\n".join(lines) + "\n"
 
 
+def _parser_of(module: Any, command: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=f"leakline {command}", add_help=False, description=module.help
+    )
+    module.configure(parser)
+    return parser
+
+
+def _common(options: Iterable[str]) -> list[str]:
+    """Return the options with the same meaning in several commands, one for each name."""
+    found: dict[str, str] = {}
+    for option, times in Counter(options).most_common():
+        if times > 1 and option.startswith("- `--"):
+            found.setdefault(_name_of(option), option)
+    return sorted(found.values())
+
+
+def _name_of(option: str) -> str:
+    return re.split(r"[ `]", option.removeprefix("- `"))[0]
+
+
 def _explained(text: str) -> list[str]:
-    """What a command says of itself, its examples as lines to copy."""
-    told, _, examples = inspect.cleandoc(text).partition("\nexample:")
-    lines = [_escaped(line) for line in told.strip().splitlines()]
+    """Return a command's description, with its examples as a code block."""
+    description, _, examples = inspect.cleandoc(text).partition("\nexample:")
+    lines = [_escaped(line) for line in description.strip().splitlines()]
     if examples:
         lines += ["", "```sh", *(line.strip() for line in examples.strip().splitlines()), "```"]
     return lines
 
 
-def _options(parser: argparse.ArgumentParser) -> list[str]:
-    rows = [
-        f"| {_spelled(action)} | {_cell(_help(action))} |"
-        for action in parser._actions
-        if not isinstance(action, argparse._SubParsersAction | argparse._HelpAction)
-        and action.help != argparse.SUPPRESS
-    ]
-    return ["", "| argument | does |", "| --- | --- |", *rows] if rows else []
+def _options(parser: argparse.ArgumentParser, common: Sequence[str]) -> list[str]:
+    """Return the options as a list, then the names of those that are described elsewhere."""
+    items = list(_options_of(parser))
+    own = [item for item in items if item not in common]
+    shared = [f"`{_name_of(item)}`" for item in items if item in common]
+    lines = ["", *own] if own else []
+    return [*lines, "", f"Common options: {', '.join(shared)}."] if shared else lines
+
+
+def _all_options(parser: argparse.ArgumentParser) -> Iterator[str]:
+    yield from _options_of(parser)
+    for _, child in _children(parser):
+        yield from _all_options(child)
+
+
+def _options_of(parser: argparse.ArgumentParser) -> Iterator[str]:
+    for action in parser._actions:
+        if (
+            not isinstance(action, argparse._SubParsersAction | argparse._HelpAction)
+            and action.help != argparse.SUPPRESS
+        ):
+            words = _in_line(_help(action))
+            yield f"- {_spelled(action)}: {words}" if words else f"- {_spelled(action)}"
 
 
 def _spelled(action: argparse.Action) -> str:
@@ -114,11 +154,11 @@ def _spelled(action: argparse.Action) -> str:
 
 
 def _help(action: argparse.Action) -> str:
-    told = (action.help or "").replace("%%", "%").replace("%(default)s", str(action.default))
+    text = (action.help or "").replace("%%", "%").replace("%(default)s", str(action.default))
     if action.choices is not None:
         choices = ", ".join(f"`{choice}`" for choice in action.choices)
-        told = f"{told}: {choices}" if told else choices
-    return told
+        text = f"{text}: {choices}" if text else choices
+    return text
 
 
 def _children(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
@@ -134,24 +174,23 @@ def python() -> str:
     import leakline
 
     lines = [
-        "# Python: what a training calls",
+        "# Python API",
         "",
-        "Everything that is public, from the docstrings; `make docs` writes this page. After `init` nothing raises",
-        "into the training but a wrong argument of a call that declares something.",
+        "After `init`, only a wrong argument raises an exception in the training, and only in calls that say so.",
         "",
-        *_told("leakline.init", leakline.init),
-        *_told("leakline.current", leakline.current),
+        *_member("leakline.init", leakline.init),
+        *_member("leakline.current", leakline.current),
     ]
     for name in sorted(vars(leakline.Run)):
         member = inspect.getattr_static(leakline.Run, name)
         if not name.startswith("_") and member.__doc__:
-            lines += _told(f"run.{name}", member)
+            lines += _member(f"run.{name}", member)
     for error in (leakline.LeaklineError, leakline.BadArgument):
         lines += [f"## `leakline.{error.__name__}`", "", *_prose(error.__doc__ or ""), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _told(name: str, member: Any) -> list[str]:
+def _member(name: str, member: Any) -> list[str]:
     if isinstance(member, property):
         return [f"## `{name}`", "", *_prose(member.__doc__ or ""), ""]
     call = f"{name}({', '.join(_parameters(member))})"
@@ -179,16 +218,23 @@ def _prose(text: str) -> list[str]:
 def api() -> str:
     described = _openapi()
     lines = [
-        "# The HTTP API",
+        "# HTTP API",
         "",
-        "Every server describes its API, with the shape of each body and answer, at `/api/v1/openapi.json` (OpenAPI).",
-        "This is its table of contents, which `make docs` writes from the same description. Errors are JSON,",
-        '`{"error": {"code", "message", "details"}}`; lists are `{"items", "next"}` and take `limit` and `cursor`.',
+        "`GET /api/v1/openapi.json` describes the API of your server in full, with the shape of each body and answer.",
+        'Errors are JSON: `{"error": {"code", "message", "details"}}`. Lists are `{"items", "next"}`: to get the next',
+        "page, send `next` as `cursor`.",
+        "",
+        "With [authentication](../access.md), requests need a token:",
+        "",
+        "- `add`: an ingest token of the project",
+        "- `read`: a read token",
+        "- `see`: a read token, or a share link of the run",
+        "- `change`: an admin token, which is also valid for all other requests",
     ]
     for tag, rows in sorted(_by_tag(described).items()):
         lines += ["", f"## {tag.capitalize()}", ""]
-        for method, path, told in rows:
-            lines += _operation(method, path, told, described)
+        for method, path, operation in rows:
+            lines += _operation(method, path, operation, described)
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
 
 
@@ -213,47 +259,63 @@ def _by_tag(described: Json) -> dict[str, list[tuple[str, str, Json]]]:
     return found
 
 
-def _operation(method: str, path: str, told: Json, described: Json) -> list[str]:
+def _operation(method: str, path: str, operation: Json, described: Json) -> list[str]:
     lines = [f"### {method.upper()} {_escaped(path)}", ""]
-    summary = told.get("summary", "")
-    lines += [_escaped(f"{summary}.") if summary else "", ""]
-    if told.get("description"):
-        lines += [*_prose(told["description"]), ""]
-    rows = [
-        f"| `{each['name']}` | {each['in']} | {_cell(each.get('description') or '–')} |"
-        for each in told.get("parameters", ())
-        if each["in"] != "path"
-    ]
-    rows += [
-        f"| `{name}` | body | {_cell(words or '–')} |" for name, words in _body(told, described)
-    ]
-    if rows:
-        lines += ["| field | in | is |", "| --- | --- | --- |", *rows, ""]
-    return [line for at, line in enumerate(lines) if line or at == 0 or lines[at - 1]]
+    text = operation.get("description", "")
+    needs = ""
+    if "security" in operation:
+        # The last paragraph spells out the scope.
+        text = text.rpartition("\n\n")[0]
+        needs = f" Requires `{operation['security'][0]['token'][0]}`."
+    lines += [f"{_escaped(operation['summary'])}.{needs}", "", *_prose(text), ""]
+    given = [each for each in operation.get("parameters", ()) if each["in"] != "path"]
+    for place in dict.fromkeys(each["in"] for each in given):
+        fields = [_field(each["name"], each, described) for each in given if each["in"] == place]
+        lines += [f"{place.capitalize()}: {', '.join(fields)}.", ""]
+    fields = [_field(name, shape, described) for name, shape in _body(operation, described)]
+    return [*lines, f"Body: {', '.join(fields)}.", ""] if fields else lines
 
 
-def _body(told: Json, described: Json) -> Iterator[tuple[str, str]]:
-    content = (told.get("requestBody") or {}).get("content", {})
-    schema = content.get("application/json", {}).get("schema", {})
+def _body(operation: Json, described: Json) -> Iterator[tuple[str, Json]]:
+    content = (operation.get("requestBody") or {}).get("content", {})
+    schema = _resolved(content.get("application/json", {}).get("schema", {}), described)
+    yield from schema.get("properties", {}).items()
+
+
+def _field(name: str, field: Json, described: Json) -> str:
+    """Return a field with what is known of it: its description, or the type if that is not a string."""
+    schema = _resolved(field.get("schema", field), described)
+    options = [_resolved(each, described) for each in schema.get("anyOf", [schema])]
+    options = [each for each in options if each.get("type") != "null"]
+    values = [value for each in options for value in each.get("enum", ())]
+    types = dict.fromkeys(str(each.get("type", "")) for each in options)
+    shown = [f"`{value}`" for value in values] or [name for name in types if name in _TYPES_SHOWN]
+    words = field.get("description") or ", ".join(shown)
+    return f"`{name}` ({_in_line(words)})" if words else f"`{name}`"
+
+
+_TYPES_SHOWN: Final = {"integer", "number", "boolean", "array", "object"}
+
+
+def _resolved(schema: Json, described: Json) -> Json:
     name = schema.get("$ref", "").rpartition("/")[2]
-    schema = described["components"]["schemas"].get(name, schema)
-    for field, shape in schema.get("properties", {}).items():
-        yield field, shape.get("description", "")
+    found: Json = described["components"]["schemas"].get(name, schema)
+    return found
 
 
 # -- words ----------------------------------------------------------------------------------------
 
 
 def _escaped(line: str) -> str:
-    """Markdown reads a name in angle brackets as HTML, and stars as emphasis, but for what stands as code."""
+    """Escape angle brackets and stars outside code, which Markdown would read as HTML and emphasis."""
     parts = line.split("`")
     for at in range(0, len(parts), 2):
         parts[at] = re.sub(r"(LEAKLINE_[A-Z_]+)", r"`\1`", re.sub(r"([<*])", r"\\\1", parts[at]))
     return "`".join(parts)
 
 
-def _cell(text: str) -> str:
-    return _escaped(" ".join(text.replace("``", "`").split())).replace("|", "\\|")
+def _in_line(text: str) -> str:
+    return _escaped(" ".join(text.replace("``", "`").split()))
 
 
 PAGES: Final[dict[str, Callable[[], str]]] = {

@@ -1,7 +1,7 @@
-"""The names of series, what each counts and when it is there: docs/reference/series.md is written from this.
+"""The names of all series with their meanings, from which docs/reference/series.md is generated.
 
-A part in angle brackets stands for what the program brings with it: a device's number, a type's full name, a phase.
-What is not known is absent from a snapshot, never zero.
+Angle brackets mark the parts of a name that depend on the program: a device index, the full name of a type, a phase.
+A value that was not measured is missing from a snapshot, not zero.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 
 class Name(NamedTuple):
-    """``pattern`` is the name itself where nothing in it varies."""
+    """A series, or all series whose names match ``pattern``."""
 
     pattern: str
     meaning: str
@@ -38,156 +38,155 @@ _UNITS: Final = {
     "python.garbage_is_whole": "0 or 1",
 }
 
-# Heading -> when they are there, and which.
+# Heading -> (when the series exist, the series).
 FAMILIES: Final[dict[str, tuple[str, tuple[Name, ...]]]] = {
     "The process": (
-        "At every phase end, from the kernel.",
+        "Measured at the end of each phase.",
         (
-            Name("process.rss_bytes", "resident memory: anonymous, file-backed and shared pages together"),
-            Name("process.anon_bytes", "anonymous memory: what the program allocated. Leaks live here"),
-            Name("process.file_bytes", "pages of mapped files and libraries"),
-            Name("process.shared_bytes", "shared memory, as handed over between loader workers"),
-            Name("process.swap_bytes", "what the kernel has moved to disk"),
-            Name("process.vms_bytes", "addresses asked for, touched or not"),
-            Name("process.peak_bytes", "the highest resident memory since the snapshot before"),
-            Name("process.phase_peak_bytes", "the highest while the phase was open"),
+            Name("process.rss_bytes", "resident memory: anonymous, file-backed and shared pages"),
+            Name("process.anon_bytes", "anonymous memory, which the program allocated; most leaks are here"),
+            Name("process.file_bytes", "resident pages of mapped files and libraries"),
+            Name("process.shared_bytes", "shared memory, such as batches from loader workers"),
+            Name("process.swap_bytes", "memory that the kernel moved to disk"),
+            Name("process.vms_bytes", "virtual memory"),
+            Name("process.peak_bytes", "peak resident memory since the previous snapshot"),
+            Name("process.phase_peak_bytes", "peak resident memory during the phase"),
             Name("process.threads", "threads"),
-            Name("process.open_files", "open descriptors"),
+            Name("process.open_files", "open file descriptors"),
         ),
     ),
     "Children": (
-        "Where the process has started others. A role is `loader_workers`, `ranks` or `others`; one that nobody has is "
-        "absent. The 16 largest children are listed one by one, as `loader_worker-0`, `rank_1`, by the name that the "
-        "program gave it with multiprocessing or by its script; the rest together as `other`.",
+        "Measured if there are child processes. A role is `loader_workers`, `ranks` or `others`. The 16 largest "
+        "children have series of their own, with names such as `loader_worker-0` or `rank_1`, the multiprocessing name "
+        "or the script; the rest are combined as `other`.",
         (
             Name("children.count", "child processes"),
-            Name("children.pss_bytes", "their memory, shared pages split among those that share them"),
-            Name("children.uss_bytes", "their memory that nobody else has"),
-            Name("children.<role>.count", "child processes of a role"),
-            Name("children.<role>.pss_bytes", "proportional memory of a role"),
-            Name("children.<role>.uss_bytes", "unique memory of a role"),
+            Name("children.pss_bytes", "proportional memory: each shared page is divided among its users"),
+            Name("children.uss_bytes", "memory that no other process shares"),
+            Name("children.<role>.count", "child processes of one role"),
+            Name("children.<role>.pss_bytes", "proportional memory of one role"),
+            Name("children.<role>.uss_bytes", "unshared memory of one role"),
             Name("children.process.<name>.pss_bytes", "proportional memory of one child"),
-            Name("children.process.<name>.uss_bytes", "unique memory of one child"),
-            Name("children.process.other.count", "children that have no series of their own"),
+            Name("children.process.<name>.uss_bytes", "unshared memory of one child"),
+            Name("children.process.other.count", "children without series of their own"),
         ),
     ),
     "The allocator of the C library": (
-        "With glibc 2.33 and newer, or what psutil tells.",
+        "Measured with glibc 2.33 or newer, or if psutil provides the values.",
         (
-            Name("allocator.in_use_bytes", "handed out and not freed"),
-            Name("allocator.kept_bytes", "freed, and not given back to the kernel"),
+            Name("allocator.in_use_bytes", "allocated and not freed"),
+            Name("allocator.kept_bytes", "freed by the program, but not returned to the kernel"),
         ),
     ),
     "The container and the machine": (
-        "The container's where it has a memory limit.",
+        "Series of the container exist if it has a memory limit.",
         (
-            Name("cgroup.used_bytes", "memory that counts against the limit"),
-            Name("cgroup.active_file_bytes", "of it active file pages, which the kernel may still drop"),
-            Name("cgroup.limit_bytes", "the limit by which the kernel kills"),
-            Name("cgroup.kills", "processes of the group killed for memory"),
+            Name("cgroup.used_bytes", "memory that counts towards the limit"),
+            Name("cgroup.active_file_bytes", "the part that is active file pages, which the kernel can drop"),
+            Name("cgroup.limit_bytes", "memory limit of the container"),
+            Name("cgroup.kills", "processes that were killed for memory"),
             Name("system.total_bytes", "memory of the machine"),
-            Name("system.available_bytes", "what the kernel could still give"),
+            Name("system.available_bytes", "memory that is still available"),
         ),
     ),
     "Devices": (
-        "Of devices that the program uses. `cuda` is what PyTorch's allocator says, `gpu` the driver, `mps` Metal.",
+        "Measured for devices that the program uses. `cuda` is PyTorch's allocator, `gpu` the driver and `mps` Metal.",
         (
             Name("cuda.<i>.allocated_bytes", "live tensors"),
-            Name("cuda.<i>.active_bytes", "live tensors, and what a stream has not finished with"),
-            Name("cuda.<i>.reserved_bytes", "taken from the driver"),
-            Name("cuda.<i>.inactive_split_bytes", "free pieces that cannot be given back: fragmentation"),
-            Name("cuda.<i>.retries", "allocations tried again after the cache was emptied"),
-            Name("cuda.<i>.ooms", "allocations that failed"),
-            Name("gpu.<i>.used_bytes", "in use on the device, by everybody"),
-            Name("gpu.<i>.total_bytes", "memory of the device"),
-            Name("gpu.<i>.process_bytes", "this process's part"),
-            Name("gpu.<i>.outside_bytes", "what of it torch did not take: contexts, NCCL, other libraries"),
+            Name("cuda.<i>.active_bytes", "live tensors and blocks that a stream still uses"),
+            Name("cuda.<i>.reserved_bytes", "memory reserved from the driver"),
+            Name("cuda.<i>.inactive_split_bytes", "free parts of blocks that cannot be released (fragmentation)"),
+            Name("cuda.<i>.retries", "allocations that were retried after the cache was emptied"),
+            Name("cuda.<i>.ooms", "failed allocations"),
+            Name("gpu.<i>.used_bytes", "memory in use by all processes"),
+            Name("gpu.<i>.total_bytes", "total memory of the device"),
+            Name("gpu.<i>.process_bytes", "memory in use by this process"),
+            Name("gpu.<i>.outside_bytes", "the part that PyTorch did not reserve: contexts, NCCL, other libraries"),
             Name("mps.allocated_bytes", "live tensors"),
-            Name("mps.driver_bytes", "what Metal holds for the process"),
-            Name("mps.limit_bytes", "what Metal recommends as the most"),
+            Name("mps.driver_bytes", "memory that Metal allocated for the process"),
+            Name("mps.limit_bytes", "recommended maximum"),
         ),
     ),
     "Objects": (
-        "Counts of classes at every phase end once they rise or are watched; what a look at the heap counts, when "
-        "there was one.",
+        "Measured by heap scans. Classes that are watched or whose count rises are counted at the end of each phase.",
         (
-            Name("python.objects", "live objects, at a census"),
-            Name("python.blocks", "blocks that the interpreter has handed out; told at most once a second"),
-            Name("type.<type>.count", "live instances of a type"),
-            Name("type.<type>.bytes", "what they own, at a census"),
-            Name("type.<type>.created", "instances made, of a watched class: at least so many, running total"),
-            Name("type.<type>.freed", "instances gone, of a watched class: at least so many, running total"),
-            Name("arrays.count", "NumPy arrays, each buffer once"),
-            Name("arrays.bytes", "memory that they own"),
-            Name("arrays.mapped_bytes", "mapped files behind arrays, in no other count"),
-            Name("tensors.count", "torch tensors"),
-            Name("tensors.bytes", "their storages, each once, on any device"),
-            Name("tensors.device_bytes", "the part outside host memory"),
-            Name("tensors.graph_count", "tensors that carry an autograd graph"),
-            Name("tensors.graph_bytes", "storages that only graphs hold"),
-            Name("figures.open", "open figures of matplotlib"),
+            Name("python.objects", "live objects"),
+            Name("python.blocks", "memory blocks that the interpreter has allocated; read at most once per second"),
+            Name("type.<type>.count", "live instances"),
+            Name("type.<type>.bytes", "memory that arrays own"),
+            Name("type.<type>.created", "instances of a watched class that were created since the start, at least"),
+            Name("type.<type>.freed", "instances of a watched class that were freed since the start, at least"),
+            Name("arrays.count", "NumPy arrays; each buffer is counted once"),
+            Name("arrays.bytes", "memory that arrays own"),
+            Name("arrays.mapped_bytes", "mapped files of arrays, not included above"),
+            Name("tensors.count", "PyTorch tensors"),
+            Name("tensors.bytes", "storages of tensors on all devices; each is counted once"),
+            Name("tensors.device_bytes", "the part on devices"),
+            Name("tensors.graph_count", "tensors that have an autograd graph"),
+            Name("tensors.graph_bytes", "storages that only autograd graphs hold"),
+            Name("figures.open", "open Matplotlib figures"),
         ),
     ),
     "Containers": (
-        "Those declared with `track`, and those found growing by themselves.",
+        "Containers that are declared with `run.track`, or found because they grow.",
         (
             Name("tracked.<name>.length", "items"),
-            Name("tracked.<name>.capacity", "the declared bound"),
-            Name("tracked.<name>.bytes", "what they hold, estimated from samples"),
-            Name("tracked.<name>.device_bytes", "the part of it that lies on devices, where any does"),
-            Name("container.<path>.length", "items of a container that was found by its path"),
-            Name("container.<path>.bytes", "what they hold, estimated from samples"),
+            Name("tracked.<name>.capacity", "declared capacity"),
+            Name("tracked.<name>.bytes", "memory of the items, estimated from a sample"),
+            Name("tracked.<name>.device_bytes", "the part on devices, if any"),
+            Name("container.<path>.length", "items of a growing container that was found"),
+            Name("container.<path>.bytes", "memory of the items, estimated from a sample"),
         ),
     ),
     "The collector": (
-        "What it did is read; it is never asked to run.",
+        "Leakline reads the statistics of the garbage collector and never starts a collection.",
         (
-            Name("python.collector_enabled", "whether it runs by itself"),
-            Name("python.collector_pending", "objects made since its last look at the youngest"),
-            Name("python.collections", "collections, running total"),
-            Name("python.collections_full", "those of everything, running total"),
-            Name("python.collection_seconds", "time that they took, running total"),
-            Name("python.garbage_freed", "objects that they freed, running total"),
+            Name("python.collector_enabled", "automatic collection is on"),
+            Name("python.collector_pending", "objects created since the youngest generation was last collected"),
+            Name("python.collections", "collections since the start"),
+            Name("python.collections_full", "full collections since the start"),
+            Name("python.collection_seconds", "time spent in collections since the start"),
+            Name("python.garbage_freed", "objects freed by collections since the start"),
             Name("python.garbage_objects", "objects that a collection would free now"),
-            Name("python.garbage_bytes", "their own size"),
-            Name("python.garbage_looked_at", "of how many objects that was found out"),
-            Name("python.garbage_is_whole", "whether those were all"),
+            Name("python.garbage_bytes", "memory of these objects"),
+            Name("python.garbage_looked_at", "objects examined to find the garbage"),
+            Name("python.garbage_is_whole", "all objects were examined"),
         ),
     ),
     "Memory by phase": (
-        "At the end of a generation. A phase is the path of its names, or `between`, `other_threads`, `leakline`.",
+        "Measured at the end of each generation. A phase is a path of names, `between`, `other_threads` or `leakline`.",
         (
-            Name("generation.seconds", "how long it took"),
-            Name("phase.<phase>.bytes", "private memory that it kept, or gave back where negative"),
-            Name("phase.<phase>.seconds", "time in it, without what is nested in it"),
-            Name("phase.<phase>.executions", "how often it was opened"),
+            Name("generation.seconds", "duration of the generation"),
+            Name("phase.<phase>.bytes", "private memory that the phase added, or released if negative"),
+            Name("phase.<phase>.seconds", "time in the phase, without nested phases"),
+            Name("phase.<phase>.executions", "executions of the phase"),
         ),
     ),
     "Your own": (
-        "",
-        (Name("gauge.<name>", "what `run.gauge` was given"),),
+        "Recorded by the program.",
+        (Name("gauge.<name>", "value passed to `run.gauge`"),),
     ),
     "Leakline itself": (
-        "What it costs, at every snapshot.",
+        "Measured with each snapshot.",
         (
-            Name("client.seconds", "CPU time of measuring, running total"),
-            Name("client.background_seconds", "CPU time of recording and sending, running total"),
-            Name("client.pause_seconds", "the longest that measuring held the program up, since the snapshot before"),
-            Name("client.bytes", "memory that the client takes"),
+            Name("client.seconds", "CPU time of measurements since the start"),
+            Name("client.background_seconds", "CPU time of recording and sending since the start"),
+            Name("client.pause_seconds", "longest pause of the program by a measurement since the previous snapshot"),
+            Name("client.bytes", "memory of the client"),
         ),
     ),
     "JavaScript": (
-        "From [trainings with TensorFlow.js](../browser.md), with `process.rss_bytes` in Node.",
+        "Measured in [trainings with TensorFlow.js](../javascript.md). In Node there is also `process.rss_bytes`.",
         (
             Name("tfjs.tensors", "tensors"),
-            Name("tfjs.buffers", "data buffers behind them"),
-            Name("tfjs.bytes", "their bytes"),
-            Name("tfjs.gpu_bytes", "bytes in textures of WebGL"),
-            Name("js.heap_bytes", "the heap of JavaScript"),
-            Name("js.page_bytes", "all that the browser counts to the page"),
-            Name("js.external_bytes", "outside the heap, in Node"),
-            Name("js.array_buffer_bytes", "array buffers, in Node"),
-            Name("js.frames_per_second", "frames drawn since the reading before"),
+            Name("tfjs.buffers", "data buffers of tensors"),
+            Name("tfjs.bytes", "memory of tensors"),
+            Name("tfjs.gpu_bytes", "memory in WebGL textures"),
+            Name("js.heap_bytes", "JavaScript heap"),
+            Name("js.page_bytes", "all memory that the browser attributes to the page"),
+            Name("js.external_bytes", "memory outside the heap (Node)"),
+            Name("js.array_buffer_bytes", "array buffers (Node)"),
+            Name("js.frames_per_second", "frame rate since the previous reading"),
         ),
     ),
 }  # fmt: skip

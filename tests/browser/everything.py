@@ -36,6 +36,7 @@ PAGES = {
     "documents": "/docs",
     "document": "/docs/run-page",
     "reference": "/docs/reference/series",
+    "search in documents": "/docs?q=memory",
     "no such document": "/docs/nothing-like-this",
     "no such run": "/runs/nobody",
     "no such page": "/nothing/here",

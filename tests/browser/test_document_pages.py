@@ -69,3 +69,38 @@ def test_a_wide_table_moves_on_a_phone_and_the_page_does_not(open_page: Open) ->
     assert table.evaluate("(each) => { each.scrollLeft = 300; return each.scrollLeft; }") == 300
     # What a row is about is read in a few lines, not a word in each.
     assert table.locator("td:nth-child(2)").first.bounding_box()["width"] > 120  # type: ignore[index]
+
+
+def test_a_search_without_scripts_leads_to_the_heading(server: str, open_page: Open) -> None:
+    page = open_page("/docs/compared", java_script_enabled=False)
+    field = page.get_by_role("searchbox", name="Search the documents")
+    field.fill("leaking programs twins")
+    field.press("Enter")
+    expect(page.get_by_role("status")).to_contain_text("leaking programs twins")
+    page.locator(".hits").get_by_role("link", name="Leaking programs").click()
+    expect(page).to_have_url(f"{server}/docs/detection#leaking-programs")
+    expect(page.locator("#leaking-programs")).to_be_in_viewport()
+
+
+def test_the_slash_key_focuses_the_search(open_page: Open) -> None:
+    page = open_page("/docs/detection")
+    page.keyboard.press("/")
+    expect(page.get_by_role("searchbox", name="Search the documents")).to_be_focused()
+
+
+def test_the_table_of_contents_leads_to_its_headings(open_page: Open) -> None:
+    page = open_page("/docs/detection")
+    contents = page.get_by_role("navigation", name="On this page")
+    contents.get_by_role("link", name="Leaking programs").click()
+    expect(page.locator("#leaking-programs")).to_be_in_viewport()
+
+
+def test_on_a_phone_search_and_contents_are_above_the_document(open_page: Open) -> None:
+    page = open_page("/docs/detection", width=390, height=844)
+    assert fits(page, 390)
+    places = [
+        page.locator(each).bounding_box()
+        for each in (".document-search", ".contents", ".document", ".others")
+    ]
+    tops = [place["y"] for place in places if place]
+    assert len(tops) == 4 and tops == sorted(tops)

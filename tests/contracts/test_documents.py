@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
@@ -141,6 +142,19 @@ def test_the_reference_is_what_the_code_says() -> None:
     assert set(pages) == {path.name for path in (DOCS / "reference").glob("*.md")}
     for page, make in pages.items():
         assert (DOCS / "reference" / page).read_text() == make(), f"{page}: run: make docs"
+
+
+def test_every_entry_of_the_reference_has_a_description() -> None:
+    for page in ("commands.md", "series.md"):
+        text = (DOCS / "reference" / page).read_text()
+        entries = re.findall(r"^(?:- |\|)`(.+?)`(?:, `.+?`)?(?:: |\|)(.*?)\|?$", text, re.M)
+        assert len(entries) == len(re.findall(r"^(?:- |\|)`", text, re.M)) > 70, page
+        assert not [name for name, words in entries if not re.search(r"\w", words)], page
+    text = (DOCS / "reference" / "api.md").read_text()
+    for entry in text.split("\n### ")[1:]:
+        first = entry.splitlines()[2]
+        assert re.match(r"\w.+\.", first), entry
+        assert "–" not in entry and "()" not in entry, entry
 
 
 # -- the parts of a page -----------------------------------------------------------------------------------
@@ -332,61 +346,59 @@ def test_no_room_gives_a_limit_a_number_of_its_own() -> None:
                 assert node.target.id not in LIMITS, f"{path.name} defines {node.target.id} again"
 
 
-# -- docs/compared.md: a word for every tool, a page and a test for each claim of ours, costs as measured
+# -- docs/compared.toml and compared.md: a word for each tool, a page and a test for each claim
 
 
-TEXT: Final = (ROOT / "docs" / "compared.md").read_text(encoding="utf-8")
-TOOLS: Final = (
-    "Leakline", "W&B", "MLflow", "trackio", "TraceML", "Stormlog", "memray", "CUDA snapshot", "Coroot", "memlab",
-    "LeakCanary",
-)  # fmt: skip
-OTHERS: Final = TOOLS[1:]
+TEXT: Final = (DOCS / "compared.md").read_text(encoding="utf-8")
+OTHERS: Final = compared.TOOLS[1:]
 WRITTEN: Final = TEXT.partition(compared.BEGIN)[2].partition(compared.END)[0]
+DATA: Final = tomllib.loads(compared.FEATURES.read_text(encoding="utf-8"))
+FEATURES: Final[dict[int, dict[str, Any]]] = {each["number"]: each for each in DATA["feature"]}
 
 
 def section(heading: str) -> str:
     return TEXT.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
 
 
-def features() -> dict[int, tuple[str, dict[str, str], str]]:
-    """Of each row: what it is, the word of each tool, and where more is said."""
-    found = {}
-    rows = re.findall(r"^\| (\d+) \| (?!`)(.+) \|$", section("The 67 features"), re.M)
-    assert [int(number) for number, _ in rows] == list(range(1, 68))
-    for number, rest in rows:
-        what, *words, more = rest.split(" | ")
-        found[int(number)] = (what, dict(zip(TOOLS, words, strict=True)), more)
-    return found
+def words_of(number: int) -> dict[str, str]:
+    return compared.words_of(FEATURES[number])
 
 
 # -- the features ------------------------------------------------------------------------------------------
 
 
-def test_every_tool_has_a_word_in_every_row_and_of_ourselves_we_know() -> None:
-    heads = re.findall(r"^\| # \| what \| (.+) \| more \|$", section("The 67 features"), re.M)
-    assert heads == [" | ".join(TOOLS)] * 7
-    for number, (what, words, _) in features().items():
-        assert what.strip()
-        assert set(words.values()) <= {"yes", "partly", "no", "?"}, number
-        assert words["Leakline"] != "?", number
+def test_every_feature_has_one_word_for_each_tool_and_a_known_one_for_leakline() -> None:
+    assert list(FEATURES) == list(range(1, 68)) == [each["number"] for each in DATA["feature"]]
+    for number, feature in FEATURES.items():
+        named = [tool for key in compared.WORDS for tool in feature.get(key, ())]
+        assert len(named) == len(set(named)), number
+        assert set(named) <= set(compared.TOOLS), number
+        assert words_of(number)["Leakline"] != "?", number
+        assert feature["what"].strip()
 
 
-def test_what_we_only_have_in_part_is_said() -> None:
-    said = dict(re.findall(r"^- \*\*(\d+)\*\* (.+)$", section("The 67 features"), re.M))
-    partly = [n for n, (_, words, _) in features().items() if words["Leakline"] == "partly"]
+def test_the_page_has_the_features_that_are_shown() -> None:
+    shown = TEXT.partition(compared.FEATURES_BEGIN)[2].partition(compared.FEATURES_END)[0]
+    assert shown == compared.features(), "run: make bench-compared BENCH_ARGS=--again"
+    number = len([each for each in FEATURES.values() if each.get("shown")])
+    assert shown.count("\n") == number + 2
+    assert f"{number} of {len(FEATURES)} features" in section("Features")
+
+
+def test_what_leakline_has_only_in_part_is_explained() -> None:
+    partly = [number for number in FEATURES if words_of(number)["Leakline"] == "partly"]
     assert partly
-    assert [n for n in partly if "Leakline" not in said.get(str(n), "")] == []
+    assert [n for n in partly if "Leakline" not in FEATURES[n].get("notes", "")] == []
 
 
 def test_every_claim_of_ours_leads_to_a_page_and_a_test() -> None:
-    listed = re.findall(r"^\| (\d+) \| `([^`]+)` \|$", section("The tests behind it"), re.M)
-    claimed = [n for n, (_, words, _) in features().items() if words["Leakline"] != "no"]
-    assert sorted(int(number) for number, _ in listed) == claimed
-    for number, name in listed:
-        # Whether a link and its anchor arrive, test_documents.py asks of every document.
-        assert re.fullmatch(r"\[[^]]+\]\([\w/.#-]+\)", features()[int(number)][2]), number
-        assert (ROOT / name).is_file(), f"{number}: {name} does not exist"
-        text = (ROOT / name).read_text(encoding="utf-8")
+    for number, feature in FEATURES.items():
+        if words_of(number)["Leakline"] == "no":
+            continue
+        document, _, anchor = feature["page"].partition("#")
+        assert document in SERVED, number
+        assert not anchor or f'id="{anchor}"' in documents.read(document).body, number
+        text = (ROOT / feature["test"]).read_text(encoding="utf-8")
         assert re.search(r"^(async )?def test_", text, re.M), number
 
 
@@ -394,27 +406,28 @@ def test_what_only_we_do_is_what_no_other_has() -> None:
     lists = re.findall(r"\(([\d, ]+)\)", section("What only Leakline does"))
     alone = {
         number
-        for number, (_, words, _) in features().items()
-        if words["Leakline"] == "yes" and "yes" not in [words[tool] for tool in OTHERS]
+        for number in FEATURES
+        if words_of(number)["Leakline"] == "yes"
+        and "yes" not in [words_of(number)[tool] for tool in OTHERS]
     }
     assert {int(number) for each in lists for number in each.split(", ")} == alone
 
 
-@pytest.mark.parametrize("heading", ["What each is for", "What they do better", "Sources"])
-def test_every_other_tool_is_spoken_of(heading: str) -> None:
+@pytest.mark.parametrize("heading", ["What each is for", "What they do better"])
+def test_every_other_tool_is_described(heading: str) -> None:
     assert [tool for tool in OTHERS if tool not in section(heading)] == []
 
 
-def test_every_source_is_an_address_of_the_web() -> None:
-    rows = re.findall(r"^\| [\w& ]+ \| (\[.+)\|$", section("Sources"), re.M)
-    assert len(rows) > len(OTHERS)
-    assert all(re.search(r"\]\(https://[\w.-]+/\S+\)", row) for row in rows)
+def test_every_other_tool_has_sources_on_the_web() -> None:
+    sources = {each["tool"]: each["pages"] for each in DATA["source"]}
+    assert set(OTHERS) < set(sources)
+    assert all(re.fullmatch(r"https://[\w.-]+/\S+", page) for of in sources.values() for page in of)
 
 
 def test_a_server_shows_the_page_with_every_table_and_without_its_marks() -> None:
     body = documents.read("compared.md").body
-    assert body.count("<table>") == len(re.findall(r"^\|(?: ---:? \|)+$", TEXT, re.M)) > 12
-    assert "compared: begin" not in body
+    assert body.count("<table>") == len(re.findall(r"^\|(?: ?---:? ?\|)+$", TEXT, re.M)) == 6
+    assert "compared: begin" not in body and "features: begin" not in body
 
 
 # -- what it costs -----------------------------------------------------------------------------------------

@@ -1,9 +1,11 @@
-"""Every row of `docs/requirements.md` names tests that exist and run; a row that loses its test fails here."""
+"""Check that every row of `requirements.toml` names tests that exist and run."""
 
 from __future__ import annotations
 
 import ast
+import json
 import re
+import tomllib
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -12,9 +14,8 @@ from typing import Final, NamedTuple
 import pytest
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-DOCUMENT: Final = ROOT / "docs" / "requirements.md"
+DOCUMENT: Final = Path(__file__).with_name("requirements.toml")
 ROWS: Final = {"A": 20, "B": 33, "C": 18, "D": 18, "E": 33, "F": 12, "G": 15}
-ROW: Final = re.compile(r"^\| (R-[A-Z]\d+) \|([^|]*)\|([^|]*)\|$", re.M)
 # Folders and marks whose tests another make target runs: a row needs one test that every change runs.
 ELSEWHERE: Final = ("tests/integrations/", "tests/leaks/", "tests/native/", "tests/soak/")
 DESELECTED: Final = {"integrations", "leaks", "soak"}
@@ -37,18 +38,17 @@ class Row(NamedTuple):
 
 
 def rows_of(text: str) -> list[Row]:
-    found = ROW.findall(text)
-    return [Row(name, what.strip(), re.findall(r"`([^`]+)`", tests)) for name, what, tests in found]
+    return [Row(**row) for row in tomllib.loads(text)["row"]]
 
 
 def faults(text: str, root: Path, counts: dict[str, int]) -> Iterator[str]:
-    """Every way in which the document falls short, in a line each."""
+    """Yield every fault of the file, one line each."""
     rows = rows_of(text)
     names = [row.name for row in rows]
     wanted = [f"R-{part}{number}" for part, last in counts.items() for number in range(1, last + 1)]
     yield from (f"{name} is missing" for name in wanted if name not in names)
-    yield from (f"{name} is no row" for name in names if name not in wanted)
-    yield from (f"{name} stands there twice" for name in set(names) if names.count(name) > 1)
+    yield from (f"{name} is not a row" for name in names if name not in wanted)
+    yield from (f"{name} occurs twice" for name in set(names) if names.count(name) > 1)
     for row in rows:
         if not row.what:
             yield f"{row.name} does not say what"
@@ -179,13 +179,18 @@ def test_a_row_that_loses_one_test_or_all_of_them_fails() -> None:
     row = next(row for row in rows_of(text) if row.name == "R-A2")
     renamed = text.replace(row.tests[0], f"{row.tests[0]}_no_more")
     assert any(fault.startswith("R-A2: there is no test") for fault in faults(renamed, ROOT, ROWS))
-    line = next(line for line in text.splitlines() if line.startswith("| R-A2 |"))
-    without = text.replace(line, "| R-A2 | something | - |")
-    assert "R-A2 has no test" in faults(without, ROOT, ROWS)
-    assert "R-A2 is missing" in faults(text.replace(line, ""), ROOT, ROWS)
+    before, _, rest = text.partition('[[row]]\nname = "R-A2"\n')
+    _, begin, after = rest.partition("[[row]]")
+    assert "R-A2 has no test" in faults(before + row_text("R-A2") + begin + after, ROOT, ROWS)
+    assert "R-A2 is missing" in faults(before + begin + after, ROOT, ROWS)
 
 
 # -- what it refuses, on tests made up ---------------------------------------------------------------------
+
+
+def row_text(name: str, *tests: str, what: str = "something") -> str:
+    return f"[[row]]\nname = {json.dumps(name)}\nwhat = {json.dumps(what)}\ntests = {json.dumps(tests)}\n"
+
 
 PLAIN: Final = "def test_it() -> None:\n    assert 1\n"
 Found = Callable[..., str]
@@ -199,7 +204,7 @@ def found(tmp_path: Path) -> Found:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(source, encoding="utf-8")
-        text = f"| R-A1 | something | `{name}::{inside}` |"
+        text = row_text("R-A1", f"{name}::{inside}")
         return "; ".join(faults(text, tmp_path, {"A": 1}))
 
     return call
@@ -255,14 +260,14 @@ def test_tests_in_javascript_are_found_by_their_words(found: Found) -> None:
 def test_a_row_needs_one_test_that_every_change_runs(found: Found, tmp_path: Path) -> None:
     assert "that every change runs" in found(PLAIN, name="tests/soak/test_a.py")
     assert found(PLAIN + "@pytest.mark.soak\ndef test_other() -> None: ...\n") == ""
-    both = "| R-A1 | x | `tests/test_a.py::test_it`, `tests/test_a.py::test_other` |"
+    both = row_text("R-A1", "tests/test_a.py::test_it", "tests/test_a.py::test_other")
     assert list(faults(both, tmp_path, {"A": 1})) == []
 
 
 def test_what_is_not_there_is_a_fault(tmp_path: Path) -> None:
     assert "does not exist" in "; ".join(faults_of("tests/test_b.py::test_it", tmp_path))
     assert "not of the form" in "; ".join(faults_of("docs/x.py::test_it", tmp_path))
-    row = "| R-A1 | x | `tests/a.py::test_a` |\n"
-    found = set(faults(f"{row}{row}| R-B7 | | - |", tmp_path, {"A": 2}))
-    assert {"R-A2 is missing", "R-A1 stands there twice", "R-B7 is no row"} <= found
+    row = row_text("R-A1", "tests/a.py::test_a")
+    found = set(faults(f"{row}{row}{row_text('R-B7', what='')}", tmp_path, {"A": 2}))
+    assert {"R-A2 is missing", "R-A1 occurs twice", "R-B7 is not a row"} <= found
     assert "R-B7 does not say what" in found

@@ -1,4 +1,4 @@
-"""The commands that an example's README has for copying, and the sentence that it says will come out."""
+"""The commands in the sections of examples/README.md, and the output that it shows."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import Final
 from tests.flows.conftest import clean_environment
 
 EXAMPLES: Final = Path(__file__).resolve().parents[2] / "examples"
-HEADING: Final = "## Before, after, and the comparison\n"
+README: Final = (EXAMPLES / "README.md").read_text(encoding="utf-8")
 BLOCK: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
-# What differs from machine to machine.
+# What differs between machines.
 SIZE: Final = re.compile(r"-?[\d.]+ (?:B|KiB|MiB|GiB)\b")
 PERCENT: Final = re.compile(r"\b\d+ %")
 
 
 @dataclass(frozen=True)
 class Readme:
-    """``commands``: before, after, comparison. ``promised``: what the last of them says first."""
+    """The section of an example; ``promised`` is the first line of output of the last command."""
 
     example: str
     text: str
@@ -30,11 +30,11 @@ class Readme:
     promised: str
 
     def switches(self) -> list[str]:
-        """Of its table of leaks, in its order."""
+        """Return the switches of its table."""
         return re.findall(r"^\| `(\w+)` \|", self.text, re.M)
 
     def run(self, server: str, folder: Path, **environment: str) -> str:
-        """All commands as they stand there, in ``folder``; gives what the comparison printed."""
+        """Run all commands in ``folder`` and return the output of the comparison."""
         said = ""
         for command in self.commands:
             done = subprocess.run(
@@ -48,11 +48,16 @@ class Readme:
 
 
 def readme(example: str) -> Readme:
-    text = (EXAMPLES / example / "README.md").read_text(encoding="utf-8")
-    blocks = BLOCK.findall(text[text.index(HEADING) :])
+    text = section_of(example)
+    blocks = BLOCK.findall(text)
     (commands,) = (inside for language, inside in blocks if language == "sh")
     (promised,) = (inside for language, inside in blocks if language == "text")
     return Readme(example, text, tuple(commands.splitlines()), promised.strip())
+
+
+def section_of(example: str) -> str:
+    (text,) = (each for each in README.split("\n## ") if f"`{example}`" in each.splitlines()[0])
+    return text
 
 
 def without_numbers(sentence: str) -> str:
@@ -60,6 +65,6 @@ def without_numbers(sentence: str) -> str:
 
 
 def _with_python(environment: dict[str, str]) -> dict[str, str]:
-    """`python` and `leakline` are those that run the tests."""
+    """Return the environment with `python` and `leakline` of the tests on the path."""
     here = str(Path(sys.executable).parent)
     return {**environment, "PATH": os.pathsep.join((here, environment["PATH"]))}

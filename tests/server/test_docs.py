@@ -7,8 +7,10 @@ import re
 import pytest
 from starlette.testclient import TestClient
 
+from leakline_server.limits import MAX_QUERY_LENGTH
 from leakline_server.web import docs as documents
 from leakline_server.web.docs import REPOSITORY, Listed, links_of, write
+from leakline_server.web.document_search import MOST_HITS, Section, search, sections_of
 
 NASTY = """# <script>alert(1)</script>
 
@@ -132,3 +134,130 @@ def test_every_document_is_a_page_under_the_policy(api: TestClient) -> None:
             assert picture.headers["x-content-type-options"] == "nosniff"
     to_copy = api.get("/docs/github-actions.yml")
     assert to_copy.headers["content-type"].startswith("text/plain")
+
+
+# -- the table of contents ---------------------------------------------------------------------------------
+
+
+def test_a_table_of_contents_has_both_levels_until_it_is_long() -> None:
+    both = write("# T\n\n## A\n\n### A1\n\n## B\n", "x.md")
+    assert [(h.anchor, h.level) for h in documents.contents_of(both)] == [
+        ("a", 2), ("a1", 3), ("b", 2),
+    ]  # fmt: skip
+    long = write("# T\n\n" + "".join(f"## H{n}\n\n### Deep {n}\n\n" for n in range(20)), "x.md")
+    assert [h.anchor for h in documents.contents_of(long)] == [f"h{n}" for n in range(20)]
+    assert documents.contents_of(write("# T\n\n## A\n\n## B\n", "x.md")) == ()
+
+
+def test_every_long_document_has_a_table_of_contents(api: TestClient) -> None:
+    for each in documents.listed():
+        headings = [h for h in documents.read(each.document).headings if h.level == 2]
+        page = api.get(each.address).text
+        contents = page.partition('id="contents-title"')[2].partition("</nav>")[0]
+        if len(headings) >= 3:
+            assert [h.anchor for h in headings if f'href="#{h.anchor}"' not in contents] == [], each
+
+
+# -- search ------------------------------------------------------------------------------------------------
+
+MADE = """# Cooking
+
+Rice & <b>beans</b>.
+
+## Boil `rice`
+
+Use water and salt. A ricecooker helps.
+
+| spice | price |
+| --- | ---: |
+| saffron | 9 |
+
+## Fry
+
+Use oil. Rice can be fried, too.
+"""
+
+
+def made_sections() -> list[Section]:
+    written = write(MADE, "cooking.md")
+    return list(sections_of(written.title, written.body, "/docs/cooking"))
+
+
+def test_sections_are_the_texts_below_the_headings() -> None:
+    first, boil, fry = made_sections()
+    assert (first.heading, first.address) == ("", "/docs/cooking")
+    assert first.text == "Rice & <b>beans</b>."
+    assert (boil.heading, boil.address) == ("Boil rice", "/docs/cooking#boil-rice")
+    assert "saffron 9" in boil.text and "oil" not in boil.text
+    assert fry.title == "Cooking"
+
+
+@pytest.mark.parametrize(
+    ("query", "headings", "has_all"),
+    [
+        ("rice", ["Boil rice", "", "Fry"], True),
+        ("RICE salt", ["Boil rice"], True),
+        ("cooking oil", ["Fry"], True),
+        ("saff", ["Boil rice"], True),
+        # The beginning of a word is enough, its end is not.
+        ("cooker", [], False),
+        ("oil salt", ["Boil rice", "Fry"], False),
+        ("how do I fry?", ["Fry"], True),
+        ("the", [], False),
+        ("", [], True),
+        ("?!", [], True),
+        ("(rice", ["Boil rice", "", "Fry"], True),
+    ],
+)
+def test_a_search_finds_sections_with_all_words_or_with_the_most(
+    query: str, headings: list[str], has_all: bool
+) -> None:
+    found = search(query, made_sections())
+    assert [hit.heading for hit in found.hits] == headings
+    assert found.has_all == has_all
+    assert found.total == len(headings)
+
+
+def test_an_excerpt_marks_the_words_and_escapes_the_text() -> None:
+    (hit,) = search("beans", made_sections()).hits
+    assert str(hit.excerpt) == "Rice &amp; &lt;b&gt;<mark>beans</mark>&lt;/b&gt;."
+    text = "one two three " * 100 + "needle and thread" + " four five six" * 100
+    (hit,) = search("thread needle", [Section("T", "H", "/docs/t#h", text)]).hits
+    assert "<mark>needle</mark> and <mark>thread</mark>" in hit.excerpt
+    assert hit.excerpt.startswith("… ") and hit.excerpt.endswith(" …")
+    assert len(hit.excerpt.striptags()) < 300
+
+
+def test_many_results_are_counted_and_the_best_shown() -> None:
+    sections = [Section("T", f"H{n}", f"/docs/t#h{n}", "needle") for n in range(MOST_HITS + 5)]
+    found = search("needle", sections)
+    assert (len(found.hits), found.total) == (MOST_HITS, MOST_HITS + 5)
+
+
+def test_the_search_page_links_to_the_headings(api: TestClient) -> None:
+    answer = api.get("/docs", params={"q": "forecast memory"})
+    assert answer.status_code == 200
+    addresses = re.findall(r'<li><a href="(/docs/[^"]+)">', answer.text.partition("hits")[2])
+    assert addresses
+    for address in addresses:
+        path, _, anchor = address.partition("#")
+        page = api.get(path)
+        assert page.status_code == 200
+        assert not anchor or f'id="{anchor}"' in page.text, address
+    assert 'value="forecast memory"' in answer.text
+
+
+def test_a_search_without_results_says_so_and_runs_nothing(api: TestClient) -> None:
+    answer = api.get("/docs", params={"q": '<script>alert("x")</script>'})
+    assert "No section contains" in answer.text
+    assert "<script>alert" not in answer.text
+    for empty in ("", "  ", "\x00"):
+        assert "<h1 id=" in api.get("/docs", params={"q": empty}).text
+    assert api.get("/docs", params={"q": "x" * (MAX_QUERY_LENGTH + 1)}).status_code == 422
+    assert api.get("/docs", params={"q": "rice " * 300}).status_code == 200
+    assert api.head("/docs", params={"q": "memory"}).status_code == 200
+
+
+def test_every_document_has_the_search(api: TestClient) -> None:
+    for address in ("/docs", "/docs/compared", "/docs/reference/series"):
+        assert 'action="/docs" role="search"' in api.get(address).text

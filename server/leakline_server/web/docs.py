@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import count, groupby, takewhile
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 from urllib.parse import urlsplit
 
 from fastapi import APIRouter
@@ -23,11 +23,15 @@ from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markupsafe import Markup
+from pydantic import Field
 from starlette.responses import Response
 
 from ..errors import NotFound, shorten
+from ..limits import MAX_QUERY_LENGTH
 from ..paths import DOCS
+from ..text_cleaning import without_control
 from .auth.permissions import READ
+from .document_search import Results, Section, search, sections_of
 from .rendering.templating import render
 
 ROOT: Final = "/docs"
@@ -45,10 +49,11 @@ _TABLE: Final = '<div class="scroll" tabindex="0" role="region" aria-label="Tabl
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """A second-level heading; ``anchor`` is the same as on GitHub."""
+    """A heading of level 2 or 3; ``anchor`` is the same as on GitHub."""
 
     text: str
     anchor: str
+    level: int = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +96,8 @@ def write(text: str, document: str, files: Collection[str] = ()) -> Written:
             token.attrs["id"] = anchor
             if token.tag == "h1":
                 title = title or words
-            elif token.tag == "h2":
-                headings.append(Heading(words, anchor))
+            elif token.tag in ("h2", "h3"):
+                headings.append(Heading(words, anchor, int(token.tag[1])))
         elif token.type in ("fence", "code_block"):
             token.type, token.content = "code_block", token.content.rstrip("\n")
             # Focusable, so that the keyboard can scroll it.
@@ -196,6 +201,8 @@ MEDIA: Final = {
     ".toml": "text/plain; charset=utf-8",
 }
 _FEWEST_HEADINGS: Final = 3
+# Longer tables of contents have the second level only.
+_MOST_HEADINGS: Final = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,10 +223,26 @@ class DocumentPage:
     is_index: bool
 
 
+@dataclass(frozen=True, slots=True)
+class SearchPage:
+    """The context of ``/docs?q=…``."""
+
+    title: str
+    query: str
+    results: Results
+    groups: tuple[tuple[str, tuple[Listed, ...]], ...]
+
+
 @router.head(ROOT)
 @router.get(ROOT)
-def show_index() -> Response:
-    return _page("")
+def show_index(q: Annotated[str, Field(max_length=MAX_QUERY_LENGTH)] = "") -> Response:
+    """Show the index, or the results of a search in all documents."""
+    query = " ".join(without_control(q).split())
+    if not query or INDEX not in files():
+        return _page("")
+    results = search(query, all_sections())
+    page = SearchPage(f"Search: {query}", query, results, groups_of(listed()))
+    return render("document_search.html", page)
 
 
 @router.head(ROOT + "/{name:path}")
@@ -260,18 +283,40 @@ def listed() -> tuple[Listed, ...]:
     return tuple(links_of(files()[INDEX].read_text(encoding="utf-8")))
 
 
+@cache
+def all_sections() -> tuple[Section, ...]:
+    """Return the sections of all documents but the index, in the order of the index."""
+    documents = [each.document for each in listed() if each.document in files()]
+    return tuple(
+        section
+        for document in documents
+        for section in sections_of(read(document).title, read(document).body, address_of(document))
+    )
+
+
+def groups_of(listed: Sequence[Listed]) -> tuple[tuple[str, tuple[Listed, ...]], ...]:
+    return tuple((name, tuple(of)) for name, of in groupby(listed, lambda each: each.group))
+
+
+def contents_of(written: Written) -> tuple[Heading, ...]:
+    """Return the table of contents of a document; it is empty for a short document."""
+    top = tuple(heading for heading in written.headings if heading.level == 2)
+    if len(written.headings) < _FEWEST_HEADINGS:
+        return ()
+    return written.headings if len(written.headings) <= _MOST_HEADINGS else top
+
+
 def document_page(document: str, written: Written, listed: Sequence[Listed]) -> DocumentPage:
     order = [INDEX, *(each.document for each in listed)]
     # The index has no predecessor, and the last document no successor.
     padded = (None, *listed, None)
     at = order.index(document) if document in order else None
-    is_long = document != INDEX and len(written.headings) >= _FEWEST_HEADINGS
     return DocumentPage(
         title=written.title,
         document=document,
         body=written.body,
-        contents=written.headings if is_long else (),
-        groups=tuple((name, tuple(of)) for name, of in groupby(listed, lambda each: each.group)),
+        contents=contents_of(written) if document != INDEX else (),
+        groups=groups_of(listed),
         before=None if at is None else padded[at - 1],
         after=None if at is None else padded[at + 1],
         is_index=document == INDEX,
