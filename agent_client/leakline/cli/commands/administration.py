@@ -1,4 +1,4 @@
-"""The commands that administer a server: `leakline token`, `leakline password`, `leakline webhook`, `leakline db`."""
+"""Commands that administer a server: `leakline token`, `leakline password`, `leakline webhook`, `leakline db`."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _wish(options: argparse.Namespace) -> Wish:
 
 
 def _days(text: str) -> float | None:
-    """``30d``, ``12h``, ``30``: days; ``never``: None."""
+    """Parse ``30d``, ``12h`` or ``30`` as days; return None for ``never``."""
     if text == "never":
         return None
     number, hours = (text[:-1], 24.0) if text.endswith("h") else (text.removesuffix("d"), 1.0)
@@ -225,7 +225,7 @@ def configure_webhook(parser: argparse.ArgumentParser) -> None:
 
 
 def main_webhook(options: argparse.Namespace) -> int:
-    """Exit status 0 when the receiver accepted the message, 1 when it did not, 2 for wrong settings."""
+    """Send a test message. Return 0 if it was accepted; raises LeaklineError if not, or if settings are invalid."""
     try:
         from leakline_server.admin import at, check_webhook
         from leakline_server.alerts.sending.http_post import Delivered

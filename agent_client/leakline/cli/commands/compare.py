@@ -74,7 +74,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _figures(comparison: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
-    """Growth and peak of both sides, in bytes, for who reads the file."""
+    """Yield the outcome, and the growth and peak of both runs in bytes, as properties of the JUnit file."""
     yield "outcome", comparison["outcome"]
     for name in ("growth_bytes_per_generation", "peak_bytes"):
         for side in ("before", "after"):

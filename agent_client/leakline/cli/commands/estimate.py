@@ -28,7 +28,7 @@ from ..server_queries import Asker, add_server
 
 Direction = Literal["too_high", "too_low"]
 EXAMPLE: Final = "write it as 208 x 100 KB = 20 GB"
-# The largest factor of a right estimate, and of one that is near enough to plan with.
+# Maximum factor of an estimate that is right, and of one that is close enough for planning.
 RIGHT: Final = 1.1
 NEAR: Final = 2.0
 _MAX_TEXT: Final = 500
@@ -38,7 +38,7 @@ _NUMBER: Final = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?"
 _TOKEN: Final = re.compile(
     rf"(?P<low>{_NUMBER})(?:\s*(?:-|–|\bto\b)\s*(?P<high>{_NUMBER}))?"
     r"\s?(?P<unit>%|(?:(?:[KMGTP]i?)?B|bytes?|[KM]|thousand|[mb]illion)(?!\w)|)"
-    # Letters right after a number may be an unknown unit; the x of 208x100 is a sign.
+    # Letters directly after a number may be an unknown unit, but the x of 208x100 is an operator.
     r"(?![\d,.]*\d|(?!x(?:[\s\d~]|$))[^\W\d])"
     r"|(?P<sign>[×*+]|(?<![A-Z_])x(?![A-Z_])|/(?=[\s~]*\d))"
     r"|[^\W\d][\w-]*|[\s,;:!?'\"~/]|\.(?!\d)",
@@ -57,7 +57,7 @@ class Amount:
 
 @dataclass(frozen=True, slots=True)
 class EstimateCheck:
-    """A claim next to the right amount. ``factor`` is between their nearest ends, None if one of them is zero."""
+    """A claim and the computed amount. ``factor`` is the ratio of their nearest ends; None if one of them is zero."""
 
     computed: Amount
     claimed: Amount | None
@@ -70,7 +70,7 @@ class EstimateCheck:
 def check_estimate(text: str) -> EstimateCheck:
     """Compute a sum and compare it with the claim after the equals sign, if any.
 
-    Raise ValueError, with one line, for a text that is not understood.
+    Raises ValueError with a one-line message for text that cannot be parsed.
     """
     sides = [side.strip(" \t.!") for side in re.split(r"[=≈][=≈\s]*", text)]
     if len(text) > _MAX_TEXT or len(sides) > 2:
@@ -84,13 +84,13 @@ def check_estimate(text: str) -> EstimateCheck:
         return EstimateCheck(computed, None, "computed", None, None, f"{fact}.")
     if not claims or claims[0][0].is_size != computed.is_size:
         raise ValueError(f"both sides must be sizes, or both counts; {EXAMPLE}")
-    # A range states its own uncertainty.
+    # A range already states its uncertainty.
     is_range = any(amount.low < amount.high for amount in (computed, claims[0][0]))
     return _compare(f"{fact}; {sides[1]}", computed, claims[0][0], RIGHT if is_range else NEAR)
 
 
 def compare_with_growth(check: EstimateCheck, subject: str, growth: float) -> EstimateCheck:
-    """Compare a claim, or the sum of a text without one, with measured bytes."""
+    """Compare a claim, or the computed sum if there is no claim, with measured bytes."""
     size, claimed = max(0.0, growth), check.claimed or check.computed
     measured = Amount(size, size, True)
     fact = f"{subject}: {_format(measured, binary=True)} measured; {_format(claimed, binary=True)}"
@@ -98,7 +98,7 @@ def compare_with_growth(check: EstimateCheck, subject: str, growth: float) -> Es
 
 
 def _compare(fact: str, computed: Amount, claimed: Amount, near: float) -> EstimateCheck:
-    """Return a check with a sentence that begins with ``fact``; a factor up to ``near`` is not out."""
+    """Return a check whose sentence begins with ``fact``; a factor up to ``near`` counts as near."""
     is_high = claimed.low > computed.high
     large, small = (claimed.low, computed.high) if is_high else (computed.low, claimed.high)
     if large <= small:
@@ -116,7 +116,7 @@ def _compare(fact: str, computed: Amount, claimed: Amount, near: float) -> Estim
 
 
 def rounded_factor(factor: float) -> str:
-    """Return ``about 1,000`` for 962, which is near a power of ten; else two digits."""
+    """Return ``about 1,000`` for 962, which is close to a power of ten; otherwise two significant digits."""
     if factor > 1e15:
         return "over 1e15"
     power = 10.0 ** round(math.log10(factor))
@@ -126,7 +126,7 @@ def rounded_factor(factor: float) -> str:
 
 
 def _parse(text: str) -> tuple[Amount, bool]:
-    """Return the amount of one side of the equals sign, and True if it is a sum. Raise ValueError."""
+    """Return the amount of one side of the equals sign, and whether it is a sum. Raises ValueError."""
     terms: list[Amount] = []
     sign, is_sum, at = "+", False, 0
     while at < len(text):
@@ -233,7 +233,7 @@ def _measured(
 
 
 def _length(verdict: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> int:
-    """Return how many generations a growth has lasted: all of them if no start is known."""
+    """Return for how many generations the growth has lasted; all of them if its start is unknown."""
     starts = [each["started_at_generation"] for each in findings[:1]]
     return int(verdict["generations"] - (starts[0]["estimate"] if any(starts) else 0))
 

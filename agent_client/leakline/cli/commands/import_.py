@@ -132,7 +132,7 @@ def _expected(text: str) -> tuple[str, int, int]:
 
 
 def _project(log: Log) -> str | None:
-    """The environment comes before the file."""
+    """Return the project. The environment takes precedence over the file."""
     return resolve().project or log.project
 
 
@@ -154,10 +154,10 @@ def _written(out: Path, imported: Imported) -> str:
 
 
 def _uploaded(imported: Imported, log: Log, settings: Settings) -> str:
-    """The address of the run; stored once, however often."""
+    """Upload the run and return its URL. Repeated imports store it only once."""
     known = _known(imported, settings)
     if known is not None and not _has_times(log):
-        # The file may be a copy, with another date.
+        # The file may be a copy with another modification time.
         imported = moved_to(imported, datetime.fromisoformat(known).timestamp())
     delivery = Delivery(settings.server, settings.token, TIMEOUT_SECONDS, ca_file=settings.ca_file)
     with tempfile.TemporaryDirectory(prefix="leakline-import-") as folder:
@@ -173,13 +173,13 @@ def _uploaded(imported: Imported, log: Log, settings: Settings) -> str:
 
 
 def _known(imported: Imported, settings: Settings) -> str | None:
-    """When the run began that the server has of this file already."""
+    """Return the start time of the run if the server already has it from an earlier import of this file, else None."""
     try:
         run = request_json(
             settings.server, "GET", f"/runs/{imported.header.id}", token=settings.token, ca_file=settings.ca_file
         )  # fmt: skip
     except ServerRefused as error:
-        # A token that only adds is not reported.
+        # An ingest token may not read runs. This is not an error, so the import goes on.
         if error.status in (NOT_FOUND, FORBIDDEN):
             return None
         raise
@@ -197,7 +197,7 @@ def _report_lines(
     yield f"{path.name}: {FORMS[log.form]}; {readings:,} reading{'s' if readings > 1 else ''}"
     yield from (f"   {note}" for note in log.notes)
     yield ""
-    # Its checklist is about a training that goes on.
+    # The checklist is advice for a training run that is still running.
     yield from verdict_lines({**to_json(verdict), "checklist": None})
     yield ""
     yield where

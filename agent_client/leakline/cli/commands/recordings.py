@@ -1,4 +1,4 @@
-"""The commands that read recordings (spools) without a server or upload them: `leakline report`, `leakline sync`."""
+"""Commands on recordings (spools): `leakline report` reads them without a server, `leakline sync` uploads them."""
 
 from __future__ import annotations
 
@@ -85,12 +85,12 @@ def main_sync(options: argparse.Namespace) -> int:
                 settle(path)
                 done = upload(path, delivery, again=options.again)
             except SpoolError as error:
-                # One broken file must not keep the others from being uploaded.
+                # A broken file must not keep the others from being uploaded.
                 print(f"{os.path.relpath(path)}: skipped, {error}")
                 failed = 1
                 continue
             except ServerRefused as error:
-                # Nor one that this server does not want.
+                # Nor must a file that the server refuses.
                 print(
                     f"{os.path.relpath(path)}: refused by {settings.server} ({error.status}: {error})"
                 )

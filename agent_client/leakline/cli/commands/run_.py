@@ -1,4 +1,4 @@
-"""The commands `leakline run` and `leakline watch`: telemetry for programs that call nothing of ours."""
+"""The commands `leakline run` and `leakline watch`, which record programs that do not call Leakline."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ example: leakline run -- python train.py --epochs 30
          leakline run --per second --mode offline -- python short.py
 """
 
-# A server that does not answer must not keep the exit status back: for each request after the program has ended, and
-# for all that is done then.
+# Time limits of each request after the program has ended and of everything together. An unresponsive server must not
+# hold back the exit status.
 ANSWER_SECONDS = 2.0
 AFTERWARDS_SECONDS = 10.0
 
@@ -64,7 +64,7 @@ def configure_run(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Those that `leakline.init` has as arguments."""
+    """Add the options that correspond to arguments of `leakline.init`."""
     parser.add_argument(
         "--project", help="groups runs; default: LEAKLINE_PROJECT, that of the token, else default"
     )
@@ -87,12 +87,12 @@ def _settings_of(options: argparse.Namespace) -> Settings:
         project=options.project, name=options.name, tags=options.tags or None, server=options.server,
         mode=options.mode, directory=options.directory, quiet=options.quiet,
     )  # fmt: skip
-    # Said at the start, before any process of the run makes one of its own.
+    # Choose the name now, before each process of the run chooses its own.
     return replace(settings, name=settings.name or readable_name(settings.run_id))
 
 
 def main_run(options: argparse.Namespace) -> int:
-    """The exit status of the program; ended by a signal, so are we."""
+    """Run the program and return its exit status; if a signal ended it, end by the same signal."""
     command = _command(options.program)
     settings = _settings_of(options)
     if settings.mode == "disabled":
@@ -137,13 +137,13 @@ def _hello(settings: Settings) -> str:
 
 
 def _follow(program: Program, settings: Settings, unit: str) -> int:
-    """Until it ends: from inside where it is a Python that has us, else from outside."""
+    """Wait for the program to end. If it does not observe itself from inside, watch it from outside."""
     if program.is_seen():
         return program.wait()
     try:
         watch = Watch(settings, program.pid, unit, is_silent=True)
     except LeaklineError:
-        # It has ended meanwhile.
+        # The program has ended in the meantime.
         return program.wait()
     watch.begin()
     status = program.wait()
@@ -154,7 +154,7 @@ def _follow(program: Program, settings: Settings, unit: str) -> int:
 
 
 def _afterwards(program: Program, settings: Settings, end: tuple[str, str]) -> str:
-    """Send what is left, within the time; the last line."""
+    """Send the remaining data within the time limit; return the last line to print."""
     where = settings.run_directory
     words = f"recorded; the verdict: leakline report {where}"
     if settings.mode == "online":
@@ -172,9 +172,9 @@ def _afterwards(program: Program, settings: Settings, end: tuple[str, str]) -> s
 
 
 def _settle_all(settings: Settings, pid: int, end: tuple[str, str]) -> None:
-    """Note how processes ended that could not say it: killed, crashed, or by a status that none learns of its own end.
+    """Record the end of processes that could not do so: killed, crashed, or ended with a status that they cannot see.
 
-    A program with a run of its own says itself what became of that, unless that run ended with the program.
+    A program with its own run records the end itself, unless the run ended only with the program.
     """
     for path in sorted(settings.run_directory.glob("*.spool")):
         with suppress(SpoolError):
@@ -182,8 +182,10 @@ def _settle_all(settings: Settings, pid: int, end: tuple[str, str]) -> None:
 
 
 def _send_what_is_left(settings: Settings) -> str:
-    """Of the killed, of those without a server for a while, and of the many that were too short for one. Why the server
-    has not got everything, or empty: one that does not answer is not asked again.
+    """Upload the pending data of all processes; return why the server does not have everything, or an empty string.
+
+    Data is pending if a process was killed, had no server for a while, or was too short to send it. A server that
+    does not respond is not tried again.
     """
     unsent = ""
     delivery = Delivery(
@@ -203,7 +205,7 @@ def _send_what_is_left(settings: Settings) -> str:
 
 
 def _is_of(path: Path, pid: int) -> bool:
-    """A damaged one is nobody's."""
+    """Return True if the spool belongs to the process; False for a damaged one."""
     try:
         return read_header(path)[1].pid == pid
     except SpoolError:
@@ -248,9 +250,9 @@ def main_watch(options: argparse.Namespace) -> int:
         pass
     finally:
         watch.end(state, reason)
-    # Nobody waits for the end of this process as for that of a training: the verdict may take its time.
+    # Nobody waits for this process to end, unlike for a training run, so the verdict may take longer.
     if not settings.quiet:
-        # How long it is watched is for whoever stopped that to say, so the program is not called short.
+        # If the user stopped watching, the program may not be short, so there is no advice for short programs.
         advised = "" if reason == UNWATCHED else "leakline watch"
         print(f"leakline: {closing_words(settings, command=advised)}", file=sys.stderr)
     return 0

@@ -17,7 +17,7 @@ from ...report.document_blocks import columns_text
 from ...text_format import format_bytes, format_change
 from ..server_queries import Asker, add_server
 
-# Of one answer of the API.
+# Maximum page size of the API.
 LIMIT: Final = 200
 HEADINGS: Final = ("STATUS", "PROJECT/NAME", "STATE", "UNITS", "GROWTH", "MEMORY", "ID")
 
@@ -56,7 +56,7 @@ def _limit(text: str) -> int:
 
 def _row(run: Mapping[str, Any]) -> Sequence[str]:
     growth, memory, total = run["growth_bytes_per_generation"], run["rss_bytes"], run["total"]
-    # A program that declares no generations has not had none.
+    # A run without declared generations shows no count instead of zero.
     is_timed = run["unit"] in UNITS_OF_TIME and not run["generations"]
     return (
         run["status"],

@@ -42,7 +42,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _say_where(address: str) -> None:
-    """Nobody finds a port of its own unless it is printed. Whoever reads no further ends no server."""
+    """Print the address: the port may have been chosen automatically. A closed stdout is not an error."""
     line = f"Leakline serves {address}  (Ctrl-C ends it)"
     if address.rstrip("/") != DEFAULT_SERVER:
         line += f"\ntrainings and commands need: export LEAKLINE_SERVER={address.rstrip('/')}"

@@ -29,7 +29,8 @@ from ..server_queries import Asker, add_server
 
 EVERY_SECONDS: Final = 2.0
 SHORTEST_SECONDS: Final = 0.2
-# Another screen, and back; the cursor hidden, and shown; to the upper left corner; the rest of a line, of the screen.
+# Escape sequences: enter and leave the alternate screen, hiding and showing the cursor; move to the top left corner;
+# clear the rest of the line, and of the screen.
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _HOME, _REST_OF_LINE, _REST = "\x1b[H", "\x1b[K", "\x1b[J"
 
@@ -66,7 +67,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _follow(first: Shown, ask: Callable[[], Shown], every: float) -> None:
-    """Until the run has ended, or Ctrl-C."""
+    """Redraw the view until the run has ended or Ctrl-C is pressed."""
     shown = first
     show: Callable[[Shown], None] = _lines()
     if not sys.stdout.isatty():
@@ -79,7 +80,7 @@ def _follow(first: Shown, ask: Callable[[], Shown], every: float) -> None:
                 show(shown)
         except KeyboardInterrupt:
             pass
-    # The last frame stays where people look for it.
+    # Print the last frame on the normal screen, so that it remains visible.
     print("\n".join(_frame(shown, sys.stdout)))
 
 
@@ -97,7 +98,7 @@ def _news(first: Shown, ask: Callable[[], Shown], every: float) -> Iterator[Show
 
 
 def _lines() -> Callable[[Shown], None]:
-    """One line for each change."""
+    """Return a function that prints one line whenever it changes."""
     said: list[str] = []
 
     def show(shown: Shown) -> None:

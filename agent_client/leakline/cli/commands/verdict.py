@@ -83,7 +83,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _whose(run: Mapping[str, Any]) -> str:
-    """``erl-trading/before-fix, killed by SIGTERM``: of which run it is, and how that ended or that it goes on."""
+    """Return which run this is and its state: ``erl-trading/before-fix, killed by SIGTERM``."""
     how = ended_as(run["state"], run["reason"] or "")
     return plain(f"{run['project']}/{run['name']}, {how}")
 
