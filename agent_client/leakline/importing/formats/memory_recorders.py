@@ -1,4 +1,4 @@
-"""What `psrecord --log` and `mprof run` write: memory over time, both in units of 2^20 bytes, which they call MB."""
+"""Readers of `psrecord --log` and `mprof run`: memory over time in units of 2^20 bytes, which both call MB."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from ..imported_log import (
 MIB: Final = 2**20
 PSRECORD_HEAD: Final = re.compile(r"\s*#\s*Elapsed time\s+CPU \(%\)\s+Real \(MB\)\s+Virtual \(MB\)")
 MPROF_LINE: Final = re.compile(r"(?:CMDLINE|MEM|FUNC|CHLD)\s")
-# What it has at most is that many numbers behind its name.
+# At most this many numbers follow the name.
 _FUNCTION: Final = re.compile(r"FUNC (\S+) ([\d.]+) ([\d.]+) ([\d.]+) ([\d.]+)(?: \d+)?\s*")
 
-# mprof does not write in the order of time, so all of them are put in order before they are joined.
+# mprof does not write rows in order of time, so all rows are sorted before they are merged.
 MAX_MPROF_LINES: Final = 1_000_000
-# Time, line, bytes, phase.
+# (time, line, bytes, phase)
 _Row = tuple[float, int, int, str | None]
 
 
 def read_psrecord(path: Path, wishes: Wishes) -> Log:
-    """Raises ImportRefused."""
+    """Read a psrecord log. Raises ImportRefused."""
     notes = ("psrecord calls 2^20 bytes MB: read as MiB", *_PER_MINUTE)
     return Log("psrecord", taken(path, _psrecord_readings(path), wishes.every), notes=notes)
 
@@ -56,7 +56,7 @@ def _psrecord_readings(path: Path) -> Iterator[Reading]:
 
 
 def read_mprof(path: Path, wishes: Wishes) -> Log:
-    """Functions that mprof was given are phases. Raises ImportRefused."""
+    """Read an mprof log; the functions that mprof profiled become phases. Raises ImportRefused."""
     rows: list[_Row] = []
     children, name = 0, None
     for number, line in lines_of(path):
@@ -100,7 +100,7 @@ def _mprof_row(path: Path, number: int, line: str) -> _Row:
 
 
 def _printed_once(rows: Sequence[_Row]) -> Iterator[Reading]:
-    """A function that was called again within the same reading is reported once."""
+    """Yield the readings, with repeated calls of a function within the same reading only once."""
     last: tuple[float, int, str | None] | None = None
     for time, line, size, phase in rows:
         if (time, size, phase) != last:
@@ -125,7 +125,7 @@ def _size(path: Path, line: int, mib: float) -> int:
 
 
 def _short(name: str | None) -> str | None:
-    """The program, without the interpreter and its folder."""
+    """Return the name of the program without the interpreter and the folder."""
     words = (name or "").split()
     scripts = [word for word in words if word.endswith(".py")] or words[:1]
     return scripts[0].rpartition("/")[2][:128] or None if scripts else None

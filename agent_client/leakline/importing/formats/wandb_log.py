@@ -1,17 +1,17 @@
-"""A W&B run on disk (`run-*.wandb`), offline or not: memory of its system metrics and of its history.
+"""Reader of W&B run files (`run-*.wandb`), offline or not: memory in the system metrics and in the history.
 
 The file is a log of framed records, each a protobuf message:
 
     file    =  b":W&B" magic version block*        magic 0xBEE1, little-endian, 2 bytes; version 0, 1 byte
-    block   =  32 KiB of fragments; less than 7 bytes at its end are not used
+    block   =  32 KiB of fragments; fewer than 7 bytes at its end are not used
     fragment=  crc length type payload              4, 2 and 1 bytes, little-endian
       crc      CRC-32 of type and payload
-      type     1 a whole record, 2 its first part, 3 one in the middle, 4 its last
+      type     1 a complete record, 2 its first part, 3 a middle part, 4 its last part
 
-This is LevelDB's log with another header and another checksum. A file that was cut off (the program was killed) is
-read as far as it goes; one that is damaged in the middle is refused. Only the fields that are needed are decoded, by
-number: numbers are never used again, while wandb's wheel has no reader of its files and protobuf's package would bring
-its own program and version.
+This is LevelDB's log format with another header and checksum. A truncated file (the program was killed) is read up to
+its end; a file that is damaged in the middle is refused. Only the required fields are decoded, by number, because
+protobuf never reuses field numbers. wandb's wheel has no reader of these files, and the protobuf package would add a
+dependency with its own version constraints.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 
 
 def _records_of(path: Path) -> Iterator[bytes]:
-    """Raises ImportRefused, with the offset in the file where it is damaged."""
+    """Yield the records. Raises ImportRefused with the offset of the damage in the file."""
     try:
         with path.open("rb") as file:
             head = file.read(FILE_HEADER.size)
@@ -82,7 +82,7 @@ def _joined(path: Path, fragments: Iterator[tuple[int, int, bytes]]) -> Iterator
 
 
 def _fragments(path: Path, file: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
-    """(offset, type, payload) up to the end of what was written."""
+    """Yield (offset, type, payload) up to the end of the written data."""
     offset = FILE_HEADER.size
     while True:
         left = BLOCK - offset % BLOCK
@@ -95,7 +95,7 @@ def _fragments(path: Path, file: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
             return
         crc, length, kind = FRAGMENT.unpack(head)
         if (crc, length, kind) == (0, 0, 0):
-            # Room that was set aside and not written.
+            # Space that was preallocated and never written.
             return
         if kind not in (_WHOLE, _FIRST, _MIDDLE, _LAST) or length > left - FRAGMENT.size:
             raise ImportRefused(path, f"at byte {offset}: no W&B record begins here; it is damaged")
@@ -114,11 +114,11 @@ _LONGEST: Final = 10
 
 
 class _NotProtobuf(ValueError):
-    """Where a message ends within a field, or a field is of no known kind."""
+    """A message is truncated within a field, or a field has an unknown wire type."""
 
 
 def _fields_of(message: bytes) -> Iterator[tuple[int, Value]]:
-    """(number, value) in the order of the message. Raises _NotProtobuf."""
+    """Yield (number, value) in the order of the message. Raises _NotProtobuf."""
     at = 0
     while at < len(message):
         key, at = _varint(message, at)
@@ -159,7 +159,7 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
 
 
 def signed(value: Value) -> int:
-    """An int64, which is encoded as if it had no sign."""
+    """Return an int64, which protobuf encodes as unsigned."""
     whole = int(value) if not isinstance(value, bytes) else 0
     return whole - (1 << 64) if whole >= 1 << 63 else whole
 
@@ -168,12 +168,12 @@ def text(value: Value) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
-# Fields of a Record, and of what it holds.
+# Field numbers of a Record and of its messages.
 _HISTORY, _STATS, _RUN = 2, 7, 17
 _ITEM, _STATS_TIME = 3, 2
 _KEY, _NESTED, _INTEGER, _DOUBLE, _JSON = 1, 2, 5, 6, 16
 _RUN_PROJECT, _RUN_NAME, _RUN_START = 3, 8, 17
-# What its own monitor calls things, which it counts in units of 2^20 bytes.
+# Metric names of W&B's own monitor, whose MB are units of 2^20 bytes.
 _SYSTEM: Final = {
     "proc.memory.rssMB": ("process.rss_bytes", 2**20),
     "proc.memory.availableMB": ("system.available_bytes", 2**20),
@@ -187,7 +187,7 @@ MAX_NAMES: Final = 5_000
 
 @dataclass(slots=True)
 class _Found:
-    """The contents of the records so far."""
+    """State that is collected from the records."""
 
     axis: str | None = None
     history_memory: bool = False
@@ -198,7 +198,7 @@ class _Found:
 
 
 def read_wandb(path: Path, wishes: Wishes) -> Log:
-    """Raises ImportRefused."""
+    """Read a W&B log. Raises ImportRefused."""
     if path.stat().st_size > MAX_FILE_BYTES:
         raise ImportRefused(path, f"has more than {MAX_FILE_BYTES // 2**20} MiB")
     names = _names_logged(path, wishes)
@@ -235,8 +235,9 @@ def _records(path: Path) -> Iterator[dict[int, Value]]:
 
 
 def _names_logged(path: Path, wishes: Wishes) -> list[str]:
-    """Return the names in the history, in the order in which they were first logged; of very many those that may
-    matter. Without an axis that has fractions, such as 0.25 epochs: W&B's own steps tell its readings apart.
+    """Return the metric names in the history in order of first occurrence; of very many, only those that may matter.
+
+    An axis with fractions, such as 0.25 epochs, is left out; W&B's own steps then number the readings.
     """
     names: dict[str, None] = {}
     fractions: set[str] = set()
@@ -317,7 +318,7 @@ def _system_samples(path: Path, number: int, stats: bytes) -> dict[str, Number]:
 
 
 def _items(path: Path, number: int, message: bytes, item_field: int) -> dict[str, float]:
-    """Name -> number, of the items of a record that are numbers."""
+    """Return the numeric items of a record by name."""
     found: dict[str, float] = {}
     for field_number, value in _fields(path, number, message):
         if field_number == item_field and isinstance(value, bytes):
