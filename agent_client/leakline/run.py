@@ -85,8 +85,8 @@ def start(settings: Settings) -> Run:
     run = Run()
     if settings.mode == "disabled":
         if _active is not None:
-            # The active run was started by `leakline run`, whose user wants the recording, and it goes on. The
-            # program gets a run that does nothing and takes no time.
+            # The active run was started by `leakline run`, whose user wants the recording, so it goes on. The program
+            # gets a run that does nothing and costs nothing.
             return run
         # The program disabled Leakline. Making this run the active one keeps callbacks from starting another.
         _active = run
@@ -225,9 +225,7 @@ class Run:
                 loop.track(checked, target, limit)
 
     def gauge(self, name: str, value: float, warn_above: float | None = None) -> None:
-        """Record a number over the generations; values above ``warn_above`` violate an expectation. Raises
-        BadArgument.
-        """
+        """Record a number over the generations. Exceeding ``warn_above`` breaks an expectation. Raises BadArgument."""
         if (loop := self._loop) is not None:
             checked, number, limit = declarations.gauged(name, value, warn_above)
             with self._guard:

@@ -241,7 +241,7 @@ def seen_of(number: int, passed: int | None, unit: str) -> str:
 
 
 def worded(word: str, sentence: str) -> str:
-    """Return ``fixed: 16 MiB per generation before, 0 B after``, and do not repeat a status that starts the sentence."""
+    """Return ``fixed: 16 MiB per generation before, 0 B after``. A status that starts the sentence is not repeated."""
     again = word.replace("_", " ")
     says_it = sentence.lower().startswith((f"{again}: ", f"{again}, "))
     return f"{word}: {sentence[len(again) + 2 :] if says_it else sentence}"

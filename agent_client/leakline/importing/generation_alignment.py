@@ -23,8 +23,8 @@ MARKER: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A generation named in a line. ``style`` is its spelling: ``gen``, ``generation`` or, with a total, ``generation
-    /``.
+    """A generation named in a line. ``style`` is its spelling: ``gen``, ``generation`` or ``generation /`` (with
+    total).
     """
 
     line: int

@@ -76,7 +76,7 @@ class Training:
         self._phase_name = ""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state of a copy, which has not begun. The run is not copied, in this process or to another."""
+        """Return the state of a copy: a training that has not begun and has no run."""
         return {"framework": self._framework, "options": self._options}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -170,7 +170,7 @@ class Training:
                 self.run = start(settings)
 
     def _may_number(self) -> bool:
-        """Return False if the program counts generations itself, or within another training."""
+        """Return False within another training, or if the program numbers the generations itself."""
         within = any(each is not self and each.run is self.run for each in _open.values())
         counted = _newest_generation(self.run) is not None
         return not within and (self.run in _numbered or not counted)
