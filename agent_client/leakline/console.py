@@ -229,7 +229,7 @@ def _gpus(values: Mapping[str, Number]) -> Iterator[str]:
     if shown:
         yield "GPU memory:"
         yield from shown
-        yield "   (torch sees only what its allocator took; the driver sees all, but not what of it is in use)"
+        yield "   (torch sees only its own allocator; the driver sees everything, but not how much of it is in use)"
 
 
 def _gpu_row(title: str, series: str, value: float) -> str:

@@ -46,7 +46,7 @@ class ServerUnreachable(LeaklineError):
     ``after_seconds`` is the retry delay if the server sent one. ``sentence`` is the message without the advice.
     """
 
-    _wrong, _to_do = "no Leakline server answers at {} ({})", "start one with: leakline serve"
+    _wrong, _to_do = "cannot reach a Leakline server at {} ({})", "start one with: leakline serve"
 
     def __init__(self, address: str, why: str, after_seconds: float | None = None) -> None:
         self.sentence = self._wrong.format(address, why)
@@ -57,7 +57,10 @@ class ServerUnreachable(LeaklineError):
 class ServerBusy(ServerUnreachable):
     """The server is running but refuses requests for now, so the advice to start one would mislead."""
 
-    _wrong, _to_do = "{} refuses for now ({})", "try again later, what is recorded is kept"
+    _wrong, _to_do = (
+        "{} is temporarily refusing requests ({})",
+        "try again later (recorded data is kept)",
+    )
 
 
 class ServerRefused(LeaklineError):

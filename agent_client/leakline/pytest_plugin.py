@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 MARKER: Final = "leakline"
 LINE: Final = (
-    "leakline(max_growth='1 MiB', generations=6, warm_up=1, collect=True): call the test again and again; fail when "
-    "each call keeps more memory than that"
+    "leakline(max_growth='1 MiB', generations=6, warm_up=1, collect=True): call the test repeatedly and "
+    "fail if each call retains more memory than max_growth"
 )
 
 
@@ -41,8 +41,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     marked = item.get_closest_marker(MARKER) is not None
     if marked and not _can_be_called_again(item):
-        why = f"leakline: {item.name} is no test function, which could be called again and again; "
-        pytest.fail(f"{why}write it as a function, or as a method of a plain class", pytrace=False)
+        why = f"leakline: {item.name} is not a test function, so it cannot be called repeatedly; "
+        pytest.fail(f"{why}write it as a function or as a method of a plain class", pytrace=False)
 
 
 def _can_be_called_again(item: pytest.Item) -> bool:
@@ -102,7 +102,7 @@ def _allowed(item: pytest.Item) -> Allowed:
         # Python's message names our internal function, which the user did not call.
         wrong = f"{str(error).partition(' ')[2]}; it takes {', '.join(inspect.signature(allowed).parameters)}"
     # Outside the except clauses: otherwise pytest would also show the chained exception.
-    pytest.fail(f"the marker leakline of {item.nodeid}: {wrong}", pytrace=False)
+    pytest.fail(f"marker leakline of {item.nodeid}: {wrong}", pytrace=False)
 
 
 def _again_and_again(
@@ -143,7 +143,7 @@ def _judge(item: pytest.Function, run: MeasuredRun, limit: Allowed) -> None:
     judged = run.judged(limit)
     seen = judged.verdict.generations
     if seen < LEAST_GENERATIONS:
-        few = f"leakline: {item.name} had {count_of(seen, 'generation')}; {LEAST_GENERATIONS} are needed to tell"
+        few = f"leakline: {item.name} had {count_of(seen, 'generation')}; {LEAST_GENERATIONS} are needed for a verdict"
         pytest.fail(few, pytrace=False)
     item.user_properties.append(("leakline_growth_bytes_per_generation", judged.growth_bytes))
     item.user_properties.append(("leakline_verdict", judged.verdict.summary))

@@ -167,7 +167,7 @@ def _read_line(path: str) -> tuple[str | None, str]:
     except OSError as error:
         return None, f"cannot be read ({error.strerror or error})"
     except UnicodeDecodeError:
-        return None, "must be text in UTF-8"
+        return None, "is not UTF-8 text"
     if len(content) > SECRET_FILE_LIMIT_BYTES:
         return None, f"is larger than {SECRET_FILE_LIMIT_BYTES // 1024} KiB"
     if not text:
@@ -180,7 +180,7 @@ def _read_line(path: str) -> tuple[str | None, str]:
 def checked_name(value: object, name: str, source: str = "argument") -> str:
     """Return the text if it is a printable name of 1 to 128 characters, else raise BadArgument."""
     if not isinstance(value, str) or not value.strip():
-        raise BadArgument(name, value, "must be a text that is not empty", source)
+        raise BadArgument(name, value, "must be a non-empty string", source)
     text = value.strip()
     if len(text) > NAME_LIMIT or not text.isprintable():
         raise BadArgument(name, value, f"must be at most {NAME_LIMIT} printable characters", source)
@@ -190,10 +190,12 @@ def checked_name(value: object, name: str, source: str = "argument") -> str:
 def _texts(most: int, longest: int) -> _Parse:
     def parse(value: object, name: str, source: str) -> tuple[str, ...]:
         if isinstance(value, str) or not isinstance(value, Iterable):
-            raise BadArgument(name, value, "must be a list of texts", source)
+            raise BadArgument(name, value, "must be a list of strings", source)
         texts = tuple(dict.fromkeys(checked_name(item, name) for item in value))
         if len(texts) > most:
-            raise BadArgument(name, f"<{len(texts)} texts>", f"must be at most {most}", source)
+            raise BadArgument(
+                name, f"<{len(texts)} strings>", f"must have at most {most} entries", source
+            )
         for text in texts:
             if len(text) > longest:
                 why = f"must be at most {longest} characters each"
@@ -245,7 +247,7 @@ def _flag(value: object, name: str, source: str) -> bool:
         return value
     word = str(value).lower()
     if word not in ("0", "1", "true", "false", "yes", "no", "on", "off"):
-        raise BadArgument(name, word, "use 1 or 0", source)
+        raise BadArgument(name, word, "must be 1 or 0", source)
     return word in ("1", "true", "yes", "on")
 
 
@@ -299,7 +301,7 @@ def _server(value: object, name: str, source: str) -> str:
         raise BadArgument(name, value, why, source)
     if "@" in parts.netloc:
         # A login would be printed along with the address, and it is never sent.
-        why = "must not hold a login; LEAKLINE_TOKEN is sent with every request"
+        why = "must not contain a login; authenticate with LEAKLINE_TOKEN"
         raise BadArgument(name, f"{parts.scheme}://...@{parts.hostname}", why, source)
     return value.strip().rstrip("/")
 
@@ -319,7 +321,7 @@ def _ca_file(value: Any, name: str, source: str) -> Path:
     try:
         secure_context(path)
     except OSError as error:
-        why = f"cannot be read as certificates in PEM ({error.strerror or error})"
+        why = f"cannot be read as PEM certificates ({error.strerror or error})"
         raise BadArgument(name, value, why, source) from error
     return path
 
@@ -503,20 +505,21 @@ _SETTINGS: Final[Mapping[str, tuple[str, _Parse]]] = {
         "LEAKLINE_MAX_OVERHEAD",
         _number(
             lambda share: 0 <= share <= 1,
-            "must be a share of wall time between 0 and 1, such as 0.01",
+            "must be a fraction of wall time between 0 and 1, such as 0.01",
         ),
     ),
     "max_pause_seconds": (
         "LEAKLINE_MAX_PAUSE",
         _number(
-            lambda seconds: 0 < seconds <= 60, "must be seconds above 0 and up to 60, such as 0.05"
+            lambda seconds: 0 < seconds <= 60,
+            "must be above 0 and at most 60 seconds, such as 0.05",
         ),
     ),
     "sample_seconds": (
         "LEAKLINE_SAMPLE_SECONDS",
         _number(
             lambda seconds: seconds == 0 or SHORTEST_SAMPLE_SECONDS <= seconds <= 3600,
-            f"must be seconds from {SHORTEST_SAMPLE_SECONDS} to 3600, or 0 for no readings between snapshots",
+            f"must be {SHORTEST_SAMPLE_SECONDS} to 3600 seconds, or 0 for no readings between snapshots",
         ),
     ),
     "exact_peaks": ("LEAKLINE_EXACT_PEAKS", _flag),

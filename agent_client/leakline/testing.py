@@ -24,7 +24,7 @@ from .sampling.run_requests import RequestBox
 from .sampling.sampler import Sampler
 from .settings import Settings
 from .snapshot import Batch, ProcessIdentity, RunHeader, Snapshot
-from .text_format import format_bytes, size_bytes
+from .text_format import count_of, format_bytes, size_bytes
 from .transport.recorder import Losses
 
 DEFAULT_MAX_GROWTH: Final = "1 MiB"
@@ -161,14 +161,14 @@ def named(verdict: Verdict, *roles: str) -> tuple[str, ...]:
 def failure_text(judged: Judged, limit: Allowed) -> str:
     """Return the failure message: the memory retained per call, the verdict and the holders."""
     growth = format_bytes(judged.growth_bytes or 0.0)
-    most = format_bytes(limit.max_growth_bytes)
+    most, warm_up = format_bytes(limit.max_growth_bytes), count_of(limit.warm_up, "warm-up call")
     lines = [
-        f"leakline: keeps {growth} per call at least, after {limit.warm_up} to warm up; allowed are {most}",
+        f"leakline: retains at least {growth} per call after {warm_up}; the limit is {most}",
         judged.verdict.summary,
     ]
     kept = named(judged.verdict, "type")[:NAMES_SHOWN]
     holders = named(judged.verdict, "holder", "container")[:NAMES_SHOWN]
-    lines += [f"what: {', '.join(kept)}"] if kept else []
+    lines += [f"retained: {', '.join(kept)}"] if kept else []
     lines += [f"held by: {', '.join(holders)}"] if holders else []
     advice = next((a for f in judged.verdict.findings for a in f.advice), None)
     return "\n".join([*lines, *([f"advice: {advice}"] if advice else [])])

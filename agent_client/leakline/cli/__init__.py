@@ -20,27 +20,27 @@ from .printing import open_what_is_closed, plain, plainly
 GROUPS: Final = {
     "Start": {
         "serve": "serve the dashboard and the API",
-        "demo": "serve, train a leaking and a fixed run, print their pages",
+        "demo": "train a leaking and a fixed run and show them in the dashboard",
     },
     "Record a run": {
-        "run": "start a program as it is, with telemetry",
+        "run": "run an unmodified program with telemetry",
         "watch": "watch a running process from outside",
         "sync": "upload recordings that the server does not have",
-        "import": "read an old log: printed blocks, CSV, W&B, MLflow, psrecord",
+        "import": "import a log: printed blocks, CSV, W&B, MLflow, psrecord",
     },
     "Read runs": {
         "runs": "list the runs of a server",
         "verdict": "print the verdict of a run",
-        "compare": "compare two runs; a gate for CI",
+        "compare": "compare two runs, also as a gate in CI",
         "top": "show a live view of a run in the terminal",
-        "report": "print the report of a recording, without a server",
-        "estimate": "check a sum such as '208 x 100 KB = 20 GB'",
+        "report": "print the report of a recording without a server",
+        "estimate": "check an estimate such as '208 x 100 KB = 20 GB'",
     },
     "Administer a server": {
-        "token": "make, list and revoke tokens",
-        "password": "set the password of the pages",
+        "token": "create, list and revoke tokens",
+        "password": "set the administrator password",
         "webhook": "send a test alert",
-        "db": "back up, shrink and export the database",
+        "db": "back up, restore and upgrade the database",
         "drill": "plant a leak and check the entire chain up to the alert",
     },
 }
@@ -131,7 +131,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _overview() -> str:
     """Return all commands with their summaries, by group."""
-    lines = ["Live memory telemetry for training runs. Help on a command: leakline COMMAND --help"]
+    lines = ["Live memory telemetry for training runs. For help: leakline COMMAND --help"]
     for title, commands in GROUPS.items():
         lines += [f"{title}:"]
         lines += [f"  {command:<9} {summary}" for command, summary in commands.items()]

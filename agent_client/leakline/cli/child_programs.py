@@ -171,7 +171,7 @@ def start_server(
     server.wait()
     late = not patience.is_alive()
     patience.cancel()
-    reason = f"no answer within {READY_SECONDS:.0f} s" if late else server.last_words()
+    reason = f"no response within {READY_SECONDS:.0f} s" if late else server.last_words()
     raise LeaklineError(f"the server did not start: {reason}")
 
 

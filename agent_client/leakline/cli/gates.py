@@ -49,11 +49,11 @@ class Check(NamedTuple):
 def add_gate(parser: argparse.ArgumentParser, conditions: Sequence[str]) -> None:
     parser.add_argument(
         "--fail-on", type=_conditions(conditions), default=(), metavar="CONDITIONS",
-        help=f"exit with status {GATE_STATUS} when one holds; of {', '.join(conditions)}, with commas between",
+        help=f"exit with status {GATE_STATUS} if one of these holds (comma-separated): {', '.join(conditions)}",
     )  # fmt: skip
     parser.add_argument(
         "--junit", type=Path, metavar="FILE",
-        help=f"write the conditions as test cases; without --fail-on that of {LEAKING}",
+        help=f"write the results as JUnit test cases (without --fail-on: only {LEAKING})",
     )  # fmt: skip
 
 
@@ -72,7 +72,7 @@ def check_run(
     ended = f"the run is {state}" + (f" ({reason})" if reason else "")
     if condition == REFUTED:
         if assertions is None:
-            why = "the server is too old to say which promises are kept: update it"
+            why = "the server is too old to check promises; update it"
             return Check(condition, True, why)
         promises = [each for each in assertions if each["origin"] == "fix"]
         broken = [each for each in promises if each["state"] == "broken"]
@@ -86,7 +86,7 @@ def check_run(
         f"memory {near} to run out: the risk is {risk}" if risk == "critical" else ""
     )
     if condition == OOM:
-        why = out_of_memory or f"the risk that memory runs out is {risk}, and {ended}"
+        why = out_of_memory or f"the risk of running out of memory is {risk}, and {ended}"
         return Check(condition, bool(out_of_memory), why)
     if verdict["status"] in _LEAKING_STATUSES:
         return Check(condition, True, worded(verdict["status"], verdict["summary"]))
@@ -112,7 +112,7 @@ def wait_for_end(asker: Asker, address: str, asked: Sequence[str]) -> None:
         if not said:
             said = True
             print(
-                "the run has not ended: waiting until it sends data or its end is known",
+                "the run has not ended yet; waiting until it sends data or its end is known",
                 file=sys.stderr,
             )
         time.sleep(WAIT_STEP_SECONDS)
@@ -131,11 +131,9 @@ def _memory_ran_out(state: str, reason: str) -> str:
 def _may_have_run_out(state: str, reason: str) -> str:
     """Return why an end of unknown cause fails a gate against leaks; empty for any other end."""
     if state == "killed" and reason in ("SIGKILL", ""):
-        return (
-            "the kernel sends SIGKILL when memory runs out, and nothing shows that it was not that"
-        )
+        return "the kernel sends SIGKILL when memory runs out, and no other cause is known"
     if state == "silent":
-        return "it never said that it ended, so it may have been killed for memory"
+        return "it never reported its end, so it may have been killed for memory"
     return ""
 
 
@@ -143,7 +141,7 @@ def _of_promises(broken: Sequence[Mapping[str, Any]], checked: int) -> str:
     if broken:
         return f"not kept: {', '.join(dict.fromkeys(str(each['name']) for each in broken))}"
     return (
-        f"none of {count_of(checked, 'promise')} was broken" if checked else "no promise was made"
+        f"none of {count_of(checked, 'promise')} was broken" if checked else "no promises were made"
     )
 
 
@@ -191,7 +189,7 @@ def write_junit(
         path.write_text(junit(suite, cases, properties), encoding="utf-8")
     except OSError as error:
         raise LeaklineError(
-            f"{path} cannot be written ({error.strerror}); name another FILE"
+            f"{path} cannot be written ({error.strerror}); choose another FILE"
         ) from None
 
 
@@ -201,7 +199,7 @@ def _conditions(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
         unknown = [part for part in wanted if part not in known]
         if unknown or not wanted:
             raise argparse.ArgumentTypeError(
-                f"{', '.join(unknown) or text!r} is no condition; use some of {', '.join(known)}"
+                f"{', '.join(unknown) or text!r} is not a condition; use one or more of {', '.join(known)}"
             )
         return wanted
 

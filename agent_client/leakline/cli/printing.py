@@ -68,7 +68,7 @@ class _Plain:
         except OSError as error:
             self._give_up()
             raise LeaklineError(
-                f"standard output cannot be written ({error.strerror}); make room, or send it elsewhere"
+                f"cannot write to standard output ({error.strerror}); free disk space or redirect it"
             ) from None
 
     def _give_up(self) -> None:

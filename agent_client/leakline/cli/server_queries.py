@@ -64,4 +64,7 @@ class Asker:
 
 
 def add_server(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--server", help="default: LEAKLINE_SERVER, else http://127.0.0.1:8765")
+    parser.add_argument(
+        "--server",
+        help="address of the server (default: LEAKLINE_SERVER, else http://127.0.0.1:8765)",
+    )

@@ -81,14 +81,14 @@ def numbering_of(marks: Sequence[Mark]) -> Numbering:
         shift = _shift(own, style, main)
         if shift is None:
             notes.append(
-                f"how {_shown(style)} and {_shown(main)} number the same {unit}s was not found out"
+                f"the {unit} numbers of {_shown(style)} and {_shown(main)} could not be aligned"
             )
         elif shift:
             shifts[style] = shift
             first = next(mark for mark in own if mark.style == style)
             notes.append(
                 f"the same {unit} is {first.number} in {_shown(style)} (line {first.line}) and "
-                f"{first.number + shift} in {_shown(main)}: lined up on the second, --offset moves them all"
+                f"{first.number + shift} in {_shown(main)}: aligned with the latter; --offset shifts them all"
             )
     return Numbering(unit, total, shifts, tuple(notes))
 

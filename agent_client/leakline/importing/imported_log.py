@@ -28,7 +28,7 @@ MAX_MEMORY_BYTES: Final = 64 * 2**40
 # The part of a note that explains how growth is reported without generations.
 BY_TIME: Final = (
     "so growth is given per second up to ten minutes, and per minute beyond "
-    "(--unit minute to have minutes)"
+    "(--unit minute: always per minute)"
 )
 # The same for a file that has no timestamps either.
 BY_READING: Final = "and none has a time, so each reading counts as one step"
@@ -131,9 +131,11 @@ def taken(path: Path, readings: Iterable[Reading], every: int) -> tuple[Reading,
 def _too_many(count: int, stretches: int, every: int) -> str:
     limit = MAX_READINGS
     if stretches > limit:
-        return f"has {count:,} readings of {stretches:,} generations, {limit:,} are taken; cut it into parts"
+        return f"has {count:,} readings of {stretches:,} generations, but at most {limit:,} are read; split the file"
     times = every * -(-count // limit)
-    return f"has {count:,} readings, {limit:,} are taken; join them with --every {times}"
+    return (
+        f"has {count:,} readings, but at most {limit:,} are read; merge them with --every {times}"
+    )
 
 
 def _thinned(readings: Iterable[Reading], every: int) -> Iterator[Reading]:
@@ -190,7 +192,7 @@ def lines_of(path: Path, *, tabs: bool = False) -> Iterator[tuple[int, str]]:
         if path.stat().st_size > MAX_TEXT_BYTES:
             raise ImportRefused(
                 path,
-                f"has more than {MAX_TEXT_BYTES // 2**20} MiB; cut out the part with memory",
+                f"is larger than {MAX_TEXT_BYTES // 2**20} MiB; extract the part with memory",
             )
         with path.open("rb") as file:
             start = file.read(4)
@@ -204,7 +206,7 @@ def lines_of(path: Path, *, tabs: bool = False) -> Iterator[tuple[int, str]]:
                         if text.strip():
                             yield number, text
                 else:
-                    raise ImportRefused(path, "is longer than a line of a log can be", number)
+                    raise ImportRefused(path, "is too long for a line of a log", number)
     except OSError as error:
         raise ImportRefused(path, f"cannot be read ({error.strerror})") from error
 

@@ -24,12 +24,12 @@ from .names_and_sizes import meanings_of
 # Maps each format to its description for users.
 FORMS: Final = {
     "blocks": "printed blocks of a memory profiler (MEMORY SNAPSHOT, MEMORY TREND)",
-    "status": "status lines of a training (RAM: 35.23 GB, GPU allocated: 0.45 GB)",
-    "csv": "a table with heads, such as time,rss_mb",
+    "status": "status lines of a training log (RAM: 35.23 GB, GPU allocated: 0.45 GB)",
+    "csv": "a table with a header row, such as time,rss_mb",
     "psrecord": "psrecord --log",
     "mprof": "mprof run",
-    "wandb": "a W&B run, run-*.wandb or its folder",
-    "mlflow": "a SQLite database of MLflow",
+    "wandb": "a W&B run (run-*.wandb or its folder)",
+    "mlflow": "an MLflow SQLite database",
     "tools": "repeated output of ps aux, top -b, docker stats, free or nvidia-smi",
 }
 _SPOOL: Final = b"LEAKSPL1"
@@ -49,11 +49,11 @@ def form_of(path: Path) -> str:
     if start.startswith(wandb_log.MAGIC):
         return "wandb"
     if start.startswith(_SPOOL):
-        raise ImportRefused(path, "is a spool of Leakline; upload it with: leakline sync")
+        raise ImportRefused(path, "is a Leakline spool; upload it with: leakline sync")
     if not start.strip():
         raise ImportRefused(path, "is empty")
     if b"\x00" in start and not start.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise ImportRefused(path, "is neither text nor a file of W&B or MLflow")
+        raise ImportRefused(path, "is neither text nor a W&B or MLflow file")
     return _form_of_text(path)
 
 
@@ -84,10 +84,12 @@ def _form_of_text(path: Path) -> str:
     if first and all(number_in(line.strip()) is not None for line in first):
         raise ImportRefused(
             path,
-            "holds numbers without a head; say what they are, as in --columns rss --size-unit KiB",
+            "contains numbers without a header row; name the columns, such as --columns rss --size-unit KiB",
         )
     known = "; ".join(f"{name}: {what}" for name, what in FORMS.items())
-    raise ImportRefused(path, f"is none of the forms known; say --format where it is one ({known})")
+    raise ImportRefused(
+        path, f"has no known format; if it is one of these, name it with --format ({known})"
+    )
 
 
 def _is_table(first: list[str]) -> bool:
@@ -117,10 +119,10 @@ def read_log(path: Path, wishes: Wishes) -> Log:
     log = _read(path, form, wishes)
     known = {name for reading in log.readings for name in reading.samples if _is_memory(name)}
     if not known:
-        raise ImportRefused(path, f"holds no reading of memory (read as {form}: {FORMS[form]})")
+        raise ImportRefused(path, f"contains no reading of memory (read as {form}: {FORMS[form]})")
     if known <= _NOT_JUDGED:
         raise ImportRefused(
-            path, f"holds {' and '.join(sorted(known))} alone, which cannot show a leak; log the resident memory (RSS)"
+            path, f"contains only {' and '.join(sorted(known))}, which cannot show a leak; log resident memory (RSS)"
         )  # fmt: skip
     notes = log.notes
     if form not in ("wandb", "tools", "mlflow"):
@@ -138,7 +140,7 @@ def found_in(path: Path) -> Path:
     logs = sorted(path.glob("*.wandb"))
     if len(logs) == 1:
         return logs[0]
-    raise ImportRefused(path, f"is a folder with {len(logs)} files *.wandb; give one file")
+    raise ImportRefused(path, f"is a folder with {len(logs)} *.wandb files; name one of them")
 
 
 def _read(path: Path, form: str, wishes: Wishes) -> Log:
@@ -169,7 +171,7 @@ def _changes_of_unit(readings: Iterable[Reading]) -> Iterator[str]:
         if last and now and not 1 / _CHANGE_OF_UNIT < now / last[1] < _CHANGE_OF_UNIT:
             yield (
                 f"memory is {format_bytes(last[1])} in line {last[0]} and {format_bytes(now)} in line "
-                f"{reading.line}: check that both have one unit"
+                f"{reading.line}; check that both have the same unit"
             )
             return
         last = (reading.line, float(now)) if now else last

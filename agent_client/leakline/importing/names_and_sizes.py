@@ -75,7 +75,7 @@ def open_size(text: str) -> str | None:
 
 
 def note_of_open(line: int, size: str) -> str:
-    return f"{size} in line {line} is read with its comma as a thousands sign; write a point where it is a decimal one"
+    return f"the comma of {size} in line {line} is read as a thousands separator; write a decimal separator as a point"
 
 
 def size_in_bytes(number: str, unit: str, *, binary: bool = False) -> float | None:
@@ -292,7 +292,7 @@ def _with_unit(path: Path, name: str, meaning: Meaning, wishes: Wishes) -> Meani
     factor = meaning.factor if meaning.factor is not None else wishes.size_unit
     if factor is None:
         raise ImportRefused(
-            path, f"metric {name!r} does not say its unit; give it with --size-unit B, KiB, MB, MiB, GB or GiB"
+            path, f"metric {name!r} has no unit; specify it with --size-unit B, KiB, MB, MiB, GB or GiB"
         )  # fmt: skip
     return Meaning("memory", meaning.series, factor)
 
@@ -304,7 +304,7 @@ def note_of(name: str, meaning: Meaning) -> str:
 def missing(path: Path, names: Mapping[str, object] | Iterable[str]) -> ImportRefused:
     known = list(names)
     return ImportRefused(
-        path, f"none of its metrics is known as memory ({_listed(known)}); name one with --memory METRIC"
+        path, f"none of its metrics is recognized as memory ({_listed(known)}); choose one with --memory METRIC"
     )  # fmt: skip
 
 

@@ -57,7 +57,7 @@ class LeaklineCallback(BaseCallback):
             total = self._plan()
         # Not cleared in place, because all callbacks share the same dict.
         self.locals: dict[str, Any] = {}
-        note = several(self._each, "timesteps, or the rollouts that need as many")
+        note = several(self._each, "timesteps, rounded up to full rollouts")
         self._training.begin("generation", total, ("rollout", "train"), note=note)
         with self._training.guard:
             for name in BUFFERS:

@@ -180,7 +180,7 @@ class Training:
         _open.pop(self._framework, None)
         self._rest()
         if self._owns:
-            self.run._ends_because("failed", "the training ended without a word")
+            self.run._ends_because("failed", "the training ended without notifying its callbacks")
             self.run.finish()
         self.run, self._owns = Run(), False
 

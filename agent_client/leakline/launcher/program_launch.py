@@ -220,7 +220,7 @@ def _waits_for_a_processor(pid: int) -> bool:
 
 def _why_not(program: str, error: OSError) -> str:
     if program.endswith(".py"):
-        return f"cannot be started; write: leakline run -- python {program}"
+        return f"cannot be started; use: leakline run -- python {program}"
     return f"cannot be started ({error.strerror})"
 
 
@@ -281,12 +281,12 @@ def check(pid: int) -> None:
             (folder / "status").read_bytes()
         except PermissionError:
             raise LeaklineError(
-                f"process {pid} belongs to somebody else, and may not be read; watch it as its owner"
+                f"process {pid} belongs to another user and cannot be read; run leakline watch as its owner"
             ) from None
         except OSError:
             raise LeaklineError(f"process {pid} has just ended") from None
         raise LeaklineError(
-            f"process {pid} has no memory of its own: it has ended already, or is of the kernel"
+            f"process {pid} has no memory of its own: it has already ended or is a kernel thread"
         )
 
 

@@ -32,7 +32,7 @@ def closing_words(settings: Settings, *, unsent: str = "", command: str = "leakl
     where = settings.run_directory
     spools = sorted(where.glob("*.spool"))
     if not spools:
-        return "nothing was recorded: the program had ended before it could be looked at"
+        return "nothing was recorded: the program ended before it could be observed"
     if not any(is_ours(path) for path in spools):
         return ""
     if settings.mode == "online" and not unsent:
@@ -41,7 +41,7 @@ def closing_words(settings: Settings, *, unsent: str = "", command: str = "leakl
             return f"{sentence} -> {settings.url}"
     if sum(path.stat().st_size for path in spools) > READ_UP_TO_BYTES:
         return "; ".join(
-            filter(None, ("recorded", unsent, f"the verdict: leakline report {where}"))
+            filter(None, ("recorded", unsent, f"for the verdict: leakline report {where}"))
         )
     try:
         sentence = _worked_out(spools, command)

@@ -1,10 +1,13 @@
-"""Show Leakline at work: serve the dashboard, train a leaking and a fixed run for real, compare them.
+"""Show Leakline at work: serve the dashboard, train two runs, compare them.
 
-The training is the example `erl_trading`: torch on the CPU, about half a minute each. It prints three
-addresses to open: before, after, comparison. The dashboard stays up until Ctrl-C.
+The runs are a real training with a leak and one with the fix: the example
+`erl_trading`, with torch on the CPU, about half a minute each. The demo prints
+three URLs to open (before, after, comparison), and the dashboard stays up
+until Ctrl-C.
 
-The story `misdiagnosis` is that of a fix in the wrong place: a phase was blamed that never ran, the fix promised an
-end of the growth, and the next run says that the promise is broken and where the leak is.
+The story `misdiagnosis` shows a fix in the wrong place. A phase that never ran
+was blamed, and the fix promised to end the growth. The next run shows that the
+promise is broken and where the leak really is.
 
 example: leakline demo
          leakline demo --exit
@@ -76,14 +79,19 @@ STORIES: Final = {
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--exit", action="store_true", help="end after both runs, with status 0")
-    parser.add_argument("--port", type=int, default=PORT, help=f"of the dashboard (default {PORT})")
+    parser.add_argument("--exit", action="store_true", help="exit with status 0 after both runs")
     parser.add_argument(
-        "--generations", type=int, default=GENERATIONS, help=f"to train (default {GENERATIONS})"
+        "--port", type=int, default=PORT, help=f"port of the dashboard (default {PORT})"
+    )
+    parser.add_argument(
+        "--generations",
+        type=int,
+        default=GENERATIONS,
+        help=f"generations per run (default {GENERATIONS})",
     )
     parser.add_argument(
         "--story", choices=STORIES, default="fix",
-        help="fix: the leak is found and fixed; misdiagnosis: the wrong thing is fixed",
+        help="fix: the leak is found and fixed; misdiagnosis: the wrong cause is fixed",
     )  # fmt: skip
 
 
@@ -91,7 +99,7 @@ def main(options: argparse.Namespace) -> int:
     """Check the requirements, start the server, train both runs, print the results and wait for Ctrl-C."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
-        raise LeaklineError(f"the demo trains with {join_words(missing)}: {INSTALL}")
+        raise LeaklineError(f"the demo needs {join_words(missing)}; install with: {INSTALL}")
     folder = example_folder()
     with ends_by_signals(), Children() as children:
         try:
@@ -121,7 +129,7 @@ def example_folder() -> Path:
 def _serve(children: Children, wanted_port: int) -> Asker:
     port = _free_port(wanted_port)
     if port != wanted_port != 0:
-        print(f"port {wanted_port} is taken; using {port}")
+        print(f"port {wanted_port} is in use; using {port}")
     # A generated webhook secret is printed only once, on stderr, so stderr must not be discarded.
     shown = not os.environ.keys().isdisjoint(("LEAKLINE_WEBHOOK_URL", "LEAKLINE_WEBHOOK_URL_FILE"))
     asker = start_server(children, port, errors_shown=shown)
@@ -205,14 +213,14 @@ def _moral(verdict: Mapping[str, Any]) -> Iterator[str]:
         if claim in found:
             state, sentence = found[claim]["state"], found[claim]["sentence"]
             yield f"{title:<11} {'' if state == 'undecided' else f'{state}: '}{sentence}"
-    yield f"{'in truth':<11} {worded(verdict['status'], verdict['summary'])}"
+    yield f"{'in fact':<11} {worded(verdict['status'], verdict['summary'])}"
 
 
 def _wait_for_ctrl_c(children: Children) -> None:
     try:
-        print("\nThe dashboard stays up; Ctrl-C ends it.", flush=True)
+        print("\nThe dashboard stays up until you press Ctrl-C.", flush=True)
         children.wait_for_any()
     except KeyboardInterrupt:
         print("\nstopped", flush=True)
     else:
-        raise LeaklineError("the server ended by itself")
+        raise LeaklineError("the server exited unexpectedly")

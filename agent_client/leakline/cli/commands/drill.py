@@ -1,8 +1,10 @@
-"""Plant a known leak, run the whole chain on it, and say whether it was found, and how right.
+"""Plant a known leak, run the entire chain on it, and check what is reported.
 
-A drill starts a server on SQLite in a temporary folder, a receiver of its webhook, and a training in a process of its
-own that keeps objects, tensors with their graph (needs torch) or the entries of a container. Without KIND it drills
-all three, twenty seconds each. Exit status 0 when all was right, 1 when something was wrong.
+A drill starts a server with SQLite in a temporary folder, a receiver for its
+webhook, and a training process that retains objects, tensors with their graph
+(needs torch) or entries of a container. Without KIND it drills all three,
+about twenty seconds each. The exit status is 0 if every answer is right,
+otherwise 1.
 
 example: leakline drill
          leakline drill graph
@@ -32,7 +34,7 @@ from typing import Any, Final, NamedTuple
 
 from ...analysis.status import ACTIVE
 from ...errors import BadArgument, LeaklineError
-from ...text_format import format_bytes, worded
+from ...text_format import count_of, format_bytes, worded
 from ..child_programs import (
     Children,
     ends_by_signals,
@@ -139,15 +141,15 @@ class Kind(PlantedLeak):
 
 KINDS: Final = {
     "objects": Kind(
-        summary="environments that are kept", phases=("collect",), kinds=("objects", "container"),
+        summary="environments that are never released", phases=("collect",), kinds=("objects", "container"),
         types=("Environment",), holders=("Trainer.environments",),
     ),
     "graph": Kind(
-        summary="losses kept as torch tensors with their graph", phases=("train",),
+        summary="losses retained as torch tensors with their graph", phases=("train",),
         types=("Tensor", "MseLossBackward0"), holders=("Trainer.losses",), kinds=("graph",),
     ),
     "container": Kind(
-        summary="a history of records that is never cut", phases=("collect",),
+        summary="a history of records that is never trimmed", phases=("collect",),
         types=("dict", "bytes"), holders=("Trainer.records",), kinds=("container", "objects"),
     ),
 }  # fmt: skip
@@ -215,7 +217,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 def configure(parser: argparse.ArgumentParser) -> None:
     kinds = ", ".join(KINDS)
-    parser.add_argument("kind", metavar="KIND", nargs="?", help=f"{kinds}; default: all of them")
+    parser.add_argument(
+        "kind", metavar="KIND", nargs="?", help=f"kind of leak: {kinds} (default: all of them)"
+    )
     parser.add_argument(
         "--generations", type=int, default=GENERATIONS,
         help=f"generations to train (default {GENERATIONS})",
@@ -255,8 +259,8 @@ def _chosen(options: argparse.Namespace) -> list[str]:
     kinds = [options.kind] if options.kind else list(KINDS)
     if "graph" in kinds and find_spec("torch") is None:
         if options.kind:
-            raise LeaklineError("a drill of graphs needs torch: pip install torch")
-        print("graph: skipped, needs torch\n", flush=True)
+            raise LeaklineError("the drill graph needs torch; install it with: pip install torch")
+        print("graph: skipped (needs torch)\n", flush=True)
         kinds.remove("graph")
     return kinds
 
@@ -317,12 +321,12 @@ def _answers(kind: Kind, planted: float, verdict: Mapping[str, Any]) -> Iterator
         yield Answer("found", False, text)
         return
     finding = max(raised, key=lambda each: kind.place(each) is not None)
-    more = f"; {len(raised) - 1} more besides" if len(raised) > 1 else ""
+    more = f"; {count_of(len(raised) - 1, 'other finding')}" if len(raised) > 1 else ""
     yield Answer("found", not more, status + more)
     yield Answer("where", kind.has_phase(finding), finding["phase"] or "no single phase")
     names = [suspect["name"] for suspect in finding["suspects"]]
     place = kind.place(finding)
-    named = f"{names[place - 1]} in place {place}" if place else ", ".join(names) or "nothing named"
+    named = f"{names[place - 1]} at rank {place}" if place else ", ".join(names) or "nothing named"
     right = finding["kind"] in kind.kinds and place is not None and place <= PLACES
     yield Answer("what", right, f"{finding['kind']}; {named}")
     rate, off = finding["growth_bytes_per_generation"]["estimate"], rate_off(finding, planted)
@@ -349,7 +353,7 @@ def _alert(receiver: Receiver, run: str, verdict: Mapping[str, Any]) -> Answer:
     while all(each.event != wanted for each in arrived()) and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
     if not (alerts := arrived()):
-        return Answer("alert", False, "none came")
+        return Answer("alert", False, "no alert arrived")
     right = all(alert.signature_valid for alert in alerts)
     signed = "correctly signed" if right else "WRONGLY signed"
     return Answer("alert", right, f"{signed}: {', '.join(alert.event for alert in alerts)}")

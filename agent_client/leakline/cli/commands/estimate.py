@@ -1,10 +1,13 @@
-"""Is an estimate right? Compute a sum and print the factor by which the claim is off.
+"""Check an estimate: compute it and print the factor by which the claim is off.
 
-A sum has numbers and ranges (8-10 MB) with x, + and /; KB is 1,000 bytes and KiB 1,024. Words are skipped. With --run,
-the size is also compared with the measured growth: of a suspect that the text names, else of the run. Write "per
-generation" if the estimate is about one generation; otherwise it is about all since the growth began.
+An estimate has numbers and ranges (8-10 MB) with x, + and /. KB is 1,000 bytes
+and KiB is 1,024. Words are ignored. With --run, the size is also compared with
+the measured growth of each suspect that the text names, or else of the entire
+run. Write "per generation" if the estimate is for one generation; otherwise it
+is compared with the total since the growth began.
 
-The exit status is 3 if an estimate is out (a factor over 2, or ranges that do not meet within a tenth), else 0.
+The exit status is 3 if an estimate is off by a factor of more than 2, or by
+more than 10 % if it has ranges; otherwise it is 0.
 
 example: leakline estimate "208 x 100 KB = 20 GB"
          leakline estimate "16 agents x 32 x 6 tensors x 8-10 MB = 27 GB" "7 x 3,072 = 21,504"
@@ -74,7 +77,7 @@ def check_estimate(text: str) -> EstimateCheck:
     """
     sides = [side.strip(" \t.!") for side in re.split(r"[=≈][=≈\s]*", text)]
     if len(text) > _MAX_TEXT or len(sides) > 2:
-        raise ValueError(f"it is too long, or has several equals signs; {EXAMPLE}")
+        raise ValueError(f"is too long or has several equals signs; {EXAMPLE}")
     (computed, is_sum), *claims = map(_parse, sides)
     if claims and claims[0][1] and not is_sum:
         sides.reverse()
@@ -132,12 +135,12 @@ def _parse(text: str) -> tuple[Amount, bool]:
     while at < len(text):
         token = _TOKEN.match(text, at)
         if token is None:
-            raise ValueError(f"{text[at : at + 20]!r} is not understood; {EXAMPLE}")
+            raise ValueError(f"{text[at : at + 20]!r} cannot be parsed; {EXAMPLE}")
         at = token.end()
         if token["sign"] and not sign:
             sign, is_sum = token["sign"], True
         elif token["sign"] or (token["low"] and not sign):
-            raise ValueError(f"one sign must come before {token.group()!r}; {EXAMPLE}")
+            raise ValueError(f"exactly one operator must precede {token.group()!r}; {EXAMPLE}")
         elif token["low"]:
             amount = _amount(token)
             terms.append(amount if sign == "+" else _combine(terms.pop(), sign, amount))
@@ -163,7 +166,7 @@ def _combine(left: Amount, sign: str, right: Amount) -> Amount:
         return Amount(left.low * right.low, left.high * right.high, left.is_size or right.is_size)
     if sign == "/" and right.low > 0 and (left.is_size or not right.is_size):
         return Amount(left.low / right.high, left.high / right.low, left.is_size != right.is_size)
-    raise ValueError("two sizes are multiplied, or something is divided by zero or by a size")
+    raise ValueError("two sizes are multiplied, or a number is divided by zero or by a size")
 
 
 def _format(amount: Amount, *, binary: bool) -> str:
@@ -181,9 +184,13 @@ OUT_STATUS: Final = 3
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("sums", metavar="SUM", nargs="+", help="such as '208 x 100 KB = 20 GB'")
-    parser.add_argument("--run", help="an id, or project/name: compare with its growth")
-    parser.add_argument("--json", action="store_true", help="the same as JSON, for programs")
+    parser.add_argument(
+        "sums", metavar="SUM", nargs="+", help="an estimate, such as '208 x 100 KB = 20 GB'"
+    )
+    parser.add_argument(
+        "--run", help="also compare with the growth of this run (an id, or project/name)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
     add_server(parser)
 
 

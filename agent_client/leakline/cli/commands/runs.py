@@ -24,13 +24,16 @@ HEADINGS: Final = ("STATUS", "PROJECT/NAME", "STATE", "UNITS", "GROWTH", "MEMORY
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_server(parser)
-    parser.add_argument("--project", help="only this project")
+    parser.add_argument("--project", help="only runs of this project")
     parser.add_argument("--tag", help="only runs with this tag")
     parser.add_argument("--status", choices=SEVERITY, help="only runs with this verdict")
     parser.add_argument(
-        "--limit", type=_limit, default=50, help=f"how many, up to {LIMIT} (default 50)"
+        "--limit",
+        type=_limit,
+        default=50,
+        help=f"maximum number of runs, up to {LIMIT} (default 50)",
     )
-    parser.add_argument("--json", action="store_true", help="the server's answer as it is")
+    parser.add_argument("--json", action="store_true", help="print the JSON answer of the server")
 
 
 def main(options: argparse.Namespace) -> int:
@@ -44,7 +47,7 @@ def main(options: argparse.Namespace) -> int:
     else:
         print(columns_text([HEADINGS, *map(_row, answer["items"])]))
         if answer.get("next"):
-            print("there are more; list them with a larger --limit")
+            print("there are more runs; list them with a larger --limit")
     return 0
 
 

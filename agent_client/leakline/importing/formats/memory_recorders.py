@@ -34,7 +34,7 @@ _Row = tuple[float, int, int, str | None]
 
 def read_psrecord(path: Path, wishes: Wishes) -> Log:
     """Read a psrecord log. Raises ImportRefused."""
-    notes = ("psrecord calls 2^20 bytes MB: read as MiB", *_PER_MINUTE)
+    notes = ("psrecord writes MB for 2^20 bytes, so its sizes are read as MiB", *_PER_MINUTE)
     return Log("psrecord", taken(path, _psrecord_readings(path), wishes.every), notes=notes)
 
 
@@ -44,9 +44,7 @@ def _psrecord_readings(path: Path) -> Iterator[Reading]:
             continue
         cells = line.split()
         if len(cells) < 4:
-            raise ImportRefused(
-                path, f"has {len(cells)} numbers where psrecord writes four", number
-            )
+            raise ImportRefused(path, f"has {len(cells)} numbers, but psrecord writes four", number)
         elapsed, _, real, virtual = (_number(path, number, cell) for cell in cells[:4])
         samples: dict[str, Number] = {
             "process.rss_bytes": _size(path, number, real),
@@ -67,34 +65,34 @@ def read_mprof(path: Path, wishes: Wishes) -> Log:
             children += 1
         elif kind in ("MEM", "FUNC"):
             if len(rows) >= MAX_MPROF_LINES:
-                why = f"has more than {MAX_MPROF_LINES:,} lines of memory; mprof run --interval 1 writes fewer"
+                why = f"has more than {MAX_MPROF_LINES:,} lines of memory; record fewer with mprof run --interval 1"
                 raise ImportRefused(path, why, number)
             rows.append(_mprof_row(path, number, line))
         else:
-            raise ImportRefused(path, f"{kind[:40]!r} is no line that mprof writes", number)
+            raise ImportRefused(path, f"{kind[:40]!r} is not a line that mprof writes", number)
     rows.sort(key=lambda row: row[0])
-    notes = ["mprof counts in units of 2^20 bytes: read as MiB", *_PER_MINUTE]
+    notes = ["mprof counts in units of 2^20 bytes, so its sizes are read as MiB", *_PER_MINUTE]
     if children:
         notes.append(
-            f"{children} lines of children are left out: pages they share with the main process would count twice"
+            f"{children} lines of child processes are ignored: pages shared with the main process would count twice"
         )
     readings = taken(path, _printed_once(rows), wishes.every)
     return Log("mprof", readings, notes=tuple(notes), is_clock=True, name=_short(name))
 
 
-_PER_MINUTE: Final = (f"it counts no generations, {BY_TIME}",)
+_PER_MINUTE: Final = (f"the file counts no generations, {BY_TIME}",)
 
 
 def _mprof_row(path: Path, number: int, line: str) -> _Row:
     if line.startswith("FUNC"):
         found = _FUNCTION.fullmatch(line)
         if found is None:
-            raise ImportRefused(path, "is no line of a function that mprof writes", number)
+            raise ImportRefused(path, "is not a FUNC line that mprof writes", number)
         size = _size(path, number, _number(path, number, found[4]))
         return _number(path, number, found[5]), number, size, sys.intern(found[1][:200])
     cells = line.split()
     if len(cells) != 3:
-        raise ImportRefused(path, "is no line of memory that mprof writes", number)
+        raise ImportRefused(path, "is not a MEM line that mprof writes", number)
     size = _size(path, number, _number(path, number, cells[1]))
     return _number(path, number, cells[2]), number, size, None
 
@@ -114,13 +112,13 @@ def _number(path: Path, line: int, cell: str) -> float:
     except ValueError:
         number = -1.0
     if not 0 <= number < 1e11:
-        raise ImportRefused(path, f"{cell[:40]!r} is no number that belongs here", line)
+        raise ImportRefused(path, f"{cell[:40]!r} is not a valid number here", line)
     return number
 
 
 def _size(path: Path, line: int, mib: float) -> int:
     if mib * MIB > MAX_MEMORY_BYTES:
-        raise ImportRefused(path, f"{mib:g} MiB are more than a process has", line)
+        raise ImportRefused(path, f"{mib:g} MiB is more than a process can have", line)
     return round(mib * MIB)
 
 

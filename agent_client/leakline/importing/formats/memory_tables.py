@@ -94,12 +94,12 @@ def read_table(path: Path, wishes: Wishes) -> Log:
     number, head = next(_rows(path), (1, ()))
     if wishes.columns:
         if len(wishes.columns) > len(head):
-            why = f"has {len(head)} columns, and --columns names {len(wishes.columns)}"
+            why = f"has {len(head)} columns, but --columns names {len(wishes.columns)}"
             raise ImportRefused(path, why, number)
         head = wishes.columns
     elif any(number_in(cell) is not None for cell in head):
         raise ImportRefused(
-            path, "has no heads; name its columns in their order with --columns time,rss", number
+            path, "has no header row; name its columns in order, such as --columns time,rss", number
         )
     if len(head) > MAX_COLUMNS:
         raise ImportRefused(path, f"has more than {MAX_COLUMNS} columns", number)
@@ -164,7 +164,7 @@ def _one_run(path: Path, runs: Sequence[str], wishes: Wishes) -> str:
     if wishes.run is not None:
         raise ImportRefused(path, f"has no run {wishes.run!r}; it has {_listed(runs)}")
     raise ImportRefused(
-        path, f"holds {len(runs)} runs ({_listed(runs)}); choose one with --run {runs[0][:_NAME_LENGTH]}"
+        path, f"contains {len(runs)} runs ({_listed(runs)}); choose one with --run {runs[0][:_NAME_LENGTH]}"
     )  # fmt: skip
 
 
@@ -197,10 +197,12 @@ def _rows(path: Path) -> Iterator[tuple[int, Sequence[str]]]:
         try:
             cells = [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter))]
         except csv.Error as error:
-            raise ImportRefused(path, f"is no row of a table ({error})", number) from error
+            raise ImportRefused(path, f"is not a row of a table ({error})", number) from error
         width = width or len(cells)
         if len(cells) != width:
-            raise ImportRefused(path, f"has {len(cells)} cells, the rows before it {width}", number)
+            raise ImportRefused(
+                path, f"has {len(cells)} cells, but the rows before it have {width}", number
+            )
         yield number, cells
 
 
@@ -233,7 +235,8 @@ def _plan(
     memory = _best_of_each([c for c in columns if c.meaning.role == "memory"], wishes)
     if not memory:
         raise ImportRefused(
-            path, f"none of its columns is known as memory ({_names(columns)}); name it with --memory COLUMN", line,
+            path, f"none of its columns is recognized as memory ({_names(columns)}); choose one with --memory COLUMN",
+            line,
         )  # fmt: skip
     used = {column.at for column in memory}
     generation, time, fractions = _axes(columns, cells)
@@ -330,7 +333,7 @@ def _factor(path: Path, line: int, column: Column, cells: Cells, wishes: Wishes)
     if cells.are_sizes(column.at):
         return 1.0
     raise ImportRefused(
-        path, f"column {column.name!r} does not say its unit; give it with --size-unit B, KiB, MB, MiB, GB or GiB",
+        path, f"column {column.name!r} has no unit; specify it with --size-unit B, KiB, MB, MiB, GB or GiB",
         line,
     )  # fmt: skip
 
@@ -380,7 +383,9 @@ class _Reader:
         cell = cells[device.at]
         if not re.fullmatch(r"[0-9]{1,3}", cell):
             raise ImportRefused(
-                self._path, f"{cell[:40]!r} in column {device.name!r} is no number of a GPU", line
+                self._path,
+                f"{cell[:40]!r} in column {device.name!r} is not a valid GPU index",
+                line,
             )
         return series.replace(".0.", f".{int(cell)}.")
 
@@ -392,7 +397,7 @@ class _Reader:
         unit = (factor_of(sized[2]) or 1) if sized else factor
         found = None if number is None else number * unit
         if found is None or not 0 <= found <= MAX_MEMORY_BYTES:
-            why = "is no size" if found is None else "is no size that a process has"
+            why = "is not a size" if found is None else "is not a size that a process can have"
             raise ImportRefused(self._path, f"{cell[:40]!r} in column {column.name!r} {why}", line)
         return round(found)
 
@@ -403,7 +408,8 @@ class _Reader:
         time = self._moment(line, column, cells[column.at])
         if self._last is not None and time < self._last:
             raise ImportRefused(
-                self._path, f"time goes back, from {self._last:.10g} to {time:.10g}; a file holds one attempt: cut it",
+                self._path,
+                f"time goes backwards, from {self._last:.10g} to {time:.10g}; split it into one file per attempt",
                 line,
             )  # fmt: skip
         self._last = time
@@ -416,7 +422,8 @@ class _Reader:
         found = number * self._scale if number is not None else _date(cell)
         if found is None or not 0 <= found < 1e11:
             raise ImportRefused(
-                self._path, f"{cell[:40]!r} in column {column.name!r} is no time; write 2026-01-31T12:00:00 or seconds",
+                self._path,
+                f"{cell[:40]!r} in column {column.name!r} is not a time; use 2026-01-31T12:00:00 or seconds",
                 line,
             )  # fmt: skip
         return found
@@ -424,7 +431,7 @@ class _Reader:
     def _decide(self, column: Column, number: float | None) -> None:
         factor = column.meaning.factor
         if number is None:
-            self.is_clock, how = True, "dates (UTC where they do not say)"
+            self.is_clock, how = True, "dates (UTC if they have no time zone)"
         elif factor is None and number >= _UNIX_FROM:
             milliseconds = number >= _UNIX_MS_FROM
             self._scale = 1e-3 if milliseconds else 1.0
@@ -461,13 +468,13 @@ def _plan_notes(plan: _Plan) -> Iterator[str]:
     if plan.generation is not None:
         yield f"column {plan.generation.name!r} counts the {plan.generation.meaning.unit}s"
     elif plan.fractions is not None:
-        yield f"column {plan.fractions.name!r} is not in whole numbers, so each reading counts as one step"
+        yield f"column {plan.fractions.name!r} has fractions, so each reading counts as one step"
     else:
         yield f"no column counts generations{f', {BY_TIME}' if plan.time else f' {BY_READING}'}"
     if plan.device is not None:
-        yield f"column {plan.device.name!r} is the number of the GPU"
+        yield f"column {plan.device.name!r} is the GPU index"
     if plan.time is None and (plan.generation or plan.fractions):
-        yield "no column is a time, so rows stand one second apart"
+        yield "no column is a time, so rows are placed one second apart"
     for named, word in ((plan.phase, "phase"), (plan.label, "label")):
         if named is not None:
             yield f"column {named.name!r} is the {word}"

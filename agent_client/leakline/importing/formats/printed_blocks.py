@@ -115,7 +115,7 @@ def read_blocks(path: Path, wishes: Wishes) -> Log:
     notes = (*_sizes_note(wishes), *reader.notes, *numbering.notes)
     expected = reader.expected()
     notes += tuple(
-        f"{name} should be {low if low == high else f'{low} to {high}'}, as the file says next to it"
+        f"{name} should be {low if low == high else f'{low} to {high}'}, according to a remark in the file"
         for name, (low, high) in expected.items()
     )
     return Log("blocks", readings, numbering.unit, numbering.total, notes, expected=expected)
@@ -124,7 +124,7 @@ def read_blocks(path: Path, wishes: Wishes) -> Log:
 def _sizes_note(wishes: Wishes) -> tuple[str, ...]:
     if wishes.binary:
         return ("GB is read as 2^30 bytes",)
-    return ("GB is read as 10^9 bytes; --binary if the program that printed it divides by 1024",)
+    return ("GB is read as 10^9 bytes; use --binary if the program divides by 1024",)
 
 
 def _reading(block: _Block, numbering: Numbering) -> Reading:
@@ -176,7 +176,7 @@ class _Reader:
         if last is not None and replace(mark, line=last.line) == last:
             return
         if len(self.marks) >= MAX_MARKS:
-            why = f"names generations more than {MAX_MARKS:,} times; cut out the part with memory"
+            why = f"names generations more than {MAX_MARKS:,} times; extract the part with memory"
             raise ImportRefused(self._path, why, mark.line)
         self.marks.append(mark)
 
@@ -278,7 +278,9 @@ class _Reader:
 
     def _checked(self, line: int, size: float) -> int:
         if not 0 <= size <= MAX_MEMORY_BYTES:
-            raise ImportRefused(self._path, f"{size:.3g} bytes is no size that a process has", line)
+            raise ImportRefused(
+                self._path, f"{size:.3g} bytes is not a size that a process can have", line
+            )
         return round(size)
 
 

@@ -110,10 +110,10 @@ def read_status(path: Path, wishes: Wishes) -> Log:
     size = "2^30" if wishes.binary else "10^9"
     notes = [
         f"GB is read as {size} bytes"
-        + ("" if wishes.binary else "; --binary if the program divides by 1024")
+        + ("" if wishes.binary else "; use --binary if the program divides by 1024")
     ]
     notes.append(
-        f"lines that name one of the {unit}s begin a reading"
+        f"readings begin at lines that name the {unit}"
         if unit
         else f"no line counts generations{f', {BY_TIME}' if timed else f' {BY_READING}'}"
     )
@@ -167,7 +167,7 @@ class _Reader:
             self.total = max(mark.total or 0, self.total or 0) or None
         samples = {**self._counts(text), **_sizes(number, text, self._wishes)}
         if any(value > MAX_MEMORY_BYTES for value in samples.values()):
-            raise ImportRefused(self._path, "has a size that no process has", number)
+            raise ImportRefused(self._path, "contains a size that no process can have", number)
         if _CLEANUP.search(text):
             self._row(number, {}).marks.append(_words(text))
         if samples:

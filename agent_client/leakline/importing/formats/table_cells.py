@@ -114,6 +114,6 @@ class Cells:
             return False
         line, text, at = seen["open"]
         raise ImportRefused(
-            self._path, f"{text[:40]!r} in column {head[at][:40]!r} may be {text.replace(',', '')[:40]} or "
-            f"{text.replace(',', '.')[:40]}; write it as one of them", line,
+            self._path, f"{text[:40]!r} in column {head[at][:40]!r} can mean {text.replace(',', '')[:40]} or "
+            f"{text.replace(',', '.')[:40]}; write one of them", line,
         )  # fmt: skip

@@ -92,7 +92,7 @@ def read_tools(path: Path, wishes: Wishes) -> Log:
     notes = [f"no line counts generations{f', {BY_TIME}' if timed else f' {BY_READING}'}"]
     if who == _MACHINE:
         notes.append(
-            "that is the memory of the whole machine: growth may be that of other programs; log the process to be sure"
+            "this is memory of the entire machine, and other programs may cause the growth; log the process to be sure"
         )
     elif who is not None:
         notes.append(f"rows of {who} are read")
@@ -141,13 +141,11 @@ def _bytes(path: Path, line: int, text: str, factor: int | None, wishes: Wishes)
         factor = factor_of(unit if unit.lower().endswith("b") else f"{unit[0]}iB")
     factor = factor or wishes.size_unit
     if factor is None:
-        why = (
-            "of free does not say its unit; give it with --size-unit MiB for free -m, KiB for free"
-        )
+        why = "of free has no unit; specify it with --size-unit MiB for free -m, KiB for free"
         raise ImportRefused(path, f"{text!r} {why}", line)
     size = round(float(digits) * factor)
     if size > MAX_MEMORY_BYTES:
-        raise ImportRefused(path, "holds a size that no process can have", line)
+        raise ImportRefused(path, "contains a size that no process can have", line)
     return size
 
 

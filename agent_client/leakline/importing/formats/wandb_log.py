@@ -56,7 +56,7 @@ def _records_of(path: Path) -> Iterator[bytes]:
         with path.open("rb") as file:
             head = file.read(FILE_HEADER.size)
             if len(head) < FILE_HEADER.size or FILE_HEADER.unpack(head) != (MAGIC, _NUMBER, 0):
-                raise ImportRefused(path, "is no W&B log of the version that is read here (0)")
+                raise ImportRefused(path, "is not a W&B log of the supported version (0)")
             yield from _joined(path, _fragments(path, file))
     except OSError as error:
         raise ImportRefused(path, f"cannot be read ({error.strerror})") from error
@@ -98,12 +98,16 @@ def _fragments(path: Path, file: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
             # Space that was preallocated and never written.
             return
         if kind not in (_WHOLE, _FIRST, _MIDDLE, _LAST) or length > left - FRAGMENT.size:
-            raise ImportRefused(path, f"at byte {offset}: no W&B record begins here; it is damaged")
+            raise ImportRefused(
+                path, f"at byte {offset}: not the start of a W&B record; the file is damaged"
+            )
         body = file.read(length)
         if len(body) < length:
             return
         if zlib.crc32(bytes([kind]) + body) != crc:
-            raise ImportRefused(path, f"at byte {offset}: the checksum is wrong; it is damaged")
+            raise ImportRefused(
+                path, f"at byte {offset}: the checksum is wrong; the file is damaged"
+            )
         yield offset, kind, body
         offset += FRAGMENT.size + length
 
@@ -200,7 +204,7 @@ class _Found:
 def read_wandb(path: Path, wishes: Wishes) -> Log:
     """Read a W&B log. Raises ImportRefused."""
     if path.stat().st_size > MAX_FILE_BYTES:
-        raise ImportRefused(path, f"has more than {MAX_FILE_BYTES // 2**20} MiB")
+        raise ImportRefused(path, f"is larger than {MAX_FILE_BYTES // 2**20} MiB")
     names = _names_logged(path, wishes)
     metrics = chosen_metrics(path, names, wishes)
     found = _Found(axis=next((axis for axis in _AXES if axis in names), None))
@@ -222,7 +226,7 @@ def read_wandb(path: Path, wishes: Wishes) -> Log:
 
 def _axis_note(axis: str | None) -> str:
     if axis is None:
-        return f"nothing logged counts generations, {BY_TIME}"
+        return f"no logged metric counts generations, {BY_TIME}"
     return f"the generations are those of {axis!r} in the history"
 
 
@@ -231,7 +235,7 @@ def _records(path: Path) -> Iterator[dict[int, Value]]:
         try:
             yield dict(_fields_of(record))
         except _NotProtobuf as error:
-            raise ImportRefused(path, f"is no record of W&B ({error})", number) from error
+            raise ImportRefused(path, f"is not a W&B record ({error})", number) from error
 
 
 def _names_logged(path: Path, wishes: Wishes) -> list[str]:
@@ -272,7 +276,7 @@ def _take(
         samples = _system_samples(path, number, stats)
         moment = dict(_fields(path, number, stats)).get(_STATS_TIME)
         if "process.rss_bytes" in samples and isinstance(moment, bytes):
-            found.notes["W&B calls 2^20 bytes MB: read as MiB"] = None
+            found.notes["W&B writes MB for 2^20 bytes, so its sizes are read as MiB"] = None
             yield Reading(number, samples, _seconds(path, number, moment), found.generation)
     elif isinstance(history := record.get(_HISTORY), bytes):
         yield from _take_history(path, number, _items(path, number, history, 1), metrics, found)
@@ -295,13 +299,15 @@ def _take_history(
     if samples:
         time = items.get("_timestamp")
         if time is not None and not 0 <= time < MAX_MOMENT:
-            raise ImportRefused(path, f"record {number}: a _timestamp of {time:g} is no time")
+            raise ImportRefused(
+                path, f"record {number}: a _timestamp of {time:g} is not a valid time"
+            )
         yield Reading(number, samples, time, found.generation)
 
 
 def _generation(path: Path, number: int, axis: str, value: float) -> int:
     if abs(value) > LARGEST_INTEGER:
-        raise ImportRefused(path, f"record {number}: {value:g} is no number of the {axis[:60]}")
+        raise ImportRefused(path, f"record {number}: {value:g} is not a valid {axis[:60]} number")
     return int(value)
 
 
@@ -355,13 +361,14 @@ def _seconds(path: Path, number: int, moment: bytes) -> float:
     fields = dict(_fields(path, number, moment))
     time = signed(fields.get(1, 0)) + signed(fields.get(2, 0)) / 1e9
     if not 0 <= time < MAX_MOMENT:
-        raise ImportRefused(path, f"record {number}: {time:g} is no time")
+        raise ImportRefused(path, f"record {number}: {time:g} is not a valid time")
     return time
 
 
 def _size(path: Path, number: int, name: str, value: float) -> int:
     if not 0 <= value <= MAX_MEMORY_BYTES:
         raise ImportRefused(
-            path, f"record {number}: {name[:60]} of {value:g} bytes is no size that a process has"
+            path,
+            f"record {number}: {name[:60]} of {value:g} bytes is not a size that a process can have",
         )
     return round(value)
