@@ -23,9 +23,7 @@ MARKER: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A generation named in a line. ``style`` is its spelling: ``gen``, ``generation`` or ``generation /`` (with
-    total).
-    """
+    """A generation named in a line. ``style`` is its spelling, such as ``gen``, or ``generation /`` with a total."""
 
     line: int
     style: str

@@ -163,7 +163,7 @@ def _joined(together: Sequence[Reading]) -> Reading:
 
 
 MAX_LINE_LENGTH: Final = 2_000
-# Maximum length that is read of a line before it is cut; progress bars rewrite theirs many times.
+# Characters read of a line before it is refused as too long; progress bars rewrite theirs many times.
 _MAX_RAW: Final = 1 << 20
 _BOMS: Final = (
     (codecs.BOM_UTF8, "utf-8"),

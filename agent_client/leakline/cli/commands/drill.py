@@ -62,9 +62,8 @@ class PlantedLeak:
 
     ``phases``: None means between phases. ``types``: names of the accumulating types without their modules; empty if
     Python has no type for it. ``holders``: paths that a finding's path has to contain; None if nothing in Python
-    holds the objects. ``kinds``: accepted kinds of the finding. ``first``: the earliest and the latest generation
-    that are accepted as the start of the leak; they differ if a store legitimately fills up before it exceeds its
-    bound.
+    holds the objects. ``kinds``: accepted kinds of the finding. ``first``: the earliest and latest generation
+    accepted as the start of the leak; they differ if a store legitimately fills up before it exceeds its bound.
     """
 
     phases: tuple[str | None, ...]
