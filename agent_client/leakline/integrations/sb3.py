@@ -38,8 +38,7 @@ class LeaklineCallback(BaseCallback):
         self._training = Training("stable-baselines3", given)
         self._last: _Last | None = None
         self._rollouts = 0
-        # State of the current ``learn``: timesteps per generation (None: one rollout each), and the timestep it began
-        # at.
+        # State of the current ``learn``: timesteps per generation (None: one rollout each), and its first timestep.
         self._each: int | None = None
         self._began = 0
 
