@@ -1,6 +1,7 @@
 """Live memory telemetry for training runs.
 
-PYTEST_DONT_REWRITE: under `leakline run` it is loaded before pytest and its plugin, and holds no assertions of tests.
+PYTEST_DONT_REWRITE: `leakline run` imports this package before pytest and its plugin load, and it contains no test
+assertions to rewrite.
 """
 
 from __future__ import annotations

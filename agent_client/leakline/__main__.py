@@ -1,4 +1,4 @@
-"""`python -m leakline` is the `leakline` program."""
+"""Entry point for `python -m leakline`, which is the same as the `leakline` command."""
 
 import sys
 

@@ -1,7 +1,7 @@
-"""The few lines that people see on stderr: notices, the status line, a snapshot that is printed.
+"""Output on stderr: notices, the status line and printed snapshots.
 
-They go through the logger "leakline": never to stdout, never between progress bars. The text of a snapshot is also the
-first part of a report.
+All of it goes through the logger "leakline", never to stdout and never in the middle of a progress bar. A report
+starts with the same snapshot text.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ logger = logging.getLogger("leakline")
 
 
 class _StderrHandler(logging.Handler):
-    """Writes to the stderr of the moment. A closed or broken one is no news for a program."""
+    """Write to whatever sys.stderr is at the time of the call; ignore a closed or broken stream."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        # OSError: broken pipe. ValueError: closed, or not encodable. RuntimeError: a signal came meanwhile.
+        # OSError: broken pipe. ValueError: closed stream or unencodable text. RuntimeError: a signal handler
+        # interrupted the write and wrote as well.
         with suppress(OSError, ValueError, RuntimeError):
             _write(self.format(record))
 
@@ -53,17 +54,17 @@ def _write(line: str) -> None:
 
 
 def set_up() -> None:
-    """Make the lines visible, on stderr and nowhere else. Called by init, not at import."""
+    """Send the log lines to stderr and nowhere else. `init` calls this, so importing has no side effects."""
     if not any(isinstance(handler, _StderrHandler) for handler in logger.handlers):
         logger.addHandler(_StderrHandler())
-    # The program's own logging may go to stdout, where its results are.
+    # The program's own log handlers may write to stdout, where its results go.
     logger.propagate = False
     if logger.level == logging.NOTSET:
         logger.setLevel(logging.INFO)
 
 
 class Notices:
-    """Says a line unless quiet; each ``once`` key at most once."""
+    """Logger of notices that is silent for a quiet run and logs each ``once`` key at most once."""
 
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
@@ -110,7 +111,7 @@ _METAL_ROWS: Final = (
 
 
 class ObjectCount(NamedTuple):
-    """Instances of a class. ``expected`` is what was declared of it, in words."""
+    """The instance count of a class. ``expected`` describes its declared count in words."""
 
     name: str
     instances: int
@@ -118,23 +119,25 @@ class ObjectCount(NamedTuple):
 
 
 class SnapshotBanner:
-    """Receive every snapshot; prints one that is asked for. A quiet run and all ranks but the first print nothing.
+    """Listener that prints requested snapshots; silent in quiet runs and on ranks other than 0.
 
-    What this snapshot has not measured is the newest known, and the peak that of the whole run, as in a report.
+    For values that a snapshot did not measure, the newest known ones are printed. The peak is that of the entire
+    run, as in a report.
     """
 
     def __init__(self, notices: Notices, title: str) -> None:
         self._notices, self._title = notices, title
-        # The recorder's thread adds samples. Reentrant: a signal handler may end the run in the middle of it.
+        # Samples are added on the recorder's thread. The lock is reentrant because a signal handler may end the run
+        # while this thread holds it.
         self._lock = threading.RLock()
         self._values: dict[str, Number] = {}
         self._first: dict[str, Number] = {}
         self._expected: dict[str, list[str]] = {}
-        # Threads whose next snapshot by hand is printed.
+        # Identifiers of threads whose next manual snapshot is printed.
         self._asking: set[int] = set()
 
     def ask(self) -> None:
-        """For the snapshot that this thread takes next."""
+        """Print the next manual snapshot of the calling thread."""
         self._asking.add(threading.get_ident())
 
     def see(self, snapshot: Snapshot) -> None:
@@ -160,7 +163,7 @@ class SnapshotBanner:
                     shown.append(text)
 
     def _counts(self) -> list[ObjectCount]:
-        """What is declared first, then what has changed most, as in a report."""
+        """Return the object counts: declared classes first, then by the size of the change, as in a report."""
         changes: dict[str, int] = {}
         found = []
         for series, value in self._values.items():
@@ -181,7 +184,7 @@ class SnapshotBanner:
 
 
 def _expected_text(data: Mapping[str, Any]) -> str:
-    """As the analysis words it, which is too much to load for a training thread that wants to print."""
+    """Word an expectation as the analysis does, which is too large to import on a training thread."""
     low, high, after = data.get("low"), data.get("high"), data.get("after")
     text = str(low) if low == high else f"{low} to {high}"
     if data.get("baseline"):
@@ -226,11 +229,11 @@ def _gpus(values: Mapping[str, Number]) -> Iterator[str]:
     if shown:
         yield "GPU memory:"
         yield from shown
-        yield "   (torch sees only what its allocator took; the driver sees all, but not what of it is in use)"
+        yield "   (torch sees only its own allocator; the driver sees everything, but not how much of it is in use)"
 
 
 def _gpu_row(title: str, series: str, value: float) -> str:
-    """Empty for a count of failures that did not happen."""
+    """Return one row, or an empty string for a failure count of zero."""
     if series.endswith("_bytes"):
         return f"   {title + ':':<36}{format_gib(value):>14}"
     return f"   {title + ':':<36}{value:>10,.0f}" if value else ""
@@ -242,7 +245,7 @@ _GPU: Final = ".allocated_bytes"
 
 
 class StatusLine:
-    """Receive every snapshot; speaks at generation ends. A quiet run and all ranks but the first say nothing."""
+    """Listener that logs a status line at generation ends; silent in quiet runs and on ranks other than 0."""
 
     def __init__(
         self,
@@ -251,11 +254,11 @@ class StatusLine:
         watch: Sequence[str],
         verdict: Callable[[], Verdict | None] = lambda: None,
     ) -> None:
-        """``verdict``: the newest there is. Nothing is worked out for a line."""
+        """Set up the line. ``verdict`` returns the newest known verdict; none is computed for a status line."""
         self._notices, self._every, self._watch = notices, every, tuple(watch)
         self._verdict = verdict
         self._ended = 0
-        # The first snapshot, and the newest generation end.
+        # The baseline snapshot and the newest generation end.
         self._first: Snapshot | None = None
         self._before: Snapshot | None = None
 
@@ -271,7 +274,10 @@ class StatusLine:
         self._before = snapshot
 
     def _growth(self, snapshot: Snapshot) -> str:
-        """``+1.20 MiB since generation 3: end, +9.31 MiB since baseline``. Ends that were left out are seen by it."""
+        """Return ``+1.20 MiB since generation 3: end, +9.31 MiB since baseline``.
+
+        The first label shows when intermediate generation ends were skipped.
+        """
         since = [self._before, self._first] if self._before is not self._first else [self._first]
         return ", ".join(_grown(before, snapshot) for before in since if before is not None)
 
@@ -291,7 +297,7 @@ def _grown(before: Snapshot, now: Snapshot) -> str:
 
 
 def _status_line(snapshot: Snapshot, watch: Sequence[str]) -> str:
-    """``generation 4: end: RSS 4.23 GiB, GPU 0 0.15 GiB, TradingEnvironment 0, DDPGAgent 17``."""
+    """Return ``generation 4: end: RSS 4.23 GiB, GPU 0 0.15 GiB, TradingEnvironment 0, DDPGAgent 17``."""
     return f"{snapshot.label}: {', '.join(_parts(snapshot.samples, watch))}"
 
 
@@ -308,7 +314,7 @@ def _parts(samples: Mapping[str, Number], watch: Sequence[str]) -> Iterator[str]
 
 
 def _count(samples: Mapping[str, Number], watched: str) -> Number | None:
-    """Of a class by its whole name, or of all that end with the name given."""
+    """Return the count of the class with this full name, else the sum over all classes whose name ends with it."""
     exact = samples.get(f"type.{watched}.count")
     if exact is not None:
         return exact

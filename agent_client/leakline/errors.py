@@ -1,25 +1,25 @@
-"""The exceptions of the client. They are raised at set-up and by commands only, never inside a training loop.
+"""The exceptions of the client. Only set-up and commands raise them, never code inside a training loop.
 
-LeaklineError            anything we tell a person in one line
-+-- BadArgument          a wrong argument or environment value; carries its name, value and source
-+-- MissingPackage       a framework that a callback is for is not installed; carries its name
+LeaklineError            any error that is shown to the user as one line
++-- BadArgument          invalid argument or environment variable; carries its name, value and source
++-- MissingPackage       the framework of a callback is not installed; carries the package name
 +-- SpoolError           a spool cannot be read; carries the path
-+-- ServerUnreachable    no answer; carries the address
-|   +-- ServerBusy       an answer that says "not now", and why
-+-- ServerRefused        an error answer; carries its status and code
++-- ServerUnreachable    the server does not respond; carries the address
+|   +-- ServerBusy       the server responds but refuses for now; carries the reason
++-- ServerRefused        the server returned an error; carries its status and code
 """
 
 from __future__ import annotations
 
 
 class LeaklineError(Exception):
-    """One line: what was wrong, what to do."""
+    """Base class of all client errors. The message is one line: what went wrong and what to do about it."""
 
     exit_status = 1
 
 
 class BadArgument(LeaklineError, ValueError):
-    """``name`` has the unusable ``value``; ``source`` says where it came from."""
+    """An argument or environment variable ``name`` with the invalid ``value``; ``source`` is where it was set."""
 
     exit_status = 2
 
@@ -41,9 +41,12 @@ class SpoolError(LeaklineError):
 
 
 class ServerUnreachable(LeaklineError):
-    """``after_seconds``: when to ask again, if the server said so. ``sentence``: what was wrong, without what to do."""
+    """No response from the server.
 
-    _wrong, _to_do = "no Leakline server answers at {} ({})", "start one with: leakline serve"
+    ``after_seconds`` is the retry delay if the server sent one. ``sentence`` is the message without the advice.
+    """
+
+    _wrong, _to_do = "cannot reach a Leakline server at {} ({})", "start one with: leakline serve"
 
     def __init__(self, address: str, why: str, after_seconds: float | None = None) -> None:
         self.sentence = self._wrong.format(address, why)
@@ -52,9 +55,12 @@ class ServerUnreachable(LeaklineError):
 
 
 class ServerBusy(ServerUnreachable):
-    """It is there: a message to start one would mislead."""
+    """The server is running but refuses requests for now, so the advice to start one would mislead."""
 
-    _wrong, _to_do = "{} refuses for now ({})", "try again later, what is recorded is kept"
+    _wrong, _to_do = (
+        "{} is temporarily refusing requests ({})",
+        "try again later (recorded data is kept)",
+    )
 
 
 class ServerRefused(LeaklineError):

@@ -1,15 +1,16 @@
-"""The pytest plugin: a test that keeps memory from call to call fails, with the verdict and who holds it.
+"""The pytest plugin: fail a test that accumulates memory from call to call, and show the verdict and the holders.
 
     @pytest.mark.leakline(max_growth="1 MiB", generations=6)
     def test_an_episode_leaves_nothing():
         play_episode()
 
-The function is called ``warm_up`` times (1), then ``generations`` times (6, at least 5), each call one generation. It
-fails when a generation keeps more than ``max_growth``. A test that takes the fixture ``leakline_run`` is called once,
-and says itself where a generation is: ``with leakline_run.generation(number): ...``; phases inside it are named.
+The function is called ``warm_up`` times (default 1), then ``generations`` times (default 6, at least 5); each of
+these calls is one generation. The test fails if a generation retains more than ``max_growth``. A test that requests
+the fixture ``leakline_run`` is called once and marks its generations itself: ``with
+leakline_run.generation(number): ...``; the verdict names phases inside them.
 
-Garbage is collected between generations (``collect=False``: it is not). Tests without the marker are not touched, and
-what measures and judges is not loaded for them. ``-p no:leakline`` leaves the plugin out.
+Garbage is collected between generations unless ``collect=False``. Tests without the marker are not touched, and the
+measuring and analysis modules are not imported for them. ``-p no:leakline`` disables the plugin.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 
 MARKER: Final = "leakline"
 LINE: Final = (
-    "leakline(max_growth='1 MiB', generations=6, warm_up=1, collect=True): call the test again and again; fail when "
-    "each call keeps more memory than that"
+    "leakline(max_growth='1 MiB', generations=6, warm_up=1, collect=True): call the test repeatedly and "
+    "fail if each call retains more memory than max_growth"
 )
 
 
@@ -40,12 +41,12 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     marked = item.get_closest_marker(MARKER) is not None
     if marked and not _can_be_called_again(item):
-        why = f"leakline: {item.name} is no test function, which could be called again and again; "
-        pytest.fail(f"{why}write it as a function, or as a method of a plain class", pytrace=False)
+        why = f"leakline: {item.name} is not a test function, so it cannot be called repeatedly; "
+        pytest.fail(f"{why}write it as a function or as a method of a plain class", pytrace=False)
 
 
 def _can_be_called_again(item: pytest.Item) -> bool:
-    """A method of a unittest.TestCase is called by that class, once, and not through the hook below."""
+    """Return True if the hook below can repeat the test; unittest.TestCase calls its methods itself, once each."""
     unittest = sys.modules.get("unittest")
     if not isinstance(item, pytest.Function):
         return False
@@ -54,7 +55,7 @@ def _can_be_called_again(item: pytest.Item) -> bool:
 
 @pytest.fixture
 def leakline_run(request: pytest.FixtureRequest) -> Iterator[MeasuredRun]:
-    """A run for one test, which is nowhere else: generations and phases as in a training."""
+    """Yield a run that exists only for one test, with generations and phases as in training."""
     from .testing import MeasuredRun
 
     limit = _allowed(request.node)
@@ -81,7 +82,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
     finally:
         pyfuncitem.obj = function
         run = pyfuncitem.stash[_RUN]
-        # Else a plugin that calls a failed test again would have it judged by this run.
+        # Without this, a plugin that reruns a failed test would have it judged by the old run.
         del pyfuncitem.stash[_RUN]
     run.__exit__()
     _judge(pyfuncitem, run, limit)
@@ -98,16 +99,16 @@ def _allowed(item: pytest.Item) -> Allowed:
     except BadArgument as error:
         wrong = str(error)
     except TypeError as error:
-        # Python names our function in it, which nobody has called.
+        # Python's message names our internal function, which the user did not call.
         wrong = f"{str(error).partition(' ')[2]}; it takes {', '.join(inspect.signature(allowed).parameters)}"
-    # Outside of both: pytest would show what it was made of as well.
-    pytest.fail(f"the marker leakline of {item.nodeid}: {wrong}", pytrace=False)
+    # Outside the except clauses: otherwise pytest would also show the chained exception.
+    pytest.fail(f"marker leakline of {item.nodeid}: {wrong}", pytrace=False)
 
 
 def _again_and_again(
     item: pytest.Function, function: Callable[..., Any], limit: Allowed
 ) -> Callable[..., Any]:
-    """The function with its generations; what it gives and raises is passed through."""
+    """Return the function wrapped in generations. Exceptions pass through."""
     from .testing import MeasuredRun
 
     run = item.stash[_RUN] = MeasuredRun(limit.collect)
@@ -142,7 +143,7 @@ def _judge(item: pytest.Function, run: MeasuredRun, limit: Allowed) -> None:
     judged = run.judged(limit)
     seen = judged.verdict.generations
     if seen < LEAST_GENERATIONS:
-        few = f"leakline: {item.name} had {count_of(seen, 'generation')}; {LEAST_GENERATIONS} are needed to tell"
+        few = f"leakline: {item.name} had {count_of(seen, 'generation')}; {LEAST_GENERATIONS} are needed for a verdict"
         pytest.fail(few, pytrace=False)
     item.user_properties.append(("leakline_growth_bytes_per_generation", judged.growth_bytes))
     item.user_properties.append(("leakline_verdict", judged.verdict.summary))

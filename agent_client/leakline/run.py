@@ -1,7 +1,8 @@
-"""init() and Run: what the training loop holds. Every call is guarded; after init only wrong arguments raise.
+"""init() and Run, the API of the training loop.
 
-A Run without a loop does nothing: that is what `current()` gives before init, what ``mode="disabled"`` gives,
-and what a run becomes when it has finished or finds itself in a forked child.
+Every call has an error boundary; after init, only invalid arguments raise. A Run without a loop does nothing:
+`current()` returns one before init, ``mode="disabled"`` creates one, and every run becomes one when it has finished
+or finds itself in a forked child.
 """
 
 from __future__ import annotations
@@ -51,42 +52,43 @@ def init(
     log_every: int | None = None,
     allocations: bool | None = None,
 ) -> Run:
-    """Start a run; a run that is still active in this process is finished first.
+    """Start a run. A run that is still active in this process is finished first.
 
-    ``watch``: classes (or their names) counted exactly. ``phases``: declared phases; one that never runs is shown.
-    ``total``: planned units. ``directory``: where the spool goes (``LEAKLINE_DIR``, default ``.leakline``).
-    ``mode``: online, offline (spool only) or disabled. ``exact_peaks``: reset the kernel's high-water mark of this
-    process after each reading, so that no peak is too short to be seen. ``log_lines``: the newest 50 lines that this
-    process prints and logs go with its snapshots, for when it dies. ``log_every``: after every so many generations a
-    line on stderr with memory, the counts of ``watch``, growth and the newest verdict. ``allocations``: once a leak is
-    suspected, the lines that allocate what is kept are traced for a generation, which slows the program meanwhile.
-    Arguments win over ``LEAKLINE_*`` variables.
+    ``watch``: classes (or their names) whose instances are counted exactly. ``phases``: declared phases; a declared
+    phase that never runs is shown. ``total``: planned number of generations. ``directory``: folder of the spool
+    (``LEAKLINE_DIR``, default ``.leakline``). ``mode``: online, offline (spool only) or disabled. ``exact_peaks``:
+    reset the kernel's high-water mark of this process after each reading, so that even the shortest peak is
+    recorded. ``log_lines``: send the newest 50 lines that this process prints and logs with its snapshots, to
+    explain a crash. ``log_every``: log a line to stderr every N generations with memory, the counts of ``watch``,
+    growth and the newest verdict. ``allocations``: once a leak is suspected, trace for one generation which lines
+    allocate the retained memory; this slows the program meanwhile. Arguments take precedence over ``LEAKLINE_*``
+    variables.
 
-    Raises BadArgument, with the name, the value and where it came from; after init only calls that declare
-    something raise it.
+    Raises BadArgument with the name, the value and its source. After init, only calls that declare something raise
+    it.
     """
     settings = resolve(
         project=project, name=name, unit=unit, total=total, watch=watch, phases=phases, config=config,
         tags=tags, server=server, mode=mode, quiet=quiet, directory=directory, exact_peaks=exact_peaks,
         log_lines=log_lines, log_every=log_every, allocations=allocations,
     )  # fmt: skip
-    # The list of classes the caller made for this call would be counted as a reference to each of them, and
-    # instances are counted by references.
+    # Instances are counted by the references to their class, and the caller's list would add one to each class.
     del watch
     return start(settings)
 
 
 def start(settings: Settings) -> Run:
-    """What `init` does with settings; the callbacks of frameworks know some of theirs better."""
+    """Start a run with resolved settings. Framework callbacks call this, because they know some settings better."""
     global _active
     if _active is not None:
         settings = _active._make_way(settings)
     run = Run()
     if settings.mode == "disabled":
         if _active is not None:
-            # Whoever has started the program wants to see it, and it calls nothing that would take time.
+            # The active run was started by `leakline run`, whose user wants the recording, so it goes on. The program
+            # gets a run that does nothing and costs nothing.
             return run
-        # The program has said that there is to be none, so no callback may start another.
+        # The program disabled Leakline. Making this run the active one keeps callbacks from starting another.
         _active = run
     elif not in_worker():
         with run._guard:
@@ -96,12 +98,12 @@ def start(settings: Settings) -> Run:
 
 
 def current() -> Run:
-    """The active run, or a run that does nothing: library code may always call it."""
+    """Return the active run, or one that does nothing, so library code can always call it."""
     return _active if _active is not None else _NOTHING
 
 
 def observe(run: Run, settings: Settings, subject: Subject) -> None:
-    """Begin a run for a program that does not call Leakline; no server hears of it before it is let go."""
+    """Start a run for a program that does not call Leakline; the server learns of it only once it is released."""
     global _active
     with run._guard:
         run._start(settings, subject, held=True)
@@ -109,16 +111,16 @@ def observe(run: Run, settings: Settings, subject: Subject) -> None:
 
 
 def active() -> Run | None:
-    """The run that the program has started, also one that does nothing because it is disabled; None: it has not."""
+    """Return the run that the program itself started, even a disabled one; None if it started none."""
     return None if _active is None or _active._is_of_others else _active
 
 
 class Run:
-    """One process's part of a run. Made by `init`."""
+    """One process's part of a run, created by `init`."""
 
-    # Not started by the program: it makes way for the one that is.
+    # True for a run that the program did not start; it gives way to the one that the program starts.
     _is_of_others = False
-    # Whether it is informed of SIGTERM by a handler, which Python calls when it has its turn.
+    # Whether a signal handler catches SIGTERM. Python runs handlers only between bytecodes of the main thread.
     _hears_signals = True
 
     def __init__(self) -> None:
@@ -127,19 +129,19 @@ class Run:
         self._loop: Loop | None = None
         self._settings: Settings | None = None
         self._end: tuple[str, str] | None = None
-        # A SIGTERM came, and the program's own handler let it go on.
+        # SIGTERM arrived, and the program's own handler let the program continue.
         self._goes_on = False
-        # The exception that left the newest phase or generation: reported already when it ends the program.
+        # The id of the exception that left the newest phase or generation, so that it is not reported again at exit.
         self._reported: int | None = None
         self._finishing = shutdown.Once()
-        # This is a forked child: all of it but the names belongs to the parent.
+        # Set in a forked child, where everything but the names belongs to the parent.
         self._forgotten = False
 
-    # -- what people call ----------------------------------------------------------------------------
+    # -- public API -----------------------------------------------------------------------------------
 
     @property
     def id(self) -> str:
-        """The run's id, in its address and its spool folder; empty for a run that does nothing."""
+        """The run's id, used in its URL and its spool folder; empty for a run that does nothing."""
         return "" if self._settings is None else self._settings.run_id
 
     @property
@@ -149,14 +151,14 @@ class Run:
 
     @property
     def url(self) -> str:
-        """The dashboard page of this run; empty for a run that does nothing."""
+        """The URL of this run's dashboard page; empty for a run that does nothing."""
         return "" if self._settings is None else self._settings.url
 
     def generation(self, number: int) -> Generation:
-        """Begin a generation; the one before it ends. Also ``with run.generation(g): ...``.
+        """Start a generation and end the one before it. Also a context manager: ``with run.generation(g): ...``.
 
-        A number that was there before (a notebook cell that runs again, a second loop) continues after the newest
-        generation, with one warning. The number of the generation that is open changes nothing.
+        If the number was used before (a rerun notebook cell, a second loop), numbering continues after the newest
+        generation, with a single warning. Passing the number of the generation that is open has no effect.
         """
         if (loop := self._loop) is not None:
             exit_status.forget_caught()
@@ -167,29 +169,31 @@ class Run:
         return Generation(self)
 
     def episode(self, number: int) -> Generation:
-        """The same as `generation`."""
+        """Start a generation; same as `generation`."""
         return self.generation(number)
 
     def epoch(self, number: int) -> Generation:
-        """The same as `generation`."""
+        """Start a generation; same as `generation`."""
         return self.generation(number)
 
     def step(self, number: int) -> Generation:
-        """The same as `generation`."""
+        """Start a generation; same as `generation`."""
         return self.generation(number)
 
     def phase(self, name: str) -> Phase:
-        """A named part of a generation: ``with run.phase("train"): ...`` or ``@run.phase("train")``.
+        """Return a named part of a generation: ``with run.phase("train"): ...`` or ``@run.phase("train")``.
 
-        Phases nest. At the end of each a snapshot is taken; memory that changed meanwhile is booked to it.
+        Phases nest. A snapshot is taken at the end of each phase, and the memory change during the phase is
+        attributed to it.
         """
         return Phase(self, name)
 
     def snapshot(self, label: str, *, show: bool = False) -> None:
-        """A snapshot now, with any label.
+        """Take a snapshot now, with any label.
 
-        ``show``: print it at once to standard error, as a report begins: memory, GPU memory and counts. What this
-        snapshot has not measured is the newest known. A quiet run and all ranks but the first print nothing.
+        ``show``: also print it to standard error in the format of a report: memory, GPU memory and counts. For
+        values that this snapshot did not measure, the newest known ones are printed. Quiet runs and ranks other
+        than 0 print nothing.
         """
         if (loop := self._loop) is not None:
             with self._guard:
@@ -203,10 +207,10 @@ class Run:
         count: int | tuple[int, int] | Literal["baseline"],
         after: str | None = None,
     ) -> None:
-        """Declare how many instances of a class there should be: a number, or a range ``(low, high)``.
+        """Declare how many instances of a class there should be: a number or a range ``(low, high)``.
 
-        ``"baseline"``: no more than there were by the end of the first generation, whose build-up stays. ``after``
-        limits it to the end of that phase. Raises BadArgument for a wrong argument.
+        ``"baseline"`` allows at most as many as at the end of the first generation, so objects built up in that
+        generation are accepted. ``after`` limits the check to the end of that phase. Raises BadArgument.
         """
         if (loop := self._loop) is not None:
             wanted, data = declarations.expectation(target, count, after)
@@ -214,21 +218,21 @@ class Run:
                 loop.expect(wanted, data)
 
     def track(self, name: str, target: Any, capacity: int | None = None) -> None:
-        """Watch the length of a container, or of what a function gives. Raises BadArgument."""
+        """Record the length of a container, or of the container that a function returns. Raises BadArgument."""
         if (loop := self._loop) is not None:
             checked, limit = declarations.tracked(name, target, capacity)
             with self._guard:
                 loop.track(checked, target, limit)
 
     def gauge(self, name: str, value: float, warn_above: float | None = None) -> None:
-        """Record any number on the same axis; one above ``warn_above`` breaks an expectation. Raises BadArgument."""
+        """Record a number over the generations. Exceeding ``warn_above`` breaks an expectation. Raises BadArgument."""
         if (loop := self._loop) is not None:
             checked, number, limit = declarations.gauged(name, value, warn_above)
             with self._guard:
                 loop.gauge(checked, number, limit)
 
     def cleanup(self, name: str) -> Cleanup:
-        """Measure what a cleanup frees: ``with run.cleanup("agent"): ...``, also as a decorator."""
+        """Measure how much memory a cleanup frees: ``with run.cleanup("agent"): ...``, or as a decorator."""
         return Cleanup(self, name)
 
     def register_cleanup(
@@ -239,12 +243,13 @@ class Run:
         on_request: bool = True,
         when: str | tuple[str, float] | None = None,
     ) -> None:
-        """Let ``function()`` be called between two phases, on the training thread, and tell what it freed.
+        """Register ``function()`` to be called on the training thread between two phases, and report what it freed.
 
-        ``on_request``: a person may ask for it on the run's page; never while the run is quiet. ``when``: by itself,
-        from a verdict on ("suspected" or "confirmed"), or while a series is above a number: ("gauge.tensors", 500).
-        While that lasts it runs again 8 generations later, then 16, then 32. An exception of it is reported, and ends
-        there. Once more with the same name replaces it. Raises BadArgument.
+        ``on_request``: users may trigger it from the run's page, but not while the run is quiet. ``when``: trigger
+        it automatically once the verdict reaches a status ("suspected" or "confirmed"), or while a series is above
+        a limit: ("gauge.tensors", 500). While the condition holds, it runs again after 8 generations, then 16, then
+        32. An exception in it is reported and not raised. Registering the same name again replaces the function.
+        Raises BadArgument.
         """
         if (loop := self._loop) is not None:
             cleanup = declarations.registered(name, function, on_request, when)
@@ -257,24 +262,24 @@ class Run:
                     self._chain.follow_verdict()
 
     def find_holders(self, target: type | str) -> None:
-        """At the next phase end look for what keeps instances of a class (or of its name) alive. Raises BadArgument."""
+        """Search at the next phase end for what keeps instances of a class alive. Raises BadArgument."""
         if self._loop is not None:
             wanted = declarations.searched(target)
             with self._guard:
                 self._chain.requests.ask("find_holders", wanted)
 
     def census(self) -> None:
-        """At the next phase end count all objects by type."""
+        """Count all objects by type at the next phase end."""
         if self._loop is not None:
             with self._guard:
                 self._chain.requests.ask("census")
 
     def mark(self, name: str) -> None:
-        """An event on the charts."""
+        """Mark an event on the charts."""
         self._declare("mark", name, dict)
 
     def note(self, text: str, link: str | None = None) -> None:
-        """Text, and a link, next to the charts."""
+        """Show a text, optionally with a link, next to the charts."""
         self._declare("note", "note", lambda: declarations.note_data(text, link))
 
     def band(
@@ -284,18 +289,20 @@ class Run:
         low: float | str | None = None,
         high: float | str | None = None,
     ) -> None:
-        """A plan: between which bounds ``series`` should be in the generations ``span``, first and last included.
+        """Declare the planned range of ``series`` for the generations ``span``, first and last included.
 
-        (11, None) goes on to the end. A text is a size such as "30 GiB", a number is in the unit of the series.
+        ``(11, None)`` lasts until the end of the run. Text is a size such as "30 GiB"; a number is in the unit of
+        the series.
         """
         self._declare("band", series, lambda: declarations.band_data(span, low, high))
 
     def budget(
         self, phase: str, normal: float | str | None = None, leak: float | str | None = None
     ) -> None:
-        """Growth that is fine up to ``normal`` and a leak from ``leak`` on.
+        """Declare that growth up to ``normal`` is acceptable and growth from ``leak`` on is a leak.
 
-        Of a phase in each generation, of the whole run in each ("generation"), or since it began ("run").
+        ``phase`` is the name of a phase (growth per generation), "generation" (growth of the entire run per
+        generation) or "run" (growth since the run began).
         """
         self._declare("budget", phase, lambda: declarations.budget_data(normal, leak))
 
@@ -307,16 +314,16 @@ class Run:
         promises: Mapping[str, Any] | None = None,
         rejected: str | None = None,
     ) -> None:
-        """A fix that this run contains, and what it promises; checked on this run. Raises BadArgument.
+        """Declare a fix that this run contains and its promises, which are checked on this run. Raises BadArgument.
 
-        What it has done is reported from the generations before and after it, or against a run without it: of the
-        classes whose counts it promises and the ``phase`` it names, else of the whole run. ``rejected``: what was
-        thought of instead and why not, shown with the fix.
+        The effect of the fix is reported from the generations before and after it, or by comparison with a run
+        without it. It covers the classes whose counts it promises and the ``phase`` it names, else the entire run.
+        ``rejected``: the alternative that was considered and the reason against it, shown with the fix.
 
         ``promises``: ``growth_bytes_per_generation``, ``phase_growth_bytes_per_generation``, ``peak_bytes``,
-        ``gpu_peak_bytes`` and ``max_jump_bytes_per_generation`` in bytes or as "500 MiB"; ``generations`` to
-        complete; ``possible_generations``, as many as memory has room for; ``count:package.Class``, the most
-        instances alive at the end of a generation.
+        ``gpu_peak_bytes`` and ``max_jump_bytes_per_generation``, in bytes or as "500 MiB"; ``generations``, how many
+        the run completes; ``possible_generations``, how many fit into memory; ``count:package.Class``, the maximum
+        number of instances alive at the end of a generation.
         """
         if (loop := self._loop) is not None:
             data = declarations.fix_data(phase, location, promises, rejected)
@@ -325,13 +332,13 @@ class Run:
                 loop.watch(declarations.promised_classes(data))
 
     def on(self, event: str, callback: Callable[[Any], object]) -> None:
-        """Call ``callback(verdict)`` in this process when the verdict changes so.
+        """Call ``callback(verdict)`` in this process when the verdict changes as ``event`` describes.
 
-        ``event``: a status of the run ("suspected": that or a worse one), or an event as alerts name them:
-        "incident.suspected", "incident.confirmed", "incident.recovered", "oom.risk", "contract.violated", which are
-        of one finding or forecast. Once per change, at the end of a generation (mostly the one after that which
-        showed it) or at `finish`, on the training thread; its exceptions are the caller's. Raises BadArgument for any
-        other name.
+        ``event``: a status of the run ("suspected" includes worse statuses), or an alert event:
+        "incident.suspected", "incident.confirmed", "incident.recovered", "oom.risk" or "contract.violated", each
+        about one finding or forecast. The callback runs once per change, on the training thread, at the end of a
+        generation (usually the one after the generation that showed the change) or in `finish`. Its exceptions
+        propagate to the caller. Raises BadArgument for any other event.
         """
         if self._loop is not None:
             callbacks.check(event, callback)
@@ -340,7 +347,7 @@ class Run:
                 self._chain.verdicts.add(event, callback)
 
     def report(self) -> str:
-        """Snapshot, trend, growth and large objects with the verdict, as text; empty when there is nothing."""
+        """Return the report as text: snapshot, trend, growth, large objects, verdict. Empty if nothing was recorded."""
         if self._settings is None or self._forgotten:
             return ""
         text = ""
@@ -352,7 +359,7 @@ class Run:
         return text
 
     def _repr_html_(self) -> str | None:
-        """Return the first screen of the run's page for a notebook; None where there is nothing to show."""
+        """Return the first screen of the run's page for a notebook; None if nothing was recorded."""
         if self._settings is None or self._forgotten:
             return None
         text = None
@@ -366,15 +373,16 @@ class Run:
         return text
 
     def _written_spool(self) -> Path | None:
-        """Return the file with all that was recorded so far; None where none could be written."""
+        """Return the spool with everything recorded so far; None if it could not be written."""
         if self._loop is not None:
             self._chain.flush()
         return self._chain.spool_path
 
     def finish(self) -> None:
-        """End the run: last snapshot, send what is left (at most 2 s), say the verdict. Twice is once.
+        """End the run: take a last snapshot, send pending data (for at most 2 s) and print the verdict. Idempotent.
 
-        Callbacks of `on` for which the verdict has come by now are called first; one that raises ends the run as well.
+        Callbacks of `on` that the latest verdict triggers are called first; the run also ends if one of them
+        raises.
         """
         end = ("finished", "") if self._goes_on or self._end is None else self._end
         try:
@@ -383,7 +391,7 @@ class Run:
         finally:
             self._finish(end)
 
-    # -- what blocks and endings call ----------------------------------------------------------------
+    # -- called by blocks and shutdown hooks ----------------------------------------------------------
 
     def _end_generation(self, error: BaseException | None) -> None:
         if (loop := self._loop) is not None:
@@ -397,12 +405,12 @@ class Run:
                 self._clean_up()
 
     def _note_exception(self, error: BaseException) -> None:
-        """Remember an exception that leaves a phase or a generation: it may end the program."""
+        """Remember an exception that leaves a phase or a generation, because it may end the program."""
         self._reported = id(error)
         exit_status.note(error)
 
     def _call_back(self, *, last: bool = False) -> None:
-        """Call the functions of `on` when the verdict has changed. Their exceptions are theirs."""
+        """Call the callbacks of `on` if the verdict has changed. Their exceptions propagate."""
         verdicts = self._chain.verdicts
         if not verdicts.follows:
             return
@@ -412,14 +420,14 @@ class Run:
             callback(verdict)
 
     def _clean_up(self) -> None:
-        """Run the registered cleanups that are due: between two phases of the training thread."""
+        """Run the registered cleanups that are due, on the training thread between two phases."""
         chain = self._chain
         if self._loop is not None and (chain.cleanups.registered or chain.requests.cleanups):
             with self._guard:
                 chain.cleanups.run_due()
 
     def _ends_because(self, state: str, reason: str, error: BaseException | None = None) -> None:
-        """The process is about to end for this reason."""
+        """Record why the process is about to end."""
         self._end, self._goes_on = (state, reason), False
         if error is not None and self._loop is not None and self._chain.output is not None:
             with self._guard:
@@ -433,7 +441,7 @@ class Run:
         self._goes_on = True
 
     def _finish_at_exit(self) -> None:
-        """End as the exception or the signal says; else by the exit status, which our parent may know better."""
+        """End with the recorded exception or signal, else with the exit status, which the parent may know better."""
         if self._end is not None:
             self._finish(self._end)
         else:
@@ -444,17 +452,17 @@ class Run:
         return self._finishing.is_mine
 
     def _forget(self) -> None:
-        """In a forked child: do nothing, and keep nothing open that is the parent's."""
+        """Deactivate the run in a forked child and close the parent's resources that it inherited."""
         global _active
         self._loop, self._forgotten = None, True
         if _active is self:
             _active = None
         self._chain.abandon()
 
-    # -- life --------------------------------------------------------------------------------------
+    # -- lifecycle --------------------------------------------------------------------------------------
 
     def _make_way(self, settings: Settings) -> Settings:
-        """For the run that the program starts now, with these settings."""
+        """End this run in favor of one that the program starts now; return the settings for the new run."""
         self.finish()
         return settings
 
@@ -469,7 +477,7 @@ class Run:
         chain.start(held=held)
 
     def _finish(self, end: tuple[str, str], *, at_exit: bool = False) -> None:
-        """Once. A second thread that asks waits until the first is done: the process may end after it."""
+        """Finish the run once. A second thread waits for the first, because the process may end afterwards."""
         global _active
         if self._settings is None and _active is self:
             _active = None
@@ -483,7 +491,7 @@ class Run:
             shutdown.unwatch(self)
 
     def _leave(self, end: tuple[str, str]) -> None:
-        """1. last snapshot  2. record and send, within the time  3. let its objects go  4. say the verdict."""
+        """Take the last snapshot, record and send in time, release the program's objects, and print the verdict."""
         global _active
         loop, self._loop = self._loop, None
         take_back()
@@ -496,7 +504,7 @@ class Run:
             self._chain.close(end)
         with self._guard:
             self._chain.forget()
-        # If it was asked to end by now, it is in a hurry.
+        # A process that was asked to end by SIGTERM has no time for the verdict.
         if shutdown.KILLED not in (end, self._end):
             with self._guard:
                 self._chain.say_goodbye()
@@ -508,7 +516,7 @@ class Run:
 
 
 class _Block:
-    """Enters and leaves once per ``with``, and once per call of what it decorates."""
+    """Base class of blocks that are entered once per ``with`` statement or per call of a decorated function."""
 
     def __init__(self, run: Run, name: str) -> None:
         self._run, self._name = run, name
@@ -525,14 +533,14 @@ class _Block:
         raise NotImplementedError
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        """Decorate a function, a coroutine function, or a generator function of either kind."""
+        """Decorate a function, a coroutine function, or a sync or async generator function."""
         kind, run, name = type(self), self._run, self._name
-        # Library code may decorate at import, before the program has called init.
+        # Library code may apply the decorator at import, before the program calls init.
         return _wrapped(function, lambda: kind(current() if run is _NOTHING else run, name))
 
 
 class Phase(_Block):
-    """``with run.phase("train"): ...`` or ``@run.phase("train")``. Closes on every way out."""
+    """Phase as context manager and decorator: ``with run.phase("train"): ...`` or ``@run.phase("train")``."""
 
     def __init__(self, run: Run, name: str) -> None:
         super().__init__(run, name)
@@ -566,7 +574,7 @@ class Phase(_Block):
 
 
 class Cleanup(_Block):
-    """Records private memory before and after what runs inside, and what that freed."""
+    """Context manager that records private memory before and after the block, and how much was freed."""
 
     def __init__(self, run: Run, name: str) -> None:
         super().__init__(run, name)
@@ -593,7 +601,7 @@ class Cleanup(_Block):
 
 
 class Generation:
-    """Started when made; as a context manager it also ends, otherwise the next one ends it."""
+    """A generation that is already started. Leaving the context ends it; otherwise the next generation does."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -625,7 +633,7 @@ def _wrapped(function: Callable[P, R], block: Callable[[], _Block]) -> Callable[
         async def wrapper(*args: P.args, **kwargs: P.kwargs) -> Any:
             inner: Any = function(*args, **kwargs)
             with block():
-                # What `yield from` does below; the language has no such expression for this kind.
+                # Do what `yield from` does below, because async generators have no such expression.
                 step = inner.asend(None)
                 while True:
                     try:
@@ -638,7 +646,8 @@ def _wrapped(function: Callable[P, R], block: Callable[[], _Block]) -> Callable[
                         await inner.aclose()
                         raise
                     except BaseException as error:  # noqa: BLE001
-                        # Whatever the program throws in belongs to the function's own body, as with `yield from`.
+                        # Any exception that the program throws in belongs to the function's own body, as with
+                        # `yield from`.
                         step = inner.athrow(error)
                     else:
                         step = inner.asend(sent)
@@ -664,7 +673,7 @@ _NOTHING: Final = Run()
 
 
 def _clean(text: object) -> str:
-    """Printable and bounded: names come from user code and go to logs and pages."""
+    """Return the text printable and bounded: names come from user code and go to logs and pages."""
     return printable(str(text)[: 2 * NAME_LIMIT]).strip() or "unnamed"
 
 

@@ -1,4 +1,7 @@
-"""Arguments and environment -> frozen Settings. A bad value is named with its source; arguments win."""
+"""Resolution of arguments and environment variables into frozen Settings.
+
+Arguments take precedence. An error for an invalid value names its source.
+"""
 
 from __future__ import annotations
 
@@ -34,17 +37,17 @@ DEFAULT_MAX_OVERHEAD: Final = 0.01
 DEFAULT_MAX_PAUSE_SECONDS: Final = 0.05
 DEFAULT_SAMPLE_SECONDS: Final = 1.0
 DEFAULT_SPOOL_LIMIT_BYTES: Final = 256 * 2**20
-# Below it a census or two would be all that there is room for.
+# A smaller limit has room for only one or two censuses.
 SMALLEST_SPOOL_LIMIT_BYTES: Final = 256 * 2**10
-# More often, and the readings alone would cost a share of a core that somebody notices.
+# At shorter intervals the readings alone would use a noticeable share of a core.
 SHORTEST_SAMPLE_SECONDS: Final = 0.01
 NAME_LIMIT: Final = 128
-# As the server takes them.
+# The server enforces the same limits.
 TAGS_LIMIT: Final = 64
 TAG_LIMIT: Final = 64
 PHASES_LIMIT: Final = 256
 CLASS_NAME_LIMIT: Final = 400
-# Of the configuration as JSON: it goes with the announcement of the run, which the server bounds.
+# Size of the configuration as JSON. It is part of the run's announcement, which the server limits.
 CONFIG_LIMIT_BYTES: Final = 64 * 1024
 SECRET_FILE_LIMIT_BYTES: Final = 64 * 1024
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -52,12 +55,12 @@ _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything decided before a run starts. ``watch`` holds names of classes, never the classes themselves."""
+    """All settings of a run. ``watch`` holds names of classes, never the classes themselves."""
 
     run_id: str
-    # Empty: nobody named one, and the server takes that of the token, else `DEFAULT_PROJECT`.
+    # If empty, the server uses the project of the token, else `DEFAULT_PROJECT`.
     project: str = ""
-    # None: a readable name is made from the run id.
+    # If None, a readable name is derived from the run id.
     name: str | None = None
     unit: str = "generation"
     total: int | None = None
@@ -67,32 +70,31 @@ class Settings:
     tags: tuple[str, ...] = ()
     server: str = DEFAULT_SERVER
     token: str | None = None
-    # Certificates (PEM) trusted besides the system's.
+    # PEM certificates to trust in addition to the system's.
     ca_file: Path | None = None
     mode: str = "online"
     quiet: bool = False
     directory: Path = Path(DEFAULT_DIRECTORY)
-    # How large the file of one process may become.
+    # Maximum size of the spool of one process.
     spool_limit_bytes: int = DEFAULT_SPOOL_LIMIT_BYTES
     max_overhead: float = DEFAULT_MAX_OVERHEAD
-    # How long one piece of measuring may hold the program up.
+    # Maximum time for which one measurement may block the program.
     max_pause_seconds: float = DEFAULT_MAX_PAUSE_SECONDS
-    # Between two background readings of resident memory; 0: none.
+    # Interval between background readings of resident memory; 0 turns them off.
     sample_seconds: float = DEFAULT_SAMPLE_SECONDS
-    # Reset the kernel's high-water mark after each reading: it belongs to the program, so only when asked.
+    # Reset the kernel's high-water mark after each reading. The mark belongs to the program, so this is opt-in.
     exact_peaks: bool = False
-    # Keep the newest lines that the program prints and logs (`output_tail.py`): they may hold anything, so only when
-    # asked.
+    # Keep the newest lines that the program prints and logs (`output_tail.py`). Opt-in, as they may contain secrets.
     log_lines: bool = False
-    # Trace which lines allocate, for a generation, once a leak is suspected (`allocation_tracing.py`): it slows the
-    # program.
+    # Once a leak is suspected, trace for one generation which lines allocate memory (`allocation_tracing.py`).
+    # Opt-in, as it slows the program.
     allocations: bool = False
-    # Of how many single objects a census reports, and from which size on.
+    # How many individual objects a census reports, and the minimum size of each.
     large_objects: int = LARGE_OBJECTS
     large_from_bytes: int = LARGE_OBJECTS_AT_LEAST_BYTES
-    # A line on stderr after every so many generations; 0: none.
+    # Log a line to stderr every N generations; 0 turns it off.
     log_every: int = 0
-    # Look when the server asks for it (`run_requests.py`).
+    # Measure when the server requests it (`run_requests.py`).
     requests: bool = True
     rank: int = 0
     world_size: int = 1
@@ -111,7 +113,7 @@ class Settings:
 def resolve(environ: Mapping[str, str] | None = None, **arguments: Any) -> Settings:
     """Return settings from the arguments of ``init`` (None: not given) and the environment.
 
-    Raises BadArgument with the name, the value and where it came from.
+    Raises BadArgument with the name, the value and its source.
     """
     env = os.environ if environ is None else environ
     found: dict[str, Any] = {}
@@ -121,7 +123,7 @@ def resolve(environ: Mapping[str, str] | None = None, **arguments: Any) -> Setti
             found[name] = parse(given, name, "argument")
         elif text is not None:
             found[name] = parse(text, variable, "environment")
-    # Only where it is needed: the working folder may be gone.
+    # Resolved only if needed, because the working directory may no longer exist.
     if "directory" not in found:
         found["directory"] = Path(DEFAULT_DIRECTORY).absolute()
     token = _token(*read_secret(env, "LEAKLINE_TOKEN"))
@@ -134,10 +136,10 @@ def _text(environ: Mapping[str, str], variable: str) -> str | None:
 
 
 def read_secret(environ: Mapping[str, str], variable: str) -> tuple[str, str | None]:
-    """Return which variable gives a secret, and the secret: ``variable`` itself, or the file that ``<variable>_FILE``
-    names.
+    """Return the name of the variable that provides a secret, and the secret; None if it is not set.
 
-    Raises BadArgument, which names the file and never its content.
+    The secret is the value of ``variable`` or the content of the file named by ``<variable>_FILE``. Raises
+    BadArgument, which names the file but never quotes its content.
     """
     value = environ.get(variable, "").strip() or None
     from_file = f"{variable}_FILE"
@@ -154,9 +156,9 @@ def read_secret(environ: Mapping[str, str], variable: str) -> tuple[str, str | N
 
 
 def _read_line(path: str) -> tuple[str | None, str]:
-    """Return the one line of text in a file, or None and what is wrong with the file."""
+    """Return the only line of a text file and an empty string, or None and what is wrong with the file."""
     try:
-        # Checked before it is opened: a pipe would block until somebody writes to it.
+        # Checked before opening, because opening a pipe would block until it has a writer.
         if not stat.S_ISREG(Path(path).stat().st_mode):
             return None, "is not a regular file"
         with Path(path).open("rb") as file:
@@ -165,7 +167,7 @@ def _read_line(path: str) -> tuple[str | None, str]:
     except OSError as error:
         return None, f"cannot be read ({error.strerror or error})"
     except UnicodeDecodeError:
-        return None, "must be text in UTF-8"
+        return None, "is not UTF-8 text"
     if len(content) > SECRET_FILE_LIMIT_BYTES:
         return None, f"is larger than {SECRET_FILE_LIMIT_BYTES // 1024} KiB"
     if not text:
@@ -176,9 +178,9 @@ def _read_line(path: str) -> tuple[str | None, str]:
 
 
 def checked_name(value: object, name: str, source: str = "argument") -> str:
-    """A printable name of 1 to 128 characters."""
+    """Return the text if it is a printable name of 1 to 128 characters, else raise BadArgument."""
     if not isinstance(value, str) or not value.strip():
-        raise BadArgument(name, value, "must be a text that is not empty", source)
+        raise BadArgument(name, value, "must be a non-empty string", source)
     text = value.strip()
     if len(text) > NAME_LIMIT or not text.isprintable():
         raise BadArgument(name, value, f"must be at most {NAME_LIMIT} printable characters", source)
@@ -188,10 +190,12 @@ def checked_name(value: object, name: str, source: str = "argument") -> str:
 def _texts(most: int, longest: int) -> _Parse:
     def parse(value: object, name: str, source: str) -> tuple[str, ...]:
         if isinstance(value, str) or not isinstance(value, Iterable):
-            raise BadArgument(name, value, "must be a list of texts", source)
+            raise BadArgument(name, value, "must be a list of strings", source)
         texts = tuple(dict.fromkeys(checked_name(item, name) for item in value))
         if len(texts) > most:
-            raise BadArgument(name, f"<{len(texts)} texts>", f"must be at most {most}", source)
+            raise BadArgument(
+                name, f"<{len(texts)} strings>", f"must have at most {most} entries", source
+            )
         for text in texts:
             if len(text) > longest:
                 why = f"must be at most {longest} characters each"
@@ -208,7 +212,7 @@ def _watch(value: object, name: str, source: str) -> tuple[str, ...]:
 
 
 def _class_name(target: type | str) -> str:
-    """As the series name it: ``module.Class``, and plain ``list`` of builtins."""
+    """Return the class name as in the series: ``module.Class``, or ``list`` without a module for builtins."""
     if isinstance(target, str):
         return target
     module = "" if target.__module__ == "builtins" else f"{target.__module__}."
@@ -216,7 +220,7 @@ def _class_name(target: type | str) -> str:
 
 
 def checked_type(value: object, name: str) -> type | str:
-    """A class, or the name of one with or without its module."""
+    """Return the value if it is a class or a class name, with or without module; else raise BadArgument."""
     if isinstance(value, type):
         return value
     if isinstance(value, str) and len(value) > CLASS_NAME_LIMIT:
@@ -231,7 +235,7 @@ def _total(value: object, name: str, source: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise BadArgument(name, value, "must be a whole number above zero", source)
     if value > LARGEST_INTEGER:
-        # The digits would say nothing, and Python refuses to write very many.
+        # The digits would not help, and Python refuses to print very long integers.
         raise BadArgument(name, f"<{value.bit_length()} bits>", "must be at most 2**53", source)
     return value
 
@@ -243,7 +247,7 @@ def _flag(value: object, name: str, source: str) -> bool:
         return value
     word = str(value).lower()
     if word not in ("0", "1", "true", "false", "yes", "no", "on", "off"):
-        raise BadArgument(name, word, "use 1 or 0", source)
+        raise BadArgument(name, word, "must be 1 or 0", source)
     return word in ("1", "true", "yes", "on")
 
 
@@ -296,28 +300,28 @@ def _server(value: object, name: str, source: str) -> str:
     if not usable or parts.query or parts.fragment:
         raise BadArgument(name, value, why, source)
     if "@" in parts.netloc:
-        # It would be printed with the address; and it is sent to nobody.
-        why = "must not hold a login; LEAKLINE_TOKEN is sent with every request"
+        # A login would be printed along with the address, and it is never sent.
+        why = "must not contain a login; authenticate with LEAKLINE_TOKEN"
         raise BadArgument(name, f"{parts.scheme}://...@{parts.hostname}", why, source)
     return value.strip().rstrip("/")
 
 
 def _token(variable: str, value: str | None) -> str | None:
     if value is not None and not (value.isascii() and value.isprintable()):
-        # It travels in a header; and it is a secret, which no message repeats.
+        # The token goes into an HTTP header. It is a secret, so no message repeats it.
         raise BadArgument(variable, "...", "must be printable ASCII", "environment")
     return value
 
 
 def _ca_file(value: Any, name: str, source: str) -> Path:
-    """Read the file once, so that a wrong one is named at the start and not as a server that does not answer."""
+    """Read the file now, so that an invalid file is reported at the start and not as an unreachable server."""
     from .transport.http_connection import secure_context
 
     path = Path(value).absolute()
     try:
         secure_context(path)
     except OSError as error:
-        why = f"cannot be read as certificates in PEM ({error.strerror or error})"
+        why = f"cannot be read as PEM certificates ({error.strerror or error})"
         raise BadArgument(name, value, why, source) from error
     return path
 
@@ -325,7 +329,7 @@ def _ca_file(value: Any, name: str, source: str) -> Path:
 def _directory(value: object, name: str, source: str) -> Path:
     if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
         raise BadArgument(name, value, "must be the path of a folder", source)
-    # The program may change its working folder later; the spool stays where it was.
+    # Make the path absolute: the program may change its working directory, but the spool stays in place.
     return Path(os.fsdecode(value)).absolute()
 
 
@@ -339,14 +343,14 @@ def _spool_limit(value: object, name: str, source: str) -> int:
 def _large_from(value: object, name: str, source: str) -> int:
     size = size_bytes(value, name, source)
     if size < SMALLEST_LARGE_OBJECT_BYTES:
-        # What is smaller is not remembered by name.
+        # Smaller objects are not tracked by name.
         raise BadArgument(name, value, "must be at least 1 MiB", source)
     return size
 
 
 def _config(value: object, name: str, source: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
-        # argparse.Namespace and the like
+        # Covers argparse.Namespace and similar objects.
         fields = getattr(value, "__dict__", None)
         if isinstance(value, type) or not isinstance(fields, dict):
             raise BadArgument(name, value, "must be a mapping of names to plain values", source)
@@ -357,12 +361,12 @@ def _config(value: object, name: str, source: str) -> dict[str, Any]:
 
 
 def plain_json(value: Any, depth: int = 4) -> Any:
-    """``value`` as bounded JSON: what has no place in JSON is reported by its type, never by its contents."""
+    """Return ``value`` as bounded JSON. What JSON cannot represent is replaced by its type, never by its contents."""
     return _Plain(CONFIG_LIMIT_BYTES).plain(value, depth)
 
 
 class _Plain:
-    """One value as JSON of about ``room`` bytes; what comes after them is left out."""
+    """Converter of one value to JSON of about ``room`` bytes; anything beyond that is dropped."""
 
     def __init__(self, room: int) -> None:
         self._room = room
@@ -373,7 +377,7 @@ class _Plain:
         if depth > 0 and isinstance(value, (list, tuple)):
             return list(self._items(value, depth - 1))
         scalar = _scalar(value)
-        # Two for what stands around it.
+        # Two bytes for the separators around it.
         self._room -= len(json.dumps(scalar)) + 2
         return scalar
 
@@ -397,7 +401,7 @@ def _scalar(value: Any) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
-        # Python refuses to write very many digits.
+        # Python refuses to print very long integers.
         return value if value.bit_length() < 1024 else f"<{value.bit_length()} bits>"
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
@@ -409,7 +413,7 @@ def _scalar(value: Any) -> Any:
 
 
 def unicode_text(text: str) -> str:
-    """Half a surrogate pair (from a file name, from cut text) becomes "?": such a text is no valid JSON."""
+    """Replace unpaired surrogates (from file names or truncated text) with "?", because they are not valid in JSON."""
     return text.encode("utf-8", "replace").decode()
 
 
@@ -423,15 +427,15 @@ def _run_id(environ: Mapping[str, str], world_size: int) -> str:
     key = _launch_key(environ) if world_size > 1 else None
     if key is not None:
         return "ranks-" + hashlib.sha256(key.encode()).hexdigest()[:16]
-    # Sorts by time; 40 random bits keep two runs of one millisecond apart.
+    # Sorts by time. The 40 random bits separate two runs that start in the same millisecond.
     return f"{time.time_ns() // 1_000_000:011x}{os.urandom(5).hex()}"
 
 
 def _launch_key(environ: Mapping[str, str]) -> str | None:
-    """What all ranks of one launch share and two launches do not; None when nothing of the kind is known.
+    """Return a key that all ranks of one launch share and no two launches do; None if there is none.
 
-    That is the id of the rendezvous or of the batch job. Without either, the master's address; but when the whole
-    launch is on this machine, launch after launch has the same one, so the launcher distinguishes them.
+    The key is the id of the rendezvous or of the batch job, else the master's address. If the entire launch is on
+    this machine, consecutive launches use the same address, so the launcher process is added.
     """
     launch = _text(environ, "TORCHELASTIC_RUN_ID")
     if launch is not None and launch != "none":
@@ -458,30 +462,30 @@ def _is_on_one_machine(environ: Mapping[str, str], master: str | None) -> bool:
 
 
 def _launcher() -> str | None:
-    """The parent process and when it started. Not init: it adopts what has lost its parent, of every launch."""
+    """Return the parent process and its start time; None for init, which adopts the orphans of every launch."""
     parent = os.getppid()
     ticks = start_ticks(parent) if parent > 1 else ""
     return f"launcher {parent} {ticks}" if ticks else None
 
 
 def stat_fields(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from the third on, the state (proc(5)); empty where the process is gone."""
+    """Return the fields of /proc/PID/stat (proc(5)) from the third one, the state; empty if the process is gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return []
-    # The name, in parentheses, may hold spaces.
+    # The process name, in parentheses, may contain spaces.
     return stat.rpartition(")")[2].split()
 
 
 def start_ticks(pid: int) -> str:
-    """Field 22 of /proc/PID/stat, so that a reused process id is not the same launcher; empty where unknown."""
+    """Return field 22 of /proc/PID/stat, the start time, which detects reused process ids; empty if unknown."""
     fields = stat_fields(pid)
     return fields[19] if len(fields) > 19 else ""
 
 
 _Parse = Callable[[Any, str, str], Any]
-# Field of `Settings` -> its variable (empty: an argument alone) and how its value is read.
+# Maps each field of `Settings` to its environment variable (empty: argument only) and its parser.
 _SETTINGS: Final[Mapping[str, tuple[str, _Parse]]] = {
     "project": ("LEAKLINE_PROJECT", checked_name),
     "name": ("LEAKLINE_RUN_NAME", checked_name),
@@ -501,20 +505,21 @@ _SETTINGS: Final[Mapping[str, tuple[str, _Parse]]] = {
         "LEAKLINE_MAX_OVERHEAD",
         _number(
             lambda share: 0 <= share <= 1,
-            "must be a share of wall time between 0 and 1, such as 0.01",
+            "must be a fraction of wall time between 0 and 1, such as 0.01",
         ),
     ),
     "max_pause_seconds": (
         "LEAKLINE_MAX_PAUSE",
         _number(
-            lambda seconds: 0 < seconds <= 60, "must be seconds above 0 and up to 60, such as 0.05"
+            lambda seconds: 0 < seconds <= 60,
+            "must be above 0 and at most 60 seconds, such as 0.05",
         ),
     ),
     "sample_seconds": (
         "LEAKLINE_SAMPLE_SECONDS",
         _number(
             lambda seconds: seconds == 0 or SHORTEST_SAMPLE_SECONDS <= seconds <= 3600,
-            f"must be seconds from {SHORTEST_SAMPLE_SECONDS} to 3600, or 0 for no readings between snapshots",
+            f"must be {SHORTEST_SAMPLE_SECONDS} to 3600 seconds, or 0 for no readings between snapshots",
         ),
     ),
     "exact_peaks": ("LEAKLINE_EXACT_PEAKS", _flag),

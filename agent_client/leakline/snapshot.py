@@ -1,14 +1,14 @@
-"""Snapshot and Batch: the only form in which anything travels, and the wire format.
+"""Snapshot and Batch, the types that carry all measurements, and the wire format.
 
-Everything between the training loop, the spool, the server and the analysis is one of the frozen
-types below. They carry numbers and names, never values of the observed program.
+Everything that passes between the training loop, the spool, the server and the analysis is one of the frozen types
+below. They carry numbers and names, never values of the observed program.
 
 The wire format, version 2, little-endian (a spool stores the same bytes, `transport/spool_format.py`):
 
     batch   =  magic length head numbers
     magic   =  b"LEAK"                                                                   4 bytes
-    length  =  bytes of the head                                                         4 bytes, unsigned
-    head    =  JSON, UTF-8, with spaces behind it up to a multiple of 8 bytes:
+    length  =  size of the head in bytes                                                 4 bytes, unsigned
+    head    =  JSON, UTF-8, padded with spaces to a multiple of 8 bytes:
                {"version": 2,
                 "process": {"instance": str, "rank": int, "pid": int, "host": str, "role": str, "attempt": int},
                 "first_sequence": int, "count": int,
@@ -18,23 +18,22 @@ The wire format, version 2, little-endian (a spool stores the same bytes, `trans
     numbers =  columns of ``count`` numbers, one after the other: time and monotonic as doubles, each series in
                ``integers`` as signed integers, each in ``floats`` as doubles             8 bytes a number
 
-- Every column and every list from ``generation`` to ``kind`` has ``count`` entries; the snapshot at position *i* has
-  the sequence number ``first_sequence + i``.
-- A probe that gave nothing is -2**63 among integers and NaN among doubles, never zero. Infinity is refused.
-- ``time`` is Unix seconds by the client's clock; ``monotonic`` is seconds by a clock that only goes
-  forward; durations are taken from it. ``generation`` is an integer or null before the first.
+- Every column and every list from ``generation`` to ``kind`` has ``count`` entries; the snapshot at index *i* has the
+  sequence number ``first_sequence + i``.
+- A missing value is -2**63 in integer columns and NaN in double columns, never zero. Infinity is refused.
+- ``time`` is Unix seconds by the client's clock. ``monotonic`` is seconds of a monotonic clock, used for durations.
+  ``generation`` is an integer, or null before the first generation.
 - ``phase`` is the path of the phase that just ended (``"evaluate_population/run_episode"``), or null.
 - ``kind`` is one of KINDS.
-- Bytes and counts are integers. A series with a float in the batch is a series of doubles.
-- ``lost`` holds running totals of this process instance, by reason, so that a repeated batch
-  changes nothing.
-- In a spool alone, never on the wire: ``"sequences": [..]``, where the sequence numbers are not consecutive.
+- Bytes and counts are integers. A series with at least one float in the batch is encoded as doubles.
+- ``lost`` holds running totals of this process instance by reason, so a repeated batch changes nothing.
+- Only in spools, never on the wire: ``"sequences": [..]``, if the sequence numbers are not consecutive.
 
-Version 1 is one JSON object with the same keys. Servers and readers of spools still accept it, and programs without our
-client send it. Numbers and lists are in ``"columns": {"time": [..], "monotonic": [..], "generation": [..],
-"phase": [..], "label": [..], "kind": [..], "series": {name: [..]}}``, with null where a probe gave nothing. A server
-also takes rows: ``"snapshots": [{"time": .., .., "series": {name: value}}]`` instead of ``columns`` and ``count``.
-Without ``kind`` a snapshot is a ``phase_end`` where ``phase`` is given and ``manual`` elsewhere.
+Version 1 is one JSON object with the same keys. Servers and readers of spools still accept it, and programs that do
+not use our client send it. Numbers and lists are in ``"columns": {"time": [..], "monotonic": [..], "generation":
+[..], "phase": [..], "label": [..], "kind": [..], "series": {name: [..]}}``, with null for a missing value. A server
+also accepts rows: ``"snapshots": [{"time": .., .., "series": {name: value}}]`` instead of ``columns`` and ``count``.
+Without ``kind``, a snapshot is a ``phase_end`` if it has a ``phase`` and ``manual`` otherwise.
 """
 
 from __future__ import annotations
@@ -51,32 +50,32 @@ from typing import Any, Final
 
 WIRE_VERSION: Final = 2
 JSON_VERSION: Final = 1
-# A batch of version 2; no JSON begins so.
+# Start of a version 2 batch; no JSON document starts with it.
 MAGIC: Final = b"LEAK"
 PREFIX: Final = struct.Struct("<4sI")
 CONTENT_TYPE: Final = "application/vnd.leakline.batch"
-# Stands for a missing value in a column of integers.
+# Marks a missing value in an integer column.
 ABSENT: Final = -(2**63)
-# Of runs that nobody named a project for.
+# Project of runs that declare none.
 DEFAULT_PROJECT: Final = "default"
-# Exact in every language that reads the format; servers refuse larger ones.
+# Every language that reads the format represents integers up to this limit exactly; servers refuse larger ones.
 LARGEST_INTEGER: Final = 2**53
-# Of what is no integer: squares and sums of it still have digits to spare.
+# Limit of non-integers, low enough that squares and sums of them keep their precision.
 LARGEST_FLOAT: Final = 1e15
-# Single objects that a census reports, and from which size on.
+# Number of individual objects that a census reports, and their minimum size.
 LARGE_OBJECTS: Final = 20
 LARGE_OBJECTS_LIMIT: Final = 64
 LARGE_OBJECTS_AT_LEAST_BYTES: Final = 10 * 2**20
 SMALLEST_LARGE_OBJECT_BYTES: Final = 2**20
 
-# What a snapshot stands for. `sample` comes from the background sampler between phases.
+# Occasions on which a snapshot is taken. `sample` comes from the background sampler between phases.
 KINDS: Final = ("baseline", "phase_end", "generation_end", "manual", "sample", "finish")
 
-# The holder path of objects that nothing but each other refers to: the collector alone can free them.
+# Holder path of objects that only refer to each other, so that only the garbage collector can free them.
 CYCLIC_GARBAGE: Final = "<cyclic garbage>"
 
-# What an event can be. `expect`, `track`, `gauge`, `fix`, `band` and `budget` are declarations: they travel as
-# events so that a run without a server loses none of them.
+# Kinds of events. `expect`, `track`, `gauge`, `fix`, `band` and `budget` are declarations; they are sent as events
+# so that a run without a server keeps them.
 EVENT_KINDS: Final = (
     "mark", "note", "cleanup", "exception", "warning", "expect", "track", "gauge", "watch", "fix", "band",
     "budget", "collection", "register_cleanup", "log",
@@ -87,7 +86,7 @@ Number = int | float
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """One process of a run. ``instance`` differs for every process ever started."""
+    """One process of a run. ``instance`` is unique to every process ever started."""
 
     instance: str
     rank: int = 0
@@ -99,17 +98,19 @@ class ProcessIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened, at the moment of the snapshot with this sequence number.
+    """Something that happened at the time of the snapshot with this sequence number.
 
-    ``data`` holds plain JSON. By kind: ``cleanup`` {before_bytes, after_bytes, freed_bytes, seconds}, where
-    torch uses devices {devices: series -> [before, after]}, and of a
-    registered one {because, counts: type -> [before, after]} and where it failed {error}, the type of the exception;
+    ``data`` is plain JSON and depends on the kind:
+
+    ``cleanup`` {before_bytes, after_bytes, freed_bytes, seconds}; {devices: series -> [before, after]} if torch uses
+    devices; a registered one also has {because, counts: type -> [before, after]}, and {error}, an exception type, if it
+    failed;
     ``register_cleanup`` {on_request, when: status or [series, number]};
     ``expect`` {low, high, after}; ``track`` {capacity}; ``gauge`` {warn_above}; ``exception`` {type};
     ``note`` {text, link}; ``mark`` {}; ``fix`` {phase, location, promises: name -> number, rejected};
     ``band`` {first, last, low_bytes, high_bytes}; ``budget`` {normal_bytes, leak_bytes};
-    ``collection`` {generation, freed, uncollectable, seconds}, of the interpreter's generations, in objects;
-    ``log`` {lines}, of what the program printed and logged since the one before.
+    ``collection`` {generation, freed, uncollectable, seconds}, a run of Python's garbage collector, counted in objects;
+    ``log`` {lines}, printed and logged by the program since the previous one.
     """
 
     sequence: int
@@ -129,17 +130,17 @@ class LargeObject:
     type: str
     bytes: int
     detail: str = ""  # shape and dtype of an array or tensor, length of a container
-    holder: str = ""  # path of names when it is known
+    holder: str = ""  # path of names, if known
 
 
 @dataclass(frozen=True, slots=True)
 class Census:
     """Live objects by exact type. ``types`` rows are (name, count, bytes), largest first.
 
-    ``mode`` is ``full`` (all that is reachable from what the collector tracks, arrays included) or
-    ``tracked`` (only what the collector tracks). ``coverage`` is the share of the heap looked at;
-    below 1 the counts are scaled up from a sample. ``bytes`` are shallow for ordinary objects;
-    arrays and tensors count the bytes of the buffers they own, once per buffer. ``null`` bytes: unknown.
+    ``mode`` is ``full`` (everything reachable from the objects that the garbage collector tracks, arrays included)
+    or ``tracked`` (tracked objects only). ``coverage`` is the fraction of the heap that was scanned; below 1, the
+    counts are scaled up from a sample. ``bytes`` are shallow sizes of ordinary objects; arrays and tensors count
+    the buffers they own, once per buffer. ``null`` bytes: unknown.
     """
 
     sequence: int
@@ -151,10 +152,10 @@ class Census:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """What keeps objects of ``type`` alive: a path of names, never values or keys.
+    """The path of names that keeps objects of ``type`` alive. It never contains values or keys.
 
-    ``path`` reads from a root to the object: ``train.Trainer.history[*]``. ``bytes_each`` is what one more
-    object of this type adds (its own memory without what it shares with its like), if measured.
+    ``path`` leads from a root to the object: ``train.Trainer.history[*]``. ``bytes_each``, if measured, is the
+    memory that one more object of this type adds, without the parts it shares with others of the type.
     """
 
     sequence: int
@@ -184,9 +185,9 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class RunHeader:
-    """What is known of a run when a process joins it: the body of ``POST /api/v1/runs``.
+    """The facts about a run that are known when a process joins it: the body of ``POST /api/v1/runs``.
 
-    ``project`` is empty where nobody named one, and does not travel then: it is that of the token, or DEFAULT_PROJECT.
+    An empty ``project`` is not sent; the server then uses the project of the token, or DEFAULT_PROJECT.
     """
 
     id: str
@@ -198,13 +199,13 @@ class RunHeader:
     phases: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
-    # What `environment.read_environment` reports, and exact_peaks and native.
+    # The result of `environment.read_environment`, plus exact_peaks and native.
     environment: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Snapshots of one process; those of one that travels have consecutive sequence numbers."""
+    """Snapshots of one process. Batches that are sent have consecutive sequence numbers; those in a spool may not."""
 
     process: ProcessIdentity
     snapshots: tuple[Snapshot, ...]
@@ -216,9 +217,9 @@ class Batch:
 
 
 def batch_to_bytes(batch: Batch) -> bytes:
-    """Encode a batch in the wire format. To travel, its snapshots must have consecutive sequence numbers.
+    """Encode a batch in the wire format. A batch to be sent must have consecutive sequence numbers.
 
-    Raises ValueError for a number that is not finite, and OverflowError for an integer beyond 64 bits.
+    Raises ValueError if a number is not finite, and OverflowError for an integer beyond 64 bits.
     """
     snapshots, first = batch.snapshots, batch.first_sequence
     sequences = [snapshot.sequence for snapshot in snapshots]
@@ -251,7 +252,7 @@ _TEXT_COLUMNS: Final = ("generation", "phase", "label", "kind")
 def _number_columns(
     snapshots: Sequence[Snapshot],
 ) -> tuple[list[str], list[str], tuple[array[Any], ...]]:
-    """Return the names of the integer and of the float series, and (times, integers, floats), column after column."""
+    """Return the names of the integer series and of the float series, and the columns (times, integers, floats)."""
     rows = [snapshot.samples for snapshot in snapshots]
     fractions = [(n, v) for row in rows for n, v in row.items() if isinstance(v, float)]
     if not all(math.isfinite(value) for _, value in fractions):
@@ -273,7 +274,7 @@ def _little_endian(numbers: array[Any]) -> bytes:
 
 
 def batch_from_bytes(data: bytes) -> Batch:
-    """Decode a batch of either version that is known to be well formed: of a spool, or already checked."""
+    """Decode a batch of either version that is known to be well formed: read from a spool, or already validated."""
     if not data.startswith(MAGIC):
         wire = json.loads(data)
         columns = wire["columns"]

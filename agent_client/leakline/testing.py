@@ -1,6 +1,7 @@
-"""Is something kept from call to call? A function is called again and again, each call a generation, and judged.
+"""Repeated calls of a function as generations of a run, with a verdict on the memory that they retain.
 
-What a training measures besides its loop, without a spool, a thread or a server: for the pytest plugin.
+The pytest plugin uses it. It measures what a training run measures, without a spool, a background thread or a
+server.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from .sampling.run_requests import RequestBox
 from .sampling.sampler import Sampler
 from .settings import Settings
 from .snapshot import Batch, ProcessIdentity, RunHeader, Snapshot
-from .text_format import format_bytes, size_bytes
+from .text_format import count_of, format_bytes, size_bytes
 from .transport.recorder import Losses
 
 DEFAULT_MAX_GROWTH: Final = "1 MiB"
 DEFAULT_GENERATIONS: Final = 6
-# Fewer say nothing of how memory goes on.
+# With fewer generations, a trend in memory cannot be recognized.
 LEAST_GENERATIONS: Final = 5
-# In a test nothing else waits: the whole heap may be looked at at once.
+# A test has no other work to delay, so the entire heap may be scanned in one step.
 MAX_PAUSE_SECONDS: Final = 10.0
 LEAKING: Final = ("suspected", "confirmed")
 NAMES_SHOWN: Final = 4
@@ -38,7 +39,7 @@ NAMES_SHOWN: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """``max_growth_bytes`` per generation; how many are measured, and how many calls come before them."""
+    """Limits of a test: ``max_growth_bytes`` per generation, the number of generations and of warm-up calls."""
 
     max_growth_bytes: float
     generations: int = DEFAULT_GENERATIONS
@@ -48,7 +49,7 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """``growth_bytes``: per generation, as little as it may be; None where too few generations were seen."""
+    """The result of a test. ``growth_bytes``: lower bound per generation; None if there were too few generations."""
 
     verdict: Verdict
     growth_bytes: float | None
@@ -59,7 +60,7 @@ def allowed(
     max_growth: object = DEFAULT_MAX_GROWTH, generations: object = DEFAULT_GENERATIONS,
     warm_up: object = 1, collect: object = True,
 ) -> Allowed:  # fmt: skip
-    """Raises BadArgument."""
+    """Validate the arguments of the marker. Raises BadArgument."""
     if isinstance(max_growth, bool) or not isinstance(max_growth, (int, float, str)):
         raise BadArgument("max_growth", max_growth, 'must be a size such as "1 MiB", or bytes')
     size = size_bytes(max_growth, "max_growth") if isinstance(max_growth, str) else max_growth
@@ -80,7 +81,7 @@ def _number(value: object, name: str, least: int) -> int:
 
 
 class MeasuredRun(Run):
-    """A run that is nowhere but here: `leakline.current()` gives it, and what the code under test calls is measured."""
+    """A run that exists only in memory. `leakline.current()` returns it, so calls in the tested code are measured."""
 
     def __init__(self, collect: bool = True) -> None:
         super().__init__()
@@ -113,18 +114,18 @@ class MeasuredRun(Run):
                 loop.sampler.forget()
 
     def end_generation(self) -> None:
-        """What is garbage by now is none that a later collection would not take."""
+        """End the generation after a garbage collection, so that garbage does not count as growth."""
         self._settle()
         self._end_generation(None)
 
     def judged(self, limit: Allowed) -> Judged:
-        """After its end."""
+        """Return the result of the run, after it has ended."""
         process = ProcessIdentity("here", pid=os.getpid())
         header = RunHeader("here", "pytest", "test", "generation", None, 0.0)
         history = history_from_batches(header, [Batch(process, tuple(self._snapshots))], ended=True)
         verdict = examine(history)
         growth = verdict.growth_bytes_per_generation
-        # That of most of a test alone; a cache that fills in two calls of six is none.
+        # The growth persists over most of the test; a cache that fills in two of six calls is not growth.
         least = None if growth is None else max(growth.low, 0.0)
         leaks = [f for f in verdict.findings if f.status in LEAKING]
         worst = max((f.growth_bytes_per_generation.low for f in leaks), default=0.0)
@@ -133,10 +134,10 @@ class MeasuredRun(Run):
         return Judged(verdict, most if growth is not None else None, is_leak)
 
     def finish(self) -> None:
-        """It ends with the test."""
+        """Do nothing: the run ends with the test."""
 
     def _make_way(self, settings: Settings) -> Settings:
-        # The code under test has a run of its own.
+        # The tested code starts its own run; this one stays in place.
         return settings
 
     def _call_back(self, *, last: bool = False) -> None:
@@ -151,23 +152,23 @@ class MeasuredRun(Run):
 
 
 def named(verdict: Verdict, *roles: str) -> tuple[str, ...]:
-    """What leaks are made of, the likeliest first, of these roles."""
+    """Return the names of the suspects in leak findings with one of these roles, most likely first."""
     leaks = [finding for finding in verdict.findings if finding.status in LEAKING]
     names = (s.name for f in leaks for s in f.suspects if s.role in roles)
     return tuple(dict.fromkeys(names))
 
 
 def failure_text(judged: Judged, limit: Allowed) -> str:
-    """Why a test fails: how much it keeps, the sentence of the verdict, and who holds it."""
+    """Return the failure message: the memory retained per call, the verdict and the holders."""
     growth = format_bytes(judged.growth_bytes or 0.0)
-    most = format_bytes(limit.max_growth_bytes)
+    most, warm_up = format_bytes(limit.max_growth_bytes), count_of(limit.warm_up, "warm-up call")
     lines = [
-        f"leakline: keeps {growth} per call at least, after {limit.warm_up} to warm up; allowed are {most}",
+        f"leakline: retains at least {growth} per call after {warm_up}; the limit is {most}",
         judged.verdict.summary,
     ]
     kept = named(judged.verdict, "type")[:NAMES_SHOWN]
     holders = named(judged.verdict, "holder", "container")[:NAMES_SHOWN]
-    lines += [f"what: {', '.join(kept)}"] if kept else []
+    lines += [f"retained: {', '.join(kept)}"] if kept else []
     lines += [f"held by: {', '.join(holders)}"] if holders else []
     advice = next((a for f in judged.verdict.findings for a in f.advice), None)
     return "\n".join([*lines, *([f"advice: {advice}"] if advice else [])])

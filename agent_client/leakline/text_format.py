@@ -1,6 +1,6 @@
-"""Numbers, sizes, durations, intervals and lists as text: the same in verdicts, reports, the terminal and the pages.
+"""Text formats of numbers, sizes, durations, intervals and lists, for verdicts, reports, the terminal and the pages.
 
-Every other module may import this one. The pages replace the hyphen of a negative number by a minus sign.
+Every other module may import this one. The pages replace the hyphen of a negative number with a minus sign.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from .errors import BadArgument
 
 NOT_MEASURED: Final = "not measured"
-# In the sentence of a run that the kernel killed.
+# Part of the summary of a run that the kernel killed.
 KILLED_FOR_MEMORY: Final = "Killed for memory"
 _UNITS: Final = {
     "": 1, "b": 1,
@@ -24,9 +24,9 @@ _UNITS: Final = {
 _SIZE: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 _BINARY: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _PROCESSES_NAMED: Final = 4
-# Below this rate a change needs two decimals.
+# Changes below this rate are shown with two decimals.
 _ONE_EACH: Final = 0.95
-# Below this rate a count reads better as the distance between two rises.
+# Counts below this rate are easier to read as the interval between two increases.
 _RATE_WRITTEN_FROM: Final = 0.67
 
 Write = Callable[[float], str]
@@ -45,7 +45,7 @@ def size_bytes(value: object, name: str, source: str = "argument") -> int:
 
 
 def format_bytes(value: float) -> str:
-    """Return ``7.10 GiB``, ``-3.20 MiB``, ``1,009.40 KiB``, ``96 B``."""
+    """Format a size in binary units: ``7.10 GiB``, ``-3.20 MiB``, ``1,009.40 KiB``, ``96 B``."""
     amount, unit = abs(value), 0
     # 1023.995 would be printed as 1024.00 of the smaller unit.
     while unit < len(_BINARY) - 1 and amount >= (1023.995 if unit else 1023.5):
@@ -56,55 +56,55 @@ def format_bytes(value: float) -> str:
 
 
 def format_change(value: float) -> str:
-    """Return a size with its sign: ``+1.20 GiB``, ``-3.20 MiB``."""
+    """Format a change in size with its sign: ``+1.20 GiB``, ``-3.20 MiB``."""
     return ("+" if value >= 0 else "") + format_bytes(value)
 
 
 def format_gib(value: float, sign: str = "") -> str:
-    """Return ``4.23 GiB``, in this unit whatever the size; with ``sign="+"`` growth has a sign too."""
+    """Format a size always in GiB: ``4.23 GiB``. With ``sign="+"``, a positive value has a sign too."""
     return f"{value / 2**30:{sign}.2f} GiB"
 
 
 def format_count(value: float) -> str:
-    """Return ``16``, ``0.4``, ``3,072``."""
+    """Format a count with at most one decimal: ``16``, ``0.4``, ``3,072``."""
     if abs(value) >= 10 or abs(value - round(value)) < 0.05:
         return f"{round(value):,}"
     return f"{value:.1f}"
 
 
 def format_count_change(value: float) -> str:
-    """Return ``+16``, ``+3.4``, ``-2``; two decimals below one, where a rise every fifty generations is not zero."""
+    """Format a change with its sign: ``+16``, ``+3.4``, ``-2``. Two decimals below one keep a slow rise visible."""
     text = f"{value:.2f}" if 0.005 <= abs(value) < _ONE_EACH else format_count(value)
     return f"{_plus(value, text)}{text}"
 
 
 def format_number(value: float) -> str:
-    """Return ``16``, ``0.25``, ``3,072``: three significant digits."""
+    """Format a number with three significant digits: ``16``, ``0.25``, ``3,072``."""
     if abs(value) >= 100 or float(value).is_integer():
         return format_count(round(value))
     return f"{value:.3g}"
 
 
 def format_decimal(value: float) -> str:
-    """Return ``1,234`` or ``0.25``: two decimals unless the value is whole."""
+    """Format a number with two decimals unless it is an integer: ``1,234``, ``0.25``."""
     text = f"{abs(value):,.0f}" if float(value).is_integer() else f"{abs(value):,.2f}"
     return f"{_minus(value, text)}{text}"
 
 
 def format_share(share: float, digits: int = 0) -> str:
-    """Return a share of one as ``97 %``."""
+    """Format a fraction as a percentage: ``97 %``."""
     text = f"{abs(share) * 100:,.{digits}f}"
     return f"{_minus(share, text)}{text} %"
 
 
 def format_percent_change(percent: float) -> str:
-    """Return ``-95.0 %``, ``+1,200.0 %``, ``0.0 %``."""
+    """Format a relative change with its sign: ``-95.0 %``, ``+1,200.0 %``, ``0.0 %``."""
     text = f"{abs(percent):,.1f}"
     return f"{_minus(percent, text) or _plus(percent, text)}{text} %"
 
 
 def format_seconds(seconds: float) -> str:
-    """Return ``3.4 ms``, ``0.50 s``, ``1 min 1 s``, ``2 h 1 min``, ``2 d 2 h``."""
+    """Format a duration: ``3.4 ms``, ``0.50 s``, ``1 min 1 s``, ``2 h 1 min``, ``2 d 2 h``."""
     if seconds < 0.0995:
         return f"{seconds * 1000:.1f} ms"
     if seconds < 60:
@@ -120,7 +120,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_estimated_seconds(seconds: float) -> str:
-    """Return ``40 s``, ``12 min``, ``46 h 40 min``: no more digits than an estimate has."""
+    """Format an estimated duration, no more precisely than an estimate is: ``40 s``, ``12 min``, ``46 h 40 min``."""
     minutes = round(seconds / 60)
     if minutes >= 60:
         return f"{minutes // 60:,} h {minutes % 60} min"
@@ -128,7 +128,7 @@ def format_estimated_seconds(seconds: float) -> str:
 
 
 def format_silence(seconds: float) -> str:
-    """Return ``61 seconds``, ``12 minutes``, ``3 hours``: a duration in one unit, within a sentence."""
+    """Format a duration in a single unit, for use in a sentence: ``61 seconds``, ``12 minutes``, ``3 hours``."""
     if seconds < 120:
         return count_of(round(seconds), "second")
     minutes = round(seconds / 60)
@@ -136,38 +136,39 @@ def format_silence(seconds: float) -> str:
 
 
 def format_utc(unix_seconds: float) -> str:
-    """Return ``2026-08-24 09:15 UTC``."""
+    """Format a time in UTC: ``2026-08-24 09:15 UTC``."""
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(unix_seconds))
 
 
 def format_range(low: float, high: float, write: Write = format_bytes) -> str:
-    """Return ``6.90 MiB to 7.30 MiB``; empty where both ends read the same, because that says nothing new."""
+    """Format a range, ``6.90 MiB to 7.30 MiB``; return an empty string if both ends are formatted the same."""
     first, last = write(low), write(high)
     return "" if first == last else f"{first} to {last}"
 
 
 def format_span(first: int, last: int) -> str:
-    """Return ``7`` or ``1,000 to 1,200``."""
+    """Format a range of integers: ``7`` or ``1,000 to 1,200``."""
     return format_range(first, last, "{:,}".format) or f"{first:,}"
 
 
 def format_interval(
     estimate: float, low: float, high: float, write: Write = format_bytes, write_end: Write | None = None
 ) -> str:  # fmt: skip
-    """Return ``7.10 GiB (6.90 GiB to 7.30 GiB)``; the estimate alone where both ends read the same.
+    """Format an estimate with its interval: ``7.10 GiB (6.90 GiB to 7.30 GiB)``.
 
-    ``write_end`` writes the ends where they are written unlike the estimate.
+    The interval is left out if both ends are formatted the same. ``write_end`` formats the ends if they need another
+    format than the estimate.
     """
     return f"{write(estimate)}{in_brackets(format_range(low, high, write_end or write))}"
 
 
 def in_brackets(text: str) -> str:
-    """Return `` (text)``, to follow a number; empty for an empty text."""
+    """Return `` (text)`` to append to a number, or an empty string for an empty text."""
     return f" ({text})" if text else ""
 
 
 def format_rate(count: float, unit: str, more: str = "") -> str:
-    """Return ``16 per generation`` or, for a low rate, ``1 about every 3 generations``.
+    """Format a rate: ``16 per generation`` or, if it is low, ``1 about every 3 generations``.
 
     ``more`` follows the number: ``16 more Env per generation``.
     """
@@ -178,13 +179,13 @@ def format_rate(count: float, unit: str, more: str = "") -> str:
 
 
 def entries_in(number: float, container: str, unit: str) -> str:
-    """Return ``1 more entry in Trainer.history per generation``, ``3,000 more entries in …``."""
+    """Word the growth of a container: ``1 more entry in Trainer.history per generation``."""
     one = 0 < number < _RATE_WRITTEN_FROM or format_count(number) == "1"
     return format_rate(number, unit, f"more {plural('entry', 1 if one else 2)} in {container}")
 
 
 def plural(word: str, number: float) -> str:
-    """Return the word, with its ending where the number is not one: ``run``, ``runs``, ``batches``, ``tries``."""
+    """Return the word, pluralized unless the number is one: ``run``, ``runs``, ``batches``, ``tries``."""
     if number == 1:
         return word
     if word.endswith(("s", "tch")):
@@ -195,35 +196,35 @@ def plural(word: str, number: float) -> str:
 
 
 def count_of(number: float, word: str) -> str:
-    """Return ``1 generation``, ``3,072 generations``."""
+    """Format a count with its noun: ``1 generation``, ``3,072 generations``."""
     return f"{format_count(number)} {plural(word, number)}"
 
 
 def format_times(number: float) -> str:
-    """Return ``once``, ``twice``, ``3 times``."""
+    """Format a number of repetitions: ``once``, ``twice``, ``3 times``."""
     if number in (1, 2):
         return "once" if number == 1 else "twice"
     return f"{format_count(number)} times"
 
 
 def ordinal(number: int) -> str:
-    """Return ``1st``, ``2nd``, ``13th``."""
+    """Format an ordinal number: ``1st``, ``2nd``, ``13th``."""
     if number % 100 in (11, 12, 13):
         return f"{number}th"
     return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th') }"
 
 
 def join_words(words: Sequence[str]) -> str:
-    """Return ``a``, ``a and b``, ``a, b and c``."""
+    """Join words into a list: ``a``, ``a and b``, ``a, b and c``."""
     if len(words) < 2:
         return "".join(words)
     return f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def join_processes(names: str) -> str:
-    """Return ``rank 1 main``, or ``rank 1 main and rank 2 main together``, because numbers are sums over them.
+    """Join process names, with "together" if numbers are sums over several: ``rank 1 main and rank 2 main together``.
 
-    ``names`` has commas between them. Of more than a line has room for, return the first and the number of the others.
+    ``names`` is separated by commas. A list that is too long for a line ends with the number of further names.
     """
     each = names.split(", ")
     if len(each) == 1:
@@ -234,21 +235,21 @@ def join_processes(names: str) -> str:
 
 
 def seen_of(number: int, passed: int | None, unit: str) -> str:
-    """Return ``59 seconds``; ``59 readings in 581 seconds`` where that many ``passed`` and not each was read."""
+    """Return ``59 seconds``, or ``59 readings in 581 seconds`` if not every one of the ``passed`` units was read."""
     if passed is None:
         return count_of(number, unit)
     return f"{count_of(number, 'reading')} in {count_of(passed, unit)}"
 
 
 def worded(word: str, sentence: str) -> str:
-    """Return ``fixed: 16 MiB per generation before, 0 B after``: a status, and a sentence that may begin with it."""
+    """Return ``fixed: 16 MiB per generation before, 0 B after``. A status that starts the sentence is not repeated."""
     again = word.replace("_", " ")
     says_it = sentence.lower().startswith((f"{again}: ", f"{again}, "))
     return f"{word}: {sentence[len(again) + 2 :] if says_it else sentence}"
 
 
 def with_forecast(sentence: str, oom: object) -> str:
-    """Return a sentence about a run, with its forecast where memory may run out and the kernel has not killed it."""
+    """Return the sentence with the run's forecast appended, unless there is none or the kernel has killed the run."""
     if not isinstance(oom, Mapping) or not oom.get("generation") or not oom.get("sentence"):
         return sentence
     if oom.get("risk") == "none" or KILLED_FOR_MEMORY in sentence:
@@ -257,29 +258,29 @@ def with_forecast(sentence: str, oom: object) -> str:
 
 
 def capital(text: str) -> str:
-    """Return the text with a capital letter in front."""
+    """Return the text with its first letter capitalized."""
     return text[:1].upper() + text[1:]
 
 
 def short_name(name: str) -> str:
-    """Return a class without its module: ``TradingEnvironment`` of ``trading.TradingEnvironment``."""
+    """Return a class name without its module: ``TradingEnvironment`` for ``trading.TradingEnvironment``."""
     return name.rsplit(".", 1)[-1]
 
 
 def printable(text: str, kept: str = "") -> str:
-    """Replace characters that are not printable by blanks, except those in ``kept``."""
+    """Replace unprintable characters with spaces, except those in ``kept``."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in kept else " " for c in text)
 
 
 def _half_up(value: float) -> int:
-    # As in JavaScript; Python's round() goes to the even neighbour.
+    # Round half up like JavaScript; Python's round() rounds half to even.
     return math.floor(value + 0.5)
 
 
 def _minus(value: float, text: str) -> str:
-    """Return the sign of a negative value, unless its text is zero."""
+    """Return the minus sign of a negative value, unless its text is zero."""
     return "-" if value < 0 and text.strip("0.,") else ""
 
 

@@ -100,19 +100,19 @@ def test_the_token_alone_is_on_standard_output(
     said = leakline("token", "create", "--project", "erl")
     assert said.status == 0
     assert re.fullmatch(r"leakline_ingest_[\w-]{43}\n", said.output)
-    assert "adds to project erl" in said.errors and "only this once" in said.errors
+    assert "writes to project erl" in said.errors and "shown only once" in said.errors
     found = stored(url, said.output.strip())
     assert (found.scope, found.project, found.browser) == ("ingest", "erl", False)
     assert found.expires_at == pytest.approx(time.time() + 365 * 86_400, abs=60)
     monkeypatch.setenv("LEAKLINE_PROJECT", "rl")
-    assert "adds to project rl" in leakline("token", "create").errors
+    assert "writes to project rl" in leakline("token", "create").errors
 
 
 def test_a_token_is_listed_without_itself_and_revoked(leakline: Any, url: str) -> None:
     more = ("--scope", "admin", "--name", "me", "--expires", "12h")
     made = json.loads(leakline("token", "create", *more, "--json").output)
     said = leakline("token", "list")
-    assert "me" in said.output and made["prefix"] in said.output and "not yet" in said.output
+    assert "me" in said.output and made["prefix"] in said.output and "never" in said.output
     assert made["token"] not in said.output
     (listed,) = json.loads(leakline("token", "list", "--json").output)["items"]
     assert listed == {name: value for name, value in made.items() if name != "token"}
@@ -138,7 +138,7 @@ def test_a_password_is_read_set_and_removed(
     assert is_password(hashed, "correct horse")
     assert access.can_sign_in(engine, 0.0)
     assert "removed" in leakline("password", "--remove").output
-    assert "there was no password" in leakline("password", "--remove").output
+    assert "no password was set" in leakline("password", "--remove").output
     assert not access.can_sign_in(engine, 0.0)
     engine.dispose()
 
@@ -245,9 +245,11 @@ def test_a_receiver_that_wanted_no_more_and_takes_the_test_is_enabled_again(
 
 def test_another_port_is_named_with_what_trainings_need(banner: tuple[str, str]) -> None:
     first, second = banner
-    found = re.match(r"Leakline serves (http://127\.0\.0\.1:\d+)\S*  \(Ctrl-C ends it\)", first)
+    found = re.match(
+        r"Leakline is running at (http://127\.0\.0\.1:\d+)\S*  \(Ctrl-C stops it\)", first
+    )
     assert found is not None, first
-    assert second == f"trainings and commands need: export LEAKLINE_SERVER={found[1]}\n"
+    assert second == f"training runs and commands need: export LEAKLINE_SERVER={found[1]}\n"
 
 
 def test_a_server_whose_banner_nobody_reads_serves_on() -> None:

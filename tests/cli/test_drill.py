@@ -51,19 +51,19 @@ def answers(*findings: Any, kind: drill.Kind = OBJECTS) -> dict[str, Answer]:
 @pytest.mark.parametrize(
     ("findings", "wrong", "said"),
     [
-        ([finding()], "", "what: objects; __main__.Environment in place 1"),
-        ([finding("__main__.Trainer.environments[*]", role="holder", kind="container")], "", "what: in place 1"),
+        ([finding()], "", "what: objects; __main__.Environment at rank 1"),
+        ([finding("__main__.Trainer.environments[*]", role="holder", kind="container")], "", "what: at rank 1"),
         ([], "found", "found: not found within 30 generations"),
         ([finding(status="watch")], "found", ""),
         ([finding(status="recovered")], "found", ""),
-        ([finding(), finding("__main__.Model")], "found", "found: 1 more besides"),
+        ([finding(), finding("__main__.Model")], "found", "found: 1 other finding"),
         ([finding(), finding("__main__.Model", status="watch")], "", ""),
         ([finding(phase="train")], "where", "where: train"),
         ([finding(phase=None)], "where", "where: no single phase"),
         ([finding("__main__.Model")], "what", "what: objects; __main__.Model"),
         ([finding("__main__.Environment.prices")], "what", ""),
-        ([finding("dict", "list", "__main__.Environment")], "", "what: in place 3"),
-        ([finding("dict", "list", "set", "__main__.Environment")], "what", "what: in place 4"),
+        ([finding("dict", "list", "__main__.Environment")], "", "what: at rank 3"),
+        ([finding("dict", "list", "set", "__main__.Environment")], "what", "what: at rank 4"),
         ([finding(kind="native", suspects=[])], "what", "what: native; nothing named"),
         ([finding(kind="tensors")], "what", ""),
         ([finding(estimate=5 * MIB)], "", "how much: off by 25.0%"),
@@ -164,7 +164,7 @@ def test_the_end_of_a_run_is_no_alert_on_its_leak(
     with Receiver() as receiver:
         receiver.alerts.append(Alert("run.finished", "r1", True))
         answer = drill._alert(receiver, "r1", {"status": status})
-        assert (answer.right, answer.text) == (False, "none came")
+        assert (answer.right, answer.text) == (False, "no alert arrived")
         receiver.alerts.append(Alert("incident.confirmed", "r1", False))
         assert not drill._alert(receiver, "r1", {"status": status}).right
         receiver.alerts.append(Alert("incident.confirmed", "r2", True))
@@ -188,7 +188,9 @@ def test_the_server_that_was_started_is_asked_and_none_that_the_shell_names(
     fake_server: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LEAKLINE_PUBLIC_URL", "https://leakline.example")
-    fake_server('echo "Leakline serves ${LEAKLINE_PUBLIC_URL:-http://127.0.0.1:7}  (Ctrl-C)"')
+    fake_server(
+        'echo "Leakline is running at ${LEAKLINE_PUBLIC_URL:-http://127.0.0.1:7}  (Ctrl-C)"'
+    )
     with Children() as children:
         assert start_server(children, 0).server == "http://127.0.0.1:7"
 

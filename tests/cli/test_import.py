@@ -128,7 +128,7 @@ def test_a_unit_that_changes_within_a_file_is_noticed(read: Read, file: Any) -> 
     lines = [f"Generation {i}\nRSS: {8.5 + i / 10} {'MB' if i == 3 else 'GB'}" for i in range(6)]
     notes = read(file("\n".join(lines), "train.log"))["notes"]
     assert (
-        "memory is 8.10 GiB in line 6 and 8.39 MiB in line 8: check that both have one unit"
+        "memory is 8.10 GiB in line 6 and 8.39 MiB in line 8; check that both have the same unit"
         in notes
     )
 
@@ -160,8 +160,8 @@ def test_a_table_of_times_alone_grows_per_minute(read: Read, file: Any) -> None:
     assert growth_of(answer["verdict"]) == pytest.approx(12 * MIB, rel=0.01)
     assert {
         "no column counts generations, so growth is given per second up to ten minutes, and per minute beyond "
-        "(--unit minute to have minutes)",
-        "column 'timestamp' is the time, in dates (UTC where they do not say)",
+        "(--unit minute: always per minute)",
+        "column 'timestamp' is the time, in dates (UTC if they have no time zone)",
     } <= set(answer["notes"])
 
 
@@ -234,7 +234,7 @@ def test_mlflow_prefers_what_the_program_logged_of_itself(read: Read, mlflow: Pa
     database.close()
     answer = read(mlflow)
     assert answer["readings"] == 7
-    assert any("memory of the whole machine" in note for note in answer["notes"])
+    assert any("memory of the entire machine" in note for note in answer["notes"])
 
 
 # -- where it goes -----------------------------------------------------------------------------------------
@@ -343,7 +343,7 @@ def test_a_comma_counts_thousands_in_groups_of_three_alone(
     answer = read(path)
     assert answer["format"] == form
     assert samples_of(path) == [pytest.approx(gb * 1e9)]
-    either = f"1,234 MB in line {1 + bool(title)} is read with its comma as a"
+    either = f"the comma of 1,234 MB in line {1 + bool(title)} is read as a thousands separator"
     warned = [note[: len(either)] for note in answer["notes"] if "comma" in note]
     assert warned == [either] * may_be_either
 
@@ -366,7 +366,7 @@ def test_a_table_says_itself_what_its_commas_are_or_is_refused(
     rows = "".join(f"{i};{cell}\n" for i, cell in enumerate(cells))
     path = file(f"epoch;rss (MB)\n{rows}")
     if bytes_of_one is None:
-        said = "line 2: '1,234' in column 'rss (MB)' may be 1234 or 1.234; write it as one"
+        said = "line 2: '1,234' in column 'rss (MB)' can mean 1234 or 1.234; write one"
         assert said in refused(path)
     else:
         assert samples_of(path)[0] == bytes_of_one
@@ -387,14 +387,16 @@ def test_readings_of_a_log_are_joined_before_they_are_counted(
     at_most(100)
     lines = [f"epoch {i // 200}\nRAM: {1500 - i} MB" for i in range(1_000)]
     path = file("\n".join(lines), "train.log")
-    assert "has 1,000 readings, 100 are taken; join them with --every 10" in refused(path)
+    assert "has 1,000 readings, but at most 100 are read; merge them with --every 10" in refused(
+        path
+    )
     assert read(path, "--every", "10")["readings"] == 100
     # The highest of those that are joined is not lost.
     joined = read_log(path, Wishes(every=10))
     assert samples_of(joined, "process.peak_bytes")[0] == 1_500 * 10**6
     at_most(4)
     said = refused(path, "--every", "10")
-    assert "has 100 readings of 5 generations, 4 are taken; cut it into parts" in said
+    assert "has 100 readings of 5 generations, but at most 4 are read; split the file" in said
 
 
 @pytest.mark.parametrize("name", ["mprof.dat", "psrecord.txt", "run-recorded.wandb", "mlflow.db"])
@@ -402,7 +404,7 @@ def test_every_form_is_counted_while_it_is_read(
     refused: Any, at_most: Any, mlflow: Path, name: str
 ) -> None:
     at_most(2)
-    assert "2 are taken" in refused(mlflow if name == mlflow.name else LOGS / name)
+    assert "at most 2 are read" in refused(mlflow if name == mlflow.name else LOGS / name)
 
 
 def test_names_of_generations_are_bounded(
@@ -477,20 +479,20 @@ def test_what_nvidia_smi_writes_is_of_its_gpu(file: Any, heads: str, rest: str) 
     ("content", "line", "why"),
     [
         ("", None, "is empty"),
-        ("hello\nworld\n", None, "is none of the forms known"),
-        ("epoch,loss\n1,2\n2,3\n", 1, "none of its columns is known as memory (epoch, loss)"),
-        ("epoch,rss\n1,2\n2,3\n", 1, "column 'rss' does not say its unit"),
-        ("epoch,rss_mb\n1,2\n2,many\n", 3, "'many' in column 'rss_mb' is no size"),
-        ("epoch,rss_mb\n1,2\n2,-3\n", 3, "'-3' in column 'rss_mb' is no size that a process has"),
-        ("epoch,rss_mb\n1,2\n2,1e300\n", 3, "no size that a process has"),
-        ("epoch,rss_mb\n1,2\n2,3,4\n", None, "is none of the forms known"),
-        ("epoch,rss_mb\n" + "1,2\n" * 9 + "2,3,4\n", 11, "has 3 cells, the rows before it 2"),
+        ("hello\nworld\n", None, "has no known format"),
+        ("epoch,loss\n1,2\n2,3\n", 1, "none of its columns is recognized as memory (epoch, loss)"),
+        ("epoch,rss\n1,2\n2,3\n", 1, "column 'rss' has no unit"),
+        ("epoch,rss_mb\n1,2\n2,many\n", 3, "'many' in column 'rss_mb' is not a size"),
+        ("epoch,rss_mb\n1,2\n2,-3\n", 3, "'-3' in column 'rss_mb' is not a size that a process can have"),
+        ("epoch,rss_mb\n1,2\n2,1e300\n", 3, "not a size that a process can have"),
+        ("epoch,rss_mb\n1,2\n2,3,4\n", None, "has no known format"),
+        ("epoch,rss_mb\n" + "1,2\n" * 9 + "2,3,4\n", 11, "has 3 cells, but the rows before it have 2"),
         ("epoch,rss_mb\nlater,2\n2,3\n", 2, "'later' in column 'epoch' is not a number"),
-        ("time,rss_mb\n20,2\n10,3\n", 3, "time goes back, from 20 to 10"),
-        ("time,rss_mb\nyesterday,2\n10,3\n", 2, "'yesterday' in column 'time' is no time"),
-        ("1,2\n2,3\n", 1, "has no heads; name its columns"),
-        ("epoch,rss_mb\n1,\n2,\n", None, "holds no reading of memory"),
-        ("CMDLINE python x.py\nFUNC m.f 1.0 1.0 1.2.3 2.0\n", 2, "'1.2.3' is no number that belongs here"),
+        ("time,rss_mb\n20,2\n10,3\n", 3, "time goes backwards, from 20 to 10"),
+        ("time,rss_mb\nyesterday,2\n10,3\n", 2, "'yesterday' in column 'time' is not a time"),
+        ("1,2\n2,3\n", 1, "has no header row; name its columns"),
+        ("epoch,rss_mb\n1,\n2,\n", None, "contains no reading of memory"),
+        ("CMDLINE python x.py\nFUNC m.f 1.0 1.0 1.2.3 2.0\n", 2, "'1.2.3' is not a valid number here"),
     ],
 )  # fmt: skip
 def test_what_is_not_understood_is_refused_whole(
@@ -512,11 +514,11 @@ def damaged_wandb() -> bytes:
     ("content", "why"),
     [
         (b"\x00\x01\x02 binary", "is neither text nor"),
-        (b"LEAKSPL1", "is a spool of Leakline; upload it with: leakline sync"),
-        (b":W&B\xe1\xbe\x01", "is no W&B log of the version that is read here"),
-        (b":W&B\xe1\xbe\x00" + b"\x09" * 40, "at byte 7: no W&B record begins here"),
-        (damaged_wandb(), "it is damaged"),
-        (b"SQLite format 3\x00" + b"\x00" * 200, "is no database of MLflow that can be read"),
+        (b"LEAKSPL1", "is a Leakline spool; upload it with: leakline sync"),
+        (b":W&B\xe1\xbe\x01", "is not a W&B log of the supported version"),
+        (b":W&B\xe1\xbe\x00" + b"\x09" * 40, "at byte 7: not the start of a W&B record"),
+        (damaged_wandb(), "the file is damaged"),
+        (b"SQLite format 3\x00" + b"\x00" * 200, "is not a readable MLflow database"),
     ],
     ids=["binary", "spool", "version", "record", "one byte", "mlflow"],
 )
@@ -532,7 +534,7 @@ def test_what_is_missing_is_said(
     assert "has no run 'other'" in refused(mlflow, "--run", "other")
     assert "has no metric 'ram'; it has loss, rss_mb" in refused(mlflow, "--memory", "ram")
     said = refused(file("1,2\n3,4\n"), "--columns", "epoch,rss_mb,phase")
-    assert "has 2 columns, and --columns names 3" in said
+    assert "has 2 columns, but --columns names 3" in said
     for option, value in (("--size-unit", "furlongs"), ("--offset", str(10**13))):
         wrong = leakline("import", str(mlflow), f"{option}={value}")
         assert wrong.status == 2 and option in wrong.errors
@@ -801,7 +803,7 @@ def test_of_several_runs_in_an_export_one_is_chosen(file: Any) -> None:
     other = "calm - sea - system/proc.memory.rssMB"
     rows = "".join(f"{i},{2000 + i},\n{i}5,,{3000 + i}\n" for i in range(10, 30))
     path = file(f"Step,{EXPORTED},{other}\n{rows}", "export.csv")
-    expected = "holds 2 runs (sunny-dust-12, calm - sea); choose one with --run sunny-dust-12"
+    expected = "contains 2 runs (sunny-dust-12, calm - sea); choose one with --run sunny-dust-12"
     assert refusal(path).endswith(expected)
     log = read_log(path, Wishes(run="calm - sea"))
     assert samples_of(log)[:2] == [3010 * 2**20, 3011 * 2**20]
@@ -809,7 +811,7 @@ def test_of_several_runs_in_an_export_one_is_chosen(file: Any) -> None:
     assert "has no run 'calm'; it has sunny-dust-12, calm - sea" in refusal(path, run="calm")
     rows = "".join(f"{run},{i},{1000 + i}\n" for run in ("a", "b") for i in range(9))
     path = file(f"run,step,rss_mb\n{rows}", "metrics.csv")
-    assert "holds 2 runs (a, b); choose one with --run a" in refusal(path)
+    assert "contains 2 runs (a, b); choose one with --run a" in refusal(path)
     assert len(read_log(path, Wishes(run="b")).readings) == 9
 
 
@@ -817,7 +819,7 @@ def test_an_error_names_each_column_once_and_whole(file: Any) -> None:
     text = of_wandb([2000.0] * 9)
     said = refusal(file(text.replace("rssMB", "readBytes"), "export.csv"))
     columns = "Step, sunny-dust-12 - system/proc.memory.readBytes"
-    assert f"({columns}); name it with --memory COLUMN" in said
+    assert f"({columns}); choose one with --memory COLUMN" in said
     said = refusal(file(text, "export.csv"), memory="rss")
     assert said.endswith(f"has no column 'rss'; it has Step, {EXPORTED}")
 
@@ -854,15 +856,15 @@ def test_each_gpu_has_its_memory(file: Any) -> None:
 
 def test_free_without_a_unit_asks_for_it(file: Any) -> None:
     path = file("".join(free_lines(i, 2000 + i).replace("Mi ", "   ") + "\n" for i in range(9)))
-    assert "does not say its unit; give it with --size-unit MiB" in refusal(path)
+    assert "has no unit; specify it with --size-unit MiB" in refusal(path)
     log = read_log(path, Wishes(size_unit=2**20))
     assert samples_of(log)[1] == 2001 * 2**20
-    assert any("the whole machine" in note for note in log.notes)
+    assert any("the entire machine" in note for note in log.notes)
 
 
 def test_numbers_alone_are_read_once_it_is_said_what_they_are(file: Any) -> None:
     path = file("".join(f"{2_000_000 + 35_000 * i}\n" for i in range(30)))
-    assert "say what they are, as in --columns rss --size-unit KiB" in refusal(path)
+    assert "name the columns, such as --columns rss --size-unit KiB" in refusal(path)
     log = read_log(path, Wishes(columns=("rss",), size_unit=1024))
     assert verdict_of(log).status == "confirmed"
 

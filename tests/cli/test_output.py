@@ -164,7 +164,7 @@ def test_a_full_disk_below_the_output_is_one_line(server: str) -> None:
         status, errors = ended(full.fileno(), "runs", "--server", server)
     assert status == 1
     (line,) = errors.splitlines()
-    assert line.startswith("leakline: standard output cannot be written (No space left on device)")
+    assert line.startswith("leakline: cannot write to standard output (No space left on device)")
 
 
 # -- names come from whatever was recorded -----------------------------------------------------------------

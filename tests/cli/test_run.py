@@ -42,7 +42,7 @@ START_CHILD = "import subprocess, sys\nsubprocess.run([sys.executable, 'child.py
     ("words", "why"),
     [
         (("--mode", "offline", "--", "no-such-program"), "no-such-program"),
-        (("--mode", "offline", "--", "train.py"), "write: leakline run -- python train.py"),
+        (("--mode", "offline", "--", "train.py"), "use: leakline run -- python train.py"),
         (("--mode", "offline"), "leakline run -- python train.py"),
         (("--mode", "sideways", "--", "echo", "started"), "sideways"),
         (("--per", "hour", "--", "echo", "started"), "hour"),
@@ -409,7 +409,8 @@ def test_a_server_that_does_not_answer_is_asked_once_by_all_the_short_programs(
             mute.accept()
     _, last = said.stderr.splitlines()
     assert (
-        f"; no Leakline server answers at {address_of(mute)} (" in last and "leakline sync" in last
+        f"; cannot reach a Leakline server at {address_of(mute)} (" in last
+        and "leakline sync" in last
     )
 
 
@@ -526,7 +527,7 @@ def test_a_process_that_has_ended_cannot_be_watched(leakline: Any) -> None:
     process.stdout.read()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     said = leakline("watch", str(process.pid))
-    assert (said.status, "ended already" in said.errors) == (1, True)
+    assert (said.status, "already ended" in said.errors) == (1, True)
     process.wait()
 
 

@@ -70,16 +70,16 @@ def test_a_server_that_refuses_for_now_is_not_called_absent(server: Any, caplog:
     train(server=server.address)
     (said,) = [line for line in caplog.messages if "disk of the server" in line]
     assert said.startswith(
-        f"leakline: {server.address} refuses for now (the disk of the server is full); "
+        f"leakline: {server.address} is temporarily refusing requests (the disk of the server is full); "
         "the snapshots are kept and sent later; recording continues in "
     )
-    assert "no Leakline server answers" not in caplog.text
+    assert "cannot reach a Leakline server" not in caplog.text
 
 
 def test_a_server_that_is_absent_is_called_so(caplog: Caplog) -> None:
     train(server="http://127.0.0.1:9")
     (said,) = [line for line in caplog.messages if "recording continues" in line]
-    assert said.startswith("leakline: no Leakline server answers at http://127.0.0.1:9 (")
+    assert said.startswith("leakline: cannot reach a Leakline server at http://127.0.0.1:9 (")
 
 
 def test_a_quiet_run_asks_for_no_verdict(server: Any) -> None:

@@ -130,8 +130,10 @@ def test_leaks_fail_with_the_verdict_and_the_holder_and_the_healthy_pass(place: 
     )  # fmt: skip
     assert said.counts == {"failed": 4, "passed": 5}, said.output
     leaking, by_itself, own, few = re.split(r"\n_+ test_\w+ _+\n", said.output)[1:]
-    assert re.search(r"leakline: keeps 1\.9\d MiB per call at least, after 1 to warm up", leaking)
-    assert "allowed are 1.00 MiB" in leaking
+    assert re.search(
+        r"leakline: retains at least 1\.9\d MiB per call after 1 warm-up call;", leaking
+    )
+    assert "the limit is 1.00 MiB" in leaking
     assert "The run keeps 1 Episode per generation" in leaking
     assert "held by: test_it.kept[*]" in leaking
     assert "its own" in by_itself
@@ -206,7 +208,7 @@ def test_a_test_that_cannot_be_called_again_fails_and_one_that_is_run_again_is_j
         """
     )
     assert said.counts == {"passed": 2, "error": 1}, said.output
-    assert "test_leaking is no test function" in said.output
+    assert "test_leaking is not a test function" in said.output
 
 
 def test_tests_without_the_marker_load_nothing(place: Place) -> None:

@@ -43,8 +43,8 @@ def test_a_server_with_a_full_disk_refuses_for_now(
     server.answer(503, full, Retry_After="5")
     assert sync(spool_directory, server.address) == 1
     assert capsys.readouterr().err == (
-        f"leakline: {server.address} refuses for now (the disk of the server is full); "
-        "try again later, what is recorded is kept\n"
+        f"leakline: {server.address} is temporarily refusing requests (the disk of the server is full); "
+        "try again later (recorded data is kept)\n"
     )
 
 
@@ -57,7 +57,7 @@ def test_no_answer_and_that_of_another_program_are_an_error_that_names_the_serve
     server.answer(200, b"<html>hello</html>")
     assert sync(spool_directory, server.address) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert "no Leakline server answers" in line and "leakline serve" in line
+    assert "cannot reach a Leakline server" in line and "leakline serve" in line
 
 
 def test_everything_is_uploaded_once_to_each_server(

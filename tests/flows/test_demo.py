@@ -88,7 +88,7 @@ def test_it_ends_by_itself_with_three_addresses_and_says_that_its_port_was_taken
         running = demo("--port", str(port), "--generations", "1", "--exit")
         seen, _ = running.process.communicate(timeout=300)
     assert running.process.returncode == 0, seen
-    assert f"port {port} is taken; using " in seen
+    assert f"port {port} is in use; using " in seen
     for title in ("before", "after", "comparison"):
         (line,) = [line for line in seen.splitlines() if line.startswith(f"{title} ")]
         assert "http://127.0.0.1:" in line
@@ -103,11 +103,11 @@ def test_the_misdiagnosis_ends_with_the_phase_that_never_ran_and_the_leak_that_g
     assert running.process.returncode == 0, seen
     told = {
         title: next(line for line in seen.splitlines() if line.startswith(f"{title} "))
-        for title in ("blamed", "promised", "in truth")
+        for title in ("blamed", "promised", "in fact")
     }
     assert "train_population never ran, so the promise was not tested." in told["blamed"]
     assert "broken: Memory grows by " in told["promised"]
     assert "times the 1.00 MiB promised." in told["promised"]
-    assert "evaluate_population keeps 16 TradingEnvironment per generation" in told["in truth"]
+    assert "evaluate_population keeps 16 TradingEnvironment per generation" in told["in fact"]
     # For real: the trainer says itself, twenty times, that it left the training phase out.
     assert seen.count("buffer not ready: ") == 20

@@ -174,7 +174,7 @@ def test_a_replay_buffer_that_fills_is_no_leak(run_program: Callable[..., Ended]
     assert "replay_buffer" in verdict["summary"]
     assert not [f for f in verdict["findings"] if f["status"] in ACTIVE]
     (note,) = [e["data"]["text"] for e in ended.events() if e["kind"] == "note"]
-    assert note == "a generation is 40 timesteps, or the rollouts that need as many"
+    assert note == "a generation is 40 timesteps, rounded up to full rollouts"
     (declared,) = [e for e in ended.events() if e["kind"] == "track"]
     assert (declared["name"], declared["data"]["capacity"]) == ("replay_buffer", 6_000)
 

@@ -90,7 +90,7 @@ def kept_by(restored: tuple[int, str, str]) -> Path:
     """Where what was there lies, as it is said."""
     status, said, _ = restored
     assert status == 0
-    return Path(said.splitlines()[1].removeprefix("what was there is kept as "))
+    return Path(said.splitlines()[1].removeprefix("the previous database is kept as "))
 
 
 def refused(said: tuple[int, str, str], *words: str) -> None:

@@ -587,7 +587,7 @@ def test_a_start_before_that_of_postgres_waits_for_it(postgres: Stoppable) -> No
     try:
         assert "does not respond" in process.stderr.readline()
         with passed_on(port, f"{path}/.s.PGSQL.5432"):
-            assert "serves http" in process.stdout.readline()
+            assert "running at http" in process.stdout.readline()
     finally:
         process.kill()
         process.communicate()

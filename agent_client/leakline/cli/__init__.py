@@ -1,7 +1,7 @@
-"""The `leakline` program. A module in `commands` has one command, whose help text is its docstring, or a table of some.
+"""The `leakline` command line.
 
-Imports any package of `leakline`, and the server inside functions. Start reading in `main`; `_MODULES` maps commands to
-modules.
+A module in `commands` defines one command, with its docstring as help text, or a table of several. Imports any
+package of `leakline`, and the server inside functions. Start reading in `main`; `_MODULES` maps commands to modules.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from .. import __version__
 from ..errors import LeaklineError
 from .printing import open_what_is_closed, plain, plainly
 
-# Modules are imported only when their command is used: `leakline report` must not load the server.
+# Command modules are imported on use: `leakline report` must not import the server.
 GROUPS: Final = {
     "Start": {
         "serve": "serve the dashboard and the API",
-        "demo": "serve, train a leaking and a fixed run, print their pages",
+        "demo": "train a leaking and a fixed run and show them in the dashboard",
     },
     "Record a run": {
-        "run": "start a program as it is, with telemetry",
+        "run": "run an unmodified program with telemetry",
         "watch": "watch a running process from outside",
         "sync": "upload recordings that the server does not have",
-        "import": "read an old log: printed blocks, CSV, W&B, MLflow, psrecord",
+        "import": "import a log: printed blocks, CSV, W&B, MLflow, psrecord",
     },
     "Read runs": {
         "runs": "list the runs of a server",
         "verdict": "print the verdict of a run",
-        "compare": "compare two runs; a gate for CI",
+        "compare": "compare two runs, also as a gate in CI",
         "top": "show a live view of a run in the terminal",
-        "report": "print the report of a recording, without a server",
-        "estimate": "check a sum such as '208 x 100 KB = 20 GB'",
+        "report": "print the report of a recording without a server",
+        "estimate": "check an estimate such as '208 x 100 KB = 20 GB'",
     },
     "Administer a server": {
-        "token": "make, list and revoke tokens",
-        "password": "set the password of the pages",
+        "token": "create, list and revoke tokens",
+        "password": "set the administrator password",
         "webhook": "send a test alert",
-        "db": "back up, shrink and export the database",
+        "db": "back up, restore and upgrade the database",
         "drill": "plant a leak and check the entire chain up to the alert",
     },
 }
@@ -48,19 +48,20 @@ COMMANDS: Final = {
     command: summary for group in GROUPS.values() for command, summary in group.items()
 }
 
-# Modules with several commands, or that cannot have the name of theirs: a keyword of Python, and a name that
-# `leakline/run.py` has.
+# Commands whose module contains several commands, or cannot have the command's name: `import` is a Python keyword,
+# and `run` would be confused with `leakline/run.py`.
 _MODULES: Final = {
     "import": "import_", "run": "run_", "watch": "run_", "sync": "recordings", "report": "recordings",
     "token": "administration", "password": "administration", "webhook": "administration", "db": "administration",
 }  # fmt: skip
 
-# They command the terminal themselves; names reach it through `report/terminal_text.py`, or are of their own programs.
+# These commands send terminal control sequences themselves. The names they print are cleaned by
+# `report/terminal_text.py` or come from their own programs.
 _DRAWS: Final = frozenset({"serve", "demo", "drill", "top"})
 
 
 class Command(NamedTuple):
-    """What a module in `commands` defines for one command. ``help``: its explanation, with examples."""
+    """The definition of one command by a module in `commands`. ``help`` is its description with examples."""
 
     help: str
     configure: Callable[[argparse.ArgumentParser], None]
@@ -76,7 +77,7 @@ def load_command(name: str) -> Command:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. Exit status: 0 done, 1 failed, 2 wrong use, others as the command says."""
+    """Run one command. Return its exit status: 0 success, 1 failure, 2 usage error; commands may define others."""
     open_what_is_closed()
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = next((a for a in arguments if not a.startswith("-")), None)
@@ -87,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         add_help=False,
     )
-    # The usage line has them, so that all commands fit a screen of 24 lines.
+    # Only the usage line lists these two options, so that the help with all commands fits on a screen of 24 lines.
     parser.add_argument("-h", "--help", action="help", help=argparse.SUPPRESS)
     parser.add_argument(
         "--version", action="version", version=f"leakline {__version__}", help=argparse.SUPPRESS
@@ -111,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         options, unknown = parser.parse_known_args(arguments)
         if unknown:
-            # By the command, whose help says what there is.
+            # The command's own parser reports the error, because its help lists the valid options.
             options.refuse(f"unrecognized arguments: {' '.join(unknown)}")
         if name in _DRAWS:
             return int(options.main(options))
@@ -121,7 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(plain(f"leakline: {error}"), file=sys.stderr)
         return error.exit_status
     except BrokenPipeError:
-        # The reader of a pipe (`leakline runs | head`) has what it wanted.
+        # The reader of the pipe (as in `leakline runs | head`) has closed it, which is not an error.
         sys.stderr.close()
         return 0
     except KeyboardInterrupt:
@@ -130,7 +131,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _overview() -> str:
     """Return all commands with their summaries, by group."""
-    lines = ["Live memory telemetry for training runs. Help on a command: leakline COMMAND --help"]
+    lines = ["Live memory telemetry for training runs. For help: leakline COMMAND --help"]
     for title, commands in GROUPS.items():
         lines += [f"{title}:"]
         lines += [f"  {command:<9} {summary}" for command, summary in commands.items()]
@@ -138,7 +139,7 @@ def _overview() -> str:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Wrong use is one line as well: what was wrong, and where the right use stands."""
+    """Parser that reports a usage error in one line: what is wrong, and the command that shows the help."""
 
     def error(self, message: str) -> NoReturn:
         line = plain(" ".join(message.split()))

@@ -1,4 +1,4 @@
-"""Child processes of the demo and of drills: apart from the terminal's Ctrl-C, and all ended within two seconds."""
+"""Child processes of the demo and of drills, isolated from the terminal's Ctrl-C and ended within two seconds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import IO, Any, Final
 from ..errors import LeaklineError, ServerRefused
 from .server_queries import Asker
 
-# Ctrl-C promises two seconds for everything; what has not ended by then is killed.
+# Ctrl-C has to end everything within two seconds; children that still run by then are killed.
 END_SECONDS: Final = 1.5
 LAST_WORDS_BYTES: Final = 4096
 READY_SECONDS: Final = 30.0
@@ -27,7 +27,7 @@ POLL_SECONDS: Final = 0.1
 
 @contextmanager
 def ends_by_signals() -> Iterator[None]:
-    """A closed terminal or a SIGTERM ends the command as Ctrl-C does."""
+    """Make SIGTERM and SIGHUP (a closed terminal) end the command as Ctrl-C does."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     for number in before:
         signal.signal(number, signal.default_int_handler)
@@ -40,7 +40,7 @@ def ends_by_signals() -> Iterator[None]:
 
 @contextmanager
 def signals_ignored() -> Iterator[None]:
-    """A second Ctrl-C must not leave half of what is ended or removed."""
+    """Ignore signals, so that a second Ctrl-C cannot interrupt ending children or removing files."""
     before = {
         n: signal.signal(n, signal.SIG_IGN) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     }
@@ -52,7 +52,7 @@ def signals_ignored() -> Iterator[None]:
 
 
 class Child:
-    """One process. What it prints is read by `lines`; what it says on stderr is kept for `last_words`, or shown."""
+    """A child process. `lines` reads its stdout; its stderr is kept for `last_words` or passed through."""
 
     def __init__(
         self,
@@ -63,7 +63,8 @@ class Child:
     ) -> None:
         self.name = name
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
-        # A session of its own: the terminal's Ctrl-C reaches the demo only, which then ends its children in order.
+        # A separate session keeps the terminal's Ctrl-C from the child; the parent receives it and ends its children
+        # in sequence.
         self.process = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=None if errors_shown else self._errors, text=True, start_new_session=True,
@@ -81,7 +82,7 @@ class Child:
         return self.process.wait()
 
     def last_words(self) -> str:
-        """The last line of stderr, or the exit status."""
+        """Return the last line of stderr, or the exit status if stderr is empty."""
         size = self._errors.seek(0, 2)
         self._errors.seek(max(0, size - LAST_WORDS_BYTES))
         lines = self._errors.read().decode(errors="replace").split("\n")
@@ -95,7 +96,7 @@ class Child:
 
 
 class Children:
-    """A context that ends every child when it is left."""
+    """Context manager that ends all child processes on exit."""
 
     def __init__(self) -> None:
         self._children: list[Child] = []
@@ -113,7 +114,7 @@ class Children:
         return child
 
     def wait_for_any(self) -> None:
-        """Until one that still runs ends."""
+        """Wait until one of the running children ends."""
         running = [child for child in self._children if not child.ended]
         if running:
             running[0].wait()
@@ -131,7 +132,7 @@ class Children:
             self._end_all()
 
     def _end_all(self) -> None:
-        # The newest first: a training sends its last words to a server that still listens.
+        # End the newest first: a training process can send its last data while the server still runs.
         running = [child for child in reversed(self._children) if not child.ended]
         deadline = time.monotonic() + END_SECONDS
         for child in running:
@@ -153,14 +154,14 @@ def start_server(
     *,
     errors_shown: bool = False,
 ) -> Asker:
-    """Start `leakline serve` on loopback. Raises LeaklineError when it does not start."""
-    # It prints its public address where it has one: what is asked here is this process.
+    """Start `leakline serve` on the loopback interface. Raises LeaklineError if it does not start."""
+    # With LEAKLINE_PUBLIC_URL set, the server would print that address, but we need the address of this process.
     local = {k: v for k, v in (environment or os.environ).items() if k != "LEAKLINE_PUBLIC_URL"}
     command = [
         sys.executable, "-P", "-m", "leakline", "serve", "--host", "127.0.0.1", "--port", str(port)
     ]  # fmt: skip
     server = children.start("server", command, local, errors_shown=errors_shown)
-    # It prints its address in its first line, or ends; what does neither is ended.
+    # The first line that the server prints is its address. If it neither prints it nor ends, it is killed.
     patience = threading.Timer(READY_SECONDS, server.process.kill)
     patience.start()
     line = next(server.lines(), "")
@@ -170,14 +171,14 @@ def start_server(
     server.wait()
     late = not patience.is_alive()
     patience.cancel()
-    reason = f"no answer within {READY_SECONDS:.0f} s" if late else server.last_words()
+    reason = f"no response within {READY_SECONDS:.0f} s" if late else server.last_words()
     raise LeaklineError(f"the server did not start: {reason}")
 
 
 def wait_for_verdict(asker: Asker, run: str, generations: int) -> dict[str, Any]:
-    """Return an ended run with its verdict over all generations; the newest of both when that takes too long.
+    """Return a run that has ended with its verdict over all generations; after a timeout, the newest state of both.
 
-    Raises LeaklineError when there is no verdict at all.
+    Raises LeaklineError if there is no verdict at all.
     """
     deadline = time.monotonic() + VERDICT_SECONDS
     while True:

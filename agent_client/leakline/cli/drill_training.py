@@ -1,7 +1,8 @@
-"""A small training with one planted leak: `python drill_training.py KIND --generations N`, for `leakline drill`.
+"""A small training run with one planted leak, started by `leakline drill`.
 
-It is started as a file, so that its classes are `__main__`'s: what lies below the name `leakline` is passed over by
-every look at a program. It prints the bytes that it planted in each generation, a number on a line.
+Usage: `python drill_training.py KIND --generations N`. It is started as a file, so that its classes belong to
+`__main__`: scans of the heap skip the modules of `leakline`. For each generation it prints the number of planted
+bytes on a line.
 """
 
 from __future__ import annotations
@@ -13,20 +14,20 @@ from typing import Any, Final
 
 import leakline
 
-# The server examines a run twice a second.
+# The server analyzes a run twice per second.
 SECONDS: Final = 0.6
 
 
 class Environment:
-    """One is all that a training needs."""
+    """A training environment; one instance is all that a training run needs."""
 
     def __init__(self) -> None:
-        # Pages of zeros would be the kernel's promise, not memory.
+        # Zero pages would only be reserved by the kernel and use no memory.
         self.prices = bytearray(b"1") * (64 * 1024)
 
 
 class Trainer:
-    """Keeps what it should let go: environments, losses with the graphs that made them, or a record of every step."""
+    """Trainer that retains what it should release: environments, losses with their autograd graphs, or step records."""
 
     def __init__(self, kind: str) -> None:
         self.environments: dict[int, Environment] = {}
@@ -48,7 +49,7 @@ class Trainer:
     def graph(self) -> int:
         for _ in range(8):
             self.losses.append(self.loss(self.network(self.random(256, 64)), self.random(256, 8)))
-        # The inputs, the activations, the outputs, and what those are compared with, four bytes each.
+        # Inputs, activations, outputs and targets, four bytes per number.
         return 8 * 256 * (64 + 512 + 8 + 8) * 4
 
     def container(self) -> int:

@@ -1,4 +1,4 @@
-"""What the commands that can stop a build share: named conditions, exit status 3, a file in JUnit's format."""
+"""Shared parts of the commands that act as CI gates: named conditions, exit status 3, JUnit files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..transport.oom_inference import death_of
 from .server_queries import Asker
 
 GATE_STATUS: Final = 3
-# The server calls a run silent after a minute, and looks for such runs every few seconds.
+# The server marks a run as silent after a minute and checks for silent runs every few seconds.
 WAIT_SECONDS: Final = 90.0
 WAIT_STEP_SECONDS: Final = 1.0
 LEAKING: Final = "leaking"
@@ -27,10 +27,10 @@ OOM: Final = "oom"
 KILLED: Final = "killed"
 FAILED: Final = "failed"
 REFUTED: Final = "refuted"
-# Conditions of one run, whatever it is compared with.
+# Conditions of a single run, independent of any comparison.
 OF_A_RUN: Final = (LEAKING, OOM, KILLED, FAILED, REFUTED)
 _LEAKING_STATUSES: Final = ("suspected", "confirmed")
-# Classes of exceptions that say that memory ran out: of Python, and of torch for a GPU.
+# Names of the exceptions for exhausted memory: Python's, and torch's for a GPU.
 _OUT_OF_MEMORY: Final = ("MemoryError", "OutOfMemoryError")
 
 
@@ -49,11 +49,11 @@ class Check(NamedTuple):
 def add_gate(parser: argparse.ArgumentParser, conditions: Sequence[str]) -> None:
     parser.add_argument(
         "--fail-on", type=_conditions(conditions), default=(), metavar="CONDITIONS",
-        help=f"exit with status {GATE_STATUS} when one holds; of {', '.join(conditions)}, with commas between",
+        help=f"exit with status {GATE_STATUS} if one of these holds (comma-separated): {', '.join(conditions)}",
     )  # fmt: skip
     parser.add_argument(
         "--junit", type=Path, metavar="FILE",
-        help=f"write the conditions as test cases; without --fail-on that of {LEAKING}",
+        help=f"write the results as JUnit test cases (without --fail-on: only {LEAKING})",
     )  # fmt: skip
 
 
@@ -63,15 +63,16 @@ def check_run(
     run: Mapping[str, Any],
     assertions: Sequence[Mapping[str, Any]] | None,
 ) -> Check:
-    """Check a condition of OF_A_RUN. ``run``: its state, as the API gives it; ``assertions``: with their states.
+    """Check a condition of OF_A_RUN. ``run`` and ``assertions`` are the API's answers.
 
-    They are None where the server is older than this program: what cannot be checked does not pass.
+    ``assertions`` is None if the server is older than this program. A condition that cannot be checked counts as
+    holding, which fails the gate.
     """
     state, reason, risk = run["state"], run["reason"], verdict["oom"]["risk"]
     ended = f"the run is {state}" + (f" ({reason})" if reason else "")
     if condition == REFUTED:
         if assertions is None:
-            why = "the server is too old to say which promises are kept: update it"
+            why = "the server is too old to check promises; update it"
             return Check(condition, True, why)
         promises = [each for each in assertions if each["origin"] == "fix"]
         broken = [each for each in promises if each["state"] == "broken"]
@@ -85,7 +86,7 @@ def check_run(
         f"memory {near} to run out: the risk is {risk}" if risk == "critical" else ""
     )
     if condition == OOM:
-        why = out_of_memory or f"the risk that memory runs out is {risk}, and {ended}"
+        why = out_of_memory or f"the risk of running out of memory is {risk}, and {ended}"
         return Check(condition, bool(out_of_memory), why)
     if verdict["status"] in _LEAKING_STATUSES:
         return Check(condition, True, worded(verdict["status"], verdict["summary"]))
@@ -95,10 +96,10 @@ def check_run(
 
 
 def wait_for_end(asker: Asker, address: str, asked: Sequence[str]) -> None:
-    """Wait until the server knows how a run ended, or data shows that it goes on.
+    """Wait until the server knows how the run ended, or until new data shows that it continues.
 
-    A program that was killed says nothing: the server concludes it from a minute of silence, and a gate that is asked
-    before would pass.
+    A killed program cannot report its end; the server infers it from a minute of silence. Without waiting, the gate
+    would pass before that.
     """
     if not any(condition in OF_A_RUN and condition != REFUTED for condition in asked):
         return
@@ -111,7 +112,7 @@ def wait_for_end(asker: Asker, address: str, asked: Sequence[str]) -> None:
         if not said:
             said = True
             print(
-                "the run has not ended: waiting until it sends data or its end is known",
+                "the run has not ended yet; waiting until it sends data or its end is known",
                 file=sys.stderr,
             )
         time.sleep(WAIT_STEP_SECONDS)
@@ -128,13 +129,11 @@ def _memory_ran_out(state: str, reason: str) -> str:
 
 
 def _may_have_run_out(state: str, reason: str) -> str:
-    """Return why an end without a known cause closes a gate against leaks; empty for any other end."""
+    """Return why an end of unknown cause fails a gate against leaks; empty for any other end."""
     if state == "killed" and reason in ("SIGKILL", ""):
-        return (
-            "the kernel sends SIGKILL when memory runs out, and nothing shows that it was not that"
-        )
+        return "the kernel sends SIGKILL when memory runs out, and no other cause is known"
     if state == "silent":
-        return "it never said that it ended, so it may have been killed for memory"
+        return "it never reported its end, so it may have been killed for memory"
     return ""
 
 
@@ -142,12 +141,12 @@ def _of_promises(broken: Sequence[Mapping[str, Any]], checked: int) -> str:
     if broken:
         return f"not kept: {', '.join(dict.fromkeys(str(each['name']) for each in broken))}"
     return (
-        f"none of {count_of(checked, 'promise')} was broken" if checked else "no promise was made"
+        f"none of {count_of(checked, 'promise')} was broken" if checked else "no promises were made"
     )
 
 
 def report_checks(options: argparse.Namespace, checks: Sequence[Check]) -> int:
-    """Print what closed the gate, one line for each condition asked for, and return the exit status."""
+    """Print one line per requested condition and the conditions that failed the gate; return the exit status."""
     asked = [check for check in checks if check.condition in options.fail_on]
     held = [check.condition for check in asked if check.holds]
     if asked and options.markdown:
@@ -165,7 +164,7 @@ def report_checks(options: argparse.Namespace, checks: Sequence[Check]) -> int:
 def with_gate(
     answer: Mapping[str, Any], options: argparse.Namespace, checks: Sequence[Check]
 ) -> Mapping[str, Any]:
-    """Return the answer of the server with what the gate checked; as it is without --fail-on."""
+    """Return the server's answer with the results of the gate added; unchanged without --fail-on."""
     asked = [check for check in checks if check.condition in options.fail_on]
     if not asked:
         return answer
@@ -174,7 +173,7 @@ def with_gate(
 
 
 def asked_of(options: argparse.Namespace) -> tuple[str, ...]:
-    """The conditions to look at: those that close the gate, or for a file alone the first."""
+    """Return the conditions to check: those of --fail-on, or `leaking` if only a JUnit file is requested."""
     return options.fail_on or ((LEAKING,) if options.junit else ())
 
 
@@ -182,7 +181,7 @@ def write_junit(
     path: Path, suite: str, checks: Sequence[Check],
     properties: Mapping[str, object], findings: Sequence[Mapping[str, Any]],
 ) -> None:  # fmt: skip
-    """Raises LeaklineError when the file cannot be written."""
+    """Write the checks as a JUnit file. Raises LeaklineError if the file cannot be written."""
     details = [finding_line(finding) for finding in findings]
     cases = [Case(check.condition, check.why if check.holds else "", details) for check in checks]
     try:
@@ -190,7 +189,7 @@ def write_junit(
         path.write_text(junit(suite, cases, properties), encoding="utf-8")
     except OSError as error:
         raise LeaklineError(
-            f"{path} cannot be written ({error.strerror}); name another FILE"
+            f"{path} cannot be written ({error.strerror}); choose another FILE"
         ) from None
 
 
@@ -200,7 +199,7 @@ def _conditions(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
         unknown = [part for part in wanted if part not in known]
         if unknown or not wanted:
             raise argparse.ArgumentTypeError(
-                f"{', '.join(unknown) or text!r} is no condition; use some of {', '.join(known)}"
+                f"{', '.join(unknown) or text!r} is not a condition; use one or more of {', '.join(known)}"
             )
         return wanted
 
@@ -209,7 +208,7 @@ def _conditions(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """``failed``: the sentence, where the condition holds; ``details`` stand below it."""
+    """A test case. ``failed`` is the reason if the condition holds; ``details`` are listed below it."""
 
     name: str
     failed: str = ""
@@ -217,7 +216,7 @@ class Case:
 
 
 def junit(suite: str, cases: Sequence[Case], properties: Mapping[str, object]) -> str:
-    """One suite; ends with a line end."""
+    """Return a JUnit document with one suite, ending with a newline."""
     failures = sum(bool(case.failed) for case in cases)
     root = Element("testsuites")
     suite_element = SubElement(
@@ -240,5 +239,5 @@ def junit(suite: str, cases: Sequence[Case], properties: Mapping[str, object]) -
 
 
 def _xml(text: str) -> str:
-    """Without what XML has no place for."""
+    """Replace characters that XML does not allow."""
     return printable(text, "\n")

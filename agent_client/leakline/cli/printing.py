@@ -1,4 +1,4 @@
-"""What commands print, without what would command a terminal: the names in it come from whatever was recorded."""
+"""Printing without terminal control sequences: names come from recordings and may contain any characters."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ..text_format import printable
 
 
 def plain(text: str) -> str:
-    """Printable characters and ends of lines; a blank for each other."""
+    """Replace every character that is neither printable nor a newline with a space."""
     return printable(text, "\n")
 
 
 @contextmanager
 def plainly() -> Iterator[None]:
-    """All text that is printed meanwhile; bytes go through as they are.
+    """Clean all text that is printed in this context; bytes pass through unchanged.
 
-    Raises LeaklineError where standard output cannot be written.
+    Raises LeaklineError if standard output cannot be written.
     """
     out, errors = (cast(TextIO, _Plain(stream)) for stream in (sys.stdout, sys.stderr))
     with redirect_stdout(out), redirect_stderr(errors):
@@ -31,14 +31,14 @@ def plainly() -> Iterator[None]:
 
 
 def open_what_is_closed() -> None:
-    """`leakline runs >&-`: Python gives a closed stream as None, and what is printed goes nowhere."""
+    """Replace closed streams, which Python represents as None (`leakline runs >&-`), with the null device."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - open as long as the process
 
 
 class _Plain:
-    """A stream of text whose writes are plain, and all else its own."""
+    """Text stream that cleans everything written to it and delegates the rest to the original stream."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -57,8 +57,9 @@ class _Plain:
 
     @contextmanager
     def _as_far_as_it_is_read(self) -> Iterator[None]:
-        """Of a pipe (`leakline verdict RUN --fail-on leaking | head`): who has read enough ends no command, because its
-        exit status and its files are answers too.
+        """Ignore a closed pipe (`leakline verdict RUN --fail-on leaking | head`).
+
+        The command has to go on, because its exit status and files are results too.
         """
         try:
             yield
@@ -67,11 +68,11 @@ class _Plain:
         except OSError as error:
             self._give_up()
             raise LeaklineError(
-                f"standard output cannot be written ({error.strerror}); make room, or send it elsewhere"
+                f"cannot write to standard output ({error.strerror}); free disk space or redirect it"
             ) from None
 
     def _give_up(self) -> None:
-        """What is still in the buffer goes nowhere, or the interpreter would fail on it once more at its end."""
+        """Redirect the stream to the null device, or the interpreter would fail at exit when it flushes the buffer."""
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, self._stream.fileno())
         os.close(null)

@@ -1,4 +1,4 @@
-"""What the commands that ask a server share: its address, its answers, finding a run by what people type."""
+"""Shared parts of the commands that query a server: its address, its answers, and resolving run names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..transport.http_delivery import API, request_json
 
 
 class Asker:
-    """Asks one server. Every call raises ServerUnreachable or ServerRefused when it cannot."""
+    """Client of one server. Every request may raise ServerUnreachable or ServerRefused."""
 
     def __init__(self, server: str | None) -> None:
         settings = resolve(server=server)
@@ -24,7 +24,7 @@ class Asker:
         return self._request(path, query, API)
 
     def markdown(self, path: str, query: Mapping[str, object] | None = None) -> str:
-        """Return a report of the server, whose ``path`` is not below the API."""
+        """Return a Markdown report; unlike those of `get`, its ``path`` is not below the API prefix."""
         return str(self._request(path, query, "").get("markdown", ""))
 
     def _request(self, path: str, query: Mapping[str, object] | None, base: str) -> dict[str, Any]:
@@ -35,13 +35,13 @@ class Asker:
         )
 
     def run_id(self, wanted: str) -> str:
-        """``wanted`` is an id, or ``project/name`` for the newest run of that name."""
+        """Return the id of a run, given its id, or ``project/name`` for the newest run of that name."""
         project, slash, name = wanted.partition("/")
         if not slash:
             return self._known(wanted)
         cursor: object = None
         while True:
-            # Newest first. The search is wider than the name, so what it finds is looked at again.
+            # Newest first. The search also matches other names, so its results are filtered.
             page = self.get("/runs", {"project": project, "q": name, "cursor": cursor})
             for run in page["items"]:
                 if (run["project"], run["name"]) == (project, name):
@@ -64,4 +64,7 @@ class Asker:
 
 
 def add_server(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--server", help="default: LEAKLINE_SERVER, else http://127.0.0.1:8765")
+    parser.add_argument(
+        "--server",
+        help="address of the server (default: LEAKLINE_SERVER, else http://127.0.0.1:8765)",
+    )

@@ -1,9 +1,9 @@
-"""Logs that other tools have written become runs: a verdict before anything is instrumented.
+"""Import of other tools' logs as runs, which gives a verdict without instrumenting anything.
 
-`read_log` recognises a file by its content and returns its readings, what was guessed, and what does not add up;
-`recorded` (`run_recording.py`) makes a run of them. A file that is not understood is refused as a whole.
-Imports `snapshot`, `transport`, `text_format`, `errors`, `analysis`. Start reading in `log_reader.py`; the formats
-are in `formats`.
+`read_log` detects the format of a file from its content and returns its readings, the assumptions made, and any
+inconsistencies; `recorded` (`run_recording.py`) turns them into a run. A file that cannot be parsed is refused as a
+whole. Imports `snapshot`, `transport`, `text_format`, `errors`, `analysis`. Start reading in `log_reader.py`; the
+formats are in `formats`.
 """
 
 from __future__ import annotations

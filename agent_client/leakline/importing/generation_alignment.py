@@ -1,4 +1,4 @@
-"""What a log calls its generations, lined up: the same one may be "Generation 0" here and "Gen 1" there."""
+"""Alignment of the generation numbers in a log, where the same one may be "Generation 0" here and "Gen 1" there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ UNITS: Final = {
     "generation": "generation", "gen": "generation", "episode": "episode", "ep": "episode", "epoch": "epoch",
     "step": "step", "iteration": "step", "iter": "step",
 }  # fmt: skip
-# From the coarse to the fine: a log that counts episodes and steps is read by its episodes.
+# From coarse to fine: a log that counts both episodes and steps is divided into episodes.
 COARSE_FIRST: Final = ("generation", "episode", "epoch", "step")
 MARKER: Final = re.compile(
     r"(?<![A-Za-z_])(?:global[_ ])?(?P<word>generation|gen|episode|ep|epoch|step|iteration|iter)s?\.?[\"' :#=\[]{0,4}"
@@ -23,19 +23,19 @@ MARKER: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A line that names a generation. ``style`` is how: ``gen``, ``generation``, or ``generation /`` with a total."""
+    """A generation named in a line. ``style`` is its spelling, such as ``gen``, or ``generation /`` with a total."""
 
     line: int
     style: str
     unit: str
     number: int
     total: int | None
-    # Whether it is the label of a reading.
+    # True if it comes from the label of a reading.
     is_label: bool = False
 
 
 def mark_of(line: int, text: str, *, is_label: bool = False) -> Mark | None:
-    """The coarsest that a line names."""
+    """Return the coarsest unit that the line names; None if it names none."""
     marks = list(_marks(line, text, is_label))
     return min(marks, key=lambda mark: COARSE_FIRST.index(mark.unit), default=None)
 
@@ -50,7 +50,7 @@ def _marks(line: int, text: str, is_label: bool) -> Iterator[Mark]:
 
 @dataclass(frozen=True, slots=True)
 class Numbering:
-    """``shifts``: style -> what is added to its numbers to be those of the labels."""
+    """The numbering of a log. ``shifts`` maps a style to the offset that aligns it with the labels."""
 
     unit: str | None
     total: int | None
@@ -64,7 +64,7 @@ class Numbering:
 
 
 def numbering_of(marks: Sequence[Mark]) -> Numbering:
-    """The numbers of the labels are taken as they are; those of other lines are held against what follows them."""
+    """Align the generation numbers of all lines with those of the labels, by comparing each with the next label."""
     labels = [mark for mark in marks if mark.is_label] or list(marks)
     units = {mark.unit for mark in labels}
     unit = next((unit for unit in COARSE_FIRST if unit in units), None)
@@ -79,20 +79,20 @@ def numbering_of(marks: Sequence[Mark]) -> Numbering:
         shift = _shift(own, style, main)
         if shift is None:
             notes.append(
-                f"how {_shown(style)} and {_shown(main)} number the same {unit}s was not found out"
+                f"the {unit} numbers of {_shown(style)} and {_shown(main)} could not be aligned"
             )
         elif shift:
             shifts[style] = shift
             first = next(mark for mark in own if mark.style == style)
             notes.append(
                 f"the same {unit} is {first.number} in {_shown(style)} (line {first.line}) and "
-                f"{first.number + shift} in {_shown(main)}: lined up on the second, --offset moves them all"
+                f"{first.number + shift} in {_shown(main)}: aligned with the latter; --offset shifts them all"
             )
     return Numbering(unit, total, shifts, tuple(notes))
 
 
 def _shift(marks: Sequence[Mark], style: str, main: str) -> int | None:
-    """The difference to the mark of the main style that comes next, where it is always the same one."""
+    """Return the difference to the next mark of the main style; None unless it is the same throughout."""
     differences: Counter[int] = Counter()
     waiting: int | None = None
     for mark in marks:

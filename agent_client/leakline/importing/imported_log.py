@@ -1,7 +1,7 @@
-"""The result of every reader of an old log: plain readings and notes on what was guessed; and its lines of text.
+"""Common result of all log readers (readings and notes on assumptions), and the lines of a text file.
 
-Lines are numbered and bounded, without control characters. Readings are counted and joined while they are read, so that
-a file of any length takes bounded memory.
+Lines are numbered, limited in length and free of control characters. Readings are counted and merged while a file is
+read, so memory use does not depend on its length.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from ..errors import LeaklineError
 from ..snapshot import Number
 from ..text_format import printable
 
-# A file of text, and of anything else, is not larger.
+# Maximum size of a text file, and of any other file.
 MAX_TEXT_BYTES: Final = 64 * 2**20
 MAX_FILE_BYTES: Final = 1024 * 2**20
 MAX_READINGS: Final = 100_000
 MAX_GAUGES: Final = 32
 MAX_MESSAGE: Final = 1_000
-# No process has more; what is larger was read in the wrong unit.
+# No process has more memory; larger values were read in the wrong unit.
 MAX_MEMORY_BYTES: Final = 64 * 2**40
-# How the growth of a file without generations is reported, in the note that says so.
+# The part of a note that explains how growth is reported without generations.
 BY_TIME: Final = (
     "so growth is given per second up to ten minutes, and per minute beyond "
-    "(--unit minute to have minutes)"
+    "(--unit minute: always per minute)"
 )
-# The same of a file that has no times either.
+# The same for a file that has no timestamps either.
 BY_READING: Final = "and none has a time, so each reading counts as one step"
-# Unix seconds.
+# In Unix seconds.
 MAX_MOMENT: Final = 1e11
 
 
 class ImportRefused(LeaklineError):
-    """Nothing of the file is taken. Carries the path and, where there is one, the line."""
+    """Nothing of the file is imported. Carries the path and, if known, the line."""
 
     def __init__(self, path: object, why: str, line: int | None = None) -> None:
         where = f"{path}" if line is None else f"{path}, line {line}"
-        # It may quote the file, and a database what is in it.
+        # The reason may quote the file, and an error of a database may quote its content.
         message = f"{where}: {why}"[:MAX_MESSAGE]
         super().__init__(printable(message))
         self.path, self.line = path, line
@@ -49,7 +49,7 @@ class ImportRefused(LeaklineError):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Memory at one moment. ``time`` is in seconds, of whatever clock the file has; None where it has none."""
+    """Memory at one moment. ``time`` is in seconds of the file's own clock; None if the file has no times."""
 
     line: int
     samples: Mapping[str, Number]
@@ -57,17 +57,17 @@ class Reading:
     generation: int | None = None
     phase: str | None = None
     label: str = ""
-    # (type, bytes), largest first
+    # (type, bytes), largest first.
     large: tuple[tuple[str, int], ...] = ()
     marks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """The content of a file. ``notes`` say what was guessed.
+    """The content of a file. ``notes`` describe the assumptions made.
 
-    ``unit`` is what the generations are in the file's own words, None where it has none. ``is_clock``: times are
-    Unix seconds, else seconds since the start.
+    ``unit`` is the file's own word for its generations; None if it has none. ``is_clock``: times are Unix seconds,
+    otherwise seconds since the start.
     """
 
     form: str
@@ -76,9 +76,9 @@ class Log:
     total: int | None = None
     notes: tuple[str, ...] = ()
     is_clock: bool = False
-    # Tracked container -> what it may hold.
+    # Maps each tracked container to its capacity.
     capacities: Mapping[str, int] = field(default_factory=dict)
-    # Type -> how many there should be, from and to.
+    # Maps each type to its expected minimum and maximum count.
     expected: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     project: str | None = None
     name: str | None = None
@@ -86,23 +86,23 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What a person has said about the file; None is to be found out."""
+    """What the user has specified about the file. None means that it is to be detected."""
 
     form: str | None = None
-    # The unit of sizes that stand without one, in bytes.
+    # Bytes per unit for sizes without a unit.
     size_unit: int | None = None
-    # MB and GB as 2^20 and 2^30 bytes.
+    # Read MB and GB as 2^20 and 2^30 bytes.
     binary: bool = False
-    # The column or metric that is the memory.
+    # Name of the column or metric that contains the memory.
     memory: str | None = None
-    # Names of the columns of a table that has none.
+    # Column names of a table without a header.
     columns: tuple[str, ...] = ()
-    # Added to the number of each generation.
+    # Offset that is added to each generation number.
     offset: int = 0
-    # Of a file that holds several runs.
+    # The run to read from a file with several runs.
     run: str | None = None
     every: int = 1
-    # Type, from, to.
+    # (type, minimum, maximum).
     expected: tuple[tuple[str, int, int], ...] = ()
 
 
@@ -110,7 +110,7 @@ MEMORY: Final = "process.rss_bytes"
 
 
 def taken(path: Path, readings: Iterable[Reading], every: int) -> tuple[Reading, ...]:
-    """All of them, ``every`` so many joined. Raises ImportRefused where there are too many, and says what helps."""
+    """Return all readings, each ``every`` of them merged. Raises ImportRefused with advice if there are too many."""
     kept: list[Reading] = []
     count = stretches = 0
     where: tuple[int | None, str | None] | None = None
@@ -131,13 +131,15 @@ def taken(path: Path, readings: Iterable[Reading], every: int) -> tuple[Reading,
 def _too_many(count: int, stretches: int, every: int) -> str:
     limit = MAX_READINGS
     if stretches > limit:
-        return f"has {count:,} readings of {stretches:,} generations, {limit:,} are taken; cut it into parts"
+        return f"has {count:,} readings of {stretches:,} generations, but at most {limit:,} are read; split the file"
     times = every * -(-count // limit)
-    return f"has {count:,} readings, {limit:,} are taken; join them with --every {times}"
+    return (
+        f"has {count:,} readings, but at most {limit:,} are read; merge them with --every {times}"
+    )
 
 
 def _thinned(readings: Iterable[Reading], every: int) -> Iterator[Reading]:
-    """The last of so many, with the highest memory of them all as its peak; never across generations or phases."""
+    """Merge each ``every`` readings of a phase and generation into their last one, with their maximum as its peak."""
     together: list[Reading] = []
     for reading in readings:
         last = together[-1] if together else reading
@@ -161,7 +163,7 @@ def _joined(together: Sequence[Reading]) -> Reading:
 
 
 MAX_LINE_LENGTH: Final = 2_000
-# What is read of a line before it is cut: progress bars write theirs over and over.
+# Characters read of a line before it is refused as too long; progress bars rewrite theirs many times.
 _MAX_RAW: Final = 1 << 20
 _BOMS: Final = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -171,7 +173,7 @@ _BOMS: Final = (
 
 
 def moment_of(iso: str) -> float | None:
-    """Return the Unix seconds of a time as logs print it, without a zone in UTC; None for what is none."""
+    """Return a timestamp from a log as Unix seconds, in UTC if it has no time zone; None if it is not a timestamp."""
     try:
         moment = datetime.fromisoformat(iso.replace(",", "."))
     except ValueError:
@@ -180,17 +182,17 @@ def moment_of(iso: str) -> float | None:
 
 
 def lines_of(path: Path, *, tabs: bool = False) -> Iterator[tuple[int, str]]:
-    """(number from 1, text) of every line that is not empty. Raises ImportRefused.
+    """Yield (number from 1, text) of every line that is not empty. Raises ImportRefused.
 
-    A line that was written over with carriage returns, as progress bars do, is one line for each time. What is no
-    UTF-8 becomes a sign that stands for it, because logs come damaged and their figures do not. ``tabs``: they are
-    kept, else they are spaces.
+    A line that is overwritten with carriage returns, as by progress bars, yields each of its versions. Invalid UTF-8
+    is replaced and not refused, because the figures in a damaged log are usually intact. ``tabs``: keep tabs instead
+    of replacing them with spaces.
     """
     try:
         if path.stat().st_size > MAX_TEXT_BYTES:
             raise ImportRefused(
                 path,
-                f"has more than {MAX_TEXT_BYTES // 2**20} MiB; cut out the part with memory",
+                f"is larger than {MAX_TEXT_BYTES // 2**20} MiB; extract the part with memory",
             )
         with path.open("rb") as file:
             start = file.read(4)
@@ -204,7 +206,7 @@ def lines_of(path: Path, *, tabs: bool = False) -> Iterator[tuple[int, str]]:
                         if text.strip():
                             yield number, text
                 else:
-                    raise ImportRefused(path, "is longer than a line of a log can be", number)
+                    raise ImportRefused(path, "is too long for a line of a log", number)
     except OSError as error:
         raise ImportRefused(path, f"cannot be read ({error.strerror})") from error
 
@@ -215,6 +217,6 @@ def _encoding_of(start: bytes) -> str:
 
 
 def plain(text: str, *, tabs: bool = False) -> str:
-    """Without anything that moves a cursor or hides text, and no longer than a line."""
+    """Return the text without terminal control characters, cut to the maximum line length."""
     cut = text[:MAX_LINE_LENGTH] if tabs else text[:MAX_LINE_LENGTH].replace("\t", "    ")
     return printable(cut, "\t" if tabs else "")

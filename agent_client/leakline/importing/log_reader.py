@@ -1,4 +1,4 @@
-"""A file -> its readings: its format is detected by its content, then the reader of that format is called."""
+"""Detection of a log's format from its content, and the call of the matching reader."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from .formats.table_cells import number_in
 from .imported_log import ImportRefused, Log, Reading, Wishes, lines_of
 from .names_and_sizes import meanings_of
 
-# Form -> what a person calls it.
+# Maps each format to its description for users.
 FORMS: Final = {
     "blocks": "printed blocks of a memory profiler (MEMORY SNAPSHOT, MEMORY TREND)",
-    "status": "status lines of a training (RAM: 35.23 GB, GPU allocated: 0.45 GB)",
-    "csv": "a table with heads, such as time,rss_mb",
+    "status": "status lines of a training log (RAM: 35.23 GB, GPU allocated: 0.45 GB)",
+    "csv": "a table with a header row, such as time,rss_mb",
     "psrecord": "psrecord --log",
     "mprof": "mprof run",
-    "wandb": "a W&B run, run-*.wandb or its folder",
-    "mlflow": "a SQLite database of MLflow",
+    "wandb": "a W&B run (run-*.wandb or its folder)",
+    "mlflow": "an MLflow SQLite database",
     "tools": "repeated output of ps aux, top -b, docker stats, free or nvidia-smi",
 }
 _SPOOL: Final = b"LEAKSPL1"
-# What a table or a recorder is known by stands in its first lines.
+# The first lines are enough to recognize a table or a recorder.
 _LOOKED_AT: Final = 5
 
 
 def form_of(path: Path) -> str:
-    """Raises ImportRefused where it is none of them."""
+    """Detect the format from the content. Raises ImportRefused if none matches."""
     try:
         with path.open("rb") as file:
             start = file.read(4096)
@@ -49,11 +49,11 @@ def form_of(path: Path) -> str:
     if start.startswith(wandb_log.MAGIC):
         return "wandb"
     if start.startswith(_SPOOL):
-        raise ImportRefused(path, "is a spool of Leakline; upload it with: leakline sync")
+        raise ImportRefused(path, "is a Leakline spool; upload it with: leakline sync")
     if not start.strip():
         raise ImportRefused(path, "is empty")
     if b"\x00" in start and not start.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise ImportRefused(path, "is neither text nor a file of W&B or MLflow")
+        raise ImportRefused(path, "is neither text nor a W&B or MLflow file")
     return _form_of_text(path)
 
 
@@ -84,16 +84,19 @@ def _form_of_text(path: Path) -> str:
     if first and all(number_in(line.strip()) is not None for line in first):
         raise ImportRefused(
             path,
-            "holds numbers without a head; say what they are, as in --columns rss --size-unit KiB",
+            "contains numbers without a header row; name the columns, such as --columns rss --size-unit KiB",
         )
     known = "; ".join(f"{name}: {what}" for name, what in FORMS.items())
-    raise ImportRefused(path, f"is none of the forms known; say --format where it is one ({known})")
+    raise ImportRefused(
+        path, f"has no known format; if it is one of these, name it with --format ({known})"
+    )
 
 
 def _is_table(first: list[str]) -> bool:
-    """Return True if the first rows have as many cells as the head, and are not lines of a log with bars or commas.
+    """Return True if the first rows have as many cells as the header and are not log lines with bars or commas.
 
-    Such lines tell memory by themselves: "epoch 3 | loss 0.1 | rss 2.3 GB". A head that names memory decides.
+    Such log lines contain the memory themselves: "epoch 3 | loss 0.1 | rss 2.3 GB". A header that names memory always
+    makes it a table.
     """
     rows = [line for line in first if not line.lstrip().startswith("# ")]
     delimiter = memory_tables.delimiter_of(rows[0]) if rows else None
@@ -103,23 +106,23 @@ def _is_table(first: list[str]) -> bool:
     return names_memory or not any(map(status_lines.has_size, rows))
 
 
-# Address space that a program has reserved, and pages it shares with others: neither says what it keeps.
+# Reserved address space and shared pages: neither shows what the program retains.
 _NOT_JUDGED: Final = frozenset({"process.vms_bytes", "process.shared_bytes"})
-# No program changes its memory by this factor between two readings; a change of the unit does.
+# Memory does not change by this factor between two readings, so the unit must have changed.
 _CHANGE_OF_UNIT: Final = 300.0
 
 
 def read_log(path: Path, wishes: Wishes) -> Log:
-    """Raises ImportRefused, with the line where there is one."""
+    """Read a log. Raises ImportRefused, with the line if known."""
     path = found_in(path)
     form = wishes.form or ("csv" if wishes.columns else form_of(path))
     log = _read(path, form, wishes)
     known = {name for reading in log.readings for name in reading.samples if _is_memory(name)}
     if not known:
-        raise ImportRefused(path, f"holds no reading of memory (read as {form}: {FORMS[form]})")
+        raise ImportRefused(path, f"contains no reading of memory (read as {form}: {FORMS[form]})")
     if known <= _NOT_JUDGED:
         raise ImportRefused(
-            path, f"holds {' and '.join(sorted(known))} alone, which cannot show a leak; log the resident memory (RSS)"
+            path, f"contains only {' and '.join(sorted(known))}, which cannot show a leak; log resident memory (RSS)"
         )  # fmt: skip
     notes = log.notes
     if form not in ("wandb", "tools", "mlflow"):
@@ -129,7 +132,7 @@ def read_log(path: Path, wishes: Wishes) -> Log:
 
 
 def found_in(path: Path) -> Path:
-    """The log in the folder of a W&B run; else the path itself."""
+    """Return the log in the folder of a W&B run, or the path itself if it is a file."""
     if not path.exists():
         raise ImportRefused(path, "does not exist")
     if not path.is_dir():
@@ -137,7 +140,7 @@ def found_in(path: Path) -> Path:
     logs = sorted(path.glob("*.wandb"))
     if len(logs) == 1:
         return logs[0]
-    raise ImportRefused(path, f"is a folder with {len(logs)} files *.wandb; give one file")
+    raise ImportRefused(path, f"is a folder with {len(logs)} *.wandb files; name one of them")
 
 
 def _read(path: Path, form: str, wishes: Wishes) -> Log:
@@ -161,14 +164,14 @@ def _read(path: Path, form: str, wishes: Wishes) -> Log:
 
 
 def _changes_of_unit(readings: Iterable[Reading]) -> Iterator[str]:
-    """Yield a note on the first reading with a thousandth or a thousand times of the memory before."""
+    """Yield a note on the first reading that differs from the previous one by a factor of about a thousand."""
     last: tuple[int, float] | None = None
     for reading in readings:
         now = reading.samples.get("process.rss_bytes")
         if last and now and not 1 / _CHANGE_OF_UNIT < now / last[1] < _CHANGE_OF_UNIT:
             yield (
                 f"memory is {format_bytes(last[1])} in line {last[0]} and {format_bytes(now)} in line "
-                f"{reading.line}: check that both have one unit"
+                f"{reading.line}; check that both have the same unit"
             )
             return
         last = (reading.line, float(now)) if now else last

@@ -1,6 +1,6 @@
-"""Names and sizes in logs of other tools -> our metrics and bytes: columns, metrics of trackers, printed sizes.
+"""Mapping of names and sizes in other tools' logs (columns, tracker metrics, printed sizes) to our metrics and bytes.
 
-A guess is said to the person, and what a name does not say is asked for: never guessed from the size of a number.
+Assumptions are reported to the user. A missing unit is requested, never guessed from the magnitude of a number.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .imported_log import ImportRefused, Wishes
 _POWERS: Final = {"b": 0, "byte": 0, "bytes": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _BINARY_NAME: Final = re.compile(r"[kmgt]i?b?|b|bytes?", re.IGNORECASE)
 UNIT: Final = r"(?:[kKMGT]i?B|bytes|B)"
-# Whole, never the rest of a longer one: what is tried at each digit of a long row of them costs its square.
+# The lookbehinds allow a match only at the first digit: trying every digit of a long number takes quadratic time.
 NUMBER: Final = r"(?<![0-9])(?<![0-9][.,])[0-9][0-9,]{0,20}(?:\.[0-9]{1,12})?"
 _THOUSANDS: Final = re.compile(r"[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]+)?")
 _DECIMAL: Final = re.compile(r"[0-9]+,[0-9]+")
@@ -25,7 +25,7 @@ _OPEN_SIZE: Final = re.compile(rf"({NUMBER})\s?{UNIT}\b")
 
 
 def factor_of(unit: str, *, binary: bool = False) -> int | None:
-    """Bytes of one. ``binary``: MB means MiB, as many programs print it. None: no unit of size."""
+    """Return the bytes in one unit; None if it is not a unit of size. ``binary``: MB means MiB, as often printed."""
     name = unit.strip().lower()
     if not _BINARY_NAME.fullmatch(name):
         return None
@@ -37,7 +37,7 @@ Comma = Literal["none", "thousands", "decimal", "open", "neither"]
 
 
 def comma_of(number: str) -> Comma:
-    """What the commas of a number are; "open" where it may be either: "1,234"."""
+    """Classify the commas of a number; "open" if a comma could be either kind: "1,234"."""
     digits = number.lstrip("+-")
     if "," not in digits:
         return "none"
@@ -49,7 +49,10 @@ def comma_of(number: str) -> Comma:
 
 
 def pointed(number: str) -> str | None:
-    """With a point as its decimal sign, and no other; None where it is no number. What is open counts thousands."""
+    """Return the number with a decimal point and no other separators, or None if it is not a number.
+
+    A comma that could be either kind is read as a thousands separator.
+    """
     comma = comma_of(number)
     if comma == "neither":
         return None
@@ -64,7 +67,7 @@ def pointed_number(number: str) -> float | None:
 
 
 def open_size(text: str) -> str | None:
-    """The first size of a line whose comma may be either."""
+    """Return the first size in a line whose comma could be either kind."""
     if "," not in text:
         return None
     found = (size[0] for size in _OPEN_SIZE.finditer(text) if comma_of(size[1]) == "open")
@@ -72,11 +75,11 @@ def open_size(text: str) -> str | None:
 
 
 def note_of_open(line: int, size: str) -> str:
-    return f"{size} in line {line} is read with its comma as a thousands sign; write a point where it is a decimal one"
+    return f"the comma of {size} in line {line} is read as a thousands separator; write a decimal separator as a point"
 
 
 def size_in_bytes(number: str, unit: str, *, binary: bool = False) -> float | None:
-    """Return the bytes of ``9.12`` and ``GB``, or None if one of them is not understood."""
+    """Return the bytes of a size such as ``9.12`` ``GB``; None if the number or the unit cannot be parsed."""
     factor, digits = factor_of(unit, binary=binary), pointed(number.lstrip("+"))
     return None if factor is None or digits is None else float(digits) * factor
 
@@ -88,9 +91,10 @@ Role = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """``series``: the name of the sample, of memory alone. ``factor``: bytes, or seconds, of one; None: not known.
+    """The meaning of a column or metric.
 
-    ``unit``: of a generation. ``rank``: which of several names for the same thing is the better one, 0 the best.
+    ``series``: the target series, only for memory. ``factor``: bytes or seconds per unit; None if unknown. ``unit``:
+    unit of generations. ``rank``: preference among several names for the same thing; 0 is the best.
     """
 
     role: Role
@@ -111,7 +115,7 @@ _SECONDS: Final = {
     "s": 1.0, "sec": 1.0, "secs": 1.0, "seconds": 1.0, "second": 1.0, "ms": 1e-3, "milliseconds": 1e-3, "us": 1e-6,
     "ns": 1e-9, "min": 60.0, "mins": 60.0, "minutes": 60.0, "h": 3600.0, "hours": 3600.0, "hour": 3600.0,
 }  # fmt: skip
-# The whole name, without its unit -> what it is. The earlier of two for the same series wins.
+# Maps the complete name, without its unit, to a series. If two names have the same series, the earlier one wins.
 _MEMORY: Final = {
     "rss": "process.rss_bytes", "process rss": "process.rss_bytes", "process memory rss": "process.rss_bytes",
     "memory rss": "process.rss_bytes", "mem rss": "process.rss_bytes", "resident": "process.rss_bytes",
@@ -159,16 +163,16 @@ _OTHERS: Final[dict[str, Role]] = {
     "value": "value",
     "metric value": "value",
 }
-# What W&B adds to the name of each metric in an export: the least and the most of the readings behind one point.
+# Suffixes that W&B adds to metrics in an export for the minimum and maximum of the readings behind a point.
 _DERIVED: Final = ("__MIN", "__MAX")
-# Metrics of W&B's own monitor, which counts in units of 2^20 bytes and calls them MB.
+# Metrics of W&B's system monitor, whose MB are units of 2^20 bytes.
 _WANDB_RESIDENT: Final = re.compile(r"(?:system[./])?proc\.memory\.rssMB$")
 _WANDB_GPU: Final = re.compile(
     r"(?:system[./])?gpu\.(?P<own>process\.)?(?P<index>\d{1,3})\.memoryAllocatedBytes$"
 )
-# Of the last part of a path, "train/rss_mb"; "memory" alone may be that of anything.
+# In a path such as "train/rss_mb", only the last part names the metric; "memory" alone would be ambiguous.
 _DEVICE: Final = re.compile(r"gpu|cuda|vram|device", re.IGNORECASE)
-# "rss growth" is none, and neither is that of a process next to it.
+# Words that rule out the level of this process: "rss growth" is a difference, "worker rss" another process.
 _NO_LEVEL: Final = re.compile(
     r"\b(?:delta|diff|growth|change|limit|min|total|all|sum|peak|max|child|children|worker|workers|gpu|cuda|device"
     r"|rank ?\d*|node ?\d*|process ?\d+)\b"
@@ -176,22 +180,22 @@ _NO_LEVEL: Final = re.compile(
 _CLEARLY_RESIDENT: Final = re.compile(r"\b(?:rss|ram|resident)\b")
 
 
-# What `nvidia-smi --query-gpu=... --format=csv` heads its columns with, next to the memory.
+# Other columns in the header of `nvidia-smi --query-gpu=... --format=csv`, next to memory.
 _NVIDIA: Final = re.compile(
     r"(?:memory\.(?:total|free)|utilization\.|temperature\.|power\.|clocks\.|pstate|fan\.|pci\.|uuid|index$)"
 )
-# Series of which there is one for each GPU.
+# Series that exist once per GPU.
 BY_DEVICE: Final = frozenset({"gpu.0.used_bytes"})
 
 
 def run_and_metric(name: str) -> tuple[str | None, str]:
-    """Return ("sunny-dust-12", "rss_mb") for "sunny-dust-12 - rss_mb", as W&B exports it; None without a run."""
+    """Return ("sunny-dust-12", "rss_mb") for "sunny-dust-12 - rss_mb" of a W&B export; (None, name) without a run."""
     run, _, metric = name.rpartition(" - ")
     return (run.strip() or None, metric.strip())
 
 
 def meanings_of(head: Sequence[str], *, binary: bool = False) -> list[Meaning]:
-    """Return the meaning of each head of one table: a neighbour may tell whose memory it is."""
+    """Return the meaning of each column. A column may depend on its neighbors, which show whose memory it is."""
     meanings = [
         Meaning("derived")
         if name.endswith(_DERIVED) and name[: -len(_DERIVED[0])] in head
@@ -209,12 +213,12 @@ def meanings_of(head: Sequence[str], *, binary: bool = False) -> list[Meaning]:
 
 
 def meaning_of(name: str, *, binary: bool = False) -> Meaning:
-    """Return the meaning of the head of a column or the name of a metric, also behind the name of its run."""
+    """Return the meaning of a column or metric name, with or without the name of its run in front."""
     found = _meaning_of(name, binary=binary)
     run, metric = run_and_metric(name)
     if found.role == "other" and run is not None:
         found = _meaning_of(metric, binary=binary)
-        # The same word in a sentence is no axis.
+        # In a name with a run in front, a word such as "step" does not make it the axis.
         return found if found.role == "memory" else Meaning("other")
     return found
 
@@ -250,7 +254,7 @@ def _meaning_of(name: str, *, binary: bool) -> Meaning:
 
 
 def _split(name: str) -> tuple[str, str]:
-    """("RSS", "MB") of "RSS (MB)", "rss_mb", "rssMB"."""
+    """Return ("RSS", "MB") for "RSS (MB)", "rss_mb" or "rssMB"."""
     text = name.strip().lstrip("#").strip()
     found = _GLUED_UNIT.search(text) or _STATES_UNIT.search(text)
     if found is None:
@@ -261,7 +265,7 @@ def _split(name: str) -> tuple[str, str]:
 
 
 def _words(name: str) -> str:
-    """``Process_Memory/RSS`` -> ``process memory rss``."""
+    """Return ``process memory rss`` for ``Process_Memory/RSS``."""
     return " ".join(re.findall(r"[a-z0-9]+", name.lower()))
 
 
@@ -269,7 +273,7 @@ NAMES_SHOWN = 12
 
 
 def chosen_metrics(path: Path, names: Iterable[str], wishes: Wishes) -> dict[str, Meaning]:
-    """Name -> what it is, one for each series. Raises ImportRefused where a unit is missing."""
+    """Return the chosen metrics with their meanings, one per series. Raises ImportRefused if a unit is missing."""
     known = list(names)
     if wishes.memory is not None and wishes.memory not in known:
         raise ImportRefused(path, f"has no metric {wishes.memory!r}; it has {_listed(known)}")
@@ -288,7 +292,7 @@ def _with_unit(path: Path, name: str, meaning: Meaning, wishes: Wishes) -> Meani
     factor = meaning.factor if meaning.factor is not None else wishes.size_unit
     if factor is None:
         raise ImportRefused(
-            path, f"metric {name!r} does not say its unit; give it with --size-unit B, KiB, MB, MiB, GB or GiB"
+            path, f"metric {name!r} has no unit; specify it with --size-unit B, KiB, MB, MiB, GB or GiB"
         )  # fmt: skip
     return Meaning("memory", meaning.series, factor)
 
@@ -300,7 +304,7 @@ def note_of(name: str, meaning: Meaning) -> str:
 def missing(path: Path, names: Mapping[str, object] | Iterable[str]) -> ImportRefused:
     known = list(names)
     return ImportRefused(
-        path, f"none of its metrics is known as memory ({_listed(known)}); name one with --memory METRIC"
+        path, f"none of its metrics is recognized as memory ({_listed(known)}); choose one with --memory METRIC"
     )  # fmt: skip
 
 

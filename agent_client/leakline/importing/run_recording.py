@@ -1,8 +1,7 @@
-"""The readings of a log -> a run with one process: header, snapshots, and a spool of them.
+"""Conversion of a log's readings into a run with one process: header, snapshots, and a spool with them.
 
-Ids come from the content and from what was said about it, so the same file imported twice is the same run, and a
-server that has it takes nothing twice. Times that a file does not tell are one second apart, and end at
-``ended_at``.
+Ids are derived from the content and the import options, so importing the same file twice gives the same run, and a
+server stores it once. For a file without timestamps, readings are one second apart and end at ``ended_at``.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ MAX_TAG: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """A run made of a log. ``ended_at``: of its last snapshot."""
+    """A run made from a log. ``ended_at`` is the time of its last snapshot."""
 
     header: RunHeader
     process: ProcessIdentity
@@ -61,7 +60,7 @@ def digest_of(path: Path) -> str:
 
 
 def run_id_of(digest: str, project: str, name: str | None, unit: str | None, wishes: Wishes) -> str:
-    """Of the content and of what was said about it: read in another way it is another run."""
+    """Return an id derived from the content and the options: with other options, the same file is another run."""
     said = repr((digest, project, name, unit, wishes))
     return f"import-{hashlib.sha256(said.encode()).hexdigest()[:_ID_LENGTH]}"
 
@@ -75,7 +74,7 @@ def recorded(
     unit: str | None,
     ended_at: float,
 ) -> Imported:
-    """Return the run of a log. ``ended_at``: Unix seconds at which a log ends that does not tell when it was made."""
+    """Return the run of a log. ``ended_at``: Unix seconds at which a log without absolute times ends."""
     log = _counted(log, unit)
     snapshots = tuple(_snapshots(log, ended_at))
     header = RunHeader(
@@ -94,7 +93,7 @@ def recorded(
 
 
 def _counted(log: Log, unit: str | None) -> Log:
-    """Return the log with its readings as its generations, where it has none, nor times, or a person asks for it."""
+    """Number the readings as generations if the log has neither generations nor times, or if ``unit`` requires it."""
     if any(reading.generation is not None for reading in log.readings):
         return log
     has_times = any(reading.time is not None for reading in log.readings)
@@ -105,7 +104,7 @@ def _counted(log: Log, unit: str | None) -> Log:
 
 
 def _unit_of(log: Log) -> str:
-    """Return what a log counts: without generations the time, from ten minutes on in minutes."""
+    """Return the unit of a log: generations, or else seconds, which become minutes after ten minutes."""
     counted = any(reading.generation is not None for reading in log.readings)
     return "generation" if counted else "second"
 
@@ -158,7 +157,7 @@ def _events(log: Log, i: int, time: float, reading: Reading) -> tuple[Event, ...
 
 
 def _times(log: Log, ended_at: float) -> Sequence[float]:
-    """Unix seconds of each reading; what has none has that of the one before."""
+    """Return the Unix seconds of each reading; a reading without a time gets that of the previous one."""
     known = [reading.time for reading in log.readings]
     if all(time is None for time in known):
         start = ended_at - SPACING_SECONDS * (len(known) - 1)
@@ -175,7 +174,7 @@ def _times(log: Log, ended_at: float) -> Sequence[float]:
 
 
 def write_spool(path: Path, imported: Imported) -> None:
-    """As if the process had recorded it. Raises SpoolError where something else is there, or it cannot be written."""
+    """Write the spool that the process would have recorded. Raises SpoolError if it is another run's, or on failure."""
     if path.exists() and read_header(path)[0].id != imported.header.id:
         raise SpoolError(path, "is the spool of another run; choose another name")
     ended = {"state": "finished", "ended_at": imported.ended_at, "reason": ""}
@@ -194,7 +193,7 @@ def write_spool(path: Path, imported: Imported) -> None:
 
 
 def moved_to(imported: Imported, started_at: float) -> Imported:
-    """The same with another start: that of the run which a server has already of a file without times."""
+    """Return the run with another start time: for a file without times, that of the run that the server already has."""
     by = started_at - imported.snapshots[0].time
     snapshots = tuple(
         replace(s, time=s.time + by, events=tuple(replace(e, time=e.time + by) for e in s.events))

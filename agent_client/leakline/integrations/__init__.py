@@ -1,5 +1,5 @@
-"""Callbacks for training frameworks, one module each. Nothing here is imported by `leakline` itself.
+"""Callbacks for training frameworks, one module each. `leakline` itself imports none of them.
 
 Imports `run`, `core`, `settings`, `errors`, `runtime` and its own framework. Start reading in `training.py`, which
-all of them call.
+all callbacks use.
 """

@@ -1,8 +1,8 @@
 """Gymnasium: ``env = LeaklineWrapper(gymnasium.make("CartPole-v1"), project="mine")``.
 
-Without a run its first reset starts one in which a generation is an episode of this environment, and phase ``episode``
-lasts from its reset to its end. In a run that there is already (another wrapper's, a callback's, the program's own) it
-only counts: environments that were made and are still in memory, and those of them that were not closed.
+Without an active run, the first reset starts one, in which a generation is an episode of this environment and the
+phase ``episode`` lasts from its reset to its end. In an existing run (of another wrapper, a callback or the program)
+the wrapper only counts environments: those still in memory, and those of them that were not closed.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _open: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 
 
 class LeaklineWrapper(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
-    """Watches an environment. ``expect``: how many of its class there should be, or a range.
+    """Wrapper that observes an environment. ``expect``: declared number of instances of its class, or a range.
 
-    Other keywords are those of `leakline.init`; in a run that there is already they say nothing.
+    Other keywords are those of `leakline.init` and are ignored in an existing run.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class LeaklineWrapper(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
             declarations.expectation(type(env.unwrapped), expect, None)
         self._expect, self._declared_in = expect, ""
         self._training = Training("gymnasium", given)
-        # At the first reset: some are only made to be asked for their spaces.
+        # The run starts at the first reset, because some environments are only made to query their spaces.
         self._may_begin = active() is None and not _in_worker()
         self._episodes = 0
         _alive.add(self)
@@ -69,7 +69,7 @@ class LeaklineWrapper(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
     def _begin(self) -> None:
         if self._may_begin and active() is None:
             self._training.begin("episode", phases=("episode",))
-        # One run each: what is reset after it was closed, or after another had a run, starts none.
+        # A wrapper starts at most one run. It starts none if it is reset after close, or after another run existed.
         self._may_begin = False
         run = current()
         if self._expect is not None and run.id != self._declared_in:
@@ -90,7 +90,7 @@ class LeaklineWrapper(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
 
 
 def _in_worker() -> bool:
-    """A process that a vector of environments has started; it may be there before its parent has a run."""
+    """Return True in a worker process of a vector environment, which may start before its parent has a run."""
     processes: Any = sys.modules.get("multiprocessing.process")
     return processes is not None and processes.parent_process() is not None
 

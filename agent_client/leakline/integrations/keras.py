@@ -1,7 +1,7 @@
 """Keras 3: ``model.fit(..., callbacks=[LeaklineCallback(project="mine")])``.
 
-Phases: ``train``, ``validation``, and ``epoch_end``, which is what callbacks do at the end of an epoch: saving, mostly.
-A generation is an epoch, or ``steps`` batches.
+Phases: ``train``, ``validation`` and ``epoch_end``, the work of callbacks at the end of an epoch (mostly saving). A
+generation is an epoch, or ``steps`` batches.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ except ImportError as error:
 
 
 class LeaklineCallback(Callback):
-    """Watches a fit. Keywords are those of `leakline.init`; in a run that there is already they say nothing."""
+    """Callback that records a fit. Keywords are those of `leakline.init` and are ignored in an existing run."""
 
     def __init__(
         self, project: str | None = None, *, steps: int | None = None, **options: Unpack[Options]
@@ -48,7 +48,7 @@ class LeaklineCallback(Callback):
                 self._training.generation(epoch)
             self._training.phase("train")
 
-    # Not at the end of a batch: Keras calls callbacks on a thread of its own while nobody has that hook.
+    # There is no hook at the end of a batch: as long as no callback has one, Keras calls callbacks on its own thread.
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         if self._training.is_on and self._steps is not None:
             self._training.count(self._step // self._steps)
@@ -78,7 +78,7 @@ class LeaklineCallback(Callback):
 
 
 class _Last(Callback):
-    """Called after the callbacks of the user: the run is there for all they do."""
+    """Callback that runs after the user's callbacks, so that the run is still active during all of them."""
 
     def __init__(self, training: Training) -> None:
         super().__init__()

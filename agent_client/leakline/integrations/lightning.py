@@ -1,7 +1,7 @@
 """Lightning: ``Trainer(callbacks=[LeaklineCallback(project="mine")])``.
 
-Phases: ``train``, ``validation``, ``save``, and ``epoch_end``, which is what callbacks and the module do at the end of
-an epoch. A generation is an epoch, or ``steps`` optimizer steps.
+Phases: ``train``, ``validation``, ``save`` and ``epoch_end``, the work of callbacks and the module at the end of an
+epoch. A generation is an epoch, or ``steps`` optimizer steps.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ except ImportError as error:
 
 
 class LeaklineCallback(Callback):
-    """Watches a fit. Keywords are those of `leakline.init`; in a run that there is already they say nothing."""
+    """Callback that records a fit. Keywords are those of `leakline.init` and are ignored in an existing run."""
 
     def __init__(
         self, project: str | None = None, *, steps: int | None = None, **options: Unpack[Options]
@@ -71,7 +71,7 @@ class LeaklineCallback(Callback):
             self._training.rest()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        # The only hook that is called when something raises.
+        # This is the only hook that is called after an exception.
         self._training.end(exception)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -96,7 +96,7 @@ def _place(trainer: Any) -> Place:
 
 
 def _launch(trainer: Any) -> str | None:
-    """Of the ranks that Lightning itself has started on this machine: by the process that has started the others."""
+    """Return an id for the ranks that Lightning started on this machine, derived from the process that started them."""
     launcher = trainer.strategy.launcher
     if type(launcher).__name__ != "_SubprocessScriptLauncher" or trainer.num_nodes > 1:
         return None

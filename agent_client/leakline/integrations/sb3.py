@@ -1,8 +1,9 @@
 """Stable-Baselines3: ``model.learn(100_000, callback=LeaklineCallback(project="mine"))``.
 
-Phases: ``rollout``, which collects experience, and ``train``. A generation is a rollout with its training where a
-buffer is filled and used up (PPO, A2C), else (DQN, SAC, ..) as many rollouts as a hundredth of the timesteps needs; or
-``steps`` timesteps. The model's buffers are tracked with their capacity: one that still fills is no leak.
+Phases: ``rollout``, which collects experience, and ``train``. If a rollout fills and consumes a buffer (PPO, A2C), a
+generation is a rollout with its training. Otherwise (DQN, SAC, ..) it is as many rollouts as make a hundredth of the
+timesteps, or ``steps`` timesteps. The model's buffers are tracked with their capacity: a buffer that is still filling
+is not a leak.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ try:
 except ImportError as error:
     raise missing("sb3", "stable_baselines3", "sb3", error) from None
 
-# A trend is seen in far fewer; more would only be more snapshots.
+# A trend is visible with far fewer; more would only add snapshots.
 GENERATIONS: Final = 100
 BUFFERS: Final = ("replay_buffer", "rollout_buffer")
 
 
 class LeaklineCallback(BaseCallback):
-    """Watches ``learn``. Keywords are those of `leakline.init`; in a run that there is already they say nothing."""
+    """Callback that records ``learn``. Keywords are those of `leakline.init` and are ignored in an existing run."""
 
     def __init__(
         self, project: str | None = None, *, steps: int | None = None, **options: Unpack[Options]
@@ -37,12 +38,12 @@ class LeaklineCallback(BaseCallback):
         self._training = Training("stable-baselines3", given)
         self._last: _Last | None = None
         self._rollouts = 0
-        # Of the learning under way: timesteps of a generation, None: each rollout is one; and where it began.
+        # State of the current ``learn``: timesteps per generation (None: one rollout each), and its first timestep.
         self._each: int | None = None
         self._began = 0
 
     def update_locals(self, locals_: dict[str, Any]) -> None:
-        """Not kept: the loop's variables are the program's."""
+        """Do nothing: keeping the loop's local variables would extend the lifetime of the program's objects."""
 
     def _on_training_start(self) -> None:
         total, self._rollouts, self._last = None, 0, None
@@ -53,9 +54,9 @@ class LeaklineCallback(BaseCallback):
                 self._last.init_callback(self.model)
                 bracket(among, self, self._last)
             total = self._plan()
-        # Not cleared: all callbacks have the same one.
+        # Not cleared in place, because all callbacks share the same dict.
         self.locals: dict[str, Any] = {}
-        note = several(self._each, "timesteps, or the rollouts that need as many")
+        note = several(self._each, "timesteps, rounded up to full rollouts")
         self._training.begin("generation", total, ("rollout", "train"), note=note)
         with self._training.guard:
             for name in BUFFERS:
@@ -64,7 +65,7 @@ class LeaklineCallback(BaseCallback):
                     self._training.run.track(name, _filling(self.model, name), buffer.buffer_size)
 
     def _plan(self) -> int:
-        """How many generations there will be; decides what one is."""
+        """Decide what a generation is, and return how many are planned."""
         model: Any = self.model
         self._began = model.num_timesteps
         planned = max(1, int(model._total_timesteps) - self._began)
@@ -94,19 +95,19 @@ class LeaklineCallback(BaseCallback):
             self._training.rest()
             if self._last is None:
                 self._training.end()
-        # Whoever keeps the callback keeps no model with it.
+        # A callback that outlives the training must not keep the model alive.
         self.__dict__["model"] = None
 
 
 class _Last(BaseCallback):
-    """Called after the callbacks of the user: what they do at the end of a rollout is still of the rollout."""
+    """Callback that runs after the user's callbacks, so that their work at a rollout's end belongs to the rollout."""
 
     def __init__(self, training: Training) -> None:
         super().__init__()
         self._training = training
 
     def update_locals(self, locals_: dict[str, Any]) -> None:
-        """As above."""
+        """Do nothing, for the same reason as above."""
 
     def _on_step(self) -> bool:
         return True
@@ -121,7 +122,7 @@ class _Last(BaseCallback):
 
 
 class _Filled:
-    """A buffer as something with a length, the rows that are filled, and with its arrays."""
+    """View of a buffer with the number of filled rows as its length, and its arrays."""
 
     def __init__(self, buffer: Any) -> None:
         self._rows = buffer.buffer_size if buffer.full else buffer.pos
@@ -134,14 +135,14 @@ class _Filled:
 def _arrays(values: Any) -> Iterator[Any]:
     for value in values:
         if isinstance(value, dict):
-            # Observations of several parts.
+            # A dict of arrays, from a Dict observation space.
             yield from _arrays(value.values())
         elif hasattr(value, "nbytes") and getattr(value, "shape", None):
             yield value
 
 
 def _filling(model: Any, name: str) -> Callable[[], _Filled | None]:
-    """Asks the model each time: the buffer may be loaded again. It keeps neither."""
+    """Return a function that reads the buffer from the model, which may reload it. It keeps neither of them alive."""
     found = weakref.ref(model)
 
     def read() -> _Filled | None:

@@ -1,17 +1,15 @@
-"""One training of a framework as a run: what every callback calls, whatever the framework's hooks are named.
+"""One framework training as a run: the common part of all callbacks.
 
-A training that has no run starts one and finishes it. In a run of the program it numbers the generations, unless the
-program does, and never finishes it. Phases follow each other: the next one ends the one before, because frameworks
-say when something begins and rarely when it is over.
+A training without a run starts one and finishes it. In a run of the program, it numbers the generations unless the
+program does, and never finishes the run. Each phase ends the previous one, because frameworks report when something
+begins but rarely when it ends.
 
-Where a callback stands among those of the user.
+The position of our callback among the user's matters. Frameworks call callbacks one after the other, and memory that
+one of them allocates is attributed to the phase that is open at that moment. So our callback comes first, and the
+work of the others at a hook belongs to the phase that the hook begins. If a hook ends a phase (a rollout, the step
+before a save), a second callback of ours comes last, and their work still belongs to that phase.
 
-Frameworks call their callbacks one after the other, and memory that one of them keeps is booked to the phase that is
-open at that moment. So ours comes first, and what the others do at a hook belongs to the phase that the hook begins;
-where a hook ends a phase (a rollout, the step before a save), a second one of ours comes last, and what they do still
-belongs to it.
-
-What every callback takes, checked where the script makes it, and what is said when its framework is missing.
+The module also validates the callbacks' arguments in the constructor, and words the error for a missing framework.
 """
 
 from __future__ import annotations
@@ -32,22 +30,22 @@ from leakline.settings import resolve
 
 from ..run import Generation, Phase
 
-# framework -> its training that has begun and not said that it is over.
+# Maps each framework to its training that has begun and not reported its end.
 _open: Final[dict[str, Training]] = {}
-# Runs of which a training has numbered the generations, so that the next training may go on.
+# Runs whose generations were numbered by a training, so that the next training may continue the numbering.
 _numbered: Final[weakref.WeakSet[Run]] = weakref.WeakSet()
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which of several processes this one is, as the framework says; ``launch`` is what all of them share, if known."""
+    """The rank of this process as the framework reports it. ``launch`` is an id that all ranks share, if known."""
 
     rank: int = 0
     world_size: int = 1
     launch: str | None = None
 
     def environment(self) -> dict[str, str]:
-        """The environment with what launchers other than torchrun leave out of it; what it says itself holds."""
+        """Return the environment plus the variables that only torchrun sets. Existing variables take precedence."""
         said = dict(os.environ)
         if self.world_size > 1:
             said.setdefault("RANK", str(self.rank))
@@ -61,10 +59,11 @@ ALONE: Final = Place()
 
 
 class Training:
-    """Made with the callback, ``begin`` and ``end`` with each training. ``options`` are those of `leakline.init`."""
+    """State of a training, created with the callback. ``options`` are those of `leakline.init`."""
 
     def __init__(self, framework: str, options: dict[str, Any]) -> None:
-        # For what asks the framework. Not around calls of the run: what the program's functions raise there is its own.
+        # For calls of the framework only. Calls of the run are not guarded again, because exceptions of the program's
+        # own functions have to propagate.
         self.guard = Guard(f"the callback for {framework}")
         self.run = Run()
         self._framework, self._options = framework, options
@@ -77,7 +76,7 @@ class Training:
         self._phase_name = ""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Of a copy, here or in another process: one that has not begun. The run stays where it is."""
+        """Return the state of a copy: a training that has not begun and has no run."""
         return {"framework": self._framework, "options": self._options}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -85,7 +84,7 @@ class Training:
 
     @property
     def is_on(self) -> bool:
-        """Whether it has begun and not ended."""
+        """True between `begin` and `end`."""
         return _open.get(self._framework) is self
 
     def begin(
@@ -96,7 +95,10 @@ class Training:
         place: Place = ALONE,
         note: str | None = None,
     ) -> None:
-        """``total``: planned generations; ``note``: what one is. A training that never said its end is over now."""
+        """Begin a training. ``total``: planned generations; ``note``: what a generation is.
+
+        An earlier training of the framework on this thread that never ended is ended first.
+        """
         before = _open.get(self._framework)
         if before is not None and before is not self and before._thread == threading.get_ident():
             before._was_left()
@@ -114,7 +116,7 @@ class Training:
             _open[self._framework] = self
 
     def generation(self, number: int) -> None:
-        """The framework's next unit begins; in a run that has had trainings before, after the last one of theirs."""
+        """Begin the framework's next unit, numbered after the generations of earlier trainings in the run."""
         self._leave()
         if self._numbers:
             if self._ahead is None:
@@ -123,27 +125,27 @@ class Training:
             self._generation = self.run.generation(number + self._ahead)
 
     def count(self, number: int) -> None:
-        """The same for units that are counted step by step: a new one begins when the number is another."""
+        """Begin a generation if the number has changed, for units that are counted step by step."""
         if number != self._counted:
             self._counted = number
             self.generation(number)
 
     def phase(self, name: str) -> None:
-        """From here on; again and again is once."""
+        """Begin a phase, unless it is already open."""
         if name != self._phase_name:
             self._leave()
             self._phase, self._phase_name = self.run.phase(name).__enter__(), name
 
     def leave(self) -> None:
-        """The phase is over, and what comes next is of none."""
+        """End the phase without beginning another."""
         self._leave()
 
     def rest(self) -> None:
-        """The last unit is over; the training may still have something to say."""
+        """End the last unit; the training itself has not ended."""
         self._rest()
 
     def end(self, error: BaseException | None = None) -> None:
-        """It is over, as ``error`` says or well. Twice is once."""
+        """End the training, with ``error`` if it failed. Idempotent."""
         if not self.is_on:
             return
         _open.pop(self._framework, None)
@@ -168,17 +170,17 @@ class Training:
                 self.run = start(settings)
 
     def _may_number(self) -> bool:
-        """Not where the program counts itself, and not within another training."""
+        """Return False within another training, or if the program numbers the generations itself."""
         within = any(each is not self and each.run is self.run for each in _open.values())
         counted = _newest_generation(self.run) is not None
         return not within and (self.run in _numbered or not counted)
 
     def _was_left(self) -> None:
-        """The framework called no closing hook: an exception, which the program has caught."""
+        """End a training whose closing hook was never called, because the program caught an exception."""
         _open.pop(self._framework, None)
         self._rest()
         if self._owns:
-            self.run._ends_because("failed", "the training ended without a word")
+            self.run._ends_because("failed", "the training ended without notifying its callbacks")
             self.run.finish()
         self.run, self._owns = Run(), False
 
@@ -195,7 +197,7 @@ class Training:
 
 
 def several(steps: int | None, what: str) -> str | None:
-    """The note where a generation is more than one step."""
+    """Return a note on the size of a generation; None if it is a single step."""
     return None if steps is None or steps < 2 else f"a generation is {steps:,} {what}"
 
 
@@ -205,12 +207,12 @@ def _newest_generation(run: Run) -> float | None:
 
 T = TypeVar("T")
 
-# A hook is called by the list, directly or through the callback's own base class.
+# A hook is called by the callback list, either directly or through the base class of the callback.
 _CALLERS: Final = 4
 
 
 def calling(kind: type[T]) -> T | None:
-    """The object of this class whose method is calling this hook: the framework gives its callbacks no way to it."""
+    """Return the caller of this hook if it has this class, because frameworks do not pass it to their callbacks."""
     frame: Any = sys._getframe(1)
     for _ in range(_CALLERS):
         frame = frame.f_back
@@ -225,8 +227,9 @@ def calling(kind: type[T]) -> T | None:
 def bracket(holder: Any, first: Any, last: Any = None) -> None:
     """Put ``first`` before and ``last`` after all other callbacks.
 
-    A new list is made: the framework may be going through the one it has, and that may be the user's. What stood
-    last in an earlier training goes: it would end the next one before callbacks that the user has added since.
+    The list is replaced, because the framework may be iterating over the old one, which may also be the user's. The
+    last callback of an earlier training is removed: it would end this training before callbacks that the user has
+    added since.
     """
     others = [e for e in holder.callbacks if e is not first and not _is_replaced(e, last)]
     holder.callbacks = [first, *others] if last is None else [first, *others, last]
@@ -240,7 +243,7 @@ def _is_replaced(each: Any, last: Any) -> bool:
 
 
 class Options(TypedDict, total=False):
-    """What goes on to `leakline.init`; the units and phases come from the framework."""
+    """Options that are passed on to `leakline.init`. Units and phases come from the framework."""
 
     name: str | None
     watch: Iterable[type | str] | None
@@ -260,9 +263,9 @@ _NAMES: Final = frozenset({"project", *Options.__annotations__})
 
 
 def checked(what: str, options: dict[str, Any]) -> dict[str, Any]:
-    """The same, classes as their names: whoever holds a class counts as a reference to it.
+    """Return the options with classes replaced by their names, because holding a class adds a reference to it.
 
-    Raises TypeError for an argument that does not exist, and BadArgument for a value that cannot be used.
+    Raises TypeError for an unknown argument and BadArgument for an invalid value.
     """
     for name in options:
         if name not in _NAMES:
@@ -271,7 +274,7 @@ def checked(what: str, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def checked_steps(steps: object) -> int | None:
-    """How many steps are one generation; None: the framework's own unit. Raises BadArgument."""
+    """Return the number of steps per generation; None for the framework's own unit. Raises BadArgument."""
     if steps is None:
         return None
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
@@ -280,7 +283,7 @@ def checked_steps(steps: object) -> int | None:
 
 
 def missing(module: str, package: str, extra: str, error: ImportError) -> ImportError:
-    """What an import of this module ends with: the command that brings the package, unless something else failed."""
+    """Return an error with the install command of the framework, or ``error`` itself if another import failed."""
     if not isinstance(error, ModuleNotFoundError) or (error.name or "").split(".")[0] != package:
         return error
     return MissingPackage(f"leakline.integrations.{module}", package, f"leakline[{extra}]")

@@ -1,6 +1,6 @@
 """Transformers: ``Trainer(..., callbacks=[LeaklineCallback(project="mine")])``.
 
-Phases: ``train``, ``validation``, ``save``, and ``epoch_end``, which is what callbacks do at the end of an epoch. A
+Phases: ``train``, ``validation``, ``save`` and ``epoch_end``, the work of callbacks at the end of an epoch. A
 generation is a hundredth of the planned steps, or ``steps`` of them, or with ``epochs=True`` an epoch.
 """
 
@@ -17,12 +17,12 @@ try:
 except ImportError as error:
     raise missing("transformers", "transformers", "transformers", error) from None
 
-# A trend is seen in far fewer; more would only be more snapshots.
+# A trend is visible with far fewer; more would only add snapshots.
 GENERATIONS: Final = 100
 
 
 class LeaklineCallback(TrainerCallback):
-    """Watches a training. Keywords are those of `leakline.init`; in a run that there is already they say nothing."""
+    """Callback that records a training. Keywords are those of `leakline.init` and are ignored in an existing run."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class LeaklineCallback(TrainerCallback):
         given = checked("LeaklineCallback", {**options, "project": project})
         self._training = Training("transformers", given)
         self._last: _Last | None = None
-        # Of the training under way.
+        # Steps per generation of the current training.
         self._each = 1
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -69,7 +69,7 @@ class LeaklineCallback(TrainerCallback):
             self._training.phase("epoch_end")
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        # There is no hook before an evaluation: its first step is the first that is heard of it.
+        # No hook is called before an evaluation, so the phase begins at its first step.
         if self._training.is_on:
             self._training.phase("validation")
 
@@ -89,7 +89,7 @@ class LeaklineCallback(TrainerCallback):
 
 
 class _Last(TrainerCallback):
-    """Called after the callbacks of the user: what comes next is the save, when nothing else is due before it."""
+    """Callback that runs after the user's callbacks, and so begins ``save`` if nothing else is due before the save."""
 
     def __init__(self, training: Training) -> None:
         self._training = training

@@ -1,8 +1,8 @@
-"""Observe a program that does not call Leakline: `leakline run` starts it through `launcher/startup/sitecustomize.py`.
+"""Observation of a program that does not call Leakline.
 
-The observer measures on threads of ours, at the end of each interval of time (`Intervals`). It stays silent for the
-first seconds: most programs that call `init` themselves do so by then, and then the observer withdraws without a
-trace.
+`leakline run` starts it through `launcher/startup/sitecustomize.py`. The observer measures on its own threads at the
+end of each time interval (`Intervals`). It contacts no server for the first seconds: most programs that call `init`
+themselves do so by then, and the observer withdraws without a trace.
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ from ..runtime.threads import OurThread
 from ..settings import Settings, resolve, start_ticks
 from ..text_format import count_of
 
-# Of an interval, how much later than it begins the next one is measured: never before, or two would be in one.
+# Delay of each measurement after the end of its interval, as a fraction of the interval. An early measurement would
+# put two of them into the same interval.
 LATE: Final = 0.05
 
 
 class Intervals:
-    """``end`` is called with a label at the end of each interval of ``unit``, first one unit after the start.
+    """Thread that calls ``end`` with a label at the end of each interval of ``unit``, first one unit after the start.
 
-    ``then`` is called on the same thread ``then_seconds`` after the start, and again when it says: None is never.
+    It also calls ``then`` after ``then_seconds``, and again after as many seconds as ``then`` returns; None stops
+    that.
     """
 
     def __init__(
@@ -54,12 +56,12 @@ class Intervals:
         self._thread = OurThread("intervals", self._run)
 
     def start(self) -> None:
-        """Where no thread starts, nothing is measured, and the program goes on."""
+        """Start the thread. If that fails, nothing is measured, and the program goes on."""
         with self._guard:
             self._thread.start()
 
     def stop(self) -> None:
-        """No interval begins to be measured after this."""
+        """Start no more measurements."""
         self._over.set()
 
     def _run(self) -> None:
@@ -83,23 +85,25 @@ class Intervals:
             return
         if self._unit == "second" and now - self._started > COUNTED_BY_SECONDS_UP_TO:
             self._unit = "minute"
-        # Not one more: after a suspended machine there is nothing to catch up with.
+        # Derived from the clock, not incremented: intervals missed while the machine was suspended are skipped.
         self._number = int((now - self._started) / UNITS_OF_TIME[self._unit])
         self._end(f"after {count_of(self._number, self._unit)}")
 
 
-# Instructs the interpreters that `leakline run` starts, as JSON of a `Plan`.
+# Environment variable that instructs the interpreters started by `leakline run`; a `Plan` as JSON.
 PLAN: Final = "_LEAKLINE_OBSERVE"
 HOLD_SECONDS: Final = 5.0
-# A program that speaks of us may load for long before it calls.
+# A program that mentions leakline may take long to load before it calls init.
 HOLD_SECONDS_WHEN_NAMED: Final = 60.0
 SCRIPT_READ_BYTES: Final = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``startup``: the folder on PYTHONPATH, and ``python_path`` what stood there before. ``seen``: a folder in which
-    each interpreter leaves its process id. ``children``: observe what the program starts, too.
+    """Instructions for an observed interpreter.
+
+    ``startup``: the folder added to PYTHONPATH; ``python_path``: the previous value. ``seen``: folder in which each
+    interpreter creates a file named by its process id. ``children``: also observe processes that the program starts.
     """
 
     launcher: int
@@ -121,10 +125,10 @@ def _plan_of(environ: Mapping[str, str]) -> Plan:
 
 
 def begin(environ: Mapping[str, str] = os.environ) -> None:
-    """Observe this interpreter, when its program begins."""
+    """Observe this interpreter, before its program begins."""
     plan = _plan_of(environ)
     if os.getppid() != plan.launcher and "RANK" not in environ and ANNOUNCED not in environ:
-        # Started by something that is no Python, which is watched from outside.
+        # The parent is not a Python program; `leakline run` watches it from outside. Join that run as its child.
         os.environ[ANNOUNCED] = (
             f"{environ['LEAKLINE_RUN_ID']}:1:{start_ticks(plan.launcher)}:{plan.launcher}"
         )
@@ -136,14 +140,14 @@ def begin(environ: Mapping[str, str] = os.environ) -> None:
 
 
 class _Observed(Run):
-    """The run of a program until it starts one itself."""
+    """The run of a program until the program starts its own."""
 
     _is_of_others = True
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
         self._plan = plan
-        # What our launcher has started ends by a signal as if we were not there: the launcher sees how.
+        # A process started by our launcher needs no signal handler: the launcher sees which signal ended it.
         self._hears_signals = os.getppid() != plan.launcher
         self._intervals: Intervals | None = None
         self._looks = 0
@@ -153,14 +157,14 @@ class _Observed(Run):
         observe(self, settings, subject)
         loop = self._loop
         if loop is not None:
-            # What the program has not loaded yet cannot speak of us: it is looked at when the time is over.
+            # The program has not loaded its script yet, so whether it mentions us can only be checked later.
             self._intervals = Intervals(
                 self._plan.unit, loop.end_interval, self._hold_on, HOLD_SECONDS
             )
             self._intervals.start()
 
     def _hold_on(self) -> float | None:
-        """Seconds until the next look; None once the server may hear of it."""
+        """Return the seconds until the next check; None once the run has been released to the server."""
         self._looks += 1
         if _speaks_of_us() and self._looks * HOLD_SECONDS < HOLD_SECONDS_WHEN_NAMED:
             return HOLD_SECONDS
@@ -173,13 +177,13 @@ class _Observed(Run):
         assert self._settings is not None
         if not self._chain.is_held:
             self.finish()
-            # The server knows the run by now.
+            # The server already knows the run under this project.
             return replace(settings, project=self._settings.project)
         self._vanish()
         return settings
 
     def _vanish(self) -> None:
-        """As if it had never been."""
+        """Discard the run without a trace."""
         if self._finishing.begin():
             self._stop_intervals()
             self._loop = None
@@ -210,5 +214,5 @@ def _speaks_of_us() -> bool:
 
 
 def _is_a_command_of_ours(script: Path) -> bool:
-    """None of them begins a run in its own process: a server under its own client is watched from the start."""
+    """Return True for Leakline's own commands, which never start a run, so that waiting for one is unnecessary."""
     return script.name == "leakline" or script == Path(__file__).parents[1] / "__main__.py"

@@ -1,7 +1,6 @@
-"""Start a program for `leakline run` and pass its signals, exit status and terminal through; watch any process to its
-end.
+"""Start a program for `leakline run`, passing on signals, exit status and terminal; watch any process until it ends.
 
-`Watch` serves `leakline watch`, and programs that `leakline run` starts and that are not Python.
+`Watch` implements `leakline watch`, and is used for programs under `leakline run` that are not Python.
 """
 
 from __future__ import annotations
@@ -33,31 +32,30 @@ from ..transport.oom_inference import killed_for_memory, last_readings
 from .observer import PLAN, Intervals, Plan
 
 STARTUP: Final = Path(__file__).resolve().parent / "startup"
-# What is sent to us is for the program.
+# Signals sent to us are meant for the program.
 FORWARDED: Final = frozenset(
     {
         signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2,
     }
 )  # fmt: skip
-# With which a person, or a machine that goes down, asks us to end.
+# Signals by which a user or a system shutdown asks us to end.
 ENDS_US: Final = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
-# An interpreter says that it is there before its program begins; one on a slow disk later than others.
+# An interpreter reports its presence before its program begins; a slow disk may delay that.
 SEEN_WITHIN_SECONDS: Final = 5.0
-# What is no interpreter may be a script that becomes one, as those of pyenv and conda.
+# A process that is not an interpreter may be a script that becomes one, as with pyenv and conda.
 BECOMES_ONE_WITHIN_SECONDS: Final = 2.0
-# On a machine that is busy with other work a program may not have got that far: it has had little of a processor, and
-# waits for more.
+# On a busy machine a program may start late: it has used little CPU time and waits for more.
 STARTING_CPU_SECONDS: Final = 1.0
 STARTS_WITHIN_SECONDS: Final = 60.0
 LOOK_EVERY_SECONDS: Final = 0.02
 
 
 class _CutShort(BaseException):
-    """The time is over, or a signal came."""
+    """The time is up, or a signal arrived."""
 
 
 class Program:
-    """The program, from its start to its end. Only for the main thread of a process that does nothing else."""
+    """A program from start to end. Use it only on the main thread of a process that does nothing else."""
 
     def __init__(self, command: Sequence[str], settings: Settings, plan: Plan) -> None:
         self.command, self._plan = command, plan
@@ -71,7 +69,7 @@ class Program:
         return self._process.pid
 
     def start(self) -> None:
-        """Raises BadArgument when there is no such program."""
+        """Start the program. Raises BadArgument if it cannot be started."""
         self._before = set(
             map(
                 signal.Signals,
@@ -82,7 +80,8 @@ class Program:
             self._process = subprocess.Popen(
                 self.command,
                 env=self._environment,
-                # What a shell hands on, as with <(...), is for the program; what we open ourselves is not inherited.
+                # File descriptors passed by the shell, as with <(...), are for the program; our own are not
+                # inheritable.
                 close_fds=False,
                 preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, self._before),
             )
@@ -93,7 +92,7 @@ class Program:
             ) from None
 
     def is_seen(self) -> bool:
-        """Whether it is an interpreter that observes itself. Waits until that is known, or the program has ended."""
+        """Wait until the program observes itself, ends, or a time limit passes; return True if it observes itself."""
         began, marker = time.monotonic(), Path(self._plan.seen) / str(self.pid)
         while not marker.exists():
             passed = time.monotonic() - began
@@ -105,7 +104,7 @@ class Program:
         return marker.exists()
 
     def wait(self) -> int:
-        """Its exit status; below zero, the signal that ended it."""
+        """Wait for the program and return its exit status; the negative signal number if a signal ended it."""
         assert self._process is not None
         while not self._pass_on(None):
             pass
@@ -113,8 +112,8 @@ class Program:
 
     @contextmanager
     def afterwards(self, seconds: float) -> Iterator[None]:
-        """The program has ended: signals are for us, and one of them ends what is done here, as does the time."""
-        # What came before was for the program.
+        """Handle signals ourselves, as the program has ended. A signal or the time limit cuts the block short."""
+        # Discard signals that arrived earlier, because they were meant for the program.
         while signal.sigtimedwait({*FORWARDED, signal.SIGCHLD}, 0) is not None:
             pass
         ending = [each for each in ENDS_US if signal.getsignal(each) is not signal.SIG_IGN]
@@ -130,7 +129,7 @@ class Program:
                 signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _pass_on(self, timeout_seconds: float | None) -> bool:
-        """Pass one signal on, if one comes in this time. Whether the program has ended."""
+        """Forward a signal if one arrives within the timeout. Return True if the program has ended."""
         assert self._process is not None
         if self._process.poll() is not None:
             return True
@@ -140,7 +139,7 @@ class Program:
             if timeout_seconds is None
             else signal.sigtimedwait(waited, timeout_seconds)
         )
-        # What a terminal sends it sends to the whole group; a second Ctrl-C would be another one.
+        # A terminal signals the entire process group (si_code > 0); forwarding would deliver a Ctrl-C a second time.
         if came is not None and came.si_signo in FORWARDED and came.si_code <= 0:
             self._process.send_signal(came.si_signo)
         return self._process.poll() is not None
@@ -151,7 +150,7 @@ def _cut_short(number: int, frame: FrameType | None) -> None:
 
 
 def _environment_for(settings: Settings, plan: Plan) -> dict[str, str]:
-    """What the program is started with: the run, the plan, and our folder before all others that Python looks in."""
+    """Return the program's environment with the run, the plan, and our folder first on PYTHONPATH."""
     given = os.environ.get("PYTHONPATH")
     environment = {
         **os.environ,
@@ -160,7 +159,7 @@ def _environment_for(settings: Settings, plan: Plan) -> dict[str, str]:
         "LEAKLINE_RUN_ID": settings.run_id,
         "LEAKLINE_SERVER": settings.server,
         "LEAKLINE_MODE": settings.mode,
-        # Also for what the program starts in another folder.
+        # Absolute, because the program may start processes in other folders.
         "LEAKLINE_DIR": str(settings.directory.absolute()),
     }
     if settings.project:
@@ -173,7 +172,7 @@ def _environment_for(settings: Settings, plan: Plan) -> dict[str, str]:
 
 
 def plan_for(unit: str, tags: Sequence[str], *, children: bool, log_lines: bool) -> Plan:
-    """``seen`` is a new folder, to be removed by the caller."""
+    """Return a plan. Its ``seen`` is a new folder, which the caller has to remove."""
     return Plan(
         os.getpid(), str(STARTUP), tempfile.mkdtemp(prefix="leakline-"), os.environ.get("PYTHONPATH"),
         unit, tuple(tags), children, log_lines,
@@ -181,12 +180,12 @@ def plan_for(unit: str, tags: Sequence[str], *, children: bool, log_lines: bool)
 
 
 def leave_as(status: int) -> int:
-    """End this process by the signal that ended the program; else the status to end with."""
+    """End this process by the signal that ended the program, or return the exit status to use."""
     if status >= 0:
         return status
     _without_core()
     number = -status
-    # SIGKILL has no handler to set.
+    # SIGKILL cannot have a handler.
     with suppress(OSError, ValueError):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
@@ -195,14 +194,14 @@ def leave_as(status: int) -> int:
 
 
 def _without_core() -> None:
-    """The program has left one, where any is wanted."""
+    """Disable our core dump; the program has already written one if core dumps are enabled."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
 def _is_python(pid: int) -> bool:
-    """Whether it runs an interpreter now."""
+    """Return True if the process currently runs a Python interpreter."""
     try:
         name = Path(f"/proc/{pid}/exe").readlink().name
     except OSError:
@@ -211,7 +210,7 @@ def _is_python(pid: int) -> bool:
 
 
 def _waits_for_a_processor(pid: int) -> bool:
-    """Return True if a process could run, or reads from a disk, and has had under STARTING_CPU_SECONDS so far."""
+    """Return True if a process is runnable or in disk wait and has used less than STARTING_CPU_SECONDS so far."""
     fields = stat_fields(pid)
     if not fields or fields[0] not in ("R", "D"):
         return False
@@ -221,20 +220,20 @@ def _waits_for_a_processor(pid: int) -> bool:
 
 def _why_not(program: str, error: OSError) -> str:
     if program.endswith(".py"):
-        return f"cannot be started; write: leakline run -- python {program}"
+        return f"cannot be started; use: leakline run -- python {program}"
     return f"cannot be started ({error.strerror})"
 
 
-# Where the kernel gives no handle of a process.
+# Polling interval if the kernel provides no process file descriptor.
 LOOK_WITHOUT_HANDLE_SECONDS: Final = 0.2
-# With one, the kernel wakes us.
+# Timeout of a wait on the process file descriptor, which wakes us when the process ends.
 HANDLE_SECONDS: Final = 60.0
-# Last readings that may say how it ended.
+# The last readings, which may show that the process was killed for memory.
 READINGS_KEPT: Final = 12
 
 
 class Watch:
-    """One process from outside, from `begin` to `end`. Raises LeaklineError when there is nothing to watch."""
+    """One process watched from outside, from `begin` to `end`. Raises LeaklineError if there is nothing to watch."""
 
     def __init__(
         self, settings: Settings, pid: int, unit: str = "minute", *, is_silent: bool = False
@@ -243,7 +242,7 @@ class Watch:
         check(pid)
         environment = {"command_line": command_line(started_as(pid)), "watched_from_outside": True}
         subject = Subject(pid, is_silent=is_silent, unit=unit, environment=environment)
-        # Neither what it prints nor the peak that only it may ask for is to be had from outside.
+        # Output and exact peaks are only available from inside the process.
         plain = replace(settings, log_lines=False, exact_peaks=False, allocations=False)
         self.chain = Chain(plain, subject)
         self._readings: list[tuple[float, dict[str, Number]]] = []
@@ -256,14 +255,14 @@ class Watch:
         self._intervals.start()
 
     def end(self, state: str, reason: str) -> None:
-        """The process has ended, or is watched no longer."""
+        """Record that the process has ended or is no longer watched."""
         self._intervals.stop()
         for step in (self.chain.loop.finish, lambda: self.chain.close((state, reason))):
             with Guard("watching"):
                 step()
 
     def killed(self) -> str | None:
-        """Why its last readings say that it was killed for memory; None where they do not."""
+        """Return why the last readings show that the process was killed for memory; None if they do not."""
         return killed_for_memory(last_readings(self._readings))
 
     def _remember(self, snapshot: Snapshot) -> None:
@@ -273,7 +272,7 @@ class Watch:
 
 
 def check(pid: int) -> None:
-    """Is there a process of this number with memory of its own?"""
+    """Raise LeaklineError unless the process exists, is readable and has memory of its own."""
     folder = Path(f"/proc/{pid}")
     if pid <= 0 or not folder.exists():
         raise LeaklineError(f"there is no process {pid}; list yours with: ps -u $USER")
@@ -282,17 +281,17 @@ def check(pid: int) -> None:
             (folder / "status").read_bytes()
         except PermissionError:
             raise LeaklineError(
-                f"process {pid} belongs to somebody else, and may not be read; watch it as its owner"
+                f"process {pid} belongs to another user and cannot be read; run leakline watch as its owner"
             ) from None
         except OSError:
             raise LeaklineError(f"process {pid} has just ended") from None
         raise LeaklineError(
-            f"process {pid} has no memory of its own: it has ended already, or is of the kernel"
+            f"process {pid} has no memory of its own: it has already ended or is a kernel thread"
         )
 
 
 def wait_for_end(pid: int) -> None:
-    """Until the process has ended. A number that is reused is another process."""
+    """Wait until the process has ended. A reused process id counts as another process."""
     ticks = start_ticks(pid)
     handle = _handle(pid)
     try:
@@ -314,6 +313,6 @@ def _handle(pid: int) -> int | None:
 
 
 def _is_dead(pid: int) -> bool:
-    """Return True if a process is gone, or dead and its parent has not asked for it yet."""
+    """Return True if a process is gone or is a zombie."""
     fields = stat_fields(pid)
     return not fields or fields[0] in ("Z", "X")

@@ -1,4 +1,4 @@
-"""The last line of a command that has followed a program: what became of its run, and where it is to be seen."""
+"""The last line of `leakline run` and `leakline watch`: the verdict of the run and where to see it."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from ..text_format import with_forecast, worded
 from ..transport.http_delivery import Accepted, Delivery, one_line
 from ..transport.spool_format import read_header
 
-# For the server to have looked at the end of the run.
+# Time limit for the server to analyze the ended run.
 PATIENCE_SECONDS: Final = 2.0
 ASK_AGAIN_SECONDS: Final = 0.05
-# Spools up to this size are read for a verdict; of longer ones `leakline report` takes its time.
+# Spools up to this size are analyzed for a verdict; larger ones are left to `leakline report`.
 READ_UP_TO_BYTES: Final = 32 * 2**20
 
 
 def closing_words(settings: Settings, *, unsent: str = "", command: str = "leakline run") -> str:
-    """One line: the verdict of the server, or worked out from the spools, and the page or the command for more.
+    """Return one line: the verdict of the server or of an analysis of the spools, and the page or command for more.
 
-    Empty where the program has a run of its own, which has said it. ``unsent``: why the server has not got
-    everything; it is not asked then. ``command``: what has followed the program to its end, for advice; empty: there
-    is none to give.
+    The line is empty if the program has its own run, which prints its verdict itself. ``unsent``: why the server does
+    not have everything; the server is not queried then. ``command``: the command for advice on short programs; empty
+    for no advice.
     """
     where = settings.run_directory
     spools = sorted(where.glob("*.spool"))
     if not spools:
-        return "nothing was recorded: the program had ended before it could be looked at"
+        return "nothing was recorded: the program ended before it could be observed"
     if not any(is_ours(path) for path in spools):
         return ""
     if settings.mode == "online" and not unsent:
@@ -41,7 +41,7 @@ def closing_words(settings: Settings, *, unsent: str = "", command: str = "leakl
             return f"{sentence} -> {settings.url}"
     if sum(path.stat().st_size for path in spools) > READ_UP_TO_BYTES:
         return "; ".join(
-            filter(None, ("recorded", unsent, f"the verdict: leakline report {where}"))
+            filter(None, ("recorded", unsent, f"for the verdict: leakline report {where}"))
         )
     try:
         sentence = _worked_out(spools, command)
@@ -56,7 +56,7 @@ def closing_words(settings: Settings, *, unsent: str = "", command: str = "leakl
 
 
 def is_ours(path: Path) -> bool:
-    """Whether it is of a program that was counted by time; a damaged one says nothing of that."""
+    """Return True if the spool is of an observed program, which is counted by time, or is damaged."""
     try:
         return read_header(path)[0].unit in UNITS_OF_TIME
     except SpoolError:
@@ -64,7 +64,7 @@ def is_ours(path: Path) -> bool:
 
 
 def _of_server(settings: Settings, command: str) -> str | None:
-    """None where it does not answer, or has not looked at the whole run in the time."""
+    """Return None if the server does not answer, or has not analyzed the entire run within the time limit."""
     delivery = Delivery(
         settings.server, settings.token, timeout_seconds=PATIENCE_SECONDS, ca_file=settings.ca_file
     )

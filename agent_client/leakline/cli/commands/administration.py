@@ -1,4 +1,4 @@
-"""The commands that administer a server: `leakline token`, `leakline password`, `leakline webhook`, `leakline db`."""
+"""Commands that administer a server: `leakline token`, `leakline password`, `leakline webhook`, `leakline db`."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ if TYPE_CHECKING:
     from leakline_server.store.engine import Engine
 
 TOKEN_HELP: Final = """\
-Tokens of a server: what programs show to be let in, each for one thing.
+Create, list and revoke the access tokens of a server.
 
-ingest adds to one project and reads nothing, read reads everything, admin does all. The token is shown this once, alone
-on standard output. Works on the database of the server (LEAKLINE_DATABASE_URL), which may run meanwhile or be new.
+A token with scope ingest writes to one project and reads nothing, one with
+scope read reads everything, and one with scope admin may do everything. A new
+token is printed only once, alone on standard output. The command works
+directly on the server's database (LEAKLINE_DATABASE_URL). The server may be
+running, and the database may not exist yet.
 
 example: export LEAKLINE_TOKEN=$(leakline token create --project erl-trading)
          leakline token create --scope admin --name me --expires 30d
@@ -34,29 +37,33 @@ example: export LEAKLINE_TOKEN=$(leakline token create --project erl-trading)
 
 def configure_token(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    create = actions.add_parser("create", help="make one and show it, this once")
+    create = actions.add_parser("create", help="create a token and print it, only this once")
     create.add_argument(
-        "--scope", choices=["ingest", "read", "admin"], default="ingest", help="what it is for (default ingest)"
+        "--scope", choices=["ingest", "read", "admin"], default="ingest", help="what the token may do (default ingest)"
     )  # fmt: skip
     create.add_argument(
-        "--project", help="of an ingest token (LEAKLINE_PROJECT, else default); it adds to no other"
+        "--project",
+        help="the only project that an ingest token writes to (default: LEAKLINE_PROJECT, else default)",
     )
-    create.add_argument("--name", default="", help="what you call it; default: what it is for")
+    create.add_argument("--name", default="", help="name of the token (default: what it is for)")
     create.add_argument(
-        "--expires", default="365d", help="after so many days or hours, such as 30d or 12h, or never (default 365d)"
+        "--expires", default="365d", help="lifetime in days or hours, such as 30d or 12h, or never (default 365d)"
     )  # fmt: skip
     create.add_argument(
-        "--browser", action="store_true", help="for pages of other origins (LEAKLINE_ALLOWED_ORIGINS)"
+        "--browser", action="store_true", help="allow use by web pages of other origins (LEAKLINE_ALLOWED_ORIGINS)"
     )  # fmt: skip
-    listing = actions.add_parser("list", help="what there is, newest first; never the tokens")
-    revoke = actions.add_parser("revoke", help="let nobody in with it any more")
-    revoke.add_argument("id", type=int, help="as leakline token list shows it")
+    listing = actions.add_parser(
+        "list", help="list the tokens, newest first, without their secrets"
+    )
+    revoke = actions.add_parser("revoke", help="revoke a token")
+    revoke.add_argument("id", type=int, help="id of the token, as shown by leakline token list")
     for action, run in ((create, _create_token), (listing, _list_tokens), (revoke, _revoke_token)):
         action.add_argument(
-            "--database-url", metavar="URL", help="default: LEAKLINE_DATABASE_URL, else .leakline-server/leakline.db"
+            "--database-url", metavar="URL",
+            help="URL of the database (default: LEAKLINE_DATABASE_URL, else .leakline-server/leakline.db)",
         )  # fmt: skip
         if action is not revoke:
-            action.add_argument("--json", action="store_true", help="the same for programs")
+            action.add_argument("--json", action="store_true", help="print JSON")
         action.set_defaults(run_action=run)
 
 
@@ -66,7 +73,7 @@ def main_token(options: argparse.Namespace) -> int:
         from leakline_server.errors import RequestRefused
     except ImportError as error:
         raise LeaklineError(
-            f"the server is not installed ({error.name} is missing): pip install 'leakline[server]'"
+            f"the server is not installed ({error.name} is missing); install it with: pip install 'leakline[server]'"
         ) from None
     wish = _wish(options) if options.action == "create" else None
     with admin.opened_at(options.database_url, new=wish is not None) as engine:
@@ -86,7 +93,7 @@ def _wish(options: argparse.Namespace) -> Wish:
 
 
 def _days(text: str) -> float | None:
-    """``30d``, ``12h``, ``30``: days; ``never``: None."""
+    """Parse ``30d``, ``12h`` or ``30`` as days; return None for ``never``."""
     if text == "never":
         return None
     number, hours = (text[:-1], 24.0) if text.endswith("h") else (text.removesuffix("d"), 1.0)
@@ -106,9 +113,9 @@ def _create_token(options: argparse.Namespace, engine: Engine, wish: Wish) -> in
     if options.json:
         print(json.dumps({**known, "token": secret}, indent=2))
         return 0
-    what = f"adds to project {token.project}" if token.project else f"is for {token.scope}"
-    until = f"until {known['expires_at']}" if known["expires_at"] else "for ever"
-    print(f"token {token.id} {what}, {until}; shown only this once:", file=sys.stderr)
+    what = f"writes to project {token.project}" if token.project else f"has scope {token.scope}"
+    until = f"expires {known['expires_at']}" if known["expires_at"] else "never expires"
+    print(f"token {token.id} {what} and {until}; it is shown only once:", file=sys.stderr)
     print(secret)
     return 0
 
@@ -121,7 +128,7 @@ def _list_tokens(options: argparse.Namespace, engine: Engine, _: None) -> int:
     if options.json:
         print(json.dumps({"items": items, "next": None}, indent=2))
     elif not items:
-        print("no tokens; make one with: leakline token create")
+        print("no tokens; create one with: leakline token create")
     else:
         print(columns_text([_TOKEN_HEADINGS, *map(_token_row, items)]))
     return 0
@@ -131,11 +138,11 @@ def _revoke_token(options: argparse.Namespace, engine: Engine, _: None) -> int:
     from leakline_server.security import token_issuing
 
     token = token_issuing.revoke(engine, options.id, time.time())
-    print(f"token {token.id} ({token.name}) is revoked; a running server follows within seconds")
+    print(f"token {token.id} ({token.name}) is revoked; a running server rejects it within seconds")
     return 0
 
 
-_TOKEN_HEADINGS = ("ID", "NAME", "BEGINS", "FOR", "STATE", "EXPIRES", "LAST USED")
+_TOKEN_HEADINGS = ("ID", "NAME", "PREFIX", "SCOPE", "STATE", "EXPIRES", "LAST USED")
 
 
 def _token_row(item: dict[str, Any]) -> tuple[str, ...]:
@@ -148,14 +155,17 @@ def _token_row(item: dict[str, Any]) -> tuple[str, ...]:
         f"{scope} (browser)" if item["browser"] else scope,
         item["state"],
         item["expires_at"] or "never",
-        item["last_used_at"] or "not yet",
+        item["last_used_at"] or "never",
     )
 
 
 PASSWORD_HELP: Final = """\
-The password with which administrators sign in on the pages of a server. Kept as argon2 in its database.
+Set or remove the password with which administrators sign in to the dashboard.
 
-Whoever signed in with the one before is signed out. LEAKLINE_ADMIN_PASSWORD of the server wins at its next start.
+It is stored as an argon2 hash in the database of the server. Changing it ends
+all sessions that were started with the old password. If
+LEAKLINE_ADMIN_PASSWORD is set, it replaces this password at the next start of
+the server.
 
 example: leakline password
          printf %s "$SECRET" | leakline password --stdin
@@ -164,10 +174,15 @@ example: leakline password
 
 
 def configure_password(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--stdin", action="store_true", help="read it there, and ask nothing")
-    parser.add_argument("--remove", action="store_true", help="there is none any more")
     parser.add_argument(
-        "--database-url", metavar="URL", help="default: LEAKLINE_DATABASE_URL, else .leakline-server/leakline.db"
+        "--stdin",
+        action="store_true",
+        help="read the password from standard input instead of asking for it",
+    )
+    parser.add_argument("--remove", action="store_true", help="remove the password")
+    parser.add_argument(
+        "--database-url", metavar="URL",
+            help="URL of the database (default: LEAKLINE_DATABASE_URL, else .leakline-server/leakline.db)",
     )  # fmt: skip
 
 
@@ -178,7 +193,7 @@ def main_password(options: argparse.Namespace) -> int:
         from leakline_server.store import access
     except ImportError as error:
         raise LeaklineError(
-            f"the server is not installed ({error.name} is missing): pip install 'leakline[server]'"
+            f"the server is not installed ({error.name} is missing); install it with: pip install 'leakline[server]'"
         ) from None
     hashed = None
     if not options.remove:
@@ -189,9 +204,9 @@ def main_password(options: argparse.Namespace) -> int:
     with admin.opened_at(options.database_url, new=not options.remove) as engine:
         was_there = access.set_password(engine, hashed)
     if options.remove:
-        print("the password is removed" if was_there else "there was no password")
+        print("the password is removed" if was_there else "no password was set")
     else:
-        print("the password is set; sign in with it on the pages of the server")
+        print("the password is set; sign in with it in the dashboard")
     return 0
 
 
@@ -199,43 +214,46 @@ def _asked_password(stdin: bool) -> str:
     if stdin:
         return sys.stdin.readline().rstrip("\r\n")
     if not sys.stdin.isatty():
-        raise LeaklineError("there is no terminal to ask for the password: use --stdin")
+        raise LeaklineError("cannot ask for the password without a terminal; use --stdin")
     first = getpass.getpass("New password: ")
-    if getpass.getpass("Once more: ") != first:
-        raise LeaklineError("the two were not the same; nothing was changed")
+    if getpass.getpass("Repeat the password: ") != first:
+        raise LeaklineError("the passwords do not match; nothing was changed")
     return first
 
 
 WEBHOOK_HELP: Final = """\
-Send a signed test message to the alert webhook and say what came back.
+Send a signed test message to the alert webhook and print the response.
 
-Reads the settings of the server: LEAKLINE_WEBHOOK_URL, LEAKLINE_WEBHOOK_SECRET, LEAKLINE_WEBHOOK_ALLOW and
-LEAKLINE_DATABASE_URL, where the secret is kept if it was made. The server need not run. A webhook that was
-disabled because its receiver answered 410 is enabled again when the test arrives.
+The command uses the settings of the server: LEAKLINE_WEBHOOK_URL,
+LEAKLINE_WEBHOOK_SECRET, LEAKLINE_WEBHOOK_ALLOW and LEAKLINE_DATABASE_URL, the
+database that stores a generated secret. The server does not have to run. If
+the webhook was disabled because its receiver answered 410, a successful test
+enables it again.
 
 example: LEAKLINE_WEBHOOK_URL=https://hooks.example.com/leakline leakline webhook test
 """
 
 
 def configure_webhook(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=["test"], help="what to do")
+    parser.add_argument("action", choices=["test"], help="send a test message")
     parser.add_argument(
-        "--database-url", help="default: LEAKLINE_DATABASE_URL, else .leakline-server/leakline.db"
+        "--database-url",
+        help="URL of the database (default: LEAKLINE_DATABASE_URL, else .leakline-server/leakline.db)",
     )
 
 
 def main_webhook(options: argparse.Namespace) -> int:
-    """Exit status 0 when the receiver accepted the message, 1 when it did not, 2 for wrong settings."""
+    """Send a test message. Return 0 if it was accepted; raises LeaklineError if not, or if settings are invalid."""
     try:
         from leakline_server.admin import at, check_webhook
         from leakline_server.alerts.sending.http_post import Delivered
     except ImportError as error:
         raise LeaklineError(
-            f"the server is not installed ({error.name} is missing); install it: pip install 'leakline[server]'"
+            f"the server is not installed ({error.name} is missing); install it with: pip install 'leakline[server]'"
         ) from None
     checked = check_webhook(at(options.database_url or None))
     if checked.made_secret is not None:
-        print(f"webhook secret, made now and shown only this once: {checked.made_secret}")
+        print(f"webhook secret, generated now and shown only once: {checked.made_secret}")
     if not isinstance(checked.outcome, Delivered):
         raise LeaklineError(f"webhook {checked.where}: {checked.outcome.reason}")
     print(
@@ -247,8 +265,9 @@ def main_webhook(options: argparse.Namespace) -> int:
 DB_HELP: Final = """\
 Back up, restore or upgrade the database of a server.
 
-Reads the settings of the server (LEAKLINE_DATABASE_URL). A backup may be made while the server runs; stop it before
-restore and upgrade.
+The command uses the database of the server (LEAKLINE_DATABASE_URL). A backup
+can be made while the server runs. Stop the server before a restore or an
+upgrade.
 
 example: leakline db backup leakline-monday.db
          leakline db restore leakline-monday.db
@@ -258,19 +277,22 @@ example: leakline db backup leakline-monday.db
 def configure_db(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     upgrade = actions.add_parser(
-        "upgrade", help="bring the database to this version, as a start does"
+        "upgrade", help="upgrade the schema to this version, as starting the server does"
     )
-    backup = actions.add_parser("backup", help="copy an SQLite database, also while a server runs")
-    backup.add_argument("file", metavar="FILE", type=Path, help="a new file")
-    restore = actions.add_parser("restore", help="put a backup in the place of the SQLite database")
-    restore.add_argument("file", metavar="FILE", type=Path, help="a file of db backup")
+    backup = actions.add_parser(
+        "backup", help="back up an SQLite database, even while a server runs"
+    )
+    backup.add_argument("file", metavar="FILE", type=Path, help="file to create")
+    restore = actions.add_parser("restore", help="replace the SQLite database with a backup")
+    restore.add_argument("file", metavar="FILE", type=Path, help="file created by db backup")
     for action, run in (
         (upgrade, _upgrade_database),
         (backup, _back_up_database),
         (restore, _restore_database),
     ):
         action.add_argument(
-            "--database-url", metavar="URL", help="default: LEAKLINE_DATABASE_URL, else .leakline-server/leakline.db"
+            "--database-url", metavar="URL",
+            help="URL of the database (default: LEAKLINE_DATABASE_URL, else .leakline-server/leakline.db)",
         )  # fmt: skip
         action.set_defaults(run_action=run)
 
@@ -280,7 +302,7 @@ def main_db(options: argparse.Namespace) -> int:
         from leakline_server.config import from_environment, option_of
     except ImportError as error:
         raise LeaklineError(
-            f"the server is not installed ({error.name} is missing): pip install 'leakline[server]'"
+            f"the server is not installed ({error.name} is missing); install it with: pip install 'leakline[server]'"
         ) from None
     variable, url = "LEAKLINE_DATABASE_URL", options.database_url
     given = {} if url is None else {variable: url}
@@ -294,9 +316,11 @@ def _upgrade_database(_options: argparse.Namespace, config: Any) -> int:
 
     done = admin.bring_up_to_date(config)
     if done.before == done.after:
-        print(f"the database is at schema {done.after} already")
+        print(f"the database is already at schema {done.after}")
     else:
-        print(f"the database is at schema {done.after} now; before: {done.before or 'empty'}")
+        print(
+            f"the database is now at schema {done.after}; it was {f'at {done.before}' if done.before else 'empty'}"
+        )
     return 0
 
 
@@ -304,7 +328,9 @@ def _back_up_database(options: argparse.Namespace, config: Any) -> int:
     from leakline_server import admin
 
     done = admin.back_up(config, options.file)
-    print(f"{options.file}: {format_bytes(done.bytes)}, whole, at schema {done.schema or 'none'}")
+    print(
+        f"{options.file}: {format_bytes(done.bytes)}, complete, at schema {done.schema or 'none'}"
+    )
     return 0
 
 
@@ -314,7 +340,7 @@ def _restore_database(options: argparse.Namespace, config: Any) -> int:
     done, kept = admin.put_back(config, options.file)
     print(f"restored {options.file}: {format_bytes(done.bytes)}, at schema {done.schema}")
     if kept is not None:
-        print(f"what was there is kept as {kept}")
+        print(f"the previous database is kept as {kept}")
     return 0
 
 

@@ -1,9 +1,12 @@
 """Compare two runs: is the leak fixed?
 
-BEFORE and AFTER are run ids, or project/name for the newest run of that name. With --fail-on the exit status is
-3 when a named condition holds, and each condition is printed with whether it held, and why: an outcome (fixed,
-improved, no_effect, worse, undecided), or of the run after `leaking`, `oom`, `killed`, `failed` and `refuted`, which
-mean what they mean in `leakline verdict`. That is a gate for CI.
+BEFORE and AFTER are run ids, or project/name for the newest run of that name.
+
+With --fail-on the command is a gate for CI: the exit status is 3 if one of the
+named conditions holds, and each condition is printed with its result and the
+reason. A condition is an outcome of the comparison (fixed, improved,
+no_effect, worse, undecided) or applies to the run AFTER (leaking, oom, killed,
+failed, refuted; see `leakline verdict --help`).
 
 example: leakline compare erl-trading/before-fix erl-trading/after-fix
          leakline compare erl-trading/main erl-trading/this-branch --fail-on leaking,worse,killed,failed
@@ -39,13 +42,19 @@ CONDITIONS: Final = (*OF_A_RUN, *get_args(Outcome))
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("before", metavar="BEFORE", help="an id, or project/name")
-    parser.add_argument("after", metavar="AFTER", help="an id, or project/name")
+    parser.add_argument(
+        "before", metavar="BEFORE", help="run before the change: an id, or project/name"
+    )
+    parser.add_argument(
+        "after", metavar="AFTER", help="run after the change: an id, or project/name"
+    )
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
-        "--json", action="store_true", help="the comparison as the server gives it, and what the gate checked"
+        "--json", action="store_true", help="print the comparison as JSON, with the results of --fail-on"
     )  # fmt: skip
-    form.add_argument("--markdown", action="store_true", help="in Markdown, to go with a change")
+    form.add_argument(
+        "--markdown", action="store_true", help="print Markdown, for a pull request comment"
+    )
     add_gate(parser, CONDITIONS)
     add_server(parser)
 
@@ -74,7 +83,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _figures(comparison: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
-    """Growth and peak of both sides, in bytes, for who reads the file."""
+    """Yield the outcome, and the growth and peak of both runs in bytes, as properties of the JUnit file."""
     yield "outcome", comparison["outcome"]
     for name in ("growth_bytes_per_generation", "peak_bytes"):
         for side in ("before", "after"):

@@ -1,10 +1,13 @@
-"""Show Leakline at work: serve the dashboard, train a leaking and a fixed run for real, compare them.
+"""Show Leakline at work: serve the dashboard, train two runs, compare them.
 
-The training is the example `erl_trading`: torch on the CPU, about half a minute each. It prints three
-addresses to open: before, after, comparison. The dashboard stays up until Ctrl-C.
+The runs are a real training with a leak and one with the fix: the example
+`erl_trading`, with torch on the CPU, about half a minute each. The demo prints
+three URLs to open (before, after, comparison), and the dashboard stays up
+until Ctrl-C.
 
-The story `misdiagnosis` is that of a fix in the wrong place: a phase was blamed that never ran, the fix promised an
-end of the growth, and the next run says that the promise is broken and where the leak is.
+The story `misdiagnosis` shows a fix in the wrong place. A phase that never ran
+was blamed, and the fix promised to end the growth. The next run shows that the
+promise is broken and where the leak really is.
 
 example: leakline demo
          leakline demo --exit
@@ -36,7 +39,7 @@ PROJECT: Final = "erl-trading"
 GENERATIONS: Final = 16
 NEEDED: Final = ("torch", "numpy")
 INSTALL: Final = "pip install 'leakline[server,examples]' torch"
-# The demo decides these for its trainings; what the shell says about other trainings must not get in.
+# The demo sets these for its training runs; values from the shell must not interfere.
 DECIDED: Final = (
     "LEAKLINE_SERVER", "LEAKLINE_PROJECT", "LEAKLINE_RUN_NAME", "LEAKLINE_RUN_ID", "LEAKLINE_MODE",
     "LEAKLINE_QUIET", "RANK", "LOCAL_RANK", "WORLD_SIZE",
@@ -45,7 +48,7 @@ DECIDED: Final = (
 
 @dataclass(frozen=True)
 class Training:
-    """One training of a story: its name, the leaks it has, and the example's other arguments."""
+    """One training run of a story: its name, its leaks, and the example's other arguments."""
 
     name: str
     leaks: tuple[str, ...]
@@ -60,10 +63,10 @@ class Training:
         return [each for leak in self.leaks for each in ("--leak", leak)] + [*self.more]
 
 
-# In sixteen generations the buffer never holds as much, so the training phase never begins.
+# In sixteen generations the buffer never reaches this size, so the training phase never begins.
 _NEVER_READY: Final = ("--replay-ready", "60000")
-# Before and after. In the misdiagnosis the losses that kept their graphs were blamed and detached; but they are made
-# in a phase that never ran, and it is the environments that are kept.
+# The runs before and after. In the misdiagnosis story, losses that kept their graphs were blamed and detached. But
+# the phase that computes them never ran, and the leak is in the environments.
 STORIES: Final = {
     "fix": (Training("before-fix", ("old_population",)), Training("after-fix", ())),
     "misdiagnosis": (
@@ -76,22 +79,27 @@ STORIES: Final = {
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--exit", action="store_true", help="end after both runs, with status 0")
-    parser.add_argument("--port", type=int, default=PORT, help=f"of the dashboard (default {PORT})")
+    parser.add_argument("--exit", action="store_true", help="exit with status 0 after both runs")
     parser.add_argument(
-        "--generations", type=int, default=GENERATIONS, help=f"to train (default {GENERATIONS})"
+        "--port", type=int, default=PORT, help=f"port of the dashboard (default {PORT})"
+    )
+    parser.add_argument(
+        "--generations",
+        type=int,
+        default=GENERATIONS,
+        help=f"generations per run (default {GENERATIONS})",
     )
     parser.add_argument(
         "--story", choices=STORIES, default="fix",
-        help="fix: the leak is found and fixed; misdiagnosis: the wrong thing is fixed",
+        help="fix: the leak is found and fixed; misdiagnosis: the wrong cause is fixed",
     )  # fmt: skip
 
 
 def main(options: argparse.Namespace) -> int:
-    """1. what it needs  2. the server  3. both trainings  4. what came out  5. wait for Ctrl-C."""
+    """Check the requirements, start the server, train both runs, print the results and wait for Ctrl-C."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
-        raise LeaklineError(f"the demo trains with {join_words(missing)}: {INSTALL}")
+        raise LeaklineError(f"the demo needs {join_words(missing)}; install with: {INSTALL}")
     folder = example_folder()
     with ends_by_signals(), Children() as children:
         try:
@@ -110,7 +118,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def example_folder() -> Path:
-    """Where the package `erl_trading` lies: next to this package in a wheel, in `examples/` in a checkout."""
+    """Return the folder of the package `erl_trading`: next to this package in a wheel, in `examples/` in a checkout."""
     here = Path(__file__).resolve()
     for folder in (here.parents[2] / "examples", here.parents[4] / "examples"):
         if (folder / "erl_trading" / "__main__.py").is_file():
@@ -121,8 +129,8 @@ def example_folder() -> Path:
 def _serve(children: Children, wanted_port: int) -> Asker:
     port = _free_port(wanted_port)
     if port != wanted_port != 0:
-        print(f"port {wanted_port} is taken; using {port}")
-    # The secret of a webhook is made once and shown once: it must not be lost with the rest of stderr.
+        print(f"port {wanted_port} is in use; using {port}")
+    # A generated webhook secret is printed only once, on stderr, so stderr must not be discarded.
     shown = not os.environ.keys().isdisjoint(("LEAKLINE_WEBHOOK_URL", "LEAKLINE_WEBHOOK_URL_FILE"))
     asker = start_server(children, port, errors_shown=shown)
     print(f"the dashboard is at {asker.server}", flush=True)
@@ -132,7 +140,7 @@ def _serve(children: Children, wanted_port: int) -> Asker:
 def _free_port(wanted: int) -> int:
     for port in (wanted, 0):
         with socket.socket() as probe:
-            # As the server will do it: a port in TIME_WAIT is free.
+            # Use the server's socket option: with it, a port in TIME_WAIT is free.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((HOST, port))
@@ -145,7 +153,7 @@ def _free_port(wanted: int) -> int:
 def _train(
     children: Children, asker: Asker, training: Training, generations: int, folder: Path
 ) -> dict[str, Any]:
-    """One real training in a process of its own; gives the run as the server knows it in the end."""
+    """Train one run in its own process; return the run as the server knows it after its end."""
     run = secrets.token_hex(8)
     print(
         f"\n{training.name} trains {training.sentence}; live at {asker.server}/runs/{run}",
@@ -168,14 +176,14 @@ def _train(
 
 
 def _show_progress(lines: Iterator[str]) -> None:
-    """On a terminal one line that changes, elsewhere every line."""
+    """Print the progress: on a terminal in one line that is overwritten, elsewhere line by line."""
     terminal, width = sys.stdout.isatty(), 0
     for line in lines:
         text = f"  {line.rstrip()}"
         if not terminal:
             print(text, flush=True)
             continue
-        # The rest of a longer line before it must not stay.
+        # Pad the line to overwrite the rest of a longer one.
         width = max(width, len(text))
         print(text.ljust(width), end="\r", flush=True)
     if terminal and width:
@@ -196,7 +204,7 @@ def _tell(asker: Asker, before: Mapping[str, Any], after: Mapping[str, Any]) -> 
 
 
 def _moral(verdict: Mapping[str, Any]) -> Iterator[str]:
-    """Of a run with a fix: what became of the phase that was blamed, of the promise, and where it leaks."""
+    """For a run with a fix, yield what became of the blamed phase and of the promise, and the real leak."""
     found = {check["metric"]: check for check in verdict["assertions"] if check["origin"] == "fix"}
     if not found:
         return
@@ -205,14 +213,14 @@ def _moral(verdict: Mapping[str, Any]) -> Iterator[str]:
         if claim in found:
             state, sentence = found[claim]["state"], found[claim]["sentence"]
             yield f"{title:<11} {'' if state == 'undecided' else f'{state}: '}{sentence}"
-    yield f"{'in truth':<11} {worded(verdict['status'], verdict['summary'])}"
+    yield f"{'in fact':<11} {worded(verdict['status'], verdict['summary'])}"
 
 
 def _wait_for_ctrl_c(children: Children) -> None:
     try:
-        print("\nThe dashboard stays up; Ctrl-C ends it.", flush=True)
+        print("\nThe dashboard stays up until you press Ctrl-C.", flush=True)
         children.wait_for_any()
     except KeyboardInterrupt:
         print("\nstopped", flush=True)
     else:
-        raise LeaklineError("the server ended by itself")
+        raise LeaklineError("the server exited unexpectedly")

@@ -1,8 +1,10 @@
-"""Plant a known leak, run the whole chain on it, and say whether it was found, and how right.
+"""Plant a known leak, run the entire chain on it, and check what is reported.
 
-A drill starts a server on SQLite in a temporary folder, a receiver of its webhook, and a training in a process of its
-own that keeps objects, tensors with their graph (needs torch) or the entries of a container. Without KIND it drills
-all three, twenty seconds each. Exit status 0 when all was right, 1 when something was wrong.
+A drill starts a server with SQLite in a temporary folder, a receiver for its
+webhook, and a training process that retains objects, tensors with their graph
+(needs torch) or entries of a container. Without KIND it drills all three,
+about twenty seconds each. The exit status is 0 if every answer is right,
+otherwise 1.
 
 example: leakline drill
          leakline drill graph
@@ -32,7 +34,7 @@ from typing import Any, Final, NamedTuple
 
 from ...analysis.status import ACTIVE
 from ...errors import BadArgument, LeaklineError
-from ...text_format import format_bytes, worded
+from ...text_format import count_of, format_bytes, worded
 from ..child_programs import (
     Children,
     ends_by_signals,
@@ -42,7 +44,7 @@ from ..child_programs import (
 )
 from ..server_queries import Asker
 
-# How far off a right answer may be: share of the growth, generations of the start, place of the right name.
+# Tolerances of a right answer: relative error of the growth, generations of the start, rank of the right name.
 RATE_TOLERANCE: Final = 0.25
 START_TOLERANCE: Final = 2
 PLACES: Final = 3
@@ -56,12 +58,12 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class PlantedLeak:
-    """The right answer about one leak. Any of several names is right; the first is the one its author would give.
+    """The expected answer about one planted leak. Any of several names is right; the first is the preferred one.
 
-    ``phases``: None stands for the time between the phases. ``types``: the types that accumulate, by the last part of
-    their names; empty where Python has no type for it. ``holders``: paths that a finding's path has to contain, None
-    where nothing in Python holds it. ``kinds``: of a finding. ``first``: the earliest and the latest generation that
-    may be called the first one that leaks; they differ where a store fills rightly before it passes its bound.
+    ``phases``: None means between phases. ``types``: names of the accumulating types without their modules; empty if
+    Python has no type for it. ``holders``: paths that a finding's path has to contain; None if nothing in Python
+    holds the objects. ``kinds``: accepted kinds of the finding. ``first``: the earliest and latest generation
+    accepted as the start of the leak; they differ if a store legitimately fills up before it exceeds its bound.
     """
 
     phases: tuple[str | None, ...]
@@ -71,24 +73,24 @@ class PlantedLeak:
     first: tuple[int, int] = (0, 0)
 
     def has_phase(self, finding: Json) -> bool:
-        """Return True if the phase or its nested path is right; the time between phases has no phase at all."""
+        """Return True if the phase or its nested path is right. A leak between phases has no phase at all."""
         path = finding["phase_path"] or finding["phase"]
         return not {finding["phase"], path}.isdisjoint(self.phases)
 
     def has_name(self, suspect: Json) -> bool:
-        """Return True if the suspect is one of the types or holders."""
+        """Return True if the suspect is one of the expected types or holders."""
         name, role = suspect["name"], suspect["role"]
         if role == "type":
             return name.rpartition(".")[2] in self.types
         return role in KEEPERS and any(leads_through(name, path) for path in self.holders or ())
 
     def place(self, finding: Json) -> int | None:
-        """Return the place of the first suspect with a right name, from 1."""
+        """Return the 1-based rank of the first suspect with a right name; None if there is none."""
         places = enumerate(finding["suspects"], 1)
         return next((place for place, suspect in places if self.has_name(suspect)), None)
 
     def start_off(self, finding: Json) -> float | None:
-        """Return how many generations the start is off; None if the finding has none."""
+        """Return by how many generations the start is off; None if the finding has no start."""
         start = finding["started_at_generation"]
         if start is None:
             return None
@@ -97,16 +99,17 @@ class PlantedLeak:
 
 
 def rate_off(finding: Json, planted: float) -> float:
-    """Return how far the growth is off, as a share of the planted bytes per generation."""
+    """Return the error of the growth as a fraction of the planted bytes per generation."""
     rate: float = finding["growth_bytes_per_generation"]["estimate"]
     return abs(rate - planted) / planted
 
 
 def leads_through(path: str, holder: str) -> bool:
-    """Return True if the names of ``holder`` occur in ``path``, whole and in a row.
+    """Return True if the names of ``holder`` occur in ``path`` as a consecutive sequence of complete names.
 
-    The module before them and the way from the holder to the object after them do not matter, nor do marks of items,
-    ``[*]``, and of how a name holds, ``<locals>``. The class without its attribute is not enough, nor the reverse.
+    The module before them and the path from the holder to the object after them are ignored, and so are item markers
+    (``[*]``) and markers of how a name holds an object (``<locals>``). The class without its attribute does not
+    match, nor the reverse.
     """
     names, wanted = _names(path), _names(holder)
     return any(names[i : i + len(wanted)] == wanted for i in range(len(names)))
@@ -121,7 +124,7 @@ MAX_GENERATIONS: Final = 200
 ALERT_SECONDS: Final = 10.0
 POLL_SECONDS: Final = 0.1
 TRAINING: Final = Path(__file__).resolve().parents[1] / "drill_training.py"
-# How the client measures is drilled as the shell has it; where it sends and what it is called is ours to say.
+# Settings of how the client measures are taken from the shell; the drill itself sets the server and the run names.
 KEPT: Final = frozenset(
     {"LEAKLINE_NATIVE", "LEAKLINE_MAX_OVERHEAD", "LEAKLINE_MAX_PAUSE", "LEAKLINE_SAMPLE_SECONDS"}
 )
@@ -130,22 +133,22 @@ RANKS: Final = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE"})
 
 @dataclass(frozen=True, kw_only=True)
 class Kind(PlantedLeak):
-    """One leak to plant."""
+    """A kind of leak that a drill can plant."""
 
     summary: str
 
 
 KINDS: Final = {
     "objects": Kind(
-        summary="environments that are kept", phases=("collect",), kinds=("objects", "container"),
+        summary="environments that are never released", phases=("collect",), kinds=("objects", "container"),
         types=("Environment",), holders=("Trainer.environments",),
     ),
     "graph": Kind(
-        summary="losses kept as torch tensors with their graph", phases=("train",),
+        summary="losses retained as torch tensors with their graph", phases=("train",),
         types=("Tensor", "MseLossBackward0"), holders=("Trainer.losses",), kinds=("graph",),
     ),
     "container": Kind(
-        summary="a history of records that is never cut", phases=("collect",),
+        summary="a history of records that is never trimmed", phases=("collect",),
         types=("dict", "bytes"), holders=("Trainer.records",), kinds=("container", "objects"),
     ),
 }  # fmt: skip
@@ -158,7 +161,7 @@ class Answer(NamedTuple):
 
 
 class Alert(NamedTuple):
-    """What a message said, and whether its signature holds."""
+    """The content of a webhook message, and whether its signature is valid."""
 
     event: str
     run: str
@@ -166,7 +169,7 @@ class Alert(NamedTuple):
 
 
 class Receiver(ThreadingHTTPServer):
-    """Receive webhooks on loopback while it is open, and check them with ``secret``."""
+    """Webhook receiver on the loopback interface that verifies messages with ``secret``."""
 
     daemon_threads = True
 
@@ -189,7 +192,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: Receiver
 
     def do_POST(self) -> None:
-        # A dependency of the server, which runs by now.
+        # This package is a dependency of the server, which is already running at this point.
         from standardwebhooks import Webhook, WebhookVerificationError
 
         body = self.rfile.read(int(self.headers.get("content-length", 0)))
@@ -208,12 +211,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Print nothing: the drill prints what came."""
+        """Suppress the request log; the drill prints the received alerts itself."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     kinds = ", ".join(KINDS)
-    parser.add_argument("kind", metavar="KIND", nargs="?", help=f"{kinds}; default: all of them")
+    parser.add_argument(
+        "kind", metavar="KIND", nargs="?", help=f"kind of leak: {kinds} (default: all of them)"
+    )
     parser.add_argument(
         "--generations", type=int, default=GENERATIONS,
         help=f"generations to train (default {GENERATIONS})",
@@ -221,7 +226,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Start server and receiver, drill one kind after the other, and print the answers."""
+    """Start the server and the receiver, drill the kinds one after the other, and print the answers."""
     kinds = _chosen(options)
     try:
         with (
@@ -244,7 +249,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _chosen(options: argparse.Namespace) -> list[str]:
-    """Return the kinds to drill. Raises BadArgument, or LeaklineError where torch is asked for and missing."""
+    """Return the kinds to drill. Raises BadArgument, or LeaklineError if the requested kind needs torch."""
     if options.kind is not None and options.kind not in KINDS:
         raise BadArgument("KIND", options.kind, f"must be one of {', '.join(KINDS)}")
     if not 0 < options.generations <= MAX_GENERATIONS:
@@ -253,15 +258,15 @@ def _chosen(options: argparse.Namespace) -> list[str]:
     kinds = [options.kind] if options.kind else list(KINDS)
     if "graph" in kinds and find_spec("torch") is None:
         if options.kind:
-            raise LeaklineError("a drill of graphs needs torch: pip install torch")
-        print("graph: skipped, needs torch\n", flush=True)
+            raise LeaklineError("the drill graph needs torch; install it with: pip install torch")
+        print("graph: skipped (needs torch)\n", flush=True)
         kinds.remove("graph")
     return kinds
 
 
 @contextmanager
 def _folder() -> Iterator[str]:
-    """Make a folder for the database and the spools, and remove it in the end."""
+    """Create a temporary folder for the database and the spools, and remove it at the end."""
     path = tempfile.mkdtemp(prefix="leakline-drill-")
     try:
         yield path
@@ -271,7 +276,7 @@ def _folder() -> Iterator[str]:
 
 
 def _environment(**more: str) -> dict[str, str]:
-    """Return the shell's, without what it says of other servers and runs."""
+    """Return the shell's environment without its settings for other servers and runs."""
     kept = {
         name: value for name, value in os.environ.items()
         if name in KEPT or not (name.startswith("LEAKLINE_") or name in RANKS)
@@ -282,7 +287,7 @@ def _environment(**more: str) -> dict[str, str]:
 def _drill(
     name: str, generations: int, asker: Asker, receiver: Receiver, children: Children, folder: str
 ) -> bool:
-    """Train, wait for the last verdict and its alert, print the answers. Returns True if all are right."""
+    """Train, wait for the final verdict and its alert, and print the answers. Return True if all are right."""
     kind, run = KINDS[name], secrets.token_hex(8)
     began = time.monotonic()
     print(f"{name}: {kind.summary}", flush=True)
@@ -307,7 +312,7 @@ def _drill(
 
 
 def _answers(kind: Kind, planted: float, verdict: Mapping[str, Any]) -> Iterator[Answer]:
-    """Compare a verdict with what was planted, in the order in which a person asks."""
+    """Compare a verdict with the planted leak, in the order in which a user asks."""
     raised = [finding for finding in verdict["findings"] if finding["status"] in ACTIVE]
     status = worded(verdict["status"], verdict["summary"])
     if not raised:
@@ -315,12 +320,12 @@ def _answers(kind: Kind, planted: float, verdict: Mapping[str, Any]) -> Iterator
         yield Answer("found", False, text)
         return
     finding = max(raised, key=lambda each: kind.place(each) is not None)
-    more = f"; {len(raised) - 1} more besides" if len(raised) > 1 else ""
+    more = f"; {count_of(len(raised) - 1, 'other finding')}" if len(raised) > 1 else ""
     yield Answer("found", not more, status + more)
     yield Answer("where", kind.has_phase(finding), finding["phase"] or "no single phase")
     names = [suspect["name"] for suspect in finding["suspects"]]
     place = kind.place(finding)
-    named = f"{names[place - 1]} in place {place}" if place else ", ".join(names) or "nothing named"
+    named = f"{names[place - 1]} at rank {place}" if place else ", ".join(names) or "nothing named"
     right = finding["kind"] in kind.kinds and place is not None and place <= PLACES
     yield Answer("what", right, f"{finding['kind']}; {named}")
     rate, off = finding["growth_bytes_per_generation"]["estimate"], rate_off(finding, planted)
@@ -335,9 +340,9 @@ def _answers(kind: Kind, planted: float, verdict: Mapping[str, Any]) -> Iterator
 
 
 def _alert(receiver: Receiver, run: str, verdict: Mapping[str, Any]) -> Answer:
-    """Wait for the alert on the status of a verdict."""
+    """Wait for the alert about the verdict's status."""
 
-    # An alert on the end of the run says nothing of the leak.
+    # Alerts about the end of the run do not concern the leak.
     def arrived() -> list[Alert]:
         found = list(receiver.alerts)
         return [each for each in found if each.run == run and each.event.startswith("incident.")]
@@ -347,7 +352,7 @@ def _alert(receiver: Receiver, run: str, verdict: Mapping[str, Any]) -> Answer:
     while all(each.event != wanted for each in arrived()) and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
     if not (alerts := arrived()):
-        return Answer("alert", False, "none came")
+        return Answer("alert", False, "no alert arrived")
     right = all(alert.signature_valid for alert in alerts)
     signed = "correctly signed" if right else "WRONGLY signed"
     return Answer("alert", right, f"{signed}: {', '.join(alert.event for alert in alerts)}")

@@ -1,10 +1,13 @@
-"""Is an estimate right? Compute a sum and print the factor by which the claim is off.
+"""Check an estimate: compute it and print the factor by which the claim is off.
 
-A sum has numbers and ranges (8-10 MB) with x, + and /; KB is 1,000 bytes and KiB 1,024. Words are skipped. With --run,
-the size is also compared with the measured growth: of a suspect that the text names, else of the run. Write "per
-generation" if the estimate is about one generation; otherwise it is about all since the growth began.
+An estimate has numbers and ranges (8-10 MB) with x, + and /. KB is 1,000 bytes
+and KiB is 1,024. Words are ignored. With --run, the size is also compared with
+the measured growth of each suspect that the text names, or else of the entire
+run. Write "per generation" if the estimate is for one generation; otherwise it
+is compared with the total since the growth began.
 
-The exit status is 3 if an estimate is out (a factor over 2, or ranges that do not meet within a tenth), else 0.
+The exit status is 3 if an estimate is off by a factor of more than 2, or by
+more than 10 % if it has ranges; otherwise it is 0.
 
 example: leakline estimate "208 x 100 KB = 20 GB"
          leakline estimate "16 agents x 32 x 6 tensors x 8-10 MB = 27 GB" "7 x 3,072 = 21,504"
@@ -28,7 +31,7 @@ from ..server_queries import Asker, add_server
 
 Direction = Literal["too_high", "too_low"]
 EXAMPLE: Final = "write it as 208 x 100 KB = 20 GB"
-# The largest factor of a right estimate, and of one that is near enough to plan with.
+# Maximum factor of an estimate that is right, and of one that is close enough for planning.
 RIGHT: Final = 1.1
 NEAR: Final = 2.0
 _MAX_TEXT: Final = 500
@@ -38,7 +41,7 @@ _NUMBER: Final = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?"
 _TOKEN: Final = re.compile(
     rf"(?P<low>{_NUMBER})(?:\s*(?:-|–|\bto\b)\s*(?P<high>{_NUMBER}))?"
     r"\s?(?P<unit>%|(?:(?:[KMGTP]i?)?B|bytes?|[KM]|thousand|[mb]illion)(?!\w)|)"
-    # Letters right after a number may be an unknown unit; the x of 208x100 is a sign.
+    # Letters directly after a number may be an unknown unit, but the x of 208x100 is an operator.
     r"(?![\d,.]*\d|(?!x(?:[\s\d~]|$))[^\W\d])"
     r"|(?P<sign>[×*+]|(?<![A-Z_])x(?![A-Z_])|/(?=[\s~]*\d))"
     r"|[^\W\d][\w-]*|[\s,;:!?'\"~/]|\.(?!\d)",
@@ -57,7 +60,7 @@ class Amount:
 
 @dataclass(frozen=True, slots=True)
 class EstimateCheck:
-    """A claim next to the right amount. ``factor`` is between their nearest ends, None if one of them is zero."""
+    """A claim and the computed amount. ``factor`` is the ratio of their nearest ends; None if one of them is zero."""
 
     computed: Amount
     claimed: Amount | None
@@ -70,11 +73,11 @@ class EstimateCheck:
 def check_estimate(text: str) -> EstimateCheck:
     """Compute a sum and compare it with the claim after the equals sign, if any.
 
-    Raise ValueError, with one line, for a text that is not understood.
+    Raises ValueError with a one-line message for text that cannot be parsed.
     """
     sides = [side.strip(" \t.!") for side in re.split(r"[=≈][=≈\s]*", text)]
     if len(text) > _MAX_TEXT or len(sides) > 2:
-        raise ValueError(f"it is too long, or has several equals signs; {EXAMPLE}")
+        raise ValueError(f"is too long or has several equals signs; {EXAMPLE}")
     (computed, is_sum), *claims = map(_parse, sides)
     if claims and claims[0][1] and not is_sum:
         sides.reverse()
@@ -84,13 +87,13 @@ def check_estimate(text: str) -> EstimateCheck:
         return EstimateCheck(computed, None, "computed", None, None, f"{fact}.")
     if not claims or claims[0][0].is_size != computed.is_size:
         raise ValueError(f"both sides must be sizes, or both counts; {EXAMPLE}")
-    # A range states its own uncertainty.
+    # A range already states its uncertainty.
     is_range = any(amount.low < amount.high for amount in (computed, claims[0][0]))
     return _compare(f"{fact}; {sides[1]}", computed, claims[0][0], RIGHT if is_range else NEAR)
 
 
 def compare_with_growth(check: EstimateCheck, subject: str, growth: float) -> EstimateCheck:
-    """Compare a claim, or the sum of a text without one, with measured bytes."""
+    """Compare a claim, or the computed sum if there is no claim, with measured bytes."""
     size, claimed = max(0.0, growth), check.claimed or check.computed
     measured = Amount(size, size, True)
     fact = f"{subject}: {_format(measured, binary=True)} measured; {_format(claimed, binary=True)}"
@@ -98,7 +101,7 @@ def compare_with_growth(check: EstimateCheck, subject: str, growth: float) -> Es
 
 
 def _compare(fact: str, computed: Amount, claimed: Amount, near: float) -> EstimateCheck:
-    """Return a check with a sentence that begins with ``fact``; a factor up to ``near`` is not out."""
+    """Return a check whose sentence begins with ``fact``; a factor up to ``near`` counts as near."""
     is_high = claimed.low > computed.high
     large, small = (claimed.low, computed.high) if is_high else (computed.low, claimed.high)
     if large <= small:
@@ -116,7 +119,7 @@ def _compare(fact: str, computed: Amount, claimed: Amount, near: float) -> Estim
 
 
 def rounded_factor(factor: float) -> str:
-    """Return ``about 1,000`` for 962, which is near a power of ten; else two digits."""
+    """Return ``about 1,000`` for 962, which is close to a power of ten; otherwise two significant digits."""
     if factor > 1e15:
         return "over 1e15"
     power = 10.0 ** round(math.log10(factor))
@@ -126,18 +129,18 @@ def rounded_factor(factor: float) -> str:
 
 
 def _parse(text: str) -> tuple[Amount, bool]:
-    """Return the amount of one side of the equals sign, and True if it is a sum. Raise ValueError."""
+    """Return the amount of one side of the equals sign, and whether it is a sum. Raises ValueError."""
     terms: list[Amount] = []
     sign, is_sum, at = "+", False, 0
     while at < len(text):
         token = _TOKEN.match(text, at)
         if token is None:
-            raise ValueError(f"{text[at : at + 20]!r} is not understood; {EXAMPLE}")
+            raise ValueError(f"{text[at : at + 20]!r} cannot be parsed; {EXAMPLE}")
         at = token.end()
         if token["sign"] and not sign:
             sign, is_sum = token["sign"], True
         elif token["sign"] or (token["low"] and not sign):
-            raise ValueError(f"one sign must come before {token.group()!r}; {EXAMPLE}")
+            raise ValueError(f"exactly one operator must precede {token.group()!r}; {EXAMPLE}")
         elif token["low"]:
             amount = _amount(token)
             terms.append(amount if sign == "+" else _combine(terms.pop(), sign, amount))
@@ -163,7 +166,7 @@ def _combine(left: Amount, sign: str, right: Amount) -> Amount:
         return Amount(left.low * right.low, left.high * right.high, left.is_size or right.is_size)
     if sign == "/" and right.low > 0 and (left.is_size or not right.is_size):
         return Amount(left.low / right.high, left.high / right.low, left.is_size != right.is_size)
-    raise ValueError("two sizes are multiplied, or something is divided by zero or by a size")
+    raise ValueError("two sizes are multiplied, or a number is divided by zero or by a size")
 
 
 def _format(amount: Amount, *, binary: bool) -> str:
@@ -181,9 +184,13 @@ OUT_STATUS: Final = 3
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("sums", metavar="SUM", nargs="+", help="such as '208 x 100 KB = 20 GB'")
-    parser.add_argument("--run", help="an id, or project/name: compare with its growth")
-    parser.add_argument("--json", action="store_true", help="the same as JSON, for programs")
+    parser.add_argument(
+        "sums", metavar="SUM", nargs="+", help="an estimate, such as '208 x 100 KB = 20 GB'"
+    )
+    parser.add_argument(
+        "--run", help="also compare with the growth of this run (an id, or project/name)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
     add_server(parser)
 
 
@@ -233,7 +240,7 @@ def _measured(
 
 
 def _length(verdict: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> int:
-    """Return how many generations a growth has lasted: all of them if no start is known."""
+    """Return for how many generations the growth has lasted; all of them if its start is unknown."""
     starts = [each["started_at_generation"] for each in findings[:1]]
     return int(verdict["generations"] - (starts[0]["estimate"] if any(starts) else 0))
 

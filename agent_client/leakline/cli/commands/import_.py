@@ -1,10 +1,14 @@
-"""Make a run of an old log, and say its verdict: before anything is instrumented.
+"""Import a log as a run and print its verdict, without instrumenting anything.
 
-FILE is known by its content: printed blocks of a memory profiler, lines of a training's log, a table of time and
-memory (CSV, also as W&B, TensorBoard and MLflow export it), psrecord --log, mprof run, a W&B run (run-*.wandb, or its
-folder), or a SQLite database of MLflow. What is guessed is said; a file that is not understood is refused whole, with
-the line. The run goes to the server, or with --out into a spool for `leakline report`; importing the same file twice
-stores it once.
+The format of FILE is detected from its content: printed blocks of a memory
+profiler, status lines of a training log, a table of time and memory (CSV, also
+exported from W&B, TensorBoard or MLflow), psrecord --log, mprof run, a W&B run
+(run-*.wandb or its folder), an MLflow SQLite database, or repeated output of
+ps, top, docker stats, free or nvidia-smi. Every assumption is reported. A file
+that cannot be parsed is refused as a whole, with the line number.
+
+The run is uploaded to the server, or with --out written to a spool for
+`leakline report`. Importing the same file twice stores it once.
 
 example: leakline import train.log --project erl-trading --name before-fix
          leakline import memory.csv --unit epoch --out memory.spool && leakline report memory.spool
@@ -45,39 +49,57 @@ MAX_OFFSET = 10**12
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, metavar="FILE", help="the log")
+    parser.add_argument(
+        "file", type=Path, metavar="FILE", help="the log, or the folder of a W&B run"
+    )
     parser.add_argument(
         "--project",
-        help="default: LEAKLINE_PROJECT, that of the file, that of the token, else default",
+        help="project of the run (default: LEAKLINE_PROJECT, else that of the file or token, else default)",
     )
-    parser.add_argument("--name", help="of the run; default: that of the file, else of its name")
+    parser.add_argument(
+        "--name", help="name of the run (default: the one in the file, else the file name)"
+    )
     parser.add_argument(
         "--unit",
         choices=(*UNITS, *UNITS_OF_TIME),
-        help="what it counts; default: what the file says",
+        help="unit of the generations (default: that of the file)",
     )
-    parser.add_argument("--format", choices=tuple(FORMS), help="default: known by the content")
-    parser.add_argument("--out", type=Path, metavar="PATH", help="write a spool, ask no server")
-    parser.add_argument("--memory", metavar="NAME", help="the column or metric that is the memory")
     parser.add_argument(
-        "--size-unit", metavar="UNIT", help="of sizes without one: B, KiB, MB, GiB, .."
+        "--format",
+        choices=tuple(FORMS),
+        help="format of the file (default: detected from its content)",
     )
-    parser.add_argument("--binary", action="store_true", help="MB and GB are 2^20 and 2^30 bytes")
     parser.add_argument(
-        "--columns", metavar="A,B", help="names of the columns of a table without heads"
+        "--out", type=Path, metavar="PATH", help="write a spool instead of uploading the run"
+    )
+    parser.add_argument(
+        "--memory", metavar="NAME", help="column or metric that contains the resident memory"
+    )
+    parser.add_argument(
+        "--size-unit", metavar="UNIT", help="unit of sizes that have none: B, KiB, MB, GiB, .."
+    )
+    parser.add_argument(
+        "--binary", action="store_true", help="read MB and GB as 2^20 and 2^30 bytes"
+    )
+    parser.add_argument(
+        "--columns", metavar="A,B", help="column names of a table without a header row"
     )
     parser.add_argument(
         "--expect", metavar="TYPE=N", action="append", default=[],
-        help="how many there should be, as in TradingEnvironment=2 or DDPGAgent=16-17",
+        help="expected number of instances, such as TradingEnvironment=2 or DDPGAgent=16-17; may be repeated",
     )  # fmt: skip
-    parser.add_argument("--run", metavar="ID", help="the run to read, of a file that holds several")
+    parser.add_argument("--run", metavar="ID", help="run to read from a file that contains several")
     parser.add_argument(
-        "--offset", type=int, default=0, metavar="N", help="added to each generation"
+        "--offset", type=int, default=0, metavar="N", help="number to add to each generation"
     )
     parser.add_argument(
-        "--every", type=int, default=1, metavar="N", help="join so many readings, with their peak"
+        "--every",
+        type=int,
+        default=1,
+        metavar="N",
+        help="merge every N readings into one, with their peak",
     )
-    parser.add_argument("--json", action="store_true", help="the same as JSON, for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     add_server(parser)
 
 
@@ -127,12 +149,14 @@ def _expected(text: str) -> tuple[str, int, int]:
         and (high or low).isdecimal()
         and int(low) <= int(high or low) <= 2**53
     ):
-        raise BadArgument("--expect", text, "must be a type and how many, as in DDPGAgent=16-17")
+        raise BadArgument(
+            "--expect", text, "must be a type and its number, such as DDPGAgent=16-17"
+        )
     return checked_name(name, "--expect"), int(low), int(high or low)
 
 
 def _project(log: Log) -> str | None:
-    """The environment comes before the file."""
+    """Return the project. The environment takes precedence over the file."""
     return resolve().project or log.project
 
 
@@ -154,10 +178,10 @@ def _written(out: Path, imported: Imported) -> str:
 
 
 def _uploaded(imported: Imported, log: Log, settings: Settings) -> str:
-    """The address of the run; stored once, however often."""
+    """Upload the run and return its URL. Repeated imports store it only once."""
     known = _known(imported, settings)
     if known is not None and not _has_times(log):
-        # The file may be a copy, with another date.
+        # The file may be a copy with another modification time.
         imported = moved_to(imported, datetime.fromisoformat(known).timestamp())
     delivery = Delivery(settings.server, settings.token, TIMEOUT_SECONDS, ca_file=settings.ca_file)
     with tempfile.TemporaryDirectory(prefix="leakline-import-") as folder:
@@ -173,13 +197,13 @@ def _uploaded(imported: Imported, log: Log, settings: Settings) -> str:
 
 
 def _known(imported: Imported, settings: Settings) -> str | None:
-    """When the run began that the server has of this file already."""
+    """Return the start time of the run if the server already has it from an earlier import of this file, else None."""
     try:
         run = request_json(
             settings.server, "GET", f"/runs/{imported.header.id}", token=settings.token, ca_file=settings.ca_file
         )  # fmt: skip
     except ServerRefused as error:
-        # A token that only adds is not reported.
+        # An ingest token may not read runs. This is not an error, so the import goes on.
         if error.status in (NOT_FOUND, FORBIDDEN):
             return None
         raise
@@ -197,7 +221,7 @@ def _report_lines(
     yield f"{path.name}: {FORMS[log.form]}; {readings:,} reading{'s' if readings > 1 else ''}"
     yield from (f"   {note}" for note in log.notes)
     yield ""
-    # Its checklist is about a training that goes on.
+    # The checklist is advice for a training run that is still running.
     yield from verdict_lines({**to_json(verdict), "checklist": None})
     yield ""
     yield where

@@ -1,4 +1,4 @@
-"""The commands that read recordings (spools) without a server or upload them: `leakline report`, `leakline sync`."""
+"""Commands on recordings (spools): `leakline report` reads them without a server, `leakline sync` uploads them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ from ...transport.orphan_recovery import settle, upload_sentence
 from ...transport.spool_upload import upload
 
 REPORT_HELP: Final = """\
-The text report of a recorded run, without any server: snapshot, trend, growth, large objects, verdict.
+Print the text report of a recorded run, without a server.
 
-PATH is a spool (*.spool), the folder of one run, or a folder of runs such as .leakline.
+The report has the last snapshot, the trend, growth, large objects and the
+verdict. PATH is a spool (*.spool), the folder of one run, or a folder of runs
+such as .leakline.
 
 example: leakline report .leakline
          leakline report .leakline/1a1f9383687f60fa84567 --since "Debug checkpoint 1"
@@ -34,12 +36,14 @@ example: leakline report .leakline
 def configure_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", type=Path, metavar="PATH", help="a spool or a folder with spools")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--since", metavar="LABEL", help="compare with this snapshot, not the first")
+    form.add_argument(
+        "--since", metavar="LABEL", help="compare with this snapshot instead of the first"
+    )
     form.add_argument(
         "--markdown", action="store_true",
-        help="verdict, memory by phase and types in Markdown, to go with an issue",
+        help="print verdict, memory by phase and types as Markdown, for an issue",
     )  # fmt: skip
-    form.add_argument("--json", action="store_true", help="the same for programs, a run an item")
+    form.add_argument("--json", action="store_true", help="print JSON with one item per run")
 
 
 def main_report(options: argparse.Namespace) -> int:
@@ -54,10 +58,11 @@ def main_report(options: argparse.Namespace) -> int:
 
 
 SYNC_HELP: Final = """\
-Upload recorded runs: what the server has not got. Doing it twice is the same as once.
+Upload recorded runs to a server, without what it already has.
 
-PATH is a spool (*.spool), the folder of one run, or a folder of runs such as .leakline. What cannot be read in it or is
-refused is counted, and the exit status is 1 then.
+PATH is a spool (*.spool), the folder of one run, or a folder of runs such as
+.leakline. Repeating an upload changes nothing. Data that cannot be read or
+that the server refuses is counted; the exit status is then 1.
 
 example: leakline sync .leakline
          leakline sync .leakline --server http://10.0.0.5:8765
@@ -68,10 +73,17 @@ TIMEOUT_SECONDS = 30.0
 
 def configure_sync(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", type=Path, metavar="PATH", help="a spool or a folder with spools")
-    parser.add_argument("--server", help="default: LEAKLINE_SERVER, else http://127.0.0.1:8765")
-    parser.add_argument("--again", action="store_true", help="send also what was accepted before")
     parser.add_argument(
-        "--allow-damage", action="store_true", help="exit status 0 also where a part cannot be read"
+        "--server",
+        help="address of the server (default: LEAKLINE_SERVER, else http://127.0.0.1:8765)",
+    )
+    parser.add_argument(
+        "--again", action="store_true", help="also send data that was accepted before"
+    )
+    parser.add_argument(
+        "--allow-damage",
+        action="store_true",
+        help="exit with status 0 even if a part cannot be read",
     )
 
 
@@ -85,12 +97,12 @@ def main_sync(options: argparse.Namespace) -> int:
                 settle(path)
                 done = upload(path, delivery, again=options.again)
             except SpoolError as error:
-                # One broken file must not keep the others from being uploaded.
+                # A broken file must not keep the others from being uploaded.
                 print(f"{os.path.relpath(path)}: skipped, {error}")
                 failed = 1
                 continue
             except ServerRefused as error:
-                # Nor one that this server does not want.
+                # Nor must a file that the server refuses.
                 print(
                     f"{os.path.relpath(path)}: refused by {settings.server} ({error.status}: {error})"
                 )

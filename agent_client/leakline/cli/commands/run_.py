@@ -1,4 +1,4 @@
-"""The commands `leakline run` and `leakline watch`: telemetry for programs that call nothing of ours."""
+"""The commands `leakline run` and `leakline watch`, which record programs that do not call Leakline."""
 
 from __future__ import annotations
 
@@ -28,23 +28,26 @@ from ...transport.spool_upload import upload
 from ..child_programs import ends_by_signals
 
 RUN_HELP: Final = """\
-Telemetry for an unmodified program: time instead of generations.
+Run an unmodified program with telemetry.
 
-What comes after -- is started as it would be without us: same terminal, signals passed on, and its exit status is ours.
-Inside Python programs a small part of Leakline starts before theirs and reads memory, types and children, interval by
-interval; torchrun's ranks are the processes of one run. Any other program is watched from outside. A program that calls
-leakline.init itself takes over, in the same run.
+The program after -- runs as usual: it uses the same terminal and receives the
+signals, and leakline run exits with its exit status. In a Python program, a
+small part of Leakline starts first and measures memory, types and child
+processes once per time interval, because there are no generations. The ranks
+of torchrun are the processes of one run. Any other program is watched from
+outside. A program that calls leakline.init itself takes over in the same run.
 
-Growth is judged per minute from the sixth minute on. For a program of a few minutes say --per second; then what it
-loads at its start may look like growth, too.
+Growth is judged per minute, from the sixth minute on. Use --per second for a
+program that runs for only a few minutes; memory that it allocates at its start
+may then look like growth.
 
 example: leakline run -- python train.py --epochs 30
          leakline run --project trading --name before-fix -- torchrun --nproc-per-node 2 train.py
          leakline run --per second --mode offline -- python short.py
 """
 
-# A server that does not answer must not keep the exit status back: for each request after the program has ended, and
-# for all that is done then.
+# Time limits of each request after the program has ended and of everything together. An unresponsive server must not
+# hold back the exit status.
 ANSWER_SECONDS = 2.0
 AFTERWARDS_SECONDS = 10.0
 
@@ -53,33 +56,53 @@ def configure_run(parser: argparse.ArgumentParser) -> None:
     _add_run_options(parser)
     parser.add_argument(
         "--children", action="store_true",
-        help="also look into the Python programs that it starts, not only at how much memory they have",
+        help="also observe the Python programs that it starts, not only their total memory",
     )  # fmt: skip
     parser.add_argument(
-        "--log-lines", action="store_true", help="keep the newest 50 lines that it prints"
+        "--log-lines",
+        action="store_true",
+        help="record the newest 50 lines that the program prints",
     )
     parser.add_argument(
-        "program", nargs=argparse.REMAINDER, metavar="-- PROGRAM ...", help="with its arguments"
+        "program",
+        nargs=argparse.REMAINDER,
+        metavar="-- PROGRAM ...",
+        help="the program and its arguments",
     )
 
 
 def _add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Those that `leakline.init` has as arguments."""
+    """Add the options that correspond to arguments of `leakline.init`."""
     parser.add_argument(
-        "--project", help="groups runs; default: LEAKLINE_PROJECT, that of the token, else default"
+        "--project",
+        help="project of the run (default: LEAKLINE_PROJECT, else that of the token, else default)",
     )
-    parser.add_argument("--name", help="of the run; default: LEAKLINE_RUN_NAME, else a random one")
-    parser.add_argument("--tag", action="append", default=[], dest="tags", help="may be repeated")
-    parser.add_argument("--server", help="default: LEAKLINE_SERVER, else http://127.0.0.1:8765")
-    parser.add_argument("--mode", choices=MODES, help="default: LEAKLINE_MODE, else online")
     parser.add_argument(
-        "--directory", metavar="DIR", help="where the spool goes; default: LEAKLINE_DIR, else .leakline"
+        "--name", help="name of the run (default: LEAKLINE_RUN_NAME, else a generated one)"
+    )
+    parser.add_argument(
+        "--tag", action="append", default=[], dest="tags", metavar="TAG",
+        help="tag of the run; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--server",
+        help="address of the server (default: LEAKLINE_SERVER, else http://127.0.0.1:8765)",
+    )
+    parser.add_argument(
+        "--mode",
+        choices=MODES,
+        help="send to the server, only record a spool, or neither (default: LEAKLINE_MODE, else online)",
+    )
+    parser.add_argument(
+        "--directory", metavar="DIR", help="folder for the spool (default: LEAKLINE_DIR, else .leakline)"
     )  # fmt: skip
     parser.add_argument(
         "--per", choices=tuple(UNITS_OF_TIME), default="minute",
-        help="what growth is judged by; second: for programs of a few minutes (default minute)",
+        help="unit in which growth is judged; second for programs of a few minutes (default minute)",
     )  # fmt: skip
-    parser.add_argument("--quiet", action="store_true", default=None, help="no lines of ours")
+    parser.add_argument(
+        "--quiet", action="store_true", default=None, help="print no messages of Leakline"
+    )
 
 
 def _settings_of(options: argparse.Namespace) -> Settings:
@@ -87,12 +110,12 @@ def _settings_of(options: argparse.Namespace) -> Settings:
         project=options.project, name=options.name, tags=options.tags or None, server=options.server,
         mode=options.mode, directory=options.directory, quiet=options.quiet,
     )  # fmt: skip
-    # Said at the start, before any process of the run makes one of its own.
+    # Choose the name now, before each process of the run chooses its own.
     return replace(settings, name=settings.name or readable_name(settings.run_id))
 
 
 def main_run(options: argparse.Namespace) -> int:
-    """The exit status of the program; ended by a signal, so are we."""
+    """Run the program and return its exit status; if a signal ended it, end by the same signal."""
     command = _command(options.program)
     settings = _settings_of(options)
     if settings.mode == "disabled":
@@ -118,7 +141,7 @@ def main_run(options: argparse.Namespace) -> int:
 def _command(words: Sequence[str]) -> list[str]:
     command = list(words[1:] if words[:1] == ["--"] else words)
     if not command:
-        raise BadArgument("PROGRAM", "", "is missing; write: leakline run -- python train.py")
+        raise BadArgument("PROGRAM", "", "is missing; use: leakline run -- python train.py")
     return command
 
 
@@ -137,13 +160,13 @@ def _hello(settings: Settings) -> str:
 
 
 def _follow(program: Program, settings: Settings, unit: str) -> int:
-    """Until it ends: from inside where it is a Python that has us, else from outside."""
+    """Wait for the program to end. If it does not observe itself from inside, watch it from outside."""
     if program.is_seen():
         return program.wait()
     try:
         watch = Watch(settings, program.pid, unit, is_silent=True)
     except LeaklineError:
-        # It has ended meanwhile.
+        # The program has ended in the meantime.
         return program.wait()
     watch.begin()
     status = program.wait()
@@ -154,9 +177,9 @@ def _follow(program: Program, settings: Settings, unit: str) -> int:
 
 
 def _afterwards(program: Program, settings: Settings, end: tuple[str, str]) -> str:
-    """Send what is left, within the time; the last line."""
+    """Send the remaining data within the time limit; return the last line to print."""
     where = settings.run_directory
-    words = f"recorded; the verdict: leakline report {where}"
+    words = f"recorded; for the verdict: leakline report {where}"
     if settings.mode == "online":
         words = f"not everything was sent; upload it with: leakline sync {where}"
     with program.afterwards(AFTERWARDS_SECONDS):
@@ -172,9 +195,9 @@ def _afterwards(program: Program, settings: Settings, end: tuple[str, str]) -> s
 
 
 def _settle_all(settings: Settings, pid: int, end: tuple[str, str]) -> None:
-    """Note how processes ended that could not say it: killed, crashed, or by a status that none learns of its own end.
+    """Record the end of processes that could not do so: killed, crashed, or ended with a status that they cannot see.
 
-    A program with a run of its own says itself what became of that, unless that run ended with the program.
+    A program with its own run records the end itself, unless the run ended only with the program.
     """
     for path in sorted(settings.run_directory.glob("*.spool")):
         with suppress(SpoolError):
@@ -182,8 +205,10 @@ def _settle_all(settings: Settings, pid: int, end: tuple[str, str]) -> None:
 
 
 def _send_what_is_left(settings: Settings) -> str:
-    """Of the killed, of those without a server for a while, and of the many that were too short for one. Why the server
-    has not got everything, or empty: one that does not answer is not asked again.
+    """Upload the pending data of all processes; return why the server does not have everything, or an empty string.
+
+    Data is pending if a process was killed, had no server for a while, or was too short to send it. A server that
+    does not respond is not tried again.
     """
     unsent = ""
     delivery = Delivery(
@@ -203,7 +228,7 @@ def _send_what_is_left(settings: Settings) -> str:
 
 
 def _is_of(path: Path, pid: int) -> bool:
-    """A damaged one is nobody's."""
+    """Return True if the spool belongs to the process; False for a damaged one."""
     try:
         return read_header(path)[1].pid == pid
     except SpoolError:
@@ -211,27 +236,29 @@ def _is_of(path: Path, pid: int) -> bool:
 
 
 WATCH_HELP: Final = """\
-Watch a process that runs already, from outside, until it ends: time instead of generations, no types.
+Watch a running process from outside until it ends.
 
-Reads what the kernel and the driver report about it: memory by kind, children, GPU memory. How it ended is reported
-as far as that can be known: whoever has not started a process never learns its exit status. Ctrl-C stops watching,
-and leaves the process alone.
+The command measures what the kernel and the GPU driver report about the
+process: memory by kind, child processes and GPU memory, once per time
+interval. It cannot see types of objects, nor the exit status, which only the
+parent of a process receives; the cause of the end is inferred if possible.
+Ctrl-C stops watching and leaves the process running.
 
 example: leakline watch 41723
          leakline watch 41723 --project trading --name night-run
 """
 
-ENDED = "it has ended; how is known to nobody but what started it"
+ENDED = "the process has exited; its exit status is not available"
 
 
 def configure_watch(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("pid", metavar="PID", type=int, help="the number of the process")
+    parser.add_argument("pid", metavar="PID", type=int, help="process id")
     _add_run_options(parser)
 
 
 def main_watch(options: argparse.Namespace) -> int:
     if options.pid <= 0:
-        raise BadArgument("PID", options.pid, "must be the number of a process")
+        raise BadArgument("PID", options.pid, "must be a process id")
     settings = _settings_of(options)
     check(options.pid)
     if settings.mode == "disabled":
@@ -248,9 +275,9 @@ def main_watch(options: argparse.Namespace) -> int:
         pass
     finally:
         watch.end(state, reason)
-    # Nobody waits for the end of this process as for that of a training: the verdict may take its time.
+    # Nobody waits for this process to end, unlike for a training run, so the verdict may take longer.
     if not settings.quiet:
-        # How long it is watched is for whoever stopped that to say, so the program is not called short.
+        # If the user stopped watching, the program may not be short, so there is no advice for short programs.
         advised = "" if reason == UNWATCHED else "leakline watch"
         print(f"leakline: {closing_words(settings, command=advised)}", file=sys.stderr)
     return 0

@@ -17,20 +17,23 @@ from ...report.document_blocks import columns_text
 from ...text_format import format_bytes, format_change
 from ..server_queries import Asker, add_server
 
-# Of one answer of the API.
+# Maximum page size of the API.
 LIMIT: Final = 200
 HEADINGS: Final = ("STATUS", "PROJECT/NAME", "STATE", "UNITS", "GROWTH", "MEMORY", "ID")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_server(parser)
-    parser.add_argument("--project", help="only this project")
+    parser.add_argument("--project", help="only runs of this project")
     parser.add_argument("--tag", help="only runs with this tag")
     parser.add_argument("--status", choices=SEVERITY, help="only runs with this verdict")
     parser.add_argument(
-        "--limit", type=_limit, default=50, help=f"how many, up to {LIMIT} (default 50)"
+        "--limit",
+        type=_limit,
+        default=50,
+        help=f"maximum number of runs, up to {LIMIT} (default 50)",
     )
-    parser.add_argument("--json", action="store_true", help="the server's answer as it is")
+    parser.add_argument("--json", action="store_true", help="print the JSON answer of the server")
 
 
 def main(options: argparse.Namespace) -> int:
@@ -44,7 +47,7 @@ def main(options: argparse.Namespace) -> int:
     else:
         print(columns_text([HEADINGS, *map(_row, answer["items"])]))
         if answer.get("next"):
-            print("there are more; list them with a larger --limit")
+            print("there are more runs; list them with a larger --limit")
     return 0
 
 
@@ -56,7 +59,7 @@ def _limit(text: str) -> int:
 
 def _row(run: Mapping[str, Any]) -> Sequence[str]:
     growth, memory, total = run["growth_bytes_per_generation"], run["rss_bytes"], run["total"]
-    # A program that declares no generations has not had none.
+    # A run that declares no generations shows an empty count, not zero.
     is_timed = run["unit"] in UNITS_OF_TIME and not run["generations"]
     return (
         run["status"],

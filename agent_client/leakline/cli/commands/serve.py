@@ -1,6 +1,7 @@
-"""Serve the dashboard and the API, until Ctrl-C.
+"""Serve the dashboard and the API until Ctrl-C.
 
-The database is SQLite in .leakline-server/leakline.db unless set otherwise, and is brought to this version by itself.
+The default database is SQLite in .leakline-server/leakline.db. Its schema is
+upgraded to this version automatically.
 
 example: leakline serve --port 8765
          leakline serve --database-url postgresql+psycopg://user@host/leakline
@@ -17,14 +18,16 @@ from ..printing import plainly
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--host", help="address to listen on (LEAKLINE_HOST, else 127.0.0.1)")
     parser.add_argument(
-        "--port", help="port to listen on (LEAKLINE_PORT, else 8765; 0: any free one)"
+        "--host", help="address to listen on (default: LEAKLINE_HOST, else 127.0.0.1)"
+    )
+    parser.add_argument(
+        "--port", help="port to listen on, 0 for any free one (default: LEAKLINE_PORT, else 8765)"
     )
     parser.add_argument(
         "--database-url",
         metavar="URL",
-        help="sqlite:///path or postgresql+psycopg://… (LEAKLINE_DATABASE_URL)",
+        help="sqlite:///path or postgresql+psycopg://… (default: LEAKLINE_DATABASE_URL, else the SQLite file)",
     )
 
 
@@ -34,7 +37,7 @@ def main(options: argparse.Namespace) -> int:
         from leakline_server.serve import serve
     except ImportError as error:
         raise LeaklineError(
-            f"the server is not installed ({error.name} is missing): pip install 'leakline[server]'"
+            f"the server is not installed ({error.name} is missing); install it with: pip install 'leakline[server]'"
         ) from error
     config = from_arguments(os.environ, options.host, options.port, options.database_url)
     serve(config, _say_where)
@@ -42,9 +45,9 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _say_where(address: str) -> None:
-    """Nobody finds a port of its own unless it is printed. Whoever reads no further ends no server."""
-    line = f"Leakline serves {address}  (Ctrl-C ends it)"
+    """Print the address: the port may have been chosen automatically. A closed stdout is not an error."""
+    line = f"Leakline is running at {address}  (Ctrl-C stops it)"
     if address.rstrip("/") != DEFAULT_SERVER:
-        line += f"\ntrainings and commands need: export LEAKLINE_SERVER={address.rstrip('/')}"
+        line += f"\ntraining runs and commands need: export LEAKLINE_SERVER={address.rstrip('/')}"
     with plainly():
         print(line, flush=True)

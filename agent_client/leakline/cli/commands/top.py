@@ -1,7 +1,10 @@
-"""A live view of a run in the terminal: the verdict, memory now, its trend, phases and types that grow, the forecast.
+"""Show a live view of a run in the terminal.
 
-It is drawn again every two seconds until the run has ended or you press Ctrl-C, and stays then. Where standard output
-is no terminal, a line is printed for each change. RUN is a run's id, or project/name for the newest run of that name.
+The view has the verdict, the current memory and its trend, the phases and
+types that grow, and the forecast. It is updated every two seconds until the
+run has ended or you press Ctrl-C, and the last state stays on the screen. If
+standard output is not a terminal, one line is printed per change. RUN is a run
+id, or project/name for the newest run of that name.
 
 example: leakline top erl-trading/before-fix
          leakline top 01k5... --once
@@ -29,20 +32,21 @@ from ..server_queries import Asker, add_server
 
 EVERY_SECONDS: Final = 2.0
 SHORTEST_SECONDS: Final = 0.2
-# Another screen, and back; the cursor hidden, and shown; to the upper left corner; the rest of a line, of the screen.
+# Escape sequences: enter and leave the alternate screen, hiding and showing the cursor; move to the top left corner;
+# clear the rest of the line, and of the screen.
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _HOME, _REST_OF_LINE, _REST = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="an id, or project/name")
-    parser.add_argument("--once", action="store_true", help="print one frame and end")
+    parser.add_argument("run", metavar="RUN", help="a run id, or project/name")
+    parser.add_argument("--once", action="store_true", help="print the current view and exit")
     parser.add_argument(
-        "--json", action="store_true", help="with --once: what the frame is made of, for programs"
+        "--json", action="store_true", help="with --once: print the data of the view as JSON"
     )
     parser.add_argument(
         "--every", type=_seconds, default=EVERY_SECONDS, metavar="SECONDS",
-        help=f"how often to ask (default {EVERY_SECONDS:g})",
+        help=f"seconds between updates (default {EVERY_SECONDS:g})",
     )  # fmt: skip
     add_server(parser)
     parser.set_defaults(usage_error=parser.error)
@@ -50,7 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     if options.json and not options.once:
-        options.usage_error("--json goes with --once")
+        options.usage_error("--json requires --once")
     asker = Asker(options.server)
     run_id = asker.run_id(options.run)
     first = _ask(asker, run_id)
@@ -66,7 +70,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _follow(first: Shown, ask: Callable[[], Shown], every: float) -> None:
-    """Until the run has ended, or Ctrl-C."""
+    """Redraw the view until the run has ended or Ctrl-C is pressed."""
     shown = first
     show: Callable[[Shown], None] = _lines()
     if not sys.stdout.isatty():
@@ -79,7 +83,7 @@ def _follow(first: Shown, ask: Callable[[], Shown], every: float) -> None:
                 show(shown)
         except KeyboardInterrupt:
             pass
-    # The last frame stays where people look for it.
+    # Print the last frame on the normal screen, so that it remains visible.
     print("\n".join(_frame(shown, sys.stdout)))
 
 
@@ -97,7 +101,7 @@ def _news(first: Shown, ask: Callable[[], Shown], every: float) -> Iterator[Show
 
 
 def _lines() -> Callable[[Shown], None]:
-    """One line for each change."""
+    """Return a function that prints one line whenever it changes."""
     said: list[str] = []
 
     def show(shown: Shown) -> None:
@@ -145,7 +149,5 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not SHORTEST_SECONDS <= seconds <= 3600:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} must be seconds from {SHORTEST_SECONDS} to 3600"
-        )
+        raise argparse.ArgumentTypeError(f"{text!r} must be {SHORTEST_SECONDS} to 3600 seconds")
     return seconds

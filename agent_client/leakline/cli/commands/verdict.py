@@ -1,14 +1,18 @@
-"""The verdict of one run: where it leaks, what, how much, and since when.
+"""Print the verdict of a run: where it leaks, what, how much, and since when.
 
-RUN is a run's id, or project/name for the newest run of that name. With --fail-on the exit status is 3 when a named
-condition holds, and each condition is printed with whether it held, and why:
+RUN is a run id, or project/name for the newest run of that name.
 
-leaking    suspected or confirmed, or all that `oom` means, or killed without a known cause
-oom        killed for memory, ended with an out-of-memory error, or about to run out (risk critical)
-killed     ended by a signal, for memory or with Ctrl-C, or silent without an end
+With --fail-on the command is a gate for CI: the exit status is 3 if one of the
+named conditions holds, and each condition is printed with its result and the
+reason. The conditions are:
+
+leaking    leak suspected or confirmed, oom holds, or killed for unknown cause
+oom        killed for memory, ended with an out-of-memory error, or critical
+           risk of running out of memory
+killed     ended by a signal (also for memory or with Ctrl-C), or silent
 failed     ended with an exception or an exit status other than 0
 refuted    a fix in the run does not keep a promise
-STATUS     the verdict has this status, such as learning: nothing is known yet
+STATUS     the verdict has this status, such as learning (not enough data yet)
 
 example: leakline verdict erl-trading/before-fix
          leakline verdict 01k5... --json
@@ -45,14 +49,16 @@ CONDITIONS: Final = (*OF_A_RUN, *SEVERITY)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="an id, or project/name")
+    parser.add_argument("run", metavar="RUN", help="a run id, or project/name")
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
         "--json",
         action="store_true",
-        help="the verdict as the server gives it, and what the gate checked",
+        help="print the verdict as JSON, with the results of --fail-on",
     )
-    form.add_argument("--markdown", action="store_true", help="the run in Markdown")
+    form.add_argument(
+        "--markdown", action="store_true", help="print a report of the run as Markdown"
+    )
     add_gate(parser, CONDITIONS)
     add_server(parser)
 
@@ -83,7 +89,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _whose(run: Mapping[str, Any]) -> str:
-    """``erl-trading/before-fix, killed by SIGTERM``: of which run it is, and how that ended or that it goes on."""
+    """Return which run this is and its state: ``erl-trading/before-fix, killed by SIGTERM``."""
     how = ended_as(run["state"], run["reason"] or "")
     return plain(f"{run['project']}/{run['name']}, {how}")
 

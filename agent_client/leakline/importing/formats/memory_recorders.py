@@ -1,4 +1,4 @@
-"""What `psrecord --log` and `mprof run` write: memory over time, both in units of 2^20 bytes, which they call MB."""
+"""Readers of `psrecord --log` and `mprof run`: memory over time in units of 2^20 bytes, which both call MB."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from ..imported_log import (
 MIB: Final = 2**20
 PSRECORD_HEAD: Final = re.compile(r"\s*#\s*Elapsed time\s+CPU \(%\)\s+Real \(MB\)\s+Virtual \(MB\)")
 MPROF_LINE: Final = re.compile(r"(?:CMDLINE|MEM|FUNC|CHLD)\s")
-# What it has at most is that many numbers behind its name.
+# At most this many numbers follow the name.
 _FUNCTION: Final = re.compile(r"FUNC (\S+) ([\d.]+) ([\d.]+) ([\d.]+) ([\d.]+)(?: \d+)?\s*")
 
-# mprof does not write in the order of time, so all of them are put in order before they are joined.
+# mprof does not write rows in order of time, so all rows are sorted before they are merged.
 MAX_MPROF_LINES: Final = 1_000_000
-# Time, line, bytes, phase.
+# (time, line, bytes, phase)
 _Row = tuple[float, int, int, str | None]
 
 
 def read_psrecord(path: Path, wishes: Wishes) -> Log:
-    """Raises ImportRefused."""
-    notes = ("psrecord calls 2^20 bytes MB: read as MiB", *_PER_MINUTE)
+    """Read a psrecord log. Raises ImportRefused."""
+    notes = ("psrecord writes MB for 2^20 bytes, so its sizes are read as MiB", *_PER_MINUTE)
     return Log("psrecord", taken(path, _psrecord_readings(path), wishes.every), notes=notes)
 
 
@@ -44,9 +44,7 @@ def _psrecord_readings(path: Path) -> Iterator[Reading]:
             continue
         cells = line.split()
         if len(cells) < 4:
-            raise ImportRefused(
-                path, f"has {len(cells)} numbers where psrecord writes four", number
-            )
+            raise ImportRefused(path, f"has {len(cells)} numbers, but psrecord writes four", number)
         elapsed, _, real, virtual = (_number(path, number, cell) for cell in cells[:4])
         samples: dict[str, Number] = {
             "process.rss_bytes": _size(path, number, real),
@@ -56,7 +54,7 @@ def _psrecord_readings(path: Path) -> Iterator[Reading]:
 
 
 def read_mprof(path: Path, wishes: Wishes) -> Log:
-    """Functions that mprof was given are phases. Raises ImportRefused."""
+    """Read an mprof log; the functions that mprof profiled become phases. Raises ImportRefused."""
     rows: list[_Row] = []
     children, name = 0, None
     for number, line in lines_of(path):
@@ -67,40 +65,40 @@ def read_mprof(path: Path, wishes: Wishes) -> Log:
             children += 1
         elif kind in ("MEM", "FUNC"):
             if len(rows) >= MAX_MPROF_LINES:
-                why = f"has more than {MAX_MPROF_LINES:,} lines of memory; mprof run --interval 1 writes fewer"
+                why = f"has more than {MAX_MPROF_LINES:,} lines of memory; record fewer with mprof run --interval 1"
                 raise ImportRefused(path, why, number)
             rows.append(_mprof_row(path, number, line))
         else:
-            raise ImportRefused(path, f"{kind[:40]!r} is no line that mprof writes", number)
+            raise ImportRefused(path, f"{kind[:40]!r} is not a line that mprof writes", number)
     rows.sort(key=lambda row: row[0])
-    notes = ["mprof counts in units of 2^20 bytes: read as MiB", *_PER_MINUTE]
+    notes = ["mprof counts in units of 2^20 bytes, so its sizes are read as MiB", *_PER_MINUTE]
     if children:
         notes.append(
-            f"{children} lines of children are left out: pages they share with the main process would count twice"
+            f"{children} lines of child processes are ignored: pages shared with the main process would count twice"
         )
     readings = taken(path, _printed_once(rows), wishes.every)
     return Log("mprof", readings, notes=tuple(notes), is_clock=True, name=_short(name))
 
 
-_PER_MINUTE: Final = (f"it counts no generations, {BY_TIME}",)
+_PER_MINUTE: Final = (f"the file counts no generations, {BY_TIME}",)
 
 
 def _mprof_row(path: Path, number: int, line: str) -> _Row:
     if line.startswith("FUNC"):
         found = _FUNCTION.fullmatch(line)
         if found is None:
-            raise ImportRefused(path, "is no line of a function that mprof writes", number)
+            raise ImportRefused(path, "is not a FUNC line that mprof writes", number)
         size = _size(path, number, _number(path, number, found[4]))
         return _number(path, number, found[5]), number, size, sys.intern(found[1][:200])
     cells = line.split()
     if len(cells) != 3:
-        raise ImportRefused(path, "is no line of memory that mprof writes", number)
+        raise ImportRefused(path, "is not a MEM line that mprof writes", number)
     size = _size(path, number, _number(path, number, cells[1]))
     return _number(path, number, cells[2]), number, size, None
 
 
 def _printed_once(rows: Sequence[_Row]) -> Iterator[Reading]:
-    """A function that was called again within the same reading is reported once."""
+    """Yield the readings, with repeated calls of a function within the same reading only once."""
     last: tuple[float, int, str | None] | None = None
     for time, line, size, phase in rows:
         if (time, size, phase) != last:
@@ -114,18 +112,18 @@ def _number(path: Path, line: int, cell: str) -> float:
     except ValueError:
         number = -1.0
     if not 0 <= number < 1e11:
-        raise ImportRefused(path, f"{cell[:40]!r} is no number that belongs here", line)
+        raise ImportRefused(path, f"{cell[:40]!r} is not a valid number here", line)
     return number
 
 
 def _size(path: Path, line: int, mib: float) -> int:
     if mib * MIB > MAX_MEMORY_BYTES:
-        raise ImportRefused(path, f"{mib:g} MiB are more than a process has", line)
+        raise ImportRefused(path, f"{mib:g} MiB is more than a process can have", line)
     return round(mib * MIB)
 
 
 def _short(name: str | None) -> str | None:
-    """The program, without the interpreter and its folder."""
+    """Return the name of the program without the interpreter and the folder."""
     words = (name or "").split()
     scripts = [word for word in words if word.endswith(".py")] or words[:1]
     return scripts[0].rpartition("/")[2][:128] or None if scripts else None

@@ -1,8 +1,8 @@
-"""A table of memory over time: CSV, with a comma, a semicolon, a tab or a bar between its cells.
+"""Reader of tables of memory over time: CSV with commas, semicolons, tabs or bars between the cells.
 
-What a column is, its head says (`names_and_sizes.py`); its unit too, or the person says it. Rows are taken in order; a
-table in which time goes back, or a cell of the memory is no size, is refused whole. It is read twice, first for what
-its cells look like (`table_cells.py`), so that none of its rows are kept.
+The header defines the meaning of a column (`names_and_sizes.py`) and its unit, unless the user specifies them. Rows
+are read in order. A table is refused as a whole if time goes backwards or a memory cell is not a size. The file is
+read twice, first to classify its cells (`table_cells.py`), so that no rows are kept in memory.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ from ..names_and_sizes import (
 from .table_cells import SIZE, Cells, is_absent, number_in
 
 DELIMITERS: Final = (",", ";", "\t", "|")
-# Unix time in seconds and in milliseconds; what is smaller counts from the start.
+# Thresholds of Unix time in seconds and in milliseconds; smaller values count from the start.
 _UNIX_FROM: Final = 3e8
 _UNIX_MS_FROM: Final = 3e11
 MAX_COLUMNS: Final = 500
-# Steps with a reading of their own for each epoch, from which on the steps are the axis.
+# With at least this many readings at distinct steps per epoch, the steps are the axis.
 _SEVERAL: Final = 2
-# Names of a table that an error lists, and how much of each.
+# How many column names an error lists, and the maximum length of each.
 _LISTED, _NAME_LENGTH = 12, 60
-# The columns of a metric that TensorBoard exports; its name is in that of the file.
+# Header of a metric that TensorBoard exports. The metric's name is in the file name.
 _TENSORBOARD: Final = ("wall time", "step", "value")
-# Column -> the only value whose rows are read.
+# Maps a column to the value that a row must have there to be read.
 _Wanted = Mapping[int, str]
 
 
@@ -65,7 +65,7 @@ class Column:
 
 @dataclass(slots=True)
 class _Plan:
-    """Which column is what; ``factor`` of a memory column is known by then."""
+    """The role of each column; the ``factor`` of each memory column is resolved."""
 
     memory: list[tuple[Column, float]]
     time: Column | None
@@ -73,33 +73,33 @@ class _Plan:
     phase: Column | None
     label: Column | None
     gauges: list[Column]
-    # Which of several GPUs a row is of.
+    # The column with the GPU index of a row.
     device: Column | None
-    # Whether a comma that may be either is a decimal sign.
+    # True if an ambiguous comma is a decimal separator.
     decimal: bool
-    # The axis has fractions, so that the readings are counted instead.
+    # The axis column if it has fractions; then the readings are counted instead.
     fractions: Column | None = None
     run: str | None = None
 
 
 def delimiter_of(line: str) -> str | None:
-    """The sign that stands between the cells; None where there is none."""
+    """Return the delimiter between the cells; None if there is none."""
     counts = {sign: line.count(sign) for sign in DELIMITERS}
     best = max(counts, key=lambda sign: counts[sign])
     return best if counts[best] else None
 
 
 def read_table(path: Path, wishes: Wishes) -> Log:
-    """Raises ImportRefused."""
+    """Read a table. Raises ImportRefused."""
     number, head = next(_rows(path), (1, ()))
     if wishes.columns:
         if len(wishes.columns) > len(head):
-            why = f"has {len(head)} columns, and --columns names {len(wishes.columns)}"
+            why = f"has {len(head)} columns, but --columns names {len(wishes.columns)}"
             raise ImportRefused(path, why, number)
         head = wishes.columns
     elif any(number_in(cell) is not None for cell in head):
         raise ImportRefused(
-            path, "has no heads; name its columns in their order with --columns time,rss", number
+            path, "has no header row; name its columns in order, such as --columns time,rss", number
         )
     if len(head) > MAX_COLUMNS:
         raise ImportRefused(path, f"has more than {MAX_COLUMNS} columns", number)
@@ -130,9 +130,9 @@ def _rows_of(path: Path, first: int, wanted: _Wanted) -> Iterator[tuple[int, Seq
 def _wanted(
     path: Path, head: Sequence[str], meanings: Sequence[Meaning], first: int, wishes: Wishes
 ) -> _Wanted:
-    """Return the run and the metric whose rows are read, of a table that has a row for each value of several.
+    """Return the run and the metric whose rows are read, if the table has one row per value.
 
-    Raises ImportRefused if it holds several runs, or no metric that is known as memory.
+    Raises ImportRefused if there are several runs, or if no metric is recognized as memory.
     """
     wanted: dict[int, str] = {}
     roles = [meaning.role for meaning in meanings]
@@ -164,14 +164,14 @@ def _one_run(path: Path, runs: Sequence[str], wishes: Wishes) -> str:
     if wishes.run is not None:
         raise ImportRefused(path, f"has no run {wishes.run!r}; it has {_listed(runs)}")
     raise ImportRefused(
-        path, f"holds {len(runs)} runs ({_listed(runs)}); choose one with --run {runs[0][:_NAME_LENGTH]}"
+        path, f"contains {len(runs)} runs ({_listed(runs)}); choose one with --run {runs[0][:_NAME_LENGTH]}"
     )  # fmt: skip
 
 
 def _with_value(
     path: Path, head: Sequence[str], meanings: list[Meaning], wanted: _Wanted, wishes: Wishes
 ) -> list[Meaning]:
-    """Return the meanings with that of the column "value": of the metric that is read, or named by the file."""
+    """Give the column "value" the meaning of the metric that is read or that the file name contains."""
     roles = [meaning.role for meaning in meanings]
     if "value" not in roles or "memory" in roles:
         return meanings
@@ -197,15 +197,17 @@ def _rows(path: Path) -> Iterator[tuple[int, Sequence[str]]]:
         try:
             cells = [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter))]
         except csv.Error as error:
-            raise ImportRefused(path, f"is no row of a table ({error})", number) from error
+            raise ImportRefused(path, f"is not a row of a table ({error})", number) from error
         width = width or len(cells)
         if len(cells) != width:
-            raise ImportRefused(path, f"has {len(cells)} cells, the rows before it {width}", number)
+            raise ImportRefused(
+                path, f"has {len(cells)} cells, but the rows before it have {width}", number
+            )
         yield number, cells
 
 
 def _table_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Tabs are kept: they may stand between the cells. The rule below the heads of a Markdown table is no row."""
+    """Yield the lines of the table, without a Markdown separator line. Tabs are kept, as they may be delimiters."""
     for number, line in lines_of(path, tabs=True):
         if not line.lstrip().startswith("# ") and line.strip(" |:-"):
             yield number, line
@@ -233,7 +235,8 @@ def _plan(
     memory = _best_of_each([c for c in columns if c.meaning.role == "memory"], wishes)
     if not memory:
         raise ImportRefused(
-            path, f"none of its columns is known as memory ({_names(columns)}); name it with --memory COLUMN", line,
+            path, f"none of its columns is recognized as memory ({_names(columns)}); choose one with --memory COLUMN",
+            line,
         )  # fmt: skip
     used = {column.at for column in memory}
     generation, time, fractions = _axes(columns, cells)
@@ -255,10 +258,10 @@ def _plan(
 def _axes(
     columns: Sequence[Column], cells: Cells
 ) -> tuple[Column | None, Column | None, Column | None]:
-    """Return the columns of the generations and of the time, and the axis that has fractions and is not used.
+    """Return the columns of generations and time, and an axis column with fractions, which is not used.
 
-    A column "epoch" that counts from 1970 is a time. One with fractions, as frameworks write that log several times in
-    an epoch, has one reading for each of its values: the readings are counted.
+    A column "epoch" with values since 1970 is a time. An epoch column with fractions, as from frameworks that log
+    several times per epoch, has one reading per value, so the readings are counted instead.
     """
     counting = [c for c in columns if c.meaning.role == "generation"]
     time = _best(columns, "time")
@@ -270,17 +273,17 @@ def _axes(
     generation = _best(whole, "generation")
     finest = max(whole, key=lambda c: cells.steps_forward(c.at), default=None)
     if generation is not None and finest is not None and not _best(columns, "phase"):
-        # Several readings in each epoch are distinguished by their steps.
-        # A column that goes back is of a run that was resumed, which the generations tell.
+        # Several readings in one epoch are distinguished by their steps. A column that goes backwards belongs to a
+        # resumed run, and then the generations are used.
         each = cells.steps_forward(generation.at)
         generation = finest if 0 < _SEVERAL * each <= cells.steps_forward(finest.at) else generation
     return generation, time, _best(counting, "generation") if generation is None else None
 
 
 def _run_of(path: Path, columns: Sequence[Column], wishes: Wishes) -> str | None:
-    """Return the run whose columns are read, of a table with a column for each run; None if no column names one.
+    """Return the run whose columns are read, if the table has one column per run; None if no column names a run.
 
-    Raises ImportRefused if there are several, and none is chosen.
+    Raises ImportRefused if there are several runs and none is selected.
     """
     if wishes.memory is not None:
         return run_and_metric(wishes.memory)[0]
@@ -290,7 +293,7 @@ def _run_of(path: Path, columns: Sequence[Column], wishes: Wishes) -> str | None
 
 
 def _chosen(column: Column, wishes: Wishes) -> Column:
-    """The column that a person has named is the resident memory, whatever else looks like it."""
+    """Use the column that the user named as the resident memory, even if others look like it."""
     meaning = column.meaning
     if column.name == wishes.memory:
         factor = wishes.size_unit or (
@@ -303,7 +306,7 @@ def _chosen(column: Column, wishes: Wishes) -> Column:
 
 
 def _unit_at_the_end(name: str, wishes: Wishes) -> float | None:
-    """Of a name that is none of those known: "heap_mb"."""
+    """Return the unit at the end of an unknown name such as "heap_mb"."""
     tail = re.split(r"[^A-Za-z0-9]+", name.strip(" )]"))[-1]
     return meaning_of(f"rss ({tail})", binary=wishes.binary).factor
 
@@ -315,7 +318,7 @@ def _best(columns: Sequence[Column], role: str) -> Column | None:
 
 
 def _best_of_each(columns: Sequence[Column], wishes: Wishes) -> list[Column]:
-    """One column for each series."""
+    """Return the best column for each series."""
     best: dict[str, Column] = {}
     for column in sorted(columns, key=lambda c: (c.name != wishes.memory, c.meaning.rank)):
         best.setdefault(column.meaning.series, column)
@@ -330,13 +333,13 @@ def _factor(path: Path, line: int, column: Column, cells: Cells, wishes: Wishes)
     if cells.are_sizes(column.at):
         return 1.0
     raise ImportRefused(
-        path, f"column {column.name!r} does not say its unit; give it with --size-unit B, KiB, MB, MiB, GB or GiB",
+        path, f"column {column.name!r} has no unit; specify it with --size-unit B, KiB, MB, MiB, GB or GiB",
         line,
     )  # fmt: skip
 
 
 class _Reader:
-    """Rows in order: times must not go back, and each is in the form of the first."""
+    """Reader of rows in order. Times must not go backwards, and all have the format of the first."""
 
     def __init__(self, path: Path, plan: _Plan) -> None:
         self._path, self._plan = path, plan
@@ -380,7 +383,9 @@ class _Reader:
         cell = cells[device.at]
         if not re.fullmatch(r"[0-9]{1,3}", cell):
             raise ImportRefused(
-                self._path, f"{cell[:40]!r} in column {device.name!r} is no number of a GPU", line
+                self._path,
+                f"{cell[:40]!r} in column {device.name!r} is not a valid GPU index",
+                line,
             )
         return series.replace(".0.", f".{int(cell)}.")
 
@@ -392,7 +397,7 @@ class _Reader:
         unit = (factor_of(sized[2]) or 1) if sized else factor
         found = None if number is None else number * unit
         if found is None or not 0 <= found <= MAX_MEMORY_BYTES:
-            why = "is no size" if found is None else "is no size that a process has"
+            why = "is not a size" if found is None else "is not a size that a process can have"
             raise ImportRefused(self._path, f"{cell[:40]!r} in column {column.name!r} {why}", line)
         return round(found)
 
@@ -403,7 +408,8 @@ class _Reader:
         time = self._moment(line, column, cells[column.at])
         if self._last is not None and time < self._last:
             raise ImportRefused(
-                self._path, f"time goes back, from {self._last:.10g} to {time:.10g}; a file holds one attempt: cut it",
+                self._path,
+                f"time goes backwards, from {self._last:.10g} to {time:.10g}; split it into one file per attempt",
                 line,
             )  # fmt: skip
         self._last = time
@@ -416,7 +422,8 @@ class _Reader:
         found = number * self._scale if number is not None else _date(cell)
         if found is None or not 0 <= found < 1e11:
             raise ImportRefused(
-                self._path, f"{cell[:40]!r} in column {column.name!r} is no time; write 2026-01-31T12:00:00 or seconds",
+                self._path,
+                f"{cell[:40]!r} in column {column.name!r} is not a time; use 2026-01-31T12:00:00 or seconds",
                 line,
             )  # fmt: skip
         return found
@@ -424,7 +431,7 @@ class _Reader:
     def _decide(self, column: Column, number: float | None) -> None:
         factor = column.meaning.factor
         if number is None:
-            self.is_clock, how = True, "dates (UTC where they do not say)"
+            self.is_clock, how = True, "dates (UTC if they have no time zone)"
         elif factor is None and number >= _UNIX_FROM:
             milliseconds = number >= _UNIX_MS_FROM
             self._scale = 1e-3 if milliseconds else 1.0
@@ -461,13 +468,13 @@ def _plan_notes(plan: _Plan) -> Iterator[str]:
     if plan.generation is not None:
         yield f"column {plan.generation.name!r} counts the {plan.generation.meaning.unit}s"
     elif plan.fractions is not None:
-        yield f"column {plan.fractions.name!r} is not in whole numbers, so each reading counts as one step"
+        yield f"column {plan.fractions.name!r} has fractions, so each reading counts as one step"
     else:
         yield f"no column counts generations{f', {BY_TIME}' if plan.time else f' {BY_READING}'}"
     if plan.device is not None:
-        yield f"column {plan.device.name!r} is the number of the GPU"
+        yield f"column {plan.device.name!r} is the GPU index"
     if plan.time is None and (plan.generation or plan.fractions):
-        yield "no column is a time, so rows stand one second apart"
+        yield "no column is a time, so rows are placed one second apart"
     for named, word in ((plan.phase, "phase"), (plan.label, "label")):
         if named is not None:
             yield f"column {named.name!r} is the {word}"
@@ -491,7 +498,7 @@ def _names(columns: Sequence[Column]) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Return the first of the names, each once, shortened in the middle, where names of metrics differ least."""
+    """Return the first distinct names, shortened in the middle, where metric names differ least."""
     half = _NAME_LENGTH // 2
     shown = dict.fromkeys(
         name if len(name) <= _NAME_LENGTH else f"{name[:half]}…{name[-half:]}" for name in names

@@ -1,10 +1,10 @@
-"""The memory of a run in MLflow's own database (SQLite), which is opened for reading alone.
+"""Reader of the memory metrics in MLflow's own database (SQLite), which is opened read-only.
 
-MLflow's system metrics cover the whole machine, not the process. A metric of the program itself is preferred to them.
+MLflow's system metrics cover the entire machine, not the process, so a metric logged by the program is preferred.
 
-The package `mlflow` does not replace this reader: its client refuses a database of any schema version but its own until
-`mlflow db upgrade` has changed the file, and creates tables that are missing. `mlflow-skinny` 3.17 also installs twenty
-other packages, among them a web server, and still needs SQLAlchemy and alembic.
+The package `mlflow` is no replacement for this reader: its client refuses any other schema version until `mlflow db
+upgrade` has changed the file, and it creates missing tables. `mlflow-skinny` 3.17 installs twenty other packages,
+including a web server, and still needs SQLAlchemy and alembic.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ _GPU: Final = "system/gpu_{}_memory_usage_megabytes"
 _MEGABYTE: Final = 1_000_000
 _MAX_GPUS: Final = 16
 _RUNS_LISTED: Final = 8
-# Steps of the database's machine between two looks at how many there were.
+# SQLite VM instructions between calls of the progress handler, and the number of calls until a query is aborted.
 _STEPS, _MAX_LOOKS = 100_000, 20_000
 
 
 def read_mlflow(path: Path, wishes: Wishes) -> Log:
-    """Raises ImportRefused."""
+    """Read an MLflow database. Raises ImportRefused."""
     if path.stat().st_size > MAX_FILE_BYTES:
         raise ImportRefused(
-            path, f"has more than {MAX_FILE_BYTES // 2**20} MiB; use mlflow to export one run"
+            path, f"is larger than {MAX_FILE_BYTES // 2**20} MiB; export one run with mlflow"
         )
     uri = f"{path.resolve().as_uri()}?mode=ro"
     try:
@@ -54,7 +54,7 @@ def read_mlflow(path: Path, wishes: Wishes) -> Log:
             database.set_progress_handler(lambda: next(looks, None) is None, _STEPS)
             return _read(path, database, wishes)
     except (sqlite3.Error, OverflowError, TypeError, ValueError) as error:
-        raise ImportRefused(path, f"is no database of MLflow that can be read ({error})") from error
+        raise ImportRefused(path, f"is not a readable MLflow database ({error})") from error
 
 
 def _read(path: Path, database: sqlite3.Connection, wishes: Wishes) -> Log:
@@ -76,7 +76,7 @@ def _read(path: Path, database: sqlite3.Connection, wishes: Wishes) -> Log:
     notes = [note_of(name, meaning) for name, meaning in metrics.items()]
     if _HOST in system:
         notes.append(
-            "that is the memory of the whole machine: growth may be that of other programs; log the process to be sure"
+            "this is memory of the entire machine, and other programs may cause the growth; log the process to be sure"
         )
     stepped = bool(own)
     notes.append(
@@ -97,7 +97,7 @@ def _system(keys: Sequence[str]) -> dict[str, Meaning]:
 
 
 def _run(path: Path, database: sqlite3.Connection, wishes: Wishes) -> Mapping[str, Any]:
-    """{id, name, project} of the run that is meant."""
+    """Return the id, name and project of the selected run."""
     rows = database.execute(
         "SELECT r.run_uuid, r.name, e.name FROM runs r LEFT JOIN experiments e USING (experiment_id) "
         "WHERE r.run_uuid IN (SELECT DISTINCT run_uuid FROM metrics) ORDER BY r.start_time LIMIT 5000"
@@ -106,7 +106,7 @@ def _run(path: Path, database: sqlite3.Connection, wishes: Wishes) -> Mapping[st
         {"id": i, "name": _text(name) or i, "project": _text(project)} for i, name, project in rows
     ]
     if not runs:
-        raise ImportRefused(path, "holds no run with metrics")
+        raise ImportRefused(path, "contains no run with metrics")
     if wishes.run is not None:
         runs = [run for run in runs if wishes.run in (run["id"], run["name"])]
     if len(runs) == 1:
@@ -115,7 +115,7 @@ def _run(path: Path, database: sqlite3.Connection, wishes: Wishes) -> Mapping[st
     if not runs:
         raise ImportRefused(path, f"has no run {wishes.run!r}")
     raise ImportRefused(
-        path, f"holds {len(runs)} runs; choose one with --run ID, the newest are {listed}"
+        path, f"contains {len(runs)} runs; choose one with --run ID (the newest are {listed})"
     )
 
 
@@ -126,7 +126,7 @@ def _readings(
     metrics: Mapping[str, Meaning],
     own: Mapping[str, Meaning],
 ) -> Iterator[Reading]:
-    """One for each moment that has any of them; ``own`` ones tell the step, which is a generation."""
+    """Yield one reading per timestamp; the step of a metric in ``own`` is the generation."""
     marks = ", ".join("?" * len(metrics))
     rows = database.execute(
         f"SELECT timestamp, key, value, step FROM metrics WHERE run_uuid = ? AND NOT is_nan AND key IN ({marks}) "
@@ -153,20 +153,24 @@ def _readings(
 def _step(path: Path, step: int | str) -> int:
     number = int(step)
     if abs(number) > LARGEST_INTEGER:
-        raise ImportRefused(path, f"{number} is no step")
+        raise ImportRefused(path, f"{number} is not a valid step")
     return number
 
 
 def _seconds(path: Path, timestamp: float | str) -> float:
     time = float(timestamp) / 1000
     if not 0 <= time < MAX_MOMENT:
-        raise ImportRefused(path, f"a timestamp of {float(timestamp):g} is no time in milliseconds")
+        raise ImportRefused(
+            path, f"a timestamp of {float(timestamp):g} is not a valid time in milliseconds"
+        )
     return time
 
 
 def _size(path: Path, key: str, value: float) -> int:
     if not 0 <= value <= MAX_MEMORY_BYTES:
-        raise ImportRefused(path, f"{key[:60]} of {value:g} bytes is no size that a process has")
+        raise ImportRefused(
+            path, f"{key[:60]} of {value:g} bytes is not a size that a process can have"
+        )
     return round(value)
 
 

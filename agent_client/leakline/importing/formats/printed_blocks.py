@@ -1,12 +1,12 @@
-"""Printed blocks of a memory profiler: snapshot, trend, growth and large objects, as programs write them by hand.
+"""Reader of the blocks that hand-written memory profilers print: snapshot, trend, growth and large objects.
 
     MEMORY SNAPSHOT: Gen 1: After evaluate_population        a reading, with sizes and counts of objects
     MEMORY TREND ...                                         rows of label and size
     MEMORY GROWTH ANALYSIS                                   counts old -> new (+delta)
     LARGE OBJECTS (>= 50 MB)                                 rows of type, size
 
-Signs and arrows may be damaged: lines are known by their words and figures. A row of a trend is a reading unless a
-snapshot has the same label.
+Symbols and arrows may be damaged, so lines are recognized by their words and numbers. A row of a trend is a reading
+unless a snapshot has the same label.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TITLE: Final = re.compile(
     re.IGNORECASE,
 )
 AFTER: Final = re.compile(r"\bafter\s+(?P<phase>[A-Za-z_][\w./-]{0,120})", re.IGNORECASE)
-# Held against lines whose runs of blanks are one, or each way to share out a run would be tried.
+# Matched against lines with collapsed blanks; otherwise backtracking would try every way to split a run of them.
 _SIZE: Final = re.compile(
     rf"\s?(?P<name>[A-Za-z][A-Za-z ]{{0,20}})(?:\([^)]{{0,40}}\))?"
     rf"\s?:\s*(?P<size>[+-]?{NUMBER})\s*(?P<unit>{UNIT})\b.*"
@@ -60,7 +60,7 @@ _SHOULD: Final = re.compile(
 )
 _NOW: Final = re.compile(r"\bnow\s+(?P<count>\d[\d,]{0,15})\b(?!\s*[KMGT]i?B)", re.IGNORECASE)
 _CELLS: Final = re.compile(r"\s{2,}")
-# First word of a line of a snapshot, or of a growth.
+# Maps the first word of a snapshot line to a series.
 _SIZES: Final = {
     "rss": "process.rss_bytes", "vms": "process.vms_bytes", "allocated": "cuda.0.allocated_bytes",
     "reserved": "cuda.0.reserved_bytes", "swap": "process.swap_bytes", "peak": "process.peak_bytes",
@@ -78,7 +78,7 @@ MAX_LARGE: Final = 64
 
 @dataclass(slots=True)
 class _Block:
-    """A reading while it is being read."""
+    """A reading that is not complete yet."""
 
     line: int
     label: str
@@ -93,7 +93,7 @@ class _Block:
 
 
 def is_row(text: str) -> bool:
-    """Whether a line looks like "Gen 1: After evaluate_population    8.52 GB" outside of any table."""
+    """Return True if a line outside of tables looks like "Gen 1: After evaluate_population    8.52 GB"."""
     cells = _CELLS.split(text.strip())
     return (
         len(cells) > 1
@@ -105,7 +105,7 @@ def is_row(text: str) -> bool:
 
 
 def read_blocks(path: Path, wishes: Wishes) -> Log:
-    """Raises ImportRefused."""
+    """Read printed blocks. Raises ImportRefused."""
     reader = _Reader(path, wishes)
     for number, text in lines_of(path):
         reader.line(number, text)
@@ -115,7 +115,7 @@ def read_blocks(path: Path, wishes: Wishes) -> Log:
     notes = (*_sizes_note(wishes), *reader.notes, *numbering.notes)
     expected = reader.expected()
     notes += tuple(
-        f"{name} should be {low if low == high else f'{low} to {high}'}, as the file says next to it"
+        f"{name} should be {low if low == high else f'{low} to {high}'}, according to a remark in the file"
         for name, (low, high) in expected.items()
     )
     return Log("blocks", readings, numbering.unit, numbering.total, notes, expected=expected)
@@ -124,7 +124,7 @@ def read_blocks(path: Path, wishes: Wishes) -> Log:
 def _sizes_note(wishes: Wishes) -> tuple[str, ...]:
     if wishes.binary:
         return ("GB is read as 2^30 bytes",)
-    return ("GB is read as 10^9 bytes; --binary if the program that printed it divides by 1024",)
+    return ("GB is read as 10^9 bytes; use --binary if the program divides by 1024",)
 
 
 def _reading(block: _Block, numbering: Numbering) -> Reading:
@@ -139,13 +139,13 @@ class _Reader:
         self._path, self._wishes = path, wishes
         self.blocks: list[_Block] = []
         self.marks: list[Mark] = []
-        # About the sizes, the first alone.
+        # Holds at most one note, about the first ambiguous size.
         self.notes: list[str] = []
         self._section = ""
         self._labels: set[str] = set()
-        # Of the table that is being read.
+        # Unit of the current table.
         self._unit = ""
-        # Type -> the counts that remarks next to it allow.
+        # Maps each type to the counts that remarks next to it allow.
         self._should: dict[str, set[int]] = {}
 
     def expected(self) -> dict[str, tuple[int, int]]:
@@ -171,12 +171,12 @@ class _Reader:
         self._in_section(number, text)
 
     def _mark(self, mark: Mark) -> None:
-        """A line that names what the line before it has named says nothing new."""
+        """Add a mark, unless it repeats the previous one."""
         last = self.marks[-1] if self.marks else None
         if last is not None and replace(mark, line=last.line) == last:
             return
         if len(self.marks) >= MAX_MARKS:
-            why = f"names generations more than {MAX_MARKS:,} times; cut out the part with memory"
+            why = f"names generations more than {MAX_MARKS:,} times; extract the part with memory"
             raise ImportRefused(self._path, why, mark.line)
         self.marks.append(mark)
 
@@ -278,7 +278,9 @@ class _Reader:
 
     def _checked(self, line: int, size: float) -> int:
         if not 0 <= size <= MAX_MEMORY_BYTES:
-            raise ImportRefused(self._path, f"{size:.3g} bytes is no size that a process has", line)
+            raise ImportRefused(
+                self._path, f"{size:.3g} bytes is not a size that a process can have", line
+            )
         return round(size)
 
 
@@ -305,7 +307,7 @@ def _plain_label(label: str) -> str:
 
 
 def with_offset(log: Log, offset: int) -> Log:
-    """Every generation so much further on."""
+    """Return the log with ``offset`` added to every generation number."""
     if not offset:
         return log
     moved = tuple(

@@ -1,7 +1,8 @@
-"""Status lines between those of a training: "GPU allocated: 0.45 GB, reserved: 1.20 GB", "Experience buffer size: 312".
+"""Reader of status lines in a training log.
 
-A line that names an episode (generation, epoch, step) begins a reading, and so does a figure that this one has already.
-A size is known by the words before it and the word behind it.
+Examples are "GPU allocated: 0.45 GB, reserved: 1.20 GB" and "Experience buffer size: 312". A new reading begins at a
+line that names an episode (generation, epoch, step), and at a value that the current reading already has. The words
+before and after a size identify it.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ from ..names_and_sizes import (
     size_in_bytes,
 )
 
-# A letter alone is a unit behind the name of memory only: a model has 35 M parameters.
+# A single letter is a unit only after a word for memory, because a model may have 35 M parameters.
 _SIZE: Final = re.compile(rf"(?<![\w.])(?P<size>{NUMBER})\s?(?P<unit>{UNIT}|[KMGT])(?![\w/])")
-# As psutil prints it: pmem(rss=101838848, vms=...), pfullmem(...), in bytes.
+# The output of psutil, in bytes: pmem(rss=101838848, vms=...), pfullmem(...).
 _PSUTIL: Final = re.compile(r"\bp(?:full|ext)?mem\((?P<fields>[^()]{1,400})\)")
 _PSUTIL_FIELD: Final = re.compile(r"\b(?P<name>rss|vms|shared|swap)=(?P<size>\d{1,18})\b")
-# A number whose name has the unit: rss_mb=2310, "rss (MB)": 2310, process_resident_memory_bytes 1.2e9.
+# A number whose name includes the unit: rss_mb=2310, "rss (MB)": 2310, process_resident_memory_bytes 1.2e9.
 _UNIT_IN_NAME: Final = re.compile(
     rf"(?P<name>[A-Za-z][A-Za-z_./ -]{{0,40}}?(?:[(\[][A-Za-z]{{1,9}}[)\]])?)"
     rf"(?:\{{[^{{}}]{{0,200}}\}})?[\"']?(?:\s{{0,2}}[:=]\s{{0,2}}[\"']?|(?<=_bytes)\s|(?<=\}})\s)"
@@ -65,16 +66,16 @@ _CLEANUP: Final = re.compile(
 _RESIDENT: Final = re.compile(
     r"\b(?:rss|vmrss|resident|ram|process memory|memory usage|memory used|cpu memory)\b"
 )
-# A figure that is reported, and not one that a sentence speaks of.
+# Matches a reported value, not a size mentioned in a sentence.
 _STATES: Final = re.compile(
     r"(?:[:=]|\b(?:usage|used|rss|ram|is|(?:gpu|cuda)[ _-]?mem(?:ory)?|vram))\s*$"
 )
-# "mem" and "memory" tell the memory of the process where no other word says whose.
+# Plain "mem" or "memory" is the memory of the process if no other word says otherwise.
 _BARE: Final = re.compile(r"(?:^|[|,;({\[])\s*[\"']?mem(?:ory)?[\"']?\s*[:=]?\s*[\"']?$")
 _OF_A_GPU: Final = re.compile(r"(?:\b(?:gpu|cuda)[ _-]?(?:ram|mem|memory)\b|\bvram\b)")
 _OTHERS: Final = re.compile(r"\b(?:limit|total|free|freed|available|replay|buffer)\b")
 _VIRTUAL: Final = re.compile(r"\b(?:vms|vmsize|virtual)\b")
-# What all programs of a machine have together, as psutil.virtual_memory() says it.
+# Memory of the entire machine, as psutil.virtual_memory() reports it.
 _OF_THE_MACHINE: Final = re.compile(r"\bvirtual memory\b.*\bused\b")
 _STORES: Final = re.compile(r"\b(?:buffer|memory|replay|queue)\b")
 _LIVE: Final = re.compile(r"\b(?:live|open|active|alive)\s+(?P<what>[a-z]\w*)")
@@ -94,12 +95,12 @@ class _Row:
 
 
 def has_size(text: str) -> bool:
-    """Whether a line reports memory."""
+    """Return True if a line reports memory."""
     return bool(_sizes(0, text, Wishes()))
 
 
 def read_status(path: Path, wishes: Wishes) -> Log:
-    """Raises ImportRefused."""
+    """Read status lines. Raises ImportRefused."""
     unit = _unit(path)
     reader = _Reader(path, wishes, unit)
     readings = taken(path, _readings(path, reader), wishes.every)
@@ -109,10 +110,10 @@ def read_status(path: Path, wishes: Wishes) -> Log:
     size = "2^30" if wishes.binary else "10^9"
     notes = [
         f"GB is read as {size} bytes"
-        + ("" if wishes.binary else "; --binary if the program divides by 1024")
+        + ("" if wishes.binary else "; use --binary if the program divides by 1024")
     ]
     notes.append(
-        f"lines that name one of the {unit}s begin a reading"
+        f"readings begin at lines that name the {unit}"
         if unit
         else f"no line counts generations{f', {BY_TIME}' if timed else f' {BY_READING}'}"
     )
@@ -123,7 +124,7 @@ def read_status(path: Path, wishes: Wishes) -> Log:
 
 
 def _unit(path: Path) -> str | None:
-    """The coarsest that at least two numbers of are named; else the coarsest at all."""
+    """Return the coarsest unit that occurs with at least two numbers, or else the coarsest unit at all."""
     seen: dict[str, set[int]] = {}
     for number, text in lines_of(path):
         mark = mark_of(number, text)
@@ -144,10 +145,10 @@ def _readings(path: Path, reader: _Reader) -> Iterator[Reading]:
 class _Reader:
     def __init__(self, path: Path, wishes: Wishes, unit: str | None) -> None:
         self._path, self._wishes, self._unit = path, wishes, unit
-        # The row that is being read, after those that are not given away yet.
+        # Rows that are not yielded yet; the last one is still being filled.
         self._rows: list[_Row] = []
         self.notes: list[str] = []
-        # Whether every reading has a time.
+        # True as long as every reading has a time.
         self.timed = True
         self.capacities: dict[str, int] = {}
         self.total: int | None = None
@@ -166,7 +167,7 @@ class _Reader:
             self.total = max(mark.total or 0, self.total or 0) or None
         samples = {**self._counts(text), **_sizes(number, text, self._wishes)}
         if any(value > MAX_MEMORY_BYTES for value in samples.values()):
-            raise ImportRefused(self._path, "has a size that no process has", number)
+            raise ImportRefused(self._path, "contains a size that no process can have", number)
         if _CLEANUP.search(text):
             self._row(number, {}).marks.append(_words(text))
         if samples:
@@ -185,7 +186,7 @@ class _Reader:
         self._rows.append(_Row(number, mark, self._time))
 
     def finished(self, *, ended: bool = False) -> Iterator[Reading]:
-        """What nothing more will be added to. A row without memory is not a reading."""
+        """Yield the rows that are complete. A row without memory is not a reading."""
         rows = self._rows if ended else self._rows[:-1]
         for row in rows:
             if row.samples:
@@ -278,7 +279,7 @@ def _series_of(before: str, behind: str, gpu: bool) -> str | None:
 
 
 def _words(text: str) -> str:
-    """Without the signs before the first word, which come damaged."""
+    """Return the text without the symbols before the first word, which are often damaged."""
     found = re.search(r"[A-Za-z0-9].*", text, re.ASCII)
     return found.group().strip()[:200] if found else "cleanup"
 

@@ -1,6 +1,6 @@
-"""What the cells of a table look like, column by column: sizes, numbers, and what a comma is in them.
+"""Classification of a table's cells, column by column: sizes, numbers, and the meaning of their commas.
 
-Filled row by row, and no larger for a longer table.
+The statistics are collected row by row and take constant memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def is_absent(cell: str) -> bool:
 
 
 def number_in(cell: str, *, decimal: bool = False) -> float | None:
-    """``decimal``: what "1,234" is, which may be either."""
+    """Return the number in a cell, or None. ``decimal``: read the ambiguous "1,234" as 1.234."""
     text: str | None = cell
     if "," in cell:
         is_open = comma_of(cell) == "open"
@@ -38,7 +38,7 @@ def number_in(cell: str, *, decimal: bool = False) -> float | None:
 
 
 class Cells:
-    """Of all rows of one table."""
+    """Statistics of all cells of a table, per column."""
 
     def __init__(self, path: Path, width: int) -> None:
         self._path = path
@@ -47,7 +47,7 @@ class Cells:
         self._first: list[float | None] = [None] * width
         self._last: list[float | None] = [None] * width
         self._rises, self._falls = [0] * width, [0] * width
-        # Column -> what its commas are -> where the first such cell is.
+        # Maps each column to the first cell with each kind of comma.
         self._commas: dict[int, dict[str, _Seen]] = {}
 
     def add(self, line: int, row: Sequence[str]) -> None:
@@ -72,12 +72,12 @@ class Cells:
     def _see_comma(self, line: int, at: int, text: str) -> None:
         if ("," in text or "." in text) and _WITH_COMMA.fullmatch(text):
             comma = comma_of(text)
-            # The point of one number says what a comma of another is not.
+            # A decimal point in one number means that commas in others separate thousands.
             kind = "thousands" if comma == "none" else comma
             self._commas.setdefault(at, {}).setdefault(kind, (line, text))
 
     def are_sizes(self, at: int) -> bool:
-        """Whether each has its unit next to it."""
+        """Return True if every cell includes its unit."""
         return self._sizes[at]
 
     def are_numbers(self, at: int) -> bool:
@@ -88,7 +88,7 @@ class Cells:
         return self._whole[at]
 
     def steps_forward(self, at: int) -> int:
-        """Return how many different numbers a column has that never goes back; 0 for others."""
+        """Return the number of distinct values of a column that never decreases; 0 for any other."""
         return 0 if self._falls[at] else self._rises[at]
 
     def first_number(self, at: int) -> float | None:
@@ -97,9 +97,9 @@ class Cells:
     def decimal_commas(
         self, sizes: Sequence[int], whole: Sequence[int], head: Sequence[str]
     ) -> bool:
-        """Whether "1,234" is 1.234 in this table. Raises ImportRefused where that is not known.
+        """Return True if "1,234" means 1.234 in this table. Raises ImportRefused if that cannot be decided.
 
-        ``whole``: columns of whole numbers, in which it is a thousand.
+        ``whole``: columns of integers, in which it means 1234.
         """
         seen: dict[str, tuple[int, str, int]] = {}
         for at in (*sizes, *whole):
@@ -114,6 +114,6 @@ class Cells:
             return False
         line, text, at = seen["open"]
         raise ImportRefused(
-            self._path, f"{text[:40]!r} in column {head[at][:40]!r} may be {text.replace(',', '')[:40]} or "
-            f"{text.replace(',', '.')[:40]}; write it as one of them", line,
+            self._path, f"{text[:40]!r} in column {head[at][:40]!r} can mean {text.replace(',', '')[:40]} or "
+            f"{text.replace(',', '.')[:40]}; write one of them", line,
         )  # fmt: skip

@@ -1,7 +1,7 @@
-"""What system tools print while a training runs: `ps`, `top -b`, `docker stats`, `free`, `nvidia-smi`.
+"""Reader of system tools' output during training: `ps`, `top -b`, `docker stats`, `free`, `nvidia-smi`.
 
-Each row that reports memory is of somebody: a process, a container, the machine, or a GPU. A reading ends where the
-same row comes again. A file with rows of several processes or containers is refused until one is chosen.
+Each row is the memory of a process, a container, the machine or a GPU. A reading ends when the same row occurs again.
+A file with rows of several processes or containers is refused until the user selects one.
 """
 
 from __future__ import annotations
@@ -64,23 +64,23 @@ _LISTED: Final = 8
 class _Row:
     line: int
     series: str
-    # The process or container whose memory it is; empty for a GPU.
+    # The process or container that uses the memory; empty for a GPU.
     who: str
     size: int
     time: float | None
 
 
 def is_row(text: str) -> bool:
-    """Return True if a line reports memory in the way of one of these tools."""
+    """Return True if a line reports memory in the format of one of these tools."""
     return any(pattern.match(text) for pattern in (_PS, _TOP, _DOCKER, _FREE)) or bool(
         _DOCKER_JSON.search(text) or _GPU_USED.search(text)
     )
 
 
 def read_tools(path: Path, wishes: Wishes) -> Log:
-    """Raises ImportRefused."""
+    """Read the output of a tool. Raises ImportRefused."""
     rows = list(_rows(path, wishes))
-    # A process may call itself something else on the way.
+    # A process may change its name while it runs.
     labels: dict[str, str] = {}
     rows = [replace(row, who=labels.setdefault(_pid_of(row.who), row.who)) for row in rows]
     who = _chosen(
@@ -92,7 +92,7 @@ def read_tools(path: Path, wishes: Wishes) -> Log:
     notes = [f"no line counts generations{f', {BY_TIME}' if timed else f' {BY_READING}'}"]
     if who == _MACHINE:
         notes.append(
-            "that is the memory of the whole machine: growth may be that of other programs; log the process to be sure"
+            "this is memory of the entire machine, and other programs may cause the growth; log the process to be sure"
         )
     elif who is not None:
         notes.append(f"rows of {who} are read")
@@ -100,7 +100,7 @@ def read_tools(path: Path, wishes: Wishes) -> Log:
 
 
 def _pid_of(who: str) -> str:
-    """Return the number of a process, and the whole name of anything else."""
+    """Return the process id, or the complete name of anything that is not a process."""
     first = who.split(" ")[0]
     return first if first.isdigit() else who
 
@@ -118,7 +118,7 @@ def _rows(path: Path, wishes: Wishes) -> Iterator[_Row]:
 
 
 def _figures(text: str) -> Iterator[tuple[re.Match[str], str, int | None]]:
-    """Yield what a line reports: the match, whose it is, and the bytes of one where no unit is printed."""
+    """Yield the match, the owner of the memory, and the bytes per unit if no unit is printed."""
     for pattern in (_PS, _TOP):
         if found := pattern.match(text):
             yield found, f"{found['who']} {found['what'].strip()[:60]}", 2**10
@@ -134,25 +134,23 @@ def _figures(text: str) -> Iterator[tuple[re.Match[str], str, int | None]]:
 
 
 def _bytes(path: Path, line: int, text: str, factor: int | None, wishes: Wishes) -> int:
-    """Return a size as these tools print it: g and Gi are 2^30, GB is 10^9."""
+    """Return a size as these tools print it: g and Gi are 2^30 bytes, GB is 10^9."""
     digits = text.rstrip("BbiKkMmGgTt ")
     unit = text[len(digits) :].strip()
     if unit:
         factor = factor_of(unit if unit.lower().endswith("b") else f"{unit[0]}iB")
     factor = factor or wishes.size_unit
     if factor is None:
-        why = (
-            "of free does not say its unit; give it with --size-unit MiB for free -m, KiB for free"
-        )
+        why = "of free has no unit; specify it with --size-unit MiB for free -m, KiB for free"
         raise ImportRefused(path, f"{text!r} {why}", line)
     size = round(float(digits) * factor)
     if size > MAX_MEMORY_BYTES:
-        raise ImportRefused(path, "holds a size that no process can have", line)
+        raise ImportRefused(path, "contains a size that no process can have", line)
     return size
 
 
 def _chosen(path: Path, known: Sequence[str], wishes: Wishes) -> str | None:
-    """Return whose rows are read. Raises ImportRefused where there are several, and none is chosen."""
+    """Return the owner whose rows are read. Raises ImportRefused if there are several and none is selected."""
     wanted = [who for who in known if wishes.run in (who, _pid_of(who))]
     if wishes.run is None and len(known) <= 1:
         return known[0] if known else None
@@ -167,7 +165,7 @@ def _chosen(path: Path, known: Sequence[str], wishes: Wishes) -> str | None:
 
 
 def _readings(rows: Sequence[_Row]) -> Iterator[Reading]:
-    """Yield one reading for each time that the same rows come again."""
+    """Yield one reading for each repetition of the rows."""
     together: dict[str, _Row] = {}
     for row in rows:
         if row.series in together:
@@ -185,13 +183,13 @@ def _reading(together: dict[str, _Row]) -> Reading:
 
 
 def _moment(text: str) -> float | None:
-    """Return the time that a line begins with, as `date` and logs print it; without a zone UTC."""
+    """Return the time at the start of a line, in the format of `date` or a log; UTC if it has no time zone."""
     found = _MOMENT.match(text.strip())
     if found is None:
         return None
     if found["iso"]:
         return moment_of(found["iso"])
-    # Without the zone, which has no number.
+    # The abbreviation of the time zone is dropped, because it is ambiguous.
     *words, year = found["date"].split()
     try:
         moment = datetime.strptime(" ".join([*words[:4], year]), "%a %b %d %H:%M:%S %Y")

@@ -1,17 +1,17 @@
-"""A W&B run on disk (`run-*.wandb`), offline or not: memory of its system metrics and of its history.
+"""Reader of W&B run files (`run-*.wandb`), offline or not: memory in the system metrics and in the history.
 
 The file is a log of framed records, each a protobuf message:
 
     file    =  b":W&B" magic version block*        magic 0xBEE1, little-endian, 2 bytes; version 0, 1 byte
-    block   =  32 KiB of fragments; less than 7 bytes at its end are not used
+    block   =  32 KiB of fragments; fewer than 7 bytes at its end are not used
     fragment=  crc length type payload              4, 2 and 1 bytes, little-endian
       crc      CRC-32 of type and payload
-      type     1 a whole record, 2 its first part, 3 one in the middle, 4 its last
+      type     1 a complete record, 2 its first part, 3 a middle part, 4 its last part
 
-This is LevelDB's log with another header and another checksum. A file that was cut off (the program was killed) is
-read as far as it goes; one that is damaged in the middle is refused. Only the fields that are needed are decoded, by
-number: numbers are never used again, while wandb's wheel has no reader of its files and protobuf's package would bring
-its own program and version.
+This is LevelDB's log format with another header and checksum. A truncated file (the program was killed) is read up to
+its end; a file that is damaged in the middle is refused. Only the required fields are decoded, by number, because
+protobuf never reuses field numbers. wandb's wheel has no reader of these files, and the protobuf package would add a
+dependency with its own version constraints.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ _WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 
 
 def _records_of(path: Path) -> Iterator[bytes]:
-    """Raises ImportRefused, with the offset in the file where it is damaged."""
+    """Yield the records. Raises ImportRefused with the offset of the damage in the file."""
     try:
         with path.open("rb") as file:
             head = file.read(FILE_HEADER.size)
             if len(head) < FILE_HEADER.size or FILE_HEADER.unpack(head) != (MAGIC, _NUMBER, 0):
-                raise ImportRefused(path, "is no W&B log of the version that is read here (0)")
+                raise ImportRefused(path, "is not a W&B log of the supported version (0)")
             yield from _joined(path, _fragments(path, file))
     except OSError as error:
         raise ImportRefused(path, f"cannot be read ({error.strerror})") from error
@@ -82,7 +82,7 @@ def _joined(path: Path, fragments: Iterator[tuple[int, int, bytes]]) -> Iterator
 
 
 def _fragments(path: Path, file: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
-    """(offset, type, payload) up to the end of what was written."""
+    """Yield (offset, type, payload) up to the end of the written data."""
     offset = FILE_HEADER.size
     while True:
         left = BLOCK - offset % BLOCK
@@ -95,15 +95,19 @@ def _fragments(path: Path, file: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
             return
         crc, length, kind = FRAGMENT.unpack(head)
         if (crc, length, kind) == (0, 0, 0):
-            # Room that was set aside and not written.
+            # Space that was preallocated and never written.
             return
         if kind not in (_WHOLE, _FIRST, _MIDDLE, _LAST) or length > left - FRAGMENT.size:
-            raise ImportRefused(path, f"at byte {offset}: no W&B record begins here; it is damaged")
+            raise ImportRefused(
+                path, f"at byte {offset}: not the start of a W&B record; the file is damaged"
+            )
         body = file.read(length)
         if len(body) < length:
             return
         if zlib.crc32(bytes([kind]) + body) != crc:
-            raise ImportRefused(path, f"at byte {offset}: the checksum is wrong; it is damaged")
+            raise ImportRefused(
+                path, f"at byte {offset}: the checksum is wrong; the file is damaged"
+            )
         yield offset, kind, body
         offset += FRAGMENT.size + length
 
@@ -114,11 +118,11 @@ _LONGEST: Final = 10
 
 
 class _NotProtobuf(ValueError):
-    """Where a message ends within a field, or a field is of no known kind."""
+    """A message is truncated within a field, or a field has an unknown wire type."""
 
 
 def _fields_of(message: bytes) -> Iterator[tuple[int, Value]]:
-    """(number, value) in the order of the message. Raises _NotProtobuf."""
+    """Yield (number, value) in the order of the message. Raises _NotProtobuf."""
     at = 0
     while at < len(message):
         key, at = _varint(message, at)
@@ -159,7 +163,7 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
 
 
 def signed(value: Value) -> int:
-    """An int64, which is encoded as if it had no sign."""
+    """Return an int64, which protobuf encodes as unsigned."""
     whole = int(value) if not isinstance(value, bytes) else 0
     return whole - (1 << 64) if whole >= 1 << 63 else whole
 
@@ -168,12 +172,12 @@ def text(value: Value) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
-# Fields of a Record, and of what it holds.
+# Field numbers of a Record and of its messages.
 _HISTORY, _STATS, _RUN = 2, 7, 17
 _ITEM, _STATS_TIME = 3, 2
 _KEY, _NESTED, _INTEGER, _DOUBLE, _JSON = 1, 2, 5, 6, 16
 _RUN_PROJECT, _RUN_NAME, _RUN_START = 3, 8, 17
-# What its own monitor calls things, which it counts in units of 2^20 bytes.
+# Metric names of W&B's own monitor, whose MB are units of 2^20 bytes.
 _SYSTEM: Final = {
     "proc.memory.rssMB": ("process.rss_bytes", 2**20),
     "proc.memory.availableMB": ("system.available_bytes", 2**20),
@@ -187,7 +191,7 @@ MAX_NAMES: Final = 5_000
 
 @dataclass(slots=True)
 class _Found:
-    """The contents of the records so far."""
+    """State that is collected from the records."""
 
     axis: str | None = None
     history_memory: bool = False
@@ -198,9 +202,9 @@ class _Found:
 
 
 def read_wandb(path: Path, wishes: Wishes) -> Log:
-    """Raises ImportRefused."""
+    """Read a W&B log. Raises ImportRefused."""
     if path.stat().st_size > MAX_FILE_BYTES:
-        raise ImportRefused(path, f"has more than {MAX_FILE_BYTES // 2**20} MiB")
+        raise ImportRefused(path, f"is larger than {MAX_FILE_BYTES // 2**20} MiB")
     names = _names_logged(path, wishes)
     metrics = chosen_metrics(path, names, wishes)
     found = _Found(axis=next((axis for axis in _AXES if axis in names), None))
@@ -222,7 +226,7 @@ def read_wandb(path: Path, wishes: Wishes) -> Log:
 
 def _axis_note(axis: str | None) -> str:
     if axis is None:
-        return f"nothing logged counts generations, {BY_TIME}"
+        return f"no logged metric counts generations, {BY_TIME}"
     return f"the generations are those of {axis!r} in the history"
 
 
@@ -231,12 +235,13 @@ def _records(path: Path) -> Iterator[dict[int, Value]]:
         try:
             yield dict(_fields_of(record))
         except _NotProtobuf as error:
-            raise ImportRefused(path, f"is no record of W&B ({error})", number) from error
+            raise ImportRefused(path, f"is not a W&B record ({error})", number) from error
 
 
 def _names_logged(path: Path, wishes: Wishes) -> list[str]:
-    """Return the names in the history, in the order in which they were first logged; of very many those that may
-    matter. Without an axis that has fractions, such as 0.25 epochs: W&B's own steps tell its readings apart.
+    """Return the metric names in the history in order of first occurrence; of very many, only those that may matter.
+
+    An axis with fractions, such as 0.25 epochs, is left out; W&B's own steps then number the readings.
     """
     names: dict[str, None] = {}
     fractions: set[str] = set()
@@ -271,7 +276,7 @@ def _take(
         samples = _system_samples(path, number, stats)
         moment = dict(_fields(path, number, stats)).get(_STATS_TIME)
         if "process.rss_bytes" in samples and isinstance(moment, bytes):
-            found.notes["W&B calls 2^20 bytes MB: read as MiB"] = None
+            found.notes["W&B writes MB for 2^20 bytes, so its sizes are read as MiB"] = None
             yield Reading(number, samples, _seconds(path, number, moment), found.generation)
     elif isinstance(history := record.get(_HISTORY), bytes):
         yield from _take_history(path, number, _items(path, number, history, 1), metrics, found)
@@ -294,13 +299,15 @@ def _take_history(
     if samples:
         time = items.get("_timestamp")
         if time is not None and not 0 <= time < MAX_MOMENT:
-            raise ImportRefused(path, f"record {number}: a _timestamp of {time:g} is no time")
+            raise ImportRefused(
+                path, f"record {number}: a _timestamp of {time:g} is not a valid time"
+            )
         yield Reading(number, samples, time, found.generation)
 
 
 def _generation(path: Path, number: int, axis: str, value: float) -> int:
     if abs(value) > LARGEST_INTEGER:
-        raise ImportRefused(path, f"record {number}: {value:g} is no number of the {axis[:60]}")
+        raise ImportRefused(path, f"record {number}: {value:g} is not a valid {axis[:60]} number")
     return int(value)
 
 
@@ -317,7 +324,7 @@ def _system_samples(path: Path, number: int, stats: bytes) -> dict[str, Number]:
 
 
 def _items(path: Path, number: int, message: bytes, item_field: int) -> dict[str, float]:
-    """Name -> number, of the items of a record that are numbers."""
+    """Return the numeric items of a record by name."""
     found: dict[str, float] = {}
     for field_number, value in _fields(path, number, message):
         if field_number == item_field and isinstance(value, bytes):
@@ -354,13 +361,14 @@ def _seconds(path: Path, number: int, moment: bytes) -> float:
     fields = dict(_fields(path, number, moment))
     time = signed(fields.get(1, 0)) + signed(fields.get(2, 0)) / 1e9
     if not 0 <= time < MAX_MOMENT:
-        raise ImportRefused(path, f"record {number}: {time:g} is no time")
+        raise ImportRefused(path, f"record {number}: {time:g} is not a valid time")
     return time
 
 
 def _size(path: Path, number: int, name: str, value: float) -> int:
     if not 0 <= value <= MAX_MEMORY_BYTES:
         raise ImportRefused(
-            path, f"record {number}: {name[:60]} of {value:g} bytes is no size that a process has"
+            path,
+            f"record {number}: {name[:60]} of {value:g} bytes is not a size that a process can have",
         )
     return round(value)

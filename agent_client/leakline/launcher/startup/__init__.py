@@ -1,4 +1,4 @@
-"""The folder that `leakline run` puts on PYTHONPATH: `site` imports `sitecustomize` from it.
+"""Folder that `leakline run` adds to PYTHONPATH, so that `site` imports its `sitecustomize`.
 
 Imports the standard library, and `launcher` inside functions. Start reading in `sitecustomize.py`.
 """

@@ -1,9 +1,9 @@
-"""Imported by `site` in each interpreter that `leakline run` starts, before the program: observe it.
+"""Imported by `site` in each interpreter that `leakline run` starts, before the program, to observe it.
 
-Without a plan of ours in the environment it does nothing. It stands in front of a sitecustomize of the user's, which is
-imported first, from the same path without us. Our folder and the plan are taken out of the environment again: what the
-program starts itself is not observed, but where it is a launcher of ranks, which does nothing else. The names of the
-run stay there: what calls `leakline.init` joins it.
+Without our plan in the environment it does nothing. It shadows a sitecustomize of the user, which is imported first,
+from the path without our folder. Then our folder and the plan are removed from the environment, so processes that the
+program starts are not observed. They stay for a launcher of ranks, which does nothing but start them. The variables
+that name the run also stay, so a process that calls `leakline.init` joins it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 PLAN = "_LEAKLINE_OBSERVE"
-# Programs that start the ranks, by script or by module.
+# Programs that start ranks, by script name and by module.
 LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed", "horovodrun"})
 LAUNCHER_MODULES = frozenset(
     {
@@ -29,12 +29,12 @@ LAUNCHER_MODULES = frozenset(
         "deepspeed.launcher.runner",
     }
 )
-# Options of an interpreter with a value, which may be joined to them or to others before them, as in -um.
+# Interpreter options with a value. The value may be attached to them, and they to preceding options, as in -um.
 WITH_VALUE = frozenset("cmWX")
 
 
 def is_launcher(arguments: list[str]) -> bool:
-    """Does this command line of an interpreter start a launcher of ranks?"""
+    """Return True if this command line of an interpreter starts a launcher of ranks."""
     words = iter(arguments[1:])
     for word in words:
         if not word.startswith("-") or word == "-":
@@ -48,7 +48,7 @@ def is_launcher(arguments: list[str]) -> bool:
 
 
 def _with_value(word: str) -> tuple[str, str]:
-    """The option in it that takes a value, and what of that is joined to it; empty where there is none."""
+    """Return the option in a word that takes a value, and the value attached to it; empty strings if there is none."""
     if word.startswith("--"):
         return ("hashes", "") if word == "--check-hash-based-pycs" else ("", "")
     for position, letter in enumerate(word[1:], 2):
@@ -58,12 +58,12 @@ def _with_value(word: str) -> tuple[str, str]:
 
 
 def main() -> None:
-    """1. the user's own  2. say that this interpreter is here  3. the path as it was  4. observe."""
+    """Import the user's sitecustomize, report this interpreter, restore the path, and observe the program."""
     plan = json.loads(os.environ.get(PLAN, "null"))
     try:
         _import_the_other(None if plan is None else plan["startup"])
     finally:
-        # `site` reports one that fails, and the program goes on.
+        # `site` reports an exception in the user's module, and the program goes on, so it is observed as well.
         if plan is not None:
             _observe(plan)
 
@@ -90,17 +90,17 @@ def _import_the_other(startup: str | None) -> None:
     if found is None or found.loader is None:
         return
     module = module_from_spec(found)
-    # What `site` sees is theirs.
+    # `site` has to see the user's module.
     sys.modules["sitecustomize"] = module
     found.loader.exec_module(module)
 
 
 def _has_us() -> bool:
-    """The program may run in an interpreter without us, or in one that is too old: then it is watched from outside."""
+    """Return True if this interpreter can import Leakline; if not, the program is watched from outside."""
     try:
         import leakline.launcher.observer  # noqa: F401
     except (ImportError, SyntaxError, TypeError, AttributeError):
-        # An older one fails at whatever it does not know first.
+        # An old Python version fails at the first syntax or name that it does not know.
         return False
     return True
 
