@@ -14,6 +14,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    # An older version does not know share links, and their tokens would have an unknown scope there.
+    # An older version has no share links and would not recognize the scope of their tokens.
     op.execute("DELETE FROM tokens WHERE scope = 'share'")
     op.drop_column("tokens", "run_id")

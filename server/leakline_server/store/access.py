@@ -278,7 +278,7 @@ def _stored(connection: Connection, *, hold: bool = False) -> StoredPassword | N
     try:
         return None if found is None else msgspec.json.decode(found, type=StoredPassword)
     except msgspec.MsgspecError:
-        # Treat a damaged entry as a password that nobody has, not as no password.
+        # Treat a damaged entry as a password that nothing matches, because no password at all could open the server.
         return StoredPassword("", "command")
 
 

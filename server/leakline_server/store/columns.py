@@ -41,7 +41,7 @@ class CorruptChunk(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """A column of int64 or float64. ``present`` is None if no entry is absent; absent entries hold 0."""
+    """A column of int64 or float64. ``present`` is None if all entries are present; absent entries are 0."""
 
     values: Array
     present: Array | None = None
@@ -101,7 +101,7 @@ def decompress(data: bytes) -> bytes:
 
 
 def _most_of(size: int) -> int:
-    """Return the most bytes that a frame of this size can hold: a block has at least 4 bytes and at most 128 KiB."""
+    """Return an upper bound on the content of a zstd frame: 128 KiB for each block, of at least 4 bytes each."""
     return (size // 4 + 1) * 2**17
 
 

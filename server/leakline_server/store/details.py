@@ -262,7 +262,7 @@ class Packed:
 
 
 def plan(connection: Connection, key: Key, low: int, high: int) -> list[Packed]:
-    """Return the repacking of the details of snapshots ``low`` to ``high``, by kind."""
+    """Return how to repack the details of snapshots ``low`` to ``high``, for each kind that can be repacked."""
     rows = connection.execute(_THESE, key._asdict() | {"low": low, "high": high}).all()
     found = [_of_kind(kind, [row for row in rows if row.kind == kind]) for kind in PACKED]
     return [packed for packed in found if packed is not None]
@@ -282,14 +282,14 @@ def replace(connection: Connection, key: Key, planned: Sequence[Packed]) -> None
 
 
 def _of_kind(kind: DetailKind, rows: Sequence[Row[Any]]) -> Packed | None:
-    """Return the repacking of all rows of one kind, ordered by sequence; None if it would save no row."""
+    """Return how to repack rows of one kind, ordered by sequence number; None if that would not save a row."""
     readable: list[Row[Any]] = []
     entries: list[Any] = []
     for row in rows:
         try:
             entries += unpack(kind, row.body)
         except CorruptChunk:
-            # Damaged rows stay where they are.
+            # Leave damaged rows unchanged.
             continue
         readable.append(row)
     new = list(_rows(readable, sorted(entries, key=_sequence)))

@@ -276,7 +276,7 @@ def _ping_into(engine: Engine, answer: Future[None]) -> None:
     except (*DATABASE_ERRORS, OSError) as error:
         answer.set_exception(error)
     finally:
-        # Any other error ends this thread, which prints it; waiting callers must not hang for ever.
+        # Any other error ends this thread, which prints it; waiting callers must not hang forever.
         if not answer.done():
             answer.set_exception(RuntimeError("the database could not be asked, see the log"))
 
@@ -319,7 +319,7 @@ def writing(engine: Engine, *, durable: bool = True, first: bool = False) -> Ite
     """Yield a connection in a write transaction that is committed at the end and rolled back on an exception.
 
     ``durable=False`` is for work that can be redone from the database: on SQLite the commit does not wait for the disk.
-    The write-ahead log keeps the order, so losing such a commit never loses an earlier one.
+    The write-ahead log keeps the order, so losing this commit never loses an earlier one.
     ``first=True`` is for the batch writer: however many others wait, at most one writes before it.
     """
     nothing = contextlib.nullcontext()
@@ -451,7 +451,7 @@ def _able_to_lower(connection: Any, _record: Any) -> None:
 
 
 def _lower(text: bytes | None) -> str | None:
-    # A damaged text must not make the whole search fail.
+    # Damaged text in one row must not make the entire search fail.
     return None if text is None else text.decode(errors="replace").lower()
 
 

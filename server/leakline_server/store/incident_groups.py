@@ -97,7 +97,7 @@ def _holds(now: float) -> ColumnElement[bool]:
 
 
 def end(connection: Connection, project: str, fingerprint: str, kind: Kind, now: float) -> bool:
-    """End the acknowledgements of a kind that hold; the caller commits. Return True if there were any."""
+    """End the acknowledgements of a kind that are in force; the caller commits. Return True if there were any."""
     table = acknowledgements
     ended = connection.execute(
         update(table)
@@ -221,7 +221,7 @@ def worst_of(connection: Connection, project: str, fingerprint: str) -> tuple[st
     """Return the worst (status, priority) of a leak among running runs; None if no run of the project has it.
 
     If none of the runs with this leak is running, return those of the incident that changed last: a run that ended or
-    fell silent keeps its last status for ever, so the worst of them would never improve.
+    fell silent keeps its last status forever, so the worst of them would never improve.
     """
     of_leak = (
         select(incidents.c.status, incidents.c.finding)

@@ -34,7 +34,7 @@ def upgrade(engine: Engine, scripts: Path, to: str = "head") -> None:
 
 
 def refuse_newer(found: str | None, scripts: Path, what: str = "the database") -> None:
-    """Raise NewerDatabase for a schema that this version does not know and so cannot downgrade."""
+    """Raise NewerDatabase for an unknown schema revision, because this version cannot downgrade it."""
     if found is not None and found not in revisions(scripts):
         raise NewerDatabase(
             f"{what} is at schema {found}, which this version of leakline does not know; "

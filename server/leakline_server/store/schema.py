@@ -74,7 +74,7 @@ def edge(sequence: int) -> int:
 
 
 def divided(low: int, high: int) -> Iterator[tuple[int, int]]:
-    """Yield the first and last number of each part of the range ``low`` to ``high`` that lies within one block."""
+    """Split the range ``low`` to ``high`` at block boundaries, and yield the first and last number of each part."""
     while low <= high:
         yield low, min(high, edge(low) - 1)
         low = edge(low)
@@ -516,7 +516,7 @@ removals = Table(
     # The highest process number of the removed run; a new run with the same id uses higher ones.
     Column("processes", BigInteger, nullable=False),
     Column("requested_at", Double, nullable=False),
-    # When no more rows were found. One more pass follows, for rows that were being written at that time.
+    # When no rows were left. One more pass follows, for rows that were being written at that time.
     Column("swept_at", Double),
 )
 

@@ -40,8 +40,8 @@ HEADLINE: Final = (
     "cgroup.used_bytes", "cgroup.limit_bytes", "system.available_bytes", "python.objects", "tensors.count",
     "tensors.bytes", "arrays.count", "arrays.bytes", "figures.open", "cuda.0.allocated_bytes", "gpu.0.used_bytes",
 )  # fmt: skip
-# A page that missed more rows than this reloads everything. The limit is two blocks and the waiting batches, because a
-# block counts as new as a whole at the moment it is sealed.
+# A page that missed more rows than this reloads everything. The limit is two blocks and the waiting batches, because
+# all rows of a block count as new when it is sealed.
 MAX_NEWS_ROWS: Final = 12_000
 _SHOWN: Final = (SEQUENCE, TIME, GENERATION, PHASE, KIND, LABEL)
 
@@ -192,7 +192,7 @@ def names(engine: Engine, run_id: str) -> list[str]:
 
 
 def parts(engine: Engine, run_id: str, wanted: list[str]) -> Iterator[Part]:
-    """Yield all snapshots with the wanted series, process by process. Raises Gone and CorruptChunk."""
+    """Yield all snapshots with the requested series, process by process. Raises Gone and CorruptChunk."""
     query = select(processes).where(processes.c.run_id == run_id).order_by(*LIVED)
     with engine.connect() as connection:
         found = connection.execute(query).all()

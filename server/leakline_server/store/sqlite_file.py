@@ -74,7 +74,7 @@ def _opened_by_others(path: Path) -> IO[str]:
     try:
         return path.with_name(path.name + SUFFIX).open("a+")
     except OSError as error:
-        # Name the database, because users do not know the lock file next to it.
+        # Name the database in the error, because the lock file next to it is internal.
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
@@ -141,10 +141,10 @@ def back_up(database: Path, target: Path) -> Checked:
 
 
 def restore(source: Path, database: Path) -> Path | None:
-    """Replace the database, which nobody may have open, with a copy of ``source``.
+    """Replace the database with a copy of ``source``. The database must not be open.
 
     Return the path of the previous database, which is kept next to it, or None if there was none. The replacement is a
-    single rename, so there is a complete database at any moment. It keeps the owner and mode of the previous database.
+    single rename, so there is a complete database at all times. It keeps the owner and mode of the previous database.
     Raises CannotBackUp, OSError.
     """
     check(source)
@@ -225,7 +225,7 @@ def _begin(path: Path, suffix: str) -> Path:
         os.close(number)
         return Path(name)
     except OSError as error:
-        # Name the folder, because the error names a temporary file that users do not know.
+        # Name the folder in the error, because the temporary file is internal.
         raise CannotBackUp(
             f"cannot write into the folder {path.parent}: {error.strerror}"
         ) from error
@@ -350,8 +350,8 @@ def _opened(database: Path) -> Iterator[sqlite3.Connection]:
     mode = "rw" if os.access(database, os.W_OK) else "ro"
     address = f"{database.as_uri()}?mode={mode}"
     if mode == "ro" and not _companion(database, "-wal").exists():
-        # Without a log nobody has it open. If the folder is read-only too, as in a disk snapshot, SQLite could not
-        # create its shared-memory file, so open the database as immutable.
+        # Without a log, the database is not open anywhere. If the folder is read-only too, as in a disk snapshot,
+        # SQLite could not create its shared-memory file, so open the database as immutable.
         address += "" if os.access(database.parent, os.W_OK) else "&immutable=1"
     connection = sqlite3.connect(address, _BUSY_SECONDS, isolation_level=None, uri=True)
     with contextlib.closing(connection):

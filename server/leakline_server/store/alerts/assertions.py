@@ -75,7 +75,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule(Terms):
-    """A stored rule. ``created_at`` is Unix seconds."""
+    """A stored rule. ``created_at`` is in Unix seconds."""
 
     id: int
     source: Source
@@ -86,7 +86,7 @@ class Rule(Terms):
 class State:
     """The last result of a rule for a run: firing or not since ``generation``, where the reading was ``value``.
 
-    ``changed_at`` is Unix seconds. ``since`` is for forecasts: the generation since which they contradict ``firing``.
+    ``changed_at`` is in Unix seconds. ``since`` is the generation since which a forecast has contradicted ``firing``.
     """
 
     firing: bool
@@ -139,7 +139,7 @@ def add_rules(engine: Engine, new: Sequence[Terms], source: Source, now: float) 
 
 
 def change_rule(engine: Engine, rule_id: int, terms: Terms) -> Rule | None:
-    """Return the changed rule, or None if it does not exist. Raises SameRule.
+    """Change a rule and return it, or None if it does not exist. Raises SameRule.
 
     If the rule now concerns something else or is disabled, its states are deleted.
     """
@@ -276,7 +276,7 @@ def accept(engine: Engine, run_id: str, wanted: Expectation, now: float) -> list
 def take_back(
     engine: Engine, run_id: str, type_name: str, after: str | None, now: float
 ) -> list[str] | None:
-    """End an accepted count for every run. Return like `accept`, or [] if there was no such count."""
+    """End an accepted count for every run. Return the same as `accept`, or [] if there was no such count."""
     with writing(engine) as connection:
         run = _run(connection, run_id)
         if run is None:

@@ -163,7 +163,7 @@ def reschedule(engine: Engine, claimed: Claimed, made: Try, due_at: float) -> st
 
 
 def expired(engine: Engine, claimed: Claimed, made: Try) -> str | None:
-    """Mark a failed delivery as expired, because the next attempt would be too late. Return like `reschedule`."""
+    """Mark a failed delivery as expired: the next attempt would be too late. Return the same as `reschedule`."""
     with writing(engine) as connection:
         if not _note(connection, claimed, made):
             return None
@@ -172,7 +172,7 @@ def expired(engine: Engine, claimed: Claimed, made: Try) -> str | None:
 
 
 def failed(engine: Engine, claimed: Claimed, made: Try, disable: bool = False) -> str | None:
-    """Mark a delivery as failed for good; with ``disable`` also disable its webhook. Return like `reschedule`."""
+    """Mark a delivery as failed for good; ``disable`` also disables its webhook. Return the same as `reschedule`."""
     with writing(engine) as connection:
         if not _note(connection, claimed, made):
             return None

@@ -178,7 +178,10 @@ class Inbox:
         self.forget(run_id for run_id in run_ids if run_id not in there)
 
     def sealed(self, key: Key, count: int) -> None:
-        """Record that ``count`` snapshots of the process were sealed; 0 if another server was first: retry later."""
+        """Record that ``count`` snapshots of the process were sealed.
+
+        If it is 0, another server was first, so sealing is retried after more snapshots.
+        """
         if key.run_id in self._runs:
             for process in self._runs[key.run_id].processes.values():
                 if process.id == key.process_id:

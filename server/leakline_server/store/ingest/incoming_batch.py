@@ -392,7 +392,7 @@ class TooManyProcesses:
 
 @dataclass(frozen=True, slots=True)
 class TooManyBytes:
-    """The batch was refused: the project, or its ``browser`` tokens, have reached the limit of bytes of today."""
+    """The batch was refused: today's limit of bytes is reached for the project or for its ``browser`` tokens."""
 
     project: str
     limit: int

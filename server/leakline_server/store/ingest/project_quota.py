@@ -30,7 +30,7 @@ FLUSH_BYTES: Final = 2**20
 FLUSH_SECONDS: Final = 10.0
 # The longest Retry-After, because a limit may be raised before the day ends.
 MAX_PATIENCE_SECONDS: Final = 3_600
-# Counts of this many past days are kept for people to look up.
+# Counts of this many past days are kept, so that users can look them up.
 KEPT_DAYS: Final = 8
 # A suffix of project names, which contain no control characters themselves.
 _BY_BROWSERS: Final = "\x1fbrowsers"
@@ -49,7 +49,7 @@ UNBOUNDED: Final = Allowance()
 
 
 class TooManyRuns(Exception):
-    """Raised when the project, or its browser tokens, have started their maximum number of runs today."""
+    """Raised when today's limit of new runs is reached for the project or for its browser tokens."""
 
     def __init__(self, project: str, limit: int, browser: bool = False) -> None:
         super().__init__(project, limit, browser)
@@ -61,7 +61,7 @@ class TooManyProjects(Exception):
 
 
 class TooMuchStored(Exception):
-    """Raised when the project, or its browser tokens, have stored their maximum number of bytes today."""
+    """Raised when today's limit of stored bytes is reached for the project or for its browser tokens."""
 
     def __init__(self, project: str, limit: int, browser: bool = False) -> None:
         super().__init__(project, limit, browser)

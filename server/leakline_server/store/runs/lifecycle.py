@@ -1,4 +1,4 @@
-"""The ends of processes and runs: reported by the process, by whoever recovers its spool, or inferred from silence.
+"""The ends of processes and runs: reported by the process, found by spool recovery, or inferred from silence.
 
 A run ends with the last process of its newest attempt, and gets the worst end state of these processes. An end that the
 process did not report itself is inferred, and is revoked if the process sends data again. To change an end, lock the
@@ -256,7 +256,7 @@ def _end_process(
     same = and_(processes.c.run_id == run_id, processes.c.instance == instance)
     found = state in _FOUND
     if found:
-        # Whoever recovered the spool knows less than the process itself, so do not replace an end that it reported.
+        # This end was inferred from a recovered spool, so it must not replace an end that the process itself reported.
         same = and_(same, processes.c.end_state.is_(None) | processes.c.end_inferred)
     connection.execute(
         update(processes)

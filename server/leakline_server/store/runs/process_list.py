@@ -1,7 +1,7 @@
 """The list of a run's processes in API responses, limited in size, and the number of processes left out.
 
 A run may have ten thousand processes, each with names, reasons and log lines of any content. If not all fit, those
-named by a finding come first, then those of the newest attempt, and among these those that ended badly, because people
+named by a finding come first, then those of the newest attempt, and among these those that ended badly, because users
 look for these.
 """
 
@@ -98,7 +98,7 @@ _NOT_LISTED: Final = _Grows("")
 
 
 def of_run(connection: Connection, run_id: str, verdict: str | None) -> ProcessList:
-    """Return the processes of a run to list; ``verdict`` is the stored one of the run."""
+    """Return the processes of a run to list; ``verdict`` is the run's stored verdict."""
     mine = processes.c.run_id == run_id
     grows = {
         each.instance: each for each in (_decode(verdict) if verdict else _Verdict()).processes

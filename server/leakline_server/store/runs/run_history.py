@@ -150,7 +150,7 @@ def _to_read(
 def _peaks(stored: Stored, numbered: Mapping[str, int], last: int) -> set[int]:
     """Return the generations up to ``last`` with the peak of each measure of resident memory.
 
-    They must be read, because a single snapshot determines such a peak.
+    They must be read, because a peak is determined by a single snapshot.
     """
     found = set[int]()
     for number in (numbered[name] for name in RESIDENT if name in numbered):

@@ -1,9 +1,9 @@
 """Registration: a process creates a run, joins it, or begins its next attempt.
 
-A process reports its attempt as far as it knows; one that is resumed on another machine knows of no earlier attempts.
-So the server numbers attempts, by the start times of their processes. Two processes of one rank belong to two attempts;
-the ranks of one launch belong to the same attempt. An earlier attempt may be reported later: it is then inserted in its
-place, and the attempts that began after it are renumbered.
+The attempt that a process reports may be wrong: a process that is resumed on another machine cannot see earlier
+attempts. So the server numbers attempts by the start times of their processes. Two processes of one rank belong to two
+attempts; the ranks of one launch belong to the same attempt. If an earlier attempt is reported later, it is inserted in
+its place, and the attempts that began after it are renumbered.
 """
 
 from __future__ import annotations
@@ -194,8 +194,8 @@ def place(
     low = max((p.attempt for p in before), default=0) + 1
     high = min((p.attempt for p in own if p.started_at > started_at), default=None)
     if high is None and max(begun.values(), default=started_at) <= started_at + LAUNCH_SECONDS:
-        # The process is of the newest launch, which may know of attempts that were not reported to this server. The
-        # number of a process that is reported late may be outdated and is ignored.
+        # The process is of the newest launch, whose number may include attempts that were not reported to this server.
+        # The number of a process that is reported late may be outdated and is ignored.
         low = max(low, process.attempt)
     between = [n for n in begun if low <= n and (high is None or n < high)]
     nearest = min(between, key=lambda n: abs(begun[n] - started_at), default=None)

@@ -52,7 +52,7 @@ MATCHES: Final[tuple[Match, ...]] = get_args(Match)
 class Changes:
     """The body of PATCH; None leaves a field unchanged. ``notes`` are added to the existing ones.
 
-    ``only_adds``: the request has an ingest token, whose notes must not displace those of people; ``browser``: it has a
+    ``only_adds``: the request has an ingest token, whose notes must not displace those of users. ``browser``: it has a
     browser token.
     """
 
@@ -68,14 +68,14 @@ class Changes:
 
 
 class NoRoomForNotes(Exception):
-    """Raised when people's notes leave too little room for those added with a token."""
+    """Raised when the notes of users leave too little room for those added with a token."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
     """Filters of the list of runs; a run must satisfy all of them.
 
-    Each of ``statuses`` is a verdict status, a run state or "deleted"; deleted runs are listed only with the latter.
+    Each of ``statuses`` is a verdict status, a run state or "deleted", without which deleted runs are not listed.
     Each of ``words`` must occur in the name, project or id. ``matches`` are (field, text) pairs. Times are Unix
     seconds.
     """
@@ -128,8 +128,8 @@ def change_run(
             allowed = Allowance(bytes=bytes_per_day.of(row.project), browser=changes.browser)
             add_bytes(connection, row.project, size, now, allowed)
             kept = _newest([*msgspec.json.decode(row.notes), *more])
-            # If there is too little room, the oldest notes are dropped. For people it is enough that their newest note
-            # is kept; a token's request is refused unless all of its notes are kept.
+            # If there is too little room, the oldest notes are dropped. A user's request is refused only if its newest
+            # note does not fit; a token's request is refused unless all of its notes are kept.
             needed = more[0] if changes.only_adds else more[-1]
             if not any(each is needed for each in kept):
                 raise NoRoomForNotes
@@ -193,7 +193,7 @@ def _wanted(filters: RunFilter) -> list[ColumnElement[bool]]:
     for status in filters.statuses:
         if status != DELETED:
             wanted.append((runs.c.status if status in SEVERITY else runs.c.state) == status)
-    # Searching one joined text takes half the time. No search term contains the line break.
+    # Searching one joined text takes half the time. Search terms contain no line breaks.
     among = runs.c.name + "\n" + runs.c.project + "\n" + runs.c.id
     wanted += [_has(among, word) for word in filters.words]
     # Not LIKE, which ignores case on SQLite but not on Postgres; tags must match exactly.
@@ -491,7 +491,7 @@ class Sparkline:
     """
 
     per: int = 1
-    filled: int = 0  # readings in the last value
+    filled: int = 0  # number of readings in the last value
     values: list[int] = field(default_factory=list)
 
     def add(self, readings: Sequence[int]) -> None:

@@ -339,7 +339,7 @@ def _only(columns: Mapping[int, Column], only: Array) -> dict[int, Column]:
 
 
 class _Unreadable(Exception):
-    """Raised when a column without which snapshots are useless cannot be read."""
+    """Raised when a column that every result needs cannot be read."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)

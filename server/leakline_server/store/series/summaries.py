@@ -4,7 +4,7 @@
              last, min, max, each a little-endian 8-byte float; all zero if nothing is present
 
 A compacted chunk has a summary for each piece: a range of PIECE sequence numbers that begins at a multiple of PIECE.
-Where sequence numbers have gaps, pieces are longer by a power of two, so that there are at most MAX_PIECES. A single
+If sequence numbers have gaps, pieces are longer by a power of two, so that there are at most MAX_PIECES. A single
 summary in a chunk with more pieces means that every entry is present and equal to that value. The summaries of the
 sequence column give the number of pieces and the sequence numbers of each.
 
@@ -246,9 +246,9 @@ GROUP: Final = 65_536
 
 
 class Summarised:
-    """The data of a process within a span, read from the summaries of chunks where they are exact.
+    """The data of a process within a span, read from the summaries of chunks if these are exact.
 
-    Summaries are used for compacted segments that overlap no other segment or batch; elsewhere snapshots are read.
+    Summaries are used for compacted segments that overlap no other segment or batch; otherwise snapshots are read.
     """
 
     def __init__(self, stored: Stored, span: Span) -> None:
