@@ -236,4 +236,4 @@ def _create(
 
 def downgrade() -> None:
     # Processes of two runs may have the same number by now, and the old schema cannot represent compacted segments.
-    raise RuntimeError("this step cannot be undone: restore the backup from before it")
+    raise RuntimeError("this migration cannot be undone: restore a backup from before it")

@@ -56,13 +56,13 @@ def upgrade() -> None:
     left = sa.and_(sa.or_(of_discord, of_teams), w.enabled)
     of_left = d.webhook_id.in_(sa.select(w.id).where(left))
     waiting = d.state.in_(("pending", "claimed"))
-    error = "webhook disabled: its format is gone"
+    error = "webhook disabled: its format is no longer supported"
     op.execute(
         _DELIVERIES.update().where(of_left, waiting).values(state="failed", last_error=error)
     )
     reason = (
-        "Leakline no longer writes the format " + w.format + ", and apprise does not know this "
-        "address: delete it, and add another one"
+        "Leakline no longer writes the format " + w.format + ", and apprise does not support this "
+        "address: delete this webhook and add another"
     )
     op.execute(_WEBHOOKS.update().where(left).values(enabled=False, disabled_reason=reason))
 

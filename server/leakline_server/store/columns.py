@@ -94,7 +94,7 @@ def decompress(data: bytes) -> bytes:
     try:
         # zstd allocates the size that the frame declares, and that number may itself be damaged.
         if zstandard.frame_content_size(data) > min(MAX_PAYLOAD_BYTES, _most_of(len(data))):
-            raise CorruptChunk("a stored frame says that it holds more than it can")
+            raise CorruptChunk("a stored frame declares an impossible size")
         return bytes(_local.decompressor.decompress(data))
     except (zstandard.ZstdError, MemoryError, OverflowError, ValueError) as error:
         raise CorruptChunk(str(error)) from error

@@ -109,8 +109,8 @@ class DatabaseMoved(OperationalError):
 
     def __str__(self) -> str:
         return (
-            f"{self._path} was deleted or replaced while it was open; put it back, or restart the server to begin with "
-            "what is there now"
+            f"{self._path} was deleted or replaced while it was open; put it back, or restart the server to use the "
+            "current file"
         )
 
 
@@ -193,22 +193,24 @@ def check_url(url: str) -> URL:
         parsed = make_url(url)
     except (ArgumentError, ValueError) as error:
         raise BadDatabaseUrl(
-            "not an address of a database; use sqlite:///path or postgresql+psycopg://host/db"
+            "not a database URL; use sqlite:///path or postgresql+psycopg://host/db"
         ) from error
     if parsed.get_backend_name() == "sqlite":
         if not parsed.database or parsed.database == ":memory:":
             raise BadDatabaseUrl("SQLite needs a file: sqlite:///path/to/leakline.db")
     elif parsed.drivername != "postgresql+psycopg":
         raise BadDatabaseUrl(
-            f"{parsed.drivername}: use sqlite:///path or postgresql+psycopg://host/db"
+            f"unsupported database {parsed.drivername}; use sqlite:///path or postgresql+psycopg://host/db"
         )
     elif any("@" in (part or "") for part in (parsed.host, parsed.database)):
         # The parsed host is the rest of the password: do not print it, and do not connect to it.
         raise BadDatabaseUrl(
-            "has an @ too many; in a user or a password write %40 for it (and %2F for /, %3A for :, %25 for %)"
+            "contains an extra @; in a user name or password write @ as %40, / as %2F, : as %3A and % as %25"
         )
     elif find_spec("psycopg") is None:
-        raise BadDatabaseUrl("Postgres needs a driver: pip install 'leakline[postgres]'")
+        raise BadDatabaseUrl(
+            "the Postgres driver is not installed; run: pip install 'leakline[postgres]'"
+        )
     return parsed
 
 
@@ -278,7 +280,7 @@ def _ping_into(engine: Engine, answer: Future[None]) -> None:
     finally:
         # Any other error ends this thread, which prints it; waiting callers must not hang forever.
         if not answer.done():
-            answer.set_exception(RuntimeError("the database could not be asked, see the log"))
+            answer.set_exception(RuntimeError("the database check failed; see the log"))
 
 
 def may_answer_soon(error: BaseException) -> bool:

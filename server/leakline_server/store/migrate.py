@@ -37,7 +37,7 @@ def refuse_newer(found: str | None, scripts: Path, what: str = "the database") -
     """Raise NewerDatabase for an unknown schema revision, because this version cannot downgrade it."""
     if found is not None and found not in revisions(scripts):
         raise NewerDatabase(
-            f"{what} is at schema {found}, which this version of leakline does not know; "
+            f"{what} has schema {found}, which is unknown to this version of leakline; "
             "install the newer leakline that wrote it"
         )
 

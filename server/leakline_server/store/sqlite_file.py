@@ -42,10 +42,10 @@ class AlreadyServed(Exception):
 
     def __init__(self, path: Path, process: str) -> None:
         super().__init__(
-            f"another server (process {process}) already serves {path}; use that one, name another file with "
+            f"another server (process {process}) already uses {path}; use that one, choose another file with "
             "--database-url, or run several servers on Postgres"
         )
-        self.stop_it = f"a server (process {process}) is running on {path}; stop it first"
+        self.stop_it = f"a server (process {process}) is using {path}; stop it first"
 
 
 @contextlib.contextmanager
@@ -171,8 +171,8 @@ def restore(source: Path, database: Path) -> Path | None:
 def check(database: Path) -> Checked:
     """Check the integrity of a database file. Raises CannotBackUp."""
     if not database.is_file():
-        raise CannotBackUp(f"there is no file {database}")
-    with _failing(f"{database} is no whole database"), _opened(database) as connection:
+        raise CannotBackUp(f"{database} does not exist or is not a file")
+    with _failing(f"{database} is not an intact database"), _opened(database) as connection:
         said = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(3)")]
         if said != ["ok"]:
             raise CannotBackUp(f"{database} is damaged: {'; '.join(said)}")
@@ -189,7 +189,7 @@ def objects_of(database: Path) -> dict[tuple[str, str], object]:
     A table is described by its columns and constraints, any other object by its SQL text.
     """
     found: dict[tuple[str, str], object] = {}
-    with _failing(f"{database} is no whole database"), _opened(database) as connection:
+    with _failing(f"{database} is not an intact database"), _opened(database) as connection:
         named = (
             "SELECT type, name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
         )
@@ -208,7 +208,7 @@ def _table(connection: sqlite3.Connection, name: str, sql: str) -> object:
 
 
 def _there_already(target: Path) -> CannotBackUp:
-    return CannotBackUp(f"{target} is there already; name a new file")
+    return CannotBackUp(f"{target} exists already; choose a new file name")
 
 
 def _begin(path: Path, suffix: str) -> Path:
@@ -217,7 +217,7 @@ def _begin(path: Path, suffix: str) -> Path:
     Partial files that killed processes left in the folder are removed.
     """
     if not path.parent.exists():
-        raise CannotBackUp(f"the folder {path.parent} does not exist; make it, or name another")
+        raise CannotBackUp(f"the folder {path.parent} does not exist; create it or choose another")
     try:
         _remove_left(path.parent)
         prefix = f"{path.name}.{_host()}.{os.getpid()}."
@@ -226,9 +226,7 @@ def _begin(path: Path, suffix: str) -> Path:
         return Path(name)
     except OSError as error:
         # Name the folder in the error, because the temporary file is internal.
-        raise CannotBackUp(
-            f"cannot write into the folder {path.parent}: {error.strerror}"
-        ) from error
+        raise CannotBackUp(f"cannot write to the folder {path.parent}: {error.strerror}") from error
 
 
 def _remove(path: Path) -> None:

@@ -331,7 +331,7 @@ def _replace(connection: Connection, before: Rule, terms: Terms) -> Rule:
 def _check_room(connection: Connection, more: int) -> None:
     number = connection.scalar(select(func.count()).select_from(assertions).where(_IS_RULE)) or 0
     if number + more > MAX_RULES:
-        raise TooManyRules(f"there are {MAX_RULES} rules at most; remove some first")
+        raise TooManyRules(f"too many rules: the limit is {MAX_RULES}; delete some first")
 
 
 def _check_new(connection: Connection, terms: Terms, own_id: int = 0) -> None:

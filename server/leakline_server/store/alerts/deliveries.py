@@ -178,7 +178,7 @@ def failed(engine: Engine, claimed: Claimed, made: Try, disable: bool = False) -
             return None
         _settle(connection, _still_ours(claimed), "failed", made)
         if disable:
-            reason = made.error or "refused for good"
+            reason = made.error or "permanently refused"
             disable_where(connection, webhooks.c.id == claimed.webhook.id, reason)
             return reason
         return _count_failure(connection, claimed, made)
@@ -207,7 +207,7 @@ def _settle_stale(connection: Connection, webhook_id: int, now: float) -> None:
 
 def _count_failure(connection: Connection, claimed: Claimed, made: Try) -> str | None:
     return note_failure(
-        connection, claimed.webhook.id, made.started_at, made.error or "no reason given"
+        connection, claimed.webhook.id, made.started_at, made.error or "unknown error"
     )
 
 

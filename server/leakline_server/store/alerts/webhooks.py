@@ -226,7 +226,7 @@ def note_failure(connection: Connection, webhook_id: int, at: float, error: str)
     if not often and seconds < MAX_FAILING_SECONDS:
         return None
     hours = seconds / 3_600
-    reason = f"nothing arrived in {row.failures} attempts over {hours:.0f} hours; the last: {error}"
+    reason = f"all {row.failures} attempts in {hours:.0f} hours failed; the last error: {error}"
     disable_where(connection, webhooks.c.id == webhook_id, reason)
     return reason
 
@@ -345,8 +345,8 @@ def rotate(engine: Engine, webhook_id: int, secret: str, now: float) -> Webhook 
             return None
         if found.configured:
             raise NotChangeable(
-                "the secret of this webhook is that of the environment: set LEAKLINE_WEBHOOK_SECRET "
-                "and start the server again"
+                "the secret of this webhook comes from the environment: set LEAKLINE_WEBHOOK_SECRET "
+                "and restart the server"
             )
         connection.execute(
             update(webhooks)
@@ -366,7 +366,7 @@ def remove(engine: Engine, webhook_id: int) -> bool:
             return False
         if found.configured and not found.left_out:
             raise NotChangeable(
-                f"this webhook is that of {VARIABLES[found.source]}: take it out there and start the server again, "
+                f"this webhook is configured in {VARIABLES[found.source]}: remove it there and restart the server, "
                 "or disable it here"
             )
         connection.execute(delete(settings).where(settings.c.key == TRIAL_KEY.format(webhook_id)))
@@ -401,10 +401,12 @@ def _must_be_changeable(hook: Webhook, values: Mapping[str, Any], enabled: bool 
     variable = VARIABLES[hook.source]
     if set(values) - {"name"}:
         raise NotChangeable(
-            f"this webhook is that of {variable}: change it there, or add another one"
+            f"this webhook is configured in {variable}: change it there, or add another webhook"
         )
     if enabled is True and hook.left_out:
-        raise NotChangeable(f"this webhook is {hook.disabled_reason}: set it there again")
+        raise NotChangeable(
+            f"this webhook is {hook.disabled_reason}: set it again and restart the server"
+        )
 
 
 def _of(connection: Connection, webhook_id: int) -> Webhook | None:

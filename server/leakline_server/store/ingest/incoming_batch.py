@@ -234,7 +234,7 @@ class Body:
         self.generation, self.phase = form.generation, form.phase
         self.label, self.kind = form.label, form.kind
         if not len(self.time) == len(self.monotonic) == form.count:
-            raise ValueError("its columns are of other lengths")
+            raise ValueError("the columns differ in length")
         self.integer_ids, self.float_ids = form.integers, form.floats
         self.integers = _table(form.integers, form.integer_values, "<i8", form.count)
         self.floats = _table(form.floats, form.float_values, "<f8", form.count)
@@ -270,7 +270,7 @@ def unpack(body: bytes, numbered: Callable[[], Mapping[str, int]]) -> Body:
         # Drop the original error: its text quotes stored content.
         raise CorruptChunk("a stored batch is damaged") from None
     raise CorruptChunk(
-        f"a stored batch is damaged, or its form is {version}: this program reads {VERSION}"
+        f"a stored batch is damaged or has format version {version}; this server reads {VERSION}"
     )
 
 

@@ -51,13 +51,13 @@ def found(engine: Engine, damaged: Damaged) -> None:
         before.add(damaged)
     if damaged.process_id == _NO_PROCESS:
         log.error(
-            "stored data of %s is damaged: %s cannot be read; a backup has it, if there is one",
+            "stored data of %s is damaged: %s cannot be read; restore a backup if you have one",
             damaged.run_id, damaged.name,
         )  # fmt: skip
         return
     log.error(
-        "stored data of run %s is damaged: %s of snapshots %d to %d of its process %d cannot be read; a backup has it, "
-        "if there is one",
+        "stored data of run %s is damaged: %s of snapshots %d to %d of its process %d cannot be read; restore a backup "
+        "if you have one",
         damaged.run_id, damaged.name, damaged.first_sequence, damaged.last_sequence, damaged.process_id,
     )  # fmt: skip
 

@@ -38,7 +38,7 @@ _MISSING: Final[dict[str, str]] = {
     "(SELECT max(c.max) FROM processes p JOIN chunks c ON c.run_id = p.run_id AND c.process_id = p.id "
     f"AND c.series_id = {GENERATION} WHERE p.run_id = r.id)",
     "all sealed snapshots": "SELECT DISTINCT run_id FROM segments WHERE NOT EXISTS (SELECT 1 FROM chunks)",
-    "what divides its sealed snapshots": "SELECT DISTINCT run_id FROM chunks WHERE NOT EXISTS "
+    "the segments of its sealed snapshots": "SELECT DISTINCT run_id FROM chunks WHERE NOT EXISTS "
     "(SELECT 1 FROM segments)",
 }
 
@@ -80,7 +80,7 @@ def _without_parent(connection: Connection) -> Iterator[tuple[str, str]]:
             runs.update(run_named(run_id) for (run_id,) in found)
         rows[table, parent] = rows.get((table, parent), 0) + 1
     for whose in sorted(runs):
-        yield whose, "its place in the list of runs"
+        yield whose, "its entry in the list of runs"
     for (table, parent), count in rows.items():
         if parent != "runs":
             yield THE_DATABASE, f"the {parent} of {count} rows of {table}"

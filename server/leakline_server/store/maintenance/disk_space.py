@@ -139,8 +139,8 @@ def mark_full(engine: Engine, again_seconds: float = SENT_AGAIN_SECONDS) -> None
             return
         disk.is_logged, disk.logged_at = True, now
     log.error(
-        "the disk of the database is full: batches are refused until there is room, trainings keep theirs and "
-        "send them then; what is stored can be read"
+        "the database disk is full: batches are refused until there is space, and training runs keep theirs to "
+        "send them later; stored data can still be read"
     )
 
 
@@ -158,4 +158,4 @@ def mark_recovered(engine: Engine) -> None:
         disk = _disks[engine]
         was_logged, disk.is_full, disk.is_logged = disk.is_logged, False, False
     if was_logged:
-        log.warning("there is room on the disk again: batches are written")
+        log.warning("the database disk has space again: batches are accepted")

@@ -202,7 +202,7 @@ def set_aside(engine: Engine) -> int | None:
                 d = schema.damaged.c
                 keep_newest(connection, d.id, d.id, MAX_DAMAGED)
     except (*DATABASE_ERRORS, sqlite3.Error) as error:
-        log.error("damaged values could not be set aside: %s", without_content(error))
+        log.error("damaged values could not be moved to quarantine: %s", without_content(error))
         return None
     for whose, what in names:
         found_in_row(engine, whose, what)
@@ -503,7 +503,7 @@ def _with_it(table: Table, damaged: set[str], values: Mapping[str, Any]) -> dict
         said = "Stored data of this delivery is damaged"
         return {"state": "failed", "claimed_until": None, "last_error": said}
     if table is schema.webhooks and damaged & {"url", "format", "secret", "source", "enabled"}:
-        said = "damaged in the database: delete it, and add it again"
+        said = "damaged in the database: delete it and add it again"
         return {"enabled": False, "disabled_reason": said, "source": "api"}
     return {}
 

@@ -365,7 +365,7 @@ def _of_segment(
         try:
             column = _missing(number, stretch.count) if chunk is None else decode(chunk)
             if len(column) != stretch.count or (number == SEQUENCE and chunk is None):
-                raise CorruptChunk("a chunk has other entries than its segment")
+                raise CorruptChunk("a stored chunk does not have the entries of its segment")
         except CorruptChunk as error:
             if number in _NEEDED:
                 raise _Unreadable(number) from error

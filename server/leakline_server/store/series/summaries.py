@@ -94,7 +94,7 @@ def unpack(packed: bytes) -> Array:
     """Return packed summaries as an array with a row for each. Raises CorruptChunk."""
     data = packed[4:]
     if not data or len(data) % (8 * NUMBERS) or packed[:4] != zlib.crc32(data).to_bytes(4, "little"):  # fmt: skip
-        raise CorruptChunk("the checksum of the numbers of a stored chunk is wrong")
+        raise CorruptChunk("the checksum of the summaries of a stored chunk is wrong")
     return np.frombuffer(data, "<f8").reshape(-1, NUMBERS)
 
 
@@ -112,7 +112,7 @@ def spread(records: Array, counts: Array) -> Array:
     if len(records) == len(counts):
         return records
     if len(records) != 1:
-        raise CorruptChunk("the numbers of a stored chunk are of other pieces than its sequence")
+        raise CorruptChunk("the summaries of a stored chunk do not match its sequence numbers")
     found = np.repeat(records, len(counts), axis=0)
     found[:, PRESENT] = counts
     return found
