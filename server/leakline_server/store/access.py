@@ -106,7 +106,7 @@ def list_tokens(engine: Engine) -> list[Token]:
 
 
 def find_token(engine: Engine, digest: str) -> Token | None:
-    """Return the token with this digest in whatever state, or None."""
+    """Return the token with this digest, even if it is expired or revoked, or None."""
     with engine.connect() as connection:
         row = connection.execute(select(*_COLUMNS).where(tokens.c.digest == digest)).first()
     return None if row is None else _as_token(row)
@@ -298,5 +298,6 @@ def _put(
             connection.execute(insert(settings).values(key=PASSWORD_KEY, value=value))
         else:
             connection.execute(update(settings).where(this).values(value=value))
-    # Deleted last: a concurrent sign-in locks the password row, so its session exists by now and is deleted too.
+    # Delete the sessions last: a concurrent sign-in locks the password row, so its session exists by now and is
+    # deleted too.
     connection.execute(delete(sessions).where(sessions.c.token_id.is_(None)))

@@ -118,13 +118,13 @@ def newest_census(
 
 
 def newest_large_objects(engine: Engine, run_id: str) -> list[dict[str, Any]]:
-    """Return the large objects of each process's newest snapshot with any, largest first."""
+    """Return the large objects of the newest snapshot of each process that has any, largest first."""
     rows = _newest_per_process(engine, run_id, "large_objects")
     return sorted(rows, key=lambda row: -int(row["bytes"]))[:MAX_LISTED]
 
 
 def newest_holders(engine: Engine, run_id: str) -> list[dict[str, Any]]:
-    """Return the latest holder for each process, type and path, those of the most objects first."""
+    """Return the latest holder for each process, type and path, the one of the most objects first."""
     with engine.connect() as connection:
         rows = _load(connection, run_id, "holders")
     found: dict[tuple[str, str, str], dict[str, Any]] = {}
@@ -249,7 +249,7 @@ _sequence: Final = attrgetter("sequence")
 
 
 class Changed(Exception):
-    """Raised when another server has packed the rows meanwhile."""
+    """Raised when another server has already packed the rows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -248,7 +248,7 @@ def without_content(error: BaseException) -> str:
 
 
 def ping(engine: Engine) -> None:
-    """Raise one of DATABASE_ERRORS if the database does not answer or its file was moved."""
+    """Raise one of DATABASE_ERRORS if the database does not answer, or its file was deleted or replaced."""
     with engine.connect() as connection:
         connection.exec_driver_sql("SELECT 1")
     if engine in _files:

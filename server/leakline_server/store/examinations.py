@@ -1,7 +1,7 @@
 """Examinations of runs: one consistent read of the inputs of a verdict, and one transaction for its results.
 
-A transaction blocks all other writers of an SQLite database, so the slow analysis runs between the two. `save` detects
-if the inputs have changed meanwhile; then the run is examined again.
+A transaction blocks all other writers of an SQLite database, so the slow analysis runs between the two. If the inputs
+have changed in between, `save` raises an exception and the run is examined again.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from .maintenance import run_deletion
 from .runs import runs
 from .runs.run_history import load_for_examination
 
-# The subject of alerts about a predicted out-of-memory.
+# The subject of out-of-memory forecast alerts.
 OOM: Final = "oom"
 
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """The inputs of an examination that others may change meanwhile.
+    """The inputs of an examination that others may change while it runs.
 
     ``rules``: the rules that apply to the run, each with its last state there. ``acknowledgements``: those of its
     leaks, by fingerprint, in order of time; an empty sequence for a leak without any.
@@ -47,8 +47,8 @@ class Loaded:
 
     ``run``: the run's RunSummary. ``rules``: as in `Basis`. ``acknowledgements``: those of all leaks of the project,
     because a leak found in this run may be known from other runs. ``began_at``: when the newest run attempt began, in
-    Unix seconds. ``alerts_sent``: keyed by incident id or subject. ``oom_alert``: the payload of the last alert about
-    a predicted out-of-memory.
+    Unix seconds. ``alerts_sent``: keyed by incident id or subject. ``oom_alert``: the payload of the last out-of-memory
+    forecast alert.
     """
 
     history: RunHistory
@@ -81,7 +81,7 @@ class Examined:
 
 
 class ChangedMeanwhile(Exception):
-    """Raised when the run was examined by another server, or its rules or acknowledgements changed, meanwhile."""
+    """Raised when the run was examined by another server, or its rules or acknowledgements have changed."""
 
 
 def load(engine: Engine, run_id: str) -> Loaded:

@@ -112,7 +112,7 @@ def end(connection: Connection, project: str, fingerprint: str, kind: Kind, now:
 def acknowledgements_of(
     connection: Connection, leaks: Collection[tuple[str, str]]
 ) -> dict[tuple[str, str], list[Acknowledgement]]:
-    """Return all acknowledgements of these (project, fingerprint) pairs, past ones too, in order of time."""
+    """Return all acknowledgements of these (project, fingerprint) pairs, including past ones, in order of time."""
     if not leaks:
         return {}
     table = acknowledgements
@@ -124,7 +124,7 @@ def acknowledgements_of(
 
 
 def of_project(connection: Connection, project: str) -> dict[str, list[Acknowledgement]]:
-    """Return all acknowledgements of a project's leaks by fingerprint, past ones too, in order of time."""
+    """Return all acknowledgements of a project's leaks by fingerprint, including past ones, in order of time."""
     query = select(acknowledgements).where(acknowledgements.c.project == project)
     found: dict[str, list[Acknowledgement]] = {}
     for row in connection.execute(query.order_by(acknowledgements.c.id)):

@@ -76,7 +76,7 @@ def has_other_servers(engine: Engine) -> bool:
 
 
 def revisions(engine: Engine, run_ids: Sequence[str]) -> dict[str, int]:
-    """Return the revisions of those of these runs that exist, by run id."""
+    """Return the revisions of these runs by id; unknown runs are left out."""
     found: dict[str, int] = {}
     with engine.connect() as connection:
         for first in range(0, len(run_ids), MAX_AT_ONCE):

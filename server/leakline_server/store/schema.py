@@ -1,4 +1,4 @@
-"""All tables. Times are Unix seconds (REAL); JSON is text that we write and read ourselves.
+"""All tables. Times are Unix seconds (REAL); JSON is stored as text and is encoded and decoded by the callers.
 
     runs ─┬─ attempts
           ├─ processes ─┬─ batches    one durable row per accepted batch, until it is sealed

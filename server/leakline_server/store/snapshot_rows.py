@@ -207,7 +207,7 @@ def parts(engine: Engine, run_id: str, wanted: list[str]) -> Iterator[Part]:
 def _step(
     engine: Engine, process: Row[tuple[object, ...]], wanted: list[str], after: int
 ) -> tuple[int, Part] | None:
-    """Return the last sequence number of the next snapshots, and these snapshots; None at the end."""
+    """Return (last sequence number, snapshots) of the next step of an export; None at the end."""
     key = Key(process.run_id, process.id)
     with reading(engine) as connection:
         if row_of(connection, key.run_id) is None:

@@ -5,8 +5,8 @@ duplicates would be stored and pages would miss updates. Other programs may read
 Postgres there may be any number of servers.
 
 A backup is a point-in-time copy: a read transaction keeps the view while writers continue in the write-ahead log. The
-backup is a single file and is checked before it gets its name. Restore needs the server to be stopped. On Postgres use
-`pg_dump` instead.
+backup is a single file and is checked before it gets its name. The server must be stopped for a restore. On Postgres
+use `pg_dump` instead.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ _FIELDS: Final = {n: name for n, name in COLUMN_NAMES.items() if n != SEQUENCE}
 
 
 def _rows(first: int, columns: BatchColumns) -> dict[int, dict[str, Any]]:
-    """Return the non-null values of each snapshot by name, by sequence number."""
+    """Return {sequence number: {name: value}} without null values."""
     named: dict[str, Sequence[Any]] = {
         "time": columns.time.tolist(),
         "monotonic": columns.monotonic.tolist(),

@@ -57,7 +57,7 @@ class TooManyRuns(Exception):
 
 
 class TooManyProjects(Exception):
-    """Raised when runs were started in PROJECTS_PER_DAY projects today."""
+    """Raised when runs have already been started in PROJECTS_PER_DAY projects today."""
 
 
 class TooMuchStored(Exception):
@@ -134,7 +134,10 @@ class Intake:
     def limit_passed(
         self, connection: Connection, project: str, now: float, browser: bool = False
     ) -> TooMuchStored | None:
-        """Return the limit that the project has reached today, or None. ``browser`` also checks that of its tokens."""
+        """Return the limit that the project has reached today, or None.
+
+        ``browser`` also checks the limit of its browser tokens.
+        """
         limit = self.limits.of(project)
         if limit is not None and self._stored(connection, project, now) >= limit:
             return TooMuchStored(project, int(limit))

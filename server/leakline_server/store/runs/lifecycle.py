@@ -61,7 +61,7 @@ def why_killed(connection: Connection, process: Row[Any]) -> str | None:
 
 
 def _kills_since(connection: Connection, process: Row[Any], died_at: float) -> int:
-    """Return the OOM kills that other processes of the run on the same host have observed since ``died_at``.
+    """Return the number of OOM kills that other processes of the run on the same host have seen since ``died_at``.
 
     Each process counts the kills in its own cgroup; the result is the highest of these counts.
     """

@@ -54,7 +54,7 @@ _GOOD_END: Final = case(
 
 @dataclass(frozen=True, slots=True)
 class ProcessList:
-    """The listed processes in API form, in order of LIVED, and the number of those left out."""
+    """The listed processes in API form, in the order LIVED, and the number of those left out."""
 
     processes: list[dict[str, Any]]
     left_out: int
@@ -130,7 +130,7 @@ def of_run(connection: Connection, run_id: str, verdict: str | None) -> ProcessL
 
 
 def all_of(engine: Engine, run_id: str) -> list[dict[str, Any]]:
-    """Return {instance, rank, role, ended_at, end_state} of all processes of a run, unlimited, in order of LIVED."""
+    """Return {instance, rank, role, ended_at, end_state} of every process of a run, in the order LIVED."""
     p = processes.c
     asked = (p.instance, p.rank, p.role, p.ended_at, p.end_state)
     query = select(*asked).where(p.run_id == run_id).order_by(*LIVED)

@@ -101,7 +101,7 @@ def change_run(
 ) -> dict[str, Any] | None:
     """Apply changes and return the new RunSummary; None if the run does not exist.
 
-    Raises TooMuchStored if the project's quota of today is used up, and NoRoomForNotes.
+    Raises TooMuchStored if today's quota of the project is used up, and NoRoomForNotes.
     """
     with writing(engine) as connection:
         # Two ranks may report their ends at the same time, and the last one ends the run.

@@ -209,7 +209,7 @@ def matching(numbered: Mapping[str, int], names: Sequence[str]) -> dict[int, str
 def _fits(name: str, pieces: Sequence[str]) -> bool:
     """Return True if ``name`` consists of ``pieces`` with any text between them.
 
-    This takes linear time, while a regular expression with many wildcards can take exponentially long.
+    This takes linear time, while a regular expression with many wildcards can take extremely long.
     """
     head, *middle, tail = pieces
     end = len(name) - len(tail)

@@ -218,7 +218,7 @@ class Stored:
         return set(self.connection.scalars(query))
 
     def _bodies(self, among: Sequence[Stretch]) -> dict[int, bytes]:
-        """Return batch bodies by first sequence number, perhaps with some that were not requested."""
+        """Return batch bodies by first sequence number, possibly including others than requested."""
         firsts = [stretch.first for stretch in among if not stretch.sealed]
         if not firsts:
             return {}
@@ -234,7 +234,10 @@ class Stored:
         only: Array | None = None,
         kind: str | None = None,
     ) -> Block:
-        """Return the result of `read` from batch bodies by first sequence number, and chunks by (column, first)."""
+        """Return the result of `read`, given the stored data.
+
+        ``bodies``: batch bodies by first sequence number; ``stored``: chunks by (column, first sequence number).
+        """
         numbered = {name: number for number, name in self.names.items()}
         parts: dict[int, list[Column]] = {number: [] for number in wanted}
         damaged: list[corruption.Damaged] = []
@@ -448,7 +451,7 @@ class ChunkRows:
     def __call__(
         self, connection: Connection, key: Key, numbers: Collection[int], firsts: Sequence[int]
     ) -> Sequence[Row[Any]]:
-        """Return the rows of the segments that begin at ``firsts``, and perhaps of others between them."""
+        """Return the rows of the segments that begin at ``firsts``, and possibly of others between them."""
         asked: dict[str, Any] = {**key._asdict(), "numbers": list(numbers)}
         if len(firsts) <= MAX_NAMED_STRETCHES:
             return connection.execute(self._named, asked | {"firsts": list(firsts)}).all()
@@ -534,7 +537,7 @@ _NEWER_CHUNKS: Final = (
 def stored_numbers(
     connection: Connection, run_id: str, process_id: int | None = None, since: int = -1
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield (process id, first, last sequence number) of stored ranges newer than revision ``since``, perhaps of more.
+    """Yield (process id, first, last sequence number) of stored ranges, at least those newer than revision ``since``.
 
     Without ``process_id`` one query covers all processes of the run: a query for each of ten thousand takes a minute.
     If the sequence numbers of a segment are damaged, its entire range counts as stored.

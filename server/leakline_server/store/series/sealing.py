@@ -270,7 +270,7 @@ def append(connection: Connection, rows: Sequence[dict[str, Any]]) -> None:
 def enough(snapshots: int, batches: int) -> bool:
     """Return True if this many snapshots and batches make a segment while more keep arriving."""
     many = snapshots >= MIN_SNAPSHOTS and batches >= ENOUGH_BATCHES
-    # A block's worth of snapshots reaches the end of a block from any start.
+    # A block's worth of snapshots reaches the end of a block wherever it starts.
     return many or snapshots >= schema.BLOCK
 
 

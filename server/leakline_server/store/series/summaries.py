@@ -100,7 +100,7 @@ def unpack(packed: bytes) -> Array:
 
 @lru_cache(maxsize=4_096)
 def of_numbers(first: int, last: int) -> Array:
-    """Return the sequence summaries of a range without gaps, which need not be read from the database."""
+    """Return the summaries of the sequence column for a range without gaps, which need not be read."""
     sequence = np.arange(first, last + 1)
     found = summed(Numbers(sequence), bounds(sequence))
     found.flags.writeable = False
@@ -138,7 +138,10 @@ class Cut:
         return pack(summed(column, self.starts), self._counts)
 
     def records_of_rows(self, values: Array) -> list[bytes]:
-        """Return the packed summaries, without checksums, of columns without absent entries; ``values``: one a row."""
+        """Return the packed summaries of columns without absent entries, without checksums.
+
+        ``values`` has a row for each column.
+        """
         found = np.empty((len(values), len(self.starts), NUMBERS))
         found[:, :, PRESENT] = self._counts
         found[:, :, FIRST], found[:, :, LAST] = values[:, self.starts], values[:, self._ends - 1]
