@@ -1,4 +1,4 @@
-"""Alembic's entry. The connection comes from leakline_server.store.migrate; there is no alembic.ini."""
+"""Alembic's environment script. leakline_server.store.migrate provides the connection; there is no alembic.ini."""
 
 from alembic import context
 
@@ -10,5 +10,5 @@ context.configure(
     render_as_batch=True,  # SQLite cannot alter most things in place
     transaction_per_migration=False,
 )
-# The caller holds the transaction, so a failed step leaves nothing behind.
+# The caller's transaction covers all steps, so a failed one leaves nothing behind.
 context.run_migrations()

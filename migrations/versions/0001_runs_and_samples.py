@@ -1,4 +1,4 @@
-"""Runs, their processes, batches, sealed chunks and details: the first schema."""
+"""Create the first schema: runs, their processes, batches, sealed chunks and details."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,7 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
-# SQLite numbers rows by itself only when the column is exactly INTEGER.
+# SQLite assigns row ids automatically only if the column type is exactly INTEGER.
 _ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 

@@ -1,4 +1,4 @@
-"""Incidents, alerts, webhooks, deliveries and their tries."""
+"""Add incidents, alerts, webhooks, deliveries and delivery attempts."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,7 @@ down_revision = "0001_runs_and_samples"
 branch_labels = None
 depends_on = None
 
-# SQLite numbers rows by itself only when the column is exactly INTEGER.
+# SQLite assigns row ids automatically only if the column type is exactly INTEGER.
 _ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 

@@ -1,4 +1,4 @@
-"""Acknowledgements, rules with what they found, webhooks with two secrets, and alerts that are urgent or expire."""
+"""Add acknowledgements, rules and their states, a previous secret of webhooks, and urgent or expiring alerts."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,7 @@ down_revision = "0002_incidents_and_alerts"
 branch_labels = None
 depends_on = None
 
-# SQLite numbers rows by itself only when the column is exactly INTEGER.
+# SQLite assigns row ids automatically only if the column type is exactly INTEGER.
 _ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 

@@ -1,4 +1,4 @@
-"""Why a process ended, and whether that was said or is presumed from its silence."""
+"""Store why a process ended, and whether its end was reported or is inferred from silence."""
 
 import sqlalchemy as sa
 from alembic import op

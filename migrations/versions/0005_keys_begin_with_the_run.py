@@ -1,6 +1,6 @@
-"""What grows with a run begins its key with the run; sealed stretches have levels, and rollups above them.
+"""Begin the keys of all tables that grow with a run with the run; add levels of segments, and rollups.
 
-Processes and series keep their numbers, which are unique in the whole database and so in each run; new ones are
+Processes and series keep their numbers, which are unique in the entire database and so in each run; new ones are
 numbered within their run.
 """
 
@@ -12,7 +12,7 @@ down_revision = "0004_ends_of_processes"
 branch_labels = None
 depends_on = None
 
-# SQLite numbers rows by itself only when the column is exactly INTEGER.
+# SQLite assigns row ids automatically only if the column type is exactly INTEGER.
 _ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 _FALSE = sa.text("false")
 
@@ -25,7 +25,7 @@ def upgrade() -> None:
         op.add_column(
             table, sa.Column("stored", sa.BigInteger(), server_default="0", nullable=False)
         )
-    # Children before their parents: they are dropped in this order.
+    # Child tables come before their parents, because the old tables are dropped in this order.
     _anew("batches", _batches(), (*_PROCESS, "first_sequence"), _COPIED["batches"])
     _anew("segments", _segments(), (*_PROCESS, "first_sequence"), _COPIED["segments"])
     _anew(
@@ -34,7 +34,7 @@ def upgrade() -> None:
         "c.width, c.blob",
         source="old_chunks c JOIN processes p ON p.id = c.process_id",
     )  # fmt: skip
-    # Of rows of one kind that begin at the same snapshot, the one that was written last stays.
+    # If several rows of one kind begin at the same snapshot, keep the one that was written last.
     _anew(
         "details", _details(), ("run_id", "kind", "process_id", "sequence"), _COPIED["details"],
         source="old_details WHERE id IN (SELECT max(id) FROM old_details GROUP BY run_id, kind, process_id, sequence)",
@@ -178,7 +178,7 @@ _INDEXES = {
     "segments": ["run_id", "revision"],
     "details": ["run_id", "kind", "generation"],
 }
-# What names a run by a foreign key.
+# Tables with a foreign key to runs.
 _OF_RUNS = ("series", "attempts", "processes")
 
 
@@ -192,7 +192,7 @@ def _anew(
     source: str | None = None,
     unique: tuple[tuple[str, ...], ...] = (),
 ) -> None:
-    """Make a table anew, with what is in it."""
+    """Recreate a table with a new definition and copy its rows."""
     _set_aside(table)
     _create(table, columns, key, unique)
     op.execute(
@@ -202,7 +202,7 @@ def _anew(
 
 
 def _set_aside(table: str) -> None:
-    """Under another name, and without the names that the new one needs."""
+    """Rename a table, and drop its index and constraints, because the new table needs their names."""
     if table in _INDEXES:
         op.drop_index(f"ix_{table}_run_id", table)
     op.rename_table(table, f"old_{table}")
@@ -235,5 +235,5 @@ def _create(
 
 
 def downgrade() -> None:
-    # Processes of two runs may have the same number by now, and what is compacted had no name before.
-    raise RuntimeError("this step cannot be undone: restore the backup from before it")
+    # Processes of two runs may have the same number by now, and the old schema cannot represent compacted segments.
+    raise RuntimeError("this migration cannot be undone: restore a backup from before it")

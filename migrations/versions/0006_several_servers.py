@@ -1,8 +1,7 @@
-"""What several servers on one database tell each other: which processes are asked for what, and which revision of a
-run was examined.
+"""Share requests to processes, and the examined revision of each run, between the servers of one database.
 
-Cures: what was asked through one server never reached a process that sends to another, and each of them examined
-every run.
+Fixes: a request made through one server never reached a process that sends to another, and each server examined every
+run.
 """
 
 import sqlalchemy as sa
@@ -18,7 +17,7 @@ def upgrade() -> None:
     op.add_column(
         "runs", sa.Column("examined", sa.BigInteger(), server_default="0", nullable=False)
     )
-    # When the verdict last changed is the best that is known.
+    # The revision at which the verdict last changed is the best available estimate.
     op.execute("UPDATE runs SET examined = verdict_revision")
     op.create_table(
         "requests",

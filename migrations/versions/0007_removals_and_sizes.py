@@ -1,4 +1,4 @@
-"""Runs that are removed, until the last of their rows is; how large each run is; alerts of an incident by index."""
+"""Add removed runs that are still being purged, the sizes of runs, and an index for the alerts of an incident."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""The segments that are not compacted, by an index of their own: it holds a few of each process, and no others."""
+"""Add a partial index for segments that are not compacted; it contains only a few segments of each process."""
 
 import sqlalchemy as sa
 from alembic import op

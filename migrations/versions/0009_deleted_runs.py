@@ -1,6 +1,6 @@
-"""Runs that people deleted, until they are removed; what the list of runs is sorted by.
+"""Add soft deletion of runs, and the columns by which the list of runs can be sorted.
 
-Cures: a run deleted by mistake was gone, and the list knew one order only.
+Fixes: a run deleted by mistake was lost, and the list had only one order.
 """
 
 import contextlib
@@ -23,9 +23,9 @@ _INDEXES = {
     "ix_runs_rss_bytes": "rss_bytes",
     "ix_runs_runs_out_at": "runs_out_at",
 }
-# Verdicts are long: so many are in memory at a time.
+# Verdicts are long, so at most this many are in memory at a time.
 _AT_ONCE = 200
-# What reading raises for a verdict that is not what was written.
+# The exceptions that reading a damaged verdict may raise.
 _DAMAGED = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)
 
 
@@ -47,18 +47,18 @@ def upgrade() -> None:
 
 
 def _fill(connection: sa.Connection) -> None:
-    """Both numbers as the verdicts have them."""
+    """Fill both columns from the stored verdicts."""
     runs = sa.table("runs", *map(sa.column, ("id", "verdict", "growth_bytes", "runs_out_at")))
     key: sa.ColumnElement[Any] = runs.c.id
     stored: sa.ColumnElement[Any] = runs.c.verdict
     last: Any = ""
     if connection.dialect.name == "sqlite":
-        # It stores damaged text as well, and its driver fails for all rows because of one.
+        # SQLite may contain text that is not UTF-8, and its driver then fails for all rows of a query.
         key, stored, last = sa.literal_column("runs.rowid"), sa.cast(stored, sa.LargeBinary), 0
     some = sa.select(key, stored).where(runs.c.verdict.is_not(None)).order_by(key).limit(_AT_ONCE)
     while rows := connection.execute(some.where(key > last)).all():
         for last, verdict in rows:
-            # The server sets one aside when it starts.
+            # The server moves damaged verdicts to quarantine when it starts.
             with contextlib.suppress(*_DAMAGED):
                 said = json.loads(verdict)
                 growth = said.get("growth_bytes_per_generation")

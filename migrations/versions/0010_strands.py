@@ -1,7 +1,7 @@
-"""Beside each chunk, its numbers by phase and kind.
+"""Store summaries of each chunk by phase and kind.
 
-Cures: a chart of one phase of a very long run read every snapshot of it. Chunks that are there already have none, and
-are opened as before.
+Fixes: a chart of one phase of a very long run had to read all its snapshots. Existing chunks have no such summaries and
+are read as before.
 """
 
 import sqlalchemy as sa

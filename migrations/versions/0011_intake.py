@@ -1,6 +1,6 @@
-"""What a project takes in on a day.
+"""Count the runs and bytes that each project stores in a day.
 
-Cures: anybody who could send could fill the disk in a night.
+Fixes: any sender could fill the disk overnight.
 """
 
 import sqlalchemy as sa

@@ -1,6 +1,6 @@
-"""Tokens that programs show, and the sessions of people who are signed in.
+"""Add API tokens and browser sessions.
 
-Cures: a server that others reach was open to all of them, or had to stand behind something with a login.
+Fixes: a server on a network was open to everybody, unless it was behind a proxy with authentication.
 """
 
 import sqlalchemy as sa
@@ -11,7 +11,7 @@ down_revision = "0011_intake"
 branch_labels = None
 depends_on = None
 
-# SQLite numbers rows by itself only when the column is exactly INTEGER.
+# SQLite assigns row ids automatically only if the column type is exactly INTEGER.
 _ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 

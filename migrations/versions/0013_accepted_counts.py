@@ -1,6 +1,6 @@
-"""Counts that people accepted as what is to be expected of the runs of a project.
+"""Add counts that a user has accepted as expected for the runs of a project.
 
-Cures: a count could be expected by the program alone, so whoever learned it from a run had to change the code.
+Fixes: only the program could declare an expected count, so anyone who learned it from a run had to change the code.
 """
 
 import sqlalchemy as sa
@@ -11,7 +11,7 @@ down_revision = "0012_access"
 branch_labels = None
 depends_on = None
 
-# SQLite numbers rows by itself only when the column is exactly INTEGER.
+# SQLite assigns row ids automatically only if the column type is exactly INTEGER.
 _ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 

@@ -1,7 +1,7 @@
-"""What servers of before took for a clock that is behind is not known.
+"""Delete clock skews of clocks that are behind, because older servers did not measure them correctly.
 
-Cures: they took the age of the first batch of each process for it, so a recording that was uploaded later had a clock
-that was behind by as much. It would be told as one that lies, and what comes of it yet would be moved.
+Fixes: older servers used the age of a process's first batch as its skew, so a recording that was uploaded later seemed
+to have a clock that is behind. It would be reported as wrong, and the times of further data would be shifted.
 """
 
 from alembic import op
@@ -13,9 +13,10 @@ depends_on = None
 
 
 def upgrade() -> None:
-    # More than clocks differ. What was ahead of the server's cannot have come of an age, and stands.
+    # 300 s is more than correct clocks differ. Negative skews, of clocks that are ahead, cannot be the age of a batch
+    # and are kept.
     op.execute("UPDATE processes SET clock_skew_seconds = NULL WHERE clock_skew_seconds > 300")
 
 
 def downgrade() -> None:
-    """Nobody knows what it was, and no server needs it."""
+    """Do nothing: the old values are lost, and no server needs them."""

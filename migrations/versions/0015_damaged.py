@@ -1,6 +1,6 @@
-"""Damaged values that were set aside, each with the place it comes from.
+"""Add a table for quarantined damaged values, each with its original location.
 
-Cures: one value that could not be read made the list of all runs unreadable, and its run could not be deleted.
+Fixes: one damaged value made the entire list of runs unreadable, and its run could not be deleted.
 """
 
 import sqlalchemy as sa
@@ -11,7 +11,7 @@ down_revision = "0014_clocks_not_known"
 branch_labels = None
 depends_on = None
 
-# SQLite numbers rows by itself only when the column is exactly INTEGER.
+# SQLite assigns row ids automatically only if the column type is exactly INTEGER.
 _ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 

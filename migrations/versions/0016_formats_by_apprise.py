@@ -1,6 +1,6 @@
-"""Convert webhooks in the formats of Discord and Teams to apprise; disable those that apprise cannot send.
+"""Convert webhooks with the Discord and Teams formats to apprise, and disable those that apprise does not support.
 
-The server no longer writes these formats, so nothing would arrive.
+The server no longer writes these formats, so their deliveries would fail.
 """
 
 import sqlalchemy as sa
@@ -22,7 +22,7 @@ _DELIVERIES = sa.table(
     sa.column("webhook_id", sa.BigInteger),
     *(sa.column(name, sa.Text) for name in ("state", "last_error")),
 )
-# Other addresses of the same webhook of Discord, and a thread as apprise names it.
+# Alternative forms of Discord webhook URLs, and apprise's name for the thread parameter.
 _SAME = {
     "https://canary.discord.com/": "https://discord.com/",
     "https://ptb.discord.com/": "https://discord.com/",
@@ -30,7 +30,7 @@ _SAME = {
     "/api/v10/webhooks/": "/api/webhooks/",
     "thread_id=": "thread=",
 }
-# What apprise takes as the services show it.
+# The URLs of these services that apprise accepts in their original form.
 _DISCORD = ("https://discord.com/api/webhooks/", "https://discordapp.com/api/webhooks/")
 _TEAMS = (
     "https://%.logic.azure.%/workflows/%/triggers/manual/paths/invoke%?%",
@@ -39,9 +39,9 @@ _TEAMS = (
 
 
 def upgrade() -> None:
-    # Damaged text cannot be read here, so all of it happens in the database.
+    # Everything is done in SQL, because damaged text cannot be read into Python.
     w, d = _WEBHOOKS.c, _DELIVERIES.c
-    # A webhook of the environment has its format from there, at each start.
+    # Webhooks from the environment get their format from there at each start, so only others are converted.
     of_discord = sa.and_(w.source == "api", w.format == "discord")
     of_teams = sa.and_(w.source == "api", w.format == "teams")
     url = sa.func.rtrim(w.url, "/")
@@ -52,17 +52,17 @@ def upgrade() -> None:
     op.execute(_WEBHOOKS.update().where(of_discord, taken).values(format="apprise", url=url))
     taken = sa.or_(*map(sa.func.lower(w.url).like, _TEAMS))
     op.execute(_WEBHOOKS.update().where(of_teams, taken).values(format="apprise"))
-    # Those that are left keep address and format, which people may want to read.
+    # The remaining webhooks keep their URL and format, so that users can look them up.
     left = sa.and_(sa.or_(of_discord, of_teams), w.enabled)
     of_left = d.webhook_id.in_(sa.select(w.id).where(left))
     waiting = d.state.in_(("pending", "claimed"))
-    error = "webhook disabled: its format is gone"
+    error = "webhook disabled: its format is no longer supported"
     op.execute(
         _DELIVERIES.update().where(of_left, waiting).values(state="failed", last_error=error)
     )
     reason = (
-        "Leakline no longer writes the format " + w.format + ", and apprise does not know this "
-        "address: delete it, and add another one"
+        "Leakline no longer writes the format " + w.format + ", and apprise does not support this "
+        "address: delete this webhook and add another"
     )
     op.execute(_WEBHOOKS.update().where(left).values(enabled=False, disabled_reason=reason))
 

@@ -1,6 +1,6 @@
-"""Keep rules and accepted counts in one table, as assertions.
+"""Merge rules and accepted counts into one table, as assertions.
 
-Rules keep their ids, by which alerts name them.
+Rules keep their ids, to which alerts refer.
 """
 
 import sqlalchemy as sa
@@ -11,11 +11,11 @@ down_revision = "0016_formats_by_apprise"
 branch_labels = None
 depends_on = None
 
-# SQLite numbers rows by itself only when the column is exactly INTEGER.
+# SQLite assigns row ids automatically only if the column type is exactly INTEGER.
 _ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 _RULE = "name, project, run, measure, hold, grace, advice, source, enabled, created_at"
 _STATE = "run_id, firing, generation, value, since, changed_at"
-# A damaged row may name what does not exist, and a foreign key would end the upgrade.
+# A damaged row may refer to a run that does not exist, and the foreign key would make the upgrade fail.
 _KNOWN = "WHERE s.run_id IN (SELECT id FROM runs)"
 
 
@@ -140,12 +140,12 @@ def _create_states(of: str, table: str) -> None:
 
 
 def _insert() -> str:
-    """On SQLite a damaged row, with nothing where something must be, does not end the upgrade."""
+    """Return the INSERT keyword; on SQLite it skips damaged rows with missing values, so that the upgrade succeeds."""
     return "INSERT" if op.get_bind().dialect.name == "postgresql" else "INSERT OR IGNORE"
 
 
 def _continue_numbers(old: str, new: str) -> None:
-    """No rule gets the number of a deleted one."""
+    """Continue the id sequence of the old table, so that no new rule gets the id of a deleted one."""
     if op.get_bind().dialect.name == "postgresql":
         drawn = f"nextval(pg_get_serial_sequence('{old}', 'id'))"
         used = f"(SELECT max(id) FROM {new})"
@@ -155,7 +155,7 @@ def _continue_numbers(old: str, new: str) -> None:
 
 
 def _of_text(column: str, made: str) -> str:
-    """Leave a damaged value as it is: as a text it would no longer be recognized."""
+    """Return SQL that converts text values only: a damaged value converted to text would no longer be detected."""
     if op.get_bind().dialect.name == "postgresql":
         return made
     return f"CASE typeof({column}) WHEN 'text' THEN {made} ELSE {column} END"

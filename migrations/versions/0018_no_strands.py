@@ -1,6 +1,6 @@
-"""Drop the numbers of chunks by phase and kind, and those of 64 chunks together.
+"""Drop the summaries of chunks by phase and kind, and the rollups of 64 chunks.
 
-A chart of one phase reads the chunks of the columns that it shows, in a second for a million snapshots.
+A chart of one phase now reads the chunks of the columns that it shows, which takes a second for a million snapshots.
 """
 
 import sqlalchemy as sa
@@ -13,8 +13,8 @@ depends_on = None
 
 
 def upgrade() -> None:
-    # Sizes of runs and projects count what is packed in rows.
-    # Added up once for all segments: the key of chunks does not find those of one.
+    # Subtract the dropped bytes from the sizes of segments, which are the basis of the sizes of runs and projects.
+    # Sum up all segments in one pass, because the key of chunks does not lead to those of one segment.
     op.execute(
         "UPDATE segments SET bytes = bytes - packed.size FROM (SELECT run_id, process_id, first_sequence,"
         " coalesce(sum(length(strands)), 0) AS size FROM chunks GROUP BY run_id, process_id, first_sequence) AS packed"
@@ -22,7 +22,7 @@ def upgrade() -> None:
         " AND packed.first_sequence = segments.first_sequence AND level > 0"
     )
     op.execute("UPDATE segments SET level = 1 WHERE level > 1")
-    # Count all runs again.
+    # Have all runs measured again.
     op.execute("UPDATE sizes SET revision = -1, measured_at = 0")
     op.drop_table("rollups")
     op.drop_column("chunks", "strands")

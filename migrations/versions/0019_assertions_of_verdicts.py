@@ -1,6 +1,6 @@
-"""Write the bands, budgets and promises of stored verdicts as assertions.
+"""Convert the bands, budgets and fix promises of stored verdicts to assertions.
 
-A run that has ended is not examined again, and its page and gates would say that nothing was declared.
+A run that has ended is not examined again, so its page and its gates would show that nothing was declared.
 """
 
 import json
@@ -20,14 +20,14 @@ _METRICS = {
 _STATES = {
     "within": "holds", "outside": "broken", "normal": "holds", "leak": "broken", "held": "holds", "refuted": "broken",
 }  # fmt: skip
-# Promises of so much at least.
+# Claims that promise a minimum; all others promise a maximum.
 _LEAST = ("generations", "possible_generations")
 
 
 def upgrade() -> None:
     connection = op.get_bind()
     if connection.dialect.name == "sqlite":
-        # In the database, because damaged text cannot be read here.
+        # Run the conversion as an SQL function on bytes, because the driver cannot return damaged text.
         driver = connection.connection.driver_connection
         assert driver is not None
         driver.create_function("with_assertions", 1, with_assertions)
@@ -45,11 +45,11 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Leave the verdicts: an older server ignores the list, and writes its own with the next verdict."""
+    """Do nothing: an older server ignores the list, and writes its own fields with the next verdict."""
 
 
 def with_assertions(stored: bytes | str) -> str | None:
-    """Return the JSON of a verdict with the list; None where it is there already or the verdict is damaged."""
+    """Return the JSON of a verdict with a list of assertions; None if it has one already or is damaged."""
     try:
         verdict = json.loads(stored)
         if "assertions" in verdict:

@@ -1,6 +1,6 @@
-"""Rename tables, columns and fields of stored verdicts whose names a stranger could not guess.
+"""Rename tables, columns and fields of stored verdicts that had obscure names.
 
-Nothing is converted but names, so an older server reads the database again after a downgrade.
+Only names change, so an older server can read the database after a downgrade.
 """
 
 import json
@@ -13,7 +13,7 @@ down_revision = "0019_assertions_of_verdicts"
 branch_labels = None
 depends_on = None
 
-# (table, column before, column after), with the names of tables before the upgrade.
+# (table, old column, new column), with the table names from before the upgrade.
 _COLUMNS = (
     ("runs", "presumed", "end_inferred"),
     ("runs", "runs_out_at", "oom_at"),
@@ -21,7 +21,7 @@ _COLUMNS = (
     ("deliveries", "tries", "attempts"),
     ("tokens", "begins", "prefix"),
 )
-# The JSON of verdicts and of findings, which is read with today's names.
+# The columns with the JSON of verdicts and findings, which the server reads with the new names.
 _VERDICTS = ("runs", "verdict")
 _FINDINGS = ("incidents", "finding")
 _ASSERTION = {"outside": "violations", "judged": "checked"}
@@ -60,7 +60,7 @@ def _rewrite(where, rewrite) -> None:
     name, column = where
     connection = op.get_bind()
     if connection.dialect.name == "sqlite":
-        # In the database, because damaged text cannot be read here.
+        # Run the conversion as an SQL function on bytes, because the driver cannot return damaged text.
         driver = connection.connection.driver_connection
         assert driver is not None
         driver.create_function(rewrite.__name__, 1, rewrite)
@@ -80,22 +80,22 @@ def _rewrite(where, rewrite) -> None:
 
 
 def verdict_with_new_names(stored: bytes | str) -> str | None:
-    """Return the JSON of a verdict with the new names; None where nothing changes or it is damaged."""
+    """Return the JSON of a verdict with the new names; None if nothing changes or it is damaged."""
     return _renamed(stored, _rename_in_verdict, lambda names: names)
 
 
 def verdict_with_old_names(stored: bytes | str) -> str | None:
-    """Return the JSON of a verdict with the old names; None where nothing changes or it is damaged."""
+    """Return the JSON of a verdict with the old names; None if nothing changes or it is damaged."""
     return _renamed(stored, _rename_in_verdict, _reversed)
 
 
 def finding_with_new_names(stored: bytes | str) -> str | None:
-    """Return the JSON of a finding with the new names; None where nothing changes or it is damaged."""
+    """Return the JSON of a finding with the new names; None if nothing changes or it is damaged."""
     return _renamed(stored, _rename_in_finding, lambda names: names)
 
 
 def finding_with_old_names(stored: bytes | str) -> str | None:
-    """Return the JSON of a finding with the old names; None where nothing changes or it is damaged."""
+    """Return the JSON of a finding with the old names; None if nothing changes or it is damaged."""
     return _renamed(stored, _rename_in_finding, _reversed)
 
 

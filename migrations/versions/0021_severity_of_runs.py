@@ -1,6 +1,6 @@
-"""Sort the list of runs by how urgent they are: runs that have a verdict get its severity.
+"""Add the severity of runs, taken from their verdicts, so that the list of runs can be sorted by urgency.
 
-That of a run that ended counts no more.
+The severity of an ended run no longer counts for its urgency.
 """
 
 import json
@@ -16,7 +16,7 @@ depends_on = None
 _PRIORITIES = {"critical": 3, "major": 2, "minor": 1}
 _RISKS = {"critical": 3, "high": 2}
 _GROWING = ("watch", "suspected", "confirmed")
-# Verdicts are long: not more of them at once.
+# Verdicts are long, so at most this many are in memory at a time.
 _RUNS_AT_ONCE = 100
 
 
@@ -37,7 +37,7 @@ def downgrade() -> None:
 def _fill_in() -> None:
     connection = op.get_bind()
     if connection.dialect.name == "sqlite":
-        # In the database, because damaged text cannot be read here.
+        # Run the conversion as an SQL function on bytes, because the driver cannot return damaged text.
         driver = connection.connection.driver_connection
         assert driver is not None
         driver.create_function("severity_of", 1, severity_of)
@@ -65,7 +65,7 @@ def _fill_in() -> None:
 
 
 def severity_of(verdict) -> int:
-    """Return 0 of what cannot be read: the server sets that aside later."""
+    """Return the severity of a verdict; 0 if it is damaged, because the server moves it to quarantine later."""
     try:
         found = json.loads(verdict)
         grades = [

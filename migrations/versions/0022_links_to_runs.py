@@ -1,4 +1,4 @@
-"""Let a token open the page of one run and nothing else."""
+"""Add share tokens, which open the page of a single run."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -14,6 +14,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    # Who goes back has no links to runs, and one of them would be a token of no kind.
+    # An older version has no share links and would not recognize the scope of their tokens.
     op.execute("DELETE FROM tokens WHERE scope = 'share'")
     op.drop_column("tokens", "run_id")

@@ -116,7 +116,7 @@ def test_what_appears_while_it_is_copied_is_not_written_over_either(
         (tmp_path / "b.db").write_text("precious")
 
     monkeypatch.setattr(sqlite_file, "_settle", meanwhile)
-    with pytest.raises(sqlite_file.CannotBackUp, match=r"b\.db is there already"):
+    with pytest.raises(sqlite_file.CannotBackUp, match=r"b\.db exists already"):
         sqlite_file.back_up(file, tmp_path / "b.db")
     assert (tmp_path / "b.db").read_text() == "precious"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.db", "b.db", "there"]
@@ -139,7 +139,7 @@ def test_of_two_backups_into_one_file_at_once_one_is_made(file: Path, tmp_path: 
 
     with ThreadPoolExecutor(2) as pool:
         refusal, made = sorted(pool.map(one, range(2)))
-    assert (made, "b.db is there already" in refusal) == ("made", True)
+    assert (made, "b.db exists already" in refusal) == ("made", True)
     assert runs_of(tmp_path / "b.db") == ["r1"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b.db", "there"]
 
@@ -158,13 +158,13 @@ def test_where_no_backup_can_be_made_it_says_why_and_leaves_nothing(
     db: Db, file: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "mine").write_text("precious")
-    refused(db("backup", tmp_path / "mine"), "mine is there already", "new file")
+    refused(db("backup", tmp_path / "mine"), "mine exists already", "new file")
     assert (tmp_path / "mine").read_text() == "precious"
-    no_folder = f"the folder {tmp_path / 'no'} does not exist; make it, or name another\n"
+    no_folder = f"the folder {tmp_path / 'no'} does not exist; create it or choose another\n"
     refused(db("backup", tmp_path / "no" / "b.db"), no_folder)
     # What cannot be written is called as people called it.
     said = db("backup", "/proc/b.db")
-    refused(said, "cannot write into the folder /proc:")
+    refused(said, "cannot write to the folder /proc:")
     assert ".part" not in said[2]
     refused(db("upgrade", url="sqlite:////proc/a.db"), "'/proc/a.db'")
     spoil(file)
@@ -218,7 +218,7 @@ def test_nothing_is_put_back_under_a_server(
     status, said, _ = db("backup", tmp_path / "b.db", url=url)
     assert (status, "whole" in said) == (0, True)
     number = shared_server.process.pid
-    said_so = f"a server (process {number}) is running on {database}; stop it first\n"
+    said_so = f"a server (process {number}) is using {database}; stop it first\n"
     for command in (("restore", tmp_path / "b.db"), ("upgrade",)):
         said = db(*command, url=url)
         refused(said, said_so)

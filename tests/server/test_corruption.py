@@ -515,7 +515,7 @@ def test_each_loss_is_named_and_counted(
         "DELETE FROM batches": "run r1 is damaged: its newest snapshots",
         "DELETE FROM chunks": "run r1 is damaged: all sealed snapshots",
         "DELETE FROM segments": "run r1 is damaged: snapshots of a process",
-        "DELETE FROM runs": "run r1 is damaged: its place in the list of runs",
+        "DELETE FROM runs": "run r1 is damaged: its entry in the list of runs",
     }
     for statement, said in losses.items():
         before = count(engine)

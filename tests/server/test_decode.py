@@ -312,7 +312,7 @@ def test_a_body_of_a_later_form_is_not_guessed_at() -> None:
     columns = of_lists(wire_types.Columns([1.0], [1.0], [None], [None], [None], ["manual"], {}))
     form = msgspec.msgpack.decode(decompress(incoming_batch.pack(columns, {})))
     form[0] = 3
-    with pytest.raises(CorruptChunk, match="its form is 3"):
+    with pytest.raises(CorruptChunk, match="has format version 3"):
         incoming_batch.unpack(compress(msgspec.msgpack.encode(form)), dict)
 
 

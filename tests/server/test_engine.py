@@ -316,7 +316,7 @@ def test_batches_and_runs_are_refused_while_the_disk_is_full_and_taken_with_room
             assert count(api) == stored + 50 and not is_full()
             now[0] += disk_space.SENT_AGAIN_SECONDS
     told = [r.getMessage() for r in caplog.records if " disk " in r.getMessage()]
-    full, room = "the disk of the database is full", "there is room on the disk again"
+    full, room = "the database disk is full", "the database disk has space again"
     assert [line[: line.index(":")] for line in told] == [full, room] * 2
 
 
@@ -364,7 +364,7 @@ def test_workers_that_meet_a_full_disk_tell_it_once_and_try_again_later(
     # Nothing was sealed, so nothing is due.
     assert Compactor(engine).once() > 0
     told = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
-    assert len(told) == 1 and "the disk of the database is full" in told[0], told
+    assert len(told) == 1 and "the database disk is full" in told[0], told
     engine.dispose()
 
 
@@ -473,8 +473,8 @@ def test_on_a_full_disk_many_read_at_a_time_and_with_room_it_goes_on(
                 assert stored == 250 + taken
             said = (tmp_path / "log").read_text().splitlines()
             assert len(said) == 2, said
-            assert "the disk of the database is full" in said[0]
-            assert "room on the disk again" in said[1]
+            assert "the database disk is full" in said[0]
+            assert "the database disk has space again" in said[1]
             disk.fill()
             assert set(read_at_once(address)) == {200}
             # Killed, so that what SQLite keeps next to the file is still there and is read as it is.

@@ -1,4 +1,4 @@
-"""Storage: the only package that imports SQLAlchemy. SQLite or Postgres.
+"""Storage on SQLite or Postgres; the only package that imports SQLAlchemy.
 
-Imports `limits` and `leakline`. Start reading in `schema.py` (all tables) and `engine.py` (the connection).
+It imports `limits` and `leakline`. Start reading in `schema.py` (all tables) and `engine.py` (the connection).
 """

@@ -1,7 +1,7 @@
-"""Tokens, the password of administrators, and who is signed in. Hashes and digests only (`credentials.py`).
+"""Tokens, the administrator password and browser sessions.
 
-Tokens are made, listed, found by their digest and revoked; a token itself never comes here. A password of the
-environment is owned by the environment: it replaces whatever was there, and goes when it is taken away.
+Only hashes and digests are stored (`credentials.py`); this module never sees a token itself. A password set in the
+environment takes precedence: it replaces any stored password, and is removed when the variable is unset.
 """
 
 from __future__ import annotations
@@ -35,20 +35,21 @@ from .engine import keep_newest, writing
 from .schema import sessions, settings, tokens
 from .schema import tokens as tokens_table
 
-# How long one that is revoked or expired stays in the list.
+# Revoked and expired tokens stay in the list for this long.
 SHOWN_SECONDS: Final = 90 * 86_400.0
-# When a token was used last is written no more often.
+# Minimum interval between updates of a token's `last_used_at`.
 USE_SECONDS: Final = 600.0
 
 
 class TooManyTokens(Exception):
-    """MAX_TOKENS may be used already."""
+    """Raised when MAX_TOKENS usable tokens exist already."""
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What is known of one. Times are Unix seconds; ``project`` is None where it is of all, ``run_id`` where it opens
-    more than one run.
+    """A stored token, without its digest. Times are Unix seconds.
+
+    ``project`` is None for a token of all projects; ``run_id`` is set for a share token, which opens only that run.
     """
 
     id: int
@@ -64,7 +65,7 @@ class Token:
     run_id: str | None = None
 
     def state_at(self, now: float) -> str:
-        """``active``, ``expired`` or ``revoked``."""
+        """Return ``active``, ``expired`` or ``revoked``."""
         if self.revoked_at is not None:
             return "revoked"
         return "active" if self.expires_at is None or now < self.expires_at else "expired"
@@ -83,7 +84,7 @@ class NewToken:
 
 
 def make(engine: Engine, new: NewToken, now: float) -> Token:
-    """Raises TooManyTokens. What was revoked or expired long ago goes."""
+    """Store a new token, and delete tokens that ended more than SHOWN_SECONDS ago. Raises TooManyTokens."""
     with writing(engine) as connection:
         connection.execute(delete(tokens).where(_ended_before(now - SHOWN_SECONDS)))
         keep_newest(connection, tokens.c.id, tokens.c.id, MAX_PAST, not_(_may_be_used(now)))
@@ -98,14 +99,14 @@ def make(engine: Engine, new: NewToken, now: float) -> Token:
 
 
 def list_tokens(engine: Engine) -> list[Token]:
-    """The newest first, with those that ended of late."""
+    """Return all stored tokens, newest first, including recently revoked or expired ones."""
     with engine.connect() as connection:
         rows = connection.execute(select(*_COLUMNS).order_by(tokens.c.id.desc())).all()
     return [_as_token(row) for row in rows]
 
 
 def find_token(engine: Engine, digest: str) -> Token | None:
-    """Whatever its state is."""
+    """Return the token with this digest, even if it is expired or revoked, or None."""
     with engine.connect() as connection:
         row = connection.execute(select(*_COLUMNS).where(tokens.c.digest == digest)).first()
     return None if row is None else _as_token(row)
@@ -117,7 +118,7 @@ def _find_by_id(connection: Connection, token_id: int) -> Token | None:
 
 
 def revoke(engine: Engine, token_id: int, now: float) -> Token | None:
-    """From now on nobody is let in with it; None when there is none. One that is revoked stays so since then."""
+    """Revoke a token and return it; None if it does not exist. An earlier revocation keeps its time."""
     this = tokens.c.id == token_id
     with writing(engine) as connection:
         connection.execute(
@@ -128,7 +129,10 @@ def revoke(engine: Engine, token_id: int, now: float) -> Token | None:
 
 
 def note_use(engine: Engine, token: Token, now: float) -> bool:
-    """Rarely, because it is a write: whether it was time for one. Servers that note it at once agree."""
+    """Update `last_used_at` at most every USE_SECONDS, because it costs a write. Return True if an update was due.
+
+    The condition is repeated in the UPDATE, so that concurrent servers write it once.
+    """
     before = now - USE_SECONDS
     if token.last_used_at is not None and token.last_used_at > before:
         return False
@@ -173,7 +177,7 @@ class StoredPassword(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """``token``: what it was signed in with; None: the password."""
+    """A browser session. ``token`` is the token used to sign in; None if it was the password."""
 
     expires_at: float
     token: Token | None
@@ -185,7 +189,10 @@ def password_hash(engine: Engine) -> str | None:
 
 
 def set_password(engine: Engine, hashed: str | None, source: Source = "command") -> bool:
-    """None takes it away. Who signed in with the one before is signed out. False: there was and is none."""
+    """Set the password, or remove it if ``hashed`` is None, and end all sessions that used the previous one.
+
+    Return False if there was no password to remove.
+    """
     with writing(engine) as connection:
         there = _stored(connection)
         if there is None and hashed is None:
@@ -200,20 +207,20 @@ def take_password(
     make: Callable[[str], str],
     holds: Callable[[str, str], bool],
 ) -> None:
-    """What the environment says, at the start of a server; the same again changes nothing and signs nobody out."""
+    """Apply the environment's password when a server starts. An unchanged password keeps its sessions."""
     with engine.connect() as connection:
         there = _stored(connection)
     if password is None:
         if there is not None and there.source == "environment":
             set_password(engine, None)
     elif there is None or not holds(there.hash, password):
-        # Servers that start together on one database have the same one.
+        # Servers that start together on one database share the same password, so losing the race is harmless.
         with contextlib.suppress(IntegrityError):
             set_password(engine, make(password), "environment")
 
 
 def can_sign_in(engine: Engine, now: float) -> bool:
-    """Whether there is a password, or a token of an administrator. Also of a database that is empty or older."""
+    """Return True if there is a password or an admin token. Also works on an empty or older database."""
     with engine.connect() as connection:
         if not inspect(connection).has_table(tokens_table.name):
             return False
@@ -221,13 +228,15 @@ def can_sign_in(engine: Engine, now: float) -> bool:
 
 
 def begin(engine: Engine, digest: str, proof: int | str, now: float, seconds: float) -> bool:
-    """Somebody has signed in: with the token of this id, or the password of this hash. False: it was changed since.
+    """Store a session; ``proof`` is the id of the token or the hash of the password that was used.
 
-    The oldest go where there are too many, first of the same token or password.
+    Return False if the password has changed meanwhile. Beyond the limits the oldest sessions are deleted, first those
+    of the same token or password.
     """
     token_id = proof if isinstance(proof, int) else None
     with writing(engine) as connection:
-        # Held until this is written: who changes the password meanwhile ends it with the others.
+        # Lock the password until the session is written: a concurrent password change then waits for
+        # this transaction and ends this session with the others.
         if token_id is None and _hash_of(_stored(connection, hold=True)) != proof:
             return False
         connection.execute(delete(sessions).where(sessions.c.expires_at < now))
@@ -254,7 +263,7 @@ def find_session(engine: Engine, digest: str) -> Session | None:
 
 
 def end(engine: Engine, digest: str) -> bool:
-    """False: there was none, and nothing is written: anybody may sign out of anything."""
+    """Delete a session. Return False, without a write, if there is none, because anybody may request a sign-out."""
     if find_session(engine, digest) is None:
         return False
     with writing(engine) as connection:
@@ -263,13 +272,13 @@ def end(engine: Engine, digest: str) -> bool:
 
 
 def _stored(connection: Connection, *, hold: bool = False) -> StoredPassword | None:
-    """``hold``: nobody else changes it before the end of this transaction."""
+    """Return the stored password. ``hold`` locks its row until the end of the transaction."""
     query = select(settings.c.value).where(settings.c.key == PASSWORD_KEY)
     found = connection.scalar(query.with_for_update() if hold else query)
     try:
         return None if found is None else msgspec.json.decode(found, type=StoredPassword)
     except msgspec.MsgspecError:
-        # A damaged one opens to nobody, and does not open to everybody.
+        # Treat a damaged entry as a password that nothing matches, because no password at all could open the server.
         return StoredPassword("", "command")
 
 
@@ -289,5 +298,6 @@ def _put(
             connection.execute(insert(settings).values(key=PASSWORD_KEY, value=value))
         else:
             connection.execute(update(settings).where(this).values(value=value))
-    # After it: whoever signs in meanwhile holds the row, and is among these then.
+    # Delete the sessions last: a concurrent sign-in locks the password row, so its session exists by now and is
+    # deleted too.
     connection.execute(delete(sessions).where(sessions.c.token_id.is_(None)))

@@ -1,4 +1,4 @@
-"""Columns of numbers and texts in memory, and the compressed frames in which the store keeps bytes."""
+"""In-memory columns of numbers and texts, and the compressed frames that the store keeps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import zstandard
 
-# What every snapshot has, as numbers of columns; a series has the number of its name in the run.
+# Ids of the columns that every snapshot has; a series uses the id of its name within the run.
 SEQUENCE: Final = -1
 TIME: Final = -2
 MONOTONIC: Final = -3
@@ -27,7 +27,7 @@ COLUMN_NAMES: Final[Mapping[int, str]] = {
     SEQUENCE: "sequence", TIME: "time", MONOTONIC: "monotonic", GENERATION: "generation", PHASE: "phase",
     LABEL: "label", KIND: "kind",
 }  # fmt: skip
-# Far above what any batch, chunk or row of details takes.
+# Far above the size of any batch, chunk or row of details.
 MAX_PAYLOAD_BYTES: Final = 2**30
 
 _local = threading.local()
@@ -36,12 +36,12 @@ Array = npt.NDArray[Any]
 
 
 class CorruptChunk(Exception):
-    """Stored bytes are not what was written."""
+    """Raised when stored bytes are not those that were written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """``values`` is int64 or float64; ``present`` is None when every entry is there. Absent entries hold 0."""
+    """A column of int64 or float64. ``present`` is None if all entries are present; absent entries are 0."""
 
     values: Array
     present: Array | None = None
@@ -58,7 +58,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """``names[index[i]]`` is entry *i*; -1 is null."""
+    """A column of text, dictionary-encoded: entry *i* is ``names[index[i]]``; index -1 is null."""
 
     names: tuple[str, ...]
     index: Array
@@ -71,7 +71,7 @@ class Texts:
         return [names[i] for i in self.index.tolist()]
 
     def equal(self, text: str) -> Array:
-        """Return a mask of the entries that are this text."""
+        """Return a mask of the entries equal to this text."""
         at = self.names.index(text) if text in self.names else len(self.names)
         found: Array = self.index == at
         return found
@@ -81,32 +81,32 @@ Column = Numbers | Texts
 
 
 def compress(data: bytes) -> bytes:
-    """One zstd frame with its checksum, level 1: higher levels gain 1 % on these bytes."""
+    """Return a zstd frame with a checksum. Level 1, because higher levels gain only 1 % on this data."""
     if not hasattr(_local, "compressor"):
         _local.compressor = zstandard.ZstdCompressor(level=1, write_checksum=True)
     return bytes(_local.compressor.compress(data))
 
 
 def decompress(data: bytes) -> bytes:
-    """What `compress` was given. Raises CorruptChunk."""
+    """Return the bytes that `compress` was given. Raises CorruptChunk."""
     if not hasattr(_local, "decompressor"):
         _local.decompressor = zstandard.ZstdDecompressor()
     try:
-        # As much is allocated as the frame says that it holds, which may be what is damaged.
+        # zstd allocates the size that the frame declares, and that number may itself be damaged.
         if zstandard.frame_content_size(data) > min(MAX_PAYLOAD_BYTES, _most_of(len(data))):
-            raise CorruptChunk("a stored frame says that it holds more than it can")
+            raise CorruptChunk("a stored frame declares an impossible size")
         return bytes(_local.decompressor.decompress(data))
     except (zstandard.ZstdError, MemoryError, OverflowError, ValueError) as error:
         raise CorruptChunk(str(error)) from error
 
 
 def _most_of(size: int) -> int:
-    """What a frame of so many bytes can hold: of a block, 128 KiB in four bytes."""
+    """Return an upper bound on the content of a zstd frame: 128 KiB for each block, of at least 4 bytes each."""
     return (size // 4 + 1) * 2**17
 
 
 def numbers(values: Sequence[int | float | None]) -> Numbers:
-    """Integers stay integers when all of them are; nulls become gaps."""
+    """Return a column of these values: int64 if all are integers, else float64. None becomes an absent entry."""
     dense = np.array(values)
     if dense.dtype.kind in "if":
         return Numbers(dense)
@@ -127,7 +127,7 @@ def texts(values: Sequence[str | None]) -> Texts:
 
 @lru_cache(maxsize=16)
 def absent(count: int) -> Numbers:
-    """Return a column without a value. All that ask share it: of batches of one snapshot most columns are such."""
+    """Return a read-only column without any value, cached because most columns of one-snapshot batches are empty."""
     values, present = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=bool)
     values.flags.writeable = present.flags.writeable = False
     return Numbers(values, present)
@@ -136,8 +136,7 @@ def absent(count: int) -> Numbers:
 def concatenate_numbers(parts: Sequence[Numbers]) -> Numbers:
     if len(parts) == 1:
         return parts[0]
-    # A stretch where nothing was measured has no type of its own: it must not turn the floats around it into
-    # something else, nor integers into floats.
+    # A part without values has no meaningful type, so it must not influence the type of the result.
     typed = [p.values for p in parts if p.present is None or p.present.any()]
     kind = np.result_type(*typed) if typed else np.dtype(np.int64)
     values = np.concatenate([p.values.astype(kind, copy=False) for p in parts])
@@ -150,10 +149,10 @@ def concatenate_numbers(parts: Sequence[Numbers]) -> Numbers:
 def concatenate_texts(parts: Sequence[Texts]) -> Texts:
     if len(parts) == 1:
         return parts[0]
-    # Labels are thousands, most of them there once: no step of Python for each.
+    # Thousands of labels, mostly unique: avoid a Python loop over them.
     together = texts(list(chain.from_iterable(part.names for part in parts)))
     ends = np.cumsum([len(part.names) for part in parts])
-    # The extra last entry keeps -1 (null) where it is.
+    # The extra last entry maps -1 (null) to itself.
     moved = [
         np.append(to, np.int32(-1))[part.index]
         for part, to in zip(parts, np.split(together.index, ends[:-1]), strict=True)
@@ -162,7 +161,7 @@ def concatenate_texts(parts: Sequence[Texts]) -> Texts:
 
 
 def only_used(column: Texts) -> Texts:
-    """The same entries, with the names of these alone, in the order in which they come."""
+    """Return the same entries without unused names; names are in order of first use."""
     used, first = np.unique(column.index, return_index=True)
     order = used[np.argsort(first)]
     order = order[order >= 0]
@@ -175,5 +174,5 @@ def take(column: Column, rows: Array) -> Column:
     if isinstance(column, Texts):
         return Texts(column.names, column.index[rows])
     present = None if column.present is None else column.present[rows]
-    # Of a part where every entry is there, that says nothing.
+    # A mask that is all true carries no information.
     return Numbers(column.values[rows], None if present is None or present.all() else present)

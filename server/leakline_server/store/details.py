@@ -1,10 +1,10 @@
-"""Events, large objects, censuses and holders: packed rows, written with their batch, and packed again.
+"""Events, large objects, censuses, holders and log lines in packed rows.
 
-A damaged row is left out and counted (corruption.py); the others are read as ever.
+A batch writes one row for each kind it contains. Compaction merges the rows of a segment into fewer; a row holds
+entries of a single block (schema.py), so that the newest entries are found without a search. The entries of a snapshot
+are never split. Censuses keep a row each, because they are read one at a time.
 
-Rows are written one a batch. Those of compacted segments are packed into fewer: a row holds entries of one block
-(schema.py), so a query for the newest finds its row without a search. The entries of a snapshot are never divided.
-Censuses keep a row each, because they are read one at a time.
+A damaged row is skipped and counted (corruption.py); the other rows stay readable.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from .ingest.incoming_batch import DetailKind
 from .maintenance import corruption
 from .schema import Key, details, mine, of, processes
 
-# Of each process, the newest lines it printed: one row, rewritten when more come.
+# The newest printed lines of a process are kept in one row, which is rewritten when more arrive.
 LINES_KEPT: Final = 50
-# Past so many that are damaged, the newest is given up.
+# The search for a readable census stops after this many damaged ones.
 MAX_CENSUSES_TRIED: Final = 16
 _ITS_PROCESS: Final = and_(
     processes.c.run_id == details.c.run_id, processes.c.id == details.c.process_id
@@ -61,7 +61,7 @@ _TYPES: Final[dict[DetailKind, Any]] = {
 def load_events(
     connection: Connection, run_id: str, among: Collection[int] | None = None
 ) -> list[Event]:
-    """All events of a run in order of time. ``among``: those of the processes with these numbers."""
+    """Return all events of a run, or of the processes with the ids in ``among``, in order of time."""
     rows = _load(connection, run_id, "events", _of_processes(among))
     events = [
         Event(e.sequence, e.time, e.kind, e.name, e.generation, e.phase, e.data) for _, e in rows
@@ -81,7 +81,7 @@ def _of_processes(among: Collection[int] | None) -> ColumnElement[bool] | None:
 
 
 def list_events(engine: Engine, run_id: str) -> list[dict[str, Any]]:
-    """The newest MAX_LISTED events in order of time, each with its process; plain JSON."""
+    """Return the newest MAX_LISTED events in order of time as plain JSON, each with its process."""
     with engine.connect() as connection:
         rows = _load(connection, run_id, "events")
     found = [{"process": instance, **msgspec.to_builtins(e)} for instance, e in rows]
@@ -91,9 +91,9 @@ def list_events(engine: Engine, run_id: str) -> list[dict[str, Any]]:
 def newest_census(
     engine: Engine, run_id: str, generation: int | None = None, instances: Sequence[str] | None = None
 ) -> dict[str, Any] | None:  # fmt: skip
-    """The newest census at or before a generation, with its process and generation; None when there is none.
+    """Return the newest readable census at or before a generation, with its process and generation, or None.
 
-    ``instances``: those of one rank; of all processes without.
+    ``instances`` limits the search to these processes.
     """
     query = (
         select(details, processes.c.instance)
@@ -118,13 +118,13 @@ def newest_census(
 
 
 def newest_large_objects(engine: Engine, run_id: str) -> list[dict[str, Any]]:
-    """The large objects of the newest snapshot of each process that has some, largest first."""
+    """Return the large objects of the newest snapshot of each process that has any, largest first."""
     rows = _newest_per_process(engine, run_id, "large_objects")
     return sorted(rows, key=lambda row: -int(row["bytes"]))[:MAX_LISTED]
 
 
 def newest_holders(engine: Engine, run_id: str) -> list[dict[str, Any]]:
-    """What keeps objects alive, as last found for each process, type and path; most objects first."""
+    """Return the latest holder for each process, type and path, the one of the most objects first."""
     with engine.connect() as connection:
         rows = _load(connection, run_id, "holders")
     found: dict[tuple[str, str, str], dict[str, Any]] = {}
@@ -144,7 +144,7 @@ def _newest_per_process(engine: Engine, run_id: str, kind: DetailKind) -> list[d
         .scalar_subquery()
     )
     with engine.connect() as connection:
-        # No row has entries of more sequence numbers than a block.
+        # A row spans at most one block of sequence numbers.
         rows = _load(connection, run_id, kind, d.sequence > newest - schema.BLOCK)
     last: dict[str, int] = {}
     for instance, row in rows:
@@ -159,7 +159,7 @@ def _newest_per_process(engine: Engine, run_id: str, kind: DetailKind) -> list[d
 def _load(
     connection: Connection, run_id: str, kind: DetailKind, among: ColumnElement[bool] | None = None
 ) -> list[tuple[str, Any]]:
-    """(process instance, row) of everything of a kind, by process and in order of sequence."""
+    """Return (process instance, entry) for all entries of a kind, ordered by process and sequence number."""
     d = details.c
     query = (
         select(details, processes.c.instance)
@@ -176,7 +176,7 @@ def _load(
 
 
 def _readable(connection: Connection, kind: DetailKind, row: Any) -> list[Any]:
-    """Return the entries of a row, given as a mapping; none if it is damaged, which is recorded."""
+    """Return the entries of a row; an empty list, after recording the damage, if it cannot be read."""
     try:
         return unpack(kind, row["body"])
     except CorruptChunk:
@@ -186,24 +186,24 @@ def _readable(connection: Connection, kind: DetailKind, row: Any) -> list[Any]:
 
 
 def unpack(kind: DetailKind, body: bytes) -> list[Any]:
-    """The entries of a row. Raises CorruptChunk."""
+    """Return the entries of a row. Raises CorruptChunk."""
     try:
         found: list[Any] = msgspec.json.decode(decompress(body), type=_TYPES[kind])
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        # What it was says what is stored.
+        # Drop the original error: its text quotes stored content.
         raise CorruptChunk("a stored detail is damaged") from None
     return found
 
 
 def keep_lines(connection: Connection, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Add new lines to those that are stored, without the oldest. The caller holds the rows of the runs."""
+    """Add new lines to the stored ones and keep the newest LINES_KEPT. The caller has locked the rows of the runs."""
     came: dict[Key, list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
         came[Key(row["run_id"], row["process_id"])].append(row)
     for key, of_process in came.items():
         mine = of(details, key), details.c.kind == "log"
         there = connection.execute(select(details).where(*mine)).mappings().all()
-        # A stored row that cannot be read is dropped, so that the sender is not held up by it.
+        # Drop a stored row that cannot be read, so that it does not block the sender.
         said = [each for row in (*there, *of_process) for each in _readable(connection, "log", row)]
         newest = _newest_lines(sorted(said, key=lambda event: event.sequence))
         connection.execute(delete(details).where(*mine))
@@ -214,9 +214,9 @@ def keep_lines(connection: Connection, rows: Iterable[Mapping[str, Any]]) -> Non
 def lines_of_processes(
     connection: Connection, run_id: str, process_ids: Sequence[int]
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield (process id, its newest lines, the newest last) of the processes that printed, in the order of the ids.
+    """Yield (process id, newest lines, oldest first) for the processes that printed anything, in the given order.
 
-    One after the other: together they may be a gigabyte.
+    Processes are read one at a time, because all lines together may take a gigabyte.
     """
     mine = details.c.run_id == run_id, details.c.kind == "log"
     some = set(connection.scalars(select(details.c.process_id).where(*mine)))
@@ -230,7 +230,7 @@ def lines_of_processes(
 
 
 def _newest_lines(said: list[wire_types.Event]) -> list[wire_types.Event]:
-    """Return the last events with LINES_KEPT lines; the oldest of them may be cut."""
+    """Return the last events, with LINES_KEPT lines in total; the oldest event may lose some of its lines."""
     room, kept = LINES_KEPT, []
     for event in reversed(said):
         lines = event.data["lines"][-room:]
@@ -242,19 +242,19 @@ def _newest_lines(said: list[wire_types.Event]) -> list[wire_types.Event]:
 
 
 PACKED: Final[tuple[DetailKind, ...]] = ("events", "large_objects", "holders")
-# Past this, a row is long enough to be one of several.
+# A packed row that has reached this many entries is closed and a new one begins.
 MAX_ENTRIES: Final = 2_000
 
 _sequence: Final = attrgetter("sequence")
 
 
 class Changed(Exception):
-    """Somebody else has packed them meanwhile."""
+    """Raised when another server has already packed the rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Rows of a kind, by sequence, and those that replace them."""
+    """The sequence numbers of the rows of one kind to delete, and the rows that replace them."""
 
     kind: DetailKind
     gone: Sequence[int]
@@ -262,14 +262,14 @@ class Packed:
 
 
 def plan(connection: Connection, key: Key, low: int, high: int) -> list[Packed]:
-    """What to pack of the snapshots from ``low`` to ``high``."""
+    """Return how to repack the details of snapshots ``low`` to ``high``, for each kind that can be repacked."""
     rows = connection.execute(_THESE, key._asdict() | {"low": low, "high": high}).all()
     found = [_of_kind(kind, [row for row in rows if row.kind == kind]) for kind in PACKED]
     return [packed for packed in found if packed is not None]
 
 
 def replace(connection: Connection, key: Key, planned: Sequence[Packed]) -> None:
-    """Raises Changed, after which the transaction is of no use."""
+    """Replace the planned rows. Raises Changed, after which the caller must roll back."""
     d = details.c
     for packed in planned:
         gone = and_(
@@ -282,14 +282,14 @@ def replace(connection: Connection, key: Key, planned: Sequence[Packed]) -> None
 
 
 def _of_kind(kind: DetailKind, rows: Sequence[Row[Any]]) -> Packed | None:
-    """Of all rows of the kind, by sequence."""
+    """Return how to repack rows of one kind, ordered by sequence number; None if that would not save a row."""
     readable: list[Row[Any]] = []
     entries: list[Any] = []
     for row in rows:
         try:
             entries += unpack(kind, row.body)
         except CorruptChunk:
-            # It stays as it is.
+            # Leave damaged rows unchanged.
             continue
         readable.append(row)
     new = list(_rows(readable, sorted(entries, key=_sequence)))
@@ -310,7 +310,7 @@ def _rows(old: Sequence[Row[Any]], entries: Sequence[Any]) -> Iterator[dict[str,
 
 
 def _row(old: Sequence[Row[Any]], entries: Sequence[Any]) -> dict[str, Any]:
-    # Of the last row that begins before the last of these.
+    # Take the other columns from the last old row that begins at or before the last of these entries.
     source = next(row for row in reversed(old) if row.sequence <= entries[-1].sequence)
     return dict(source._mapping) | {
         "sequence": entries[0].sequence,
@@ -318,7 +318,7 @@ def _row(old: Sequence[Row[Any]], entries: Sequence[Any]) -> dict[str, Any]:
     }
 
 
-# A question of all kinds costs what one of a single kind does, and most often the answer is that there is nothing.
+# One query for all kinds: it costs as much as a query for one kind, and usually finds nothing.
 _THESE: Final = (
     select(details)
     .where(

@@ -1,7 +1,7 @@
 """The connection to the database: SQLite (one writer, write-ahead log) or Postgres.
 
-Every write goes through `writing`; on SQLite it also takes a lock of this process, because waiting for a lock
-of ours is prompt and fair, while SQLite's own waiting sleeps and may starve.
+Every write goes through `writing`. On SQLite it also takes a lock within this process: waiting for that lock is prompt
+and fair, while SQLite's own busy handler sleeps and may starve a writer.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from sqlalchemy.sql.functions import FunctionElement
 
 Synchronous = Literal["full", "normal"]
 
-# What a caller outside this room may catch: the database did not do it, and nothing was written.
+# The errors that callers outside this package may catch: the operation failed and nothing was written.
 DATABASE_ERRORS: Final = (SQLAlchemyError,)
 BUSY_TIMEOUT_MILLISECONDS: Final = 30_000
 WAL_LIMIT_BYTES: Final = 16 * 2**20
-# With a Postgres that says nothing, where its address does not say otherwise: by themselves 130 s for a connection, and
-# two hours until one is given up whose other end has gone. What a statement may take is not bounded: an export of a
-# long run and a new version take their time.
+# Timeouts for a Postgres that does not respond, unless the URL sets its own. The defaults are 130 s for a connection,
+# and two hours until a dead connection is detected. Statements have no timeout, because an export of a long run or a
+# migration may take long.
 PATIENCE: Final = {
     "connect_timeout": 5,
     "keepalives_idle": 10,
@@ -55,18 +55,19 @@ PATIENCE: Final = {
     "tcp_user_timeout": 20_000,
 }
 
-# The file of each SQLite database that is open.
+# The file of each open SQLite database.
 _files: WeakKeyDictionary[Engine, _File] = WeakKeyDictionary()
-# In what the pool notes of a connection: its write-ahead log.
+# The key of the write-ahead log in `ConnectionPoolEntry.info`.
 _LOG: Final = "log"
 _pings: WeakKeyDictionary[Engine, Future[None]] = WeakKeyDictionary()
 _pings_lock = threading.Lock()
-# That of whoever writes, and that of whoever waits for it and is not the writer of batches.
+# Two locks for each SQLite engine: one for the current writer, and one that everybody but the batch writer takes before
+# it, so that at most one of them is ahead of the batch writer.
 _write_locks: WeakKeyDictionary[Engine, tuple[threading.RLock, threading.RLock]] = (
     WeakKeyDictionary()
 )
 
-# SQLITE_FULL, and what a file says that must not grow: IOERR_WRITE (over a quota), IOERR_FSYNC, IOERR_SHMSIZE.
+# SQLITE_FULL, and the errors of a file that cannot grow: IOERR_WRITE (over a quota), IOERR_FSYNC, IOERR_SHMSIZE.
 _SQLITE_FULL: Final = frozenset({13, 778, 1034, 4874})
 # SQLITE_CORRUPT and SQLITE_NOTADB.
 _SQLITE_DAMAGED: Final = (11, 26)
@@ -96,11 +97,11 @@ __all__ = [
 
 
 class BadDatabaseUrl(ValueError):
-    """The address of the database is of no use; the text says why."""
+    """Raised for an unusable database URL; the text gives the reason."""
 
 
 class DatabaseMoved(OperationalError):
-    """What is written would not be found again: its file was deleted, or another one has its name by now."""
+    """Raised when the SQLite file was deleted or replaced while it was open, so that writes to it would be lost."""
 
     def __init__(self, path: Path) -> None:
         super().__init__("COMMIT", None, FileNotFoundError(str(path)))
@@ -108,13 +109,13 @@ class DatabaseMoved(OperationalError):
 
     def __str__(self) -> str:
         return (
-            f"{self._path} was deleted or replaced while it was open; put it back, or restart the server to begin with "
-            "what is there now"
+            f"{self._path} was deleted or replaced while it was open; put it back, or restart the server to use the "
+            "current file"
         )
 
 
 class _File:
-    """Of an SQLite database, as it was when it was first opened. Raises DatabaseMoved."""
+    """The file of an SQLite database and its identity when it was first opened, to detect that it was replaced."""
 
     def __init__(self, path: Path) -> None:
         self._path = path.absolute()
@@ -125,19 +126,25 @@ class _File:
         self._lock = threading.Lock()
 
     def make(self) -> None:
-        """For us alone, whatever the umask, as what SQLite puts next to it. One that is there stays."""
+        """Create the file readable by its owner only, whatever the umask; SQLite's companion files inherit the mode.
+
+        An existing file is left alone. Raises DatabaseMoved if a file that was open before has gone.
+        """
         if self._first is not None:
-            # SQLite would make a new one, and everybody who connects later would write into that.
+            # Otherwise SQLite would create a new file, and later connections would write into that.
             self.check()
             return
         with contextlib.suppress(OSError):
             os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
 
     def opened(self, connection: Any, record: ConnectionPoolEntry) -> None:
-        """Note the file, and in ``record`` the write-ahead log, which stays while this connection is open."""
+        """Record the identity of the file, and in ``record`` that of this connection's write-ahead log.
+
+        Raises DatabaseMoved.
+        """
         if self._first is None:
             self._first = self._path.stat()
-        # Reading opens the log, or makes one: if others are open, theirs was deleted.
+        # Reading opens or creates the log. If other connections have another log, that one was deleted.
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         self.check()
         (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
@@ -163,7 +170,7 @@ class _File:
 
 
 def open_engine(url: str, synchronous: Synchronous = "full") -> Engine:
-    """An engine for ``sqlite:///path`` or ``postgresql+psycopg://…``. Makes the folder of an SQLite file.
+    """Return an engine for ``sqlite:///path`` or ``postgresql+psycopg://…``, and create the folder of an SQLite file.
 
     Raises BadDatabaseUrl.
     """
@@ -171,7 +178,7 @@ def open_engine(url: str, synchronous: Synchronous = "full") -> Engine:
     if parsed.get_backend_name() == "sqlite":
         return _open_sqlite(url, str(parsed.database), synchronous)
     engine = create_engine(
-        # What is stored is not for logs, where errors go.
+        # Errors go to logs, and parameters hold stored content.
         url, pool_size=10, max_overflow=10, pool_pre_ping=True, hide_parameters=True,
         connect_args={name: value for name, value in PATIENCE.items() if name not in parsed.query},
     )  # fmt: skip
@@ -181,32 +188,34 @@ def open_engine(url: str, synchronous: Synchronous = "full") -> Engine:
 
 
 def check_url(url: str) -> URL:
-    """The parts of an address that can be of a database. Raises BadDatabaseUrl."""
+    """Return the parsed URL of a database. Raises BadDatabaseUrl."""
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError) as error:
         raise BadDatabaseUrl(
-            "not an address of a database; use sqlite:///path or postgresql+psycopg://host/db"
+            "not a database URL; use sqlite:///path or postgresql+psycopg://host/db"
         ) from error
     if parsed.get_backend_name() == "sqlite":
         if not parsed.database or parsed.database == ":memory:":
             raise BadDatabaseUrl("SQLite needs a file: sqlite:///path/to/leakline.db")
     elif parsed.drivername != "postgresql+psycopg":
         raise BadDatabaseUrl(
-            f"{parsed.drivername}: use sqlite:///path or postgresql+psycopg://host/db"
+            f"unsupported database {parsed.drivername}; use sqlite:///path or postgresql+psycopg://host/db"
         )
     elif any("@" in (part or "") for part in (parsed.host, parsed.database)):
-        # What it took for a host is the rest of the password: not repeated, and nobody is asked for it.
+        # The parsed host is the rest of the password: do not print it, and do not connect to it.
         raise BadDatabaseUrl(
-            "has an @ too many; in a user or a password write %40 for it (and %2F for /, %3A for :, %25 for %)"
+            "contains an extra @; in a user name or password write @ as %40, / as %2F, : as %3A and % as %25"
         )
     elif find_spec("psycopg") is None:
-        raise BadDatabaseUrl("Postgres needs a driver: pip install 'leakline[postgres]'")
+        raise BadDatabaseUrl(
+            "the Postgres driver is not installed; run: pip install 'leakline[postgres]'"
+        )
     return parsed
 
 
 def is_out_of_space(error: BaseException) -> bool:
-    """Whether the database did not do it because its disk is full: reading goes on, and writing once there is room."""
+    """Return True if a write failed because the disk is full. Reads still work, and writes will once there is room."""
     reason = getattr(error, "orig", None)
     return (
         getattr(reason, "sqlite_errorcode", None) in _SQLITE_FULL
@@ -221,25 +230,25 @@ def is_damaged(error: BaseException) -> bool:
 
 
 def is_undecodable(error: BaseException) -> bool:
-    """Return True if the driver came upon a text that is not UTF-8, which it quotes."""
+    """Return True if the driver read a text that is not UTF-8; the error's message quotes that text."""
     return str(getattr(error, "orig", error)).startswith("Could not decode to UTF-8")
 
 
 def without_content(error: BaseException) -> str:
-    """An error for logs; of one of the database never what is stored, which drivers quote."""
+    """Return the text of an error for logs, without the stored content that database drivers quote."""
     if not isinstance(error, SQLAlchemyError) or isinstance(error, DatabaseMoved):
         return str(error)
     reason = getattr(error, "orig", None) or error
     state = getattr(reason, "sqlstate", None)
     name = type(reason).__name__ if state is None else f"{type(reason).__name__} ({state})"
-    # SQLite itself names tables and columns at most. A Postgres that lets nobody in has nothing to quote.
+    # SQLite's own messages name tables and columns at most. A failed connection to Postgres quotes no stored content.
     is_safe = hasattr(reason, "sqlite_errorcode") or (state is None and _is_connecting(error))
     said = str(reason).strip().partition("\n")[0]
     return f"{name}: {said}" if is_safe else name
 
 
 def ping(engine: Engine) -> None:
-    """Raises one of DATABASE_ERRORS when the database does not answer, or is not where it was."""
+    """Raise one of DATABASE_ERRORS if the database does not answer, or its file was deleted or replaced."""
     with engine.connect() as connection:
         connection.exec_driver_sql("SELECT 1")
     if engine in _files:
@@ -247,8 +256,9 @@ def ping(engine: Engine) -> None:
 
 
 def pinging(engine: Engine) -> Future[None]:
-    """A `ping` that is under way, on a thread of its own that nobody waits for at the end. One at a time, however many
-    ask: a database that says nothing would hold a thread for each.
+    """Return the future of a `ping` on a daemon thread; concurrent callers share one.
+
+    An unresponsive database would otherwise hold a thread for each caller.
     """
     with _pings_lock:
         found = _pings.get(engine)
@@ -268,14 +278,15 @@ def _ping_into(engine: Engine, answer: Future[None]) -> None:
     except (*DATABASE_ERRORS, OSError) as error:
         answer.set_exception(error)
     finally:
-        # Another error ends the thread, which prints it; whoever waits must not wait for ever.
+        # Any other error ends this thread, which prints it; waiting callers must not hang forever.
         if not answer.done():
-            answer.set_exception(RuntimeError("the database could not be asked, see the log"))
+            answer.set_exception(RuntimeError("the database check failed; see the log"))
 
 
 def may_answer_soon(error: BaseException) -> bool:
-    """Whether a Postgres that could not be reached is perhaps only beginning: nobody listens, nothing is said, or it
-    says that it starts. One that refuses us refuses us again.
+    """Return True if an unreachable Postgres may only be starting: no listener, no response, or "is starting up".
+
+    Return False if it rejected the connection, because it would do so again.
     """
     text = str(getattr(error, "orig", None))
     return _is_connecting(error) and ("FATAL" not in text or "the database system is" in text)
@@ -287,14 +298,17 @@ def _is_connecting(error: BaseException) -> bool:
 
 
 def check_that_it_writes(engine: Engine) -> None:
-    """Raises one of DATABASE_ERRORS when nothing can be written: a database that may only be read answers `ping`."""
+    """Raise one of DATABASE_ERRORS if nothing can be written; a read-only database would pass `ping`."""
     with writing(engine) as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = version_num")
 
 
 @contextlib.contextmanager
 def reading(engine: Engine) -> Iterator[Connection]:
-    """Give one consistent view: sealing moves rows between tables, and a read must not see them twice or not at all."""
+    """Yield a connection with one consistent view of the database.
+
+    Sealing moves rows between tables; without it a reader could see them twice or not at all.
+    """
     with engine.connect() as connection:
         if engine.dialect.name == "postgresql":
             connection = connection.execution_options(isolation_level="REPEATABLE READ")
@@ -304,11 +318,11 @@ def reading(engine: Engine) -> Iterator[Connection]:
 
 @contextlib.contextmanager
 def writing(engine: Engine, *, durable: bool = True, first: bool = False) -> Iterator[Connection]:
-    """One transaction that writes: committed at the end, rolled back on an exception.
+    """Yield a connection in a write transaction that is committed at the end and rolled back on an exception.
 
-    ``durable=False`` is for work that can be done again from what is in the database: on SQLite it does not wait for
-    the disk. The write-ahead log keeps the order, so losing it never loses what was committed before.
-    ``first=True`` is for the writer of batches: however many others wait to write, at most one goes before it.
+    ``durable=False`` is for work that can be redone from the database: on SQLite the commit does not wait for the disk.
+    The write-ahead log keeps the order, so losing this commit never loses an earlier one.
+    ``first=True`` is for the batch writer: however many others wait, at most one writes before it.
     """
     nothing = contextlib.nullcontext()
     lock, others = _write_locks.get(engine, (nothing, nothing))
@@ -322,11 +336,11 @@ def writing(engine: Engine, *, durable: bool = True, first: bool = False) -> Ite
 
 
 class Many:
-    """A statement for many rows at once, past what SQLAlchemy does for each: that costs as much as the database does.
+    """A statement for many rows that bypasses SQLAlchemy's work per row, which costs as much as the database itself.
 
-    Values go to the driver as they are: numbers, text, bytes and truth, each of the type of its column.
-    ``as_arrays`` is for an insert of thousands of small rows: Postgres is sent each column as one array, which takes it
-    a fifth of the time.
+    Values go to the driver unconverted: numbers, text, bytes and booleans, each of the type of its column.
+    ``as_arrays`` is for inserts of thousands of small rows: Postgres receives each column as one array, which takes a
+    fifth of the time.
     """
 
     def __init__(self, statement: Insert | Update | Delete, *, as_arrays: bool = False) -> None:
@@ -334,14 +348,14 @@ class Many:
         self._made: dict[tuple[str, tuple[str, ...]], Compiled] = {}
 
     def __call__(self, connection: Connection, rows: Sequence[dict[str, Any]]) -> None:
-        """All rows have the same keys, and there is at least one."""
+        """Execute the statement for these rows, at least one, which all have the same keys."""
         names = tuple(rows[0])
         if self._as_arrays and connection.dialect.name == "postgresql":
             self._insert_arrays(connection, names, rows)
             return
         made = self._made.get((connection.dialect.name, names))
         if made is None:
-            # What an update sets and compares with is bound by names of its own.
+            # Updates and deletes have explicitly named parameters.
             keys = names if isinstance(self._statement, Insert) else None
             made = self._statement.compile(dialect=connection.dialect, column_keys=keys)
             self._made[connection.dialect.name, names] = made
@@ -372,7 +386,7 @@ def _not_waiting_for_the_disk(connection: Connection) -> Iterator[None]:
     if connection.dialect.name != "sqlite" or driver is None:
         yield
         return
-    # Past SQLAlchemy, because the setting cannot change inside a transaction, and it would begin one.
+    # Bypass SQLAlchemy, which would begin a transaction; the setting cannot be changed inside one.
     (before,) = driver.execute("PRAGMA synchronous").fetchone()
     driver.execute("PRAGMA synchronous=NORMAL")
     try:
@@ -385,12 +399,12 @@ def _open_sqlite(url: str, database: str, synchronous: Synchronous) -> Engine:
     make_folder(Path(database).parent)
     engine = create_engine(
         url,
-        # Our own BEGIN, below, decides when a transaction starts.
+        # `_begin_sqlite` decides when a transaction starts.
         connect_args={"isolation_level": None},
         pool_size=10,
         max_overflow=30,
-        # The one used last: each has a cache of pages and of statements, 3 MB when it has seen everything, and in turn
-        # all ten would fill theirs.
+        # Reuse the connection that was used last: each has page and statement caches of up to 3 MB, and round-robin
+        # use would fill those of all ten.
         pool_use_lifo=True,
         hide_parameters=True,
     )
@@ -417,13 +431,15 @@ def _open_sqlite(url: str, database: str, synchronous: Synchronous) -> Engine:
 
 
 def make_folder(folder: Path) -> None:
-    """Of the database, for us alone; one that is there stays as it is."""
+    """Create the folder of the database, accessible to its owner only; an existing folder is left alone."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
 
 def _able_to_shrink(connection: Any, _record: Any) -> None:
-    """A file in which there is nothing yet keeps the map that lets it shrink. Later that has no effect (`disk.py`), and
-    is a write all the same: on a full disk no connection could be opened, not even to read.
+    """Enable incremental vacuum in a new file, so that it can shrink.
+
+    In an existing file it would have no effect (`disk_space.py`) but would still write, so that on a full disk no
+    connection could be opened, not even to read.
     """
     connection.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MILLISECONDS}")
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
@@ -432,17 +448,17 @@ def _able_to_shrink(connection: Any, _record: Any) -> None:
 
 
 def _able_to_lower(connection: Any, _record: Any) -> None:
-    """SQLite's own lower() knows the letters of ASCII alone."""
+    """Register `lower_utf8`, because SQLite's own lower() handles ASCII letters only."""
     connection.create_function("lower_utf8", 1, _lower, deterministic=True)
 
 
 def _lower(text: bytes | None) -> str | None:
-    # A text that is damaged is no reason to find nothing.
+    # Damaged text in one row must not make the entire search fail.
     return None if text is None else text.decode(errors="replace").lower()
 
 
 class lowered(FunctionElement[str]):  # noqa: N801 - it is called like a function of SQL
-    """The text in small letters of every alphabet, as `str.lower` makes them of what it is compared with."""
+    """SQL function that lowercases text of every alphabet, like the `str.lower` applied to the search term."""
 
     type = Text()
     inherit_cache = True
@@ -455,13 +471,13 @@ def _lowered(element: lowered, compiler: SQLCompiler, **options: Any) -> str:
 
 @compiles(lowered, "sqlite")
 def _lowered_on_sqlite(element: lowered, compiler: SQLCompiler, **options: Any) -> str:
-    # Bytes, because a function is not given a text that is not UTF-8.
+    # Pass bytes, because SQLite cannot pass a text that is not UTF-8 to a Python function.
     return f"lower_utf8(CAST({compiler.process(element.clauses, **options)} AS BLOB))"
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    # A transaction that reads first and writes later can fail half-way with "database is locked"; taking the write
-    # lock at the start cannot.
+    # A transaction that reads first and writes later can fail halfway with "database is locked"; one that takes the
+    # write lock at the start cannot.
     writes = connection.get_execution_options().get("writes", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
@@ -484,6 +500,9 @@ def keep_newest(
     most: int,
     *which: ColumnElement[bool],
 ) -> None:
-    """Delete all but ``most`` of the rows ``which``, by ``newest``; the caller commits. ``key`` is unique in them."""
+    """Delete all but the ``most`` newest of the rows that match ``which``; the caller commits.
+
+    ``newest`` is the column to order by, and ``key`` one that is unique among these rows.
+    """
     kept = select(key).where(*which).order_by(newest.desc(), key.desc()).limit(most)
     connection.execute(delete(key.table).where(*which, key.not_in(kept)))

@@ -1,7 +1,7 @@
-"""Examinations of runs: one consistent read of all that a verdict rests on, and one transaction for all that follows.
+"""Examinations of runs: one consistent read of the inputs of a verdict, and one transaction for its results.
 
-Nobody else writes to an SQLite database during a transaction, so that what takes long comes between the two. If others
-have changed meanwhile what a run was examined by, `save` finds out, and the run is examined again.
+A transaction blocks all other writers of an SQLite database, so the slow analysis runs between the two. If the inputs
+have changed in between, `save` raises an exception and the run is examined again.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from .maintenance import run_deletion
 from .runs import runs
 from .runs.run_history import load_for_examination
 
-# The subject of alerts that memory runs out.
+# The subject of out-of-memory forecast alerts.
 OOM: Final = "oom"
 
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """The part of a run's input that others may change while it is examined.
+    """The inputs of an examination that others may change while it runs.
 
-    ``rules``: those that concern it, each with its last state there. ``acknowledgements``: of its leaks, by
-    fingerprint, in order of time; a leak that nobody spoke of has none.
+    ``rules``: the rules that apply to the run, each with its last state there. ``acknowledgements``: those of its
+    leaks, by fingerprint, in order of time; an empty sequence for a leak without any.
     """
 
     revisions: leases.Revisions
@@ -43,12 +43,12 @@ class Basis:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A run as it is to be examined.
+    """The inputs of an examination.
 
-    ``run`` is its RunSummary. ``rules``: as in `Basis`. ``acknowledgements``: of all leaks of its project, because a
-    leak that is found in it may be known from other runs. ``began_at``: when its newest attempt began, in Unix seconds.
-    ``alerts_sent``: by id of the incident, or by subject. ``oom_alert``: the facts of the last one that memory runs
-    out.
+    ``run``: the run's RunSummary. ``rules``: as in `Basis`. ``acknowledgements``: those of all leaks of the project,
+    because a leak found in this run may be known from other runs. ``began_at``: when the newest run attempt began, in
+    Unix seconds. ``alerts_sent``: keyed by incident id or subject. ``oom_alert``: the payload of the last out-of-memory
+    forecast alert.
     """
 
     history: RunHistory
@@ -64,9 +64,9 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """The result of an examination. ``as_json``: the verdict for storing. ``states``: of rules, by id.
+    """The result of an examination. ``as_json``: the verdict for storage. ``states``: the states of rules, by rule id.
 
-    ``at`` is in Unix seconds. ``cpu_seconds`` were used by another process than the server's.
+    ``at`` is in Unix seconds. ``cpu_seconds`` is the CPU time used outside the server's own process.
     """
 
     run: Mapping[str, Any]
@@ -81,11 +81,11 @@ class Examined:
 
 
 class ChangedMeanwhile(Exception):
-    """Others have examined the run meanwhile, or changed a rule or an acknowledgement that it was examined by."""
+    """Raised when the run was examined by another server, or its rules or acknowledgements have changed."""
 
 
 def load(engine: Engine, run_id: str) -> Loaded:
-    """Read a run as it is at this moment. Raises NoSuchRun, one of DATABASE_ERRORS, CorruptChunk."""
+    """Read the inputs for examining a run in one consistent view. Raises NoSuchRun, DATABASE_ERRORS, CorruptChunk."""
     with reading(engine) as connection:
         history, revision = load_for_examination(connection, run_id)
         row = runs.row_of(connection, run_id)
@@ -106,10 +106,10 @@ def load(engine: Engine, run_id: str) -> Loaded:
 
 
 def save(engine: Engine, examined: Examined) -> tuple[int, int] | None:
-    """Write the verdict, its incidents, the states of rules, the alerts and their deliveries: all of it or nothing.
+    """Write the verdict, its incidents, the rule states, the alerts and their deliveries in one transaction.
 
-    Returns the revision that counts as examined and the number of deliveries; None where another server has seen more,
-    or the run was removed. Raises ChangedMeanwhile. Of a deleted run nothing is sent, now or later.
+    Return the revision that counts as examined and the number of deliveries, or None if another server has examined a
+    later revision or the run was removed. Raises ChangedMeanwhile. Deleted runs get no alerts.
     """
     run_id, project = examined.run["id"], examined.run["project"]
     basis = examined.basis

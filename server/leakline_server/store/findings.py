@@ -1,4 +1,4 @@
-"""Verdicts and incidents: what the analysis said, and what changed with it."""
+"""Verdicts of the analysis, and the incidents that follow from them."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from .runs.run_order import sorted_by
 from .runs.runs import iso
 from .schema import incidents, runs
 
-# An incident whose finding is gone.
+# The status of an incident whose finding is gone.
 RESOLVED: Final = "resolved"
 
 
 @dataclass(frozen=True, slots=True)
 class IncidentChange:
-    """An incident whose status moved. ``before`` is None for a new one, ``after`` when its finding is gone.
+    """A status change of an incident. ``before`` is None if it is new, ``after`` if its finding is gone.
 
-    ``still_seconds``: how long its status had stood until now; ``stood_seconds``: how long the one after has, which is
-    nothing for one that has just moved.
+    ``still_seconds``: how long the incident had the status before. ``stood_seconds``: how long it has had the status
+    after, which is 0 for a change that has just happened.
     """
 
     incident_id: str
@@ -43,7 +43,7 @@ class IncidentChange:
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """A leak of one run, as it is stored. ``finding`` is a `Finding` as JSON; times are Unix seconds."""
+    """A stored leak of one run. ``finding`` is a `Finding` as JSON; times are Unix seconds."""
 
     id: str
     fingerprint: str
@@ -61,10 +61,10 @@ class Incident:
 
 @dataclass(frozen=True, slots=True)
 class Incidents:
-    """Incidents of a run that an examination opens, changes or resolves.
+    """The incidents of a run that an examination opens, changes or resolves.
 
-    ``renamed``: fingerprints before and now, of those that a better one was found for; one that had it takes the other.
-    ``written``: incidents that are new or have changed. ``changes`` are for the alerts.
+    ``renamed``: (old, new) fingerprints of incidents for which a better fingerprint was found; an incident that has the
+    new one already gets the old one. ``written``: new and changed incidents. ``changes``: the input of alerts.
     """
 
     renamed: Sequence[tuple[str, str]]
@@ -107,7 +107,7 @@ def _save_incidents(connection: Connection, run_id: str, found: Incidents) -> No
     of_run = incidents.c.run_id == run_id
     for old, new in found.renamed:
         free = f"{new} exchanged"
-        # Fingerprints are unique within a run.
+        # Fingerprints are unique within a run, so they are swapped through a temporary one.
         for before, after in ((new, free), (old, new), (free, old)):
             row = update(incidents).where(of_run, incidents.c.fingerprint == before)
             connection.execute(row.values(fingerprint=after))
@@ -125,13 +125,13 @@ def _save_incidents(connection: Connection, run_id: str, found: Incidents) -> No
 
 
 def verdict_of(connection: Connection, run_id: str, unit: str) -> Verdict:
-    """The last verdict of a run; of one that was never examined, that there is nothing to say."""
+    """Return the last verdict of a run, or the initial "learning" verdict if it was never examined."""
     stored = connection.execute(select(runs.c.verdict).where(runs.c.id == run_id)).scalar()
     return _first(run_id, unit) if stored is None else msgspec.json.decode(stored, type=Verdict)
 
 
 def current_verdict(engine: Engine, run_id: str) -> dict[str, Any] | None:
-    """The verdict as the contract has it; None when there is no such run."""
+    """Return the verdict of a run as the API returns it; None if the run does not exist."""
     with engine.connect() as connection:
         row = connection.execute(
             select(runs.c.verdict, runs.c.unit, runs.c.state, runs.c.reason).where(
@@ -149,7 +149,7 @@ def current_verdict(engine: Engine, run_id: str) -> dict[str, Any] | None:
 
 
 def first_verdict(run_id: str, unit: str) -> dict[str, Any]:
-    """What is said of a run before anything was examined."""
+    """Return the verdict, as JSON, of a run that was not examined yet."""
     found: dict[str, Any] = to_json(_first(run_id, unit))
     return found
 
@@ -159,7 +159,7 @@ def _first(run_id: str, unit: str) -> Verdict:
 
 
 def list_incidents(engine: Engine, run_id: str | None = None) -> list[dict[str, Any]]:
-    """Incidents of one run or of all, newest change first; plain JSON."""
+    """Return the incidents of one run or of all runs as plain JSON, newest change first."""
     query = select(incidents).order_by(incidents.c.changed_at.desc(), incidents.c.id)
     if run_id is not None:
         query = query.where(incidents.c.run_id == run_id)

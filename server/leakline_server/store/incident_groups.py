@@ -1,17 +1,17 @@
-"""Incidents of all runs, grouped by project and fingerprint, and what people said of each group.
+"""Incidents of all runs grouped by project and fingerprint, and the acknowledgements of each group.
 
-The same leak is one group, wherever it was seen.
+The same leak is one group, in whichever runs it occurs.
 
-state          is
-ignored        people said so
-acknowledged   people said so, and it has not expired
-closed         people said so, and no run that began later has it
+state          meaning
+ignored        a person has ignored it
+acknowledged   a person has acknowledged it, and the acknowledgement has not expired
+closed         a person has closed it, and it has not leaked in any run that began later
 open           it leaks in a run, or leaked until that run's end
-over           it leaked, and does in no run any more
-watched        growth that was never called a leak
+over           it leaked, but no longer does in any run
+watched        growth that was never reported as a leak
 
-An acknowledgement is a row: acknowledged until, ignored, or closed with a note. A row is never changed but for its end,
-so what was said, and when, can be read later.
+Each acknowledgement is a row: acknowledged until a time, ignored, or closed with a note. Only the end of a row ever
+changes, so that the history can be read later.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ from .runs.runs import BadCursor, iso, iso_or_none
 from .schema import acknowledgements, attempts, incidents, runs
 
 Kind = Literal["acknowledged", "ignored", "closed"]
-# What ends when something new is said: a closing note is kept for the day the leak comes back.
+# The kinds that a new acknowledgement ends. Only another closing note ends a closing note, because it is shown when
+# the leak comes back.
 _REPLACED: Final[Mapping[Kind, Sequence[Kind]]] = {
     "acknowledged": ("acknowledged", "ignored"),
     "ignored": ("acknowledged", "ignored"),
@@ -55,7 +56,7 @@ _REPLACED: Final[Mapping[Kind, Sequence[Kind]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
-    """``status`` and ``priority`` are those the leak had then; times are Unix seconds."""
+    """A person's response to a leak, with its ``status`` and ``priority`` at that time; times are Unix seconds."""
 
     kind: Kind
     reason: str
@@ -70,7 +71,7 @@ class Acknowledgement:
 
 
 def say(connection: Connection, project: str, fingerprint: str, said: Acknowledgement) -> None:
-    """Write it; the caller commits. What it replaces ends."""
+    """Add an acknowledgement and end those that it replaces; the caller commits."""
     for kind in _REPLACED[said.kind]:
         end(connection, project, fingerprint, kind, said.created_at)
     connection.execute(
@@ -96,7 +97,7 @@ def _holds(now: float) -> ColumnElement[bool]:
 
 
 def end(connection: Connection, project: str, fingerprint: str, kind: Kind, now: float) -> bool:
-    """Take back what holds; the caller commits. Returns whether there was anything."""
+    """End the acknowledgements of a kind that are in force; the caller commits. Return True if there were any."""
     table = acknowledgements
     ended = connection.execute(
         update(table)
@@ -111,7 +112,7 @@ def end(connection: Connection, project: str, fingerprint: str, kind: Kind, now:
 def acknowledgements_of(
     connection: Connection, leaks: Collection[tuple[str, str]]
 ) -> dict[tuple[str, str], list[Acknowledgement]]:
-    """Return all that was ever said of these (project, fingerprint), in order of time."""
+    """Return all acknowledgements of these (project, fingerprint) pairs, including past ones, in order of time."""
     if not leaks:
         return {}
     table = acknowledgements
@@ -123,7 +124,7 @@ def acknowledgements_of(
 
 
 def of_project(connection: Connection, project: str) -> dict[str, list[Acknowledgement]]:
-    """Return all that was ever said of the leaks of a project, by fingerprint, in order of time."""
+    """Return all acknowledgements of a project's leaks by fingerprint, including past ones, in order of time."""
     query = select(acknowledgements).where(acknowledgements.c.project == project)
     found: dict[str, list[Acknowledgement]] = {}
     for row in connection.execute(query.order_by(acknowledgements.c.id)):
@@ -132,9 +133,9 @@ def of_project(connection: Connection, project: str) -> dict[str, list[Acknowled
 
 
 def go_with(connection: Connection, run_id: str, old: str, new: str) -> None:
-    """A leak of this run is known by a better fingerprint now: what holds for it holds under the new one as well.
+    """Copy the acknowledgements in force to the better fingerprint that a leak of this run now has.
 
-    Not where people have spoken of the new one themselves. The caller commits.
+    Nothing is copied if the new fingerprint has acknowledgements of its own. The caller commits.
     """
     table = acknowledgements
     project = select(runs.c.project).where(runs.c.id == run_id).scalar_subquery()
@@ -147,7 +148,7 @@ def go_with(connection: Connection, run_id: str, old: str, new: str) -> None:
 
 
 def began_at(connection: Connection, run_id: str) -> float:
-    """When the newest attempt of a run began, in Unix seconds; 0 when nobody said."""
+    """Return when the newest attempt of a run began, in Unix seconds; 0 if unknown."""
     query = (
         select(attempts.c.started_at)
         .where(attempts.c.run_id == run_id)
@@ -165,17 +166,17 @@ def _as_said(row: Row[Any]) -> Acknowledgement:
 
 State = Literal["open", "acknowledged", "ignored", "closed", "over", "watched"]
 STATES: Final[tuple[str, ...]] = get_args(State)
-# Of each group the newest; the others are counted.
+# Each group lists its newest runs up to this number; the others are only counted.
 MAX_RUNS: Final = 20
 
 LEAKING: Final = ("suspected", "confirmed")
-# That it leaks or did; the others are growth that was never more than watched.
+# The statuses of incidents that leak or did; other incidents are growth that was never more than watched.
 LEAKED: Final = (*LEAKING, "recovered", "resolved")
 
 
 @dataclass(frozen=True, slots=True)
 class GroupFilter:
-    """``now`` in Unix seconds: what has expired by then holds no more."""
+    """Filters and page of `list_groups`. Acknowledgements that expired by ``now`` (Unix seconds) do not count."""
 
     now: float
     project: str | None = None
@@ -186,7 +187,7 @@ class GroupFilter:
 
 
 def list_groups(engine: Engine, filters: GroupFilter) -> dict[str, Any]:
-    """{"items": groups as plain JSON, "next": cursor or None}, newest change first. Raises BadCursor."""
+    """Return {"items": groups as plain JSON, "next": cursor or None}, newest change first. Raises BadCursor."""
     limit = max(1, min(filters.limit, MAX_PAGE))
     with reading(engine) as connection:
         found = connection.execute(_page(filters).limit(limit + 1)).all()
@@ -201,13 +202,13 @@ def list_groups(engine: Engine, filters: GroupFilter) -> dict[str, Any]:
 
 
 def get_group(engine: Engine, project: str, fingerprint: str, now: float) -> dict[str, Any] | None:
-    """One of them; None when no run of the project has it."""
+    """Return one group as plain JSON; None if no run of the project has this leak."""
     wanted = GroupFilter(now, project, fingerprint=fingerprint, limit=1)
     return next(iter(list_groups(engine, wanted)["items"]), None)
 
 
 def counts_by_state(engine: Engine, now: float, project: str | None = None) -> dict[str, int]:
-    """State -> how many groups have it."""
+    """Return the number of groups in each state."""
     groups = _page(GroupFilter(now, project)).order_by(None).subquery()
     with engine.connect() as connection:
         rows = connection.execute(
@@ -217,10 +218,10 @@ def counts_by_state(engine: Engine, now: float, project: str | None = None) -> d
 
 
 def worst_of(connection: Connection, project: str, fingerprint: str) -> tuple[str, str] | None:
-    """(status, priority) of a leak where it is worst just now; None when no run of the project has it.
+    """Return the worst (status, priority) of a leak among running runs; None if no run of the project has it.
 
-    Where no run that has it goes on, as it was in the one that changed last: a run that ended, or fell silent for good,
-    keeps what it said for ever.
+    If none of the runs with this leak is running, return those of the incident that changed last: a run that ended or
+    fell silent keeps its last status forever, so the worst of them would never improve.
     """
     of_leak = (
         select(incidents.c.status, incidents.c.finding)
@@ -297,7 +298,7 @@ def _groups(filters: GroupFilter) -> Any:
 
 
 def _said(now: float) -> Any:
-    """What people said that holds, one row a leak."""
+    """Return the query for the acknowledgements in force at ``now``, with one row for each leak."""
     table = acknowledgements
     holds = and_(
         table.c.ended_at.is_(None), or_(table.c.expires_at.is_(None), table.c.expires_at > now)
@@ -322,7 +323,7 @@ def _said(now: float) -> Any:
 def _seen_in(
     connection: Connection, leaks: Sequence[tuple[str, str]]
 ) -> dict[tuple[str, str], list[Row[Any]]]:
-    """The newest MAX_RUNS incidents of each, the oldest of them first."""
+    """Return the newest MAX_RUNS incidents of each (project, fingerprint), oldest first."""
     if not leaks:
         return {}
     began_at = (
@@ -396,7 +397,7 @@ def _seen(row: Row[Any], closed_at: float | None) -> dict[str, Any]:
 def holding(
     engine: Engine, project: str, fingerprints: Iterable[str], now: float
 ) -> dict[str, list[Mapping[str, Any]]]:
-    """Return what people said of leaks and still holds, by fingerprint, in order of time."""
+    """Return the acknowledgements in force of these leaks as JSON, by fingerprint, in order of time."""
     with reading(engine) as connection:
         said = acknowledgements_of(connection, [(project, each) for each in fingerprints])
     return {

@@ -1,9 +1,9 @@
-"""Leases: what one of several servers does at a time, whose turn it is and until when; and who examines a run.
+"""Leases for work that only one of several servers may do at a time, and the coordination of examinations.
 
-Several servers may hear of the same run in the same moment. One of them examines it; the revision it read is saved with
-its verdict, so that the others have nothing left to do, and an older verdict never replaces a newer one.
+Several servers may receive data of the same run at the same time. One of them examines it; the revision that it read is
+saved with its verdict, so that the others have nothing left to do and an older verdict never replaces a newer one.
 
-Servers poll the database for what others do: a query works through every pooler and after every lost connection, while
+Servers poll the database for changes by others: a query works through every pooler and after a lost connection, while
 a notification on each commit would make the writers of all servers wait for each other.
 """
 
@@ -31,7 +31,10 @@ class Lease(msgspec.Struct):
 
 
 def take(engine: Engine, name: str, owner: str, now: float, seconds: float) -> bool:
-    """Whether it is the owner's turn, from now on for so many seconds. ``now`` in Unix seconds."""
+    """Acquire or renew a lease for ``seconds`` and return True, or False if another owner holds it.
+
+    ``now`` is in Unix seconds.
+    """
     key = PREFIX + name
     value = msgspec.json.encode(Lease(owner, now + seconds)).decode()
     this = settings.c.key == key
@@ -43,36 +46,37 @@ def take(engine: Engine, name: str, owner: str, now: float, seconds: float) -> b
                 connection.execute(insert(settings).values(key=key, value=value))
                 return True
             lease = msgspec.json.decode(found, type=Lease)
-            # One that lies far ahead is of a clock that was set back since; the clocks of servers differ by less.
+            # An expiry too far in the future was written before a clock was set back: ignore that lease. The clocks of
+            # servers differ by less.
             if lease.owner != owner and now < lease.until <= now + 2 * seconds:
                 return False
             connection.execute(update(settings).where(this).values(value=value))
             return True
     except IntegrityError:
-        # Another server took it first, in this very moment.
+        # Another server inserted the lease at the same moment.
         return False
 
 
 MAX_AT_ONCE: Final = 500
-# Of the database, until the transaction ends, however its server ends.
+# The database releases this lock when the transaction ends, even if the server is killed.
 _TRY_LOCK: Final = text("SELECT pg_try_advisory_xact_lock(7239120, hashtext(:run))")
 
 
 @dataclass(frozen=True, slots=True)
 class Revisions:
-    """The revision a run is at, and the one that was examined last."""
+    """The current revision of a run, and the one that was examined last."""
 
     revision: int
     examined: int
 
 
 def has_other_servers(engine: Engine) -> bool:
-    """Whether others may serve the same database; an SQLite file has one server (`sqlite_file.py`)."""
+    """Return True if other servers may use the same database; an SQLite file has one server (`sqlite_file.py`)."""
     return engine.dialect.name != "sqlite"
 
 
 def revisions(engine: Engine, run_ids: Sequence[str]) -> dict[str, int]:
-    """Run id -> its revision, of those that there are."""
+    """Return the revisions of these runs by id; unknown runs are left out."""
     found: dict[str, int] = {}
     with engine.connect() as connection:
         for first in range(0, len(run_ids), MAX_AT_ONCE):
@@ -84,7 +88,7 @@ def revisions(engine: Engine, run_ids: Sequence[str]) -> dict[str, int]:
 
 @contextlib.contextmanager
 def alone(engine: Engine, run_id: str) -> Iterator[bool]:
-    """Whether this server may examine the run now; no other may until the end of it."""
+    """Try to lock the run for an examination until the context exits; yield True if no other server has locked it."""
     if not has_other_servers(engine):
         yield True
         return
@@ -93,7 +97,7 @@ def alone(engine: Engine, run_id: str) -> Iterator[bool]:
 
 
 def examined(engine: Engine, run_id: str) -> Revisions | None:
-    """None when there is no such run."""
+    """Return the current and the last examined revision of a run; None if it does not exist."""
     query = select(runs.c.revision, runs.c.examined).where(runs.c.id == run_id)
     with engine.connect() as connection:
         row = connection.execute(query).first()
@@ -101,14 +105,14 @@ def examined(engine: Engine, run_id: str) -> Revisions | None:
 
 
 def unexamined(engine: Engine, since: float, before: float, limit: int) -> list[str]:
-    """Ids of runs last heard of between two moments, in Unix seconds, that changed after they were last examined.
+    """Return the ids of runs that changed since their last examination, the most recently seen first.
 
-    The newest first.
+    Only runs last seen between ``since`` and ``before``, in Unix seconds, are returned.
     """
     query = (
         select(runs.c.id)
         .where(
-            # All states: the index of the query begins with the state.
+            # This matches every run; it is here because the index begins with the state.
             runs.c.state.in_(STATES),
             runs.c.last_seen_at >= since,
             runs.c.last_seen_at <= before,
@@ -122,7 +126,7 @@ def unexamined(engine: Engine, since: float, before: float, limit: int) -> list[
 
 
 def begin_saving(connection: Connection, run_id: str, seen: int) -> Revisions | None:
-    """Lock the run for a verdict on revision ``seen``; None when there is one on a later one, or no run any more."""
+    """Lock the run to save a verdict on revision ``seen``; None if a later one was examined or the run is gone."""
     row = locked(connection, run_id)
     if row is None or row.examined > seen:
         return None
@@ -130,10 +134,10 @@ def begin_saving(connection: Connection, run_id: str, seen: int) -> Revisions | 
 
 
 def saved(connection: Connection, run_id: str, seen: int, before: Revisions) -> int:
-    """Note what the verdict rests on, after it was written. Returns the revision that counts as examined.
+    """Record the examined revision after the verdict was written, and return it.
 
-    ``before`` is what `begin_saving` gave: the revision that the verdict itself made is examined too, unless something
-    else came in between.
+    ``before`` is the result of `begin_saving`. The revision made by writing the verdict counts as examined too, unless
+    the run had changed after revision ``seen``.
     """
     end = runs.c.revision if before.revision == seen else seen
     noted = update(runs).where(runs.c.id == run_id).values(examined=end)

@@ -1,4 +1,4 @@
-"""The schema, brought to this version by code when the server starts."""
+"""Schema migrations, which run when the server starts."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from .engine import writing
 if TYPE_CHECKING:
     from alembic.config import Config
 
-# Databases at schema 0015 and older have them.
+# Views in databases at schema 0015 and older.
 FORMER_VIEWS: Final = ("run_list", "segment_list", "series_list")
 _VERSION: Final = table("alembic_version", column("version_num", Text))
 _FOUND: Final = select(_VERSION.c.version_num)
 
 
 class NewerDatabase(Exception):
-    """The database was written by a newer Leakline; its text is the sentence for people."""
+    """Raised for a database that a newer Leakline has written; the text is the message for users."""
 
 
 def upgrade(engine: Engine, scripts: Path, to: str = "head") -> None:
-    """Bring an empty or older database to this version. Raises NewerDatabase."""
+    """Upgrade an empty or older database to this version. Raises NewerDatabase."""
     found, known = current(engine), revisions(scripts)
     refuse_newer(found, scripts)
     if to != "head" or found != known[-1]:
@@ -34,10 +34,10 @@ def upgrade(engine: Engine, scripts: Path, to: str = "head") -> None:
 
 
 def refuse_newer(found: str | None, scripts: Path, what: str = "the database") -> None:
-    """Raises NewerDatabase for a schema that this version does not know: there is no way back from it."""
+    """Raise NewerDatabase for an unknown schema revision, because this version cannot downgrade it."""
     if found is not None and found not in revisions(scripts):
         raise NewerDatabase(
-            f"{what} is at schema {found}, which this version of leakline does not know; "
+            f"{what} has schema {found}, which is unknown to this version of leakline; "
             "install the newer leakline that wrote it"
         )
 
@@ -49,7 +49,7 @@ def downgrade(engine: Engine, scripts: Path, to: str) -> None:
 
 
 def current(engine: Engine) -> str | None:
-    """The revision the database is at, None when it is empty."""
+    """Return the schema revision of the database; None if it is empty."""
     with engine.connect() as connection:
         return _current(connection)
 
@@ -61,8 +61,9 @@ def _current(connection: Connection) -> str | None:
 
 
 def revisions(scripts: Path) -> list[str]:
-    """All that this version knows, oldest first. Known from their file names: most starts have nothing to do, and
-    need not load Alembic to find that out.
+    """Return all schema revisions of this version, oldest first.
+
+    They are read from the file names, so that a start with nothing to migrate need not import Alembic.
     """
     return sorted(path.stem for path in (scripts / "versions").glob("[0-9]*.py"))
 
@@ -71,11 +72,11 @@ def _run(engine: Engine, scripts: Path, step: Callable[[Config], None]) -> None:
     config = _config(scripts)
     with writing(engine) as connection:
         if connection.dialect.name == "postgresql":
-            # Two servers that start together must not migrate together.
+            # Servers that start at the same time must not migrate concurrently.
             connection.exec_driver_sql("SELECT pg_advisory_xact_lock(7239114)")
         config.attributes["connection"] = connection
         for view in FORMER_VIEWS:
-            # A table that a view reads cannot be made again under it.
+            # A table cannot be recreated while a view depends on it.
             connection.exec_driver_sql(f"DROP VIEW IF EXISTS {view}")
         step(config)
 
@@ -84,6 +85,6 @@ def _config(scripts: Path) -> Config:
     from alembic.config import Config
 
     config = Config()
-    # A percent sign in a path would be read as an interpolation.
+    # Escape percent signs, which the configuration parser would interpolate.
     config.set_main_option("script_location", str(scripts).replace("%", "%%"))
     return config

@@ -1,6 +1,6 @@
-"""What processes are asked for, as rows: so that it reaches a process whichever server it sends to.
+"""Requests to processes, stored as rows so that they reach a process through any server it sends to.
 
-A row stays when it was answered, because the examiner does not ask for the same soon again.
+Answered rows are kept, so that the examiner does not soon repeat the same request.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ from .runs.run_history import NoSuchRun
 from .runs.runs import locked
 from .schema import requests
 
-# Waiting for one run, and for all runs together.
+# The most pending requests of all runs that `waiting` returns.
 MAX_WAITING: Final = 16_384
-# What no batch has answered by then is forgotten: the process ended, or does not know requests.
+# A request that is not answered by then expires: the process has ended or does not support requests.
 EXPIRE_SECONDS: Final = 3_600.0
-# An answered one is of no use to anybody.
+# Requests older than this are deleted, answered or not.
 KEEP_SECONDS: Final = 7 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """``kind`` is find_holders, census or cleanup; ``type`` is for the first alone. ``generation`` of the run is what
-    the examiner asks at; a person asks without."""
+    """A request to make. ``kind`` is find_holders, census or cleanup; ``type`` is used by find_holders only.
+
+    ``generation`` is the run's generation at the examiner's request; None for a person's request.
+    """
 
     kind: str
     type: str = ""
@@ -43,7 +45,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What waits. ``asked_at`` in Unix seconds."""
+    """A stored request. ``asked_at`` is in Unix seconds."""
 
     run_id: str
     id: str
@@ -54,20 +56,20 @@ class Request:
     asked_at: float
 
     def to_json(self) -> dict[str, str]:
-        """As the answer to a batch carries it."""
+        """Return the request in the form in which the response to a batch carries it."""
         named = {"type": self.type} if self.type else {}
         by = "person" if self.by_person else "server"
         return {"id": self.id, "kind": self.kind, **named, "asked_by": by}
 
 
 class TooManyWait(Exception):
-    """MAX_REQUESTS requests of the run wait already."""
+    """Raised when MAX_REQUESTS requests of the run are already pending."""
 
 
 def ask(engine: Engine, run_id: str, wanted: Wanted, now: float) -> Request:
-    """The same that waits already is that one; a person's goes before the examiner's.
+    """Store a request, or return an identical pending one; a person's request replaces one by the examiner.
 
-    ``now`` in Unix seconds. Raises NoSuchRun and TooManyWait.
+    ``now`` is in Unix seconds. Raises NoSuchRun and TooManyWait.
     """
     with writing(engine) as connection:
         if locked(connection, run_id) is None:
@@ -84,7 +86,7 @@ def ask(engine: Engine, run_id: str, wanted: Wanted, now: float) -> Request:
 
 
 def last_asked_at_generation(engine: Engine, run_id: str, type_name: str) -> int | None:
-    """When the examiner last asked for the holders of a type, whichever server it ran on."""
+    """Return the generation at which an examiner, on any server, last requested holders of a type, or None."""
     query = select(func.max(requests.c.generation)).where(
         requests.c.run_id == run_id, requests.c.type == type_name
     )
@@ -94,7 +96,7 @@ def last_asked_at_generation(engine: Engine, run_id: str, type_name: str) -> int
 
 
 def waiting(engine: Engine, now: float) -> list[Request]:
-    """Every request that some process is still to receive, the oldest first."""
+    """Return the pending requests of all runs, oldest first, up to MAX_WAITING."""
     query = (
         select(requests)
         .where(requests.c.answered.is_(False), requests.c.asked_at > now - EXPIRE_SECONDS)
@@ -106,9 +108,9 @@ def waiting(engine: Engine, now: float) -> list[Request]:
 
 
 def answered(engine: Engine, answers: Mapping[str, str]) -> None:
-    """Request id -> run, of those whose outcome a batch has reported."""
+    """Mark requests as answered. ``answers`` maps the ids of requests whose outcome a batch reported to their runs."""
     with writing(engine) as connection:
-        # All who lock several take them in this order.
+        # All writers lock several rows in this order, so they cannot deadlock.
         for number, run_id in sorted(answers.items(), key=lambda one: one[::-1]):
             own = (requests.c.run_id == run_id, requests.c.id == number)
             connection.execute(update(requests).where(*own).values(answered=True))

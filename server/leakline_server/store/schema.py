@@ -1,30 +1,30 @@
-"""All tables. Times are Unix seconds (REAL); JSON is text that we write and read ourselves.
+"""All tables. Times are Unix seconds (REAL); JSON is stored as text and is encoded and decoded by the callers.
 
     runs ─┬─ attempts
           ├─ processes ─┬─ batches    one durable row per accepted batch, until it is sealed
-          │             ├─ segments   one row per sealed stretch of snapshots of a process
+          │             ├─ segments   one row per sealed range of snapshots of a process
           │             └─ chunks     one row per segment and series (see chunk_codec.py)
-          ├─ series                   the names, numbered
+          ├─ series                   series names and their ids
           ├─ details                  events, large objects, censuses and holders, packed per batch
-          ├─ requests                 what its processes are asked for
+          ├─ requests                 requests to the run's processes
           ├─ incidents ── alerts ── deliveries ── delivery_attempts
           ├─ assertion_states         the last result of a rule for the run
-          ├─ sizes                    how large it is
-          └─ deletions                since when people want it gone
+          ├─ sizes                    the stored size of the run
+          └─ deletions                soft-deleted runs
     acknowledgements, assertions, webhooks, settings
-    tokens ── sessions                what programs show to be let in; people who are signed in
-    removals                          runs that are gone, until their last row is
-    intake                            what a project has taken in on a day
-    damaged                           values that could not be read, as they were found (quarantine.py)
+    tokens ── sessions                API tokens; signed-in browsers
+    removals                          runs being purged, until their last row is gone
+    intake                            runs and bytes accepted for each project and day
+    damaged                           original values that could not be read (quarantine.py)
 
-Samples never have rows of their own: a row per sample costs ten to a hundred times a packed batch. The chunk
-table is an ordinary table with a unique index, not one ordered by its key: chunks of many series arrive
-interleaved and would leave such a table's pages half empty.
+Single values never have rows of their own: a row per value costs ten to a hundred times as much as a packed batch. The
+chunk table is an ordinary table with a unique index, not one clustered by its key: chunks of many series arrive
+interleaved and would leave the pages of a clustered table half empty.
 
-Everything that grows with a run begins its key with the run, and what is numbered in it (processes, series) is
-numbered within the run: so a database may keep the rows of one run together, on a partition or on a machine. Every
-question about them names the run. Batches, segments, chunks and details name their process without a foreign
-key, which would be looked up for each row; a run is deleted by `run_deletion.py`, a few rows at a time.
+The keys of all tables that grow with a run begin with the run, and processes and series are numbered within the run,
+so that a database may keep the rows of one run together, on a partition or on a machine. Every query on these tables
+names the run. Batches, segments, chunks and details refer to their process without a foreign key, which would be
+checked for each row; `run_deletion.py` deletes a run a few rows at a time.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from sqlalchemy import (
     text,
 )
 
-# Batch mode of Alembic needs every constraint to have a name.
+# Alembic's batch mode needs every constraint to have a name.
 NAMING: Final = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
     "uq": "uq_%(table_name)s_%(column_0_N_name)s",
@@ -61,9 +61,10 @@ NAMING: Final = {
 }
 
 metadata = MetaData(naming_convention=NAMING)
-# The sequence numbers of a process are cut at multiples of it. No batch, no full segment and no packed row of details
-# reaches across, so that charts of any width find whole segments, and a full block becomes a compacted segment in one
-# step. Databases of older versions hold batches that do; what they are sealed into is cut by compaction.
+# The sequence numbers of a process are divided into blocks of this size. No batch, full segment or packed row of
+# details crosses a block boundary, so that charts of any width find complete segments and a full block becomes a
+# compacted segment in one step. Databases of older versions hold batches that cross a boundary; compaction splits the
+# segments into which those are sealed.
 BLOCK: Final = 4_096
 
 
@@ -73,41 +74,41 @@ def edge(sequence: int) -> int:
 
 
 def divided(low: int, high: int) -> Iterator[tuple[int, int]]:
-    """Yield the first and the last number of each block that has some from ``low`` to ``high``."""
+    """Split the range ``low`` to ``high`` at block boundaries, and yield the first and last number of each part."""
     while low <= high:
         yield low, min(high, edge(low) - 1)
         low = edge(low)
 
 
-# Of a run; a silent one may come back.
+# States of a run. A silent run may resume, so it has not ended.
 ENDED: Final = ("finished", "failed", "interrupted", "killed")
 STATES: Final = ("running", "silent", *ENDED)
 
 
 class NoSuchRun(LookupError):
-    """Its text is the id."""
+    """Raised for an unknown run; the text is the id."""
 
 
 class Key(NamedTuple):
-    """A process: the run it belongs to, and its number in it."""
+    """The key of a process: its run, and its number within the run."""
 
     run_id: str
     process_id: int
 
 
 def of(table: Table, key: Key) -> ColumnElement[bool]:
-    """Return the condition for the rows of this process."""
+    """Return the condition that selects the rows of this process."""
     return and_(table.c.run_id == key.run_id, table.c.process_id == key.process_id)
 
 
 def mine(table: Table) -> ColumnElement[bool]:
-    """Return the same for a statement that is made once, and given a key as its ``run_id`` and ``process_id``."""
+    """Return the same condition for a reusable statement with the parameters ``run_id`` and ``process_id``."""
     return and_(
         table.c.run_id == bindparam("run_id"), table.c.process_id == bindparam("process_id")
     )
 
 
-# SQLite numbers rows by itself only when the column is exactly INTEGER.
+# SQLite assigns row ids automatically only if the column type is exactly INTEGER.
 _Id = BigInteger().with_variant(Integer(), "sqlite")
 
 
@@ -126,7 +127,7 @@ def _of_process() -> tuple[Column[str], Column[int]]:
     )
 
 
-# A leak is urgent while its run lives. As text, so that the index of this expression is used.
+# A leak is urgent only until its run ends. This is text, so that queries match the index on the same expression.
 URGENCY: Final = "CASE WHEN state IN ('running', 'silent') THEN severity ELSE 0 END"
 
 runs = Table(
@@ -149,11 +150,11 @@ runs = Table(
     Column("created_at", Double, nullable=False),
     Column("last_seen_at", Double, nullable=False),
     Column("ended_at", Double),
-    # The end is concluded from silence, not said by anybody.
+    # The end was inferred from silence, not reported.
     Column("end_inferred", Boolean, nullable=False, server_default=text("false")),
-    # Counts every change of the run; the id of live messages.
+    # Incremented by every change of the run; also the id of live messages.
     Column("revision", BigInteger, nullable=False, server_default="0"),
-    # Counts the transactions that brought batches.
+    # The number of transactions that stored batches of the run.
     Column("stored", BigInteger, nullable=False, server_default="0"),
     Column("attempt", Integer, nullable=False, server_default="1"),
     Column("first_generation", BigInteger),
@@ -163,27 +164,27 @@ runs = Table(
     _json("sparkline", "{}"),
     Column("verdict", Text),
     Column("verdict_revision", BigInteger, nullable=False, server_default="0"),
-    # The revision that the last examination saw, its own verdict included.
+    # The revision that was examined last, including the one made by its own verdict.
     Column("examined", BigInteger, nullable=False, server_default="0"),
     Column("status", Text, nullable=False, server_default="learning"),
-    # Of the verdict, written with it: bytes a generation, and when memory runs out.
+    # Copied from the verdict: growth in bytes per generation, and when memory is predicted to run out.
     Column("growth_bytes", Double),
     Column("oom_at", Double),
-    # 3 critical, 2 major, 1 minor, 0 no leak and no risk.
+    # 3 = critical, 2 = major, 1 = minor, 0 = neither a leak nor a risk.
     Column("severity", Integer, nullable=False, server_default="0"),
-    # The list of runs: newest first, in one project or in all.
+    # For the list of runs, newest first, of one project or of all.
     Index("ix_runs_started_at", "started_at", "id"),
     Index("ix_runs_project", "project", "started_at", "id"),
-    # The same in its other orders (run_order.py).
+    # For the other orders of that list (run_order.py).
     Index("ix_runs_last_seen_at", "last_seen_at", "id"),
     Index("ix_runs_name", "name", "id"),
     Index("ix_runs_growth_bytes", "growth_bytes", "id"),
     Index("ix_runs_rss_bytes", "rss_bytes", "id"),
     Index("ix_runs_oom_at", "oom_at", "id"),
-    # How many have each verdict status, without their long rows.
+    # For counting runs by verdict status without reading their long rows.
     Index("ix_runs_status", "status", "id"),
     Index("ix_runs_urgency", text(f"({URGENCY})"), "started_at", "id"),
-    # The examiner's watch for runs that fell silent.
+    # For finding runs that fell silent.
     Index("ix_runs_state", "state", "last_seen_at"),
 )
 
@@ -200,7 +201,7 @@ processes = Table(
     "processes",
     metadata,
     _of_run(),
-    # Within the run, from 1.
+    # Unique within the run, counted from 1.
     Column("id", BigInteger, primary_key=True, autoincrement=False),
     Column("instance", Text, nullable=False),
     Column("rank", Integer, nullable=False),
@@ -214,12 +215,12 @@ processes = Table(
     Column("end_state", Text),
     Column("end_reason", Text, nullable=False, server_default=""),
     Column("end_inferred", Boolean, nullable=False, server_default=text("false")),
-    # Server clock minus client clock at the first batch; more than a few seconds is worth a look.
+    # Server clock minus client clock at the first batch; more than a few seconds should be investigated.
     Column("clock_skew_seconds", Double),
     Column("rss_bytes", BigInteger),
     Column("peak_bytes", BigInteger),
     _json("lost", "{}"),
-    # The number of its run when batches of it came last: who remembers a smaller one has not seen them all.
+    # The run's `stored` when this process's batches were last stored: a cache with a smaller number is outdated.
     Column("stored", BigInteger, nullable=False, server_default="0"),
     UniqueConstraint("run_id", "instance"),
 )
@@ -228,7 +229,7 @@ series = Table(
     "series",
     metadata,
     _of_run(),
-    # Within the run, from 1.
+    # Unique within the run, counted from 1.
     Column("id", BigInteger, primary_key=True, autoincrement=False),
     Column("name", Text, nullable=False),
     UniqueConstraint("run_id", "name"),
@@ -238,14 +239,14 @@ batches = Table(
     "batches",
     metadata,
     *_of_process(),
-    # The same number twice is the same batch, whatever the process in front of the database believes.
+    # Rejects duplicate batches in the database itself, even if the server's duplicate detection fails.
     Column("first_sequence", BigInteger, primary_key=True, autoincrement=False),
     Column("count", Integer, nullable=False),
     Column("revision", BigInteger, nullable=False),
     Column("received_at", Double, nullable=False),
-    # As incoming_batch.py describes.
+    # The format is described in incoming_batch.py.
     Column("body", LargeBinary, nullable=False),
-    # Live pages: what came after revision N.
+    # For live pages, which read everything after a revision.
     Index("ix_batches_run_id", "run_id", "revision"),
 )
 
@@ -257,14 +258,14 @@ segments = Table(
     Column("last_sequence", BigInteger, nullable=False),
     Column("count", Integer, nullable=False),
     Column("revision", BigInteger, nullable=False),
-    # 0 to be compacted, 1 compacted (or sealed so).
+    # 0 = to be compacted, 1 = compacted or sealed in compacted form.
     Column("level", SmallInteger, nullable=False, server_default="0"),
-    # Some of what was sealed has been left out since: what is missing was here.
+    # Snapshots of this segment were dropped on purpose: missing sequence numbers were stored once.
     Column("thinned", Boolean, nullable=False, server_default=text("false")),
-    # Of its chunks, packed.
+    # The packed size of its chunks.
     Column("bytes", BigInteger, nullable=False, server_default="0"),
     Index("ix_segments_run_id", "run_id", "revision"),
-    # What is to be compacted.
+    # For finding segments to compact.
     Index(
         "ix_segments_level",
         "run_id",
@@ -279,11 +280,11 @@ chunks = Table(
     "chunks",
     metadata,
     *_of_process(),
-    # The numbers below zero are the columns every snapshot has (columns.py).
+    # Negative ids are the columns that every snapshot has (columns.py).
     Column("series_id", BigInteger, primary_key=True, autoincrement=False),
     Column("first_sequence", BigInteger, primary_key=True, autoincrement=False),
     Column("count", Integer, nullable=False),
-    # How many of the entries are there, and the numbers of those.
+    # The number of non-null entries, and the first, last, smallest and largest of them.
     Column("present", Integer, nullable=False),
     Column("first", Double),
     Column("last", Double),
@@ -291,7 +292,7 @@ chunks = Table(
     Column("max", Double),
     Column("width", SmallInteger, nullable=False),
     Column("blob", LargeBinary, nullable=False),
-    # Of a compacted chunk of numbers, the same of each of its pieces (summaries.py).
+    # For a compacted chunk of numbers, the same statistics of each of its pieces (summaries.py).
     Column("pieces", LargeBinary),
 )
 
@@ -301,19 +302,19 @@ details = Table(
     Column("run_id", Text, primary_key=True),
     Column("kind", Text, primary_key=True),  # events, large_objects, census, holders, log
     Column("process_id", BigInteger, primary_key=True, autoincrement=False),
-    # Of the first that is packed in the row.
+    # The sequence number of the first entry in the row.
     Column("sequence", BigInteger, primary_key=True, autoincrement=False),
     Column("generation", BigInteger),
     Column("revision", BigInteger, nullable=False),
     Column("body", LargeBinary, nullable=False),
-    # The newest of a kind at or before a generation.
+    # For finding the newest entry of a kind at or before a generation.
     Index("ix_details_run_id", "run_id", "kind", "generation"),
 )
 
 requests = Table(
     "requests",
     metadata,
-    # The same thing asked twice is one request.
+    # Identical requests share one row.
     _of_run(),
     Column("kind", Text, primary_key=True),
     Column("type", Text, primary_key=True),
@@ -321,10 +322,10 @@ requests = Table(
     Column("id", Text, nullable=False),
     Column("by_person", Boolean, nullable=False),
     Column("asked_at", Double, nullable=False),
-    # Of the run, when the examiner last asked for it.
+    # The run's generation when the examiner last made this request.
     Column("generation", BigInteger),
     Column("answered", Boolean, nullable=False, server_default=text("false")),
-    # What still waits.
+    # For finding pending requests.
     Index("ix_requests_answered", "answered", "asked_at"),
 )
 
@@ -350,21 +351,21 @@ alerts = Table(
     Column("id", Text, primary_key=True),
     Column("run_id", ForeignKey("runs.id", ondelete="CASCADE"), nullable=False),
     Column("incident_id", ForeignKey("incidents.id", ondelete="CASCADE")),
-    # What it is about where that is no incident: "oom", "run", "rule 5".
+    # The subject of an alert without an incident, such as "oom", "run" or "rule 5".
     Column("subject", Text, nullable=False, server_default=""),
     Column("event", Text, nullable=False),
-    # The order within a run: clocks are set back, and those of two servers differ.
+    # The order within a run. Times do not give it: clocks are set back, and those of two servers differ.
     Column("number", BigInteger, nullable=False, server_default="0"),
     Column("created_at", Double, nullable=False),
     Column("payload", Text, nullable=False),
     Column("urgent", Boolean, nullable=False, server_default=text("true")),
-    # After this it is of no use to anybody, such as a forecast whose time has come.
+    # After this the alert is pointless, such as a forecast whose time has come.
     Column("expires_at", Double),
-    # Of a digest: nothing more of its kind is sent until then.
+    # Set for a digest: no other alert of its kind is sent until then.
     Column("quiet_until", Double),
-    # Alerts of a run, and the newest.
+    # For listing the alerts of a run and finding the newest.
     Index("ix_alerts_run_id", "run_id", "created_at"),
-    # Those of an incident, which go with it.
+    # For deleting the alerts of an incident with it.
     Index("ix_alerts_incident_id", "incident_id"),
 )
 
@@ -376,14 +377,14 @@ webhooks = Table(
     Column("url", Text, nullable=False),
     Column("format", Text, nullable=False),
     Column("secret", Text, nullable=False),
-    # After a rotation both secrets sign, until then.
+    # After a rotation, deliveries are signed with both secrets until then.
     Column("previous_secret", Text),
     Column("previous_until", Double),
     Column("enabled", Boolean, nullable=False, server_default=text("true")),
     Column("source", Text, nullable=False),
     Column("created_at", Double, nullable=False),
     Column("disabled_reason", Text),
-    # Attempts since the last one that arrived, and when the first of them failed.
+    # Failed attempts since the last success, and the time of the first of them.
     Column("failures", Integer, nullable=False, server_default="0"),
     Column("failing_since", Double),
 )
@@ -392,17 +393,17 @@ acknowledgements = Table(
     "acknowledgements",
     metadata,
     Column("id", _Id, primary_key=True, autoincrement=True),
-    # Of a leak in a project, over all its runs.
+    # The leak, in all runs of the project.
     Column("project", Text, nullable=False),
     Column("fingerprint", Text, nullable=False),
     Column("kind", Text, nullable=False),  # acknowledged, ignored, closed
     Column("reason", Text, nullable=False),
-    # How bad it was then: what is worse is sent all the same.
+    # The severity of the leak at that time; an alert is still sent if it becomes worse.
     Column("status", Text, nullable=False),
     Column("priority", Text, nullable=False),
     Column("created_at", Double, nullable=False),
     Column("expires_at", Double),
-    # Taken back before it expired.
+    # Set when it was withdrawn or replaced before it expired.
     Column("ended_at", Double),
     Index("ix_acknowledgements_project", "project", "fingerprint"),
 )
@@ -413,27 +414,27 @@ assertions = Table(
     Column("id", _Id, primary_key=True, autoincrement=True),
     Column("origin", Text, nullable=False),  # rule, accepted
     Column("name", Text, nullable=False, server_default=""),
-    # The runs it applies to: a rule without a project applies to all, one with a run (id or name) to that one. Of an
-    # accepted count, the run on whose page it was accepted. No foreign key: it outlives that run.
+    # The scope of a rule: all runs without a project, a single run if ``run`` (id or name) is set. An accepted count
+    # names the run on whose page it was accepted. There is no foreign key, because the row outlives that run.
     Column("project", Text),
     Column("run", Text),
-    # A series, such as type.app.Env.count; empty for forecasts.
+    # The name of a series, such as type.app.Env.count; empty for forecasts.
     Column("metric", Text, nullable=False),
     Column("measure", Text, nullable=False, server_default="value"),  # value, rate, forecast
-    # The phase at whose end a count is checked; null at every reading.
+    # The phase at whose end a count is checked; null checks every reading.
     Column("scope", Text),
-    # The bounds, included.
+    # The inclusive bounds.
     Column("low", Double),
     Column("high", Double),
-    # Generations in a row before a rule fires, and before it is over.
+    # Consecutive generations before a rule fires, and before it resolves.
     Column("hold", Integer, nullable=False, server_default="1"),
     Column("grace", Integer, nullable=False, server_default="1"),
-    # What to do when it fires.
+    # Advice to the person who is alerted when the rule fires.
     Column("advice", Text, nullable=False, server_default=""),
     Column("source", Text, nullable=False),  # api, page, file
     Column("enabled", Boolean, nullable=False, server_default=text("true")),
     Column("created_at", Double, nullable=False),
-    # When an accepted count was taken back, or replaced.
+    # When an accepted count was withdrawn or replaced.
     Column("ended_at", Double),
     Index("ix_assertions_project", "project", "metric"),
 )
@@ -445,10 +446,11 @@ assertion_states = Table(
     Column("assertion_id", ForeignKey("assertions.id", ondelete="CASCADE"), nullable=False),
     Column("run_id", ForeignKey("runs.id", ondelete="CASCADE"), nullable=False),
     Column("firing", Boolean, nullable=False),
-    # Where that changed last, and the reading there.
+    # The generation at which `firing` last changed, and the value there.
     Column("generation", BigInteger),
     Column("value", Double),
-    # Of a forecast, which no history gives again: since when it says the opposite.
+    # For forecasts, which cannot be recomputed from the history: the generation since which the forecast has
+    # contradicted `firing`.
     Column("since", BigInteger),
     Column("changed_at", Double, nullable=False),
     UniqueConstraint("assertion_id", "run_id"),
@@ -468,7 +470,7 @@ deliveries = Table(
     Column("last_status", Integer),
     Column("last_error", Text),
     Column("delivered_at", Double),
-    # The next one due.
+    # For finding the next delivery that is due.
     Index("ix_deliveries_state", "state", "due_at"),
     UniqueConstraint("alert_id", "webhook_id"),
 )
@@ -489,12 +491,12 @@ sizes = Table(
     "sizes",
     metadata,
     Column("run_id", ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
-    # Of everything that is packed in rows of the run.
+    # The size of all packed data of the run.
     Column("bytes", BigInteger, nullable=False),
-    # When that was counted, and the revision the run had.
+    # When the size was measured, and the revision of the run at that time.
     Column("measured_at", Double, nullable=False),
     Column("revision", BigInteger, nullable=False),
-    # The revision at which nothing was left to thin.
+    # The revision at which no snapshots were left to thin out.
     Column("thinned", BigInteger),
 )
 
@@ -502,19 +504,19 @@ deletions = Table(
     "deletions",
     metadata,
     Column("run_id", ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
-    # The same for all that were deleted in one go.
+    # Equal for all runs that were deleted together.
     Column("deleted_at", Double, nullable=False),
 )
 
 removals = Table(
     "removals",
     metadata,
-    # No foreign key: the run is gone, and one with its id may have begun again.
+    # Not a foreign key: the run is gone, and a new run may have the same id.
     Column("run_id", Text, primary_key=True),
-    # Its processes had numbers up to this one. Those of a run with its id have higher ones.
+    # The highest process number of the removed run; a new run with the same id uses higher ones.
     Column("processes", BigInteger, nullable=False),
     Column("requested_at", Double, nullable=False),
-    # When nothing of it was found any more; what was on its way then is looked for once again.
+    # When no rows were left. One more pass follows, for rows that were being written at that time.
     Column("swept_at", Double),
 )
 
@@ -522,10 +524,10 @@ intake = Table(
     "intake",
     metadata,
     Column("project", Text, primary_key=True),
-    # Of UTC, since 1970.
+    # The UTC day, counted from 1970-01-01.
     Column("day", BigInteger, primary_key=True, autoincrement=False),
     Column("runs", BigInteger, nullable=False),
-    # As they are packed in rows.
+    # The size of the stored, packed rows.
     Column("bytes", BigInteger, nullable=False),
 )
 
@@ -535,19 +537,19 @@ tokens = Table(
     Column("id", _Id, primary_key=True, autoincrement=True),
     Column("name", Text, nullable=False),
     Column("scope", Text, nullable=False),  # ingest, read, admin, share
-    # The only one an ingest token adds to.
+    # The only project that the token may write to; null for all.
     Column("project", Text),
-    # Of pages of other origins, which accept no other.
+    # True for tokens in web pages of other origins, which may use no other tokens.
     Column("browser", Boolean, nullable=False),
-    # The first characters, by which people recognise it.
+    # The first characters, by which users recognise the token.
     Column("prefix", Text, nullable=False),
-    # SHA-256 of the token, which is nowhere else.
+    # The SHA-256 of the token; the token itself is not stored.
     Column("digest", Text, nullable=False, unique=True),
     Column("created_at", Double, nullable=False),
     Column("expires_at", Double),
     Column("last_used_at", Double),
     Column("revoked_at", Double),
-    # The only one that a share token opens.
+    # The only run that a share token opens.
     Column("run_id", Text),
 )
 
@@ -555,7 +557,7 @@ sessions = Table(
     "sessions",
     metadata,
     Column("digest", Text, primary_key=True),
-    # Signed in with this token; with the password where there is none.
+    # The token used to sign in; null for the password.
     Column("token_id", ForeignKey("tokens.id", ondelete="CASCADE")),
     Column("created_at", Double, nullable=False),
     Column("expires_at", Double, nullable=False),
@@ -575,13 +577,13 @@ damaged = Table(
     metadata,
     Column("id", _Id, primary_key=True, autoincrement=True),
     Column("found_at", Double, nullable=False),
-    # Null where the value is of no run, or of one that is gone.
+    # Null if the value belongs to no run, or its run is gone.
     Column("run_id", ForeignKey("runs.id", ondelete="CASCADE")),
     Column("table_name", Text, nullable=False),
-    # SQLite's own number of the row.
+    # SQLite's rowid.
     Column("row_number", BigInteger, nullable=False),
     Column("column_name", Text, nullable=False),
-    # As it was found; numbers as text.
+    # The original value; numbers are stored as text.
     Column("value", LargeBinary),
     Index("ix_damaged_run_id", "run_id"),
 )

@@ -1,8 +1,8 @@
 """Snapshots as rows: the newest for a table, those after a revision for live pages, and all of a run for an export.
 
-An export reads a few thousand at a time, in the order of their numbers. Each step is one short query, so an export of a
-week blocks nothing: no transaction stays open over it, and sealing, compaction and late batches may move rows between
-two steps.
+An export reads a few thousand snapshots at a time, in order of sequence number. Each step has a short transaction of
+its own, so an export of a week blocks nothing, and sealing, compaction and late batches may move rows between two
+steps.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ HEADLINE: Final = (
     "cgroup.used_bytes", "cgroup.limit_bytes", "system.available_bytes", "python.objects", "tensors.count",
     "tensors.bytes", "arrays.count", "arrays.bytes", "figures.open", "cuda.0.allocated_bytes", "gpu.0.used_bytes",
 )  # fmt: skip
-# A page that was away for longer than this reads everything again.
-# Two blocks and what waits: a block is news as a whole in the moment when it is sealed.
+# A page that missed more rows than this reloads everything. The limit is two blocks and the waiting batches, because
+# all rows of a block count as new when it is sealed.
 MAX_NEWS_ROWS: Final = 12_000
 _SHOWN: Final = (SEQUENCE, TIME, GENERATION, PHASE, KIND, LABEL)
 
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What is newer than a revision. ``rows``: process instance -> rows in order.
+    """The rows newer than a revision, by process instance.
 
-    ``too_much``: the reader was away for long and should read everything again.
+    ``too_much``: there are too many new rows, and the reader should reload everything.
     """
 
     revision: int
@@ -62,10 +62,10 @@ class News:
 def list_snapshots(
     engine: Engine, run_id: str, names: Sequence[str], limit: int, cursor: str | None
 ) -> dict[str, Any]:
-    """{"items": [{process, sequence, time, generation, phase, kind, label, samples}], "next",
-    "processes_left_out"}, newest first.
+    """Return the newest snapshots of a run, newest first, as
+    {"items": [{process, sequence, time, generation, phase, kind, label, samples}], "next", "processes_left_out"}.
 
-    Of a run of more than MAX_PROCESSES_READ processes, those of which was heard last.
+    Of more than MAX_PROCESSES_READ processes, only the most recently seen are read.
     """
     before = {} if cursor is None else _read_cursor(cursor)
     found: list[tuple[float, int, int, dict[str, Any]]] = []
@@ -100,9 +100,9 @@ def list_snapshots(
 
 
 def news(engine: Engine, run_id: str, since: int | None, names: Sequence[str]) -> News:
-    """What is newer than revision ``since``; no rows without one. Raises NoSuchRun.
+    """Return the rows newer than revision ``since``; no rows if it is None. Raises NoSuchRun.
 
-    After sealing, a whole segment counts as new when a part of it is: rows may come twice, and never not at all.
+    After sealing, an entire segment counts as new if part of it is: rows may be repeated, but are never missed.
     """
     with reading(engine) as connection:
         run = connection.execute(
@@ -113,7 +113,7 @@ def news(engine: Engine, run_id: str, since: int | None, names: Sequence[str]) -
         if since is None or since == run.revision:
             return News(run.revision, run.verdict_revision, {})
         if since > run.revision:
-            # The id of a database that is gone: nothing the reader has can be trusted.
+            # The revision is from a database that was replaced, so the reader's data cannot be trusted.
             return News(run.revision, run.verdict_revision, {}, too_much=True)
         wanted = matching(series_ids(connection, run_id), names)
         newer = read_newer(connection, run_id, since, (*_SHOWN, *wanted), wanted, MAX_NEWS_ROWS)
@@ -141,7 +141,7 @@ def _rows(block: Block, names: Mapping[int, str]) -> list[dict[str, Any]]:
 
 
 def _processes(connection: Connection, run_id: str) -> list[tuple[int, str]]:
-    """(number, instance), those first of which was heard last."""
+    """Return (process number, instance), the most recently seen processes first."""
     p = processes.c
     query = select(p.id, p.instance).where(p.run_id == run_id).order_by(p.last_seen_at.desc(), p.id)
     return [(number, instance) for number, instance in connection.execute(query)]
@@ -159,15 +159,15 @@ def _read_cursor(cursor: str) -> dict[str, int]:
         raise BadCursor(cursor) from error
 
 
-# Of one step, if stretches are short; a compacted stretch is read as a whole.
+# The snapshots to read in one step; a longer compacted segment is read in one step too.
 ROWS_PER_STEP: Final = 1_024
-# What every snapshot has, by its name in an export.
+# The columns that every snapshot has, by their names in an export.
 FIXED: Final[Mapping[str, int]] = {name: number for number, name in COLUMN_NAMES.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Snapshots of one process. ``fixed``: as FIXED; ``series``: those of which something is measured here."""
+    """Some snapshots of one process. ``fixed``: the columns in FIXED; ``series``: the series with any value here."""
 
     instance: str
     rank: int
@@ -180,11 +180,11 @@ class Part:
 
 
 class Gone(Exception):
-    """The run was removed while it was exported; its text is the id."""
+    """Raised when the run was removed during the export; the text is its id."""
 
 
 def names(engine: Engine, run_id: str) -> list[str]:
-    """The series of the run in order of their names. Raises NoSuchRun."""
+    """Return the sorted series names of the run. Raises NoSuchRun."""
     with engine.connect() as connection:
         if row_of(connection, run_id) is None:
             raise NoSuchRun(run_id)
@@ -192,7 +192,7 @@ def names(engine: Engine, run_id: str) -> list[str]:
 
 
 def parts(engine: Engine, run_id: str, wanted: list[str]) -> Iterator[Part]:
-    """Everything there is of the wanted series, process after process. Raises Gone, and CorruptChunk."""
+    """Yield all snapshots with the requested series, process by process. Raises Gone and CorruptChunk."""
     query = select(processes).where(processes.c.run_id == run_id).order_by(*LIVED)
     with engine.connect() as connection:
         found = connection.execute(query).all()
@@ -207,7 +207,7 @@ def parts(engine: Engine, run_id: str, wanted: list[str]) -> Iterator[Part]:
 def _step(
     engine: Engine, process: Row[tuple[object, ...]], wanted: list[str], after: int
 ) -> tuple[int, Part] | None:
-    """The next snapshots, and the number of the last of them; None at the end."""
+    """Return (last sequence number, snapshots) of the next step of an export; None at the end."""
     key = Key(process.run_id, process.id)
     with reading(engine) as connection:
         if row_of(connection, key.run_id) is None:

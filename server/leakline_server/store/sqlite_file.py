@@ -1,12 +1,12 @@
-"""The file of an SQLite database: one server at a time, a copy while it writes, and putting one back.
+"""The file of an SQLite database: the lock that allows one server at a time, online backup, and restore.
 
-A server keeps in memory what it has written, and its live pages hear only of that: a second one on the same file would
-store what is sent twice, and say so to nobody. Other programs may read and write the file meanwhile. On Postgres there
-may be any number of servers.
+A server caches what it has written, and its live pages see only its own writes: with a second server on the same file,
+duplicates would be stored and pages would miss updates. Other programs may read and write the file meanwhile. On
+Postgres there may be any number of servers.
 
-A copy is what the database was at one moment: a transaction that reads holds the moment, and writers go on in the
-write-ahead log. The copy is checked before it gets its name, and is one file. It is put back while no server runs. On
-Postgres `pg_dump` does all of this.
+A backup is a point-in-time copy: a read transaction keeps the view while writers continue in the write-ahead log. The
+backup is a single file and is checked before it gets its name. The server must be stopped for a restore. On Postgres
+use `pg_dump` instead.
 """
 
 from __future__ import annotations
@@ -30,26 +30,27 @@ from sqlalchemy.engine import make_url
 
 from .engine import make_folder
 
-# Next to the file rather than the file: on some network file systems these locks are the very ones SQLite takes.
+# The lock is on a file of its own, because on some network file systems it would conflict with SQLite's own locks.
 SUFFIX: Final = "-served"
 
 
 class AlreadyServed(Exception):
-    """Another server is on this file; its text is the sentence for who would start one more, ``stop_it`` for who would
-    change the file.
+    """Raised when another server uses this file.
+
+    The text is the message for starting a second server; ``stop_it`` is the message for commands that change the file.
     """
 
     def __init__(self, path: Path, process: str) -> None:
         super().__init__(
-            f"another server (process {process}) already serves {path}; use that one, name another file with "
+            f"another server (process {process}) already uses {path}; use that one, choose another file with "
             "--database-url, or run several servers on Postgres"
         )
-        self.stop_it = f"a server (process {process}) is running on {path}; stop it first"
+        self.stop_it = f"a server (process {process}) is using {path}; stop it first"
 
 
 @contextlib.contextmanager
 def alone_on(url: str) -> Iterator[None]:
-    """Hold the database for this server. Raises AlreadyServed, and OSError where the file cannot be made."""
+    """Lock the database for this server. Raises AlreadyServed, and OSError if the lock file cannot be created."""
     path = _file_of(url)
     if path is None:
         yield
@@ -64,41 +65,42 @@ def alone_on(url: str) -> Iterator[None]:
             file.seek(0)
             raise AlreadyServed(path, file.read(20).strip() or "unknown") from error
         _sign(file.fileno())
-        # The lock ends with the process, however that ends.
+        # The lock is released when the process exits, even if it is killed.
         yield
 
 
 def _opened_by_others(path: Path) -> IO[str]:
-    # Never deleted: who deletes one that another has just opened leaves two of them.
+    # The lock file is never deleted: a server may have just opened it, and the next one would lock a new file.
     try:
         return path.with_name(path.name + SUFFIX).open("a+")
     except OSError as error:
-        # People know their file, and not what lies next to it.
+        # Name the database in the error, because the lock file next to it is internal.
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def _sign(descriptor: int) -> None:
-    """Who it is, for the sentence of another. On a full disk nobody is named: the lock holds all the same."""
+    """Write this process's id for the error message of another server. On a full disk the file stays empty."""
     os.ftruncate(descriptor, 0)
     with contextlib.suppress(OSError):
         os.write(descriptor, f"{os.getpid()}\n".encode())
 
 
 def _file_of(url: str) -> Path | None:
-    """None where several servers may be on one database, or where nothing can be locked."""
+    """Return the resolved path of the database; None if several servers may use it or it cannot be locked."""
     parsed = make_url(url)
     if os.name == "nt" or parsed.get_backend_name() != "sqlite" or not parsed.database:
         return None
-    # One file by whatever name.
+    # Resolve links, so that all names of a file lead to the same lock.
     return Path(parsed.database).resolve()
 
 
-# Of one step of a copy, 4 MiB where a page is 4 KiB; a rest after each leaves the disk to who writes.
+# Pages copied in one step, 4 MiB with pages of 4 KiB; the pause after each step leaves the disk to writers.
 PAGES_PER_STEP: Final = 1_024
 REST_SECONDS: Final = 0.005
-# What SQLite keeps next to a file.
+# The suffixes of the files that SQLite keeps next to a database.
 COMPANIONS: Final = ("-wal", "-shm", "-journal")
-# Of one whose process cannot be asked after: of another machine, or where a process of now has its number.
+# A partial file is stale after this long if its process cannot be checked: it ran on another machine, or its process
+# id is in use again.
 LONG_SECONDS: Final = 86_400.0
 _PARTIAL: Final = re.compile(
     r".+\.(?P<host>[\w-]+)\.(?P<pid>\d+)\.\w{8}\.(?:part|restoring)", re.ASCII
@@ -108,19 +110,19 @@ _RIGHTS: Final = 0o777
 
 
 class CannotBackUp(Exception):
-    """Its text is the sentence for people."""
+    """Raised when a backup or restore is not possible; the text is the message for users."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A database that is whole: its schema (None: of no Leakline yet) and its bytes."""
+    """The result of checking an intact database: its schema (None if not one of Leakline yet) and its size."""
 
     schema: str | None
     bytes: int
 
 
 def back_up(database: Path, target: Path) -> Checked:
-    """Copy the database into a new file, which is there only when it is whole. Raises CannotBackUp, OSError."""
+    """Copy the database into a new file, which appears only when it is complete. Raises CannotBackUp, OSError."""
     if target.exists():
         raise _there_already(target)
     copy = _begin(target, "part")
@@ -129,7 +131,7 @@ def back_up(database: Path, target: Path) -> Checked:
             _copy(database, copy)
         checked = check(copy)
         _settle(copy)
-        # Readable by whom the database is: it holds the secrets of webhooks.
+        # The backup contains webhook secrets, so only those who can read the database may read it.
         copy.chmod(database.stat().st_mode & _RIGHTS)
         _name(copy, target)
         _settle_folder(target.parent)
@@ -139,12 +141,14 @@ def back_up(database: Path, target: Path) -> Checked:
 
 
 def restore(source: Path, database: Path) -> Path | None:
-    """Put a copy of ``source`` where the database is, which nobody may have open. What was there is kept next to
-    it: its path. The change is one renaming, so that there is a whole database at any moment. Owner and rights stay
-    those of the database, whatever those of the backup are. Raises CannotBackUp, OSError.
+    """Replace the database with a copy of ``source``. The database must not be open.
+
+    Return the path of the previous database, which is kept next to it, or None if there was none. The replacement is a
+    single rename, so there is a complete database at all times. It keeps the owner and mode of the previous database.
+    Raises CannotBackUp, OSError.
     """
     check(source)
-    # Where a link to it stands, the link stays.
+    # If the path is a symbolic link, replace its target and keep the link.
     database = database.resolve()
     database.parent.mkdir(parents=True, exist_ok=True)
     new = _begin(database, "restoring")
@@ -154,7 +158,7 @@ def restore(source: Path, database: Path) -> Path | None:
         _settle(new)
         _give_rights(new, source, database)
         kept = _keep(database) if database.exists() else None
-        # Pages of the database of before would be read into the new one.
+        # SQLite would apply pages in the log of the previous database to the new one.
         for name in COMPANIONS:
             _companion(database, name).unlink(missing_ok=True)
         new.replace(database)
@@ -165,10 +169,10 @@ def restore(source: Path, database: Path) -> Path | None:
 
 
 def check(database: Path) -> Checked:
-    """That a file is a whole database of Leakline. Raises CannotBackUp."""
+    """Check the integrity of a database file. Raises CannotBackUp."""
     if not database.is_file():
-        raise CannotBackUp(f"there is no file {database}")
-    with _failing(f"{database} is no whole database"), _opened(database) as connection:
+        raise CannotBackUp(f"{database} does not exist or is not a file")
+    with _failing(f"{database} is not an intact database"), _opened(database) as connection:
         said = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(3)")]
         if said != ["ok"]:
             raise CannotBackUp(f"{database} is damaged: {'; '.join(said)}")
@@ -180,11 +184,12 @@ def check(database: Path) -> Checked:
 
 
 def objects_of(database: Path) -> dict[tuple[str, str], object]:
-    """What a whole database has, by kind and name: of a table its columns and what holds for them, of anything else its
-    text. Of SQLite's own nothing.
+    """Return the schema objects of an intact database by (kind, name), without SQLite's own.
+
+    A table is described by its columns and constraints, any other object by its SQL text.
     """
     found: dict[tuple[str, str], object] = {}
-    with _failing(f"{database} is no whole database"), _opened(database) as connection:
+    with _failing(f"{database} is not an intact database"), _opened(database) as connection:
         named = (
             "SELECT type, name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
         )
@@ -195,7 +200,7 @@ def objects_of(database: Path) -> dict[tuple[str, str], object]:
 
 
 def _table(connection: sqlite3.Connection, name: str, sql: str) -> object:
-    """Not its text: what SQLite has written again for an older version is quoted otherwise."""
+    """Describe a table. Its SQL text is not comparable: SQLite quotes it differently after a migration rewrote it."""
     columns = connection.execute("SELECT * FROM pragma_table_xinfo(?)", (name,)).fetchall()
     keys = connection.execute("SELECT * FROM pragma_foreign_key_list(?)", (name,)).fetchall()
     rules = Counter(re.findall(r"\b(?:VIRTUAL|CHECK|GENERATED|STRICT)\b", sql.upper()))
@@ -203,16 +208,16 @@ def _table(connection: sqlite3.Connection, name: str, sql: str) -> object:
 
 
 def _there_already(target: Path) -> CannotBackUp:
-    return CannotBackUp(f"{target} is there already; name a new file")
+    return CannotBackUp(f"{target} exists already; choose a new file name")
 
 
 def _begin(path: Path, suffix: str) -> Path:
-    """Create an empty file next to ``path`` that only this process uses and reads; ``suffix``: part or restoring.
+    """Create an empty private file next to ``path``; ``suffix`` is "part" or "restoring".
 
-    The files of processes that were killed while they wrote are removed from the folder.
+    Partial files that killed processes left in the folder are removed.
     """
     if not path.parent.exists():
-        raise CannotBackUp(f"the folder {path.parent} does not exist; make it, or name another")
+        raise CannotBackUp(f"the folder {path.parent} does not exist; create it or choose another")
     try:
         _remove_left(path.parent)
         prefix = f"{path.name}.{_host()}.{os.getpid()}."
@@ -220,10 +225,8 @@ def _begin(path: Path, suffix: str) -> Path:
         os.close(number)
         return Path(name)
     except OSError as error:
-        # It names a file of ours, of which nobody has heard.
-        raise CannotBackUp(
-            f"cannot write into the folder {path.parent}: {error.strerror}"
-        ) from error
+        # Name the folder in the error, because the temporary file is internal.
+        raise CannotBackUp(f"cannot write to the folder {path.parent}: {error.strerror}") from error
 
 
 def _remove(path: Path) -> None:
@@ -234,7 +237,7 @@ def _remove(path: Path) -> None:
 def _remove_left(folder: Path) -> None:
     for path in folder.glob("*.*.*.*.*"):
         found = _PARTIAL.fullmatch(path.name)
-        # What may not be removed is in nobody's way.
+        # A file that cannot be removed does no harm.
         with contextlib.suppress(OSError):
             if found is not None and _is_left(path, found["host"], int(found["pid"])):
                 _remove(path)
@@ -248,7 +251,7 @@ def _is_left(path: Path, host: str, pid: int) -> bool:
 
 def _lives(pid: int) -> bool:
     if os.name == "nt":
-        # There this would end it.
+        # On Windows, os.kill would terminate the process.
         return True
     try:
         os.kill(pid, 0)
@@ -264,13 +267,13 @@ def _host() -> str:
 
 
 def _name(copy: Path, target: Path) -> None:
-    """Give a file its name, unless somebody has taken it meanwhile."""
+    """Move the copy to its final name. Raises CannotBackUp if that name was taken meanwhile."""
     try:
         os.link(copy, target)
     except FileExistsError as error:
         raise _there_already(target) from error
     except OSError:
-        # A file system without second names: the name is taken first, by a file that is empty for a moment.
+        # The file system has no hard links: reserve the name with an empty file, then replace that.
         try:
             target.touch(0o600, exist_ok=False)
         except FileExistsError as error:
@@ -279,13 +282,16 @@ def _name(copy: Path, target: Path) -> None:
 
 
 def _give_rights(new: Path, source: Path, database: Path) -> None:
-    """Those of the database that goes; where there is none, those of the backup, for a server that writes."""
+    """Give the new file the owner and mode of the database it replaces.
+
+    If there is none, use the mode of the backup, and let the owner read and write, as a server must.
+    """
     if not database.exists():
         new.chmod(source.stat().st_mode & _RIGHTS | stat.S_IRUSR | stat.S_IWUSR)
         return
     before = database.stat()
     if hasattr(os, "chown"):
-        # Whose it is may be changed by root alone.
+        # Only root may change the owner.
         with contextlib.suppress(PermissionError):
             os.chown(new, before.st_uid, before.st_gid)
     new.chmod(before.st_mode & _RIGHTS)
@@ -293,17 +299,20 @@ def _give_rights(new: Path, source: Path, database: Path) -> None:
 
 def _copy(source: Path, target: Path) -> None:
     with _opened(source) as reading, _opened(target) as writing:
-        # The moment that is copied. Without it every batch of a server would begin the copy again.
+        # Fix the point in time of the copy. Without this, every write by the server would restart the copy.
         reading.execute("BEGIN")
         reading.execute("SELECT count(*) FROM sqlite_master").fetchone()
         reading.backup(writing, pages=PAGES_PER_STEP, progress=lambda *_: time.sleep(REST_SECONDS))
         reading.execute("ROLLBACK")
-        # One file: what opens it next makes a log of its own.
+        # Leave a single file without a log; the next connection creates its own.
         writing.execute("PRAGMA journal_mode=DELETE").fetchone()
 
 
 def _keep(database: Path) -> Path:
-    """What was there, under another name of the same folder; its log with it where that cannot be written into it."""
+    """Keep the previous database under another name in the same folder, and return its path.
+
+    Its log is merged into it first; if that fails, the log is kept with it.
+    """
     kept = _unused(database.with_name(f"{database.name}.before-restore-{int(time.time())}"))
     with contextlib.suppress(sqlite3.Error), _opened(database) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
@@ -319,7 +328,7 @@ def _keep_as(path: Path, name: Path) -> None:
     try:
         os.link(path, name)
     except OSError:
-        # A file system without second names.
+        # The file system has no hard links.
         shutil.copy2(path, name)
 
 
@@ -334,13 +343,13 @@ def _unused(path: Path) -> Path:
 
 @contextlib.contextmanager
 def _opened(database: Path) -> Iterator[sqlite3.Connection]:
-    """With our own BEGIN. Never makes a file; one that may not be written is read."""
+    """Open an existing database in autocommit mode, read-only if it is not writable."""
     database = database.resolve()
     mode = "rw" if os.access(database, os.W_OK) else "ro"
     address = f"{database.as_uri()}?mode={mode}"
     if mode == "ro" and not _companion(database, "-wal").exists():
-        # Nobody has it open. Where the folder may not be written either, as of a snapshot of a disk, SQLite could not
-        # make what it shares with others.
+        # Without a log, the database is not open anywhere. If the folder is read-only too, as in a disk snapshot,
+        # SQLite could not create its shared-memory file, so open the database as immutable.
         address += "" if os.access(database.parent, os.W_OK) else "&immutable=1"
     connection = sqlite3.connect(address, _BUSY_SECONDS, isolation_level=None, uri=True)
     with contextlib.closing(connection):
@@ -360,7 +369,7 @@ def _companion(path: Path, suffix: str) -> Path:
 
 
 def _settle(path: Path) -> None:
-    """On the disk, and not in memory alone."""
+    """Flush a file to the disk."""
     with path.open("rb+") as file:
         os.fsync(file.fileno())
 

@@ -217,7 +217,7 @@ def full_disk_of_sqlite() -> OperationalError:
 @pytest.mark.parametrize(
     ("error", "said", "after"),
     [
-        (full_disk_of_sqlite(), "the disk of the database is full", []),
+        (full_disk_of_sqlite(), "the database disk is full", []),
         (
             OperationalError("UPDATE", {}, Exception("attempt to write a readonly database")),
             "cannot store when tokens were last used",

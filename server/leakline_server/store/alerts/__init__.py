@@ -1,5 +1,4 @@
-"""Rows of alerts, of webhooks, of deliveries with their attempts, and of the assertions that people set.
+"""Stored alerts, webhooks, deliveries with their attempts, and assertions declared on the server.
 
-Imports `store.runs`, and `leakline.analysis`. Start reading in `alert_rows.py`, `deliveries.py` and
-`assertions.py`.
+It imports `store.runs` and `leakline.analysis`. Start reading in `alert_rows.py`, `deliveries.py` and `assertions.py`.
 """

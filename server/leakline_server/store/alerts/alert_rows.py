@@ -1,4 +1,4 @@
-"""Alerts, and a pending delivery of each to every webhook, as rows in the transaction of the finding."""
+"""Alerts, written with a pending delivery to each webhook in the transaction of their finding."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from ..engine import keep_newest
 from ..schema import alerts, deliveries, webhooks
 from .deliveries import supersede
 
-# The subject of an alert that reports several changes of its incident at once.
+# The subject of an alert that reports several changes of its incident together.
 DIGEST: Final = "digest"
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """That something mattered. ``id`` is the ``webhook-id`` of every message about it; times are Unix seconds.
+    """An alert. ``id`` is the ``webhook-id`` of every message about it; times are Unix seconds.
 
-    ``payload`` holds the facts as plain JSON, without the address of the server: links are paths. ``subject`` says
-    what it is about where that is no incident: ``oom``, ``run``, ``rule 5``; of an incident it is DIGEST or empty.
-    After ``expires_at`` nobody needs it. One with ``quiet_until`` stands for all of its kind until then.
+    ``payload`` contains the facts as plain JSON, without the server's address: links are paths. Without an incident,
+    ``subject`` names the topic (``oom``, ``run``, ``rule 5``); with one it is DIGEST or empty. After ``expires_at`` the
+    alert is pointless. An alert with ``quiet_until`` replaces all others of its kind until then.
     """
 
     id: str
@@ -42,7 +42,7 @@ class Alert:
 
 @dataclass(frozen=True, slots=True)
 class SentAlert:
-    """One alert of the past. Times are Unix seconds; ``digest`` when it stood for several changes."""
+    """A past alert. Times are Unix seconds; ``digest`` is True if it reported several changes together."""
 
     event: str
     at: float
@@ -52,20 +52,20 @@ class SentAlert:
 
 @dataclass(frozen=True, slots=True)
 class AlertHistory:
-    """What was sent about an incident or a subject: the last event, how many, and which, in order."""
+    """The alerts about an incident or subject: the last event, their number, and the alerts in order."""
 
     event: str | None = None
     count: int = 0
     alerts_sent: tuple[SentAlert, ...] = ()
 
     def since(self, at: float) -> AlertHistory:
-        """As if nothing had been reported at or before ``at``; the count goes on."""
+        """Return the history without alerts at or before ``at``; ``count`` still includes them."""
         later = tuple(sent for sent in self.alerts_sent if sent.at > at)
         return AlertHistory(later[-1].event if later else None, self.count, later)
 
 
 def alert_histories(connection: Connection, run_id: str) -> dict[str, AlertHistory]:
-    """What was sent about one run, by incident id, and by subject where an alert has no incident."""
+    """Return the alerts of one run by incident id, or by subject for alerts without an incident."""
     query = (
         select(
             alerts.c.incident_id, alerts.c.subject, alerts.c.event, alerts.c.created_at, alerts.c.quiet_until,
@@ -83,7 +83,7 @@ def alert_histories(connection: Connection, run_id: str) -> dict[str, AlertHisto
 
 
 def last_payload(connection: Connection, run_id: str, subject: str) -> dict[str, Any] | None:
-    """The facts of the last alert on a subject; None when nothing was."""
+    """Return the payload of the last alert on a subject; None if there was none."""
     query = (
         select(alerts.c.payload)
         .where(alerts.c.run_id == run_id, alerts.c.subject == subject)
@@ -98,7 +98,7 @@ def last_payload(connection: Connection, run_id: str, subject: str) -> dict[str,
 
 
 def list_alerts(engine: Engine, run_id: str, limit: int) -> list[dict[str, Any]]:
-    """{event, created_at in Unix seconds, payload} of a run, the newest first."""
+    """Return a run's alerts as {event, created_at in Unix seconds, payload}, newest first."""
     query = (
         select(alerts.c.event, alerts.c.created_at, alerts.c.payload)
         .where(alerts.c.run_id == run_id)
@@ -114,7 +114,7 @@ def list_alerts(engine: Engine, run_id: str, limit: int) -> list[dict[str, Any]]
 
 
 def keep_quiet(connection: Connection, run_id: str, subject: str, until: float) -> None:
-    """The digests sent on a subject cover what comes until then, Unix seconds. The caller commits."""
+    """Extend the quiet time of the digests on a subject to ``until`` (Unix seconds). The caller commits."""
     digests = (
         alerts.c.run_id == run_id,
         alerts.c.subject == subject,
@@ -124,10 +124,10 @@ def keep_quiet(connection: Connection, run_id: str, subject: str, until: float) 
 
 
 def add(connection: Connection, new: Sequence[Alert]) -> int:
-    """Write alerts and one due delivery for each enabled webhook; the caller commits. Returns the number of deliveries.
+    """Write alerts with a due delivery for each enabled webhook, and return the number of deliveries.
 
-    An alert whose id is there already was reported by another process: it and its deliveries are left as they are. What
-    still waits of an earlier state of the same thing is superseded.
+    An alert whose id exists already was written by another process: it and its deliveries are left as they are. Pending
+    deliveries of earlier states of the same incident or subject are superseded. The caller commits.
     """
     if not new:
         return 0
@@ -169,7 +169,7 @@ def add(connection: Connection, new: Sequence[Alert]) -> int:
 
 
 def _insert_if_new(connection: Connection, row: Mapping[str, Any]) -> bool:
-    # Two servers that write at once may give one number twice: their clocks decide between these.
+    # Two servers that write concurrently may assign the same number; such alerts are ordered by time.
     last = select(func.max(alerts.c.number)).where(alerts.c.run_id == row["run_id"])
     number = func.coalesce(last.scalar_subquery(), 0) + 1
     dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
@@ -179,5 +179,5 @@ def _insert_if_new(connection: Connection, row: Mapping[str, Any]) -> bool:
         .on_conflict_do_nothing(index_elements=["id"])
         .returning(alerts.c.id)
     )
-    # What is returned says it on both databases; the row count does not.
+    # The returned row shows on both databases whether a row was inserted; the row count does not.
     return connection.execute(statement).first() is not None

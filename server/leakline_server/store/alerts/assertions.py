@@ -1,9 +1,9 @@
-"""Assertions that people declare on the server: rules, and counts accepted for the runs of a project.
+"""Assertions declared on the server: rules, and counts accepted for the runs of a project.
 
-Alerts check rules (`alerts/rules/rule_evaluation.py`); the analysis checks accepted counts like those of the program.
-Rules of the file are identified by name, so that their ids and states stay. An accepted count only ever ends, so the
-history of a project stays readable; it applies to the run on whose page it was accepted and to all that have sent data
-since.
+Rules are checked for alerts (`alerts/rules/rule_evaluation.py`); the analysis checks accepted counts like those that
+the program declares. Rules in the configuration file are identified by name, so that they keep their ids and states. An
+accepted count is ended but never deleted, to preserve the history of a project; it applies to the run on whose page it
+was accepted and to all runs that have sent data since.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ Measure = Literal["value", "rate", "forecast"]
 Source = Literal["api", "page", "file"]
 
 FILE: Final = "file"
-# Runs listed per rule.
+# The most runs listed for a rule.
 MAX_FIRING: Final = 50
-# A change of one of these makes the last state meaningless.
+# A change of any of these fields makes the last state meaningless.
 _JUDGED: Final = frozenset({"project", "run", "series", "measure"})
 _LIVE: Final = ("running", "silent")
 _A: Final = assertions.c
 _IS_RULE: Final = _A.origin == "rule"
 _IS_ACCEPTED: Final = and_(_A.origin == "accepted", _A.ended_at.is_(None))
-# Fields of a rule whose columns have the names of every assertion.
+# Fields of a rule with another column name, because the table holds all assertions.
 _COLUMNS: Final = {"series": "metric", "above": "high", "below": "low"}
 
 
@@ -55,9 +55,9 @@ _COLUMNS: Final = {"series": "metric", "above": "high", "below": "low"}
 class Terms:
     """The content of a rule. It fires above ``above`` and below ``below``, in the unit of the series.
 
-    A ``rate`` is per generation, a ``forecast`` in generations and without a series. ``project`` and ``run`` (an id or
-    a name) are None for all. ``hold`` and ``grace``: generations in a row outside before it fires, and inside before
-    it is over. ``advice`` is sent with the alert.
+    A ``rate`` is per generation; a ``forecast`` is in generations and has no series. ``project`` and ``run`` (an id or
+    a name) are None for all. ``hold`` and ``grace``: consecutive generations outside the bounds before it fires, and
+    inside before it resolves. ``advice`` is sent with the alert.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule(Terms):
-    """A stored rule. ``created_at`` is Unix seconds."""
+    """A stored rule. ``created_at`` is in Unix seconds."""
 
     id: int
     source: Source
@@ -84,9 +84,9 @@ class Rule(Terms):
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The last result of a rule for a run: since ``generation`` it fires, or does not; ``value`` is the reading there.
+    """The last result of a rule for a run: firing or not since ``generation``, where the reading was ``value``.
 
-    ``changed_at`` is Unix seconds. ``since`` is for forecasts: the generation from which on the opposite holds.
+    ``changed_at`` is in Unix seconds. ``since`` is the generation since which a forecast has contradicted ``firing``.
     """
 
     firing: bool
@@ -98,7 +98,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class AcceptedCount:
-    """``run``: the run on whose page it was accepted; ``created_at`` in Unix seconds."""
+    """An accepted count. ``run`` is the run on whose page it was accepted; ``created_at`` is in Unix seconds."""
 
     expectation: Expectation
     run: str
@@ -106,15 +106,15 @@ class AcceptedCount:
 
 
 class TooManyRules(ValueError):
-    """A sentence for people."""
+    """Raised when there would be more than MAX_RULES rules; the text is the message for users."""
 
 
 class TooManyAcceptedCounts(Exception):
-    """The project has MAX_ACCEPTED_COUNTS; the text is the project."""
+    """Raised when the project has MAX_ACCEPTED_COUNTS accepted counts; the text is the project."""
 
 
 class SameRule(Exception):
-    """The same rule exists already; the argument is its id."""
+    """Raised when the same rule exists already; the argument is its id."""
 
 
 def list_rules(engine: Engine, limit: int = MAX_RULES, after: int = 0) -> list[Rule]:
@@ -129,7 +129,7 @@ def get_rule(engine: Engine, rule_id: int) -> Rule | None:
 
 
 def add_rules(engine: Engine, new: Sequence[Terms], source: Source, now: float) -> list[Rule]:
-    """Add all or none of them. Raises TooManyRules or SameRule."""
+    """Add all of these rules or none. Raises TooManyRules or SameRule."""
     with writing(engine) as connection:
         _lock_rules(connection)
         _check_room(connection, len(new))
@@ -139,9 +139,9 @@ def add_rules(engine: Engine, new: Sequence[Terms], source: Source, now: float) 
 
 
 def change_rule(engine: Engine, rule_id: int, terms: Terms) -> Rule | None:
-    """Return the changed rule, or None if it does not exist. Raises SameRule.
+    """Change a rule and return it, or None if it does not exist. Raises SameRule.
 
-    The states of a rule about something else, or of a disabled one, are deleted.
+    If the rule now concerns something else or is disabled, its states are deleted.
     """
     with writing(engine) as connection:
         _lock_rules(connection)
@@ -157,9 +157,9 @@ def remove_rule(engine: Engine, rule_id: int) -> None:
 
 
 def take_file(engine: Engine, wanted: Sequence[Terms], now: float) -> None:
-    """Bring the rules of the file to its content. Raises TooManyRules."""
+    """Replace the stored rules of the configuration file with its current content. Raises TooManyRules."""
     with engine.connect() as connection:
-        # Most starts have no file, and never had one.
+        # Avoid the write in the common case of a server that never had a file.
         if not wanted and not _rules(connection, _A.source == FILE):
             return
     with writing(engine) as connection:
@@ -178,9 +178,9 @@ def take_file(engine: Engine, wanted: Sequence[Terms], now: float) -> None:
 def rules_of(
     connection: Connection, run_id: str, project: str, name: str, *, lock: bool = False
 ) -> list[tuple[Rule, State | None]]:
-    """Return the rules that concern a run, by id, each with its last state there.
+    """Return the rules that apply to a run, ordered by id, each with its last state there.
 
-    ``lock``: until this transaction ends, none of them can be deleted and other servers wait here.
+    ``lock``: until this transaction ends, the rules cannot be deleted, and other servers wait here.
     """
     rules = select(assertions).where(
         _IS_RULE, _A.enabled, or_(_A.project.is_(None), _A.project == project),
@@ -215,8 +215,9 @@ def save_states(connection: Connection, run_id: str, states: Mapping[int, State]
 
 
 def firing(engine: Engine, rule_ids: Iterable[int]) -> dict[int, list[dict[str, Any]]]:
-    """Return rule id -> live runs in which it fires: run, project, name, and generation, value and since (Unix
-    seconds) of its state. The newest first, and at most MAX_FIRING.
+    """Return the live runs in which each rule fires, by rule id, at most MAX_FIRING, the latest change first.
+
+    Each is {run, project, name, generation, value, since}; the last three are of its state, ``since`` in Unix seconds.
     """
     s, r = assertion_states.c, runs.c
     where = (
@@ -245,9 +246,9 @@ def terms_of(rule: Rule) -> Terms:
 
 
 def accept(engine: Engine, run_id: str, wanted: Expectation, now: float) -> list[str] | None:
-    """Expect a count from now on, in place of what was accepted for the same type and phase.
+    """Accept a count from now on, replacing those accepted for the same type and phase.
 
-    Return the ids of the runs it concerns, each with a new revision, or None if the run does not exist. Raises
+    Return the ids of the runs to examine again, each with a new revision, or None if the run does not exist. Raises
     TooManyAcceptedCounts.
     """
     with writing(engine) as connection:
@@ -275,7 +276,7 @@ def accept(engine: Engine, run_id: str, wanted: Expectation, now: float) -> list
 def take_back(
     engine: Engine, run_id: str, type_name: str, after: str | None, now: float
 ) -> list[str] | None:
-    """End an accepted count for every run. Return as `accept` does, and [] if nothing was accepted."""
+    """End an accepted count for every run. Return the same as `accept`, or [] if there was no such count."""
     with writing(engine) as connection:
         run = _run(connection, run_id)
         if run is None:
@@ -286,7 +287,7 @@ def take_back(
 
 
 def accepted_in(engine: Engine, project: str) -> list[AcceptedCount]:
-    """Return the accepted counts of a project, by type and phase."""
+    """Return the accepted counts of a project, ordered by type and phase."""
     with engine.connect() as connection:
         rows = _accepted(connection, project)
     found = [AcceptedCount(_expectation(row), row.run, row.created_at) for row in rows]
@@ -297,7 +298,7 @@ def expected_of(connection: Connection, run: Row[Any]) -> tuple[Expectation, ...
     """Return the accepted counts that apply to a run, a row of ``runs``."""
     rows = _accepted(connection, run.project)
     live = run.state in _LIVE
-    # Of two accepted for one phase in the same moment, the newer.
+    # If two counts were accepted for one phase at the same time, the newer one wins.
     found = {
         (row.metric, row.scope): _expectation(row)
         for row in rows
@@ -330,11 +331,11 @@ def _replace(connection: Connection, before: Rule, terms: Terms) -> Rule:
 def _check_room(connection: Connection, more: int) -> None:
     number = connection.scalar(select(func.count()).select_from(assertions).where(_IS_RULE)) or 0
     if number + more > MAX_RULES:
-        raise TooManyRules(f"there are {MAX_RULES} rules at most; remove some first")
+        raise TooManyRules(f"too many rules: the limit is {MAX_RULES}; delete some first")
 
 
 def _check_new(connection: Connection, terms: Terms, own_id: int = 0) -> None:
-    """Raise SameRule if every alert would be sent twice: by this rule and by another one."""
+    """Raise SameRule if another rule would send the same alerts."""
     for rule in _rules(connection, _A.name == terms.name, _A.id != own_id):
         fields = *_JUDGED, "above", "below"
         if all(getattr(rule, name) == getattr(terms, name) for name in fields):
@@ -342,7 +343,7 @@ def _check_new(connection: Connection, terms: Terms, own_id: int = 0) -> None:
 
 
 def _lock_rules(connection: Connection) -> None:
-    # On SQLite the transaction that writes is alone already.
+    # On SQLite there is only one write transaction at a time anyway.
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql("SELECT pg_advisory_xact_lock(7239116)")
 
@@ -357,7 +358,7 @@ def _rule(row: Row[Any]) -> Rule:
 
 
 def _run(connection: Connection, run_id: str) -> Row[Any] | None:
-    # Postgres refuses a query with NUL in place of answering no.
+    # Postgres raises an error for text with NUL characters.
     known = "\x00" not in run_id
     query: Select[Any] = select(runs.c.id, runs.c.project).where(runs.c.id == run_id)
     return connection.execute(query).first() if known else None
@@ -378,16 +379,17 @@ def _expectation(row: Row[Any]) -> Expectation:
 
 
 def _end(connection: Connection, run: Row[Any], rows: Sequence[Row[Any]], now: float) -> list[str]:
-    """End accepted counts and return the runs to be examined again: live ones, this one, and where they were accepted.
+    """End accepted counts; return the runs to examine again: live ones, this one, and those where they were accepted.
 
-    All runs they applied to get a new revision, so that their pages change; their verdict stays until they send data.
+    All runs to which they applied get a new revision, so that their pages update; the verdicts of the others do not
+    change until they send data.
     """
     of_project = runs.c.project == run.project
     theirs = [run.id, *(row.run for row in rows)]
     again = and_(of_project, or_(runs.c.state.in_(_LIVE), runs.c.id.in_(theirs)))
     applied = [and_(of_project, runs.c.last_seen_at >= row.created_at) for row in rows]
     touched = or_(again, *applied)
-    # Whoever locks several runs takes them in this order.
+    # All writers lock several runs in this order, so they cannot deadlock.
     connection.execute(
         select(runs.c.id).where(touched).order_by(runs.c.id).with_for_update(key_share=True)
     )

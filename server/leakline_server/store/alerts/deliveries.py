@@ -1,17 +1,17 @@
-"""The deliveries due to webhooks, and the attempts of each. A delivery is claimed by conditional update.
+"""Deliveries to webhooks and their attempts. A delivery is claimed by a conditional update.
 
-A claim is a lease: a process that dies while it sends leaves a delivery that is due again when the lease is over,
-and the message goes out once more with the same id. So every alert is delivered at least once, unless nobody needs
-it any more: its time has passed, or there is a newer state of the same thing.
+A claim is a lease: if a process dies while sending, the delivery is due again when the lease expires, and the message
+is sent once more with the same id. So every alert is delivered at least once, unless it has become pointless: it has
+expired, or there is a newer state of the same incident or subject.
 
     pending     waits until ``due_at``
     claimed     is being sent
-    delivered   arrived
-    failed      will not be tried again
-    expired     was of no use any more before it arrived
-    superseded  a newer state goes out in its place
+    delivered   was delivered
+    failed      will not be retried
+    expired     became pointless before it was delivered
+    superseded  was replaced by a newer state
 
-People see deliveries as a list: which, where, what came of each attempt; and may send one again by hand.
+Users see the deliveries as a list with the result of each attempt, and can send one again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _own_alert = alerts.alias("own_alert")
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A delivery that is ours until ``claimed_until``. ``attempts`` counts this one; times are Unix seconds."""
+    """A delivery claimed by this process until ``claimed_until`` (Unix seconds). ``attempts`` includes this one."""
 
     id: int
     alert_id: str
@@ -65,7 +65,7 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """One POST: Unix seconds, how long it took, the status if there was an answer, the error if there was one."""
+    """A delivery attempt. ``started_at`` is in Unix seconds; ``status`` is None if there was no response."""
 
     started_at: float
     seconds: float
@@ -74,7 +74,7 @@ class Try:
 
 
 def due_times(engine: Engine) -> dict[int, float]:
-    """Webhook id -> Unix seconds at which its next delivery is due. Only webhooks that wait for one."""
+    """Return when the next delivery of each webhook is due, in Unix seconds; webhooks without one are left out."""
     due = func.min(_due_at())
     query = (
         select(deliveries.c.webhook_id, due)
@@ -86,12 +86,12 @@ def due_times(engine: Engine) -> dict[int, float]:
 
 
 def claim(engine: Engine, webhook_id: int, now: float, lease_seconds: float) -> Claimed | None:
-    """The webhook's next due delivery, if this process is the one that gets it."""
+    """Claim the webhook's next due delivery; None if there is none, or another process has claimed it."""
     candidate = (
         select(deliveries.c.id)
         .join(alerts, alerts.c.id == deliveries.c.alert_id)
         .where(deliveries.c.webhook_id == webhook_id, _is_due(now))
-        # What is urgent does not wait behind what is not.
+        # Urgent alerts go first.
         .order_by(alerts.c.urgent.desc(), _due_at(), deliveries.c.id)
         .limit(1)
     )
@@ -103,7 +103,7 @@ def claim(engine: Engine, webhook_id: int, now: float, lease_seconds: float) -> 
             delivery_id is not None
             and connection.execute(
                 update(deliveries)
-                # Asked again: another process may have claimed it since it was read.
+                # Repeat the condition, because another process may have claimed it since it was read.
                 .where(deliveries.c.id == delivery_id, _is_due(now))
                 .values(state="claimed", claimed_until=until, attempts=deliveries.c.attempts + 1)
             ).rowcount
@@ -136,7 +136,7 @@ def claim(engine: Engine, webhook_id: int, now: float, lease_seconds: float) -> 
 
 
 def delivered(engine: Engine, claimed: Claimed, made: Try) -> None:
-    """It arrived. That holds even if the claim ran out meanwhile and another process is sending it again."""
+    """Mark a delivery as delivered, even if the claim has expired and another process is sending it again."""
     with writing(engine) as connection:
         if _note(connection, claimed, made):
             _settle(
@@ -150,9 +150,9 @@ def delivered(engine: Engine, claimed: Claimed, made: Try) -> None:
 
 
 def reschedule(engine: Engine, claimed: Claimed, made: Try, due_at: float) -> str | None:
-    """Once more at ``due_at``, unless a newer state was written meanwhile.
+    """Schedule another attempt at ``due_at``, unless a newer state was written meanwhile.
 
-    Returns the reason if this failure was one too many, and the webhook is disabled.
+    Return the reason if the webhook was disabled because of too many failures, else None.
     """
     with writing(engine) as connection:
         if not _note(connection, claimed, made):
@@ -163,7 +163,7 @@ def reschedule(engine: Engine, claimed: Claimed, made: Try, due_at: float) -> st
 
 
 def expired(engine: Engine, claimed: Claimed, made: Try) -> str | None:
-    """It failed, and at its next attempt nobody would need it. Returns as `reschedule` does."""
+    """Mark a failed delivery as expired: the next attempt would be too late. Return the same as `reschedule`."""
     with writing(engine) as connection:
         if not _note(connection, claimed, made):
             return None
@@ -172,23 +172,20 @@ def expired(engine: Engine, claimed: Claimed, made: Try) -> str | None:
 
 
 def failed(engine: Engine, claimed: Claimed, made: Try, disable: bool = False) -> str | None:
-    """It will not be sent again; with ``disable`` nothing will be sent to this webhook again.
-
-    Returns as `reschedule` does.
-    """
+    """Mark a delivery as failed for good; ``disable`` also disables its webhook. Return the same as `reschedule`."""
     with writing(engine) as connection:
         if not _note(connection, claimed, made):
             return None
         _settle(connection, _still_ours(claimed), "failed", made)
         if disable:
-            reason = made.error or "refused for good"
+            reason = made.error or "permanently refused"
             disable_where(connection, webhooks.c.id == claimed.webhook.id, reason)
             return reason
         return _count_failure(connection, claimed, made)
 
 
 def _settle_stale(connection: Connection, webhook_id: int, now: float) -> None:
-    """What is due and of no use any more. What was made due again by hand after its expiry is wanted all the same."""
+    """Settle due deliveries that are expired or superseded, except those redelivered by hand after their expiry."""
     of_webhook = and_(deliveries.c.webhook_id == webhook_id, _is_due(now))
     has_expired = exists(
         select(alerts.c.id)
@@ -199,7 +196,8 @@ def _settle_stale(connection: Connection, webhook_id: int, now: float) -> None:
         )
         .correlate(deliveries)
     )
-    # The pending ones were settled when the newer one was written; these were just being sent, by a process that died.
+    # Pending deliveries were superseded when the newer one was written. These were being sent then, by a process that
+    # has died since.
     outdated = and_(deliveries.c.state == "claimed", _has_later())
     for which, state in ((has_expired, "expired"), (outdated, SUPERSEDED)):
         connection.execute(
@@ -209,7 +207,7 @@ def _settle_stale(connection: Connection, webhook_id: int, now: float) -> None:
 
 def _count_failure(connection: Connection, claimed: Claimed, made: Try) -> str | None:
     return note_failure(
-        connection, claimed.webhook.id, made.started_at, made.error or "no reason given"
+        connection, claimed.webhook.id, made.started_at, made.error or "unknown error"
     )
 
 
@@ -235,8 +233,8 @@ def _still_ours(claimed: Claimed) -> ColumnElement[bool]:
 
 
 def _note(connection: Connection, claimed: Claimed, made: Try) -> bool:
-    """False when the webhook or the run was removed while this was on its way, and the delivery with it."""
-    # The webhook is locked first here and wherever it is disabled, so that the two never wait for each other.
+    """Record an attempt. Return False if the delivery is gone, because its webhook or run was removed meanwhile."""
+    # The webhook is locked first, here and wherever it is disabled, so that the two cannot deadlock.
     hook = select(webhooks.c.id).where(webhooks.c.id == claimed.webhook.id)
     connection.execute(hook.with_for_update(key_share=True))
     own = select(deliveries.c.id).where(deliveries.c.id == claimed.id)
@@ -271,9 +269,10 @@ def _settle(
 
 
 def supersede(connection: Connection, new_alerts: Sequence[str]) -> None:
-    """Settle the waiting deliveries of earlier states of what ``new_alerts`` report, at the webhooks that get these.
+    """Mark pending deliveries as superseded if ``new_alerts`` report a newer state to the same webhook.
 
-    The same thing is one incident, or what a run reports under one subject; newer is the delivery written later.
+    Alerts report the same thing if they have the same incident, or the same run and subject. The delivery that was
+    written later is newer.
     """
     connection.execute(
         update(deliveries)
@@ -283,7 +282,7 @@ def supersede(connection: Connection, new_alerts: Sequence[str]) -> None:
 
 
 def _has_later(*narrowed: ColumnElement[bool]) -> ColumnElement[bool]:
-    """Return the condition that a newer state of the same thing is, or was, to be delivered to the same webhook."""
+    """Return the condition that the same webhook has a later delivery about the same incident or subject."""
     same_subject = and_(
         _own_alert.c.incident_id.is_(None),
         _later_alert.c.incident_id.is_(None),
@@ -305,11 +304,11 @@ def _has_later(*narrowed: ColumnElement[bool]) -> ColumnElement[bool]:
     )
 
 
-# Of each delivery the newest attempts; an urgent one may have been tried for a day.
+# The newest attempts listed for a delivery; an urgent one may have been retried for a day.
 MAX_TRIES_SHOWN: Final = 20
 _WAITING: Final = ("pending", "claimed")
 STATES: Final = (*_WAITING, "delivered", "failed", "expired", SUPERSEDED)
-_MAX_DIGITS: Final = 19  # of what both databases hold
+_MAX_DIGITS: Final = 19  # of the largest id that both databases can store
 
 
 class NoSuchDelivery(Exception):
@@ -317,17 +316,17 @@ class NoSuchDelivery(Exception):
 
 
 class StillWaiting(Exception):
-    """It has not come to an end yet."""
+    """Raised when a delivery is still pending or being sent."""
 
 
 class WebhookDisabled(Exception):
-    """Nothing is sent to its webhook."""
+    """Raised when the webhook of a delivery is disabled."""
 
 
 def list_deliveries(
     engine: Engine, webhook_id: int | None, limit: int, cursor: str | None = None
 ) -> dict[str, Any]:
-    """Deliveries to one webhook or to all, newest first, as plain JSON. Raises BadCursor."""
+    """Return the deliveries of one webhook or of all as plain JSON, newest first. Raises BadCursor."""
     query = _query().order_by(deliveries.c.id.desc()).limit(limit + 1)
     if webhook_id is not None:
         query = query.where(deliveries.c.webhook_id == webhook_id)
@@ -340,7 +339,7 @@ def list_deliveries(
 
 
 def redeliver(engine: Engine, delivery_id: int, now: float) -> dict[str, Any]:
-    """Make a settled delivery due again, with all the attempts of its schedule and the same id for the receiver.
+    """Make a settled delivery due again, with a new retry schedule and the same message id.
 
     Raises NoSuchDelivery, StillWaiting, WebhookDisabled.
     """

@@ -1,7 +1,7 @@
-"""The addresses alerts go to: the one of the environment, which comes and goes with it, and those people made.
+"""Webhooks, the destinations of alerts: those configured in the environment, and those added by users.
 
-People make, name and remove webhooks, point them elsewhere, rotate their secrets, disable, enable and test them. A
-webhook of the environment keeps its address, format and secret, which it has from there.
+Users can add, rename, change, disable, enable, test and remove webhooks and rotate their secrets. The URL, format and
+secret of a configured webhook come from the environment and cannot be changed here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ...limits import MAX_WEBHOOKS
 from ..engine import writing
 from ..schema import deliveries, settings, webhooks
 
-# Sources of webhooks that come and go with the environment, and the variable of each.
+# The sources of webhooks that are configured in the environment, and the variable of each.
 ENVIRONMENT: Final = "environment"
 APPRISE: Final = "apprise"
 VARIABLES: Final[Mapping[str, str]] = {
@@ -26,8 +26,8 @@ VARIABLES: Final[Mapping[str, str]] = {
 }
 NO_LONGER_CONFIGURED: Final = "no longer in LEAKLINE_WEBHOOK_URL"
 NOT_BY_APPRISE: Final = "no longer in LEAKLINE_APPRISE_URLS, or apprise is not installed"
-# A receiver that is away over a long weekend stays; one that nobody looks after does not.
-# Many alerts at once make as many failures in a minute: an outage of a night disables nothing.
+# A receiver that is down for a long weekend stays enabled; an abandoned one is disabled. Many simultaneous alerts can
+# fail within a minute, so a minimum time ensures that an outage of a night disables nothing.
 MAX_FAILURES: Final = 50
 MIN_FAILING_SECONDS: Final = 12 * 3_600.0
 MAX_FAILING_SECONDS: Final = 120 * 3_600.0
@@ -37,10 +37,10 @@ SECRET_KEY: Final = "webhook_secret"
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """An address; times are Unix seconds. ``disabled_reason`` is None while it is enabled.
+    """A webhook; times are Unix seconds. ``disabled_reason`` is None while it is enabled.
 
-    Neither url nor secrets may be shown. ``failures`` counts the attempts since the last one that arrived, the first of
-    which was at ``failing_since``.
+    Neither the URL nor the secrets may be shown. ``failures`` is the number of failed attempts since the last success;
+    the first of them was at ``failing_since``.
     """
 
     id: int
@@ -57,24 +57,24 @@ class Webhook:
     failing_since: float | None
 
     def previous_secret_at(self, now: float) -> str | None:
-        """The secret before the last rotation, as long as it signs too."""
+        """Return the secret from before the last rotation while it is still used for signing, else None."""
         until = self.previous_until
         return self.previous_secret if until is not None and now < until else None
 
     @property
     def configured(self) -> bool:
-        """The environment decides where it leads and how."""
+        """True if its URL and format come from the environment."""
         return self.source in VARIABLES
 
     @property
     def left_out(self) -> bool:
-        """The environment names it no more."""
+        """True if it is no longer configured in the environment."""
         return self.disabled_reason in (NO_LONGER_CONFIGURED, NOT_BY_APPRISE)
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """The webhook of the environment; ``made_secret`` only for the one process that made it, to be shown once."""
+    """The configured webhook. ``made_secret`` is set only in the process that generated it, to be shown once."""
 
     webhook: Webhook
     made_secret: str | None = field(repr=False)
@@ -88,9 +88,9 @@ def register(
     make_secret: Callable[[], str],
     now: float,
 ) -> Registered:
-    """The environment's one webhook: the row for ``url``, made if there is none; rows for other urls are disabled.
+    """Store the webhook of LEAKLINE_WEBHOOK_URL if it is new, and disable those configured with other URLs before.
 
-    A webhook that was disabled because its receiver asked for it (410) or failed for long stays so.
+    A webhook that was disabled because its receiver returned 410 or failed for too long stays disabled.
     """
     with writing(engine) as connection:
         _one_at_a_time(connection)
@@ -117,13 +117,13 @@ def register(
 
 
 def unregister(engine: Engine) -> None:
-    """The environment names no webhook: those it named before get nothing more."""
+    """Disable the webhooks that were configured before, because LEAKLINE_WEBHOOK_URL is not set."""
     with writing(engine) as connection:
         _disable_others(connection, url=None)
 
 
 def register_apprise(engine: Engine, urls: Sequence[str], now: float) -> list[Webhook]:
-    """One webhook for each address of LEAKLINE_APPRISE_URLS; those it named before get nothing more."""
+    """Store a webhook for each URL of LEAKLINE_APPRISE_URLS, and disable those that are no longer listed."""
     of_apprise = webhooks.c.source == APPRISE
     with writing(engine) as connection:
         _one_at_a_time(connection)
@@ -149,14 +149,14 @@ def register_apprise(engine: Engine, urls: Sequence[str], now: float) -> list[We
 
 
 def stored_secret(engine: Engine, make_secret: Callable[[], str]) -> tuple[str, str | None]:
-    """(the stored secret, the same again if it was made just now, to be shown once)."""
+    """Return (stored secret, the same secret if it was generated by this call and is to be shown once, else None)."""
     with writing(engine) as connection:
         _one_at_a_time(connection)
         return _stored_secret(connection, make_secret)
 
 
 def enable_configured(engine: Engine, url: str) -> None:
-    """The receiver of the environment takes messages again. What failed meanwhile stays failed."""
+    """Enable the configured webhook again. Deliveries that failed meanwhile are not repeated."""
     own = and_(webhooks.c.source == ENVIRONMENT, webhooks.c.url == url)
     with writing(engine) as connection:
         _enable_where(
@@ -165,7 +165,7 @@ def enable_configured(engine: Engine, url: str) -> None:
 
 
 def list_webhooks(engine: Engine) -> list[Webhook]:
-    """All of them in the order in which they were made."""
+    """Return all webhooks in order of creation."""
     with engine.connect() as connection:
         rows = connection.execute(select(webhooks).order_by(webhooks.c.id))
         return [as_webhook(row) for row in rows]
@@ -186,7 +186,7 @@ def _enable_where(connection: Connection, which: ColumnElement[bool]) -> None:
 
 
 def disable_where(connection: Connection, which: ColumnElement[bool], reason: str) -> None:
-    """What still waits for these webhooks has failed, visibly."""
+    """Disable webhooks, and mark their pending deliveries as failed with this reason."""
     ids = connection.scalars(select(webhooks.c.id).where(which)).all()
     if not ids:
         return
@@ -209,7 +209,7 @@ def note_arrival(connection: Connection, webhook_id: int) -> None:
 
 
 def note_failure(connection: Connection, webhook_id: int, at: float, error: str) -> str | None:
-    """One more try failed at ``at``; the reason if that was one too many, and the webhook is disabled now."""
+    """Count a failed attempt; return the reason if the webhook was disabled because of too many, else None."""
     row = connection.execute(
         update(webhooks)
         .where(webhooks.c.id == webhook_id, webhooks.c.enabled)
@@ -226,7 +226,7 @@ def note_failure(connection: Connection, webhook_id: int, at: float, error: str)
     if not often and seconds < MAX_FAILING_SECONDS:
         return None
     hours = seconds / 3_600
-    reason = f"nothing arrived in {row.failures} attempts over {hours:.0f} hours; the last: {error}"
+    reason = f"all {row.failures} attempts in {hours:.0f} hours failed; the last error: {error}"
     disable_where(connection, webhooks.c.id == webhook_id, reason)
     return reason
 
@@ -249,7 +249,7 @@ def as_webhook(row: Any) -> Webhook:
 
 
 def _one_at_a_time(connection: Connection) -> None:
-    """Webhooks are made by one process at a time. On SQLite the transaction that writes is alone already."""
+    """Lock the creation of webhooks. On SQLite there is only one write transaction at a time anyway."""
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql("SELECT pg_advisory_xact_lock(7239115)")
 
@@ -262,7 +262,7 @@ def _disable_others(connection: Connection, url: str | None) -> None:
 
 
 def _stored_secret(connection: Connection, make: Callable[[], str]) -> tuple[str, str | None]:
-    """(secret, the same if it was made just now)."""
+    """Return (secret, the same secret if it was generated by this call, else None)."""
     stored = connection.scalar(select(settings.c.value).where(settings.c.key == SECRET_KEY))
     if stored is not None:
         return stored, None
@@ -273,23 +273,23 @@ def _stored_secret(connection: Connection, make: Callable[[], str]) -> tuple[str
 
 API: Final = "api"
 BY_HAND: Final = "by hand"
-# How long the secret before a rotation signs too.
+# How long deliveries are also signed with the previous secret after a rotation.
 ROTATION_SECONDS: Final = 86_400.0
 
 TRIAL_KEY: Final = "webhook_test:{}"
 
 
 class TooManyWebhooks(Exception):
-    """MAX_WEBHOOKS are there already."""
+    """Raised when there are MAX_WEBHOOKS webhooks already."""
 
 
 class NotChangeable(Exception):
-    """The environment decides this; ``str`` says what to do instead."""
+    """Raised for a change that only the environment can make; the text is advice for users."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What came of the last test message: Unix seconds, how long it took, the status and the error if any."""
+    """The result of a test message. ``at`` is in Unix seconds; ``status`` is None if there was no response."""
 
     at: float
     seconds: float
@@ -298,7 +298,7 @@ class Trial:
 
 
 def make(engine: Engine, name: str, url: str, form: str, secret: str, now: float) -> Webhook:
-    """A new webhook for every alert from now on. Raises TooManyWebhooks."""
+    """Add a webhook, which gets every alert from now on. Raises TooManyWebhooks."""
     with writing(engine) as connection:
         _one_at_a_time(connection)
         made = select(func.count()).select_from(webhooks).where(webhooks.c.source == API)
@@ -317,10 +317,10 @@ def make(engine: Engine, name: str, url: str, form: str, secret: str, now: float
 def change(
     engine: Engine, webhook_id: int, values: Mapping[str, Any], enabled: bool | None = None
 ) -> Webhook | None:
-    """Set ``name``, ``url`` or ``format``, and enable or disable it; None when there is none. Raises NotChangeable.
+    """Set ``name``, ``url`` or ``format``, and enable or disable a webhook; None if it is unknown.
 
-    Enabled again, it gets the alerts from now on, and what failed meanwhile stays failed. Disabled, what waits for it
-    has failed; one that is disabled already keeps its reason.
+    A webhook that is enabled again gets alerts from now on; failed deliveries are not repeated. Disabling marks pending
+    deliveries as failed; a webhook that is disabled already keeps its reason. Raises NotChangeable.
     """
     this = webhooks.c.id == webhook_id
     with writing(engine) as connection:
@@ -338,15 +338,15 @@ def change(
 
 
 def rotate(engine: Engine, webhook_id: int, secret: str, now: float) -> Webhook | None:
-    """A new secret; the one until now signs too for ROTATION_SECONDS. Raises NotChangeable."""
+    """Set a new secret; the previous one is also used for ROTATION_SECONDS. Raises NotChangeable."""
     with writing(engine) as connection:
         found = _of(connection, webhook_id)
         if found is None:
             return None
         if found.configured:
             raise NotChangeable(
-                "the secret of this webhook is that of the environment: set LEAKLINE_WEBHOOK_SECRET "
-                "and start the server again"
+                "the secret of this webhook comes from the environment: set LEAKLINE_WEBHOOK_SECRET "
+                "and restart the server"
             )
         connection.execute(
             update(webhooks)
@@ -359,14 +359,14 @@ def rotate(engine: Engine, webhook_id: int, secret: str, now: float) -> Webhook 
 
 
 def remove(engine: Engine, webhook_id: int) -> bool:
-    """With its deliveries and their attempts; False when there is none. Raises NotChangeable."""
+    """Remove a webhook with its deliveries and attempts; return False if it is unknown. Raises NotChangeable."""
     with writing(engine) as connection:
         found = _of(connection, webhook_id)
         if found is None:
             return False
         if found.configured and not found.left_out:
             raise NotChangeable(
-                f"this webhook is that of {VARIABLES[found.source]}: take it out there and start the server again, "
+                f"this webhook is configured in {VARIABLES[found.source]}: remove it there and restart the server, "
                 "or disable it here"
             )
         connection.execute(delete(settings).where(settings.c.key == TRIAL_KEY.format(webhook_id)))
@@ -383,7 +383,7 @@ def note_trial(engine: Engine, webhook_id: int, trial: Trial) -> None:
 
 
 def last_trials(engine: Engine) -> dict[int, Trial]:
-    """Webhook id -> what came of its last test message."""
+    """Return the result of the last test message of each webhook, by webhook id."""
     prefix = TRIAL_KEY.format("")
     query = select(settings.c.key, settings.c.value).where(
         settings.c.key.startswith(prefix, autoescape=True)
@@ -401,10 +401,12 @@ def _must_be_changeable(hook: Webhook, values: Mapping[str, Any], enabled: bool 
     variable = VARIABLES[hook.source]
     if set(values) - {"name"}:
         raise NotChangeable(
-            f"this webhook is that of {variable}: change it there, or add another one"
+            f"this webhook is configured in {variable}: change it there, or add another webhook"
         )
     if enabled is True and hook.left_out:
-        raise NotChangeable(f"this webhook is {hook.disabled_reason}: set it there again")
+        raise NotChangeable(
+            f"this webhook is {hook.disabled_reason}: set it again and restart the server"
+        )
 
 
 def _of(connection: Connection, webhook_id: int) -> Webhook | None:

@@ -1,4 +1,4 @@
-"""Accepting batches exactly once: duplicates, clock skew, cardinality limits, project quotas.
+"""Ingest: accepting batches exactly once, duplicates, clock skew, cardinality limits and project quotas.
 
-Imports `store.runs`, `series`, `details`, `maintenance`. Start reading in `inbox.py`.
+It imports `store.runs`, `series`, `details` and `maintenance`. Start reading in `inbox.py`.
 """

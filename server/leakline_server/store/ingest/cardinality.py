@@ -1,9 +1,9 @@
-"""How much a run may have of what names itself: phases and types beyond the bounds become "other", added up.
+"""Cardinality limits of a run: phases and types beyond the limits are summed under the name "other".
 
-A program that makes a class in each step, or puts a number into the name of a phase, would otherwise fill the memory
-of whoever reads the run. Nothing is refused and no snapshot is missing: the first names keep their own lines, the
-others share one, and how many numbers that are is counted. Which are which never changes, so what is sent again is
-folded as it was the first time.
+A program that creates a class in each step, or puts a number into phase names, would otherwise exhaust the memory of
+everything that reads the run. Nothing is refused and no snapshot is lost: the first names keep their own series, the
+others share one, and the affected values are counted. The assignment never changes, so resent data is renamed as it was
+the first time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .incoming_batch import NOT_THERE, BatchColumns, Rows
 from .ingest_cache import RunState
 
 OTHER: Final = "other"
-# Reasons of what is counted (`ProcessState.lost`).
+# Keys of the counts in `ProcessState.lost`.
 PHASES: Final = "phases_over_limit"
 TYPES: Final = "types_over_limit"
 
@@ -31,21 +31,21 @@ _OF_PHASE: Final = re.compile(r"phase\.(.+)\.(seconds|bytes)")
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """``counted``: by reason, how many numbers and snapshots have another name now."""
+    """Columns within the limits. ``counted``: the number of renamed values and snapshots, by reason."""
 
     columns: BatchColumns
     counted: Mapping[str, int]
 
 
 def fold(run: RunState, columns: BatchColumns) -> Folded:
-    """The columns as the run takes them; the run itself changes only where they are written."""
+    """Return the columns with names beyond the limits replaced by "other"; ``run`` is not modified."""
     counted: dict[str, int] = {}
     phases = _admitted(run, columns.phase)
     if phases is not None:
         named = [p if p is None or p in phases else OTHER for p in columns.phase]
         counted[PHASES] = sum(a != b for a, b in zip(named, columns.phase, strict=True))
         columns = replace(columns, phase=named)
-    # In one call of C: nearly always all are there.
+    # Nearly always all names are known, and this check runs in C.
     if all(map(run.names.__contains__, columns.names())):
         return Folded(columns, counted)
     into = _others(run, phases, columns.names())
@@ -58,7 +58,7 @@ def fold(run: RunState, columns: BatchColumns) -> Folded:
 
 
 def _admitted(run: RunState, names: Sequence[str | None]) -> Mapping[str, None] | None:
-    """The phases that keep their names; None where all do."""
+    """Return the phases that keep their names; None if all do."""
     seen = dict.fromkeys(filter(None, names))
     if len(run.phases) + len(seen) <= MAX_RUN_PHASES:
         return None
@@ -72,8 +72,8 @@ def _admitted(run: RunState, names: Sequence[str | None]) -> Mapping[str, None] 
 def _others(
     run: RunState, phases: Mapping[str, None] | None, names: Iterable[str]
 ) -> dict[str, str]:
-    """Name of a series that the run has not -> the name it shares with others."""
-    # In order of names, so that how a batch is laid out decides nothing.
+    """Return the shared "other" names of new series that exceed the limits, by original name."""
+    # Sorted, so that the result does not depend on the layout of the batch.
     new = sorted([name for name in names if name not in run.names])
     into: dict[str, str] = {}
     types: set[str] | None = None
@@ -96,7 +96,7 @@ def _types(run: RunState) -> set[str]:
 
 
 def _summed(columns: BatchColumns, name: str, parts: Sequence[str]) -> tuple[BatchColumns, int]:
-    """The columns with one series instead of several, and how many numbers those had."""
+    """Return the columns with several series replaced by their sum, and the number of values summed."""
     total = np.zeros(len(columns))
     there = np.zeros(len(columns), bool)
     whole, numbers = True, 0

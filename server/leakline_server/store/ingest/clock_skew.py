@@ -1,14 +1,14 @@
-"""Clocks that lie, further from the server's than clocks differ: their times are corrected, and that is reported.
+"""Correction of client clocks that differ from the server's by more than MAX_SKEW_SECONDS; corrections are reported.
 
-- One that is ahead reports times of the future: they become the moment in which they were received.
-- One that is behind cannot be recognised by its times alone, because a time of the past may be true: old recordings are
-  uploaded. But a process that joins says what its clock says while it asks (``sent_at``), however old the snapshots
-  are that it brings. Where that is behind, its times move by as much. But NTP may set a clock right while a program
-  runs: a time that would move into the future comes from a clock that is right by now, and stays as it was sent.
+- A clock that is ahead produces times in the future: they are replaced by the time of receipt.
+- A clock that is behind cannot be detected from its times alone, because times in the past may be true when old
+  recordings are uploaded. But a process sends its current time (``sent_at``) when it joins, however old its snapshots
+  are. If that is behind, its times are shifted by the difference. NTP may correct the clock while the program runs: a
+  time that the shift would move into the future comes from a corrected clock and is not shifted.
 
-Snapshots are in order by their numbers, and durations are of the clock that never jumps, so only the moment that is
-shown changes. What was sent first counts: the same snapshot, sent again, says another time than the one that is
-stored, and is no contradiction.
+Snapshots are ordered by sequence number, and durations use a monotonic clock, so a correction changes only the times
+that are shown. The first version counts: a snapshot that is sent again has another time than the stored, corrected one,
+which is not a contradiction.
 """
 
 from __future__ import annotations
@@ -26,18 +26,21 @@ from ..schema import processes
 from .incoming_batch import BatchColumns
 from .wire_types import Event
 
-# The reasons under which snapshots are counted (`ProcessState.lost`).
+# Keys in `ProcessState.lost` for the counts of snapshots with corrected times.
 AHEAD: Final = "clock_ahead"
 BEHIND: Final = "clock_behind"
 
 
 def skew(sent_at: float | None, now: float) -> float | None:
-    """Seconds by which the server's clock is ahead of one that said ``sent_at`` when it asked; None: it did not say."""
+    """Return the server's clock minus the client's in seconds; None if the client did not send its time."""
     return None if sent_at is None else now - sent_at
 
 
 def skew_of(columns: BatchColumns, now: float) -> float | None:
-    """The same, of a process that did not say: by its newest time, unless that is old, and may be true."""
+    """Return the skew in seconds from the newest snapshot, for a process that did not send its clock.
+
+    Return None if that snapshot is old, because its time may be true.
+    """
     if not len(columns):
         return None
     seconds = now - float(columns.time[-1])
@@ -49,12 +52,12 @@ def lies(skew_seconds: float | None) -> bool:
 
 
 def lag(skew_seconds: float | None) -> float:
-    """Seconds that are to be added to the times of a clock that is behind; 0 where it is not, or nobody knows."""
+    """Return the seconds to add to times of a clock that is behind; 0 if it is not behind, or unknown."""
     return skew_seconds if skew_seconds is not None and skew_seconds > MAX_SKEW_SECONDS else 0.0
 
 
 def moment(time: float, now: float, skew_seconds: float | None = None) -> float:
-    """Return the corrected time of a client: no later than possible."""
+    """Return a client's time after correction, which is never in the future by more than MAX_SKEW_SECONDS."""
     latest = now + MAX_SKEW_SECONDS
     moved = time + lag(skew_seconds)
     if moved <= latest:
@@ -65,7 +68,7 @@ def moment(time: float, now: float, skew_seconds: float | None = None) -> float:
 def righted(
     columns: BatchColumns, now: float, skew_seconds: float | None
 ) -> tuple[BatchColumns, dict[str, int]]:
-    """The columns with times that can be, and of how many snapshots they were changed, by reason."""
+    """Return the columns with corrected times, and the number of changed snapshots by reason."""
     late, latest = lag(skew_seconds), now + MAX_SKEW_SECONDS
     counted = {}
     if late and len(columns) and columns.time.min() + late <= latest:
@@ -86,7 +89,7 @@ def righted_events(events: Sequence[Event], now: float, skew_seconds: float | No
 
 
 def note(connection: Connection, run_id: str, instance: str, skew_seconds: float | None) -> None:
-    """Of a process that says what its clock says. What was measured first stands: times were put right by it."""
+    """Store the clock skew of a process. The first measurement is kept, because times were corrected by it."""
     if skew_seconds is not None:
         p = processes.c
         first = (p.run_id == run_id, p.instance == instance, p.clock_skew_seconds.is_(None))
@@ -94,7 +97,7 @@ def note(connection: Connection, run_id: str, instance: str, skew_seconds: float
 
 
 def of_process(connection: Connection, run_id: str, instance: str | None) -> float | None:
-    """What is known of the clock of a process; None also where there is none such."""
+    """Return the stored clock skew of a process in seconds; None if the skew or the process is unknown."""
     if instance is None:
         return None
     p = processes.c

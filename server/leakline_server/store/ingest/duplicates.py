@@ -1,4 +1,4 @@
-"""Comparing what is sent again with what is stored under the same sequence numbers."""
+"""Comparison of resent snapshots with those stored under the same sequence numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from . import clock_skew
 from .incoming_batch import BatchColumns, Contradiction, Incoming
 from .ingest_cache import ProcessState, RunState
 
-# Batches of a transaction that is not written yet: (first sequence number, columns).
+# Batches that the current transaction has not written yet: (first sequence number, columns).
 Unwritten = Collection[tuple[int, BatchColumns]]
 
 
@@ -26,10 +26,10 @@ def contradiction(
     gaps: Sequence[tuple[int, int]],
     unwritten: Unwritten,
 ) -> Contradiction | None:
-    """The first difference between what is stored and what was sent again; ``gaps`` are the numbers that are new.
+    """Return the first difference between stored and resent snapshots, or None; ``gaps`` are new sequence numbers.
 
-    The client always sends the same numbers for a snapshot, so a difference means that two processes share an
-    instance name, or that the spool of one was edited: neither may silently win.
+    The client always sends the same values for a snapshot, so a difference means that two processes share an instance
+    name, or that a spool was edited: neither version may silently win.
     """
     sent = _rows(batch.first_sequence, batch.columns)
     for low, high in gaps:
@@ -38,11 +38,11 @@ def contradiction(
     stored = _stored_rows(connection, run, process, unwritten, min(sent), max(sent))
     for sequence, fields in sent.items():
         if sequence not in stored:
-            # Thinned since, or damaged: nothing says otherwise.
+            # The snapshot was thinned out or is damaged, so there is nothing to contradict.
             continue
         there = stored[sequence]
         for name in fields.keys() | there.keys():
-            # What was over the limit of series was never stored.
+            # Series over the limit were never stored.
             over = name not in run.names and name not in _FIELDS.values() and run.room == 0
             lost = there.get(name) is _DAMAGED
             if fields.get(name) != there.get(name) and not over and not lost:
@@ -53,20 +53,20 @@ def contradiction(
 
 
 def _was_righted(process: ProcessState, stored: Any, sent: Any) -> bool:
-    """The clock of the process was ahead, or behind, and its times were put right."""
+    """Return True if the times differ because those of a clock ahead or behind were corrected."""
     if stored is None or sent is None:
         return False
     reason = clock_skew.AHEAD if stored < sent else clock_skew.BEHIND
     return reason in process.lost
 
 
-# In place of a value that cannot be read any more: nothing says that it was another.
+# Placeholder for a stored value that can no longer be read, and so is not compared.
 _DAMAGED: Final = object()
 _FIELDS: Final = {n: name for n, name in COLUMN_NAMES.items() if n != SEQUENCE}
 
 
 def _rows(first: int, columns: BatchColumns) -> dict[int, dict[str, Any]]:
-    """Sequence number -> what is not null, by name."""
+    """Return {sequence number: {name: value}} without null values."""
     named: dict[str, Sequence[Any]] = {
         "time": columns.time.tolist(),
         "monotonic": columns.monotonic.tolist(),

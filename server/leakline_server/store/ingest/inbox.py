@@ -1,17 +1,17 @@
-"""Accepting batches: one durable row each, exactly once, whatever is sent again, to whichever server.
+"""Accepting batches: each is stored in one durable row exactly once, even if it is sent again or to another server.
 
-`Inbox.store` takes everything that waits into the caller's one transaction:
+`Inbox.store` writes all waiting batches in the caller's transaction:
 
-1. lock the rows of the runs, and read again what another server process has changed of them
-2. find run and process; a process that is new gets its row
-3. decide which sequence numbers are new; what is there already must say the same, or the batch is a contradiction
-4. write the batches, the new series names and the details, and bring each touched run to its next revision
+1. lock the rows of the runs, and reread what another server has changed in them
+2. find the run and process; a new process gets a row
+3. determine which sequence numbers are new; those already stored must have the same values, or the batch is refused as
+   a contradiction
+4. write the batches, new series names and details, and increment the revision of each affected run
 
-What is known of runs and processes is kept in memory and is built from the tables when it is first needed, so step 3
-costs no query. ``stored`` of a run counts the transactions that brought something, and that of a process is the number
-of the last that brought something of it: who holds the row of a run and remembers its number has seen everything, and
-otherwise knows which processes have moved. Nothing in memory is true until the transaction is:
-after a failure, call `forget`.
+The state of runs and processes is cached in memory and loaded from the tables on first use, so step 3 needs no query.
+``stored`` of a run counts the transactions that stored batches, and ``stored`` of a process is that count at its last
+one. After locking a run, a server whose cached count is equal has a current cache; otherwise it can see which processes
+have changed. The cache is changed before the transaction commits: after a failure, call `forget`.
 """
 
 from __future__ import annotations
@@ -71,9 +71,11 @@ from .ingest_cache import (
 )
 from .project_quota import Intake, by_browsers, patience_seconds
 
-# Of about 100 bytes: some 17,000 runs of 65 series. Where more post in turn, each batch reads its run again.
+# The capacity of the cache in entries of about 100 bytes: some 17,000 runs of 65 series. If more runs send in turn,
+# each batch reloads its run.
 MAX_ENTRIES_IN_MEMORY: Final = 2_000_000
-# By so much the clock of another server may be ahead; what lies further ahead is of a clock that was set right since.
+# The clock of another server may be ahead by up to this much. A time further ahead is ignored: it was written before a
+# clock was corrected.
 OTHER_CLOCK_SECONDS: Final = 3_600.0
 
 
@@ -82,48 +84,48 @@ _Rows = tuple[int, int, int]
 
 @dataclass(slots=True)
 class _Plan:
-    """What one transaction writes."""
+    """The rows that one transaction writes."""
 
     batches: list[dict[str, Any]] = field(default_factory=list)
     details: list[dict[str, Any]] = field(default_factory=list)
     series: list[dict[str, Any]] = field(default_factory=list)
-    # With the time of the newest batch by the server's clock.
+    # Each with the time of its newest batch by the server's clock.
     runs: dict[str, tuple[RunState, float]] = field(default_factory=dict)
     processes: dict[Key, tuple[ProcessState, float]] = field(default_factory=dict)
-    # Batches of this very transaction, for comparing: they cannot be read back yet.
+    # Batches of this transaction, for detecting contradictions: they cannot be read from the database yet.
     bodies: dict[Key, list[tuple[int, BatchColumns]]] = field(default_factory=dict)
     # (project, rows before, rows after) of each batch of a browser token.
     by_browsers: list[tuple[str, _Rows, _Rows]] = field(default_factory=list)
 
     @property
     def rows(self) -> _Rows:
-        """How many there are of each kind."""
+        """The number of planned rows of each kind."""
         return len(self.batches), len(self.details), len(self.series)
 
 
 class Inbox:
-    """Used by one thread, but for `project_of` and `count_new_names`."""
+    """Stores batches. Used by one thread only, except for `project_of` and `count_new_names`."""
 
     def __init__(self, bytes_per_day: PerProject = FOREVER) -> None:
         self._runs: OrderedDict[str, RunState] = OrderedDict()
         self._intake = Intake(bytes_per_day)
-        # Of each of them, as of the last transaction that had to do with it, and of all.
+        # The cache size of each run at its last transaction, and their sum.
         self._sizes: dict[str, int] = {}
         self._size = 0
 
     def project_of(self, run_id: str) -> str | None:
-        """Return the project of a run; None if nothing of the run is remembered."""
+        """Return the project of a run; None if the run is not in the cache."""
         known = self._runs.get(run_id)
         return None if known is None else known.project
 
     def count_new_names(self, batch: Incoming) -> int:
-        """Return how many series of the batch its run does not have; all of them if nothing of it is remembered."""
+        """Return how many series of the batch are new to its run; all of them if the run is not in the cache."""
         known = self._runs.get(batch.run_id)
         names = batch.columns.names()
         return len(names) - (0 if known is None else sum(map(known.names.__contains__, names)))
 
     def forget(self, run_ids: Iterable[str]) -> None:
-        """After a failed transaction: what was planned for these runs did not happen."""
+        """Remove runs from the cache, because after a failed transaction their cached state is wrong."""
         for run_id in run_ids:
             self._runs.pop(run_id, None)
             self._size -= self._sizes.pop(run_id, 0)
@@ -131,7 +133,7 @@ class Inbox:
     def store(
         self, connection: Connection, waiting: Sequence[Incoming]
     ) -> tuple[list[Outcome], list[Key]]:
-        """What became of each, and the processes of which enough waits to be sealed."""
+        """Store the batches; return the outcome of each, and the processes with enough waiting batches to seal."""
         plan = _Plan()
         self._lock(connection, {batch.run_id for batch in waiting if "\x00" not in batch.run_id})
         outcomes = [self._plan(connection, plan, batch) for batch in waiting]
@@ -155,27 +157,31 @@ class Inbox:
             self.forget([next(iter(self._runs))])
 
     def _lock(self, connection: Connection, run_ids: Iterable[str]) -> None:
-        """Hold the rows of the runs to the end of the transaction, and know what is true of them now."""
+        """Lock the rows of the runs until the end of the transaction, and bring the cache up to date."""
         there = set()
         for row in connection.execute(_LOCK, {"b_runs": sorted(run_ids)}).all():
             there.add(row.id)
             state = self._runs.get(row.id)
             if state is None or state.created_at != row.created_at:
-                # Not read yet; or removed, and started again under the same name.
+                # The run is not in the cache, or was removed and started again with the same id.
                 state = load_run(connection, row.id)
                 assert state is not None
                 self._runs[row.id] = state
             elif state.stored != row.stored:
                 catch_up(connection, state)
             elif state.attempt != row.attempt:
-                # Another attempt has begun, or an earlier one was heard of late: some have other numbers now.
+                # Another attempt has begun, or an earlier one was reported late, which changes the attempt numbers of
+                # processes.
                 number_anew(connection, state, row.attempt)
             state.revision = row.revision
             self._runs.move_to_end(row.id)
         self.forget(run_id for run_id in run_ids if run_id not in there)
 
     def sealed(self, key: Key, count: int) -> None:
-        """So many snapshots of the process were sealed; 0: another server was first, so it is looked at again later."""
+        """Record that ``count`` snapshots of the process were sealed.
+
+        If it is 0, another server was first, so sealing is retried after more snapshots.
+        """
         if key.run_id in self._runs:
             for process in self._runs[key.run_id].processes.values():
                 if process.id == key.process_id:
@@ -214,7 +220,7 @@ class Inbox:
                 return TooManyBytes(run.project, full.limit, wait, full.browser)
         more_lost = _merge_lost(process.lost, batch.lost)
         if not gaps and not more_lost:
-            # Nothing new: an upload of an old spool must not make a run look alive.
+            # Without new data, do not update the run: uploading an old spool must not make it look alive.
             return Accepted(0)
         plan.runs[run.id] = (run, batch.received_at)
         plan.processes[Key(run.id, process.id)] = (process, batch.received_at)
@@ -229,8 +235,10 @@ class Inbox:
 
 
 def _other_identity(process: ProcessState, batch: Incoming) -> OtherIdentity | None:
-    """An instance is one process, which has one rank. Which attempt it is may be known better here
-    (`run_registration.py`)."""
+    """Return the difference if the process is known with another rank, else None.
+
+    A different attempt is accepted, because the server may know the number better (`run_registration.py`).
+    """
     stored, sent = process.identity, batch.process
     if stored.rank != sent.rank:
         return OtherIdentity(sent.instance, "rank", stored.rank, sent.rank)
@@ -238,14 +246,14 @@ def _other_identity(process: ProcessState, batch: Incoming) -> OtherIdentity | N
 
 
 def _count(process: ProcessState, numbers: Mapping[str, int]) -> None:
-    """What is counted here; a few reasons, next to those that a process may report."""
+    """Add the server's own counts to those that the process reports as lost."""
     for reason, number in numbers.items():
         if number:
             process.lost[reason] = process.lost.get(reason, 0) + number
 
 
 def _sizes(plan: _Plan) -> dict[str, int]:
-    """Bytes by project, and by its browsers."""
+    """Return the bytes to store by project, and by the browser tokens of each."""
     found: dict[str, int] = {}
     for row in (*plan.batches, *plan.details, *plan.series):
         project = plan.runs[row["run_id"]][0].project
@@ -258,12 +266,12 @@ def _sizes(plan: _Plan) -> dict[str, int]:
 
 
 def _size(row: Mapping[str, Any]) -> int:
-    """What it is stored in: a body, or the name of a series."""
+    """Return the stored bytes of a row: its body, or the name of a series."""
     return len(row["body"]) if "body" in row else len(row["name"].encode())
 
 
 def _merge_lost(known: dict[str, int], sent: Mapping[str, int]) -> bool:
-    """Running totals only grow, so an old batch that is sent again takes nothing back. True: something grew."""
+    """Merge running totals and return True if any grew. They never decrease, so a resent old batch changes nothing."""
     grew = False
     for reason, number in sent.items():
         if number > known.get(reason, -1) and (reason in known or len(known) < MAX_LOST_REASONS):
@@ -307,15 +315,15 @@ def _plan_rows(
 def _number_names(
     plan: _Plan, run: RunState, process: ProcessState, columns: BatchColumns
 ) -> BatchColumns:
-    """Number the names that are new; past the bound they are left out, and counted."""
+    """Assign ids to new series; those beyond the limit are removed from the columns, and their values counted."""
     names = columns.names()
-    # In one call of C: nearly always all are there.
+    # Nearly always all names are known, and this check runs in C.
     if all(map(run.names.__contains__, names)):
         return columns
     new = [name for name in names if name not in run.names]
     kept, over = new[: run.room], new[run.room :]
     newest = max(run.names.values(), default=0)
-    # Many runs have the same names.
+    # Interned, because many runs have the same names.
     added = {sys.intern(name): newest + n for n, name in enumerate(kept, 1)}
     run.names = numbered({**run.names, **added})
     plan.series += [
@@ -338,7 +346,7 @@ def _detail_rows(
         rows = [row for row in found if low <= row.sequence <= high]
         if kind == "events":
             rows = clock_skew.righted_events(rows, batch.received_at, process.skew)
-        # The censuses of a snapshot stand alone, because one of them is asked for at a time.
+        # The censuses of each snapshot get a row of their own, because they are read one at a time.
         alone = groupby(sorted(rows, key=_sequence), _sequence) if kind == "census" else ()
         for of_row in [list(of_one) for _, of_one in alone] or ([rows] if rows else []):
             at = of_row[0].sequence - batch.first_sequence
@@ -359,7 +367,7 @@ _sequence: Final = attrgetter("sequence")
 def _observe(
     run: RunState, process: ProcessState, columns: BatchColumns, last_sequence: int
 ) -> None:
-    """Keep what the list of runs shows, so that it never has to open a chunk."""
+    """Update the values that the list of runs shows, so that it never has to read a chunk."""
     generations = {g for g in columns.generation if g is not None}
     if generations:
         low, high = min(generations), max(generations)
@@ -415,16 +423,19 @@ def _write(connection: Connection, plan: _Plan) -> None:
 
 
 def _not_before(last: ColumnElement[float]) -> ColumnElement[float]:
-    """Now, or what another server wrote whose clock is a little ahead: else that one would find the run silent."""
+    """Return the expression for the new `last_seen_at`: now, or the stored time if that is slightly ahead.
+
+    Another server whose clock is ahead wrote it; with an earlier time, that server would consider the run silent.
+    """
     now: ColumnElement[float] = bindparam("b_now", type_=last.type)
     return case((last.between(now, now + OTHER_CLOCK_SECONDS), last), else_=now)
 
 
-# Statements are made once: making one costs more than executing it.
+# Statements are built once, because building one costs more than executing it.
 _LOCK: Final = (
     select(runs.c.id, runs.c.created_at, runs.c.stored, runs.c.revision, runs.c.attempt)
     .where(runs.c.id.in_(bindparam("b_runs", expanding=True)))
-    # All who lock several take them in this order.
+    # All writers lock several rows in this order, so they cannot deadlock.
     .order_by(runs.c.id)
     .with_for_update(key_share=True)
 )
@@ -439,7 +450,7 @@ _TOUCH_RUN: Final = Many(
         revision=runs.c.revision + 1,
         stored=runs.c.stored + 1,
         last_seen_at=_not_before(runs.c.last_seen_at),
-        # Only silence ends by a word; a finished run stays finished when its last batches come late.
+        # New data revives only a silent run; a finished run stays finished when its last batches arrive late.
         state=case((_IS_SILENT, "running"), else_=runs.c.state),
         reason=case((_IS_SILENT, ""), else_=runs.c.reason),
         ended_at=case((_IS_SILENT, null()), else_=runs.c.ended_at),
@@ -491,7 +502,7 @@ def _touched_process(key: Key, run: RunState, process: ProcessState, now: float)
     return {
         "b_run": key.run_id,
         "b_process": key.process_id,
-        # As it is written for the run in this transaction.
+        # The same number that this transaction writes for the run.
         "b_stored": run.stored,
         "b_now": now,
         "b_rss": process.rss_bytes,

@@ -1,19 +1,19 @@
-"""A checked batch on its way in: its columns as arrays, the body of its row until it is sealed, and what becomes of it.
+"""Validated batches: their columns as arrays, the body of a batch row until it is sealed, and the outcomes of ingest.
 
-A thousand numbers as objects cost more than everything else that is done with a batch, so none are made.
+Values are kept in arrays, because a thousand Python number objects would cost more than the rest of ingesting a batch.
 
-The body of a batch row is one zstd frame of all columns, with its checksum. The frame holds a MessagePack
-array of these, numbers of series of 4 bytes and all others of 8, little endian:
+The body of a batch row is one zstd frame, with its checksum, of all columns. The frame contains a MessagePack array of
+the following items. Series ids have 4 bytes, all other numbers 8, little endian:
 
-     0  2, the version of this form                     6  label, list of text and null
-     1  count, of snapshots                             7  kind, list of text
-     2  time, floats                                    8  series of whole numbers: their numbers,
-     3  monotonic, the same; empty: equal to time       9  and their values, -2**63 where there is none
-     4  generation, list of integers and null          10  series of floats: their numbers,
-     5  phase, list of text and null                   11  and their values, NaN where there is none
+     0  2, the version of this format                   6  label, list of text and null
+     1  count, the number of snapshots                  7  kind, list of text
+     2  time, floats                                    8  ids of the integer series
+     3  monotonic, floats; empty if equal to time       9  their values, -2**63 if absent
+     4  generation, list of integers and null          10  ids of the float series
+     5  phase, list of text and null                   11  their values, NaN if absent
 
-A series is named by its number in the run (table series). Databases of older versions hold rows of version 1
-(`_Form1`), and rows that begin with ``{``: the JSON object of the batch, without a checksum.
+Series ids are those of the run (table series). Databases of older versions contain rows of version 1 (`_Form1`), and
+rows that begin with ``{``: the JSON object of the batch, without a checksum.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from leakline.snapshot import ABSENT, ProcessIdentity
 from ..columns import Array, CorruptChunk, Numbers, compress, decompress
 from . import wire_types
 
-# Stands for a value that is not there, among whole numbers, which are at most 2**53 in size; among floats, NaN does.
+# Marks an absent value in an integer series; integers are at most 2**53 in magnitude. Float series use NaN.
 NOT_THERE: Final = ABSENT
 
 
 class Rows(NamedTuple):
-    """Series of one kind: ``values`` has one row a name and one column a snapshot."""
+    """Series of one type: ``values`` has a row for each name and a column for each snapshot."""
 
     names: Sequence[str]
     values: Array
@@ -50,8 +50,10 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BatchColumns:
-    """One entry a snapshot. A series is in ``integers`` (int64, NOT_THERE where nothing was measured) or in ``floats``
-    (float64, NaN where nothing was).
+    """The columns of a batch, with one entry per snapshot.
+
+    A series is either in ``integers`` (int64, NOT_THERE for absent values) or in ``floats`` (float64, NaN for absent
+    values).
     """
 
     time: Array
@@ -68,21 +70,21 @@ class BatchColumns:
 
     @property
     def nbytes(self) -> int:
-        """Of its numbers."""
+        """The size of the series' values in bytes."""
         return self.integers.values.nbytes + self.floats.values.nbytes
 
     def names(self) -> list[str]:
         return [*self.integers.names, *self.floats.names]
 
     def numbers(self, name: str) -> Numbers | None:
-        """Return one series; None when the batch does not have it. For many use `series`: this looks at every name."""
+        """Return one series, or None. This is a linear search; use `series` to read many."""
         for rows in (self.integers, self.floats):
             if name in rows.names:
                 return _with_holes(rows.values[rows.names.index(name)])
         return None
 
     def series(self) -> Iterator[tuple[str, Numbers]]:
-        """Yield the name and the column of each."""
+        """Yield the name and column of each series."""
         for rows in (self.integers, self.floats):
             for name, values in zip(rows.names, rows.values, strict=True):
                 yield name, _with_holes(values)
@@ -106,7 +108,7 @@ class BatchColumns:
 
 
 def _with_holes(values: Array) -> Numbers:
-    """A row of `Rows` as a column: what is absent holds 0."""
+    """Return a row of `Rows` as a column, in which absent entries hold 0."""
     present = values != NOT_THERE if values.dtype.kind == "i" else ~np.isnan(values)
     if present.all():
         return Numbers(values)
@@ -114,7 +116,7 @@ def _with_holes(values: Array) -> Numbers:
 
 
 def of_lists(columns: wire_types.Columns) -> BatchColumns:
-    """Columns of version 1; all of them have their entries."""
+    """Convert columns of version 1, which must all have an entry for each snapshot."""
     series, count = columns.series, len(columns.time)
     floats = {name for name, values in series.items() if float in map(type, values)}
     return BatchColumns(
@@ -137,8 +139,10 @@ def _dense(
 
 
 def of_rows(rows: Sequence[wire_types.Row]) -> BatchColumns:
-    """Snapshots that came one by one. Nothing is made for a value that is not there: a few bytes of each
-    of 200 snapshots would become a million objects.
+    """Convert snapshots that were sent as rows.
+
+    Absent values create no Python objects: otherwise 200 snapshots of a few bytes each, with different names, could
+    become a million objects.
     """
     names = dict.fromkeys(name for row in rows for name in row.series)
     floats = {n for row in rows for n, value in row.series.items() if isinstance(value, float)}
@@ -192,8 +196,10 @@ class _Form(_Common, array_like=True):
 
 
 class _Form1(_Common, array_like=True):
-    """Version 1: series of one value for all snapshots, series without holes as their first value and differences of
-    ``width`` bytes, and series with holes.
+    """The body format of version 1.
+
+    It has separate parts for constant series, for series without absent values, stored as the first value and
+    differences of ``width`` bytes, and for series with absent values.
     """
 
     constant: bytes
@@ -215,18 +221,20 @@ _decode_1: Final = msgspec.msgpack.Decoder(_Form1).decode
 
 
 class Body:
-    """A batch as it is read back. ``integer_ids`` and ``float_ids``: numbers of series, packed; ``integers`` and
-    ``floats``: one row for each of them, one column a snapshot.
+    """The unpacked body of a batch.
+
+    ``integer_ids`` and ``float_ids`` are packed series ids; ``integers`` and ``floats`` have a row for each of these
+    and a column for each snapshot.
     """
 
     def __init__(self, form: _Form) -> None:
-        """Raises ValueError where the numbers in it are more or fewer than it has snapshots or series."""
+        """Raise ValueError if the columns do not match the number of snapshots or series."""
         self.time = np.frombuffer(form.time, "<f8")
         self.monotonic = np.frombuffer(form.monotonic, "<f8") if form.monotonic else self.time
         self.generation, self.phase = form.generation, form.phase
         self.label, self.kind = form.label, form.kind
         if not len(self.time) == len(self.monotonic) == form.count:
-            raise ValueError("its columns are of other lengths")
+            raise ValueError("the columns differ in length")
         self.integer_ids, self.float_ids = form.integers, form.floats
         self.integers = _table(form.integers, form.integer_values, "<i8", form.count)
         self.floats = _table(form.floats, form.float_values, "<f8", form.count)
@@ -235,7 +243,7 @@ class Body:
         return len(self.time)
 
     def series(self, number: int) -> Numbers | None:
-        """The series with this number; None when the batch does not have it."""
+        """Return the series with this id; None if the batch does not have it."""
         for ids, values in ((self.integer_ids, self.integers), (self.float_ids, self.floats)):
             for at in np.flatnonzero(np.frombuffer(ids, "<u4") == number):
                 return _with_holes(values[at])
@@ -243,12 +251,12 @@ class Body:
 
 
 def pack(columns: BatchColumns, numbered: Mapping[str, int]) -> bytes:
-    """The body of a batch whose series all have a number."""
+    """Return the body of a batch; ``numbered`` has an id for each of its series."""
     return compress(_encode(_form(columns, numbered)))
 
 
 def unpack(body: bytes, numbered: Callable[[], Mapping[str, int]]) -> Body:
-    """A body read back. ``numbered`` (name -> number) is asked for rows of older versions. Raises CorruptChunk."""
+    """Unpack a body. ``numbered`` returns series ids by name, for bodies in JSON. Raises CorruptChunk."""
     try:
         data = decompress(body)
         if data[:1] == _JSON:
@@ -259,10 +267,10 @@ def unpack(body: bytes, numbered: Callable[[], Mapping[str, int]]) -> Body:
         if version == VERSION:
             return Body(_decode(data))
     except (CorruptChunk, msgspec.MsgspecError, ValueError, KeyError, TypeError):
-        # What it was says what is stored.
+        # Drop the original error: its text quotes stored content.
         raise CorruptChunk("a stored batch is damaged") from None
     raise CorruptChunk(
-        f"a stored batch is damaged, or its form is {version}: this program reads {VERSION}"
+        f"a stored batch is damaged or has format version {version}; this server reads {VERSION}"
     )
 
 
@@ -324,7 +332,7 @@ DetailKind = Literal["events", "large_objects", "census", "holders", "log"]
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """A checked batch."""
+    """A validated batch."""
 
     run_id: str
     process: ProcessIdentity
@@ -334,17 +342,17 @@ class Incoming:
     details: dict[DetailKind, Sequence[Any]]
     lost: dict[str, int]
     received_at: float
-    # What it is worth in memory, about: the inflated body, or its numbers where few bytes hold many of them.
+    # The approximate memory it takes: its inflated body, or its values if these are larger.
     size_bytes: int = 0
-    # Whoever sent it may add to this project alone, and knows of no run of another.
+    # The only project that the sender may write to; runs of other projects are unknown to it. None for any.
     project: str | None = None
-    # With a token that is in a page.
+    # True if it was sent with a browser token.
     browser: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """``count`` snapshots were new. 0: all of it was there already."""
+    """The batch was stored. ``count``: the number of new snapshots; 0 if all were stored already."""
 
     count: int
 
@@ -356,7 +364,7 @@ class UnknownRun:
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """The snapshot with this number is stored with another value of ``field``."""
+    """The batch was refused: a snapshot is already stored with another value of ``field``."""
 
     sequence: int
     field: str
@@ -366,7 +374,7 @@ class Contradiction:
 
 @dataclass(frozen=True, slots=True)
 class OtherIdentity:
-    """The process with this instance is known with another value of ``field``."""
+    """The batch was refused: the process with this instance name has another value of ``field``."""
 
     instance: str
     field: str
@@ -376,7 +384,7 @@ class OtherIdentity:
 
 @dataclass(frozen=True, slots=True)
 class TooManyProcesses:
-    """The run has as many as a run may."""
+    """The batch was refused: its process is new, and the run has reached the limit of processes."""
 
     run_id: str
     limit: int
@@ -384,7 +392,7 @@ class TooManyProcesses:
 
 @dataclass(frozen=True, slots=True)
 class TooManyBytes:
-    """The project has stored as much today as it may, or its ``browser`` tokens have."""
+    """The batch was refused: today's limit of bytes is reached for the project or for its ``browser`` tokens."""
 
     project: str
     limit: int

@@ -1,4 +1,4 @@
-"""What the writer knows of runs and processes without asking: built from the tables when it is first needed."""
+"""The writer's in-memory cache of runs and processes, loaded from the tables on first use."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from ..series import stored_numbers
 from . import clock_skew
 from .incoming_batch import Incoming
 
-# The role of a process that is no child.
+# The role of a process that is not a child.
 MAIN: Final = "main"
-# A process that a process of the run has started counts as long as it was heard of within this time.
+# The memory of a child process counts only if the child was seen within this time.
 CHILD_SECONDS: Final = 30.0
 MAX_NUMBERED: Final = 64
-# The one used last at the end.
+# The shared name mappings, the most recently used one last.
 _LOCK: Final = threading.Lock()
 _NUMBERED: Final[dict[tuple[tuple[str, int], ...], Mapping[str, int]]] = {}
 
 
 class Intervals:
-    """The sequence numbers of a process that are stored: sorted, disjoint stretches, both ends included.
+    """The stored sequence numbers of a process as sorted, disjoint ranges, both ends included.
 
-    Almost always one; more only where the client thinned or a batch came late.
+    There is almost always one range; more only if the client thinned its data or a batch arrived late.
     """
 
     def __init__(self, stretches: Iterable[tuple[int, int]] = ()) -> None:
@@ -47,7 +47,7 @@ class Intervals:
         return iter(self._stretches)
 
     def add(self, first: int, last: int) -> None:
-        """Add a stretch; neighbours and overlaps grow together."""
+        """Add a range, and merge it with adjacent and overlapping ones."""
         at = bisect_right(self._stretches, (first, last))
         if at and self._stretches[at - 1][1] >= first - 1:
             at -= 1
@@ -59,7 +59,7 @@ class Intervals:
         self._stretches[at:end] = [(first, last)]
 
     def missing(self, first: int, last: int) -> list[tuple[int, int]]:
-        """The parts of a stretch that are not stored."""
+        """Return the parts of a range that are not stored."""
         gaps = []
         at = bisect_right(self._stretches, (first, last))
         if at and self._stretches[at - 1][1] >= first:
@@ -87,9 +87,9 @@ class ProcessState:
     newest_sequence: int = -1
     # By the server's clock.
     seen_at: float = 0.0
-    # That came since it was last sealed.
+    # Batches received since the process was last sealed.
     waiting_batches: int = 0
-    # Server clock minus its own, as it is stored; None: nobody knows.
+    # Server clock minus the process's clock, as stored; None if unknown.
     skew: float | None = None
 
 
@@ -97,30 +97,31 @@ class ProcessState:
 class RunState:
     id: str
     project: str
-    # Name -> number; other runs may hold the same (`numbered`).
+    # Series ids by name; the mapping may be shared with other runs (`numbered`).
     names: Mapping[str, int]
     phases: dict[str, None]
     sparkline: Sparkline
     first_generation: int | None
     last_generation: int | None
     processes: dict[str, ProcessState]
-    # As in the table, when it was read or written last. A run that was removed and starts again has another created_at.
+    # The table's values when the row was last read or written. A run that was removed and started again has another
+    # created_at.
     attempt: int
     stored: int
     revision: int
     created_at: float
-    # Attempt -> RSS of its main processes together; None until it is asked for. Of thousands of ranks it is no sum
-    # that each batch could make again.
+    # The total RSS of the main processes by attempt; None until it is first needed. It is cached, because with
+    # thousands of ranks it is too expensive to sum up for each batch.
     _mains: dict[int, int] | None = None
 
     @property
     def size(self) -> int:
-        """How much is remembered of it, in entries."""
+        """The size of the cached state in entries (MAX_ENTRIES_IN_MEMORY)."""
         return 32 + len(self.names) + 16 * len(self.processes)
 
     @property
     def room(self) -> int:
-        """How many series the run may still begin."""
+        """The number of series that may still be added to the run."""
         return max(0, MAX_SERIES - len(self.names))
 
     def note_rss(self, process: ProcessState, rss_bytes: int) -> None:
@@ -131,9 +132,9 @@ class RunState:
         process.rss_bytes = rss_bytes
 
     def bytes_of_others(self, process: ProcessState) -> int:
-        """RSS in bytes that the other main processes of its attempt hold: the curve of the list is of all of them.
+        """Return the total RSS in bytes of the other main processes of the attempt of ``process``, itself a main one.
 
-        ``process`` is a main one.
+        The sparkline in the list of runs shows the sum over all of them.
         """
         if self._mains is None:
             self._mains = defaultdict(int)
@@ -143,11 +144,11 @@ class RunState:
         return self._mains.get(process.identity.attempt, 0) - (process.rss_bytes or 0)
 
     def forget_sums(self) -> None:
-        """After processes were read again."""
+        """Discard the cached sums after processes were reloaded."""
         self._mains = None
 
     def memory(self, now: float) -> dict[str, int | None]:
-        """What the processes of the newest attempt hold together. Children of theirs come and go."""
+        """Return the total memory of the newest attempt's processes; children count only if seen lately."""
         newest = max((p.identity.attempt for p in self.processes.values()), default=1)
         alive = [
             p for p in self.processes.values()
@@ -161,7 +162,7 @@ class RunState:
 
 
 def numbered(names: Mapping[str, int]) -> Mapping[str, int]:
-    """The same, held once for all runs that number their series alike: half of what is remembered of a run."""
+    """Return an equal mapping that is shared by all runs with the same series ids; it is half of a run's cache size."""
     key = tuple(names.items())
     with _LOCK:
         shared = _NUMBERED.pop(key, names)
@@ -177,7 +178,7 @@ def _sum(values: Iterable[int | None]) -> int | None:
 
 
 def new_process(connection: Connection, run: RunState, batch: Incoming) -> ProcessState:
-    """A process not seen since the run was loaded: it may have introduced itself without a batch."""
+    """Return the state of a process that is not in the cache, and insert its row unless it has registered already."""
     who, times = batch.process, batch.columns.time.tolist()[:1]
     skew = clock_skew.skew_of(batch.columns, batch.received_at)
     same = (processes.c.run_id == run.id, processes.c.instance == who.instance)
@@ -219,9 +220,9 @@ def new_process(connection: Connection, run: RunState, batch: Incoming) -> Proce
 
 
 def next_process(connection: Connection, run_id: str) -> int:
-    """The number of a process that joins a run. The caller holds the row of the run."""
+    """Return the number for a new process of a run. The caller has locked the row of the run."""
     newest = select(func.max(processes.c.id)).where(processes.c.run_id == run_id)
-    # Of a run with this id that was removed, rows may still lie there.
+    # Rows of a removed run with the same id may not be purged yet.
     before = select(removals.c.processes).where(removals.c.run_id == run_id)
     there = connection.execute(select(newest.scalar_subquery(), before.scalar_subquery())).one()
     return max(number or 0 for number in there) + 1
@@ -246,7 +247,7 @@ def load_run(connection: Connection, run_id: str) -> RunState | None:
 
 
 def catch_up(connection: Connection, run: RunState) -> None:
-    """Read again what another server process has written. The caller holds the row of the run."""
+    """Reload what another server has written. The caller has locked the row of the run."""
     row = connection.execute(select(runs).where(runs.c.id == run.id)).mappings().one()
     now = _state(connection, row, run.names)
     now.processes = run.processes
@@ -265,7 +266,7 @@ def catch_up(connection: Connection, run: RunState) -> None:
 def _state(
     connection: Connection, row: RowMapping, names: Mapping[str, int] | None = None
 ) -> RunState:
-    """``names``: those that are known, so that only newer ones are read."""
+    """Return the state of a run without its processes. ``names``: known series ids, which are not read again."""
     names = names or {}
     newer = (
         select(series.c.name, series.c.id)
@@ -290,7 +291,7 @@ def _state(
 
 
 def number_anew(connection: Connection, run: RunState, attempt: int) -> None:
-    """Read which attempt each process belongs to; ``attempt`` is the newest of the run."""
+    """Reload the attempt number of each process; ``attempt`` is the run's newest."""
     run.attempt = attempt
     run.forget_sums()
     columns = processes.c.instance, processes.c.attempt
@@ -306,7 +307,7 @@ def _load_process(
     before: ProcessState | None = None,
     since: int = -1,
 ) -> ProcessState:
-    """``before``: what was known of it at revision ``since`` of the run, so that only what came later is read."""
+    """Load the state of a process. ``before``: its state at revision ``since``, so that only newer data is read."""
     key = Key(row["run_id"], row["id"])
     waiting = connection.execute(
         select(func.coalesce(func.sum(batches.c.count), 0)).where(of(batches, key))

@@ -1,11 +1,10 @@
-"""How much a project takes in on a day: runs that begin and bytes that are stored, bounded (`limits.py`, settings).
+"""Daily quotas of projects: new runs and stored bytes (`limits.py`, settings). A day is a UTC day.
 
-The day is that of UTC. Runs are counted one by one, in the transaction that creates them, and so are the bytes of what
-a run reports about itself. Those of batches are counted in memory and written once a mebibyte or ten seconds, in a
-transaction that happens anyway: what a killed server had not written yet is not counted. Several servers on one
-database see what the others have written.
+Runs, and the bytes that a run reports about itself, are counted in the transaction that stores them. Bytes of batches
+are counted in memory and written once per mebibyte or ten seconds, as part of another transaction; counts that a killed
+server had not written are lost. Servers on one database see each other's written counts.
 
-What browser tokens bring counts twice: for its project, and in a row of its own, under a name that no project can have.
+Data from browser tokens is counted twice: for its project, and in a separate row whose name no project can have.
 """
 
 from __future__ import annotations
@@ -29,18 +28,17 @@ from ..schema import intake
 
 FLUSH_BYTES: Final = 2**20
 FLUSH_SECONDS: Final = 10.0
-# The longest that anybody is asked to wait: a bound may be raised before the day ends.
+# The longest Retry-After, because a limit may be raised before the day ends.
 MAX_PATIENCE_SECONDS: Final = 3_600
-# Counts of days before, for whoever looks.
+# Counts of this many past days are kept, so that users can look them up.
 KEPT_DAYS: Final = 8
-# Behind the name of a project, none of which has a control character.
+# A suffix of project names, which contain no control characters themselves.
 _BY_BROWSERS: Final = "\x1fbrowsers"
 
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What a project may take in on a day, None without end. ``browser``: with a token that is in a page, which may
-    take a share of it."""
+    """The daily quota of a project; None is unlimited. ``browser`` is True for a browser token, which gets a share."""
 
     runs: float | None = None
     bytes: float | None = None
@@ -51,7 +49,7 @@ UNBOUNDED: Final = Allowance()
 
 
 class TooManyRuns(Exception):
-    """The project has begun as many runs today as it may, or its browser tokens have."""
+    """Raised when today's limit of new runs is reached for the project or for its browser tokens."""
 
     def __init__(self, project: str, limit: int, browser: bool = False) -> None:
         super().__init__(project, limit, browser)
@@ -59,11 +57,11 @@ class TooManyRuns(Exception):
 
 
 class TooManyProjects(Exception):
-    """Runs have begun today in as many projects as they may."""
+    """Raised when runs have already been started in PROJECTS_PER_DAY projects today."""
 
 
 class TooMuchStored(Exception):
-    """The project has stored as many bytes today as it may, or its browser tokens have."""
+    """Raised when today's limit of stored bytes is reached for the project or for its browser tokens."""
 
     def __init__(self, project: str, limit: int, browser: bool = False) -> None:
         super().__init__(project, limit, browser)
@@ -75,13 +73,13 @@ def _day_of(now: float) -> int:
 
 
 def patience_seconds(now: float) -> int:
-    """How long to wait before it is worth trying again."""
+    """Return how many seconds to wait before trying again."""
     left = DAY_SECONDS - now % DAY_SECONDS
     return min(MAX_PATIENCE_SECONDS, int(left) + 1)
 
 
 def begin_run(connection: Connection, project: str, now: float, allowed: Allowance) -> None:
-    """Count a run of today. Raises TooManyRuns and TooManyProjects; then the caller's transaction must not go on."""
+    """Count a new run. Raises TooManyRuns and TooManyProjects, after which the caller must roll back."""
     found = _add(connection, project, _day_of(now), runs=1)
     if allowed.runs is not None and found.runs > allowed.runs:
         raise TooManyRuns(project, int(allowed.runs))
@@ -98,8 +96,9 @@ def begin_run(connection: Connection, project: str, now: float, allowed: Allowan
 def add_bytes(
     connection: Connection, project: str, size: int, now: float, allowed: Allowance
 ) -> None:
-    """Count what is stored in addition to batches. Raises TooMuchStored where there was no room before it; then the
-    caller's transaction must not go on.
+    """Count bytes stored outside batches.
+
+    Raises TooMuchStored if the quota was used up before; the caller must then roll back.
     """
     found = _add(connection, project, _day_of(now), bytes_=size)
     if allowed.bytes is not None and found.bytes - size >= allowed.bytes:
@@ -112,20 +111,20 @@ def add_bytes(
 
 
 def by_browsers(project: str) -> str:
-    """Under which what came of its browser tokens is counted."""
+    """Return the name under which data from the project's browser tokens is counted."""
     return project + _BY_BROWSERS
 
 
 @dataclass(slots=True)
 class _Project:
     stored: int
-    # Not written yet.
+    # Counted, but not written to the database yet.
     waiting: int = 0
 
 
 @dataclass(slots=True)
 class Intake:
-    """The bytes of today, as one writer knows them. Used by its thread."""
+    """Today's byte counts of one writer. Not thread-safe."""
 
     limits: PerProject
     _day: int = -1
@@ -135,8 +134,10 @@ class Intake:
     def limit_passed(
         self, connection: Connection, project: str, now: float, browser: bool = False
     ) -> TooMuchStored | None:
-        """The bound of the project where it has stored as much today, or, for what a ``browser`` token brings, of
-        those."""
+        """Return the limit that the project has reached today, or None.
+
+        ``browser`` also checks the limit of its browser tokens.
+        """
         limit = self.limits.of(project)
         if limit is not None and self._stored(connection, project, now) >= limit:
             return TooMuchStored(project, int(limit))
@@ -152,7 +153,7 @@ class Intake:
         return known.stored + known.waiting
 
     def add(self, connection: Connection, sizes: Mapping[str, int], now: float) -> None:
-        """So many bytes were stored for each project, and by browsers, in this transaction."""
+        """Count the bytes that this transaction stores, by project and by the browser tokens of each."""
         for project, size in sizes.items():
             self._known(connection, project, now).waiting += size
         waiting = sum(known.waiting for known in self._projects.values())
@@ -162,7 +163,7 @@ class Intake:
     def _known(self, connection: Connection, project: str, now: float) -> _Project:
         day = _day_of(now)
         if day != self._day:
-            # What is not written yet of yesterday bounds nothing any more.
+            # Unwritten counts of yesterday no longer matter.
             self._projects.clear()
             self._day = day
         if project not in self._projects:
@@ -171,7 +172,7 @@ class Intake:
         return self._projects[project]
 
     def _flush(self, connection: Connection, now: float) -> None:
-        """In the order of their names, as every server takes them."""
+        """Write the counts, ordered by name like every server does, so that servers cannot deadlock."""
         self._flushed_at = now
         for project, known in sorted(self._projects.items()):
             if known.waiting:
@@ -180,7 +181,7 @@ class Intake:
 
 
 def of_today(connection: Connection, now: float | None = None) -> Iterable[Any]:
-    """(project, runs, bytes), the fullest first."""
+    """Return (project, runs, bytes) of today, the largest first."""
     day = _day_of(time.time() if now is None else now)
     query = select(intake.c.project, intake.c.runs, intake.c.bytes).where(
         intake.c.day == day, _OF_ALL
@@ -206,9 +207,9 @@ def _upsert(dialect: Dialect) -> Any:
     return _UPSERTS[dialect.name]
 
 
-# Not what browsers have brought of it.
+# Excludes the separate counts of browser tokens.
 _OF_ALL: Final = ~intake.c.project.endswith(_BY_BROWSERS)
-# Made once, for each kind of database: making a statement costs more than executing it.
+# Built once for each database dialect, because building a statement costs more than executing it.
 _BYTES: Final = select(intake.c.bytes).where(
     intake.c.project == bindparam("project"), intake.c.day == bindparam("day")
 )

@@ -1,7 +1,7 @@
-"""The shapes that come over the wire, as msgspec types: decoding one is checking it.
+"""The wire format as msgspec types, which are validated while they are decoded.
 
-`snapshot.py` of the client describes the format. Shapes and ranges of single values are checked here, in C; columns of
-numbers and what spans several fields are checked in `ingest/decode.py`.
+The client's `snapshot.py` describes the format. Structure and ranges of single values are checked here, in C; columns
+of numbers and conditions on several fields are checked in `ingest/decode.py`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Process(Struct, frozen=True):
 
 
 class Columns(Struct):
-    """One entry a snapshot in every list."""
+    """The snapshots of a batch as columns: every list has one entry per snapshot."""
 
     time: list[Seconds]
     monotonic: list[Seconds] = field(default_factory=list)
@@ -57,7 +57,7 @@ class Columns(Struct):
 
 
 class Row(Struct):
-    """One snapshot, for senders that do not think in columns."""
+    """A single snapshot, for senders that do not produce columns."""
 
     time: Seconds
     monotonic: Seconds | None = None
@@ -103,7 +103,7 @@ class Holder(Struct):
 
 
 class Envelope(Struct, kw_only=True):
-    """What a batch has in addition to its snapshots."""
+    """The fields of a batch other than its snapshots."""
 
     version: int
     process: Process
@@ -117,8 +117,9 @@ class Envelope(Struct, kw_only=True):
 
 
 class Batch(Envelope, kw_only=True):
-    """A batch of version 1, the JSON body of ``POST /api/v1/runs/{run}/batches``: ``columns`` with ``count``, or
-    ``snapshots``.
+    """A batch of version 1, the JSON body of ``POST /api/v1/runs/{run}/batches``.
+
+    It has either ``columns`` and ``count``, or ``snapshots``.
     """
 
     columns: Columns | None = None
@@ -135,12 +136,12 @@ class Head(Envelope, kw_only=True):
     kind: list[Kind]
     integers: list[Name] = field(default_factory=list)
     floats: list[Name] = field(default_factory=list)
-    # A record of a spool may have gaps, which a batch has not: it is refused rather than read as one without.
+    # Spool records may have gaps and batches may not, so a record with gaps is refused rather than misread.
     sequences: None = None
 
 
 class StoredBody(Struct):
-    """What older versions stored of an accepted batch."""
+    """The stored form of a batch in older versions."""
 
     columns: Columns
 
@@ -152,5 +153,5 @@ encode: Final = msgspec.json.Encoder().encode
 
 
 def kind_of(phase: str | None) -> Kind:
-    """What a snapshot stands for when its sender did not say."""
+    """Return the default kind of a snapshot that was sent without one."""
     return "phase_end" if phase else "manual"

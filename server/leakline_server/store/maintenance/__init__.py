@@ -1,4 +1,4 @@
-"""Retention, deletion, backup, disk space, and stored bytes that are corrupt.
+"""Retention, run deletion, disk space, sizes and corruption.
 
-Imports any package of `store`. Start reading in `retention_policy.py`; `run_deletion.py` deletes.
+It may import any other package of `store`. Start reading in `retention_policy.py` and `run_deletion.py`.
 """

@@ -1,8 +1,9 @@
-"""Stored bytes that are not what was written: reported once each, counted, and left out of what is read.
+"""Registry of damaged stored data: each loss is logged once, counted, and left out of query results.
 
-A damaged chunk costs its own entries: of a series, they read as absent; where it is what every snapshot has, such as
-its time, the snapshots of its stretch are left out of every read that needs it. Nothing packed is repaired or deleted.
-Damaged values of other rows are moved to the table ``damaged`` (`quarantine.py`); their runs say so.
+A damaged chunk loses only its own entries: those of a series read as absent. If it is a column that every snapshot has,
+such as the time, the snapshots of its segment are left out of every result that needs this column. Packed data is never
+repaired or deleted. Damaged values in other tables are moved to the table ``damaged`` (`quarantine.py`), and the
+summaries of their runs mention it.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from sqlalchemy import Connection, Engine, select
 from ...limits import MAX_DAMAGED
 from ..schema import damaged as damaged_values
 
-# In place of a name, where all of a batch is damaged.
+# The name in `Damaged` if an entire batch is damaged.
 BATCH: Final = "batch"
-# In place of a process, where it is not of single snapshots.
+# The process id in `Damaged` for damage outside snapshots.
 _NO_PROCESS: Final = 0
-# Past so many, the next are neither reported nor counted.
+# Beyond this number, further damage is neither logged nor counted.
 MAX_KNOWN: Final = MAX_DAMAGED
 
 log = logging.getLogger("leakline")
 
 
 class Damaged(NamedTuple):
-    """What cannot be read of a process: ``name`` of a series or column, or BATCH."""
+    """Unreadable data of a process. ``name`` is a series or column, or BATCH."""
 
     run_id: str
     process_id: int
@@ -50,34 +51,35 @@ def found(engine: Engine, damaged: Damaged) -> None:
         before.add(damaged)
     if damaged.process_id == _NO_PROCESS:
         log.error(
-            "stored data of %s is damaged: %s cannot be read; a backup has it, if there is one",
+            "stored data of %s is damaged: %s cannot be read; restore a backup if you have one",
             damaged.run_id, damaged.name,
         )  # fmt: skip
         return
     log.error(
-        "stored data of run %s is damaged: %s of snapshots %d to %d of its process %d cannot be read; a backup has it, "
-        "if there is one",
+        "stored data of run %s is damaged: %s of snapshots %d to %d of its process %d cannot be read; restore a backup "
+        "if you have one",
         damaged.run_id, damaged.name, damaged.first_sequence, damaged.last_sequence, damaged.process_id,
     )  # fmt: skip
 
 
 def found_in_row(engine: Engine, whose: str, what: str) -> None:
-    """Count and log damage of what is not of single snapshots. ``whose``: "run …", "project …" or "the database";
-    ``what`` says of which row, and never what is in it.
+    """Count and log damage outside snapshots.
+
+    ``whose``: "run …", "project …" or "the database"; ``what`` identifies the row, without its content.
     """
     found(engine, Damaged(whose, _NO_PROCESS, what, 0, 0))
 
 
 def run_named(run_id: Any) -> str:
-    """Return a run as the log names it; text that a damaged id may have become is not quoted."""
+    """Return the name of a run for the log; a damaged id is not quoted."""
     is_readable = isinstance(run_id, str) and run_id.isprintable()
     return f"run {run_id}" if is_readable else "a run without a readable id"
 
 
 def parts_of(connection: Connection, run_ids: Collection[str]) -> dict[str, list[str]]:
-    """Return what was set aside of each run that has any: columns of its row, and names of other tables."""
+    """Return the quarantined parts of each run with any: columns of its own row, and names of other tables."""
     if connection.exec_driver_sql("SELECT 1 FROM damaged LIMIT 1").first() is None:
-        # As nearly always, and in a tenth of the time.
+        # This is the usual case, and the check takes a tenth of the time of the query below.
         return {}
     d = damaged_values.c
     query = select(d.run_id, d.table_name, d.column_name).where(d.run_id.in_(run_ids)).distinct()
@@ -90,8 +92,9 @@ def parts_of(connection: Connection, run_ids: Collection[str]) -> dict[str, list
 
 
 def sentence(parts: Collection[str], verdict: str | None, said: str) -> str:
-    """Return what is said of a run: ``said``, and before it what of the run is damaged. ``verdict``: as it is stored;
-    a run with a new one has lost none.
+    """Return the summary ``said`` of a run, preceded by a sentence that names its damaged parts.
+
+    ``verdict`` is the stored verdict; if it is not None, a damaged one was replaced and is not mentioned.
     """
     lost = [part for part in parts if part != "verdict" or verdict is None]
     if not lost:
@@ -103,13 +106,13 @@ def sentence(parts: Collection[str], verdict: str | None, said: str) -> str:
 
 
 def known(engine: Engine) -> frozenset[Damaged]:
-    """All that this process has come upon."""
+    """Return all damage that this server process has detected."""
     with _lock:
         return frozenset(_known.get(engine, ()))
 
 
 def batches_of(engine: Engine, run_id: str, process_id: int) -> set[int]:
-    """First sequence numbers of those batches of a process that were found to be damaged."""
+    """Return the first sequence numbers of a process's batches that are known to be damaged."""
     with _lock:
         return {
             each.first_sequence for each in _known.get(engine, ())
@@ -118,6 +121,6 @@ def batches_of(engine: Engine, run_id: str, process_id: int) -> set[int]:
 
 
 def count(engine: Engine) -> int:
-    """How many damaged chunks, batches and other values this process has come upon."""
+    """Return the number of damaged chunks, batches and other values that this server process has detected."""
     with _lock:
         return len(_known.get(engine, ()))

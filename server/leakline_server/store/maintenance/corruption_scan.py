@@ -1,6 +1,6 @@
-"""What is missing in an SQLite database, looked for when a server starts: each loss is counted and logged by its name.
+"""A scan for missing data in an SQLite database when a server starts; each loss is counted and logged by name.
 
-Damaged values are set aside before (`quarantine.py`).
+Damaged values are moved to quarantine before it (`quarantine.py`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from .corruption import found_in_row, run_named
 from .disk_space import space
 from .quarantine import THE_DATABASE
 
-# A larger file takes longer than a second to check as a whole.
+# A complete check of a larger file takes longer than a second.
 MAX_CHECKED_BYTES: Final = 64 * 2**20
-# Past this, a file is damaged as a whole.
+# The most errors that SQLite's integrity check lists.
 MAX_NAMED: Final = 100
 
-# What is written with something else, by what is missing where that is not there.
+# Queries for the runs that lack rows which are always written together with others, by a description of the loss.
 _MISSING: Final[dict[str, str]] = {
     "its processes": "SELECT id FROM runs r WHERE stored > 0 AND NOT EXISTS "
     "(SELECT 1 FROM processes WHERE run_id = r.id)",
@@ -38,13 +38,13 @@ _MISSING: Final[dict[str, str]] = {
     "(SELECT max(c.max) FROM processes p JOIN chunks c ON c.run_id = p.run_id AND c.process_id = p.id "
     f"AND c.series_id = {GENERATION} WHERE p.run_id = r.id)",
     "all sealed snapshots": "SELECT DISTINCT run_id FROM segments WHERE NOT EXISTS (SELECT 1 FROM chunks)",
-    "what divides its sealed snapshots": "SELECT DISTINCT run_id FROM chunks WHERE NOT EXISTS "
+    "the segments of its sealed snapshots": "SELECT DISTINCT run_id FROM chunks WHERE NOT EXISTS "
     "(SELECT 1 FROM segments)",
 }
 
 
 def inspect(engine: Engine) -> None:
-    """Log what is missing; nothing is changed."""
+    """Log missing data, without changing anything."""
     if engine.dialect.name != "sqlite":
         return
     with engine.connect() as connection:
@@ -53,7 +53,7 @@ def inspect(engine: Engine) -> None:
 
 
 def _found(connection: Connection) -> Iterator[tuple[str, str]]:
-    """(whose, what) of each loss."""
+    """Yield (whose, what) for each loss."""
     # Both read the entire file.
     if space(connection.engine).bytes <= MAX_CHECKED_BYTES:
         yield from _of_file(connection)
@@ -64,14 +64,14 @@ def _found(connection: Connection) -> Iterator[tuple[str, str]]:
 
 
 def _of_file(connection: Connection) -> Iterator[tuple[str, str]]:
-    """What SQLite itself says: of pages, rows and indexes, and nothing of what they hold."""
+    """Yield the errors of SQLite's integrity check, which covers pages, rows and indexes but not their content."""
     for (said,) in _rows(connection, f"PRAGMA integrity_check({MAX_NAMED})"):
         if said != "ok":
             yield THE_DATABASE, f"a part of the file ({' '.join(str(said).split())})"
 
 
 def _without_parent(connection: Connection) -> Iterator[tuple[str, str]]:
-    """Rows that belong to what is not there."""
+    """Yield the losses that show up as rows without their parent row."""
     runs: set[str] = set()
     rows: dict[tuple[str, str], int] = {}
     for table, row_id, parent, _ in _rows(connection, "PRAGMA foreign_key_check"):
@@ -80,14 +80,14 @@ def _without_parent(connection: Connection) -> Iterator[tuple[str, str]]:
             runs.update(run_named(run_id) for (run_id,) in found)
         rows[table, parent] = rows.get((table, parent), 0) + 1
     for whose in sorted(runs):
-        yield whose, "its place in the list of runs"
+        yield whose, "its entry in the list of runs"
     for (table, parent), count in rows.items():
         if parent != "runs":
             yield THE_DATABASE, f"the {parent} of {count} rows of {table}"
 
 
 def _rows(connection: Connection, query: str) -> list[Any]:
-    """None of what lies on a page that cannot be read, which is found by the query of pages."""
+    """Return the rows of a query; an empty list, after recording the damage, if a page cannot be read."""
     try:
         return list(connection.execute(text(query)))
     except DatabaseError:

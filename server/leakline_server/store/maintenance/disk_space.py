@@ -1,13 +1,12 @@
-"""The space a database takes, giving back what it keeps free, and a full disk.
+"""The disk space of the database, returning free space to the file system, and detection of a full disk.
 
-SQLite reuses the pages of deleted rows, and its file never becomes smaller by itself. A file that is made here keeps
-the map that lets it shrink from its end (``auto_vacuum=incremental``), a few pages at a time during ingest. Postgres
-has a process of its own for this (autovacuum): it makes the space usable again and gives back only what lies at the
-end of a table.
+SQLite reuses the pages of deleted rows, but its file does not shrink by itself. Files created by this program use
+``auto_vacuum=incremental``, so that they can be shrunk by a few pages at a time during ingest. Postgres has autovacuum
+for this, which makes space reusable and returns only what is at the end of a table.
 
-Every writer meets a full disk again and again, and the log may be on it, too: it is logged once for all. Trainings
-are what matters, so it is over when a batch is written, or a new run. What is small may find room where that does
-not.
+Every writer runs into a full disk again and again, and the log may be on the same disk, so the condition is logged
+once. It is over only when a batch or a new run was written, because storing training data is what matters: a smaller
+write may succeed while batches still do not fit.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from sqlalchemy.exc import ArgumentError
 
 from ..engine import Engine, is_out_of_space, writing
 
-# Pages of one step: each is moved from the end of the file into a hole.
+# The pages of one step; each is moved from the end of the file to a free page.
 PAGES_PER_STEP: Final = 64
-# Sealing and compaction need free pages all the time, so some are left.
+# Some free pages are kept, because sealing and compaction need them all the time.
 SLACK_SHARE: Final = 0.1
 SLACK_BYTES: Final = 16 * 2**20
 _INCREMENTAL: Final = 2
@@ -36,7 +35,7 @@ _INCREMENTAL: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Bytes of the database on disk, and how much of them is free; ``returns``: free space can be given back."""
+    """The size of the database on disk and the free part of it, in bytes; ``returns``: the file can be shrunk."""
 
     bytes: int
     free: int
@@ -48,7 +47,7 @@ class Space:
 
 
 def called(engine: Engine) -> tuple[str, str]:
-    """What it is and what people call it: a file without its folder, or host and name; never user or password."""
+    """Return the kind and a short name of the database: the file name, or host and database, without credentials."""
     url = engine.url
     if engine.dialect.name == "sqlite":
         return "SQLite", Path(url.database or "").name
@@ -57,13 +56,13 @@ def called(engine: Engine) -> tuple[str, str]:
 
 
 def missing_file(url: str) -> str | None:
-    """The path of an SQLite file that is not there; None where it is, or where there is none."""
+    """Return the path of an SQLite file that does not exist; None if it exists or the URL is not for SQLite."""
     path = file_of(url)
     return None if path is None or path.is_file() else str(path)
 
 
 def file_of(url: str) -> Path | None:
-    """Of an SQLite database; None where it is none."""
+    """Return the path of the file of an SQLite database; None for any other URL."""
     try:
         parsed = make_url(url)
     except ArgumentError:
@@ -73,7 +72,7 @@ def file_of(url: str) -> Path | None:
 
 
 def space(engine: Engine) -> Space:
-    """What there is now. Postgres reports the whole size alone."""
+    """Return the current space of the database. Postgres reports only the total size."""
     with engine.connect() as connection:
         if engine.dialect.name != "sqlite":
             size = connection.exec_driver_sql("SELECT pg_database_size(current_database())")
@@ -86,12 +85,12 @@ def space(engine: Engine) -> Space:
 
 
 def give_back(engine: Engine, pages: int = PAGES_PER_STEP) -> bool:
-    """Make an SQLite file smaller by a few pages, if much of it is free. True: there may be more to give back."""
+    """Shrink an SQLite file by a few pages if much of it is free. Return True if there may be more to free."""
     if not space(engine).too_much_free:
         return False
     with writing(engine, durable=False) as connection:
         driver: Any = connection.connection.driver_connection
-        # Past SQLAlchemy, which would not read the rows of what has no columns: it moves one page for each.
+        # Bypass SQLAlchemy, which does not fetch rows of a result without columns: SQLite frees a page per fetched row.
         driver.execute(f"PRAGMA incremental_vacuum({pages})").fetchall()
     return True
 
@@ -100,10 +99,10 @@ def _pragma(connection: Connection, name: str) -> int:
     return int(connection.exec_driver_sql(f"PRAGMA {name}").scalar_one())
 
 
-# Since it was logged last, where it was over meanwhile. Small batches may find room where sealing does not: then it
-# would be full and over every few seconds, as long as the disk is nearly full.
+# A full disk is not logged again within this time, even if it was over in between. On a nearly full disk small batches
+# may fit while sealing does not, so the condition would change every few seconds.
 AGAIN_SECONDS: Final = 3_600.0
-# For what is sent: the same of large batches and small ones, but those who send have lost their place.
+# The same interval for refused batches. It is shorter, because clients then cannot deliver their data.
 SENT_AGAIN_SECONDS: Final = 60.0
 
 log = logging.getLogger("leakline")
@@ -112,9 +111,9 @@ log = logging.getLogger("leakline")
 @dataclass(slots=True)
 class _Disk:
     is_full: bool = False
-    # Whether the log says so, of this time.
+    # True if the current condition was logged.
     is_logged: bool = False
-    # By the monotonic clock.
+    # On the monotonic clock.
     logged_at: float | None = None
 
 
@@ -123,7 +122,7 @@ _disks: WeakKeyDictionary[Engine, _Disk] = WeakKeyDictionary()
 
 
 def is_logged(engine: Engine, error: BaseException, again_seconds: float = AGAIN_SECONDS) -> bool:
-    """Whether an error is the full disk, which is in the log then: from before, or from now on."""
+    """Return True if an error was caused by a full disk, after logging that condition unless it was logged already."""
     if not is_out_of_space(error):
         return False
     mark_full(engine, again_seconds)
@@ -131,7 +130,7 @@ def is_logged(engine: Engine, error: BaseException, again_seconds: float = AGAIN
 
 
 def mark_full(engine: Engine, again_seconds: float = SENT_AGAIN_SECONDS) -> None:
-    """Something found no room. Reported unless it is, or was within so many seconds."""
+    """Record that the disk is full, and log it unless it is logged or was within ``again_seconds``."""
     now = time.monotonic()
     with _lock:
         disk = _disks.setdefault(engine, _Disk())
@@ -140,8 +139,8 @@ def mark_full(engine: Engine, again_seconds: float = SENT_AGAIN_SECONDS) -> None
             return
         disk.is_logged, disk.logged_at = True, now
     log.error(
-        "the disk of the database is full: batches are refused until there is room, trainings keep theirs and "
-        "send them then; what is stored can be read"
+        "the database disk is full: batches are refused until there is space, and training runs keep theirs to "
+        "send them later; stored data can still be read"
     )
 
 
@@ -151,12 +150,12 @@ def is_full(engine: Engine) -> bool:
 
 
 def mark_recovered(engine: Engine) -> None:
-    """A batch was written, or a new run."""
-    # After every commit: without the lock where there is nothing to say.
+    """Record that a batch or a new run was written, so that the disk is no longer full."""
+    # This is called after every commit, so avoid the lock in the usual case.
     if not is_full(engine):
         return
     with _lock:
         disk = _disks[engine]
         was_logged, disk.is_full, disk.is_logged = disk.is_logged, False, False
     if was_logged:
-        log.warning("there is room on the disk again: batches are written")
+        log.warning("the database disk has space again: batches are accepted")

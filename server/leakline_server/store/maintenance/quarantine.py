@@ -1,9 +1,9 @@
-"""Values of an SQLite database that cannot be what was written are moved to the table ``damaged``.
+"""Moving damaged values of an SQLite database to the table ``damaged``.
 
-SQLite stores anything in any column, and one such value fails every query that has its row in it. So each is copied as
-it is, named in the log, and replaced by what a new row has there; nothing that reads has to expect one. This is done
-when a server starts, and when reading has failed. Packed snapshots have checksums and are checked when they are read.
-Postgres checks types and encoding itself.
+SQLite stores any value in any column, and one invalid value breaks every query that returns its row. So each is copied
+unchanged, named in the log, and replaced by the column's default, so that no reader has to expect one. This is done
+when a server starts and after a read has failed. Packed snapshots have checksums, which are verified when they are
+read. Postgres checks types and encoding itself.
 """
 
 from __future__ import annotations
@@ -51,22 +51,23 @@ from . import disk_space
 from .corruption import found_in_row, run_named
 
 THE_DATABASE: Final = "the database"
-# At most one check in so many seconds, unless it finds something.
+# The minimum interval between checks after one that found nothing.
 PAUSE_SECONDS: Final = 10.0
-# So long after a find, whatever fails may have read what was there before.
+# Operations that fail within this time after damage was found may have read the values from before the replacement.
 RECENT_SECONDS: Final = 2.0
 ROWS_AT_ONCE: Final = 500
 
-# Damage is found out when they are read, and they are too long to be gone through.
+# Tables that are not checked here: they are too large, and damage in them is detected when they are read.
 PACKED: Final = frozenset({schema.batches, schema.chunks, schema.details, schema.segments})
-# Rows without meaning in part: what people said, what lets somebody in, and what is counted again.
+# Tables whose rows are meaningless in part and so are moved entirely: acknowledgements and rules, credentials and
+# sessions, and counts that are computed again.
 _WHOLE: Final = frozenset({
     schema.acknowledgements, schema.assertions, schema.assertion_states, schema.requests, settings,
     schema.tokens, schema.sessions, schema.intake, schema.sizes, schema.damaged,
 })  # fmt: skip
-# What fits into a column depends on another one: the key of a setting, the origin of an assertion.
+# Tables in which the valid values of a column depend on another one: a setting's key, an assertion's origin.
 _IN_CONTEXT: Final = frozenset({settings, schema.assertions})
-# What is in it is gone through and not made.
+# Validates the members of an object without decoding them.
 _OBJECT: Final[Any] = dict[str, msgspec.Raw]
 _SHAPES: Final[Mapping[Column[Any], Any]] = {
     runs.c.tags: list[str], runs.c.phases: list[str], runs.c.phases_seen: list[str], runs.c.config: _OBJECT,
@@ -82,15 +83,15 @@ _KNOWN: Final[Mapping[Column[Any], Sequence[str]]] = {
     schema.acknowledgements.c.kind: get_args(incident_groups.Kind),
 }  # fmt: skip
 _TIMES: Final = ("_at", "_until", "_since")
-# Of years 1 to 9999.
+# The range of years 1 to 9999, which `datetime` supports.
 _FIRST_SECOND: Final = -62_135_596_800.0
 _LAST_SECOND: Final = 253_402_300_799.0
 
 ALERT_DAMAGED: Final = "Stored data of this alert is damaged"
 _PAYLOAD: Final = {"title": ALERT_DAMAGED, "summary": f"{ALERT_DAMAGED}.", "when": {}}
-# In place of what a new row has there, where that is nothing that can be shown.
+# Replacement values for columns whose default could not be displayed.
 _INSTEAD: Final[Mapping[Column[Any], Any]] = {
-    # Nobody hears of it, and people may delete it.
+    # This state triggers no alerts, and the run can be deleted.
     runs.c.state: "silent",
     runs.c.project: "damaged",
     runs.c.name: "damaged",
@@ -103,17 +104,17 @@ _INSTEAD: Final[Mapping[Column[Any], Any]] = {
     schema.webhooks.c.format: "standard",
     schema.webhooks.c.source: "api",
 }
-# Unique within the run.
+# Columns that must be unique within the run.
 _NUMBERED: Final = frozenset({schema.series.c.name, processes.c.instance, incidents.c.fingerprint})
-# In place of the password: it keeps sign-in closed until people make another.
+# Replaces a damaged password: nobody can sign in with it until a new one is set.
 _NO_PASSWORD: Final = '{"hash":"","source":"command"}'
-# What settings are, by how their keys begin, and how they go on.
+# Decoders for the settings, which are identified by their keys or key prefixes.
 _LEASE: Final = msgspec.json.Decoder(leases.Lease)
 _TRIAL: Final = msgspec.json.Decoder(webhooks.Trial)
 _PASSWORD: Final = msgspec.json.Decoder(access.StoredPassword)
 _TRIALS: Final = webhooks.TRIAL_KEY.format("")
 
-# What reading raises for a value that is not what was written, besides CorruptChunk.
+# The exceptions, besides CorruptChunk, that reading a damaged value may raise.
 SIGNS: Final = (
     msgspec.MsgspecError, TypeError, ValueError, AttributeError, LookupError, ArithmeticError,
 )  # fmt: skip
@@ -123,18 +124,18 @@ log = logging.getLogger("leakline")
 
 
 class _NotText(bytes):
-    """Stored as text, and not UTF-8."""
+    """A value that is stored as text but is not UTF-8."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """The types of a column's values, and where more is known of them, what says that one can have been written."""
+    """The valid types of a column's values, and ``closer``, a further check of a value if there is one."""
 
     types: frozenset[type]
     closer: Callable[[Any], bool] | None
 
     def fits(self, values: Sequence[Any]) -> bool:
-        """Return True if all of these can have been written. Of many at once it takes a tenth of the time."""
+        """Return True if all of these values are valid; checking many in one call takes a tenth of the time."""
         return self.types.issuperset(map(type, values)) and (
             self.closer is None or all(map(self.closer, values))
         )
@@ -142,7 +143,7 @@ class _Check:
 
 @dataclass(slots=True)
 class _Checks:
-    """``found_at``: when one found something last; on the monotonic clock, as ``not_before``."""
+    """The checks of one database. ``found_at``: when a check last found damage; both times are monotonic."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     found_at: float = -math.inf
@@ -154,10 +155,10 @@ _checks_of: WeakKeyDictionary[Engine, _Checks] = WeakKeyDictionary()
 
 
 def after(engine: Engine, error: BaseException, began: float | None = None) -> bool | None:
-    """Return True if an error may have come of damaged values and some were set aside: the same may work now.
+    """Check for damaged values after an error; return True if some were moved, so that a retry may succeed.
 
-    False if it came of something else; None if that is not known, because the last check is not long ago. ``began`` is
-    when the failed work began, on the monotonic clock; by default two seconds ago.
+    Return False if the error has another cause, and None if that is unknown because the last check was a short time
+    ago. ``began`` is the monotonic time at which the failed operation began; by default two seconds ago.
     """
     if engine.dialect.name != "sqlite" or not (
         is_undecodable(error) or isinstance(error, (CorruptChunk, *SIGNS))
@@ -175,19 +176,19 @@ def after(engine: Engine, error: BaseException, began: float | None = None) -> b
                 checks.found_at = time.monotonic()
             else:
                 checks.not_before = time.monotonic() + PAUSE_SECONDS
-        # Another thread may have come upon the same, and have set it aside since this one read it.
+        # Another thread may have moved the same values after this one had read them.
         if began < checks.found_at:
             return True
         return None if rows is None else False
 
 
 def is_logged(engine: Engine, error: BaseException) -> bool:
-    """Return True if the log has the cause of an error: the disk is full, or damaged values were set aside."""
+    """Return True if the cause of an error was logged: the disk is full, or damaged values were moved."""
     return disk_space.is_logged(engine, error) or bool(after(engine, error))
 
 
 def set_aside(engine: Engine) -> int | None:
-    """Set aside every damaged value; return how many rows had any, None if that failed. Each is logged and counted."""
+    """Move, log and count all damaged values; return the number of affected rows, or None if it failed."""
     if engine.dialect.name != "sqlite":
         return 0
     names: list[tuple[str, str]] = []
@@ -201,7 +202,7 @@ def set_aside(engine: Engine) -> int | None:
                 d = schema.damaged.c
                 keep_newest(connection, d.id, d.id, MAX_DAMAGED)
     except (*DATABASE_ERRORS, sqlite3.Error) as error:
-        log.error("damaged values could not be set aside: %s", without_content(error))
+        log.error("damaged values could not be moved to quarantine: %s", without_content(error))
         return None
     for whose, what in names:
         found_in_row(engine, whose, what)
@@ -209,9 +210,9 @@ def set_aside(engine: Engine) -> int | None:
 
 
 def _damaged_rows(engine: Engine, table: Table) -> list[int]:
-    """Return the numbers of the rows that have damaged values. Nobody who writes waits for this."""
+    """Return the rowids of the rows with damaged values. This blocks no writers."""
     found: list[int] = []
-    # The driver's own decoding is fast, and ends at the first text that is not UTF-8.
+    # The driver's own decoding is fast but fails at the first text that is not UTF-8, so it is tried first.
     for as_text in (str, _text):
         found.clear()
         try:
@@ -241,7 +242,7 @@ def _read(
     as_text: Callable[[bytes], Any],
     row_id: int | None = None,
 ) -> Iterator[Sequence[Any]]:
-    """Yield each row, or one, with its number before its values."""
+    """Yield all rows, or the one with ``row_id``, as (rowid, *values)."""
     driver: Any = connection.connection.driver_connection
     columns = ", ".join(f'"{column.name}"' for column in table.c)
     query = f"SELECT rowid, {columns} FROM {table.name}"
@@ -249,7 +250,7 @@ def _read(
         query += f" WHERE rowid = {int(row_id)}"
     driver.text_factory = as_text
     try:
-        # Past SQLAlchemy, whose rows take as long as all else.
+        # Bypass SQLAlchemy, whose row objects would double the time.
         yield from driver.execute(query)
     finally:
         driver.text_factory = str
@@ -263,7 +264,7 @@ def _text(stored: bytes) -> str | _NotText:
 
 
 def _damaged_in(table: Table, row: Sequence[Any]) -> list[Column[Any]]:
-    """Return the columns whose values cannot be what was written. ``row``: of `_read`."""
+    """Return the columns with damaged values; ``row`` is from `_read`."""
     found = [
         column
         for column, check, value in zip(table.c, _CHECKS[table], row[1:], strict=True)
@@ -278,7 +279,7 @@ def _damaged_in(table: Table, row: Sequence[Any]) -> list[Column[Any]]:
 
 
 def _damaged_in_assertion(values: Mapping[str, Any]) -> list[Column[Any]]:
-    """Return the columns that say what none of its origin does: one table is for several."""
+    """Return the columns with values that are invalid for the assertion's origin; the table holds several kinds."""
     of = schema.assertions.c
     bounds = [(column, values[column.name]) for column in (of.low, of.high)]
     if values["origin"] != "accepted":
@@ -305,7 +306,7 @@ def _damaged_in_setting(key: str, value: str) -> list[Column[Any]]:
     elif key.startswith(_TRIALS) and key.removeprefix(_TRIALS).isdecimal():
         decoder = _TRIAL
     else:
-        # Of a newer version, unless it is the password under another name.
+        # An unknown key may be from a newer version, unless it is a damaged key of the password.
         return [settings.c.key] if _is_json(_PASSWORD, value) else []
     return [] if _is_json(decoder, value) else [settings.c.value]
 
@@ -337,7 +338,7 @@ def _closer_check(column: Column[Any]) -> Callable[[Any], bool] | None:
 
 
 def _is_payload(value: str) -> bool:
-    # As it is written and read: not with msgspec.
+    # Payloads are written and read with json, not with msgspec.
     try:
         return isinstance(json.loads(value), dict)
     except (ValueError, RecursionError):
@@ -355,13 +356,13 @@ def _is_json(decoder: msgspec.json.Decoder[Any], value: str) -> bool:
 def _set_aside_rows(
     connection: Connection, table: Table, row_ids: Sequence[int], names: list[tuple[str, str]]
 ) -> int:
-    """Set aside what is damaged in these rows; add what that is to ``names``. The caller commits."""
+    """Move the damaged values of these rows, and append (whose, what) of each to ``names``. The caller commits."""
     done: list[tuple[str, str]] = []
     rows = 0
     try:
         with connection.begin_nested() if row_ids else contextlib.nullcontext():
             if row_ids:
-                # An index has what was written, and a row that it does not know cannot be changed.
+                # An index may still have the original value, and SQLite cannot change a row that its index lacks.
                 connection.exec_driver_sql(f"REINDEX {table.name}")
             for row_id in row_ids:
                 for row in list(_read(connection, table, _text, row_id)):
@@ -384,7 +385,7 @@ def _set_aside_row(
     row: Sequence[Any],
     columns: Sequence[Column[Any]],
 ) -> list[tuple[str, str]]:
-    """Return (whose, what) of each damaged value."""
+    """Move the damaged values of one row, and return (whose, what) of each."""
     now = time.time()
     row_id, values = row[0], dict(zip(table.c.keys(), row[1:], strict=True))
     run_id, whose = _owner(connection, table, values)
@@ -410,7 +411,7 @@ def _set_aside_row(
         )
     if table is alerts:
         _fail_deliveries(connection, values["id"])
-    # After the run, where it is the run that is gone.
+    # Insert the copies after the deletion, so that deleting a run cannot cascade to them.
     connection.execute(insert(schema.damaged), copies)
     if is_whole:
         return [(whose, f"row {row_id} of {table.name}")]
@@ -420,7 +421,7 @@ def _set_aside_row(
 
 
 def _may_be_password(key: Any, value: Any) -> bool:
-    """Return True if this damaged setting may have been the password, without which everybody is let in."""
+    """Return True if this damaged setting may have been the password; without one, everybody would have access."""
     if isinstance(key, str):
         return key == access.PASSWORD_KEY or _is_json(_PASSWORD, value)
     return not any(isinstance(value, str) and _is_json(each, value) for each in (_LEASE, _TRIAL))
@@ -429,7 +430,7 @@ def _may_be_password(key: Any, value: Any) -> bool:
 def _owner(
     connection: Connection, table: Table, values: Mapping[str, Any]
 ) -> tuple[str | None, str]:
-    """Return the id of the run that a row belongs to, if that is there, and whose row the log says that it is."""
+    """Return the id of the run that a row belongs to, if that run exists, and the owner to name in the log."""
     found: Any = values.get("run_id")
     if table is runs:
         found = values["id"] if type(values["id"]) is str else None
@@ -463,7 +464,7 @@ def _raw(value: Any) -> bytes | None:
 def _instead(
     connection: Connection, column: Column[Any], values: Mapping[str, Any], now: float
 ) -> Any:
-    """Return what takes the place of a damaged value."""
+    """Return the replacement for a damaged value."""
     if column in _INSTEAD:
         return _INSTEAD[column]
     if column in _NUMBERED:
@@ -480,19 +481,19 @@ def _instead(
             return default
         return default == "true" if isinstance(column.type, Boolean) else int(default)
     if isinstance(column.type, Double) and column.name.endswith(_TIMES):
-        # Not long ago, after which the run would be removed for its age.
+        # An old time could make retention remove the run for its age.
         return now
     return "" if isinstance(column.type, Text) else 0
 
 
 def _with_it(table: Table, damaged: set[str], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what else of a row changes, because it means nothing without what is ``damaged``."""
+    """Return further columns to change, because they are meaningless without the ``damaged`` ones."""
     if table is incidents:
         return {
             "summary": f"Stored data of this incident is damaged ({', '.join(sorted(damaged))})."
         }
     if table is runs:
-        # The verdict is worked out again: what it rests on is there.
+        # The verdict can be computed again from the stored snapshots.
         again = {"examined": 0} if damaged & {"verdict", "status"} else {}
         of_generations = ("first_generation", "last_generation")
         return again | (dict.fromkeys(of_generations) if damaged & {*of_generations} else {})
@@ -502,13 +503,13 @@ def _with_it(table: Table, damaged: set[str], values: Mapping[str, Any]) -> dict
         said = "Stored data of this delivery is damaged"
         return {"state": "failed", "claimed_until": None, "last_error": said}
     if table is schema.webhooks and damaged & {"url", "format", "secret", "source", "enabled"}:
-        said = "damaged in the database: delete it, and add it again"
+        said = "damaged in the database: delete it and add it again"
         return {"enabled": False, "disabled_reason": said, "source": "api"}
     return {}
 
 
 def _finding(values: Mapping[str, Any]) -> str:
-    """Return a finding that says no more than its incident does."""
+    """Return a finding with only the data of its incident."""
     checks = zip(incidents.c, _CHECKS[incidents], strict=True)
     fits = {column.name: check.fits((values[column.name],)) for column, check in checks}
     status: Any = values["status"] if fits["status"] else RESOLVED
@@ -528,7 +529,7 @@ def _finding(values: Mapping[str, Any]) -> str:
 
 
 def _next_revision(connection: Connection, run_id: str) -> int:
-    """Return a revision above that of everything stored of the run: pages read what is newer than theirs."""
+    """Return a revision above all stored ones of the run, because pages read only data newer than their own."""
     queries = (
         f"SELECT max(revision) FROM {name} WHERE run_id = ?" for name in ("batches", "segments", "details")
     )  # fmt: skip
@@ -544,7 +545,7 @@ def _fail_deliveries(connection: Connection, alert_id: Any) -> None:
     )
 
 
-# The tables that are gone through, with the checks of their columns.
+# The tables to check, with a check for each of their columns.
 _CHECKS: Final[Mapping[Table, Sequence[_Check]]] = {
     table: [_check_of(column) for column in table.c]
     for table in metadata.sorted_tables

@@ -1,9 +1,9 @@
-"""What is kept and for how long: which runs are to go, and which are to be thinned. Decides; others do it.
+"""Retention policy: decides which runs to remove and which to thin out (`retention_steps.py` does it).
 
-1. A live run is never touched, nor one tagged `keep` or `baseline`.
-2. A run goes when it was last heard of longer ago than its project keeps runs.
-3. While a project is larger than it may be, its runs go, the one that was heard of longest ago first.
-4. A run is thinned when it was last heard of longer ago than its project keeps every snapshot.
+1. A live run, or one tagged `keep` or `baseline`, is never removed or thinned out.
+2. A run is removed when it was last seen longer ago than its project's retention period.
+3. While a project exceeds its size limit, its runs are removed, the least recently seen first.
+4. A run is thinned out when it was last seen longer ago than its project keeps every snapshot.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from sqlalchemy import Connection, Engine, Row, Select, bindparam, func, or_, se
 from ..schema import runs, sizes
 
 DAY_SECONDS: Final = 86_400.0
-# Tags of runs that stay.
+# Runs with any of these tags are kept.
 KEEPING: Final = frozenset({"keep", "baseline"})
-# One that fell silent may come back: by size it goes only after so long.
+# A silent run may resume, so it is removed for the size of its project only after this long.
 SILENT_SECONDS: Final = DAY_SECONDS
 
 Why = Literal["age", "size"]
@@ -28,7 +28,7 @@ Why = Literal["age", "size"]
 
 @dataclass(frozen=True, slots=True)
 class PerProject:
-    """A number for each project, or one for all of the others; None is without end."""
+    """A limit for each project, and a default for all others; None is unlimited."""
 
     default: float | None = None
     projects: Mapping[str, float | None] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class PerProject:
 
     @property
     def least(self) -> float | None:
-        """The smallest of them; None when there is none."""
+        """The smallest limit; None if all are unlimited."""
         return min(
             (n for n in (self.default, *self.projects.values()) if n is not None), default=None
         )
@@ -49,7 +49,7 @@ FOREVER: Final = PerProject()
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """As people set them; nothing goes without."""
+    """The configured limits; by default everything is kept."""
 
     keep_days: PerProject = FOREVER
     thin_after_days: PerProject = FOREVER
@@ -58,7 +58,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Going:
-    """A run that is to go, and why."""
+    """A run to remove, and the reason."""
 
     run_id: str
     project: str
@@ -70,7 +70,7 @@ class Going:
 
 @dataclass(frozen=True, slots=True)
 class TooLarge:
-    """A project that stays larger than it may be: what is left in it is live, or kept by a tag."""
+    """A project that still exceeds its size limit, because its remaining runs are live or kept by a tag."""
 
     project: str
     bytes: int
@@ -84,7 +84,7 @@ class Decision:
 
 
 def decide(engine: Engine, limits: Limits, now: float) -> Decision:
-    """Which runs are to go at this moment, the one heard of longest ago first."""
+    """Return the runs to remove now, the least recently seen first."""
     with engine.connect() as connection:
         old = {going.run_id: going for going in _too_old(connection, limits.keep_days, now)}
         more, too_large = _by_size(connection, limits.keep_bytes, set(old), now)
@@ -93,8 +93,9 @@ def decide(engine: Engine, limits: Limits, now: float) -> Decision:
 
 
 def still_goes(connection: Connection, going: Going, limits: Limits, run: Row[Any]) -> bool:
-    """Whether what was decided of a run holds for its row as it is now: people may have tagged it, it may have been
-    heard of again, and others may have made the project small enough.
+    """Return True if the decision to remove a run still holds for its current row.
+
+    Meanwhile it may have been tagged or sent data, or the project may have become small enough.
     """
     if _kept(run) or run.project != going.project or run.last_seen_at != going.last_seen_at:
         return False
@@ -106,7 +107,7 @@ def still_goes(connection: Connection, going: Going, limits: Limits, run: Row[An
 
 
 def may_be_thinned(engine: Engine, limits: Limits, run_id: str, now: float) -> bool:
-    """Whether this run, as it is now, is one whose snapshots are not all kept any more."""
+    """Return True if this run may be thinned out in its current state."""
     query = _RUNS.where(runs.c.id == run_id, runs.c.state != "running")
     with engine.connect() as connection:
         row = connection.execute(query).first()
@@ -116,7 +117,7 @@ def may_be_thinned(engine: Engine, limits: Limits, run_id: str, now: float) -> b
 
 
 def to_thin(engine: Engine, limits: Limits, now: float) -> list[tuple[str, int]]:
-    """(id, revision) of runs that may have something to thin, the one heard of longest ago first."""
+    """Return (id, revision) of runs that may have snapshots to thin out, the least recently seen first."""
     least = limits.thin_after_days.least
     if least is None:
         return []
@@ -157,7 +158,7 @@ def _by_size(
         for row in _may_go(found, now):
             if size <= limit:
                 break
-            # One without bytes makes nothing smaller.
+            # Removing a run without a known size would not help.
             if row.bytes:
                 going.append(_going(row, "size"))
                 size -= row.bytes
@@ -179,7 +180,7 @@ _RUNS: Final = select(
 ).select_from(runs.outerjoin(sizes))  # fmt: skip
 
 
-# Of a project, what is counted.
+# The measured size of a project.
 _SIZE: Final = (
     select(func.coalesce(func.sum(sizes.c.bytes), 0))
     .select_from(runs.join(sizes))
@@ -188,7 +189,7 @@ _SIZE: Final = (
 
 
 def _ended(before: float) -> Select[Any]:
-    """Runs that nobody works on and that were last heard of before then."""
+    """Return the query for runs that are not running and were last seen before ``before``."""
     return _RUNS.where(runs.c.state != "running", runs.c.last_seen_at < before).order_by(
         runs.c.last_seen_at, runs.c.id
     )

@@ -1,14 +1,14 @@
-"""Doing what retention decided, one short step at a time: a run removed, or a stretch of one thinned.
+"""Carrying out retention in short steps: each removes one run or thins out one segment.
 
-A decision may be old when its turn comes, so each step looks at the run again: what was tagged or heard of meanwhile
-stays. What a step could not do, because somebody else had the rows or the database failed, is found again by the end
-of the run, or by the next decision.
+A decision may be outdated when its turn comes, so each step checks the run again: runs that were tagged or sent data
+meanwhile are kept. Work that a step could not do, because the rows were locked or the database failed, is retried in
+another round for the run or after the next decision.
 
-Thinning is for what is sealed: of a run that ended long ago, the snapshots that tell the story stay. Of each sealed
-stretch these stay: its first and its last snapshot, every generation end (of a program without generations, the last
-of each minute), and for each series the snapshots where it is first and last there, lowest and highest. So the
-numbers of a chunk row (first, last, minimum, maximum) are the same before and after, and every curve keeps its
-spikes. Events, censuses, holders and large objects are not touched. What is sent of it again is taken for known.
+Thinning reduces the sealed segments of runs that ended long ago to their most informative snapshots. In each segment
+these are the first and last snapshot, every generation end (without generations, the last snapshot of each minute), and
+for each series the snapshots with its first, last, lowest and highest value. So the statistics of a chunk row (first,
+last, minimum, maximum) do not change, and every curve keeps its spikes. Events, censuses, holders and large objects are
+not touched. Dropped snapshots that are sent again count as already stored.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _END: Final = "generation_end"
 
 
 def mark_done(engine: Engine, run_id: str, revision: int) -> None:
-    """Nothing of the run is left to thin, as long as it stays at this revision. Its size is counted again."""
+    """Record that the run is completely thinned at this revision, and have its size measured again."""
     with writing(engine, durable=False) as connection:
         this = sizes.c.run_id == run_id
         connection.execute(update(sizes).where(this).values(thinned=revision, measured_at=0.0))
 
 
 def kept(block: Block) -> Array:
-    """Which snapshots of a stretch stay: a mask."""
+    """Return a mask of the snapshots of a segment to keep."""
     count = len(block)
     keep = np.zeros(count, dtype=bool)
     keep[[0, -1]] = True
@@ -65,36 +65,36 @@ def _ends(block: Block) -> Array:
     return last
 
 
-# What is left of a run after so many times is damaged, or somebody works on it.
+# Segments that are left after this many rounds are damaged, or another server is changing them.
 MAX_ROUNDS: Final = 3
-# After a step as long as it took, so that at most half of the time is spent with it, and at least this.
+# The minimum pause after a step. The pause is as long as the step took, so that at most half of the time is spent here.
 REST_SECONDS: Final = 0.005
 
 
 def rest_after(seconds: float) -> float:
-    """How many seconds to leave the database to others after a step that took so long."""
+    """Return how many seconds to pause after a step that took ``seconds``."""
     return max(REST_SECONDS, seconds)
 
 
 class Keeping:
-    """What is to go and to be thinned, and how far that is."""
+    """The pending retention work, and its progress."""
 
     def __init__(self, engine: Engine, limits: Limits) -> None:
         self._engine, self._limits = engine, limits
         self._going: deque[Going] = deque()
         # (id, revision)
         self._to_thin: deque[tuple[str, int]] = deque()
-        # Of the run that is being thinned: the stretches left, how often they were looked for, and whether one failed.
+        # The run that is being thinned, its remaining segments, the rounds so far, and whether a step has failed.
         self._thinning: tuple[str, int] | None = None
         self._stretches: deque[tuple[Key, int]] = deque()
         self._rounds, self._failed = 0, False
 
     def decided(self, going: Iterable[Going], to_thin: Iterable[tuple[str, int]]) -> None:
-        """From now on this is what is to be done, after the run that is being thinned."""
+        """Replace the pending work; the run that is being thinned is finished first."""
         self._going, self._to_thin = deque(going), deque(to_thin)
 
     def remove_next(self, now: float) -> tuple[Going, Removed] | None:
-        """Remove a run, if it still is to go. None: there is none left. Raises one of DATABASE_ERRORS."""
+        """Remove the next run if the decision still holds. Return None if no run is left. Raises DATABASE_ERRORS."""
         if not self._going:
             return None
         going = self._going.popleft()
@@ -102,9 +102,9 @@ class Keeping:
         return going, run_deletion.remove(self._engine, going.run_id, now, still)
 
     def thin_next(self, now: float) -> int | None:
-        """Thin a stretch, or look for some. Returns how many snapshots it left out; None when there is nothing to do.
+        """Thin out one segment, or find the segments of the next run; return the number of dropped snapshots.
 
-        Raises one of DATABASE_ERRORS.
+        Return None if there is nothing to do. Raises one of DATABASE_ERRORS.
         """
         if self._thinning is None:
             if not self._to_thin:

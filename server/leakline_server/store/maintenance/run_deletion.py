@@ -1,13 +1,13 @@
-"""Deletion of runs: hidden at once, removed when the time to undo it is over, and purged a few rows at a time.
+"""Deletion of runs: a soft delete that can be undone, removal after a grace period, and purging a few rows at a time.
 
-A deleted run is left out of lists and can still be read by its id; what its training sends is stored, and the training
-gets no alerts. It is removed when it was deleted GRACE_SECONDS ago and does not run any more: the next
-batch of a live one would begin it again, and it would be back.
+A deleted run is hidden from lists but can still be read by its id; data that its training sends is stored, but causes
+no alerts. The run is removed GRACE_SECONDS after its deletion, once it is no longer running: the next batch of a live
+run would create it again.
 
-The row of the run goes at once, and with it what hangs on it by foreign keys. Batches, segments, chunks and
-details have none; `sweep` deletes them in steps so short that ingest hardly waits for them. Until it is done, a row
-of `removals` says which process numbers are to go. A run with the same id that starts again numbers its processes above
-them (`known.next_process`), so nothing old is ever read as new, whenever and wherever the sweeping is broken off.
+Removal deletes the row of the run and all rows that refer to it by foreign keys. Batches, segments, chunks and details
+have no foreign keys; `sweep` purges them in steps so short that ingest hardly waits for them. Until that is done, a row
+of `removals` records the process numbers to purge. A new run with the same id gives its processes higher numbers
+(`ingest_cache.next_process`), so old rows are never read as new, even if the purge is interrupted.
 """
 
 from __future__ import annotations
@@ -47,25 +47,26 @@ from ..schema import (
     tokens,
 )
 
-# Of one step. A row lies on a page of its own, which may have to be read first.
+# The rows deleted in one step. Each may be on a page of its own that must be read first.
 ROWS_PER_STEP: Final = 64
-# What sealed or compacted in the moment of the removal has committed by then, and is found by the second look.
+# After this time, sealing and compaction that were in progress at the removal have committed, and the second pass finds
+# their rows.
 SETTLED_SECONDS: Final = 60.0
 
 Removed = Literal["removed", "live", "kept", "unknown"]
-# Whether a run is to go all the same, by its row as it is now.
+# Returns True if a run is still to be removed, given its current row.
 Still = Callable[[Connection, Row[Any]], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A table that is swept: the columns of its key after those that are fixed."""
+    """A table to purge, with the key columns that follow the fixed ones."""
 
     table: Table
     key: tuple[Column[Any], ...]
 
 
-# Batches first: nothing is sealed any more once they are gone.
+# Batches come first, because nothing can be sealed once they are gone.
 _KEPT: Final = (
     _Kept(batches, (batches.c.process_id, batches.c.first_sequence)),
     _Kept(segments, (segments.c.process_id, segments.c.first_sequence)),
@@ -76,9 +77,9 @@ _KEPT: Final = (
 def remove(
     engine: Engine, run_id: str, now: float, still: Still = lambda connection, run: True
 ) -> Removed:
-    """The run is gone when this returns "removed"; a live one stays, because its next batch would begin it again.
+    """Remove a run and return "removed"; a "live" run is kept, because its next batch would create it again.
 
-    ``still`` is asked while nobody else can change the run; when it says no, the run is "kept".
+    ``still`` is called while the run is locked; if it returns False, the run is "kept".
     """
     if "\x00" in run_id:
         return "unknown"
@@ -92,32 +93,32 @@ def remove(
         if not still(connection, run):
             return "kept"
         _note(connection, run_id, now)
-        # Another run may come by this name, which was shared with nobody.
+        # A new run may get the same id, and must not be visible through the share links of this one.
         connection.execute(delete(tokens).where(tokens.c.run_id == run_id))
         connection.execute(delete(runs).where(runs.c.id == run_id))
     return "removed"
 
 
 def waiting(engine: Engine) -> int:
-    """Runs that are gone and have rows left."""
+    """Return the number of removed runs that still have rows to purge."""
     with engine.connect() as connection:
         query = select(func.count()).where(removals.c.swept_at.is_(None))
         return int(connection.execute(query).scalar_one())
 
 
 def sweep(engine: Engine, now: float, rows: int = ROWS_PER_STEP) -> bool:
-    """Delete up to ``rows`` rows of a removed run. False: there is nothing to do at this moment.
+    """Purge up to ``rows`` rows of a removed run. Return False if there is nothing to do now.
 
-    Not durable by itself on SQLite: what comes back after a power cut is deleted again.
+    On SQLite the transaction is not durable by itself: rows that reappear after a power loss are deleted again.
     """
     due = or_(removals.c.swept_at.is_(None), removals.c.swept_at <= now - SETTLED_SECONDS)
     query = select(removals).where(due).order_by(removals.c.requested_at).limit(1)
     with engine.connect() as connection:
-        # Most of the time there is nothing, and nobody who writes has to wait for that answer.
+        # There is usually nothing to do, so check without taking the write lock.
         if connection.execute(query).first() is None:
             return False
     with writing(engine, durable=False) as connection:
-        # Another server that sweeps takes the next one.
+        # Skip a removal that another server is purging.
         removal = connection.execute(query.with_for_update(skip_locked=True)).first()
         if removal is None:
             return False
@@ -139,7 +140,7 @@ def _note(connection: Connection, run_id: str, now: float) -> None:
     if before is None:
         connection.execute(insert(removals).values(run_id=run_id, **values))
     else:
-        # It had begun again, and goes again before the rows of its first life have.
+        # The run was created again and is removed again before its earlier rows were purged.
         connection.execute(update(removals).where(removals.c.run_id == run_id).values(**values))
 
 
@@ -159,7 +160,7 @@ def _delete_some(connection: Connection, run_id: str, up_to: int, rows: int) -> 
 
 
 def _delete_first(connection: Connection, kept: _Kept, mine: Any, rows: int) -> bool:
-    """The first rows in order of the key, found and deleted by its index alone."""
+    """Delete the first rows in order of the key, which uses only its index. Return True if there were any."""
     last = connection.execute(
         select(*kept.key).where(mine).order_by(*kept.key).offset(rows - 1).limit(1)
     ).first()
@@ -169,15 +170,15 @@ def _delete_first(connection: Connection, kept: _Kept, mine: Any, rows: int) -> 
 
 
 GRACE_SECONDS: Final = 600.0
-# A run that says nothing counts as one that does not run any more after this.
+# A silent run counts as no longer running after this long.
 SILENT_SECONDS: Final = 3_600.0
-# In one go; a page of the list has fewer.
+# The most runs to delete or restore in one call; a page of the list has fewer.
 MAX_AT_ONCE: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """``removed_at``: not before then, and not while it runs."""
+    """A soft-deleted run. It is removed at ``removed_at`` at the earliest, and not while it is running."""
 
     run_id: str
     project: str
@@ -191,7 +192,7 @@ class Deleted:
 
 
 def mark(engine: Engine, run_ids: Collection[str], now: float) -> int:
-    """Delete these runs; how many of them were there and not deleted. Those that were keep their time."""
+    """Soft-delete these runs and return how many were newly deleted; runs already deleted keep their time."""
     with writing(engine) as connection:
         there = _locked(connection, run_ids)
         known = select(deletions.c.run_id).where(deletions.c.run_id.in_(there))
@@ -204,22 +205,22 @@ def mark(engine: Engine, run_ids: Collection[str], now: float) -> int:
 
 
 def undo(engine: Engine, run_ids: Collection[str]) -> int:
-    """They are back in every list; how many of them had been deleted and not yet removed."""
+    """Restore soft-deleted runs, and return how many there were that had not been removed yet."""
     with writing(engine) as connection:
-        # Whoever removes one holds its row until it is gone.
+        # Lock the runs, because a removal locks its run until it is gone.
         there = _locked(connection, run_ids)
         gone = delete(deletions).where(deletions.c.run_id.in_(there))
         return connection.execute(gone).rowcount
 
 
 def find(engine: Engine, run_id: str) -> Deleted | None:
-    """The run, if it is deleted."""
+    """Return the run if it is soft-deleted, else None."""
     found = among(engine, [run_id])
     return found[0] if found else None
 
 
 def among(engine: Engine, run_ids: Collection[str]) -> list[Deleted]:
-    """Those of these runs that are deleted."""
+    """Return those of these runs that are soft-deleted."""
     wanted = _without_nul(run_ids)
     with engine.connect() as connection:
         rows = connection.execute(_DELETED.where(deletions.c.run_id.in_(wanted)))
@@ -227,7 +228,7 @@ def among(engine: Engine, run_ids: Collection[str]) -> list[Deleted]:
 
 
 def at(engine: Engine, deleted_at: float) -> list[Deleted]:
-    """What was deleted in one go, at this moment, and is not removed."""
+    """Return the runs that were deleted together at this time and are not removed yet."""
     with engine.connect() as connection:
         rows = connection.execute(_DELETED.where(deletions.c.deleted_at == deleted_at))
         return [Deleted(*row) for row in rows]
@@ -239,15 +240,15 @@ def is_deleted(connection: Connection, run_id: str) -> bool:
 
 
 def count(engine: Engine) -> int:
-    """Of all that are deleted and not removed."""
+    """Return the number of soft-deleted runs."""
     with engine.connect() as connection:
         return int(connection.execute(select(func.count()).select_from(deletions)).scalar_one())
 
 
 def remove_next(engine: Engine, now: float) -> Deleted | None:
-    """Remove a run whose time is over. None: there is none at this moment."""
+    """Remove a run whose grace period is over, and return it; None if there is none now."""
     over = now - GRACE_SECONDS
-    # A silent one may have lost its network.
+    # A recently silent run may only have lost its network connection.
     quiet = (runs.c.state != "silent") | (runs.c.last_seen_at <= now - SILENT_SECONDS)
     due = _DELETED.where(deletions.c.deleted_at <= over, runs.c.state != "running", quiet)
     with engine.connect() as connection:
@@ -264,7 +265,7 @@ def remove_next(engine: Engine, now: float) -> Deleted | None:
     return going if remove(engine, going.run_id, now, still) == "removed" else None
 
 
-# Of a row of ``runs`` in a question.
+# A condition for queries on ``runs``.
 IS_DELETED: Final = exists().where(deletions.c.run_id == runs.c.id)
 _DELETED: Final = (
     select(runs.c.id, runs.c.project, runs.c.name, runs.c.state, deletions.c.deleted_at)
@@ -274,12 +275,15 @@ _DELETED: Final = (
 
 
 def _locked(connection: Connection, run_ids: Collection[str]) -> list[str]:
-    """Those of them that are there. All who lock several take them in this order."""
+    """Lock those of these runs that exist, and return their ids.
+
+    All writers lock several runs in this order, so they cannot deadlock.
+    """
     wanted = _without_nul(run_ids)[:MAX_AT_ONCE]
     query = select(runs.c.id).where(runs.c.id.in_(wanted)).order_by(runs.c.id)
     return list(connection.scalars(query.with_for_update(key_share=True)))
 
 
 def _without_nul(run_ids: Collection[str]) -> list[str]:
-    # Postgres refuses the question instead of answering no.
+    # Postgres raises an error for text with NUL characters.
     return [run_id for run_id in dict.fromkeys(run_ids) if "\x00" not in run_id]

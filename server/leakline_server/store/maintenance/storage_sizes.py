@@ -1,7 +1,7 @@
-"""Sizes of runs and projects, counted periodically and stored in one row per run; and counts of what is running.
+"""Sizes of runs and projects, measured periodically and stored in a row per run; and the number of live processes.
 
-A size is the bytes of what is packed in rows: chunks, waiting batches, details. Keys, indexes and what a
-database keeps free come on top of it; `disk_space.py` reports those of the whole database.
+A size is the number of packed bytes in chunks, waiting batches and details. It does not include keys, indexes and free
+pages; `disk_space.py` reports the size of the entire database.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from ..runs.runs import STATES
 from ..schema import batches, chunks, details, processes, runs, segments, sizes
 
 RUNS_PER_STEP: Final = 128
-# A run that goes on is counted again after so long; one that ended once more after it, because it is compacted then.
+# A live run is measured again after FRESH_SECONDS. An ended run is measured once more after SETTLED_SECONDS, because it
+# is compacted by then.
 FRESH_SECONDS: Final = 60.0
 SETTLED_SECONDS: Final = 3_600.0
 
@@ -43,14 +44,14 @@ class ProjectSize:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """Running runs, and the processes in them that have not ended."""
+    """The number of running runs, and of the processes in them that have not ended."""
 
     running_runs: int
     live_processes: int
 
 
 def projects(engine: Engine) -> list[ProjectSize]:
-    """All projects by name. Runs that were not counted yet have no bytes."""
+    """Return all projects, sorted by name. Runs that were not measured yet count as 0 bytes."""
     query = (
         select(runs.c.project, func.count(), func.coalesce(func.sum(sizes.c.bytes), 0))
         .select_from(runs.outerjoin(sizes))
@@ -78,9 +79,9 @@ def overview(engine: Engine) -> Overview:
 
 
 def measure(engine: Engine, now: float, since: float | None = None) -> int:
-    """Count runs whose size may have changed, those that were not counted for longest first. Returns how many.
+    """Measure up to RUNS_PER_STEP runs whose size may have changed, longest unmeasured first; return their number.
 
-    ``since``: only runs that were heard of later, which are found without a look at all the others.
+    ``since`` limits this to runs seen after that time, which an index finds without scanning all runs.
     """
     with engine.connect() as connection:
         due = connection.execute(_due(now, since)).all()
@@ -105,13 +106,13 @@ def _due(now: float, since: float | None) -> Select[Any]:
     )
     if since is None:
         return query
-    # All states there are: by the index of states and times.
+    # This matches every state; it lets the query use the index on state and time.
     return query.where(runs.c.state.in_(STATES), runs.c.last_seen_at > since)
 
 
 def _keep(connection: Connection, counted: Sequence[tuple[Any, int]], now: float) -> None:
     ids = [row.id for row, _ in counted]
-    # A run may have been removed since it was counted.
+    # A run may have been removed since it was measured.
     there = set(connection.scalars(select(runs.c.id).where(runs.c.id.in_(ids))))
     connection.execute(delete(sizes).where(sizes.c.run_id.in_(ids)))
     rows = [
@@ -137,7 +138,7 @@ _PARTS: Final[tuple[Select[Any], ...]] = (
     select(func.sum(segments.c.bytes)).where(segments.c.run_id == _RUN),
     select(func.sum(func.length(batches.c.body))).where(batches.c.run_id == _RUN),
     select(func.sum(func.length(details.c.body))).where(details.c.run_id == _RUN),
-    # Sealed by a version that did not count.
+    # Segments sealed by an older version, which did not store their size.
     select(func.sum(func.length(chunks.c.blob)))
     .select_from(segments.join(chunks, _ITS_CHUNKS))
     .where(segments.c.run_id == _RUN, segments.c.bytes == 0),

@@ -1,4 +1,5 @@
 """Runs and their processes: registration, lifecycle, lists, and the history that the analysis reads.
 
-Imports any package of `store`, and `leakline.analysis`. Start reading in `run_registration.py` and `runs.py`.
+It may import any other package of `store`, and `leakline.analysis`. Start reading in `run_registration.py` and
+`runs.py`.
 """

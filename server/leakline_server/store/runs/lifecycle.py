@@ -1,9 +1,10 @@
-"""How processes and runs end: as they say, as the finder of their spool says, or concluded from their silence.
+"""The ends of processes and runs: reported by the process, found by spool recovery, or inferred from silence.
 
-A run ends with the last process of its newest attempt, as the one that ended worst. What a process did not say itself
-is inferred: a word of it takes that back. Whoever changes an end locks the run first, then the rows of its processes.
+A run ends with the last process of its newest attempt, and gets the worst end state of these processes. An end that the
+process did not report itself is inferred, and is revoked if the process sends data again. To change an end, lock the
+run first, then the rows of its processes.
 
-Why a process vanished is inferred from its last readings and those of the other processes.
+The reason why a process vanished is inferred from its last readings and those of other processes.
 """
 
 from __future__ import annotations
@@ -40,17 +41,17 @@ from ..schema import Key, processes, runs
 from ..series import Stored, read, read_between, series_ids
 
 _KILLS: Final = "cgroup.kills"
-# Of the newest snapshots of a process, so many are read; then so many times as many, until they reach back far enough.
+# First, _ROWS of the newest snapshots of a process are read; then _FACTOR times as many, until they go back far enough.
 _ROWS: Final = 200
 _FACTOR: Final = 8
 _MOST_ROWS: Final = _ROWS * _FACTOR**3
 
-# (Unix seconds by the clock of the process, samples)
+# (Unix seconds by the clock of the process, values by series name)
 _Moment = tuple[float, dict[str, Any]]
 
 
 def why_killed(connection: Connection, process: Row[Any]) -> str | None:
-    """The reason as it is reported, or None without evidence. ``process``: its row."""
+    """Return the reason why a process was killed, in the form of reported reasons; None without evidence."""
     moments = _readings(connection, process)
     if not moments:
         return None
@@ -60,7 +61,10 @@ def why_killed(connection: Connection, process: Row[Any]) -> str | None:
 
 
 def _kills_since(connection: Connection, process: Row[Any], died_at: float) -> int:
-    """How many more kills the other processes of the run on the same machine have seen since, each in its own group."""
+    """Return the number of OOM kills that other processes of the run on the same host have seen since ``died_at``.
+
+    Each process counts the kills in its own cgroup; the result is the highest of these counts.
+    """
     query = select(processes).where(
         processes.c.run_id == process.run_id,
         processes.c.host == process.host,
@@ -81,9 +85,9 @@ def _risen(moments: Iterable[tuple[float, Mapping[str, Any]]], died_at: float) -
 def _readings(
     connection: Connection, process: Row[Any], since: float | None = None
 ) -> list[_Moment]:
-    """Of its snapshots, in order, from a minute before ``since`` or before the newest, where those are not too many.
+    """Return the readings of a process in order, from a minute before ``since`` or before the newest snapshot.
 
-    A minute, because not every snapshot has every series.
+    The minute is needed because not every snapshot has every series. The number of snapshots read is limited.
     """
     numbered = series_ids(connection, process.run_id)
     names = {numbered[name]: name for name in EVIDENCE if name in numbered}
@@ -114,7 +118,7 @@ def _moments(stored: Stored) -> list[_Moment]:
     ]
 
 
-# What a process says of its end -> the state that is kept.
+# The stored state for each end state that is reported.
 STATES: Final[Mapping[str, str]] = {
     "finished": "finished",
     "failed": "failed",
@@ -123,16 +127,20 @@ STATES: Final[Mapping[str, str]] = {
     "killed": "killed",
     "silent": "silent",
 }
-# What only somebody else says of a process: who is killed says nothing.
+# States that only others report of a process, because a killed process cannot report anything.
 _FOUND: Final = ("killed", "silent")
-# One rank fails or vanishes, and the launcher ends the others, by a signal that they tell of or by one they cannot.
+# End states from best to worst. When one rank fails or vanishes, the launcher ends the others with signals, which show
+# up as interrupted or killed, so the first failure ranks above these.
 _WORSE: Final = ("finished", "interrupted", "killed", "silent", "failed")
 _MAIN: Final = "main"
 
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Since when nothing was heard, in Unix seconds: of what is silent, and of what last readings say was killed."""
+    """Thresholds for `last_seen_at`, in Unix seconds.
+
+    Before ``before`` a process counts as silent; before ``soon`` it counts as killed if its last readings indicate it.
+    """
 
     before: float
     soon: float
@@ -140,7 +148,7 @@ class Silence:
 
 @dataclass(frozen=True, slots=True)
 class Vanished:
-    """A process that its last readings say was killed, while others of its run go on."""
+    """A process that was killed according to its last readings, while others of its run continue."""
 
     run_id: str
     rank: int
@@ -149,14 +157,14 @@ class Vanished:
 
 @dataclass(frozen=True, slots=True)
 class Concluded:
-    """What follows from silence: ids of runs that fell silent or were killed, and processes that others outlived."""
+    """The inferred ends: ids of runs that fell silent or were killed, and killed processes of live runs."""
 
     runs: tuple[str, ...] = ()
     processes: tuple[Vanished, ...] = ()
 
 
 class Moment(NamedTuple):
-    """A process that was last heard of then, in Unix seconds."""
+    """A process and when it was last seen, in Unix seconds."""
 
     run_id: str
     process_id: int
@@ -165,7 +173,7 @@ class Moment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Why a process vanished, None when nothing says; as of the transaction ``stored`` of its run."""
+    """The reason why a process vanished, or None if unknown; based on the data up to the run's count ``stored``."""
 
     stored: int
     reason: str | None
@@ -173,7 +181,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Suspects:
-    """Runs of which silence may tell something, and what is known of each process that vanished."""
+    """Runs that may have ended silently, and the evidence for each process that vanished."""
 
     silence: Silence
     runs: tuple[str, ...]
@@ -188,7 +196,10 @@ def reported_end(
     ended_at: float,
     instance: str | None,
 ) -> dict[str, Any]:
-    """A process ends, or without ``instance`` the whole run. The columns of the run that change with it."""
+    """Record the reported end of a process, or of the run if ``instance`` is None.
+
+    Return the columns of the run to update; empty if the run does not end with it.
+    """
     if state == "running":
         return _ends("running", "", None)
     if instance is None:
@@ -197,7 +208,7 @@ def reported_end(
     of_attempt = _of_newest_attempt(connection, run.id)
     others = all(process.instance != instance for process in of_attempt)
     if of_attempt and (others or any(process.end_state is None for process in of_attempt)):
-        # Others go on, or what ended was an attempt before this one.
+        # Other processes are still running, or the process that ended was of an earlier attempt.
         return {}
     if not of_attempt:
         return _ends(_kept_state(state, reason), reason, ended_at)
@@ -205,14 +216,14 @@ def reported_end(
 
 
 def _kept_state(state: str, reason: str) -> str:
-    """Return the state that is kept of an end. What Ctrl-C ended was interrupted by a person, not killed."""
+    """Return the state to store for a reported end. A process ended by Ctrl-C was interrupted, not killed."""
     if state == "terminated" and reason in INTERRUPTED:
         return "interrupted"
     return STATES[state]
 
 
 def how_bad(state: str | None, reason: str) -> int:
-    """Of several ends, the one with the highest number is what people must know. ``state`` as it is kept."""
+    """Return the rank of a stored end state; the highest of several is the one to report, memory above all others."""
     if _is_memory(reason):
         return len(_WORSE)
     return _WORSE.index(state) if state else -1
@@ -223,7 +234,7 @@ def _is_memory(reason: str) -> bool:
 
 
 def _as_the_worst(of_attempt: Sequence[Row[Any]]) -> dict[str, Any]:
-    """The end of a run all of whose processes have ended."""
+    """Return the columns for the end of a run, all of whose processes have ended."""
     worst = max(of_attempt, key=lambda p: how_bad(p.end_state, p.end_reason))
     ended_at = max(p.ended_at for p in of_attempt)
     reason = worst.end_reason
@@ -241,11 +252,11 @@ def _ends(
 def _end_process(
     connection: Connection, run_id: str, instance: str, state: str, reason: str, ended_at: float
 ) -> None:
-    """``state`` as it is said."""
+    """Store the end of a process; ``state`` is the reported one."""
     same = and_(processes.c.run_id == run_id, processes.c.instance == instance)
     found = state in _FOUND
     if found:
-        # Somebody found what it left behind, and knows less than it has said itself.
+        # This end was inferred from a recovered spool, so it must not replace an end that the process itself reported.
         same = and_(same, processes.c.end_state.is_(None) | processes.c.end_inferred)
     connection.execute(
         update(processes)
@@ -260,7 +271,7 @@ def _end_process(
 
 
 def _of_newest_attempt(connection: Connection, run_id: str) -> list[Row[Any]]:
-    """Of its main processes: those that they start end when they like."""
+    """Return the main processes of the newest attempt; child processes may end at any time."""
     rows = connection.execute(select(processes).where(processes.c.run_id == run_id)).all()
     rows = [row for row in rows if row.role == _MAIN] or rows
     newest_attempt = max((row.attempt for row in rows), default=0)
@@ -268,10 +279,11 @@ def _of_newest_attempt(connection: Connection, run_id: str) -> list[Row[Any]]:
 
 
 def suspects(engine: Engine, silence: Silence, before: Suspects | None = None) -> Suspects:
-    """Whom `conclude` has to look at. Reads alone: what a process left last may lie in many rows, and nobody else
-    writes to an SQLite while one does.
+    """Return the runs that `conclude` must check.
 
-    ``before``: what the last call returned, so that of runs that said nothing since nothing is read again.
+    This only reads, because a process's last readings may take many rows, and a write transaction blocks all other
+    writers of an SQLite database. ``before``: the result of the last call, so that nothing is read again for runs
+    without new data.
     """
     known = {} if before is None else before.evidence
     with reading(engine) as connection:
@@ -284,7 +296,7 @@ def suspects(engine: Engine, silence: Silence, before: Suspects | None = None) -
                 found = Evidence(process.of_run, why_killed(connection, process))
             evidence[moment] = found
         unheard = connection.scalars(select(runs.c.id).where(_quiet(silence.soon))).all()
-    # Those of which no process vanished may have none left that goes on.
+    # In runs without a vanished process, all processes may have ended.
     over = set(unheard) - {moment.run_id for moment in evidence}
     for moment, found in evidence.items():
         if found.reason is not None or moment.last_seen_at < silence.before:
@@ -293,17 +305,18 @@ def suspects(engine: Engine, silence: Silence, before: Suspects | None = None) -
 
 
 def conclude(connection: Connection, found: Suspects, run_ids: Iterable[str]) -> Concluded:
-    """Conclude the end of silent runs, if they still run, and of their processes. The caller commits."""
+    """End silent runs that are still marked as running, and their processes. The caller commits."""
     over: list[str] = []
     vanished: list[Vanished] = []
-    # All who lock several take them in this order, which is that of the database: its collation may not be Python's.
+    # All writers lock several runs in this order, so they cannot deadlock. The database sorts, because its collation
+    # may differ from Python's.
     in_order = select(runs.c.id).where(runs.c.id.in_(list(run_ids))).order_by(runs.c.id)
     for run_id in connection.scalars(in_order).all():
         going = and_(runs.c.id == run_id, runs.c.state == "running")
         query = select(runs).where(going).with_for_update(key_share=True)
         run = connection.execute(query).first()
         if run is None:
-            # It ended in this moment.
+            # The run has ended meanwhile.
             continue
         killed = _end_vanished(connection, run_id, found)
         values = _over(connection, run, found.silence)
@@ -313,7 +326,7 @@ def conclude(connection: Connection, found: Suspects, run_ids: Iterable[str]) ->
             vanished += killed
         if values or killed:
             revision = runs.c.revision + 1
-            # Nothing was heard, so there is nothing to examine.
+            # There is no new data, so the run need not be examined again.
             examined = case((runs.c.examined == runs.c.revision, revision), else_=runs.c.examined)
             changed = update(runs).where(runs.c.id == run_id)
             connection.execute(changed.values(**values, revision=revision, examined=examined))
@@ -321,7 +334,10 @@ def conclude(connection: Connection, found: Suspects, run_ids: Iterable[str]) ->
 
 
 def _in_view_of_all(connection: Connection, silence: Silence) -> Silence:
-    """When nobody at all was heard of, it may be the server that nobody reached: then nothing is concluded soon."""
+    """Return the thresholds, with ``soon`` set to ``before`` if no run at all was seen since.
+
+    In that case the server may have been unreachable, so nothing is inferred early.
+    """
     heard = connection.scalar(select(func.max(runs.c.last_seen_at)))
     return (
         silence
@@ -331,14 +347,14 @@ def _in_view_of_all(connection: Connection, silence: Silence) -> Silence:
 
 
 def _end_vanished(connection: Connection, run_id: str, found: Suspects) -> list[Vanished]:
-    """End the processes of a run that vanished. Returns its main processes that were killed."""
+    """End the vanished processes of a run, and return the main processes that were killed."""
     killed = []
     for process in connection.execute(_vanished(found.silence.soon, run_id)).all():
         evidence = found.evidence.get(_moment(process))
         if evidence is None:
-            # It has joined or spoken since.
+            # The process has joined or sent data since.
             continue
-        # What others next to it have reported since may say why.
+        # New data of other processes may reveal the reason.
         as_before = evidence.reason is not None or evidence.stored == process.of_run
         reason = evidence.reason if as_before else why_killed(connection, process)
         if reason is None and process.last_seen_at >= found.silence.before:
@@ -355,7 +371,7 @@ def _end_vanished(connection: Connection, run_id: str, found: Suspects) -> list[
 
 
 def _over(connection: Connection, run: Row[Any], silence: Silence) -> dict[str, Any]:
-    """How a run ended all of whose processes have, or of which nothing is heard; empty while it goes on."""
+    """Return the columns to update if all processes of a run have ended or it is silent; empty if it is live."""
     of_attempt = _of_newest_attempt(connection, run.id)
     if of_attempt and all(p.end_state and p.attempt == run.attempt for p in of_attempt):
         values = _as_the_worst(of_attempt)
@@ -373,7 +389,7 @@ def _quiet(before: float) -> ColumnElement[bool]:
 
 
 def _vanished(before: float, run_id: str | None = None) -> Select[Any]:
-    """Processes of the newest attempt of running runs that have not spoken since, nor said that they end."""
+    """Return the query for unended processes, in the newest attempt of running runs, last seen before ``before``."""
     query = (
         select(processes, runs.c.stored.label("of_run"))
         .join(runs, runs.c.id == processes.c.run_id)

@@ -1,8 +1,8 @@
-"""The processes of a run as an answer reports them: not more than it has room for, and how many it leaves out.
+"""The list of a run's processes in API responses, limited in size, and the number of processes left out.
 
-A run may have ten thousand, each with names, reasons and lines that a stranger has chosen. Where there is no room for
-all, those that a finding names go first, then those of the newest attempt, and of these those that ended worst: what
-people look for.
+A run may have ten thousand processes, each with names, reasons and log lines of any content. If not all fit, those
+named by a finding come first, then those of the newest attempt, and among these those that ended badly, because users
+look for these.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ..schema import batches, processes, segments
 
 
 def iso(seconds: float) -> str:
-    """UTC, to the millisecond: 2026-01-31T12:00:00.000Z"""
+    """Format Unix seconds as UTC to the millisecond: 2026-01-31T12:00:00.000Z"""
     moment = datetime.fromtimestamp(seconds, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
@@ -38,15 +38,15 @@ def iso_or_none(seconds: float | None) -> str | None:
 
 
 def unix(text: str) -> float:
-    """Seconds, of what `iso` wrote."""
+    """Parse a time written by `iso` into Unix seconds."""
     return datetime.fromisoformat(text).timestamp()
 
 
-# In which order processes are given: those that share a line one after the other, whenever they were heard of.
+# The order in which processes are listed: those of the same rank are adjacent, whenever they were registered.
 LIVED: Final = (
     processes.c.rank, processes.c.attempt, processes.c.started_at, processes.c.id,
 )  # fmt: skip
-# What ended badly has 0.
+# 0 sorts processes that ended badly first.
 _GOOD_END: Final = case(
     (processes.c.end_state.in_(("failed", "interrupted", "killed", "silent")), 0), else_=1
 )
@@ -54,7 +54,7 @@ _GOOD_END: Final = case(
 
 @dataclass(frozen=True, slots=True)
 class ProcessList:
-    """``processes`` as the API has them, in the order in which they lived; ``left_out``: how many there are besides."""
+    """The listed processes in API form, in the order LIVED, and the number of those left out."""
 
     processes: list[dict[str, Any]]
     left_out: int
@@ -62,15 +62,18 @@ class ProcessList:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """``newest``: the highest sequence number, which is how many snapshots were taken until then. ``left_out``: were
-    stored, until they were thinned (`retention_steps.py`)."""
+    """Snapshot counts of a process.
+
+    ``newest``: the highest sequence number, which is the number of snapshots taken until then. ``left_out``: snapshots
+    that were stored and then dropped by thinning (`retention_steps.py`).
+    """
 
     count: int = 0
     newest: int = 0
     left_out: int = 0
 
     def taken(self, lost: Mapping[str, int]) -> int:
-        """As far as is known here. What was lost after the newest one has a number as well, which nothing says."""
+        """Return the number of snapshots taken; losses after the newest stored snapshot may be missing from it."""
         gone = sum(number for reason, number in lost.items() if reason in DROPPED | THINNED)
         return max(self.newest, self.count + self.left_out + gone)
 
@@ -85,7 +88,7 @@ class _Grows(msgspec.Struct):
 
 
 class _Verdict(msgspec.Struct):
-    """What it says of each process; one of an older Leakline says nothing of them."""
+    """The processes in a verdict; verdicts of older versions have none."""
 
     processes: list[_Grows] = []
 
@@ -95,7 +98,7 @@ _NOT_LISTED: Final = _Grows("")
 
 
 def of_run(connection: Connection, run_id: str, verdict: str | None) -> ProcessList:
-    """``verdict``: of the run, as it is stored."""
+    """Return the processes of a run to list; ``verdict`` is the run's stored verdict."""
     mine = processes.c.run_id == run_id
     grows = {
         each.instance: each for each in (_decode(verdict) if verdict else _Verdict()).processes
@@ -127,8 +130,7 @@ def of_run(connection: Connection, run_id: str, verdict: str | None) -> ProcessL
 
 
 def all_of(engine: Engine, run_id: str) -> list[dict[str, Any]]:
-    """{instance, rank, role, ended_at, end_state} of every process there is, also of those that no answer lists, in the
-    order LIVED."""
+    """Return {instance, rank, role, ended_at, end_state} of every process of a run, in the order LIVED."""
     p = processes.c
     asked = (p.instance, p.rank, p.role, p.ended_at, p.end_state)
     query = select(*asked).where(p.run_id == run_id).order_by(*LIVED)
@@ -137,10 +139,10 @@ def all_of(engine: Engine, run_id: str) -> list[dict[str, Any]]:
 
 
 def _stored(connection: Connection, run_id: str) -> dict[int, Stored]:
-    """By process id; of processes that have sent snapshots."""
+    """Return the snapshot counts by process id, of processes that have sent snapshots."""
     found: dict[int, Stored] = {}
     s, b = segments.c, batches.c
-    # A thinned stretch counts as whole, as it does for what is sent again.
+    # A thinned segment counts as complete, as it does when snapshots are sent again.
     missing = case((s.thinned, s.last_sequence - s.first_sequence + 1 - s.count), else_=0)
     for table, newest, left_out in (
         (segments, func.max(s.last_sequence), func.sum(missing)),
@@ -154,7 +156,7 @@ def _stored(connection: Connection, run_id: str) -> dict[int, Stored]:
         for process_id, count, last, out in connection.execute(query):
             before = found.get(process_id, Stored())
             together, gone = before.count + int(count), before.left_out + int(out)
-            # Numbers begin at 1, but who sends may begin at 0.
+            # Sequence numbers should begin at 1, but a sender may begin at 0.
             highest = max(before.newest, int(last), together + gone)
             found[process_id] = Stored(together, highest, gone)
     return found
@@ -201,7 +203,7 @@ def _process(row: Row[Any], stored: Stored, grows: _Grows) -> dict[str, Any]:
 
 
 def _add_lines(connection: Connection, run_id: str, listed: dict[int, dict[str, Any]]) -> None:
-    """Those that ended badly first, until there is no room; of the last that has some, its newest."""
+    """Add log lines to the processes in the given order until there is no room; the last one gets its newest lines."""
     room = MAX_LINES_LISTED_BYTES
     for process_id, lines in lines_of_processes(connection, run_id, list(listed)):
         kept, room = _newest(lines, room)
@@ -209,7 +211,7 @@ def _add_lines(connection: Connection, run_id: str, listed: dict[int, dict[str, 
 
 
 def _newest(lines: Sequence[str], room: int) -> tuple[list[str], int]:
-    """As many of the last as there is room for, and the room that is left; none once one did not fit."""
+    """Return the newest lines that fit, and the room that is left: 0 once a line did not fit."""
     kept: list[str] = []
     for line in reversed(lines):
         room -= len(msgspec.json.encode(line))

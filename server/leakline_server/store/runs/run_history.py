@@ -1,6 +1,6 @@
-"""A run's history as the analysis reads it: all columns of all processes, with the declarations made on the way.
+"""Loading the history of a run for the analysis: the columns of its processes, and what the program declared.
 
-A process is read entirely; of a very long one, a selection that says as much.
+A process is read entirely, unless it is very long: then a representative selection of its generations is read.
 """
 
 from __future__ import annotations
@@ -58,23 +58,23 @@ from ..schema import NoSuchRun as NoSuchRun
 from ..series import Block, Stored, read, series_ids
 from .runs import ENDED
 
-# Of a process that is read in part.
+# Group sizes for reading a process in part.
 SERIES_AT_ONCE: Final = 16
 SNAPSHOTS_AT_ONCE: Final = 16_384
-# Processes of so many snapshots are compared by all of them.
+# Processes with at most this many snapshots are read entirely for a comparison of runs.
 COMPARED_WHOLE: Final = 50_000
 
 
 @dataclass(frozen=True, slots=True)
 class InPart:
-    """How very long processes are read; see `load_history_at`."""
+    """How to read very long processes in part; the fields are described at `load_history_at` and `load_for_pages`."""
 
     summed: bool
     shared_to: int | None
 
     @property
     def least(self) -> int:
-        """Of so many snapshots, a process is read whole."""
+        """The largest number of snapshots with which a process is still read entirely."""
         return WHOLE if self.shared_to is None else COMPARED_WHOLE
 
 
@@ -94,17 +94,20 @@ def _load_process(
 
 
 def last_generation(connection: Connection, key: Key) -> int | None:
-    """Return the last generation, or the last minute of a process that declares none; None without snapshots."""
+    """Return the last generation of a process, or its last minute if it has no generations; None without snapshots."""
     _, distinct = _generations(read(connection, key, {}))
     return int(distinct[-1]) if len(distinct) else None
 
 
-# Return the generation of each row of a block, and which rows have one (None: all).
+# A function that returns the generation of each row of a block, and a mask of the rows with one (None if all have).
 _GenerationsOf = Callable[[Block], tuple[Array, Array | None]]
 
 
 def _generations(stored: Stored) -> tuple[_GenerationsOf, Array]:
-    """Return how to count the rows of a block, and all generations in ascending order; see `generations_of`."""
+    """Return the function for the generations of a block's rows, and all generations in ascending order.
+
+    The generations are minutes if the process has declared none.
+    """
     declared, minutes = [_EMPTY], [_EMPTY]
     start: float | None = None
     for block in stored.blocks((GENERATION, MONOTONIC), SNAPSHOTS_AT_ONCE):
@@ -145,7 +148,10 @@ def _to_read(
 
 
 def _peaks(stored: Stored, numbered: Mapping[str, int], last: int) -> set[int]:
-    """Return the generations up to ``last`` with the largest resident size, which one snapshot may decide."""
+    """Return the generations up to ``last`` with the peak of each measure of resident memory.
+
+    They must be read, because a peak is determined by a single snapshot.
+    """
     found = set[int]()
     for number in (numbered[name] for name in RESIDENT if name in numbered):
         peak, at = -1.0, None
@@ -166,7 +172,7 @@ def _peaks(stored: Stored, numbered: Mapping[str, int], last: int) -> set[int]:
 def _chosen(
     stored: Stored, generations_of: _GenerationsOf, distinct: Array, kept: Array
 ) -> tuple[Array, LeftOut]:
-    """Return the sequence numbers to read, also of snapshots without a generation, and what is left out."""
+    """Return the sequence numbers to read, including snapshots without a generation, and what is left out."""
     only, ran = [_EMPTY], set[str | None]()
     for block in stored.blocks((GENERATION, MONOTONIC, PHASE), SNAPSHOTS_AT_ONCE):
         generation, there = generations_of(block)
@@ -181,7 +187,7 @@ def _chosen(
 
 
 def _between(distinct: Array, kept: Array) -> Spans:
-    """Those that are not kept; both ascending."""
+    """Return the generations in ``distinct`` that are not in ``kept``, as ranges; both are ascending."""
     out = distinct[~np.isin(distinct, kept)]
     breaks = np.flatnonzero(np.diff(out) != 1)
     first, last = out[[0, *(breaks + 1)]], out[[*breaks, -1]]
@@ -191,9 +197,9 @@ def _between(distinct: Array, kept: Array) -> Spans:
 def _in_part(
     stored: Stored, row: Row[Any], only: Array, left_out: LeftOut, *, summed: bool
 ) -> ProcessHistory:
-    """A few series at a time: all of them whole may be more than this server should hold for one run."""
+    """Read the snapshots ``only`` of a process, a few series at a time to bound memory."""
     fixed = stored.read(COLUMNS, only)
-    # A damaged stretch is missing from here on, whichever of its columns it is.
+    # Continue without snapshots that could not be read because a common column is damaged.
     only = fixed.numbers(SEQUENCE).values
     series = dict[str, Any]()
     booked = [n for n, name in stored.names.items() if summed and _BOOKED.fullmatch(name)]
@@ -214,7 +220,7 @@ def _identity(row: Row[Any]) -> tuple[str, int, str, int]:
 
 
 def _fixed(block: Block) -> dict[str, Any]:
-    """What every snapshot has, by the names of `ProcessHistory`."""
+    """Return the common columns by their names in `ProcessHistory`."""
     named = {
         "sequence": SEQUENCE, "time": TIME, "monotonic": MONOTONIC, "generation": GENERATION,
         "phase": PHASE, "kind": KIND,
@@ -225,7 +231,7 @@ def _fixed(block: Block) -> dict[str, Any]:
 
 
 def _with_sums(stored: Stored, booked: Collection[int], only: Array) -> Block:
-    """Return the snapshots ``only``; their phases have the bytes of the generations that are left out before them."""
+    """Return the snapshots ``only``, with the phase accounts of left-out generations added to the next kept one."""
     parts = {number: [absent(0)] for number in (SEQUENCE, *booked)}
     waiting: dict[int, tuple[float, int]] = dict.fromkeys(booked, (0, 0))
     for block in stored.blocks((GENERATION, KIND, *booked), SNAPSHOTS_AT_ONCE):
@@ -249,12 +255,13 @@ def _with_sums(stored: Stored, booked: Collection[int], only: Array) -> Block:
 def _summed(
     column: Numbers, ends: Array, kept: Array, waiting: tuple[float, int]
 ) -> tuple[Numbers, tuple[float, int]]:
-    """Return the column with its sums, and what waits for the next block: a sum, and of how many readings.
+    """Return the column with sums, and what is carried over to the next block: a sum and its number of readings.
 
-    ``ends``: positions in the column; ``kept``: those of them, by position among them, that get the sums.
+    ``ends``: the positions of generation ends in the column; ``kept``: the indexes into ``ends`` of those that are kept
+    and get the sums.
     """
     there = np.ones(len(column), bool) if column.present is None else column.present.copy()
-    # A block without a fraction, or without a reading, may follow one with a fraction.
+    # The carried-over sum may be a float although this block has only integers or no values.
     sums = np.cumsum(np.where(there[ends], column.values[ends], 0)) + waiting[0]
     counts = np.cumsum(there[ends]) + waiting[1]
     values = column.values.astype(np.result_type(column.values, sums))
@@ -277,19 +284,19 @@ def _series(block: Block, names: Mapping[int, str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for number, name in names.items():
         column = block.numbers(number)
-        # A series of another process of the run: here it has never been measured.
+        # Skip the series that only other processes of the run have.
         if column.present is None or column.present.any():
             found[name] = column.to_list()
     return found
 
 
 def load_history(engine: Engine, run_id: str) -> RunHistory:
-    """Everything that is stored of a run. Raises NoSuchRun."""
+    """Return the complete stored history of a run. Raises NoSuchRun."""
     return load_history_at(engine, run_id)[0]
 
 
 def revision(engine: Engine, run_id: str) -> int:
-    """Raises NoSuchRun."""
+    """Return the revision of a run. Raises NoSuchRun."""
     with engine.connect() as connection:
         found = connection.execute(select(runs.c.revision).where(runs.c.id == run_id)).first()
     if found is None:
@@ -298,7 +305,7 @@ def revision(engine: Engine, run_id: str) -> int:
 
 
 def load_for_examination(connection: Connection, run_id: str) -> tuple[RunHistory, int]:
-    """As much as an examination reads, of very long processes a part, and the revision that it shows.
+    """Return the history for an examination, with very long processes in part, and its revision.
 
     Raises NoSuchRun.
     """
@@ -306,9 +313,9 @@ def load_for_examination(connection: Connection, run_id: str) -> tuple[RunHistor
 
 
 def load_for_pages(engine: Engine, run_id: str) -> tuple[RunHistory, int]:
-    """As an examination reads it; what was booked in generations that are left out stands with the next that is not.
+    """Return the history for pages, like that for an examination, and its revision.
 
-    Raises NoSuchRun.
+    Phase accounts of left-out generations are added to the next generation that is read. Raises NoSuchRun.
     """
     return load_history_at(engine, run_id, in_part=True, summed=True, largest=True)
 
@@ -316,9 +323,9 @@ def load_for_pages(engine: Engine, run_id: str) -> tuple[RunHistory, int]:
 def load_to_compare(
     engine: Engine, before: str, after: str
 ) -> tuple[tuple[RunHistory, int], tuple[RunHistory, int]]:
-    """Both runs whole, but for processes of more than COMPARED_WHOLE snapshots.
+    """Return the histories and revisions of both runs, with processes of up to COMPARED_WHOLE snapshots complete.
 
-    Of these as much as an examination reads, and of what both runs have the same generations. Raises NoSuchRun.
+    Longer processes are read in part, with the same generations in the range that both runs have. Raises NoSuchRun.
     """
     ends = [_last_generation(engine, run_id) for run_id in (before, after)]
     known = [end for end in ends if end is not None]
@@ -331,7 +338,7 @@ def load_to_compare(
 
 
 def _last_generation(engine: Engine, run_id: str) -> int | None:
-    """Or the last minute; None of a run without snapshots. Raises NoSuchRun."""
+    """Return the last generation (or minute) of a run; None if it has no snapshots. Raises NoSuchRun."""
     revision(engine, run_id)
     with reading(engine) as connection:
         rows = _rows_of(connection, run_id, largest=True)
@@ -343,10 +350,10 @@ def load_history_at(
     engine: Engine, run_id: str, *, in_part: bool = False, summed: bool = False, shared_to: int | None = None,
     largest: bool = False,
 ) -> tuple[RunHistory, int]:  # fmt: skip
-    """The history, and the revision of the run that it shows. Raises NoSuchRun.
+    """Return the history of a run and its revision. Raises NoSuchRun.
 
-    ``shared_to``: it is read to be compared with a run that ends with this generation. ``largest``: of the processes
-    with the highest peaks alone, where there are more than MAX_PROCESSES_STUDIED, with what they have declared.
+    ``shared_to``: the last generation that the run shares with the one it is compared to. ``largest``: of more than
+    MAX_PROCESSES_STUDIED processes, read only those with the highest peak memory, and what these have declared.
     """
     part = InPart(summed, shared_to) if in_part else None
     with reading(engine) as connection:
@@ -364,7 +371,7 @@ def _load_history(
     left_out = _count(connection, run_id) - len(rows)
     among = [row.id for row in rows] if left_out else None
     events = load_events(connection, run_id, among)
-    # A plan is checked in every generation; the phase accounts of a page read a part.
+    # Plans are checked in every generation, so everything must be read; the phase accounts of pages do not need that.
     if (part is None or not part.summed) and any(event.kind in PLANS for event in events):
         part = None
     history = RunHistory(
@@ -372,7 +379,7 @@ def _load_history(
         unit=run.unit,
         total=run.total,
         phases=tuple(msgspec.json.decode(run.phases)),
-        # A process that has said hello and no more has no history.
+        # Skip processes that have registered but sent no snapshots.
         processes=tuple(
             found for row in rows if len(found := _load_process(connection, row, numbered, part))
         ),
@@ -390,7 +397,7 @@ def _load_history(
 
 
 def _rows_of(connection: Connection, run_id: str, *, largest: bool) -> Sequence[Row[Any]]:
-    """The processes of a run by rank and attempt. ``largest``: no more than are studied."""
+    """Return the rows of a run's processes by rank and attempt; ``largest``: at most MAX_PROCESSES_STUDIED of them."""
     p = processes.c
     query = select(processes).where(p.run_id == run_id)
     if largest:

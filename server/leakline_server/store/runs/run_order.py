@@ -1,8 +1,8 @@
-"""The orders in which runs are listed, and where in one of them a page goes on.
+"""The sort orders of the list of runs, and its keyset pagination.
 
-Each order has an index that ends with the id, so ties have one order, and a page is found where the one before ended
-without counting from the start. What a run has no value for comes last in either direction: the runs with a value are
-one stretch of the index, those without another.
+Each order has an index that ends with the id, so that ties are ordered and a page begins where the previous one ended,
+without counting from the start. Runs without a value come last in either direction: they are a separate range of the
+index.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ By = Literal["severity", "seen", "started", "name", "growth", "memory", "out"]
 Value = float | int | str
 
 _URGENCY: Final[ColumnElement[int]] = literal_column(URGENCY, Integer())
-# The last column of an order may be null; where there are two, the first is not.
+# Only the last column of an order may be null.
 _COLUMNS: Final[Mapping[By, tuple[ColumnElement[Any], ...]]] = {
-    # Not when it was last seen: each batch of a live run moves that, from page to page and from refresh to refresh.
+    # Not by `last_seen_at`, which changes with each batch of a live run and would reorder the list all the time.
     "severity": (_URGENCY, runs.c.started_at),
     "seen": (runs.c.last_seen_at,),
     "started": (runs.c.started_at,),
@@ -47,9 +47,9 @@ _COLUMNS: Final[Mapping[By, tuple[ColumnElement[Any], ...]]] = {
     "out": (runs.c.oom_at,),
 }
 ORDERS: Final[tuple[By, ...]] = tuple(_COLUMNS)
-# A run without a verdict or a reading has none; it comes last, in either direction.
+# Orders in which a run without a verdict or a reading has no value.
 _NULLABLE: Final = frozenset({"growth", "memory", "out"})
-# Read from A on, and from the one that runs out first; all others from the newest or largest on.
+# Orders that ascend by default: from A to Z, and from the earliest out-of-memory. All others begin with the largest.
 _RISING: Final = frozenset({"name", "out"})
 _CURSOR: Final = re.compile(r"(-?[a-z]{1,10})/([\w.:-]{1,128})(?:/(.{0,512}))?", re.DOTALL)
 _LARGEST: Final = 2**63
@@ -66,14 +66,14 @@ class BadCursor(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """``turned``: from the other end."""
+    """A sort order; ``turned`` reverses its default direction."""
 
     by: By
     turned: bool = False
 
     @property
     def falling(self) -> bool:
-        """Whether what is largest comes first."""
+        """True if the largest value comes first."""
         return (self.by in _RISING) == self.turned
 
     def __str__(self) -> str:
@@ -86,14 +86,14 @@ SEVEREST: Final = Order("severity")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Of a run in an order. ``values``: of its columns; empty where the run has none."""
+    """The position of a run in an order. ``values``: those of the order's columns; empty if the run has none."""
 
     values: tuple[Value, ...]
     run_id: str
 
 
 def order_of(text: str) -> Order | None:
-    """``growth``, or ``-growth`` from the other end; None where there is no such order."""
+    """Parse an order such as ``growth``, or ``-growth`` for the reverse; return None if it is unknown."""
     for by in ORDERS:
         if text.removeprefix("-") == by:
             return Order(by, text.startswith("-"))
@@ -101,8 +101,8 @@ def order_of(text: str) -> Order | None:
 
 
 def sorted_by(verdict: Mapping[str, Any]) -> dict[str, float | None]:
-    """Return what runs are sorted by of a verdict in its JSON form: columns of ``runs``."""
-    # As the list shows it: of what leaks first, which need not be private memory, else of the run.
+    """Return the columns of ``runs`` that are derived from a verdict, given as JSON, for sorting."""
+    # The same growth as the list shows: that of the first leak, which need not be private memory, else of the run.
     growing = (f for f in verdict["findings"] if f["status"] in GROWING)
     growth = next(growing, verdict)["growth_bytes_per_generation"]
     oom = verdict["oom"]
@@ -115,7 +115,7 @@ def sorted_by(verdict: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def _severity(findings: Iterable[Mapping[str, Any]], risk: str) -> int:
-    """3 is critical, 2 major, 1 minor; 0 where nothing leaks and memory will not run out."""
+    """Return 3 for critical, 2 for major, 1 for minor, or 0 if nothing leaks and memory will not run out."""
     grades = [
         _GRADES[each.get("priority", "minor")] for each in findings if each["status"] in GROWING
     ]
@@ -129,7 +129,7 @@ def places(
     limit: int,
     where: Sequence[ColumnElement[bool]],
 ) -> list[Place]:
-    """The next ``limit`` runs for which all of ``where`` holds."""
+    """Return the next ``limit`` runs that satisfy all conditions in ``where``."""
     found: list[Place] = []
     if after is None or after.values:
         found = _with_value(connection, order, after, limit, where)
@@ -177,13 +177,13 @@ def _directed(column: ColumnElement[Any], order: Order) -> UnaryExpression[Any]:
 
 
 def write_cursor(order: Order, place: Place) -> str:
-    """``order/run`` and, where the run has a value, ``/value``; two values have a comma in between."""
+    """Return ``order/run``, followed by ``/value`` if the run has one; two values are separated by a comma."""
     values = ",".join(map(str, place.values))
     return "/".join((str(order), place.run_id, *([values] if place.values else ())))
 
 
 def read_cursor(order: Order, cursor: str) -> Place:
-    """Raises BadCursor, also for one of another order."""
+    """Parse a cursor. Raises BadCursor, also for a cursor of another order."""
     found = _CURSOR.fullmatch(cursor)
     if found is None or found[1] != str(order) or "\x00" in cursor:
         raise BadCursor(cursor)
@@ -206,7 +206,7 @@ def _value(column: ColumnElement[Any], text: str) -> Value:
     except ValueError as error:
         raise BadCursor(text) from error
     if isinstance(number, int):
-        # Postgres refuses a number that its type cannot hold.
+        # Postgres raises an error for a number out of the range of its type.
         if 0 <= number <= _MOST_SEVERE if column is _URGENCY else abs(number) < _LARGEST:
             return number
         raise BadCursor(text)

@@ -1,9 +1,9 @@
-"""A process creates a run, joins it, or begins its next attempt.
+"""Registration: a process creates a run, joins it, or begins its next attempt.
 
-A process says which attempt it is as far as it knows: one that is resumed on another machine knows of none before it.
-So the attempts are numbered here, by when their processes began. Two processes of one rank are two attempts; the ranks
-of one launch are the same one. What was recorded earlier may be heard of later: then it takes its place, and the
-numbers of those that began after it move up.
+The attempt that a process reports may be wrong: a process that is resumed on another machine cannot see earlier
+attempts. So the server numbers attempts by the start times of their processes. Two processes of one rank belong to two
+attempts; the ranks of one launch belong to the same attempt. If an earlier attempt is reported later, it is inserted in
+its place, and the attempts that began after it are renumbered.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from ..ingest.project_quota import UNBOUNDED, Allowance, add_bytes, begin_run
 from ..schema import attempts, processes, runs
 from .runs import ENDED, locked
 
-# All processes of a launch begin within this time.
+# All processes of a launch start within this time.
 LAUNCH_SECONDS: Final = 600.0
-# What a process may say it is, and the columns hold.
+# The highest attempt number that a process may report and the columns can store.
 LAST_ATTEMPT: Final = 2**31 - 1
-# A rank that begins later still may join an attempt that was heard of within this time.
+# A rank that starts even later may join an attempt that was seen within this time.
 ALIVE_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The answer to a process that creates or joins a run."""
+    """The result for a process that creates or joins a run."""
 
     id: str
     created: bool
@@ -56,7 +56,7 @@ class Joined:
 
 
 class OtherProject(Exception):
-    """The run exists, in another project."""
+    """Raised when the run exists in another project."""
 
     def __init__(self, project: str) -> None:
         super().__init__(project)
@@ -64,7 +64,7 @@ class OtherProject(Exception):
 
 
 class OtherProcess(Exception):
-    """The instance is known with another rank."""
+    """Raised when the instance is known with another rank."""
 
     def __init__(self, instance: str, field: str, stored: int, sent: int) -> None:
         super().__init__(instance, field, stored, sent)
@@ -72,16 +72,16 @@ class OtherProcess(Exception):
 
 
 class TooManyProcesses(Exception):
-    """The run has as many as a run may."""
+    """Raised when the run has reached the limit of processes."""
 
 
 class TooManyAttempts(Exception):
-    """The run has as many as a run may."""
+    """Raised when the run has reached the limit of attempts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The number of an attempt. ``moves``: those from this number on move up by one."""
+    """The attempt number of a process. ``moves``: attempts from this number on must be renumbered up by one."""
 
     number: int
     moves: bool = False
@@ -95,20 +95,20 @@ def join_run(
     allowed: Allowance = UNBOUNDED,
     sent_at: float | None = None,
 ) -> Joined:
-    """Create the run, or join it: another rank, the next attempt, or a process that says hello again.
+    """Create the run, or join it as another rank, as the next attempt, or as a process that registers again.
 
-    A process that is known already changes nothing about a run that ended, so uploading a spool twice is the same as
-    once; a new one of the newest attempt makes the run running. Without ``process``, joining a run that ended begins
-    its next attempt. ``sent_at``: what the clock of the process says while it asks; where that lies, the moment at
-    which it began is put right by it. Raises OtherProject, OtherProcess, TooManyProcesses, TooManyAttempts, TooManyRuns
-    and TooMuchStored where today's is more than is ``allowed``, and TooManyProjects.
+    A known process does not change a run that has ended, so uploading a spool twice has no further effect; a new
+    process of the newest attempt sets the run to running. Without ``process``, joining an ended run begins its next
+    attempt. ``sent_at``: the current time by the clock of the process, used to correct its start time. Raises
+    OtherProject, OtherProcess, TooManyProcesses, TooManyAttempts and TooManyProjects; TooManyRuns and TooMuchStored if
+    the daily quota ``allowed`` is exceeded.
     """
     skew = clock_skew.skew(sent_at, now)
     header = replace(header, started_at=clock_skew.moment(header.started_at, now, skew))
     try:
         return _join(engine, header, now, process, skew, allowed)
     except IntegrityError:
-        # Another rank has created it in the same moment.
+        # Another rank has created the run at the same time, so join it.
         return _join(engine, header, now, process, skew, allowed)
 
 
@@ -138,7 +138,7 @@ def _join(
     return joined
 
 
-# What was written that was not there, to be counted.
+# The newly written data, which counts towards the quota.
 _Told = tuple[Any, ...]
 
 
@@ -154,7 +154,7 @@ def _begin(
     begin_run(connection, header.project, now, allowed)
     if process is not None:
         _introduce(connection, header, process, attempt, now)
-    # Of the run and of its attempt.
+    # The environment is stored twice, with the run and with its attempt.
     return Joined(header.id, True, attempt), (header, header.environment, process)
 
 
@@ -177,14 +177,14 @@ def place(
     *,
     live: bool,
 ) -> Placed:
-    """Which attempt a process belongs to that nobody has heard of.
+    """Return the attempt to which a new process belongs.
 
-    ``mains``: rank, attempt and started_at of those known. ``begun``: attempt -> when it began. ``live``: it has begun
-    just now, and the run is being heard of.
+    ``mains``: rank, attempt and started_at of the known main processes. ``begun``: the start time of each attempt.
+    ``live``: the process has just started, and the run is sending data.
 
-    1. It lies between the processes of its own rank that began before and after it.
-    2. There, it belongs to the attempt that began nearest to it, if they may be one launch; a live one to the newest.
-    3. Else it begins one.
+    1. Its attempt is between those of the processes of its own rank that started before and after it.
+    2. Among these it is the one whose start is nearest, if they may be one launch; for a live process, the newest one.
+    3. Otherwise it begins a new attempt.
     """
     own = [p for p in mains if p.rank == process.rank]
     before = [p for p in own if p.started_at <= started_at]
@@ -194,8 +194,8 @@ def place(
     low = max((p.attempt for p in before), default=0) + 1
     high = min((p.attempt for p in own if p.started_at > started_at), default=None)
     if high is None and max(begun.values(), default=started_at) <= started_at + LAUNCH_SECONDS:
-        # It is of the newest launch, which may know of attempts that were not heard of here. For one that comes late,
-        # the numbers have moved since.
+        # The process is of the newest launch, whose number may include attempts that were not reported to this server.
+        # The number of a process that is reported late may be outdated and is ignored.
         low = max(low, process.attempt)
     between = [n for n in begun if low <= n and (high is None or n < high)]
     nearest = min(between, key=lambda n: abs(begun[n] - started_at), default=None)
@@ -211,7 +211,7 @@ def place(
 def _take_in(
     connection: Connection, header: RunHeader, row: Row[Any], process: ProcessIdentity, now: float
 ) -> tuple[Joined, _Told]:
-    """A process that is new."""
+    """Add a new process to the run."""
     mains = _mains(connection, header.id)
     begun = _begun(connection, header.id, mains)
     heard = row.state == "running" and now - row.last_seen_at <= ALIVE_SECONDS
@@ -230,7 +230,7 @@ def _take_in(
         "attempt": newest, "started_at": min(row.started_at, header.started_at),
     }  # fmt: skip
     if is_newest and (process.role == MAIN or row.state not in ENDED):
-        # What an earlier attempt left behind, and a child, do not make a run go on that has ended.
+        # A late upload of an earlier attempt, or a child process, does not revive an ended run.
         values |= {"state": "running", "reason": "", "ended_at": None, "end_inferred": False}
         values["last_seen_at"] = now
     if is_newest and (describes or newest > row.attempt):
@@ -242,14 +242,14 @@ def _take_in(
 
 
 def _environments(header: RunHeader, values: Mapping[str, Any], anew: bool) -> _Told:
-    """Of the run, where it is among what changes of it, and of the attempt."""
+    """Return the environment once for each place where it is written: the run if it changes, and the attempt."""
     return (header.environment,) * (("environment" in values) + anew)
 
 
 def _resume(
     connection: Connection, header: RunHeader, row: Row[Any], now: float
 ) -> tuple[Joined, _Told]:
-    """Somebody joins who names no process."""
+    """Join the run without naming a process."""
     attempt = int(row.attempt) + (row.state in ENDED)
     if attempt > LAST_ATTEMPT:
         raise TooManyAttempts
@@ -269,13 +269,13 @@ def _resume(
 def _note(
     connection: Connection, header: RunHeader, row: Row[Any], now: float, **values: Any
 ) -> None:
-    """What a header adds to what is known of its run."""
+    """Update the row of the run from a header."""
     if row.state == "running":
         values.setdefault("last_seen_at", now)
     connection.execute(
         update(runs).where(runs.c.id == header.id).values(
             revision=runs.c.revision + 1,
-            # A program that was counted by time has begun to count for itself.
+            # A run that was counted by time may begin to report its own unit.
             unit=header.unit if row.unit in UNITS_OF_TIME else row.unit,
             total=row.total if header.total is None else header.total,
             phases=_dump(_union(msgspec.json.decode(row.phases), header.phases, MAX_DECLARED_PHASES)),
@@ -285,7 +285,7 @@ def _note(
 
 
 def _known(connection: Connection, run_id: str, process: ProcessIdentity) -> int | None:
-    """The attempt of a process that has joined before."""
+    """Return the attempt of a process that has joined before, else None. Raises OtherProcess."""
     same = and_(processes.c.run_id == run_id, processes.c.instance == process.instance)
     there = connection.execute(select(processes.c.rank, processes.c.attempt).where(same)).first()
     if there is None:
@@ -302,22 +302,22 @@ def _mains(connection: Connection, run_id: str) -> Sequence[Any]:
 
 
 def _begun(connection: Connection, run_id: str, mains: Sequence[Any]) -> dict[int, float]:
-    """Attempt -> when its first process began."""
+    """Return the start time of the first process of each attempt."""
     query = select(attempts.c.number, attempts.c.started_at).where(attempts.c.run_id == run_id)
     begun = {row.number: row.started_at for row in connection.execute(query)}
     for process in mains:
-        # A process that only sent batches has not declared its attempt.
+        # The attempt of a process that only sent batches has no row.
         at = begun.get(process.attempt, process.started_at)
         begun[process.attempt] = min(at, process.started_at)
     return begun
 
 
 def _move_up(connection: Connection, run_id: str, first: int) -> None:
-    # A child says of itself which attempt it is of, and may say the last that can be.
+    # A child's attempt is the one it reported, which may be the highest possible and cannot be incremented.
     among = processes.c.attempt.between(first, LAST_ATTEMPT - 1)
     later = and_(processes.c.run_id == run_id, among)
     connection.execute(update(processes).where(later).values(attempt=processes.c.attempt + 1))
-    # By way of numbers that nobody has: each must be the only one at any moment.
+    # Renumber by way of unused negative numbers, because the numbers must be unique at all times.
     later = and_(attempts.c.run_id == run_id, attempts.c.number >= first)
     connection.execute(update(attempts).where(later).values(number=-attempts.c.number - 1))
     moved = and_(attempts.c.run_id == run_id, attempts.c.number < 0)
@@ -327,7 +327,7 @@ def _move_up(connection: Connection, run_id: str, first: int) -> None:
 def _introduce(
     connection: Connection, header: RunHeader, process: ProcessIdentity, attempt: int, now: float
 ) -> None:
-    """Write the row of a process that joins. From now on, the run waits for its end."""
+    """Insert the row of a joining process, after which the run does not end before this process does."""
     number = next_process(connection, header.id)
     if number > MAX_RUN_PROCESSES:
         raise TooManyProcesses
@@ -356,10 +356,10 @@ def _create(connection: Connection, header: RunHeader, attempt: int, now: float)
 def _describe(
     connection: Connection, header: RunHeader, number: int, at: float, *, anew: bool = False
 ) -> bool:
-    """The first process of an attempt describes it; its first main process replaces that (``anew``) where a child
-    came before it.
+    """Store the description of an attempt, and return True if it was written.
 
-    True: it did.
+    The first process of an attempt describes it; ``anew`` replaces this by the description of its first main process,
+    if a child has come before it.
     """
     of_run = attempts.c.run_id == header.id
     same = and_(of_run, attempts.c.number == number)
@@ -379,7 +379,7 @@ def _how_many(which: ColumnElement[bool]) -> Select[int]:
 
 
 def _union(there: Sequence[str], more: Sequence[str], most: int) -> list[str]:
-    """Each once, the first ones where they are too many."""
+    """Return the union of both in order, without duplicates and cut to ``most``."""
     return list(dict.fromkeys((*there, *more)))[:most]
 
 

@@ -1,6 +1,7 @@
-"""Runs: changed, ended, listed. What the pages and the API show of a run comes from here.
+"""Changing, ending and listing runs, and the summaries that pages and the API show.
 
-A run's memory is kept in its row, in at most 64 numbers, so that the list of runs opens nothing else.
+The row of a run contains a sparkline of its memory with at most 64 values, so that the list of runs reads no other
+table.
 """
 
 from __future__ import annotations
@@ -38,20 +39,21 @@ from .run_order import NEWEST, BadCursor, Order, places, read_cursor, write_curs
 __all__ = ["ENDED", "LIVED", "STATES", "BadCursor", "iso", "iso_or_none", "unix"]
 
 State = Literal["running", "finished", "failed", "interrupted", "killed", "silent"]
-# In which a process may be there to ask: a silent one may come back.
+# States in which a run may still receive requests; a silent run may resume.
 LISTENING: Final = ("running", "silent")
-# Asked for like a state, and none: a deleted run has one as well, and keeps it when that is undone.
+# Used like a state in filters, but it is not one: a deleted run also has a state, which it keeps when it is restored.
 DELETED: Final = "deleted"
-# What the list is searched by besides names, projects, tags, states and dates.
+# Search fields of the list besides name, project, tags, state and dates.
 Match = Literal["config", "host", "commit", "phase", "type"]
 MATCHES: Final[tuple[Match, ...]] = get_args(Match)
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The body of PATCH; None leaves a thing as it is. ``notes`` are added to those there are.
+    """The body of PATCH; None leaves a field unchanged. ``notes`` are added to the existing ones.
 
-    ``only_adds``: of a token that only adds, which pushes out nothing that people wrote; ``browser``: of one in a page.
+    ``only_adds``: the request has an ingest token, whose notes must not displace those of users. ``browser``: it has a
+    browser token.
     """
 
     state: str | None = None
@@ -66,14 +68,16 @@ class Changes:
 
 
 class NoRoomForNotes(Exception):
-    """People have left too little for those that a token adds."""
+    """Raised when the notes of users leave too little room for those added with a token."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
-    """What to list; all of it has to hold. Each of ``statuses`` is a verdict status, a run state or "deleted"; each of
-    ``words`` is found in name, project or id, and each of ``matches``, as (what, text), in what it names. Deleted runs
-    are listed only where their status is asked for. Times are Unix seconds.
+    """Filters of the list of runs; a run must satisfy all of them.
+
+    Each of ``statuses`` is a verdict status, a run state or "deleted", without which deleted runs are not listed.
+    Each of ``words`` must occur in the name, project or id. ``matches`` are (field, text) pairs. Times are Unix
+    seconds.
     """
 
     projects: tuple[str, ...] = ()
@@ -95,16 +99,18 @@ def change_run(
     now: float,
     bytes_per_day: PerProject = FOREVER,
 ) -> dict[str, Any] | None:
-    """Apply changes and return the RunSummary as it is then; None when there is no such run. Raises TooMuchStored
-    where the project may store no more today, and NoRoomForNotes."""
+    """Apply changes and return the new RunSummary; None if the run does not exist.
+
+    Raises TooMuchStored if today's quota of the project is used up, and NoRoomForNotes.
+    """
     with writing(engine) as connection:
-        # Two ranks may tell of their ends in the same moment, and the last of them is the end of the run.
+        # Two ranks may report their ends at the same time, and the last one ends the run.
         row = locked(connection, run_id)
         if row is None:
             return None
         values: dict[str, Any] = {"revision": runs.c.revision + 1}
         if changes.state is not None:
-            # A process speaks; notes and tags come from people.
+            # Only a process reports a state, so this counts as a sign of life, unlike notes and tags.
             ended_at = now
             if changes.ended_at is not None:
                 skew = clock_skew.of_process(connection, run_id, changes.instance)
@@ -122,8 +128,8 @@ def change_run(
             allowed = Allowance(bytes=bytes_per_day.of(row.project), browser=changes.browser)
             add_bytes(connection, row.project, size, now, allowed)
             kept = _newest([*msgspec.json.decode(row.notes), *more])
-            # What does not fit goes oldest first. Of people the newest is enough; a token has all kept, or its
-            # request is refused.
+            # If there is too little room, the oldest notes are dropped. A user's request is refused only if its newest
+            # note does not fit; a token's request is refused unless all of its notes are kept.
             needed = more[0] if changes.only_adds else more[-1]
             if not any(each is needed for each in kept):
                 raise NoRoomForNotes
@@ -133,12 +139,12 @@ def change_run(
 
 
 def _newest(notes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """As many as a run may have: of what tokens that only add have ``added``, as many as people leave room for."""
+    """Return the newest notes within the limits; those ``added`` with an ingest token only use the room left over."""
     kept: set[int] = set()
     room = MAX_NOTES_BYTES
     for added in (False, True):
         for at in reversed(range(len(notes))):
-            # A note from before this distinction may be of a person.
+            # A note without this field is from an older version and may be a person's.
             if notes[at].get("added", False) is not added:
                 continue
             size = len(msgspec.json.encode(notes[at]))
@@ -150,25 +156,25 @@ def _newest(notes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def list_runs(engine: Engine, filters: RunFilter) -> dict[str, Any]:
-    """{"items": [RunSummary], "next": cursor or None}. Raises BadCursor."""
+    """Return {"items": [RunSummary], "next": cursor or None}. Raises BadCursor."""
     limit, order = max(1, min(filters.limit, MAX_PAGE)), filters.order
     after = None if filters.cursor is None else read_cursor(order, filters.cursor)
     with engine.connect() as connection:
         found = places(connection, order, after, limit + 1, _wanted(filters))
-        # Rows are long: only those of the page are read.
+        # Rows are long, so read only those of this page.
         ids = [place.run_id for place in found[:limit]]
         rows = connection.execute(select(*_LISTED).where(runs.c.id.in_(ids))).all()
         parts = corruption.parts_of(connection, ids)
     by_id = {row.id: summary(row, parts.get(row.id, ())) for row in rows}
     return {
-        # One may have been removed between the two questions.
+        # A run may have been removed between the two queries.
         "items": [by_id[run_id] for run_id in ids if run_id in by_id],
         "next": write_cursor(order, found[limit - 1]) if len(found) > limit else None,
     }
 
 
 def count_by_status(engine: Engine, filters: RunFilter) -> dict[str, int]:
-    """How many of the runs have each verdict status, whichever of these ``filters`` asks for."""
+    """Return the number of runs with each verdict status, ignoring verdict statuses in ``filters``."""
     others = tuple(each for each in filters.statuses if each not in SEVERITY)
     wanted = _wanted(replace(filters, statuses=others))
     query = select(runs.c.status, func.count()).where(*wanted).group_by(runs.c.status)
@@ -177,7 +183,7 @@ def count_by_status(engine: Engine, filters: RunFilter) -> dict[str, int]:
 
 
 def _wanted(filters: RunFilter) -> list[ColumnElement[bool]]:
-    """What holds for every run of the list; what is cheap to ask comes first."""
+    """Return the conditions of a filter, cheap ones first."""
     wanted: list[ColumnElement[bool]] = [IS_DELETED if DELETED in filters.statuses else ~IS_DELETED]
     wanted += [runs.c.project == project for project in filters.projects]
     if filters.started_from is not None:
@@ -187,21 +193,21 @@ def _wanted(filters: RunFilter) -> list[ColumnElement[bool]]:
     for status in filters.statuses:
         if status != DELETED:
             wanted.append((runs.c.status if status in SEVERITY else runs.c.state) == status)
-    # As one text, in half the time; no needle has a line break.
+    # Searching one joined text takes half the time. Search terms contain no line breaks.
     among = runs.c.name + "\n" + runs.c.project + "\n" + runs.c.id
     wanted += [_has(among, word) for word in filters.words]
-    # Exactly: LIKE takes large and small letters for the same on SQLite, and not on Postgres.
+    # Not LIKE, which ignores case on SQLite but not on Postgres; tags must match exactly.
     wanted += [func.replace(runs.c.tags, _dump(tag), "") != runs.c.tags for tag in filters.tags]
     return wanted + [_MATCHING[what](text) for what, text in filters.matches]
 
 
 def _has(text: ColumnElement[str], needle: str) -> ColumnElement[bool]:
-    """Whether it is in the text, in large or small letters."""
+    """Return the condition that the text contains ``needle``, ignoring case."""
     return _small(text, needle).contains(_needle(needle), autoescape=True)
 
 
 def _small(text: ColumnElement[str], needle: str) -> ColumnElement[str]:
-    # SQLite's own lower() is enough for what it knows, and takes a third of the time.
+    # For ASCII, SQLite's own lower() is sufficient and takes a third of the time.
     return func.lower(text) if needle.isascii() else lowered(text)
 
 
@@ -210,7 +216,7 @@ def _needle(text: str) -> str:
 
 
 def _has_config(wanted: str) -> ColumnElement[bool]:
-    """``key=value`` exactly, at any depth; any other text as a part of what the configuration says."""
+    """Return the condition for a configuration search: ``key=value`` at any depth, or any other text as a substring."""
     key, equals, value = wanted.partition("=")
     if not equals:
         return _has(runs.c.config, wanted)
@@ -221,7 +227,7 @@ def _has_config(wanted: str) -> ColumnElement[bool]:
 
 
 def _as_json(value: str) -> Sequence[str]:
-    """How a number or nothing that is typed as in Python may be stored."""
+    """Return the JSON forms of a number or None that was typed in Python syntax."""
     if value == "None":
         return ("null",)
     try:
@@ -240,7 +246,7 @@ def _has_process_on(host: str) -> ColumnElement[bool]:
 
 
 def _counts_type(name: str) -> ColumnElement[bool]:
-    """Whether it is in the name of a type, which stands between ``type.`` and the last dot of a series."""
+    """Return the condition that a series ``type.<name>.<measure>`` has this text in its type name."""
     escaped = re.sub("([%_/])", r"/\1", _needle(name))
     counted = _small(series.c.name, name).like(f"type.%{escaped}%.%", escape="/")
     return exists().where(series.c.run_id == runs.c.id, counted)
@@ -256,12 +262,12 @@ _MATCHING: Final[Mapping[Match, Callable[[str], ColumnElement[bool]]]] = {
 
 
 def baseline_of(engine: Engine, run: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The newest run of the same project that is tagged ``baseline`` and began before this one."""
+    """Return the newest run of the same project that is tagged ``baseline`` and began before this one, or None."""
     return _newest_before(engine, run, ("baseline",))
 
 
 def previous_of(engine: Engine, run: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The newest run of the same project that began before this one."""
+    """Return the newest run of the same project that began before this one, or None."""
     return _newest_before(engine, run, ())
 
 
@@ -282,21 +288,21 @@ def projects(engine: Engine) -> list[str]:
 
 
 def get_summary(engine: Engine, run_id: str) -> dict[str, Any] | None:
-    """The RunSummary of one run."""
+    """Return the RunSummary of one run; None if it does not exist."""
     with engine.connect() as connection:
         row = row_of(connection, run_id)
         return None if row is None else summary(row, _damaged(connection, run_id))
 
 
 def project_of(engine: Engine, run_id: str) -> str | None:
-    """None when there is no such run."""
+    """Return the project of a run; None if the run does not exist."""
     with engine.connect() as connection:
         found: str | None = connection.scalar(select(runs.c.project).where(runs.c.id == run_id))
     return found
 
 
 def get_run(engine: Engine, run_id: str) -> dict[str, Any] | None:
-    """RunSummary with everything else there is of the run itself; None when there is no such run."""
+    """Return the RunSummary with all further details of the run; None if it does not exist."""
     with reading(engine) as connection:
         row = row_of(connection, run_id)
         if row is None:
@@ -322,14 +328,14 @@ def get_run(engine: Engine, run_id: str) -> dict[str, Any] | None:
 
 
 def _expectations(connection: Connection, row: Row[Any]) -> list[dict[str, Any]]:
-    """Declared ones, and accepted ones of types that the program does not speak of."""
+    """Return the declared expectations, and accepted counts of types for which the program declares nothing."""
     declared = declared_expectations(load_events(connection, row.id))
     found = with_accepted(declared, assertions.expected_of(connection, row))
     return [asdict(each) for each in found]
 
 
 def live_runs(engine: Engine, limit: int) -> tuple[list[dict[str, Any]], int]:
-    """The RunSummary of the runs that are alive, those heard of last first; and how many there are in all."""
+    """Return up to ``limit`` RunSummaries of running runs, the most recently seen first, and their total number."""
     alive = (runs.c.state == "running", ~IS_DELETED)
     newest = select(*_LISTED).where(*alive).order_by(runs.c.last_seen_at.desc()).limit(limit)
     with reading(engine) as connection:
@@ -349,7 +355,7 @@ class _Found(msgspec.Struct):
 
 
 class _Said(msgspec.Struct):
-    """What a list shows of a verdict; the rest of it is much longer."""
+    """The short part of a verdict that lists show; decoding only this is faster."""
 
     unit: str = ""
     summary: str = "Nothing to say yet"
@@ -372,7 +378,7 @@ _LISTED: Final = tuple(
 
 
 def summary(row: Row[Any], damaged: Sequence[str] = ()) -> dict[str, Any]:
-    """The RunSummary of a row of runs, plain JSON. ``damaged``: what was set aside of it."""
+    """Return the RunSummary of a row of ``runs`` as plain JSON. ``damaged``: the parts of it in quarantine."""
     verdict = _Said() if row.verdict is None else _decode_said(row.verdict)
     return {
         "id": row.id,
@@ -420,25 +426,25 @@ def _sentence(row: Row[Any], verdict: _Said) -> str:
 
 
 def _priority(findings: Sequence[_Found]) -> str | None:
-    """The highest of what leaks or may leak; None where nothing does."""
+    """Return the highest priority of the findings that leak or may leak; None if there are none."""
     found = {each.priority for each in findings if each.status in GROWING}
     return next((name for name in get_args(Priority) if name in found), None)
 
 
 def _unit(row: Row[Any], verdict: _Said) -> str:
-    """The unit that the run is really counted by: minutes, if it has reported no generation."""
+    """Return the unit by which the run is actually counted: the verdict's if no generation was reported."""
     return verdict.unit if verdict.unit and row.first_generation is None else str(row.unit)
 
 
 def _generations(row: Row[Any], verdict: _Said) -> int:
-    # A program without generations is examined minute by minute; minutes are not shown as generations.
+    # A program without generations is analyzed by minutes, which must not be shown as generations.
     if row.first_generation is None:
         return 0
     return verdict.generations or int(row.last_generation - row.first_generation)
 
 
 def _attempts(connection: Connection, run_id: str) -> tuple[int, list[dict[str, Any]]]:
-    """How many there were before the newest, and those."""
+    """Return the number of attempts that are left out, and the newest MAX_ATTEMPTS_LISTED, oldest first."""
     of_run = attempts.c.run_id == run_id
     newest = select(attempts).where(of_run).order_by(attempts.c.number.desc())
     found = connection.execute(newest.limit(MAX_ATTEMPTS_LISTED)).all()
@@ -457,13 +463,13 @@ def _attempts(connection: Connection, run_id: str) -> tuple[int, list[dict[str, 
 
 def row_of(connection: Connection, run_id: str) -> Row[Any] | None:
     if "\x00" in run_id:
-        # Postgres refuses the question instead of answering no.
+        # Postgres raises an error for text with NUL characters.
         return None
     return connection.execute(select(runs).where(runs.c.id == run_id)).first()
 
 
 def locked(connection: Connection, run_id: str) -> Row[Any] | None:
-    """The run, which nobody else changes until the end of the transaction, nor its processes."""
+    """Lock a run and its processes against changes until the end of the transaction; return its row, or None."""
     if "\x00" in run_id:
         return None
     query = select(runs).where(runs.c.id == run_id).with_for_update(key_share=True)
@@ -479,10 +485,13 @@ MAX_POINTS_KEPT: Final = 64
 
 @dataclass(slots=True)
 class Sparkline:
-    """Each value is the largest of ``per`` readings; when it is full, neighbours are joined and ``per`` doubles."""
+    """A fixed-size curve of maxima: each value is the largest of ``per`` readings.
+
+    When it is full, neighbouring values are merged and ``per`` doubles.
+    """
 
     per: int = 1
-    filled: int = 0  # readings in the last value
+    filled: int = 0  # number of readings in the last value
     values: list[int] = field(default_factory=list)
 
     def add(self, readings: Sequence[int]) -> None:

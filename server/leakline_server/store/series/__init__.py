@@ -1,11 +1,12 @@
-"""The series of runs on disk. Other packages import from here alone, what `__all__` names.
+"""Storage of time series. Other packages import only the names in `__all__`.
 
-`append` adds batches to those that wait, `seal` makes a segment of waiting batches, `compact` a large segment of small
-ones, `drop` leaves snapshots out of a segment, `read` gives the columns of snapshots, and `summarise` long series as
-few points. Other packages never see a chunk; they count rows, and delete those of removed runs.
+`append` stores batches until they are sealed, `seal` turns waiting batches into a segment, `compact` merges small
+segments into a large one, `drop` removes snapshots from a segment, `read` returns columns of snapshots, and `summarise`
+downsamples long series to few points. Other packages never decode a chunk; they only count rows and delete those of
+removed runs.
 
-Imports `schema`, `columns`, `engine`, `ingest.incoming_batch`, `details`, `maintenance.corruption`, `runs`;
-numpy. Start reading in `chunk_codec.py` (the format), `column_reader.py`, and `chart_points.py`.
+It imports `schema`, `columns`, `engine`, `ingest.incoming_batch`, `details`, `maintenance.corruption`, `runs` and
+numpy. Start reading in `chunk_codec.py` (the format), `column_reader.py` and `chart_points.py`.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Series as charts read them: at most N points, each with the first, last, smallest and largest of what it stands for.
+"""Downsampling of series for charts: at most N points, each with the first, last, smallest and largest value.
 
-A peak of one snapshot is visible at every zoom: a point never hides its minimum and maximum. Up to CHUNK_RATIO
-snapshots a point, snapshots are read one by one and joined to points of equally many; above it, chunks are not opened
-(`points_of`), but where a phase or kind is chosen. Which of the two depends on what is asked for and on nothing
-else, so whether a run is compacted makes no difference to any answer.
+A point keeps its minimum and maximum, so a peak of one snapshot is visible at every zoom. Up to CHUNK_RATIO snapshots
+per point, snapshots are read one by one and joined into points of equally many; above it, points are made from the
+summaries of chunks (`points_of`), unless a phase or kind is selected. The choice depends on the query and the data
+only, so the result is the same whether or not a run is compacted.
 
-Where a point begins depends on the sequence numbers alone, multiples of 512 times a power of two. So the points of
-a run stay where they are while it grows, and are the same whether it is compacted or not.
+With summaries, points begin at multiples of 512 times a power of two in sequence numbers. So the points of a run do not
+move while it grows, and are the same whether or not it is compacted.
 
-Where a series begins on the axis of generations is found in the first snapshots that have it, whatever follows.
+`first_generations` finds where a series begins on the generation axis from the first snapshots that have it.
 """
 
 from __future__ import annotations
@@ -53,14 +53,17 @@ def _width(low: int, high: int, points: int) -> int:
 
 
 def points_of(found: Summaries, number: int, axis: int, width: int) -> Shown:
-    """Return a point for each multiple of ``width`` with values, of summaries in order, of which none is across one."""
+    """Return a point for each bucket of ``width`` sequence numbers with values.
+
+    The summaries are in order, and none crosses a bucket boundary.
+    """
     bucket = found.low // width
     records = found.numbers[number]
     there = np.flatnonzero(records[:, PRESENT])
     mine, records = bucket[there], records[there]
     starts = np.concatenate([[0], np.flatnonzero(np.diff(mine)) + 1])
     ends = np.append(starts[1:], len(mine)) - 1
-    # The first of the multiple, whether this series has a value there or not.
+    # The position of the bucket's first snapshot, even if this series has no value there.
     x = found.numbers[axis][:, FIRST][np.searchsorted(bucket, mine[starts])]
     return {
         "x": _plain(x),
@@ -72,7 +75,7 @@ def points_of(found: Summaries, number: int, axis: int, width: int) -> Shown:
 
 
 def _plain(values: Array) -> list[Any]:
-    """For JSON: whole numbers as such."""
+    """Return the values as a list for JSON, as integers if all of them are whole."""
     if len(values) and (np.rint(values) == values).all() and abs(values).max() < 2**53:
         whole: list[Any] = values.astype(np.int64).tolist()
         return whole
@@ -87,7 +90,10 @@ CHUNK_RATIO: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class SeriesQuery:
-    """``names`` may hold ``*``. ``phase`` "*": one item for each phase seen. ``start`` and ``stop`` are on the axis."""
+    """A query for chart points.
+
+    ``names`` may contain ``*``. ``phase`` "*" returns an item for each phase. ``start`` and ``stop`` are axis values.
+    """
 
     names: tuple[str, ...]
     phase: str | None = None
@@ -97,20 +103,20 @@ class SeriesQuery:
     start: float | None = None
     stop: float | None = None
     points: int = 2_000
-    # Instances; all processes without.
+    # Process instances to include; None for all.
     among: frozenset[str] | None = None
 
 
 def summarise(engine: Engine, run_ids: Sequence[str], query: SeriesQuery) -> dict[str, Any]:
-    """Return series of up to MAX_RUNS_OVERLAID runs as points for charts:
+    """Return series of up to MAX_RUNS_OVERLAID runs as chart points:
 
     {"units": unit by run, "items": [{run, name, process, phase, x, first, last, min, max}], "left_out",
     "processes_left_out", "damaged"}. Raises NoSuchRun.
 
-    ``left_out``: items that matched beyond MAX_ITEMS. ``processes_left_out``: of so many more than MAX_PROCESSES_READ,
-    none is read once there is no room. ``damaged``: [{run, process, name, first_sequence, last_sequence}] of
-    what is missing because it could not be read. Snapshots without a value have no point, and on the generation
-    axis neither have those before the first generation.
+    ``left_out``: the number of matching items beyond MAX_ITEMS. ``processes_left_out``: the number of processes that
+    were not read, because MAX_PROCESSES_READ were read and the items are full. ``damaged``: the data that could not be
+    read, as [{run, process, name, first_sequence, last_sequence}]. Snapshots without a value have no point, nor on the
+    generation axis those before the first generation.
     """
     found = _Found()
     with reading(engine) as connection:
@@ -120,13 +126,13 @@ def summarise(engine: Engine, run_ids: Sequence[str], query: SeriesQuery) -> dic
     return {**answer, "damaged": found.damaged[:MAX_ITEMS]}
 
 
-# (phase, name, makes the points), of what has some.
+# (phase, name, function that makes the points) of each line with any values.
 _Lines = Iterator[tuple[str | None, str, Callable[[], Shown]]]
 
 
 @dataclass(slots=True)
 class _Found:
-    """The answer. Of what is more than MAX_ITEMS, no points are made, and it is only counted."""
+    """The result of `summarise`. Items beyond MAX_ITEMS are only counted, and no points are made for them."""
 
     units: dict[str, str] = field(default_factory=dict)
     items: list[dict[str, Any]] = field(default_factory=list)
@@ -157,7 +163,7 @@ class _Found:
 
 
 def has_series(engine: Engine, run_id: str, names: Sequence[str]) -> bool:
-    """Whether anything was ever stored of a run under one of these names; a name may hold ``*``."""
+    """Return True if the run has a series with one of these names, which may contain ``*``."""
     with engine.connect() as connection:
         return bool(matching(series_ids(connection, run_id), names))
 
@@ -189,7 +195,7 @@ def _read_run(connection: Connection, run_id: str, query: SeriesQuery, found: _F
 
 
 def matching(numbered: Mapping[str, int], names: Sequence[str]) -> dict[int, str]:
-    """Series id -> name, for exact names and names with ``*``; in the order asked for, then by name."""
+    """Return the names of the matching series by id; in the order of ``names``, matches of a ``*`` sorted by name."""
     found: dict[int, str] = {}
     for name in names:
         if "*" in name:
@@ -201,7 +207,10 @@ def matching(numbered: Mapping[str, int], names: Sequence[str]) -> dict[int, str
 
 
 def _fits(name: str, pieces: Sequence[str]) -> bool:
-    """Whether ``pieces`` with anything between them make ``name``. Linear: a regular expression can take for ever."""
+    """Return True if ``name`` consists of ``pieces`` with any text between them.
+
+    This takes linear time, while a regular expression with many wildcards can take extremely long.
+    """
     head, *middle, tail = pieces
     end = len(name) - len(tail)
     if not (name.startswith(head) and name.endswith(tail) and len(head) <= end):
@@ -216,12 +225,12 @@ def _fits(name: str, pieces: Sequence[str]) -> bool:
 
 
 def _lines(of: Summarised, query: SeriesQuery) -> _Lines:
-    """Yield the lines of a process, the phase that came first before others."""
+    """Yield the lines of a process, phases in order of first occurrence."""
     points, axis = max(1, min(query.points, MAX_POINTS)), AXES[query.axis]
     most, filters = CHUNK_RATIO * points, () if query.phase is None else (PHASE,)
     if len(of.stored) > most:
         filtered = query.phase is not None or query.kind is not None
-        # The stretches may reach further than what is asked for.
+        # The stored ranges may extend beyond the queried range.
         ends = of.stored.stretches[0].first, max(stretch.last for stretch in of.stored.stretches)
         width = _width(*ends, points)
         found = of.summaries(width, of.axis if filtered else of.numbers)
@@ -260,7 +269,7 @@ def _of_phases(
 
 
 def downsample(x: Array, values: Array, points: int) -> Shown:
-    """Join neighbours into at most ``points`` points of about equally many values."""
+    """Return at most ``points`` points, each of about equally many consecutive values."""
     first = last = low = high = values
     if len(x) > points:
         starts = np.linspace(0, len(x), points + 1).astype(np.int64)[:-1]
@@ -274,12 +283,12 @@ def downsample(x: Array, values: Array, points: int) -> Shown:
 def _by_phase(
     of: Summarised, block: Block, query: SeriesQuery
 ) -> Iterator[tuple[str | None, Block]]:
-    # What was only needed to choose by is not picked from.
+    # Drop the columns that were only needed for filtering, so that `take` does not copy them.
     shown = Block({number: block.columns[number] for number in of.numbers})
     if query.phase is None:
         yield None, shown
         return
-    # Of the rows alone, in their order: which others their stretches have changes with compaction.
+    # Only the phases of these rows, in their order: the other phases in the stored chunks change with compaction.
     phases = only_used(block.texts(PHASE))
     for phase in phases.names if query.phase == "*" else (query.phase,):
         yield phase, shown.take(phases.equal(phase))
@@ -301,9 +310,10 @@ _PROCESSES: Final = (
 def first_generations(
     engine: Engine, run_id: str, names: Sequence[str], kind: str, among: Collection[str] | None = None
 ) -> dict[str, float]:  # fmt: skip
-    """Return by instance the generation of its first snapshot of this kind that has one of the series, if there is any.
+    """Return, by process instance, the generation of its first snapshot of this kind that has one of the series.
 
-    ``names`` may hold ``*``. ``among``: instances; of all processes without.
+    Processes without such snapshots are left out. ``names`` may contain ``*``. ``among`` limits the result to these
+    process instances.
     """
     with reading(engine) as connection:
         wanted = matching(series_ids(connection, run_id), names)
@@ -319,7 +329,7 @@ def first_generations(
 
 def _first(stored: Stored, kind: str) -> float | None:
     c = chunks.c
-    # Rows of older versions did not count, and may have some.
+    # Rows of older versions have -1 instead of a count and may contain values.
     with_values = select(c.first_sequence).where(
         of(chunks, stored.key), c.series_id.in_(stored.names), c.present != 0
     )

@@ -1,26 +1,27 @@
 """The byte format of a chunk: consecutive entries of one column of one process.
 
-A chunk row has ``count``, ``present`` (how many of them are there), ``first``, ``last``, ``min``, ``max`` (of what is
-present; null when nothing is), ``width`` and ``blob``:
+A chunk row has ``count``, ``present`` (the number of entries that are not null), ``first``, ``last``, ``min``, ``max``
+(of the present entries; null if there are none), ``width`` and ``blob``:
 
-    blob    = checksum (4 bytes, little endian), then nothing or one zstd frame that holds the payload
+    blob    = checksum (4 bytes, little endian), then nothing or one zstd frame with the payload
     payload = flags (1 byte, bit 0: a bitmap follows), shift (1 byte), bitmap, data
-    bitmap  = one bit an entry, first entry in the lowest bit, 1 = present; padded to a byte
+    bitmap  = one bit per entry, first entry in the lowest bit, 1 = present; padded to a byte
 
     width 0            every present entry equals ``first``; no data. Without a bitmap there is no frame either
     width 1, 2, 4, 8   integers: differences of neighbouring present entries, shifted right by ``shift``, as signed
                        little-endian integers of that many bytes
-    width 9            floats: the present entries as they are, 8 bytes each
-    width 10           text: u32 length, JSON list of the distinct texts, then one u16 an entry (65535 = null)
-    width 21, .., 28   floats of few decimals: decimals (1 byte), then the differences of ``value * 10**decimals`` as
-                       in width 1, .., 8; the first is ``first``
-    width 31, .., 38   floats that lie close together: the first (8 bytes), then the differences of their 8 bytes read
-                       as integers, as in width 1, .., 8
+    width 9            floats: the present entries unchanged, 8 bytes each
+    width 10           text: u32 length, JSON list of the distinct texts, then one u16 per entry (65535 = null)
+    width 21, .., 28   floats with few decimals: decimals (1 byte), then the differences of ``value * 10**decimals`` as
+                       in width 1, .., 8; the first value is ``first``
+    width 31, .., 38   floats that are close together: the first (8 bytes), then the differences of their bits read as
+                       64-bit integers, as in width 1, .., 8
 
-Integers are at most 2**53 in size, so ``first``, ``min`` and ``max`` are exact as doubles. The checksum is the CRC-32
-of count, width, the four numbers and the payload: a flipped bit anywhere in the row is noticed, and reading says so.
-Memory moves in pages and allocator granules: shifting out the common power of two makes the differences narrow.
-The widths from 21 on are for compacted chunks: finding them costs more than a segment is worth that is read again soon.
+Integers are at most 2**53 in magnitude, so ``first``, ``min`` and ``max`` are exact as doubles. The checksum is the
+CRC-32 of count, width, the four numbers and the payload, so that a flipped bit in any of them is detected on reading.
+Memory sizes are multiples of pages and allocator granules: shifting out the common power of two makes the differences
+narrow. The widths from 21 on are used only in compacted chunks: finding them is too expensive for a segment that
+compaction soon replaces.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from ..columns import Array, Column, CorruptChunk, Numbers, Texts, compress, dec
 WIDTH_CONSTANT: Final = 0
 WIDTH_FLOAT: Final = 9
 WIDTH_TEXT: Final = 10
-# Plus 1, 2, 4 or 8, the bytes of a difference.
+# The bytes per difference (1, 2, 4 or 8) are added to these.
 WIDTH_DECIMAL: Final = 20
 WIDTH_BITS: Final = 30
 MAX_DECIMALS: Final = 9
@@ -52,7 +53,7 @@ _NULL: Final = 65_535
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """``present``: how many of the entries are there; -1 in rows of older versions, which did not count them."""
+    """The stored fields of a chunk. ``present`` is -1 in rows of older versions, which did not count entries."""
 
     count: int
     present: int
@@ -65,7 +66,7 @@ class Chunk:
 
 
 def encode(column: Column, *, tight: bool = False) -> Chunk:
-    """The chunk of a column of 1 to MAX_COUNT entries. ``tight``: floats are worth a longer look."""
+    """Return the chunk of a column of 1 to MAX_COUNT entries. ``tight``: spend more time on compressing floats."""
     count = len(column)
     if isinstance(column, Texts):
         there = int((column.index >= 0).sum())
@@ -76,7 +77,7 @@ def encode(column: Column, *, tight: bool = False) -> Chunk:
         if not len(values):
             payload = _payload(present, 0, b"")
             return _seal(count, 0, (None, None, None, None), WIDTH_CONSTANT, payload)
-    # Not -0.0, which SQLite keeps as 0.
+    # Adding 0.0 turns -0.0 into 0.0, which is what SQLite would store.
     low, high = float(values.min()) + 0.0, float(values.max()) + 0.0
     stats = (float(values[0]) + 0.0, float(values[-1]) + 0.0, low, high)
     if low == high and values.dtype.kind == "i":
@@ -90,8 +91,9 @@ def encode(column: Column, *, tight: bool = False) -> Chunk:
 
 
 def integer_payload(shift: int, limits: tuple[int, int], steps: Array) -> tuple[int, bytes]:
-    """(width, payload) of integers that are all there. ``steps``: the differences, shifted; ``limits``: the smallest
-    and the largest of them.
+    """Return (width, payload) of integers without absent entries.
+
+    ``steps``: the shifted differences; ``limits``: the smallest and largest of them.
     """
     width = _width(*limits)
     return width, bytes((0, shift)) + steps.astype(_INTEGERS[width]).tobytes()
@@ -100,21 +102,22 @@ def integer_payload(shift: int, limits: tuple[int, int], steps: Array) -> tuple[
 def integer_chunk(
     count: int, stats: tuple[float, float, float, float], width: int, payload: bytes
 ) -> Chunk:
-    """The chunk of ``count`` integers that are all there, as `encode` makes it, of what `encode_rows` worked out.
+    """Return the same chunk as `encode`, for ``count`` integers without absent entries, from precomputed parts.
 
-    ``stats``: first, last, min, max; the payload of those that stand still is empty.
+    ``stats``: first, last, min, max. The payload of a constant column is empty.
     """
     return _seal(count, count, stats, width, payload)
 
 
 def decode(chunk: Chunk) -> Column:
-    """The column that was encoded; nobody may change it. Raises CorruptChunk."""
+    """Return the column that was encoded; it may be cached, so do not modify it. Raises CorruptChunk."""
     if chunk.width == WIDTH_TEXT and len(chunk.blob) <= _REPEATED_BYTES:
         return _decoded_often(chunk)
     return _decoded(chunk)
 
 
-# Phases and kinds come in the same order again and again, and so do their chunks; labels are longer.
+# Chunks of phases and kinds repeat often, because these follow the same pattern in each generation, so decoded ones are
+# cached. Chunks of labels are longer than this.
 _REPEATED_BYTES: Final = 512
 
 
@@ -145,7 +148,7 @@ def _decoded(chunk: Chunk) -> Column:
     if present is None:
         return Numbers(dense)
     values = np.zeros(chunk.count, dtype=dense.dtype)
-    # A constant has one value for all that is present.
+    # A constant column has a single value, which is broadcast to all present entries.
     values[present] = dense
     return Numbers(values, present)
 
@@ -175,14 +178,14 @@ def _sum(first: int, payload: bytes, at: int, width: int, shift: int) -> Array:
 
 
 def _floats(values: Array, *, tight: bool) -> tuple[int, int, bytes]:
-    """(width, shift, bytes) of at least one float."""
+    """Return (width, shift, bytes) of at least one float."""
     if tight:
         decimals, scaled = _decimals(values)
         if scaled is not None:
             shift, width, data = _differences(scaled)
             return WIDTH_DECIMAL + width, shift, bytes((decimals,)) + data
         bits = values.view("<i8")
-        # Of one sign, neighbours are neighbours as integers too, and no difference is beyond 64 bits.
+        # For floats of one sign, the order of the bits as integers follows the values, and differences fit in 64 bits.
         if (bits[0] < 0) == (bits < 0).all() == (bits < 0).any():
             shift, width, data = _differences(bits)
             if width < 8:
@@ -191,13 +194,16 @@ def _floats(values: Array, *, tight: bool) -> tuple[int, int, bytes]:
 
 
 def _decimals(values: Array) -> tuple[int, Array | None]:
-    """How few decimals they have, and the values without their point; (-1, None) where they have more."""
+    """Return the smallest sufficient number of decimals and the values scaled to integers.
+
+    Return (-1, None) if more than MAX_DECIMALS would be needed.
+    """
     for decimals in range(MAX_DECIMALS + 1):
         power = 10.0**decimals
         scaled = np.rint(values * power)
         if abs(scaled).max() > 2**53:
             break
-        # To the bit: what is read is what was written, the sign of a zero too.
+        # Compare bits, so that decoding restores the exact values, including the sign of zero.
         whole = scaled.astype(np.int64)
         if np.array_equal((whole / power).view(np.int64), values.view(np.int64)):
             return decimals, whole
@@ -205,7 +211,7 @@ def _decimals(values: Array) -> tuple[int, Array | None]:
 
 
 def _differences(values: Array) -> tuple[int, int, bytes]:
-    """(shift, width, bytes) of the differences of int64."""
+    """Return (shift, width, bytes) of the differences of int64 values."""
     steps = np.diff(values)
     common = int(np.bitwise_or.reduce(steps)) if len(steps) else 0
     shift = max(0, (common & -common).bit_length() - 1)
@@ -251,5 +257,5 @@ def _checksum(count: int, stats: _Stats, width: int, payload: bytes) -> bytes:
     try:
         head = _HEAD.pack(count, width, first or 0.0, last or 0.0, low or 0.0, high or 0.0)
     except struct.error as error:
-        raise CorruptChunk("a number of a stored chunk is beyond its range") from error
+        raise CorruptChunk("a number of a stored chunk is out of range") from error
     return zlib.crc32(payload, zlib.crc32(head)).to_bytes(4, "little")

@@ -1,12 +1,12 @@
-"""Reading the columns of one process back: sealed chunks first, then the batches that are not sealed yet.
+"""Reading the columns of a process from sealed chunks and from batches that are not sealed yet.
 
-Whether a snapshot is sealed makes no difference to what is read. A column is asked for by number: a series id, or
-one of the numbers below zero for what every snapshot has. What is damaged is left out (corruption.py) and named next to
-it.
+The result does not depend on whether a snapshot is sealed. A column is identified by a number: a series id, or one of
+the negative numbers for the columns that every snapshot has. Damaged data is left out (corruption.py) and listed with
+the result.
 
-Within a transaction that writes on Postgres, each statement has a view of its own, and between two of them the same
-snapshots may be sealed or compacted by another server. So batches are read first, since sealing moves them to where
-is read after it, and segments together with their chunks in one statement.
+In a Postgres transaction that writes, each statement has its own view, and another server may seal or compact the same
+snapshots between two statements. So `read_between` reads batches first, because sealing moves them to segments, which
+are read afterwards, and reads segments together with their chunks in one statement.
 """
 
 from __future__ import annotations
@@ -61,21 +61,21 @@ from ..maintenance import corruption
 from ..schema import Key, batches, chunks, mine, of, segments, series
 from .chunk_codec import Chunk, decode
 
-# What a `Chunk` is made of, in its order.
+# The fields of a `Chunk`, in its order.
 PACKED: Final = tuple(
     chunks.c[name] for name in ("count", "present", "first", "last", "min", "max", "width", "blob")
 )
-# Up to so many stretches are asked for one by one: those between them may be many.
+# Up to this many segments are queried by their exact first numbers, because there may be many others between them.
 MAX_NAMED_STRETCHES: Final = 32
-# In place of the level of a segment.
+# The level of a `Stretch` that is a waiting batch.
 WAITING: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A batch or segment: ``count`` snapshots from ``first`` to ``last``; gaps are possible in a segment.
+    """A batch or segment: ``count`` snapshots from ``first`` to ``last``. Segments may have gaps.
 
-    ``level``: of a segment, as in the table; WAITING of a batch that is not sealed.
+    ``level`` is the level of a segment in the table, or WAITING for a batch that is not sealed.
     """
 
     first: int
@@ -89,13 +89,13 @@ class Stretch:
 
     @property
     def whole(self) -> bool:
-        """Without gaps: which sequence numbers it has needs no reading."""
+        """True if there are no gaps, so that the sequence numbers need not be read."""
         return self.last - self.first + 1 == self.count
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Columns of one process, in sequence order. ``damaged``: what is missing because it could not be read."""
+    """Columns of one process, ordered by sequence number. ``damaged`` lists what could not be read."""
 
     columns: Mapping[int, Column]
     damaged: Sequence[corruption.Damaged] = field(default=(), compare=False)
@@ -114,7 +114,7 @@ class Block:
         return column
 
     def take(self, rows: Array) -> Block:
-        """The rows where a mask is true, or those at the positions given."""
+        """Return the rows selected by a mask or by positions."""
         columns = {number: take(column, rows) for number, column in self.columns.items()}
         return Block(columns, self.damaged)
 
@@ -126,12 +126,12 @@ def series_ids(connection: Connection, run_id: str) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The stored snapshots of a process, or some of them; of a million, no column is held for all: read them as blocks.
+    """A selection of a process's stored snapshots, to be read. Use `blocks` for very many, to bound memory.
 
-    Read them within the consistent view in which they were found (`reading` of engine.py): sealing and compaction take
-    stretches away.
+    Read within the consistent view in which it was created (`reading` in engine.py), because sealing and compaction
+    replace batches and segments.
 
-    ``names``: series id -> series name, of those that may be read. ``stretches`` are in order of first sequence number.
+    ``names``: the names of the series that may be read, by id. ``stretches``: ordered by first sequence number.
     """
 
     connection: Connection
@@ -145,10 +145,10 @@ class Stored:
     def read(
         self, wanted: Collection[int], only: Array | None = None, kind: str | None = None
     ) -> Block:
-        """Return these columns, and SEQUENCE, of all snapshots.
+        """Return these columns and SEQUENCE.
 
-        ``only``: the snapshots with these ascending sequence numbers; ``kind``: those of this kind. Both cost less than
-        to take them from all.
+        ``only``: select the snapshots with these ascending sequence numbers; ``kind``: those of this kind. Both are
+        cheaper than selecting from the result.
         """
         wanted = tuple(dict.fromkeys((SEQUENCE, *wanted, *(() if kind is None else (KIND,)))))
         among = self.stretches
@@ -163,18 +163,18 @@ class Stored:
     def blocks(
         self, wanted: Collection[int], at_once: int, kind: str | None = None
     ) -> Iterator[Block]:
-        """Read these columns in ascending blocks of about ``at_once`` snapshots; none is empty."""
+        """Yield these columns in ascending, non-empty blocks of about ``at_once`` snapshots."""
         for group in self.groups(at_once):
             block = group.read(wanted, kind=kind)
             if len(block):
                 yield block
 
     def groups(self, at_once: int) -> Iterator[Stored]:
-        """Yield about ``at_once`` snapshots at a time, each group after the one before."""
+        """Yield ascending selections of about ``at_once`` snapshots that do not overlap."""
         group: list[Stretch] = []
         count, reach = 0, -1
         for stretch in self.stretches:
-            # Batches that came late lie in gaps of the segments before them, and belong to the same group.
+            # Batches that arrived late fill gaps of preceding segments, and belong to the same group.
             if count >= at_once and stretch.first > reach:
                 yield self.among(group)
                 group, count = [], 0
@@ -184,7 +184,7 @@ class Stored:
             yield self.among(group)
 
     def newest(self, rows: int, before: int | None = None) -> Stored:
-        """Return as few stretches from the end as hold ``rows`` snapshots below the sequence number ``before``."""
+        """Select the newest segments and batches with at least ``rows`` snapshots below sequence number ``before``."""
         chosen: list[Stretch] = []
         have = 0
         for stretch in sorted(self.stretches, key=lambda s: s.last, reverse=True):
@@ -198,11 +198,11 @@ class Stored:
         return self.among(chosen)
 
     def among(self, stretches: Iterable[Stretch]) -> Stored:
-        """Return the same of these stretches alone."""
+        """Return a selection of these segments and batches only."""
         return replace(self, stretches=sorted(stretches, key=lambda stretch: stretch.first))
 
     def series(self) -> set[int] | None:
-        """Return the numbers of the columns with chunks here; None where a batch waits, which may have any."""
+        """Return the ids of the columns with chunks here; None if there is a batch, which may have any series."""
         if not all(stretch.sealed for stretch in self.stretches):
             return None
         firsts, c = [stretch.first for stretch in self.stretches], chunks.c
@@ -218,7 +218,7 @@ class Stored:
         return set(self.connection.scalars(query))
 
     def _bodies(self, among: Sequence[Stretch]) -> dict[int, bytes]:
-        """First sequence number -> body, of those that wait and perhaps of more."""
+        """Return batch bodies by first sequence number, possibly including others than requested."""
         firsts = [stretch.first for stretch in among if not stretch.sealed]
         if not firsts:
             return {}
@@ -234,7 +234,10 @@ class Stored:
         only: Array | None = None,
         kind: str | None = None,
     ) -> Block:
-        """`read`, of bodies by first sequence number, and chunks by number of the column and that."""
+        """Return the result of `read`, given the stored data.
+
+        ``bodies``: batch bodies by first sequence number; ``stored``: chunks by (column, first sequence number).
+        """
         numbered = {name: number for number, name in self.names.items()}
         parts: dict[int, list[Column]] = {number: [] for number in wanted}
         damaged: list[corruption.Damaged] = []
@@ -263,14 +266,14 @@ class Stored:
                 parts[number].append(column)
         for what in damaged:
             corruption.found(self.connection.engine, what)
-        # Of a very long process the parts of all columns together are as large as what they become.
+        # Release the parts of each column as it is concatenated: all of them together are as large as the result.
         block = Block(
             {number: _concatenate(number, parts.pop(number)) for number in wanted}, damaged
         )
         sequence = block.numbers(SEQUENCE).values
         if (np.diff(sequence) > 0).all():
             return block
-        # Batches that came late lie behind their place.
+        # Batches that arrived late are out of order.
         return block.take(np.argsort(sequence, kind="stable"))
 
 
@@ -281,7 +284,7 @@ def read(
     low: int = 0,
     high: int = LARGEST_INTEGER,
 ) -> Stored:
-    """Return what is stored of a process with some of the sequence numbers from ``low`` to ``high``, to be read."""
+    """Select the segments and batches of a process that overlap the sequence numbers from ``low`` to ``high``."""
     asked = key._asdict() | {"low": low, "high": high}
     rows = connection.execute(_STRETCHES, asked).all()
     return Stored(connection, key, names, [Stretch(*row[1:]) for row in rows])
@@ -295,10 +298,10 @@ def read_newer(
     names: Mapping[int, str],
     most: int,
 ) -> dict[int, Block] | None:
-    """Return by process these columns, and SEQUENCE, of what came after revision ``since`` of the run, and of the rest
-    of its segments; None where that is more than ``most`` snapshots.
+    """Return, by process, these columns and SEQUENCE of all segments and batches newer than revision ``since``.
 
-    In three statements for all processes, and as `Stored` within one consistent view.
+    Return None if they have more than ``most`` snapshots. This takes three statements for all processes together; like
+    `Stored`, it needs one consistent view.
     """
     asked = {"run_id": run_id, "since": since}
     wanted = tuple(dict.fromkeys((SEQUENCE, *wanted)))
@@ -327,10 +330,10 @@ def read_newer(
 
 
 def _only(columns: Mapping[int, Column], only: Array) -> dict[int, Column]:
-    """The rows with these sequence numbers, texts without the names of the others."""
+    """Return the rows with these sequence numbers; text columns keep only the names they use."""
     sequence = columns[SEQUENCE]
     assert isinstance(sequence, Numbers)
-    # Both are ascending, and few of them lie in one stretch.
+    # Both are ascending, and only a few of the requested numbers are in this range.
     low, high = np.searchsorted(only, (sequence.values[0], sequence.values[-1] + 1))
     rows = np.searchsorted(sequence.values, only[low:high])
     rows = rows[sequence.values[rows] == only[low:high]]
@@ -339,14 +342,14 @@ def _only(columns: Mapping[int, Column], only: Array) -> dict[int, Column]:
 
 
 class _Unreadable(Exception):
-    """A column that a snapshot cannot be shown without."""
+    """Raised when a column that every result needs cannot be read."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
         self.number = number
 
 
-# In place of a column: none of them can be read.
+# The column number of `_Unreadable` if no column can be read.
 _ALL: Final = -100
 _NEEDED: Final = frozenset((SEQUENCE, TIME, MONOTONIC, GENERATION, PHASE, KIND))
 
@@ -354,7 +357,7 @@ _NEEDED: Final = frozenset((SEQUENCE, TIME, MONOTONIC, GENERATION, PHASE, KIND))
 def _of_segment(
     stored: Mapping[tuple[int, int], Chunk], stretch: Stretch, wanted: Collection[int]
 ) -> tuple[dict[int, Column], Sequence[int]]:
-    """The columns, and which of them are damaged and read as absent. Raises _Unreadable."""
+    """Return the columns of a segment, and the ids of damaged ones, which are read as absent. Raises _Unreadable."""
     columns: dict[int, Column] = {}
     damaged = []
     for number in wanted:
@@ -365,7 +368,7 @@ def _of_segment(
         try:
             column = _missing(number, stretch.count) if chunk is None else decode(chunk)
             if len(column) != stretch.count or (number == SEQUENCE and chunk is None):
-                raise CorruptChunk("a chunk has other entries than its segment")
+                raise CorruptChunk("a stored chunk does not have the entries of its segment")
         except CorruptChunk as error:
             if number in _NEEDED:
                 raise _Unreadable(number) from error
@@ -378,7 +381,7 @@ def _of_segment(
 def _of_batch(
     packed: bytes, stretch: Stretch, wanted: Collection[int], numbered: Mapping[str, int]
 ) -> dict[int, Column]:
-    """Raises _Unreadable."""
+    """Return the columns of a batch. Raises _Unreadable."""
     try:
         body = unpack(packed, lambda: numbered)
     except CorruptChunk as error:
@@ -389,7 +392,7 @@ def _of_batch(
 
 
 def _from_body(body: Body, stretch: Stretch, number: int) -> Column:
-    """One column of a batch that is not sealed."""
+    """Return one column of a batch."""
     if number == SEQUENCE:
         return Numbers(np.arange(stretch.first, stretch.first + stretch.count, dtype=np.int64))
     if number in (TIME, MONOTONIC):
@@ -417,8 +420,7 @@ def _chunks(
 def chunk_row(
     key: Key, number: int, first_sequence: int, chunk: Chunk, pieces: bytes | None = None
 ) -> dict[str, Any]:
-    """Return the row of a column in the segment that begins here; ``pieces``: of a compacted segment
-    (summaries.py)."""
+    """Return the row of a chunk; ``pieces`` are the packed summaries if its segment is compacted (summaries.py)."""
     return {
         "run_id": key.run_id, "process_id": key.process_id, "series_id": number, "first_sequence": first_sequence,
         "count": chunk.count, "present": chunk.present, "first": chunk.first, "last": chunk.last, "min": chunk.min,
@@ -427,14 +429,14 @@ def chunk_row(
 
 
 def chunk_size(row: Mapping[str, Any]) -> int:
-    """Return the bytes that are packed in the row of a chunk."""
+    """Return the packed size of a chunk row in bytes."""
     return sum(len(row[name] or b"") for name in ("blob", "pieces"))
 
 
 class ChunkRows:
-    """Reads (number of the column, first sequence number, these fields) of chunks of a process.
+    """A query for (column number, first sequence number, *fields) of chunks of a process.
 
-    Made once for the same fields, because to make a statement takes longer than to run it.
+    Build it once, because building a statement takes longer than executing it.
     """
 
     def __init__(self, *fields: ColumnElement[Any], where: ColumnElement[bool] | None = None):
@@ -449,19 +451,19 @@ class ChunkRows:
     def __call__(
         self, connection: Connection, key: Key, numbers: Collection[int], firsts: Sequence[int]
     ) -> Sequence[Row[Any]]:
-        """Of the stretches that begin at ``firsts``, or of more than these that lie between near ones."""
+        """Return the rows of the segments that begin at ``firsts``, and possibly of others between them."""
         asked: dict[str, Any] = {**key._asdict(), "numbers": list(numbers)}
         if len(firsts) <= MAX_NAMED_STRETCHES:
             return connection.execute(self._named, asked | {"firsts": list(firsts)}).all()
         found = sorted(firsts)
         gaps = np.diff(found)
-        # Where much more lies between two than between most: of what is there, nothing is asked for.
+        # Split the range at unusually wide gaps, so that chunks in them are not read.
         wide = np.flatnonzero(gaps > 4 * np.median(gaps))
         cuts = np.sort(wide[np.argsort(gaps[wide])][1 - MAX_NAMED_STRETCHES :]) + 1
         ends = [0, *cuts.tolist(), len(found)]
         first = chunks.c.first_sequence
         parts = [first.between(found[a], found[b - 1]) for a, b in pairwise(ends)]
-        # The whole span in any case, which is what an index is asked for.
+        # Always include a condition on the entire range, for which the index can be used.
         query = self._between if len(parts) == 1 else self._between.where(or_(*parts))
         return connection.execute(query, asked | {"low": found[0], "high": found[-1]}).all()
 
@@ -482,7 +484,7 @@ _SERIES: Final = select(series.c.name, series.c.id).where(series.c.run_id == bin
 
 
 def _stretches(which: Callable[[Table, ColumnElement[int]], ColumnElement[bool]]) -> Any:
-    """Return the statement for the stretches for which this holds, by table and last sequence number."""
+    """Return the statement for the segments and batches that satisfy ``which(table, last sequence number)``."""
     s, b = segments.c, batches.c
     newest = b.first_sequence + b.count - 1
     return union_all(
@@ -519,7 +521,7 @@ _ITS_CHUNKS: Final = and_(
     chunks.c.process_id == segments.c.process_id,
     chunks.c.first_sequence == segments.c.first_sequence,
 )
-# An outer join begins with the segments, of which an index finds the newer ones.
+# An outer join makes the database begin with the segments, where an index finds the newer ones.
 _NEWER_CHUNKS: Final = (
     select(chunks.c.process_id, chunks.c.series_id, chunks.c.first_sequence, *PACKED)
     .select_from(
@@ -535,10 +537,10 @@ _NEWER_CHUNKS: Final = (
 def stored_numbers(
     connection: Connection, run_id: str, process_id: int | None = None, since: int = -1
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield process id, first and last sequence number of what came after revision ``since`` of the run, and perhaps of
-    more; without ``process_id`` of all its processes: for ten thousand, a question each takes a minute.
+    """Yield (process id, first, last sequence number) of stored ranges, at least those newer than revision ``since``.
 
-    Where the numbers of a segment are damaged, all that it spans count as stored.
+    Without ``process_id`` one query covers all processes of the run: a query for each of ten thousand takes a minute.
+    If the sequence numbers of a segment are damaged, its entire range counts as stored.
     """
     b, s = batches.c, segments.c
 
@@ -549,7 +551,7 @@ def stored_numbers(
     waiting = select(b.process_id, b.first_sequence, b.count).where(which(batches))
     for number, first, count in connection.execute(waiting).all():
         yield number, first, first + count - 1
-    # What a thinned one has no more was here, and is not taken again.
+    # Snapshots missing from a thinned segment were stored once and are not accepted again.
     has_gaps = and_(s.thinned.is_(False), s.last_sequence - s.first_sequence + 1 != s.count)
     its_numbers = and_(_ITS_CHUNKS, chunks.c.series_id == SEQUENCE, has_gaps)
     sealed = (
@@ -569,7 +571,7 @@ def stored_numbers(
 
 
 def _numbers(chunk: Chunk, count: int) -> list[int] | None:
-    """The sequence numbers of a segment; None where they cannot be read."""
+    """Return the sequence numbers of a segment; None if they cannot be read."""
     try:
         column = decode(chunk) if chunk.blob is not None else None
     except CorruptChunk:
@@ -588,9 +590,9 @@ def read_between(
     low: int,
     high: int,
 ) -> Block:
-    """Return these columns, and SEQUENCE, of all that overlaps the sequence numbers from ``low`` to ``high``.
+    """Return these columns and SEQUENCE of all data that overlaps the sequence numbers from ``low`` to ``high``.
 
-    As `read` does, within a transaction that writes too.
+    Unlike `read`, this is also safe within a transaction that writes.
     """
     b, s, c = batches.c, segments.c, chunks.c
     wanted = tuple(dict.fromkeys((SEQUENCE, *wanted)))
@@ -609,12 +611,12 @@ def read_between(
     )
     stored: dict[tuple[int, int], Chunk] = {}
     for first, last, count, level, number, *chunk in connection.execute(sealed).all():
-        # In place of the first batch in it, where that was sealed between the two questions.
+        # This replaces the segment's first batch if it was sealed between the two queries.
         among[first] = Stretch(first, last, count, level)
         if number is not None:
             stored[number, first] = Chunk(*chunk)
     ordered = sorted(among.values(), key=lambda stretch: stretch.first)
     block = Stored(connection, key, names, ordered)._assemble(wanted, ordered, bodies, stored)
-    # Of the other batches that were, each snapshot is there twice.
+    # Snapshots of other batches that were sealed in between occur twice.
     _, once = np.unique(block.numbers(SEQUENCE).values, return_index=True)
     return block if len(once) == len(block) else block.take(once)

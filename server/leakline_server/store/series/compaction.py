@@ -1,11 +1,11 @@
-"""Compaction: small sealed segments become one of up to a block (schema.py), with summaries next to each
-chunk; and thinning, which makes segments anew in the same way.
+"""Compaction merges small segments into one of up to a block (schema.py), with summaries for each chunk; `drop`, which
+thins out a segment, rewrites it in the same way.
 
-Compaction changes nothing that anyone can read but how fast and from how few bytes. What was sealed as a block needs
-none. One segment at a time: read and packed while everything else goes on, then put in place in one short transaction,
-which gives up when somebody has changed what was read. So several servers may do it at once, and what one loses the
-next does again. What came late joins the segment it belongs into. What is damaged stays as it is, and its neighbours
-are compacted without it.
+Compaction does not change what readers see, only how fast they read and how much space it takes. Segments that were
+sealed in compacted form are skipped. One segment is made at a time: its data is read and packed outside the write
+transaction, which is short and gives up if the data has changed meanwhile. So several servers may compact concurrently,
+and work that one of them loses is done in a later step. Late snapshots are merged into the segment around them. Damaged
+segments are left as they are, and their neighbours are compacted without them.
 """
 
 from __future__ import annotations
@@ -38,16 +38,18 @@ from ..schema import ENDED, Key, chunks, of, processes, runs, segments
 from .column_reader import Block, Stored, Stretch, chunk_row, chunk_size, series_ids
 from .summaries import Cut, pack_column
 
-# Of a run that goes on, so many stay in the segments they were sealed into: live pages ask for what is new by segment.
+# In a live run, about this many of the newest snapshots are not compacted: live pages query new data by segment, and
+# would receive a large one again.
 NEWEST: Final = 2_560
-# So many segments are looked at for one.
+# At most this many neighbouring segments are considered for a merge.
 MAX_NEAR: Final = 64
-# A run that ended may still be heard of; one that is quiet for as long as this is as good as ended.
+# Late data may arrive for SETTLED_SECONDS after a run has ended. A run that was not seen for QUIET_SECONDS is treated
+# as ended.
 SETTLED_SECONDS: Final = 60.0
 QUIET_SECONDS: Final = 3_600.0
 SERIES_AT_ONCE: Final = 64
 
-# Written out, as the index of them has it.
+# A literal instead of a parameter, so that the query matches the partial index.
 _SEALED: Final = segments.c.level == literal_column("0")
 _INSERT_CHUNKS: Final = Many(insert(chunks))
 # A row of the table.
@@ -56,10 +58,10 @@ Segment = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Segments to replace, as they were read, and what replaces them."""
+    """Segments to replace, as they were read, and the rows that replace them."""
 
     taken: Sequence[Segment]
-    # Of the chunks that go.
+    # The column ids of the chunks to delete.
     series: Collection[int]
     chunks: Sequence[dict[str, Any]]
     segments: Sequence[dict[str, Any]]
@@ -67,7 +69,7 @@ class _Plan:
 
 
 def due(engine: Engine, now: float) -> list[Key]:
-    """Processes that have enough segments as they were sealed, or any where their run has ended."""
+    """Return the processes with enough snapshots to compact, or with any if their run has ended."""
     s = segments.c
     count = func.sum(s.count).label("count")
     sealed = (
@@ -85,8 +87,8 @@ def due(engine: Engine, now: float) -> list[Key]:
 
 
 def compact(engine: Engine, key: Key, now: float) -> int:
-    """Make one segment. Returns how many snapshots it holds; 0 when there is nothing to do for now."""
-    # Segments that are damaged, by their first sequence numbers.
+    """Make one compacted segment and return its number of snapshots; 0 if there is nothing to do now."""
+    # The first sequence numbers of damaged segments.
     damaged: set[int] = set()
     while True:
         with reading(engine) as connection:
@@ -114,8 +116,9 @@ def compact(engine: Engine, key: Key, now: float) -> int:
 def _choose(
     connection: Connection, key: Key, now: float, damaged: Collection[int]
 ) -> tuple[Sequence[Segment], int | None]:
-    """The first segment that is not compacted, with as many of its neighbours as make one together, and below which
-    sequence number, if any, they are to be compacted now.
+    """Return the first uncompacted segment with the neighbours to merge with it, and a sequence number or None.
+
+    Only snapshots below that number are to be compacted now.
     """
     s = segments.c
     rows = _read(connection, select(segments).where(of(segments, key), _SEALED))
@@ -144,7 +147,7 @@ def _read(connection: Connection, query: Select[Any]) -> list[Segment]:
 def _neighbours(
     first: Segment, near: Sequence[Segment], damaged: Collection[int]
 ) -> Sequence[Segment]:
-    """Those that are ``damaged`` stay as they are, between the others."""
+    """Return the segments to merge with ``first``, in order; a damaged segment ends the search."""
     if first["thinned"]:
         return _adjoining(first, near, damaged)
     taken, count, last = [first], first["count"], first["last_sequence"]
@@ -160,7 +163,7 @@ def _neighbours(
             count, last = count + row["count"], max(last, row["last_sequence"])
     for row in reversed(near):
         if row["first_sequence"] < first["first_sequence"]:
-            # What came late lies within a segment; a small one before it may join too.
+            # Late snapshots are within the range of an earlier segment; a small segment before may be merged too.
             within = row["last_sequence"] >= first["first_sequence"] // schema.BLOCK * schema.BLOCK
             if (
                 not (within or count + row["count"] <= schema.BLOCK)
@@ -175,7 +178,10 @@ def _neighbours(
 def _adjoining(
     first: Segment, near: Sequence[Segment], damaged: Collection[int]
 ) -> Sequence[Segment]:
-    """A thinned segment counts as stored from first to last, so there may be no gap within what becomes one."""
+    """Return the segments to merge with a thinned one.
+
+    A thinned segment counts as stored from first to last, so merged segments must adjoin without gaps.
+    """
     taken = [first]
 
     def joins(row: Segment, before: int, after: int) -> bool:
@@ -209,14 +215,14 @@ def _stored(connection: Connection, key: Key, taken: Sequence[Segment]) -> Store
 def _prepare(
     connection: Connection, key: Key, taken: Sequence[Segment], below: int | None
 ) -> _Plan | set[int]:
-    """What replaces these segments; or the first sequence numbers of those that are damaged."""
+    """Return the plan that replaces these segments, or the first sequence numbers of damaged ones."""
     stored = _stored(connection, key, taken)
     there = sorted((stored.series() or set()) & set(stored.names))
     block = stored.read(COLUMNS)
     if block.damaged:
         return {lost.first_sequence for lost in block.damaged}
     sequence = block.numbers(SEQUENCE).values
-    # Thinned ones are not divided: what was left out where they are cut would count for neither part.
+    # Do not split thinned segments: numbers missing at the cut would not count as stored in either part.
     cut = len(sequence) if taken[0]["thinned"] else _cut(sequence, below)
     low, high = (int(sequence[0]), int(sequence[cut - 1])) if cut else (0, -1)
     packed = details.plan(connection, key, low, high)
@@ -224,7 +230,7 @@ def _prepare(
     parts = [_Part(key, rows[a:b], sequence[a:b], a == 0) for a, b in pairwise(ends) if a < b]
     for part in parts:
         part.add(block, COLUMNS)
-    # Not all at once: a run may have thousands, and of each an array of its values.
+    # Process series in groups, because a run may have thousands, each with an array of values.
     for at in range(0, len(there), SERIES_AT_ONCE):
         some = there[at : at + SERIES_AT_ONCE]
         block = stored.read(some)
@@ -236,7 +242,7 @@ def _prepare(
 
 
 class _Part:
-    """A new segment of some ``rows`` of what was read, which spans these sequence numbers."""
+    """A new segment with the chunks of some ``rows`` of the data that was read, and their sequence numbers."""
 
     def __init__(self, key: Key, rows: Array, sequence: Array, compacted: bool) -> None:
         self.key, self.count, self.rows = key, len(rows), list[dict[str, Any]]()
@@ -244,7 +250,7 @@ class _Part:
         self._taken, self._cut = rows, Cut(sequence) if compacted else None
 
     def add(self, block: Block, columns: Collection[int]) -> None:
-        """Make the rows of these columns. A series without values among these snapshots has none."""
+        """Encode these columns into chunk rows; a series without values in these snapshots gets none."""
         for number in columns:
             column = take(block.columns[number], self._taken)
             if isinstance(column, Texts):
@@ -252,11 +258,12 @@ class _Part:
             chunk, pieces = pack_column(column, self._cut)
             if chunk.present or number in COLUMNS:
                 self.rows.append(chunk_row(self.key, number, self.first, chunk, pieces))
-            # Whoever answers a request comes first.
+            # Yield the GIL to threads that serve requests.
             time.sleep(0)
 
     def segment(self, taken: Sequence[Segment], *, thinned: bool) -> dict[str, Any]:
-        # What is newer than a revision is asked for by segment: the older part does not take that of the newer.
+        # Readers query new data by the revision of a segment, so the older part must not get the revision of the newer
+        # snapshots.
         revision = max(row["revision"] for row in taken if row["first_sequence"] <= self.last)
         return {
             **self.key._asdict(), "first_sequence": self.first, "last_sequence": self.last, "count": self.count,
@@ -280,17 +287,17 @@ def _plan(
 
 
 def _cut(sequence: Array, below: int | None) -> int:
-    """How many of the snapshots become one segment: all (below a number), or those below a multiple of BLOCK."""
+    """Return how many snapshots to put into one segment: all below ``below``, or up to the end of a block."""
     many = len(sequence) if below is None else int(np.searchsorted(sequence, below))
     if many <= schema.BLOCK:
         return many
-    # Where a block ends, as positions; the first of them is within reach, because no block holds more.
+    # The positions of block ends. At least one is small enough, because no block holds more than BLOCK snapshots.
     ends = np.flatnonzero(np.diff(sequence[: many + 1] // schema.BLOCK)) + 1
     return int(ends[ends <= schema.BLOCK][-1])
 
 
 def _is_still(connection: Connection, key: Key, taken: Sequence[Segment]) -> bool:
-    """Whether these segments are what they were, and nobody else's until the end of the transaction."""
+    """Lock these segments until the end of the transaction; return True if they are unchanged."""
     p = processes.c
     there = select(p.id).where(p.run_id == key.run_id, p.id == key.process_id)
     if connection.execute(there.with_for_update(read=True, key_share=True)).first() is None:
@@ -322,7 +329,7 @@ def _replace(connection: Connection, key: Key, plan: _Plan) -> None:
 
 
 def _leave(engine: Engine, key: Key, damaged: Sequence[Segment]) -> bool:
-    """These count as compacted as they are: each is read as well as it can be. False: somebody has changed them."""
+    """Mark damaged segments as compacted, because they cannot be rewritten. Return False if they have changed."""
     with writing(engine, durable=False) as connection:
         if not _is_still(connection, key, damaged):
             return False
@@ -331,19 +338,20 @@ def _leave(engine: Engine, key: Key, damaged: Sequence[Segment]) -> bool:
         return True
 
 
-# Of one stretch with gaps. Each has rows of its own, which cost more than thinning so short ones gains.
+# The most parts into which a segment with gaps is split. Each part has its own rows, which cost more than thinning
+# shorter parts would save.
 MAX_PARTS: Final = 16
 
 
 class Dropped(NamedTuple):
-    """How many snapshots were, and by how many bytes their segment became smaller."""
+    """The number of dropped snapshots, and the bytes that this saved."""
 
     snapshots: int = 0
     bytes: int = 0
 
 
 def undropped(engine: Engine, run_id: str) -> list[tuple[Key, int]]:
-    """Return the segments of the run from which nothing was dropped yet: process, first sequence number."""
+    """Return (process key, first sequence number) of the run's segments that were not thinned yet."""
     s = segments.c
     query = select(s.process_id, s.first_sequence).where(s.run_id == run_id, s.thinned.is_(False))
     with engine.connect() as connection:
@@ -352,11 +360,12 @@ def undropped(engine: Engine, run_id: str) -> list[tuple[Key, int]]:
 
 
 def drop(engine: Engine, key: Key, first_sequence: int, keep: Callable[[Block], Array]) -> Dropped:
-    """Drop the snapshots of a segment that ``keep`` does not choose with a mask, in one short transaction.
+    """Drop the snapshots of a segment that are not in the mask returned by ``keep``, in one short transaction.
 
-    What takes time happens before it, and is given up when somebody has changed the segment meanwhile, or the run goes
-    on. One that is damaged stays as it is. A thinned segment counts as stored from its first to its last number: one
-    with gaps, where snapshots never came, becomes several without; one with very many gaps stays as it is.
+    The slow work is done before it, and is discarded if the segment has changed meanwhile or the run is running again.
+    A damaged segment is left as it is. A thinned segment counts as stored from its first to its last number, so a
+    segment with gaps, where snapshots never arrived, is split into several without; one with too many gaps is left as
+    it is.
     """
     this = and_(of(segments, key), segments.c.first_sequence == first_sequence)
     with reading(engine) as connection:

@@ -1,14 +1,14 @@
-"""Sealing: the waiting batches of a process become one chunk a series, put in place in one short transaction.
+"""Sealing: converting the waiting batches of a process into a segment with a chunk for each series.
 
-Happens after the acknowledgement and changes nothing that anyone can read. Where snapshots keep coming, a segment is
-the rest of a block (schema.py), because each costs a row a series; or less, at least MIN_SNAPSHOTS, where they
-come in so many batches that reading those would take long. What is most of a block is made as compaction would make it,
-which then has nothing to do. A process that paused is sealed when it has enough to be worth rows of its own, and a
-small run stays in the inbox for good.
+Sealing happens after the batches were acknowledged and does not change what readers see. While snapshots keep arriving,
+a segment reaches to the end of a block (schema.py), because each segment costs a row per series. It ends earlier, with
+at least MIN_SNAPSHOTS, if there are so many small batches that reading them would be slow. A segment that is most of a
+block is written in compacted form, so that compaction has nothing left to do. The batches of a paused process are
+sealed if there are enough of them to be worth a segment; those of a small run are never sealed.
 
-The batches of a process are put together as one table of whole numbers, one of floats, and what every snapshot has.
-Filled batch by batch, all series of a batch at once: by series, a hundred thousand small steps would cost more than
-everything else that sealing does.
+The batches of a process are joined into a table of integers, a table of floats and the common columns. The tables are
+filled batch by batch, all series of a batch together: filling them series by series would take a hundred thousand small
+steps, more than the rest of sealing.
 """
 
 from __future__ import annotations
@@ -61,17 +61,16 @@ from .chunk_codec import Chunk, integer_chunk, integer_payload
 from .column_reader import chunk_row, chunk_size, series_ids
 from .summaries import Cut, checked, pack_column
 
-# Of a run with thousands of series, the table of all of them would be larger than everything else.
+# Series are processed in groups of this size, because a table of thousands of series would dominate memory.
 SERIES_AT_ONCE: Final = 128
 
 
 def chunks_of(
     firsts: Sequence[int], bodies: Sequence[Body], *, compacted: bool = False
 ) -> Iterator[tuple[int, Chunk, bytes | None]]:
-    """Yield (column, chunk, packed pieces) of every column of these batches, which begin at the sequence numbers
-    ``firsts``.
+    """Yield (column, chunk, packed pieces) for every column of these batches.
 
-    ``compacted``: as compaction would make it of them, cut into pieces.
+    ``firsts``: the first sequence numbers of the batches. ``compacted``: encode like compaction, with pieces.
     """
     sequence = _sequence(firsts, bodies)
     cut = Cut(sequence) if compacted else None
@@ -83,8 +82,8 @@ def chunks_of(
 
 
 def _names(bodies: Sequence[Body]) -> tuple[Array, Array]:
-    """The numbers of all series, ascending; and of those of which some batch has floats."""
-    # Most batches have the same series.
+    """Return the ascending ids of all series, and of those with floats in any batch."""
+    # Most batches have the same series, so duplicates are removed before parsing.
     floats = {body.float_ids for body in bodies}
     return _unique(floats | {body.integer_ids for body in bodies}), _unique(floats)
 
@@ -101,7 +100,7 @@ def _of_series(table: _Table, cut: Cut | None) -> Iterator[tuple[int, Chunk, byt
         others.discard(row)
     for row in sorted(others):
         column, pieces = pack_column(table.column(row), cut)
-        # What holds nothing is left out of a compacted segment.
+        # A compacted segment has no chunks for series without values.
         if column.present or cut is None:
             yield ids[row], column, pieces
 
@@ -123,10 +122,12 @@ def _common(bodies: Sequence[Body]) -> Iterator[tuple[int, Column]]:
 
 
 class _Table:
-    """``values``: one row a series, in the order of ``ids``, NOT_THERE where it has no whole number; next to it one of
-    floats, NaN where it has none, of the series of which there are any.
+    """The values of some series in consecutive batches.
 
-    ``ids``: ascending, those of the series that are wanted; ``floats``: of which there are floats, of all series.
+    ``values`` has an integer row for each of ``ids``, in their order, with NOT_THERE for absent entries. A second table
+    has a row for each of these series with any floats, with NaN for absent entries.
+
+    ``ids``: the ascending ids of the requested series; ``floats``: the ids of all series with any floats.
     """
 
     def __init__(self, bodies: Sequence[Body], ids: Array, floats: Array) -> None:
@@ -145,7 +146,7 @@ class _Table:
             floats = self._floats[at]
             there = ~np.isnan(floats)
             if there.any():
-                # Where one is, the other is not; not their sum, which would take the sign of -0.0.
+                # An entry is in one of the two tables. Adding them up instead would lose the sign of -0.0.
                 values, present = np.where(present, values, floats), present | there
         if present.all():
             return Numbers(values)
@@ -153,9 +154,9 @@ class _Table:
 
 
 def _joined(parts: Sequence[tuple[bytes, Array]], ids: Array, nothing: Any) -> Array:
-    """One row for each of ``ids``, of the tables of batches one after the other; ``nothing`` where one has no such row.
+    """Concatenate the tables of batches along time, with a row for each of ``ids``; missing rows get ``nothing``.
 
-    Each part: the numbers of its series, packed, and their values. Those with the same series are joined at once.
+    Each part is (packed series ids, values). Batches with the same series are joined in one step.
     """
     alike: dict[bytes, list[int]] = {}
     for i, (packed, _) in enumerate(parts):
@@ -177,15 +178,15 @@ def _joined(parts: Sequence[tuple[bytes, Array]], ids: Array, nothing: Any) -> A
     return table
 
 
-# The constant of the same name in `tables.c`.
+# Must equal the constant of the same name in `tables.c`.
 INTERFACE: Final = 3
 
 
 @cache
 def native() -> Any | None:
-    """Return the part that is written in C (`server/native`): nothing but speed depends on it.
+    """Return the optional C module (`server/native`), which only makes sealing faster.
 
-    None where it was not built for this interpreter or these sources, or LEAKLINE_NATIVE is 0.
+    Return None if it was not built for this interpreter or these sources, or if LEAKLINE_NATIVE is 0.
     """
     if os.environ.get("LEAKLINE_NATIVE", "1").strip() == "0":
         return None
@@ -196,13 +197,14 @@ def native() -> Any | None:
     return module if getattr(module, "interface", None) == INTERFACE else None
 
 
-# first, last, min, max, width, payload, records of the pieces
+# (first, last, min, max, width, payload, packed summaries of the pieces)
 _Encoded = tuple[float, float, float, float, int, bytes, bytes]
 
 
 def encode_rows(values: Array, cut: Cut | None) -> Iterator[tuple[int, Chunk, bytes | None]]:
-    """Yield (row, chunk, packed pieces) of the rows of int64 in which no entry is NOT_THERE: the same bytes as
-    `codec.encode` makes of each row, but cheaper.
+    """Yield (row, chunk, packed pieces) for the int64 rows without a NOT_THERE entry.
+
+    The bytes are the same as those of `chunk_codec.encode`, but are computed faster.
     """
     module = native()
     if module is None:
@@ -221,11 +223,11 @@ def _chunk(values: Array, one: _Encoded) -> Chunk:
 
 
 def _in_numpy(values: Array, cut: Cut | None) -> list[_Encoded | None]:
-    """What `encode_table` of the native module gives."""
+    """Return the same as `encode_table` of the native module."""
     lows, highs = values.min(axis=1), values.max(axis=1)
     there = lows != NOT_THERE
     stands_still = lows.astype(np.float64) == highs.astype(np.float64)
-    # A copy of those that move alone: most stand still, and large arrays cost by the page.
+    # Copy only the rows that change: most are constant, and large arrays cost time per page.
     moving = np.flatnonzero(there & ~stands_still)
     payloads = dict(zip(moving.tolist(), _payloads(values[moving]), strict=True))
     records = [b""] * len(values) if cut is None else cut.records_of_rows(values)
@@ -242,7 +244,7 @@ def _payloads(values: Array) -> Iterator[tuple[int, bytes]]:
         return
     steps = np.diff(values, axis=1)
     common = np.bitwise_or.reduce(steps, axis=1)
-    # The lowest bit that is set in any difference, as a number of places.
+    # The position of the lowest bit that is set in any difference.
     shifts = np.log2((common & -common).astype(np.uint64).astype(np.float64)).astype(np.int64)
     steps >>= shifts[:, None]
     limits = zip(steps.min(axis=1).tolist(), steps.max(axis=1).tolist(), strict=True)
@@ -254,28 +256,28 @@ MIN_SNAPSHOTS: Final = 512
 ENOUGH_BATCHES: Final = 256
 MIN_SNAPSHOTS_IDLE: Final = 64
 IDLE_SECONDS: Final = 60.0
-# No batch is empty, so many are enough to make a segment.
+# No batch is empty, so this many batches always make a segment.
 MOST_HEADS: Final = max(MIN_SNAPSHOTS, ENOUGH_BATCHES)
 
 log = logging.getLogger("leakline")
 
 
 def append(connection: Connection, rows: Sequence[dict[str, Any]]) -> None:
-    """Add batches, as rows of their table, to those that wait."""
+    """Store batches, given as table rows, until they are sealed."""
     _INSERT_BATCHES(connection, rows)
 
 
 def enough(snapshots: int, batches: int) -> bool:
-    """Whether so many, in so many batches, make a segment while more keep coming."""
+    """Return True if this many snapshots and batches make a segment while more keep arriving."""
     many = snapshots >= MIN_SNAPSHOTS and batches >= ENOUGH_BATCHES
-    # So many reach the end of a block, wherever they begin.
+    # A block's worth of snapshots reaches the end of a block wherever it starts.
     return many or snapshots >= schema.BLOCK
 
 
 def due(engine: Engine, now: float, since: float | None = None) -> list[Key]:
-    """What should be sealed, by the tables alone: after a restart, and for idle runs.
+    """Return the processes with batches to seal, found by a query: for idle runs and after a restart.
 
-    ``since``: only of runs that were heard of later, which are found without a look at all that ever waited.
+    ``since`` limits the query to runs seen after that time, so that it need not read all waiting batches.
     """
     total = func.sum(batches.c.count)
     many = and_(total >= MIN_SNAPSHOTS, func.count() >= ENOUGH_BATCHES)
@@ -286,7 +288,7 @@ def due(engine: Engine, now: float, since: float | None = None) -> list[Key]:
         .having(or_(total >= schema.BLOCK, many, idle & (total >= MIN_SNAPSHOTS_IDLE)))
     )
     if since is not None:
-        # All states there are: by the index of states and times.
+        # This matches every state; it lets the query use the index on state and time.
         heard = select(runs.c.id).where(runs.c.state.in_(STATES), runs.c.last_seen_at > since)
         query = query.where(batches.c.run_id.in_(heard))
     with engine.connect() as connection:
@@ -295,15 +297,16 @@ def due(engine: Engine, now: float, since: float | None = None) -> list[Key]:
 
 
 def _is_worth(connection: Connection, key: Key, now: float) -> bool:
-    """Not what is damaged: it stays, however much of it there is."""
+    """Return True if there is enough to seal without damaged batches, which are never sealed."""
     damaged = corruption.batches_of(connection.engine, *key)
     return not damaged or bool(_choose(_heads(connection, key, damaged), now))
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The batches to replace, without bodies, and what replaces them. ``more``: of what waits, another segment can be
-    made.
+    """The batches to replace, without bodies, and the rows that replace them.
+
+    ``more``: the remaining batches are enough for another segment.
     """
 
     taken: Sequence[Row[Any]]
@@ -314,18 +317,18 @@ class _Plan:
 
 
 class Sealed(NamedTuple):
-    """How many snapshots were; and whether ``more`` of what waited with them is to be."""
+    """The number of snapshots that were sealed, and whether ``more`` are ready to be sealed."""
 
     snapshots: int
     more: bool = False
 
 
 def seal(engine: Engine, key: Key, now: float) -> Sealed:
-    """Seal one segment of this process; none when too few wait that can be read.
+    """Seal one segment of this process, unless too few readable snapshots wait.
 
-    Read and packed while everything else goes on, then put in place in one short transaction, which gives up when
-    another server was first. A batch that is damaged is reported, and stays where it is. Not durable by itself on
-    SQLite: if the power goes before the next commit, the batches are still there and are sealed again.
+    The batches are read and packed outside the write transaction, which is short and gives up if another server was
+    first. A damaged batch is reported and left where it is. On SQLite the transaction is not durable by itself: after a
+    power loss before the next commit, the batches are still there and are sealed again.
     """
     with reading(engine) as connection:
         plan = _prepare(connection, key, now)
@@ -357,21 +360,22 @@ def _prepare(connection: Connection, key: Key, now: float) -> _Plan | None:
 
 
 def _heads(connection: Connection, key: Key, damaged: Collection[int]) -> list[Row[Any]]:
-    """The first batches that wait, without bodies and in order.
+    """Return the first waiting batches in order, without bodies.
 
-    ``damaged``: first sequence numbers of those that are left out.
+    ``damaged``: the first sequence numbers of batches to leave out.
     """
     rows = connection.execute(_HEADS, key._asdict() | {"most": MOST_HEADS + len(damaged)}).all()
     return [row for row in rows if row.first_sequence not in damaged]
 
 
 def _choose(heads: Sequence[Row[Any]], now: float) -> list[Row[Any]]:
-    """Of these the first ones that make a segment; empty when they do not."""
+    """Return the leading batches that make a segment; an empty list if there are too few."""
     chosen: list[Row[Any]] = []
     total = 0
     for row in heads:
         if chosen and row.first_sequence >= schema.edge(chosen[-1].first_sequence):
-            # Where a block ends, however few it has: what came late would span all that lies between.
+            # End at a block boundary, however few snapshots there are: with a late batch, the segment would otherwise
+            # span everything in between.
             return chosen
         chosen.append(row)
         total += row.count_
@@ -386,7 +390,7 @@ def _bodies(connection: Connection, key: Key, chosen: Sequence[Row[Any]]) -> lis
 
 
 def _are_still(connection: Connection, key: Key, taken: Sequence[Row[Any]]) -> bool:
-    """Whether these batches are there, and nobody else's until the end of the transaction."""
+    """Lock these batches until the end of the transaction; return True if they are unchanged."""
     now = _among(connection.execute(_HOLD, _between(key, taken)).all(), taken)
     return [_identity(row) for row in now] == [_identity(row) for row in taken]
 
@@ -396,7 +400,7 @@ def _identity(row: Row[Any]) -> tuple[int, int, int]:
 
 
 def _between(key: Key, rows: Sequence[Row[Any]]) -> dict[str, Any]:
-    """All of them are in order."""
+    """Return the statement parameters for the range of these ordered batches."""
     return key._asdict() | {"low": rows[0].first_sequence, "high": rows[-1].first_sequence}
 
 
@@ -408,7 +412,7 @@ def _among(rows: Iterable[Any], wanted: Sequence[Row[Any]]) -> list[Row[Any]]:
 def _body(
     connection: Connection, key: Key, row: Row[Any], numbered: Callable[[], Mapping[str, int]]
 ) -> Body | None:
-    """None when it is damaged."""
+    """Return the unpacked body of a batch, or None, after recording the damage, if it cannot be read."""
     with contextlib.suppress(CorruptChunk):
         body = unpack(row.body, numbered)
         if len(body) == row.count_:
@@ -443,7 +447,7 @@ def _plan(
 
 
 def _replace(connection: Connection, key: Key, plan: _Plan) -> None:
-    """Raises details.Changed."""
+    """Write the planned rows and delete the batches they replace. Raises details.Changed."""
     _INSERT_CHUNKS(connection, plan.chunks)
     connection.execute(_INSERT_SEGMENT, plan.segment)
     gone = [{**key._asdict(), "b_first": row.first_sequence} for row in plan.taken]
@@ -452,16 +456,16 @@ def _replace(connection: Connection, key: Key, plan: _Plan) -> None:
 
 
 def _is_block(first: int, last: int, count: int, batches: int) -> bool:
-    """Most of a block, to its end; or all there is of one so far, of a process that paused."""
+    """Return True if these snapshots are most of a block up to its end, or all of a block so far of an idle process."""
     edge = schema.edge(first)
     if last + 1 == edge:
         return count >= schema.BLOCK // 2
-    # A process may count from 1.
+    # The range starts at the start of the block, or one after it, because a process may count from 1.
     return last < edge and first <= edge - schema.BLOCK + 1 and not enough(count, batches)
 
 
 def _is_within(connection: Connection, key: Key, first: int, last: int) -> bool:
-    """Whether some of what lies between is sealed already: then compaction has something to join."""
+    """Return True if part of this range is sealed already, so that compaction has segments to merge."""
     return (
         connection.execute(_WITHIN, key._asdict() | {"low": first, "high": last}).first()
         is not None
@@ -479,7 +483,7 @@ _THESE: Final = and_(
     mine(batches), batches.c.first_sequence.between(bindparam("low"), bindparam("high"))
 )
 _BODIES: Final = _HEAD.add_columns(batches.c.body).where(_THESE).order_by(batches.c.first_sequence)
-# Two servers on one database would make the same segment; the second waits, and finds what the first has left.
+# Two servers on one database would seal the same batches: the second waits for this lock, then sees that they are gone.
 _HOLD: Final = _HEAD.where(_THESE).order_by(batches.c.first_sequence).with_for_update()
 _WITHIN: Final = (
     select(segments.c.first_sequence)

@@ -1,17 +1,17 @@
-"""Summaries: count, first, last, smallest and largest of some consecutive snapshots, in place of these.
+"""Summaries of consecutive snapshots: count, first, last, smallest and largest value of a column.
 
-    pieces = checksum (4 bytes, little endian: the CRC-32 of what follows), then summaries of 40 bytes: present, first,
-             last, min, max, each a little-endian 8-byte float; all zero where nothing is present
+    pieces = checksum (4 bytes, little endian: the CRC-32 of the rest), then summaries of 40 bytes: present, first,
+             last, min, max, each a little-endian 8-byte float; all zero if nothing is present
 
-A compacted chunk has a summary for each stretch of PIECE sequence numbers that begins at a multiple of PIECE (of a
-power of two times as many, where sequence numbers have gaps, so that there are at most MAX_PIECES). Where one stands
-alone and the sequence numbers have more, all are full and of that one value. How many there are, and which sequence
-numbers each is of, say the summaries of the column of sequence numbers.
+A compacted chunk has a summary for each piece: a range of PIECE sequence numbers that begins at a multiple of PIECE.
+If sequence numbers have gaps, pieces are longer by a power of two, so that there are at most MAX_PIECES. A single
+summary in a chunk with more pieces means that every entry is present and equal to that value. The summaries of the
+sequence column give the number of pieces and the sequence numbers of each.
 
-A chart of N points over a long run is made of summaries: of those of chunks, and of single snapshots where only those
-are exact, which is at the ends of what is asked for, in what is not compacted yet, and where stretches lie within each
-other. Every answer is what the snapshots would have given. Where a phase or kind is chosen, snapshots are read, some
-stretches at a time.
+A chart of N points over a long run is made from the summaries of chunks. Single snapshots are read only where they are
+needed for an exact result: at the ends of the queried range, in data that is not compacted yet, and where segments
+overlap. The result always equals that of reading all snapshots. If a phase or kind is selected, all snapshots are read,
+some segments at a time.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from .column_reader import Block, ChunkRows, Stored, Stretch
 
 PIECE: Final = 512
 MAX_PIECES: Final = 16
-# Of a summary, in this order.
+# The positions of the fields within a summary.
 PRESENT, FIRST, LAST, MIN, MAX = range(5)
 NUMBERS: Final = 5
 
 
 def bounds(sequence: Array) -> Array:
-    """Where the pieces of a stretch begin, as positions among its ascending sequence numbers."""
+    """Return the positions in the ascending sequence numbers at which pieces begin."""
     bits = PIECE.bit_length() - 1
     while True:
         starts = np.flatnonzero(np.diff(sequence >> bits)) + 1
@@ -48,9 +48,9 @@ def bounds(sequence: Array) -> Array:
 
 
 def summed(column: Numbers, starts: Array) -> Array:
-    """Return the summaries of a column that begin at these positions."""
+    """Return a summary of a column for each range that begins at one of these positions."""
     if len(starts) == len(column):
-        # Of single snapshots, in a third of the time.
+        # Summaries of single snapshots; this way takes a third of the time.
         found = np.repeat(column.values[:, None], NUMBERS, axis=1).astype(np.float64)
         found[:, PRESENT] = 1 if column.present is None else column.present
         return found
@@ -73,17 +73,17 @@ def summed(column: Numbers, starts: Array) -> Array:
 
 
 def pack(records: Array, counts: Array) -> bytes:
-    """The bytes of the records of pieces with ``counts`` entries each."""
+    """Return the packed summaries, with a checksum, of pieces with ``counts`` entries each."""
     return checked(_checked_records(records, counts))
 
 
 def checked(records: bytes) -> bytes:
-    """Records with their checksum."""
+    """Prepend the checksum to packed summaries."""
     return zlib.crc32(records).to_bytes(4, "little") + records
 
 
 def _checked_records(records: Array, counts: Array) -> bytes:
-    """The same without a checksum."""
+    """Return packed summaries without a checksum: a single one if all entries are present and equal."""
     same = records[:, MIN].min() == records[:, MAX].max()
     if same and (records[:, PRESENT] == counts).all():
         records = records[:1]
@@ -91,16 +91,16 @@ def _checked_records(records: Array, counts: Array) -> bytes:
 
 
 def unpack(packed: bytes) -> Array:
-    """The records, as they were packed. Raises CorruptChunk."""
+    """Return packed summaries as an array with a row for each. Raises CorruptChunk."""
     data = packed[4:]
     if not data or len(data) % (8 * NUMBERS) or packed[:4] != zlib.crc32(data).to_bytes(4, "little"):  # fmt: skip
-        raise CorruptChunk("the checksum of the numbers of a stored chunk is wrong")
+        raise CorruptChunk("the checksum of the summaries of a stored chunk is wrong")
     return np.frombuffer(data, "<f8").reshape(-1, NUMBERS)
 
 
 @lru_cache(maxsize=4_096)
 def of_numbers(first: int, last: int) -> Array:
-    """The records of the sequence numbers of a stretch without gaps, which need no reading."""
+    """Return the summaries of the sequence column for a range without gaps, which need not be read."""
     sequence = np.arange(first, last + 1)
     found = summed(Numbers(sequence), bounds(sequence))
     found.flags.writeable = False
@@ -108,23 +108,23 @@ def of_numbers(first: int, last: int) -> Array:
 
 
 def spread(records: Array, counts: Array) -> Array:
-    """One record a piece, where one may stand for all. Raises CorruptChunk."""
+    """Return a summary for each piece, after repeating a single one. Raises CorruptChunk."""
     if len(records) == len(counts):
         return records
     if len(records) != 1:
-        raise CorruptChunk("the numbers of a stored chunk are of other pieces than its sequence")
+        raise CorruptChunk("the summaries of a stored chunk do not match its sequence numbers")
     found = np.repeat(records, len(counts), axis=0)
     found[:, PRESENT] = counts
     return found
 
 
 def nothing(count: int) -> Array:
-    """The records of pieces without values."""
+    """Return summaries of pieces without values."""
     return np.zeros((count, NUMBERS))
 
 
 class Cut:
-    """The pieces of a stretch with these ascending sequence numbers, of at least one."""
+    """The division of a segment with these ascending sequence numbers, at least one, into pieces."""
 
     def __init__(self, sequence: Array) -> None:
         self.starts = bounds(sequence)
@@ -132,13 +132,16 @@ class Cut:
         self._counts = self._ends - self.starts
 
     def pieces(self, column: Column) -> bytes | None:
-        """Return the packed records of a column with an entry for each snapshot; None for texts."""
+        """Return the packed summaries of a column with an entry for each snapshot; None for texts."""
         if isinstance(column, Texts):
             return None
         return pack(summed(column, self.starts), self._counts)
 
     def records_of_rows(self, values: Array) -> list[bytes]:
-        """Return the records of many columns, one a row, in which every entry is there."""
+        """Return the packed summaries of columns without absent entries, without checksums.
+
+        ``values`` has a row for each column.
+        """
         found = np.empty((len(values), len(self.starts), NUMBERS))
         found[:, :, PRESENT] = self._counts
         found[:, :, FIRST], found[:, :, LAST] = values[:, self.starts], values[:, self._ends - 1]
@@ -148,13 +151,13 @@ class Cut:
 
 
 def pack_column(column: Column, cut: Cut | None) -> tuple[Chunk, bytes | None]:
-    """Return the chunk of a column, and the records of its pieces where it is compacted (there is a ``cut``)."""
+    """Return the chunk of a column, and the packed summaries of its pieces if it is compacted (``cut`` is given)."""
     return encode(column, tight=cut is not None), None if cut is None else cut.pieces(column)
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What is asked for: on the axis of this column, both ends included."""
+    """The queried range of values on an axis, both ends included; ``axis`` is the id of a column."""
 
     axis: int
     start: float | None = None
@@ -175,7 +178,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Summaries:
-    """Those of stretches of snapshots, by column: of SEQUENCE, and of others."""
+    """Summaries of consecutive ranges of snapshots by column, SEQUENCE among them."""
 
     numbers: Mapping[int, Array]
 
@@ -184,7 +187,7 @@ class Summaries:
 
     @property
     def low(self) -> Array:
-        """The first sequence number of each."""
+        """The first sequence number of each range."""
         return self.numbers[SEQUENCE][:, FIRST].astype(np.int64)
 
     @property
@@ -196,11 +199,14 @@ class Summaries:
         return int(self.numbers[SEQUENCE][:, PRESENT].sum())
 
     def take(self, rows: Array) -> Summaries:
-        """Return those where a mask is true, or at the positions given."""
+        """Return the summaries selected by a mask or by positions."""
         return Summaries({number: found[rows] for number, found in self.numbers.items()})
 
     def outside(self, span: Span) -> Array:
-        """Where nothing is asked for. On an axis that some snapshots are not on, as without a generation."""
+        """Return a mask of the summaries with no snapshot within the span.
+
+        Snapshots without a value on the axis, such as those without a generation, are not within it.
+        """
         on = self.numbers[span.axis]
         found: Array = on[:, PRESENT] == 0
         if span.start is not None:
@@ -210,21 +216,21 @@ class Summaries:
         return found
 
     def inside(self, span: Span) -> Array:
-        """Where all of it is asked for."""
+        """Return a mask of the summaries with all of their snapshots within the span."""
         on = self.numbers[span.axis]
         found: Array = on[:, PRESENT] == self.numbers[SEQUENCE][:, PRESENT]
         return found & span.holds(on[:, MIN]) & span.holds(on[:, MAX])
 
 
 def of_block(block: Block, numbers: Collection[int], width: int = 1) -> Summaries:
-    """Return a summary for each multiple of ``width`` that has some of these snapshots, which are in order."""
+    """Return a summary for each bucket of ``width`` sequence numbers with any of these ordered snapshots."""
     sequence = block.numbers(SEQUENCE).values
     starts = np.flatnonzero(np.diff(sequence // width, prepend=-1))
     return Summaries({number: summed(block.numbers(number), starts) for number in numbers})
 
 
 def join(parts: Sequence[Summaries], numbers: Collection[int]) -> Summaries:
-    """Return all of them in order, of these columns; there is at least one part."""
+    """Join at least one part and order the summaries; ``numbers`` are the columns to keep."""
     parts = [part for part in parts if len(part)] or parts[:1]
     joined = parts[0]
     if len(parts) > 1:
@@ -238,15 +244,14 @@ def join(parts: Sequence[Summaries], numbers: Collection[int]) -> Summaries:
     )
 
 
-# Snapshots are read for about so many at a time, whatever the length of a run.
+# About this many snapshots are read at a time, to bound memory in long runs.
 GROUP: Final = 65_536
 
 
 class Summarised:
-    """What a process has of what is asked for, by the summaries of its chunks where they are exact.
+    """The data of a process within a span, read from the summaries of chunks if these are exact.
 
-    Compacted segments that lie apart from everything else have summaries; the others are opened, which means that their
-    snapshots are read.
+    Summaries are used for compacted segments that overlap no other segment or batch; otherwise snapshots are read.
     """
 
     def __init__(self, stored: Stored, span: Span) -> None:
@@ -263,17 +268,18 @@ class Summarised:
             self.stored = stored.among([*self._apart, *self._mixed])
 
     def read(self, more: Collection[int], kind: str | None) -> Block:
-        """Return the snapshots that are asked for, of this kind (or all), with ``more`` columns."""
+        """Return the snapshots within the span, of this kind (or of all), with the columns in ``more`` added."""
         return self._asked(self.stored, (*self.numbers, *more), kind)
 
     def blocks(self, more: Collection[int], kind: str | None) -> Iterator[Block]:
-        """Yield the same, about GROUP snapshots at a time."""
+        """Yield the result of `read` in blocks of about GROUP snapshots."""
         for group in self.stored.groups(GROUP):
             yield self._asked(group, (*self.numbers, *more), kind)
 
     def summaries(self, width: int, numbers: Collection[int]) -> Summaries:
-        """Return those of all that is asked for, in order, none across a multiple of ``width`` (PIECE times a power of
-        two).
+        """Return the summaries of all data within the span, in order.
+
+        None crosses a multiple of ``width``, which is PIECE times a power of two.
         """
         found, of_stretch, others = self._summaries(numbers)
         opened = {*self._mixed, *others}
@@ -287,7 +293,10 @@ class Summarised:
         return join([found if whole.all() else found.take(whole), entries], numbers)
 
     def _summaries(self, numbers: Collection[int]) -> tuple[Summaries, Array, set[Stretch]]:
-        """Return those of the segments that lie apart, of which of these each is, and the segments that have none."""
+        """Return the summaries of non-overlapping segments, the index of the segment of each, and the segments without.
+
+        The index refers to `_apart`.
+        """
         packed = self._packed(numbers)
         rows = [self._of_segment(packed, stretch, numbers) for stretch in self._apart]
         others = {stretch for stretch, row in zip(self._apart, rows, strict=True) if not row}
@@ -297,7 +306,7 @@ class Summarised:
         return Summaries(dict(zip(numbers, joined, strict=True))), of_stretch, others
 
     def _packed(self, numbers: Collection[int]) -> Mapping[int, Mapping[int, bytes]]:
-        """Column -> first sequence number -> summaries, as they are stored."""
+        """Return the stored summaries by column and first sequence number."""
         found: dict[int, dict[int, bytes]] = {number: {} for number in numbers}
         if self._apart:
             known = self._span.axis != SEQUENCE and all(stretch.whole for stretch in self._apart)
@@ -311,9 +320,9 @@ class Summarised:
     def _of_segment(
         self, packed: Mapping[int, Mapping[int, bytes]], stretch: Stretch, numbers: Collection[int]
     ) -> list[Array]:
-        """Return the summaries of each of these columns; none where they cannot be read."""
+        """Return the summaries of each of these columns; an empty list if they are missing or cannot be read."""
         first, axis, number, found = stretch.first, self._span.axis, SEQUENCE, list[Array]()
-        # Every compacted segment has those of its axis.
+        # Every compacted segment has summaries of its axis column.
         if first not in packed[SEQUENCE if axis != SEQUENCE and not stretch.whole else axis]:
             return []
         try:
@@ -347,7 +356,7 @@ class Summarised:
 
 
 def _parted(stretches: Sequence[Stretch]) -> tuple[list[Stretch], list[Stretch]]:
-    """Return the compacted segments that lie apart from everything else, and the rest."""
+    """Return the compacted segments that overlap nothing else, and the rest."""
     apart: list[Stretch] = []
     mixed: list[Stretch] = []
     reach = -1
@@ -359,5 +368,5 @@ def _parted(stretches: Sequence[Stretch]) -> tuple[list[Stretch], list[Stretch]]
     return apart, mixed
 
 
-# Made once: to make a statement takes longer than to run it.
+# Built once, because building a statement takes longer than executing it.
 _PIECES: Final = ChunkRows(chunks.c.pieces, where=chunks.c.pieces.is_not(None))
