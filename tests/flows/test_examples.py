@@ -104,4 +104,4 @@ def test_the_commands_come_out_as_the_readme_says(
     shown: Readme = readme(example)
     said = shown.run(server.address, ROOT, LEAKLINE_DIR=str(tmp_path))
     assert without_numbers(said.splitlines()[0]) == without_numbers(shown.promised)
-    assert re.search(r"^gone: ", said, re.M), said
+    assert re.search(r"^ *Gone +(?!nothing)", said, re.M), said
