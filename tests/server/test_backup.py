@@ -218,7 +218,7 @@ def test_nothing_is_restored_while_a_server_is_running(
     database = shared_server.folder / ".leakline-server" / "leakline.db"
     url = f"sqlite:///{database}"
     status, said, _ = db("backup", tmp_path / "b.db", url=url)
-    assert (status, "whole" in said) == (0, True)
+    assert (status, "complete" in said) == (0, True)
     number = shared_server.process.pid
     said_so = f"a server (process {number}) is using {database}; stop it first\n"
     for command in (("restore", tmp_path / "b.db"), ("upgrade",)):
@@ -369,7 +369,7 @@ def test_a_database_of_an_older_version_is_backed_up_and_upgraded(
     assert opened(f"sqlite:///{file}", current) == before
     made_newer(file)
     refused(db("upgrade"), "9999_future", "newer leakline")
-    assert "before: empty" in db("upgrade", url=f"sqlite:///{tmp_path}/new.db")[1]
+    assert "it was empty" in db("upgrade", url=f"sqlite:///{tmp_path}/new.db")[1]
 
 
 @pytest.mark.long
