@@ -1,7 +1,6 @@
-"""The examples are true: the docstrings of their leak switches say the right answers, which were measured, and the
-commands of examples/README.md run against a real server and come out as they say.
+"""Docstrings of leak switches state the measured findings, and the README commands of the examples work.
 
-Those of `tfjs_ppo` need TensorFlow.js: they are run in `tests/integrations/test_tensorflow_js.py`.
+The commands of `tfjs_ppo` need TensorFlow.js: `tests/integrations/test_tensorflow_js.py` runs them.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from tests.leaks.catalogue import EXAMPLES as CASES
 from tests.leaks.catalogue import MIB
 
 ROOT = EXAMPLES.parent
-# The example, and what it calls its generation.
+# The example, and its unit of a generation.
 IN_PYTHON = {"dqn_fuel_breaks": "episode", "erl_trading": "generation"}
 WITH_A_COMPARISON = (*IN_PYTHON, "tfjs_ppo")
 
@@ -29,7 +28,7 @@ pytestmark = [pytest.mark.flow, pytest.mark.timeout(600)]
 
 
 def docstrings_of(example: str) -> dict[str, str]:
-    """Of the attributes of `Leaks`: the text behind each."""
+    """Return the text after each attribute of `Leaks`."""
     tree = ast.parse((EXAMPLES / example / "leaks.py").read_text())
     (leaks,) = [n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Leaks"]
     found = {}

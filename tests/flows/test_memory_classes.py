@@ -1,6 +1,6 @@
-"""Live objects, garbage in cycles, and memory that the allocator keeps: one training each, in a process of its own.
+"""Live objects, garbage in cycles, and memory kept by the allocator, with one training process each.
 
-Nothing in between is replaced: the client records to disk, and the report's own reading and verdict judge it.
+Nothing in between is replaced: the client records to disk, and the report reads and judges the recording.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ PLAIN_CYCLES = """
                 values.append({"values": values, "i": i})
             del values
 """
-# Each block is trimmed, and what is left pins the heap behind it. The next generation's are a little larger than the
-# holes: they fit nowhere. Each is far below the size from which a block has a mapping of its own.
+# Each block is truncated, and its rest pins the heap behind it. The blocks of the next generation are slightly larger
+# than the holes, so they do not fit. All are far below the size from which malloc uses mmap.
 SURVIVORS = """
             blocks = [bytearray(b"x") * (40_000 + 1_000 * generation) for _ in range(60)]
             for block in blocks:
@@ -81,7 +81,7 @@ Train = Callable[..., Verdict]
 
 @pytest.fixture
 def train(tmp_path: Path) -> Train:
-    """Run this body in every generation's train phase; the verdict of what was recorded."""
+    """Return a function that runs this body in every generation's train phase and returns the verdict."""
 
     def run(body: str, begin: str = "", **environment: str) -> Verdict:
         code = LOOP.format(begin=begin, train=body.strip(), generations=GENERATIONS)
@@ -110,7 +110,7 @@ def first_of(verdict: Verdict) -> Finding:
 
 
 def kinds(verdict: Verdict) -> set[str]:
-    """Of all findings that are more than worth a look."""
+    """Return the kinds of all suspected and confirmed findings."""
     return {f.kind for f in verdict.findings if f.status in ("suspected", "confirmed")}
 
 
@@ -186,7 +186,7 @@ def test_holes_between_survivors_are_kept_by_the_allocator(train: Train, way: st
 
 
 def test_survivors_of_a_class_do_not_take_the_blame_for_the_holes(train: Train) -> None:
-    """Objects whose size nobody measured, as many as there are holes."""
+    """Objects of unmeasured size, as many as there are holes."""
     body = SURVIVORS.replace("survivors.extend(blocks)", "survivors.extend(map(Result, blocks))")
     result = (
         "class Result:\n    def __init__(self, data):\n        self.data = data\nsurvivors = []"

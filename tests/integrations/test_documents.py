@@ -12,7 +12,7 @@ from .conftest import Ended
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 NUMBERS = "from with_transformers import Model, Numbers\n"
-# Headings of the sections, with what a reader has already.
+# Headings of the sections, with the code that a reader already has.
 BEFORE = {
     "Lightning": "import torch\nfrom torch.utils.data import DataLoader, TensorDataset\n"
     "from with_lightning import Model\n"
@@ -50,14 +50,14 @@ def test_the_lines_run(run_program: Callable[..., Ended], tmp_path: Path, name: 
     ended = run_program(["train.py"], f"document-{name.split()[0].lower()}")
     assert ended.status == 0, ended.errors
     assert ended.errors.count("leakline: run ") == 1
-    assert ended.told()["state"] == "finished"
+    assert ended.final_state()["state"] == "finished"
     assert ended.verdict(20)["generations"] == GENERATIONS.get(name, 20)
 
 
 def test_the_getting_started_of_find_a_leak_end_as_printed(
     run_program: Callable[..., Ended], tmp_path: Path
 ) -> None:
-    """A stranger's first run, with nothing that leaks: no finding, none of our own objects, no time of 0 s."""
+    """A first run without a leak: no finding, none of our own objects, and no duration of 0 s."""
     page = (DOCS / "find-a-leak.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", page, re.S)[:1]
     (shown,) = re.findall(r"```text\n(.*?)```", page, re.S)[:1]

@@ -1,5 +1,6 @@
-"""One line in a script of a framework shows its loop; a leak of a callback, an environment or a rank is named, and its
-twin is left alone.
+"""One line in a script shows the loop of its framework; leaks of callbacks, environments and ranks are named.
+
+Their healthy twins have no findings.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ ACTIVE = ("suspected", "confirmed")
 
 @dataclass(frozen=True)
 class Case:
-    """``phase``: where the callback keeps; ``ends``: how a run ends in which something raises."""
+    """A program and the phase in which its callback leaks. ``raised_after`` is for the variant with an exception."""
 
     program: str
     unit: str
@@ -61,7 +62,7 @@ def test_a_healthy_training_accuses_nobody_and_shows_its_loop(
 ) -> None:
     ended = run_program(case.program, f"{case.name}-healthy", "healthy")
     assert ended.status == 0, ended.errors
-    told = ended.told()
+    told = ended.final_state()
     assert (told["state"], told["unit"], told["total"]) == ("finished", case.unit, 24)
     verdict = ended.verdict(case.generations)
     assert verdict["generations"] == case.generations
@@ -93,15 +94,15 @@ def test_a_training_that_raises_ends_as_failed(
     ended = run_program(case.program, f"{case.name}-raise", "raise")
     assert ended.status == 1
     assert "ZeroDivisionError: planted" in ended.errors
-    told = ended.told()
+    told = ended.final_state()
     assert told["state"] == "failed"
     assert told["processes"][0]["end_reason"] == "ZeroDivisionError"
     assert [e["name"] for e in ended.events() if e["kind"] == "exception"] == ["ZeroDivisionError"]
-    # The generation in which it raised is told as well.
+    # The generation with the exception is included.
     assert len(ended.phase_accounts()["generations"]) == case.raised_after
 
 
-# -- other callbacks go on with ours among them
+# -- other callbacks in the same list
 
 
 @pytest.mark.parametrize("bar", ["bar", "no bar"])
@@ -135,7 +136,7 @@ def test_environments_that_are_closed_and_dropped_accuse_nobody(
 ) -> None:
     ended = run_program("with_gymnasium", "gymnasium-healthy", "healthy")
     assert ended.status == 0, ended.errors
-    told = ended.told()
+    told = ended.final_state()
     assert (told["state"], told["unit"]) == ("finished", "episode")
     verdict = ended.verdict(24)
     assert verdict["status"] not in ACTIVE, verdict["summary"]
@@ -182,7 +183,7 @@ def test_a_replay_buffer_that_fills_is_no_leak(run_program: Callable[..., Ended]
 def test_a_run_of_the_program_is_used_and_goes_on(run_program: Callable[..., Ended]) -> None:
     ended = run_program("with_keras_twice", "keras-twice")
     assert ended.status == 0, ended.errors
-    told = ended.told()
+    told = ended.final_state()
     assert (told["state"], told["project"], len(told["processes"])) == ("finished", "keras", 1)
     assert ended.verdict(8)["generations"] == 8
     phase_accounts = ended.phase_accounts()
@@ -198,7 +199,7 @@ DATASET_BYTES = 48_000 * 1_033
 
 
 def column(ended: Ended, name: str) -> list[float]:
-    """The values of a series that there are, in order."""
+    """Return the known values of a series in order."""
     answer: dict[str, Any] = ended.server.get(f"/runs/{ended.run}/series?name={name}&points=2000")
     return [y for item in answer["items"] for y in item["last"]]
 
@@ -208,7 +209,7 @@ def test_growth_of_workers_is_theirs_and_bounded(run_program: Callable[..., Ende
     assert ended.status == 0, ended.errors
     verdict = ended.verdict(GENERATIONS_OF_READERS)
     assert {f["kind"] for f in verdict["findings"]} <= {"children"}, verdict["findings"]
-    # All has been read by both for as long again: it is over.
+    # Both have read everything for the second half of the run, so the growth is over.
     assert verdict["status"] not in ("suspected", "confirmed"), verdict["summary"]
     phase_accounts = ended.phase_accounts()["total"]
     assert abs(sum(phase_accounts[2:])) < 0.2 * DATASET_BYTES
@@ -236,7 +237,7 @@ def program(request: pytest.FixtureRequest) -> str:
 
 
 def trained(run_program: Callable[..., Ended], program: str, variant: str) -> Ended:
-    """No run is given: the ranks find out that they are one."""
+    """Run without a run id: the ranks find out that they belong together."""
     command: Any = TORCHRUN if program == "with_torchrun" else program
     ended = run_program(command, "", variant)
     assert ended.status == 0, ended.errors
@@ -246,10 +247,10 @@ def trained(run_program: Callable[..., Ended], program: str, variant: str) -> En
 
 def test_the_rank_that_leaks_is_named(run_program: Callable[..., Ended], program: str) -> None:
     ended = trained(run_program, program, "leak")
-    told = ended.told()
+    told = ended.final_state()
     assert sorted(p["rank"] for p in told["processes"]) == [0, 1]
     assert {p["end_state"] for p in told["processes"]} == {"finished"}
-    # One of the ranks talks.
+    # Only one of the ranks prints.
     assert ended.errors.count("leakline: run ") == 1
     verdict = ended.verdict(GENERATIONS_OF_RANKS)
     assert verdict["status"] == "confirmed", verdict["summary"]

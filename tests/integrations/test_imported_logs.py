@@ -1,4 +1,4 @@
-"""What W&B, MLflow, psrecord and mprof write today, read by `leakline import` as a person would call it."""
+"""Logs from current versions of W&B, MLflow, psrecord and mprof, read by `leakline import`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_database_of_mlflow(run_program: Callable[..., Ended], tmp_path: Path)
         "before-fix",
     )
     assert (answer["verdict"]["unit"], answer["verdict"]["generations"]) == ("step", 12)
-    # What MLflow itself takes in its first steps, a MiB and more in some, is within this.
+    # Memory of MLflow itself in its first steps, a MiB or more in some, is within the tolerance.
     assert growth(answer) == pytest.approx(32 * MIB, rel=0.15)
 
 

@@ -1,4 +1,4 @@
-"""`leakline run` with what takes long: torchrun inside, a program that calls init late, pytest with workers."""
+"""Slow tests of `leakline run`: with torchrun, a program that calls init late, and pytest with workers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 from tests.cli.programs import Place
 from tests.flows.conftest import clean_environment, eventually
 
-# Without it glibc makes holes of the healthy rank's tensors that it never fills: in 3 of 27 programs without Leakline
-# memory grew by 6 MiB a second, and a finding of that is right.
+# Otherwise glibc fragments the heap of the healthy rank: in 3 of 27 programs without Leakline memory grew by 6 MiB/s,
+# and a finding about that would be right.
 MAPPED = "131072"
 RANK = """
 import os, time, sys
@@ -93,7 +93,7 @@ def test_a_rank_that_fails_fails_the_launch(server: Any, tmp_path: Path) -> None
 def test_a_program_that_calls_init_late_goes_on_in_the_same_run(
     server: Any, tmp_path: Path
 ) -> None:
-    """What loads for long does not name us in its script: the server has heard of the run by then."""
+    """The script loads for a long time and does not mention Leakline, so the run is announced before init is called."""
     (tmp_path / "later.py").write_text(
         textwrap.dedent(
             """
@@ -146,7 +146,7 @@ def test_marked_tests_are_judged_by_the_workers_of_xdist(tmp_path: Path) -> None
 
 
 def test_a_leak_is_named_from_inside_and_seen_from_outside(tmp_path: Path) -> None:
-    """The same process at the same time, because both take ten seconds."""
+    """Both in one process at the same time, because each takes ten seconds."""
     place = Place(tmp_path)
     script = place.write(
         """
@@ -193,7 +193,7 @@ def test_a_leak_is_named_from_inside_and_seen_from_outside(tmp_path: Path) -> No
     assert 0 not in sizes
     state, reason = recorded.how
     assert (state, "exit status is not available" in reason) == ("finished", True)
-    # Nothing of the watching process itself.
+    # Nothing of the watching process itself is recorded.
     names = {name for s in recorded.snapshots for name in s.samples}
     assert not any(name.startswith(("type.", "python.")) for name in names)
 
