@@ -101,7 +101,7 @@ def _for_programs(
     other: Sequence[Outcome],
     fresh: Sequence[Figure],
 ) -> dict[str, object]:
-    def told(figure: Figure) -> dict[str, object]:
+    def as_json(figure: Figure) -> dict[str, object]:
         value = figure.value if figure.value != float("inf") else None
         return {
             **asdict(figure),
@@ -112,9 +112,9 @@ def _for_programs(
 
     return {
         "seeds": PUBLIC,
-        "figures": [told(figure) for figure in found],
+        "figures": [as_json(figure) for figure in found],
         "runs": [asdict(outcome) for outcome in public],
-        "fresh_figures": [told(figure) for figure in fresh],
+        "fresh_figures": [as_json(figure) for figure in fresh],
         "fresh_runs": [asdict(outcome) for outcome in other],
     }
 

@@ -1,4 +1,4 @@
-"""Pages are for everybody: axe-core finds nothing grave, and no script, mouse, light or wide screen is needed."""
+"""Accessibility: axe-core finds no serious violation, and the pages work without scripts, mouse or a wide screen."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PHONE = {"width": 390, "height": 844}
 
 
 def violations(page: Page) -> list[str]:
-    """What is wrong and where, one line each. The script is ours, so the page's policy has no say in it."""
+    """Return one line per violation. The script is injected, so the page's content security policy does not apply."""
     if not page.evaluate("'axe' in window"):
         page.evaluate(AXE.read_text())
     found: dict[str, Any] = page.evaluate("axe.run({ resultTypes: ['violations'] })")
@@ -45,7 +45,7 @@ def test_axe_finds_nothing_grave_and_nothing_is_wider_than_a_phone(
     world: World, open_page: Open, name: str
 ) -> None:
     if name == "live run":
-        # It would be silent by now.
+        # The run would be silent by now.
         world.live.run_generation()
     page = open_page(
         world.path_of(name), address=world.address_of(name), expect_failed_requests=name in MISSING,
@@ -56,7 +56,7 @@ def test_axe_finds_nothing_grave_and_nothing_is_wider_than_a_phone(
     open_all(page)
     assert fits(page, PHONE["width"])
     page.evaluate("window.scrollTo(0, 0)")
-    # All pages are found without scrolling the bar.
+    # All navigation links are visible without scrolling.
     expect(page.locator(".top nav a").last).to_be_in_viewport(ratio=1)
     assert violations(page) == []
     page.set_viewport_size({"width": 1280, "height": 900})
@@ -73,13 +73,14 @@ def test_axe_finds_nothing_grave_in_the_list_of_keys(world: World, open_page: Op
     assert violations(page) == []
 
 
-# What somebody without a mouse has to reach, wherever it stands.
+# All controls that must be reachable without a mouse.
 CONTROLS = "main :is(a[href], button, input, select, textarea, summary, [tabindex='0'])"
-# Of radio buttons the chosen one; what is hidden or not to be used is not reached, and plotly's own are for the mouse.
+# Of radio buttons only the chosen one is reachable; hidden and disabled controls are not, and plotly's are for the
+# mouse.
 REACHABLE = f"""() => [...document.querySelectorAll("{CONTROLS}")].filter((each) =>
     each.checkVisibility({{ visibilityProperty: true }}) && !each.disabled && !each.closest(".modebar")
     && each.type !== "hidden" && !(each.type === "radio" && !each.checked))"""
-# How what has the focus looks: whether a ring is around it, and where it lies.
+# State of the focused element: whether it has a focus ring, and where it is.
 FOCUSED = """() => {
   const at = document.activeElement, style = getComputedStyle(at), box = at.getBoundingClientRect();
   return { ring: style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 1, name: at.outerHTML.slice(0, 120),
@@ -87,7 +88,7 @@ FOCUSED = """() => {
            top: at === document.body || at.matches(".skip") };
 }"""
 MAX_CONTROLS = 400
-# The others have the same, or fewer.
+# The other pages have the same controls, or fewer.
 WITH_CONTROLS = (
     "list", "live run", "comparison", "overlay", "choosing two", "incidents", "alerts", "settings", "patterns",
     "document", "no such run",

@@ -1,4 +1,4 @@
-"""What one can do where one looks: the page of a run mutes, notifies, compares and shares."""
+"""Actions on the page of a run: mute, notify, compare and share."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_run_is_compared_with_the_one_before_it_or_with_one_that_is_searched_f
 
 @pytest.fixture
 def receiver() -> Iterator[str]:
-    """The address of one that takes every message."""
+    """Run a receiver that accepts every message, and yield its address."""
 
     class Taking(BaseHTTPRequestHandler):
         def do_POST(self) -> None:

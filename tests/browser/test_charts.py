@@ -1,4 +1,4 @@
-"""Charts under fingers and keys: scrolled past, followed, reset, on a logarithmic axis, and saved as images."""
+"""Charts with touch, mouse and keyboard: scrolling, following, zoom reset, logarithmic axes, and saved images."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def xaxis(page: Page) -> list[float]:
 
 
 def numbers(page: Page) -> dict[str, list[str]]:
-    """Line -> last, min, max, change as they stand below the chart."""
+    """Return line -> last, min, max, change from the table below the chart."""
     rows: list[list[str]] = page.locator("[data-numbers=trend] tbody tr").evaluate_all(
         "(rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent))"
     )
@@ -35,7 +35,7 @@ def numbers(page: Page) -> dict[str, list[str]]:
 
 
 def swipe(page: Page, chart: str, pixels: int) -> None:
-    """With one finger, upwards from the middle of a chart, as the browser itself takes it."""
+    """Swipe with one finger upwards from the middle of a chart, with the browser's own gesture."""
     box = page.locator(f"#chart-{chart} .nsewdrag").first.bounding_box()
     assert box is not None
     session = page.context.new_cdp_session(page)
@@ -73,12 +73,12 @@ def test_a_zoom_is_reset_with_a_button_by_mouse_and_by_keyboard(
     expect(reset).to_be_hidden()
     drag(page, "trend")
     expect(reset).to_be_visible()
-    # Nothing lies over the controls meanwhile.
+    # No notification covers the controls.
     expect(page.locator(".plotly-notifier")).to_have_count(0)
     reset.click()
     expect(reset).to_be_hidden()
     until(page, lambda: xaxis(page) == whole and "x=" not in page.url)
-    # Whoever came by keyboard is not sent to the top of the page.
+    # The focus of a keyboard user stays at the chart.
     expect(tools.get_by_role("button", name="PNG")).to_be_focused()
 
     drag(page, "trend")
@@ -144,7 +144,7 @@ def test_below_a_chart_stand_the_numbers_of_what_is_shown(two_runs: None, open_p
     until(page, lambda: numbers(page).get(name, [last])[0] != last)
     page.keyboard.press("r")
     until(page, lambda: numbers(page)[name] == [last, least, most, change])
-    # In the units of the viewer, as the rest of the page.
+    # In the viewer's units, like the rest of the page.
     page.keyboard.press("u")
     until(page, lambda: all(" GB" in each for each in numbers(page)[name]))
     page.get_by_role("button", name="RSS").click()
@@ -172,7 +172,7 @@ def test_a_logarithmic_axis_stands_in_the_address(two_runs: None, open_page: Ope
 def test_an_image_says_what_it_shows_and_of_which_run(two_runs: None, open_page: Open) -> None:
     page = open_page(f"/runs/{LEAK}")
     drawn(page, 8)
-    # What is handed over to be drawn: nobody reads words in pixels.
+    # Checks the figure passed to the image export, since text in pixels cannot be checked.
     page.evaluate(
         """() => {
             const draw = Plotly.downloadImage;

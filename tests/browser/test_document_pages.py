@@ -1,4 +1,4 @@
-"""The documents in a real browser: found, read in order, pictures of one's own colours, and no other host."""
+"""The documents in a real browser: navigation, search, pictures in the colour scheme, and no foreign requests."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_wide_table_moves_on_a_phone_and_the_page_does_not(open_page: Open) ->
     expect(table.locator("td:nth-child(2)").first).to_have_css("white-space", "normal")
     assert table.evaluate("(each) => each.scrollWidth - each.clientWidth") > 300
     assert table.evaluate("(each) => { each.scrollLeft = 300; return each.scrollLeft; }") == 300
-    # What a row is about is read in a few lines, not a word in each.
+    # The column is wide enough for a few words per line.
     assert table.locator("td:nth-child(2)").first.bounding_box()["width"] > 120  # type: ignore[index]
 
 

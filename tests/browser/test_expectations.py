@@ -1,4 +1,4 @@
-"""What a run keeps to is expected with one click on its page, with and without scripts, and taken back."""
+"""Expectations on the run page: stable counts are expected and removed with one click, with and without scripts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.browser.training import MadeTraining
 Open = Callable[..., Page]
 Train = Callable[..., MadeTraining]
 ARRAYS = "numpy.ndarray"
-# Of a made-up training that keeps nothing.
+# The count in a simulated training without a leak.
 COUNT = 418
 
 
@@ -62,13 +62,13 @@ def test_a_count_stays_to_be_clicked_while_the_run_goes_on_and_fits_a_phone(
     expect(button).to_be_focused()
     page.keyboard.press("Enter")
     expect(row_of(page)).to_contain_text("holds")
-    # A chart that is drawn anew has its width a moment later.
+    # A redrawn chart has its width a moment later.
     until(page, lambda: fits(page, 375))
     box = page.get_by_role("button", name=f"Stop expecting {COUNT} {ARRAYS}").bounding_box()
     assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= 375 and box["height"] >= 30  # fmt: skip
 
 
-# -- rules of people
+# -- custom rules
 
 
 def test_a_person_sets_a_rule_without_scripts(open_page: Open) -> None:
@@ -76,7 +76,7 @@ def test_a_person_sets_a_rule_without_scripts(open_page: Open) -> None:
     name = "Long queue"
 
     def submit(button: Locator) -> None:
-        # Loading ends with a scroll to the rule, which would move the next button from under the mouse.
+        # Loading ends with a scroll to the rule, which would move the next button away from the pointer.
         with page.expect_navigation():
             button.click()
 

@@ -1,4 +1,4 @@
-"""An open page, or seven of one browser, follow their runs without a reload, and say when they do not."""
+"""Open pages, up to seven in one browser, follow their runs without a reload and show when they cannot."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def points(page: Page, chart: str = "trend") -> int:
 
 
 def wait_for_points(page: Page, number: int) -> None:
-    """Of the trend; a chart is drawn while it is in view."""
+    """Wait for this number of points in the trend, scrolling to it since charts are drawn in view."""
     page.locator("#chart-trend").scroll_into_view_if_needed()
     expect(page.locator("#chart-trend")).to_have_attribute(
         "data-points", str(number), timeout=PATIENCE_MS
@@ -175,7 +175,7 @@ def hide(page: Page, *, hidden: bool) -> None:
     )
 
 
-# A browser has six connections to a server.
+# A browser opens at most six connections to a server.
 WINDOWS = 7
 BEAT_MS = 5_000
 
@@ -188,7 +188,7 @@ def one_browser(chromium: Browser) -> Iterator[BrowserContext]:
 
 
 def let_a_beat_pass(pages: list[Page]) -> None:
-    """After which each takes a stream that is free, or looks."""
+    """Advance the clocks by a beat, after which each page takes a free stream or polls."""
     for page in pages:
         page.clock.fast_forward(BEAT_MS)
 
@@ -203,7 +203,7 @@ def test_the_seventh_window_loads_and_all_follow_the_run(
 ) -> None:
     trainings, pages = [], []
     for i in range(WINDOWS):
-        # Each just before its window opens: a run that has sent nothing for a while is not live.
+        # Started just before its window opens: a run that has sent nothing for a while is not live.
         trainings.append(train(f"window-{i}", 2))
         page = one_browser.new_page()
         page.clock.install()
@@ -225,7 +225,7 @@ def test_the_seventh_window_loads_and_all_follow_the_run(
             "data-points", "3", timeout=2 * PATIENCE_MS
         )
 
-    # A window that closes leaves its stream to one that had none.
+    # A closed window frees its stream for one that had none.
     pages[0].close()
     let_a_beat_pass(pages[1:])
     until(pages[-1], lambda: sum(told_by(page) == "looks" for page in pages[1:]) == 2)

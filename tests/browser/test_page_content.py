@@ -1,4 +1,4 @@
-"""What the contract says is on the screen stands there, with its numbers: on each page, and on the empty ones."""
+"""Each page shows what the contract requires, with its numbers, and the empty pages say what to do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from leakline.transport.http_delivery import request_json
 
 Open = Callable[..., Page]
 Train = Callable[..., MadeTraining]
-# Section -> what must stand in it.
+# Section -> required texts.
 ON_THE_PAGE_OF_A_RUN = {
     "trend": ("Private memory of all processes together changes by", "incident", "alert", "fix", "cleanup", "mark"),
     "findings": ("critical", "TradingEnvironment", "population_history", "confidence"),
@@ -66,14 +66,14 @@ def test_the_page_of_a_run_shows_all_that_the_contract_names(world: World, open_
     for section, words in ON_THE_PAGE_OF_A_RUN.items():
         for word in words:
             expect(page.locator(f"#{section}"), f"{word} in {section}").to_contain_text(word)
-    # Two ranks, each with its memory; the page shows one of them at a time.
+    # There are two ranks, each with its memory; the page shows one of them at a time.
     expect(page.locator("#processes tbody tr")).to_have_count(2)
     expect(page.locator('[data-part="processes"] a')).to_have_count(2)
-    # A history beside each type that grows.
+    # Each growing type has a sparkline of its history.
     histories = page.locator("#types .sparkline")
     assert histories.count() >= 2
     newest = 418 + 144 * (world.live.generation - 2)
-    # What the finding names comes first.
+    # The type named by the finding comes first.
     expect(page.locator("[data-part='types.table'] tbody tr").first).to_contain_text(
         "TradingEnvironment"
     )
@@ -98,7 +98,7 @@ def test_the_trend_has_its_plan_its_forecast_and_what_happened(
     alert = next(mark for mark in trend["marks"] if mark["kind"] == "alert")
     assert alert["text"].startswith("Much memory fired: process.rss_bytes is ")
     assert trend["cone"]["x"][0] == world.live.generation - 1
-    # The sum of all processes is what is seen first.
+    # The sum of all processes is shown first.
     expect(page.get_by_role("button", name="Total")).to_have_attribute("aria-pressed", "true")
     levels = [level["label"] for level in chart(page, "phases")["levels"]]
     assert levels == ["budget", "leak threshold"]
@@ -115,7 +115,7 @@ def test_the_rows_of_the_tables_of_objects_are_filtered(train: Train, open_page:
     shown = page.locator("#types tbody tr:visible")
     expect(shown).to_have_count(1)
     expect(shown).to_contain_text("TradingEnvironment")
-    # A live update replaces the table and keeps what is filtered.
+    # A live update replaces the table and keeps the filter.
     before = shown.inner_text()
     training.run_generation()
     expect(shown).not_to_have_text(before, use_inner_text=True)
@@ -145,7 +145,7 @@ def test_marks_are_told_when_one_points_at_them(train: Train, open_page: Open) -
 def test_the_list_and_the_incidents_tell_how_urgent_a_leak_is(
     world: World, open_page: Open
 ) -> None:
-    # An incident has the class of the run in which it changed last, as it has its sentence.
+    # An incident has the priority of the run that changed it last, like its sentence.
     for path, words in (
         ("/?q=live", "critical"), ("/compare?before=live&after=fixed", "critical"),
         ("/incidents", "critical|major"),
@@ -168,7 +168,7 @@ def test_a_comparison_shows_all_that_the_contract_names(world: World, open_page:
     phases, types = page.locator("#by-phase tbody"), page.locator("#by-type tbody")
     expect(phases).to_contain_text("evaluate_population")
     expect(phases).to_contain_text(" to ")
-    # Better or worse is only what is clear of the noise.
+    # Only significant changes are rated better or worse.
     rated = phases.locator("tr:has(td[data-status]) td:first-child")
     assert rated.all_inner_texts() == ["evaluate_population"]
     environments = types.locator("tr", has_text="TradingEnvironment")
@@ -205,7 +205,7 @@ def test_a_run_that_has_just_begun_says_what_it_waits_for(
     train("young", 3)
     eventually(lambda: request_json(server, "GET", "/runs/young/verdict")["generations"] == 3)
     page = open_page("/runs/young")
-    # A broken expectation may say something before that.
+    # A broken expectation may be reported earlier.
     text = page.locator(".verdict").inner_text()
     assert "2 more to go" in text or "TradingEnvironment" in text
 
@@ -215,7 +215,7 @@ MOST_OF_A_BATCH = 200
 
 
 def by_time(server: str, run: str, minutes: int) -> None:
-    """A program without generations that began so long ago, with a reading a minute."""
+    """Send a program without generations that began this many minutes ago, with a reading per minute."""
     began = time.time() - minutes * MINUTE
     header = {"id": run, "project": "erl-trading", "name": run, "unit": "generation"}
     post(f"{server}/api/v1/runs", {**header, "started_at": began})
@@ -266,11 +266,11 @@ def test_a_link_to_a_stretch_of_time_shows_the_same_when_the_axis_is_in_hours(
     assert shown(page) == pytest.approx([1 / 6, 0.5])
     title = page.evaluate("document.getElementById('chart-trend').layout.xaxis.title.text")
     assert title == "hours since the start"
-    # Its own points, one a minute.
+    # Full resolution: one point per minute.
     expect(page.locator("#chart-trend")).to_have_attribute("data-of", "stretch")
     read = page.evaluate("document.getElementById('chart-trend').data[0].x")
     assert len(read) in (20, 21) and read[0] == pytest.approx(1 / 6, abs=1e-3)
-    # A zoom of the viewer is written down in seconds too.
+    # The viewer's zoom is written to the address in seconds too.
     drag(page, "trend")
     until(page, lambda: "x=600s" not in page.url)
     first, last = (float(each.rstrip("s")) for each in page.url.split("x=")[1].split(".."))
@@ -289,7 +289,7 @@ def ranks(server: str) -> str:
 
 
 def rows(page: Page) -> list[dict[str, Any]]:
-    """Of the table of processes: head -> text."""
+    """Return the rows of the table of processes: heading -> text."""
     table = page.locator("#processes table")
     heads = table.locator("thead th").all_text_contents()
     found = [row.locator("td").all_text_contents() for row in table.locator("tbody tr").all()]
@@ -305,7 +305,7 @@ def test_the_page_marks_the_rank_that_leaks_and_tells_the_growth_of_both(
 ) -> None:
     page = open_page(f"/runs/{ranks}?tab=info")
     expect(page.locator("#processes a[href='#findings']")).to_have_count(1, timeout=60_000)
-    # The lines are those of the rank that leaks, with where it began.
+    # The lines are those of the leaking rank, with the start of the leak.
     expect(page.locator('[data-part="processes"] [aria-current]')).to_have_text("rank 1 main")
     assert "leak starts" in chart_of(page)
     expect(page.locator("#trend .note")).to_contain_text("of rank 1 main, which is shown")
@@ -317,7 +317,7 @@ def test_the_page_marks_the_rank_that_leaks_and_tells_the_growth_of_both(
     assert leaking[growth] != healthy[growth]
     expect(page.locator("#findings")).to_contain_text("rank 1 main")
 
-    # The same as the API says.
+    # The same numbers as in the API.
     told = request_json(server, "GET", f"/runs/{ranks}")
     whole = told["growth_bytes_per_generation"]["estimate"]
     each = [p["growth_bytes_per_generation"] for p in told["processes"]]

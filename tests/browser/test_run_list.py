@@ -1,4 +1,4 @@
-"""In the list of runs: found, sorted, picked by mouse or keyboard, laid over each other, deleted, and brought back."""
+"""The list of runs: searching, sorting, picking by mouse or keyboard, overlays, deleting and restoring."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_three_runs_are_laid_over_each_other_and_the_link_shows_the_same(
     axis = "document.getElementById('chart-overlay').layout.xaxis.range"
     page.evaluate("Plotly.relayout('chart-overlay', {'xaxis.range': [1.5, 4.5]})")
     expect(page).to_have_url(re.compile(r"x=1\.5\.\.4\.5"))
-    # The other series keeps the stretch, and so does whoever opens the link.
+    # The other series keeps the range, also for others who open the link.
     page.get_by_role("link", name="RSS").click()
     expect(page).to_have_url(re.compile(r"series=rss.*x=1\.5\.\.4\.5"))
     again = open_page(page.url.removeprefix(tries))
@@ -110,12 +110,12 @@ def test_what_is_picked_survives_the_live_refresh_and_the_focus_stays(
     training.start()
     training.run_generations(2)
     training.finish()
-    # The row with the focus stays where it is until the keyboard asks for the new list.
+    # The focused row stays until the user asks for the new list.
     expect(page.locator("#updates")).to_be_visible(timeout=PATIENCE_MS)
     expect(page.locator(".runs[data-old]")).to_have_count(1)
     page.locator("#updates").focus()
     page.keyboard.press("Enter")
-    # All rows are drawn anew.
+    # All rows are redrawn.
     expect(page.locator(".runs[data-old]")).to_have_count(0, timeout=PATIENCE_MS)
     expect(page.get_by_label("Pick try-late", exact=True)).to_be_visible()
     expect(picked).to_be_checked()
@@ -140,7 +140,7 @@ def test_runs_are_sorted_and_grouped_by_the_head_of_a_column_or_by_a_choice(
     page.get_by_role("link", name="Run", exact=True).click()
     expect(head).to_have_attribute("aria-sort", "descending")
     assert names(page) == sorted(names(page), reverse=True)
-    # The script that sends a choice is there.
+    # Wait for the script that submits a choice.
     page.wait_for_load_state()
     page.get_by_label("Group runs").select_option("tag")
     expect(page).to_have_url(re.compile("group=tag&sort=-name"))
@@ -247,7 +247,7 @@ def test_a_row_stays_under_the_pointer_until_it_leaves_or_asks(
     updates.click()
     expect(page.locator(".runs .name")).to_have_text(["third", "second", "first"])
     expect(updates).to_be_hidden()
-    # Who goes away gets the news by himself.
+    # The list is updated when the pointer leaves it.
     page.locator(".runs .name").last.hover()
     train("fourth", project="hovered")
     expect(updates).to_be_visible(timeout=PATIENCE_MS)
@@ -269,7 +269,7 @@ def test_a_row_stays_where_it_is_while_it_has_the_focus(
     train("three", project="focused", tags=("same",))
     expect(page.locator("#updates")).to_be_visible(timeout=PATIENCE_MS)
     assert names(page) == ["two", "one"]
-    # Of the same address there is one in each row.
+    # Each row has a link with the same address.
     page.keyboard.press("Tab")
     tag = page.locator("[data-run=one] .tag")
     expect(tag).to_be_focused()
@@ -306,7 +306,7 @@ def test_the_news_are_not_announced_under_the_pointer(
 
 
 def test_what_is_open_and_has_the_focus_is_known_by_its_name(tries: str, open_page: Open) -> None:
-    """And not by its place, where another may be after an exchange."""
+    """Names are used because positions may change when a part is replaced."""
     page = open_page(LIST)
     found = page.evaluate("""async () => {
         const { takeParts } = await import("/static/js/page_fragments.js");
@@ -344,7 +344,7 @@ def test_a_refresh_without_news_leaves_everything_where_it_is(
         train(f"run-{number}", project="quiet").finish()
     address = f"{server}/?q=project:quiet"
     page = open_page("/docs")
-    # What is still being looked at is news, too.
+    # The list also changes while a run is being examined.
     same = text_of(address)
     page.route(
         lambda url: url == address,
@@ -360,7 +360,7 @@ def test_a_refresh_without_news_leaves_everything_where_it_is(
         with page.expect_response(address):
             page.clock.fast_forward(REFRESH_MS)
     assert link.evaluate("element => element.isTheSame && element === document.activeElement")
-    # With news it is drawn anew when it is asked for; the keyboard stays where it was, and so does the page.
+    # With changes the list is redrawn on request; the focus and the scroll position stay.
     page.unroute_all()
     train("newest", project="quiet")
     page.clock.fast_forward(REFRESH_MS)

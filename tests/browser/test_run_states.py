@@ -1,4 +1,4 @@
-"""What a run is, by live mark, list and open page: one that ended, was killed or fell silent is not called live."""
+"""The state of a run in live mark, list and open page: an ended, killed or silent run is never shown as live."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_page_opened_afterwards_never_says_live(
     training = train(f"stands-{state}", 2)
     ends(training, state, reason)
     page = open_page("/")
-    # What the mark says from the first moment on.
+    # Record the texts of the mark from the first moment.
     page.context.add_init_script("""
         window.said = [];
         new MutationObserver(() => {
@@ -61,7 +61,7 @@ def test_a_run_that_is_presumed_killed_is_live_again_when_it_speaks(
     ends(training, "killed", MEMORY)
     expect(mark(page, "killed")).to_have_text("Killed")
     expect(page.locator(".facts .state")).to_have_text("killed for memory", timeout=PATIENCE_MS)
-    # Nobody is there to ask.
+    # Nobody can answer requests.
     expect(page.locator("[data-ask]")).to_have_count(0)
 
     training.run_generation()
@@ -119,7 +119,7 @@ def test_the_last_verdict_is_shown_on_a_page_of_a_run_that_has_just_ended(
     )
     page.reload()
     mark(page, "ended")
-    # Who comes shortly after the end is told what follows as well.
+    # A page opened shortly after the end still receives later changes.
     page.evaluate("window.same = true")
     patch(f"{training.server}/api/v1/runs/just-ended", {"name": "renamed since"})
     expect(page.locator("h1")).to_contain_text("renamed since", timeout=PATIENCE_MS)
@@ -149,7 +149,7 @@ def test_since_when_a_run_is_silent_stays_within_its_column(train: Train, open_p
     page = open_page("/?q=silent-in-the-list", width=1000)
     state = page.locator(".state")
     expect(state).to_contain_text("silent since")
-    # The day comes with the time where that is not today: as long as it gets, and cut off where the column ends.
+    # The date is included for another day: the longest text, which is cut off at the end of the column.
     page.locator(".state time").evaluate("it => { it.textContent = 'Nov 24, 2026, 12:04:05 PM'; }")
     column = page.locator("td:has(> .state)")
     assert column.evaluate("it => getComputedStyle(it).overflowX") == "hidden"
@@ -187,7 +187,7 @@ def test_a_killed_run_shows_its_last_reading_and_its_last_line(
     expect(page.locator(".facts .state")).to_have_text("killed for memory")
     expect(page.locator("#end")).to_contain_text("191.20 GiB of its limit of 192.00 GiB")
     page.locator("#lines").scroll_into_view_if_needed()
-    # The table begins at its end, without a script.
+    # The table is scrolled to its end, without a script.
     expect(page.get_by_text("the very last line")).to_be_in_viewport()
     expect(page.locator("#lines code", has_text="onerror")).to_have_text(HOSTILE)
     assert "broken" not in page.title()

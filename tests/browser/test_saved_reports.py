@@ -1,4 +1,4 @@
-"""A report as a file, opened far from its server with the network off; and the button that copies a few lines."""
+"""Saved report files, opened without a server and network, and the button that copies a report as text."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PHONE = {"width": 390, "height": 844}
 
 @pytest.fixture
 def save(two_runs: None, open_page: Open, tmp_path: Path) -> Callable[[str], Path]:
-    """Saves the file that the menu of a page offers."""
+    """Return a function that saves the file from the menu of a page."""
 
     def saved(path: str) -> Path:
         page = open_page(path, accept_downloads=True)
@@ -56,7 +56,7 @@ def test_a_file_shows_its_charts_without_any_network(
     expect(page.locator("h1, h2").first).to_be_visible()
     expect(page.locator("#made")).to_contain_text("by Leakline")
     expect(page.locator(".chip svg").first).to_be_visible()
-    # The shapes are drawn, not only named.
+    # The icons are drawn, not only referenced.
     assert page.locator(".chip svg use").first.evaluate("each => each.getBBox().width") > 0
 
 
@@ -126,7 +126,7 @@ def test_the_report_is_copied_with_the_keyboard(
     expect(page.locator("#copy-report")).to_have_text("Copied")
     copied = page.evaluate("navigator.clipboard.readText()")
     assert f"Page: {server}{path}" in copied
-    # To the letter what the server gives, of which a test has an example.
+    # Identical to the server's answer, which another test compares with an example.
     served = (
         path.replace("/compare?", "/compare/report.txt?") if "?" in path else f"{path}/report.txt"
     )
@@ -139,7 +139,7 @@ def test_where_a_page_may_not_copy_the_text_stands_in_a_box(
     two_runs: None, open_page: Open
 ) -> None:
     page = open_page(RUN)
-    # As on plain HTTP, where there is no such thing.
+    # As on plain HTTP, where the clipboard API is missing.
     page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
     page.get_by_role("button", name="Copy report").click()
     box = page.get_by_role("dialog", name="Copy report")

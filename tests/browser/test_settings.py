@@ -1,4 +1,4 @@
-"""Times are those of the viewer's zone, and sizes in the viewer's units, on every page and in every chart."""
+"""Times are shown in the viewer's time zone and sizes in the viewer's units, on every page and in every chart."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Open = Callable[..., Page]
 FAR = "Pacific/Auckland"
 BINARY = re.compile(r"\d[\s\u00a0][KMGT]iB\b")
 DECIMAL = re.compile(r"\d[\s\u00a0][kMGT]B\b")
-# An axis in the units in force.
+# The unit of a chart's y axis.
 AXIS = "document.getElementById('chart-trend').layout.yaxis.ticksuffix"
 
 
-# What a page says besides its charts, which are drawn when they come into view, and what is to be typed.
+# Text of a page without charts, which are drawn when they come into view, and without text that users type.
 SAID = """() => {
   const copy = document.querySelector("main").cloneNode(true);
   for (const each of copy.querySelectorAll("script, noscript, code, .chart, [data-choose]")) each.remove();
@@ -117,7 +117,7 @@ def test_the_settings_choose_the_same(open_page: Open) -> None:
     expect(page.get_by_label("Decimal")).to_be_checked()
 
 
-# -- who may sign in, and make a token
+# -- signing in, and making a token
 
 
 PASSWORD = "correct horse battery"

@@ -1,5 +1,6 @@
-"""`make bench-server`, `bench-client`, `bench-pages` and `bench-detection` on next to nothing: they measure what they
-say, and their checks can fail.
+"""Short runs of `make bench-server`, `bench-client`, `bench-pages` and `bench-detection`.
+
+They check that the benchmarks measure what they claim, and that their checks can fail.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def test_what_is_unknown_is_named(package: str, setting: str) -> None:
     assert f"bench-{package}: {setting} has 'reeds'" in ended.stderr
 
 
-# -- bench-server: every server gets the same numbers ------------------------------------------------------
+# -- bench-server: every server receives the same numbers ----------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +172,7 @@ def test_a_part_runs_on_a_real_server_and_the_check_fails_when_a_target_cannot_b
 
 
 def _fields(message: bytes) -> list[tuple[int, Any]]:
-    """(number, payload) of a protocol buffer."""
+    """Return (number, payload) of each field of a protocol buffer message."""
     unknown = Empty()
     unknown.ParseFromString(message)
     return [(each.field_number, each.data) for each in UnknownFieldSet(unknown)]
@@ -208,7 +209,7 @@ def test_every_look_is_measured_and_the_check_fails_when_a_target_cannot_be_reac
     ours = {"a phase end", "a nested phase end", "full census, native", "full census, in slices"}
     assert ours < found.keys() and any(name.startswith("holders of ") for name in found)
     assert all(row["missing"] or row["figures"]["cpu_ms"] > 0 for row in found.values())
-    # The pure census counts as brute force does.
+    # The pure Python census has the same counts as brute force.
     figures = found["full census, pure Python"]["figures"]
     assert (figures["arrays_found"], figures["classes_off"]) == (15_000, 0)
 
@@ -234,11 +235,11 @@ def test_every_row_of_the_pages_is_measured_and_the_check_fails_when_a_target_ca
     assert figures["charts out of view that an update draws"]["value"] == 0
 
 
-# -- bench-detection: what it prints, that its check can fail, and that its ground is true
+# -- bench-detection: its output, its check, and the ground truth of its corpus
 
 
 SMOKE = {"RUNS": "1", "FAMILIES": "flat,linear", "JOBS": "1", "SOAK": "40"}
-# Families in which more than the leak changes.
+# Families in which other memory changes besides the leak.
 NOT_ALONE = ("rising sawtooth", "fill and leak", "after full", "warm-up and leak")
 ALL = [family.name for family in (*HEALTHY, *LEAKING)]
 
@@ -273,7 +274,7 @@ def theirs() -> tuple[str, ...]:
 
 
 def outcome(family: str, number: int, suspects: int | None, sure: float, **more: Any) -> Outcome:
-    """A run that each of the baselines suspects at the same moment, as sure as the others."""
+    """Return the outcome of a run that all baselines suspect at the same reading with the same strength."""
     if family == "linear":
         more = {"start": 0, **more}
     baselines, strongest = dict.fromkeys(theirs(), suspects), dict.fromkeys(theirs(), sure)
@@ -300,7 +301,7 @@ def test_a_detector_that_finds_more_leaks_is_not_beaten_by_fewer_false_alarms() 
     ("ours", "others", "ratio"), [(1, 4, 4.0), (0, 4, float("inf")), (2, 0, 0.0)]
 )
 def test_others_are_compared_where_they_find_as_many(ours: int, others: int, ratio: float) -> None:
-    """Of four leaks we find three; the others must then be as sure as they were of the third."""
+    """We find three of four leaks, so the baselines are compared at their strength for the third."""
     leaks = [outcome("linear", i, None, 2.0 + i, suspected=30 if i else None) for i in range(4)]
     healthy = [
         outcome("flat", i, None, 3.5 if i < others else 2.9, suspected=40 if i < ours else None)

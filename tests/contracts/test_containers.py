@@ -1,5 +1,6 @@
-"""Dockerfile, docker-compose.yml and the proxy's configuration, as far as they can be held without a container engine:
-they name only what exists, agree with each other, run as nobody in particular, and publish nothing beyond loopback.
+"""Checks of Dockerfile, docker-compose.yml and the proxy configuration without a container engine.
+
+They only refer to what exists, agree with each other, do not run as root, and publish nothing beyond loopback.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ SECRETS: dict[str, dict[str, str]] = PLAN["secrets"]
 DATED = ROOT / "requirements" / "dated.txt"
 MAKE_SECRETS = ROOT / "deploy" / "make-secrets"
 BUILD, RUNTIME = re.split(r"^FROM ", DOCKERFILE, flags=re.M)[1:]
-# A version of three or two numbers, or a digest; never what means something else tomorrow.
+# A version of three or two numbers, or a digest; never a tag that can move.
 PINNED = re.compile(r"[\w./-]+(:\d+\.\d+(\.\d+)?-[\w.-]+|@sha256:[0-9a-f]{64})")
 
 
@@ -79,7 +80,7 @@ def make_secrets(folder: Path) -> subprocess.CompletedProcess[str]:
 
 def test_it_is_two_servers_on_one_postgres_behind_a_proxy() -> None:
     assert set(SERVICES) == {*SERVERS, "proxy", "postgres"}
-    # The same in everything: only their names differ, and so the first is looked at here.
+    # The servers differ only in their names, so only the first is checked.
     assert SERVICES["leakline-2"] == SERVER
 
 
@@ -90,7 +91,7 @@ def test_only_the_port_of_the_proxy_is_published_on_this_machine_alone() -> None
     address, _, inside = published.rpartition(":")
     assert address.startswith("127.0.0.1:")
     assert f"listen {inside};" in PROXY
-    # The database is on a network that leads nowhere.
+    # The database is on an internal network.
     assert DATABASE["networks"] == ["database"]
     assert PLAN["networks"]["database"] == {"internal": True}
     assert "database" not in PROXIED["networks"]
@@ -126,7 +127,7 @@ def test_nothing_runs_as_root_or_takes_the_machine_with_it(name: str) -> None:
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert "privileged" not in service
-    # What it writes besides is in memory, or in a volume.
+    # Everything else that it writes is in memory or in a volume.
     assert service["read_only"] is True and service["tmpfs"]
     assert re.fullmatch(r"\d+g", service["mem_limit"]) and service["pids_limit"] > 0
     assert set(service["logging"]["options"]) == {"max-size", "max-file"}
@@ -140,7 +141,7 @@ def test_every_image_is_pinned() -> None:
     for image in images:
         assert PINNED.fullmatch(image), image
     assert len(set(re.findall(r"^FROM (\S+)", DOCKERFILE, re.M))) == 1
-    # With the day that `make audit` compares with today, and the example of the documents with it.
+    # Each has a date that `make audit` compares with today.
     dated = re.findall(r"^([\w./-]+:\S+) \d{4}-\d\d-\d\d$", DATED.read_text(), re.M)
     assert sorted(dated) == sorted(set(images))
     document = (ROOT / "docs" / "operating.md").read_text()
@@ -176,7 +177,7 @@ def test_what_is_installed_into_the_image_is_pinned_and_proved(lock: str, asked:
 
 
 def _needed(asked: list[str]) -> set[str]:
-    """What is asked for, and what that asks for in turn. `pip check` knows of no extras."""
+    """Return the requested packages and all their dependencies, since `pip check` ignores extras."""
     waiting = [(Requirement(text), "") for text in asked]
     needed: set[tuple[str, str]] = set()
     while waiting:
@@ -193,7 +194,7 @@ def _needed(asked: list[str]) -> set[str]:
 
 def test_every_part_says_how_it_is() -> None:
     checks = {name: s["healthcheck"]["test"] for name, s in SERVICES.items() if "healthcheck" in s}
-    # Those of the servers are that of the image, of which the next test is.
+    # The servers use the health check of the image, which the next test covers.
     assert set(checks) == {"proxy", "postgres"}
     assert all(check[0] in ("CMD", "CMD-SHELL") for check in checks.values())
     found = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/healthz", checks["proxy"][-1])
@@ -215,7 +216,7 @@ def test_the_health_check_of_the_image_is_a_program_that_python_understands() ->
 
 
 def test_the_settings_are_ones_that_a_server_takes(tmp_path: Path) -> None:
-    # As compose fills them in, where nothing is set.
+    # Filled in like compose does when nothing is set.
     given = {
         key: VARIABLE.sub(lambda found: found[2] or "", str(value))
         for key, value in SERVER["environment"].items()
@@ -229,7 +230,7 @@ def test_the_settings_are_ones_that_a_server_takes(tmp_path: Path) -> None:
     user, password = database["POSTGRES_USER"], (tmp_path / "database_password").read_text()
     assert f"//{user}:{password}@postgres:5432/{database['POSTGRES_DB']}" in config.database_url
     assert config.admin_password == (tmp_path / "admin_password").read_text()
-    # What people reach is the published port.
+    # Users reach the published port.
     (published,) = PROXIED["ports"]
     assert config.public_url == f"http://{published.rpartition(':')[0]}"
     assert config.log_format == "json"
@@ -251,7 +252,7 @@ def test_the_proxy_knows_exactly_the_servers_and_waits_less_than_they_do() -> No
     assert named == [f"{name}:{_last('EXPOSE')}" for name in SERVERS] == list(nginx.SERVERS)
     kept = re.search(r"keepalive 64;.*?keepalive_timeout (\d+)s;", PROXY, re.S)
     assert kept is not None and int(kept[1]) < KEEP_ALIVE_SECONDS
-    # Stopping is over before it is a kill.
+    # Stopping must be finished before the container is killed.
     grace = SERVER["stop_grace_period"].rstrip("s")
     assert int(grace) > 5 * GRACEFUL_SHUTDOWN_SECONDS
 
@@ -285,7 +286,7 @@ def test_what_may_be_set_outside_is_documented() -> None:
 
 
 def test_what_is_kept_and_taken_in_of_a_project_can_be_said_outside() -> None:
-    """The documents say so of all of them."""
+    """The documents promise this for all of them."""
     config = Config()
     limits = {v for v, field in VARIABLES.items() if isinstance(getattr(config, field), PerProject)}
     assert {"LEAKLINE_KEEP_DAYS", "LEAKLINE_RUNS_PER_DAY"} < limits
@@ -310,7 +311,7 @@ def test_no_secret_is_in_an_environment_or_has_a_default() -> None:
     assert not any("PASSWORD" in found[1] for found in VARIABLE.finditer(COMPOSE))
     for file in (ROOT / "docker-compose.yml", ROOT / "Dockerfile", *(ROOT / "deploy").iterdir()):
         assert not re.search(r"(?i)password\w*[:=]\s*[\w-]*leakline", file.read_text()), file
-    # A file that is missing is an error of compose, before anything starts.
+    # A missing file is an error of compose, before anything starts.
     assert {found["file"] for found in SECRETS.values()} == {f"./secrets/{key}" for key in SECRETS}
     assert "secrets/" in (ROOT / ".gitignore").read_text().split()
 
@@ -322,7 +323,7 @@ def test_secrets_are_made_by_chance_and_those_that_are_there_stay(tmp_path: Path
         assert made.returncode == 0, made.stderr
         assert {file.name for file in folder.iterdir()} == set(SECRETS)
         assert folder.stat().st_mode & 0o777 == 0o700
-        # The users of the containers are others than the one who made them.
+        # The users of the containers differ from the user who made them.
         assert {file.stat().st_mode & 0o777 for file in folder.iterdir()} == {0o644}
     assert (one / "database_password").read_text() != (other / "database_password").read_text()
     assert len((one / "admin_password").read_text()) == 48
@@ -352,7 +353,7 @@ def test_whom_the_proxy_names_is_believed_and_nobody_else_reaches_the_servers() 
 
 
 def test_nothing_that_compiles_or_installs_is_in_the_image() -> None:
-    """The stage that is kept installs no package; what is copied into it was installed from outside."""
+    """The final stage installs no package; everything copied into it was installed by the build stage."""
     assert not re.search(r"apt-get|gcc|pip install|pip --python", RUNTIME)
     assert "pip uninstall --yes pip" in RUNTIME
     assert "venv --without-pip /leakline" in BUILD
@@ -383,7 +384,7 @@ def test_the_bill_of_materials_names_what_is_installed() -> None:
         assert {"bash", "dpkg"} <= debian
 
 
-# Everything that is mounted stays, read-only; /tmp is empty and may be written to.
+# All mounts stay and become read-only; /tmp is empty and writable.
 READ_ONLY = """
 set -e
 code=$(stat -c %m "$CODE")
@@ -443,7 +444,7 @@ def test_what_is_copied_is_enough_to_build_the_whole_wheel(tmp_path: Path) -> No
         assert any(found.startswith(f"leakline_server/{name}") for found in names), name
 
 
-# -- `make audit`, with programs of the test in the place of pip-licenses and pip-audit ----------------------
+# -- `make audit`, with stub programs for pip-licenses and pip-audit ---------------------------------------
 
 SHIPS = [
     "Dockerfile",
@@ -456,15 +457,15 @@ SHIPS = [
 ]
 FINE = "exit 0"
 HOLE = "echo 'starlette 0.0.1 PYSEC-2026-1'; exit 1"
-# As pip-audit ends where there is no way to the service: with a sentence, or with the traceback of who looked.
+# How pip-audit exits when the service is unreachable: with a message, or with a traceback.
 UNREACHABLE = "echo 'ERROR:pip_audit._cli:Could not connect to the feed' >&2; exit 1"
 UNREACHABLE_TOO = "echo \"requests.exceptions.ConnectionError: HTTPSConnectionPool(host='x'): Max retries\" >&2; exit 1"
-# A hole whose words are those of a network, and a package that nobody knows.
+# A vulnerability whose text looks like a network error, and an unknown package.
 TELLING_HOLE = (
     "echo 'starlette 0.0.1 PYSEC-2026-1 requests that timed out: a ConnectionError leaks'; exit 1"
 )
 UNKNOWN = "echo 'ERROR:pip_audit._cli:starlette: Dependency not found on PyPI and could not be audited' >&2; exit 1"
-# A mirror has none of them; a service that lacks one has the others.
+# A mirror knows no package; a service that lacks one package knows the others.
 MIRROR = """
 if [[ $* = *--strict* ]]; then
   echo 'ERROR:pip_audit._cli:x: Dependency not found on PyPI and could not be audited' >&2; exit 1
@@ -480,7 +481,7 @@ DATED_THERE = "requirements/dated.txt"
 
 @pytest.fixture
 def ships(tmp_path: Path) -> Path:
-    """A copy of what ships, all of it published today, so that these tests are the same next year."""
+    """Copy everything that ships and date it today, so that these tests do not fail next year."""
     copy(SHIPS, tmp_path)
     replace_in(tmp_path / DATED_THERE, r" \d{4}-\d\d-\d\d$", f" {TODAY}")
     return tmp_path
@@ -509,21 +510,21 @@ def audited(
     )  # fmt: skip
 
 
-# `make audit` is a part of `make test-all`, and so are these.
+# `make audit` is part of `make test-all`, and so are these tests.
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("licences", "holes", "offline", "days", "status", "said"),
     [
-        (FINE, FINE, "", 183, 0, "no known hole"),
+        (FINE, FINE, "", 183, 0, "no known vulnerability"),
         (FINE, FINE, "", 184, 1, "is 184 days old"),
         (FINE, FINE, "ok", 184, 0, "is 184 days old"),
-        ("exit 1", FINE, "ok", 0, 1, "a licence is not among those"),
+        ("exit 1", FINE, "ok", 0, 1, "a licence is not accepted"),
         (FINE, HOLE, "", 0, 1, ".ci/lock"),
         (FINE, HOLE, "ok", 0, 1, ".ci/lock"),
         (FINE, HOLE, "1", 0, 0, "NOT looked up"),
         (FINE, UNREACHABLE, "", 0, 1, "NOT looked up"),
         *((FINE, said, "ok", 0, 0, "NOT looked up") for said in (UNREACHABLE, UNREACHABLE_TOO, MIRROR)),
-        # What fails for another reason is not taken for a missing network.
+        # Other failures are not mistaken for a missing network.
         *(
             (FINE, said, "ok", 0, 1, ".ci/lock")
             for said in ("echo 'Traceback'; exit 1", TELLING_HOLE, UNKNOWN, UNKNOWN_TO_A_SERVICE)
@@ -536,7 +537,7 @@ def test_the_audit_fails_for_a_licence_a_known_hole_and_an_old_image(
     replace_in(ships / DATED_THERE, r"^(postgres:\S+) .*$", rf"\1 {TODAY - timedelta(days)}")
     ended = audited(ships, licences, holes, offline)
     assert (ended.returncode, said in ended.stderr) == (status, True), ended.stderr
-    assert "no known hole" not in ended.stderr or holes == FINE
+    assert "no known vulnerability" not in ended.stderr or holes == FINE
     assert ("PYSEC-2026-1" in ended.stdout) == (offline != "1" and holes in (HOLE, TELLING_HOLE))
 
 
@@ -547,9 +548,9 @@ def test_the_audit_fails_for_a_licence_a_known_hole_and_an_old_image(
         ("Dockerfile", r"^FROM python:\S+$", "FROM python:3.99.0-slim", "python:3.99.0-slim ships"),
         ("docker-compose.yml", r"image: nginx:\S+", "image: 'nginx:9.9'  # new", "nginx:9.9 ships"),
         ("deploy/nginx.conf", r"\Z", "  - image: registry.example/sidecar:1\n", "registry.example/sidecar:1 ships"),
-        (DATED_THERE, r"\Z", f"redis:8.0.0 {TODAY}\n", "redis:8.0.0 is named by nothing"),
-        (DATED_THERE, r"^(nginx:\S+) .*$", r"\1 yesterday", "yesterday, which is not a day"),
-        (DATED_THERE, r"^(nginx:\S+) .*$", rf"\1 {TODAY + timedelta(days=1)}", "which is still to come"),
+        (DATED_THERE, r"\Z", f"redis:8.0.0 {TODAY}\n", "redis:8.0.0 is not used by anything"),
+        (DATED_THERE, r"^(nginx:\S+) .*$", r"\1 yesterday", "yesterday, which is not a date"),
+        (DATED_THERE, r"^(nginx:\S+) .*$", rf"\1 {TODAY + timedelta(days=1)}", "which is in the future"),
         (DATED_THERE, r"^plotly.*\n", "", "plotly-basic-4.1.1.min.js ships"),
     ],
 )  # fmt: skip

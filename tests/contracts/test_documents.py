@@ -1,4 +1,4 @@
-"""What the documents name exists, what the code has is documented, links arrive, and the reference is the code's."""
+"""Names in documents exist, names in the code are documented, and links and reference are correct."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SOURCES = [
 SETTING = re.compile(r"\bLEAKLINE_(?!LINE\b)[A-Z_]+\b")
 
 
-# -- what is named exists ----------------------------------------------------------------------------------
+# -- names in documents exist ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("paper", PAPERS, ids=lambda p: str(p.relative_to(ROOT)))
@@ -54,7 +54,7 @@ def test_a_path_a_link_and_a_command_named_in_a_document_exist(paper: Path) -> N
     top = {path.name for path in ROOT.iterdir()}
     for name in re.findall(r"`([\w.*-]+(?:/[\w.*-]+)+/?)`", text):
         if name.split("/")[0] in top and "*" not in name and not name.startswith(".leakline"):
-            # A recipe writes NAME for the reader's own: others of the kind exist.
+            # NAME in a recipe stands for the reader's own name: another file of the kind must exist.
             found = (
                 any(ROOT.glob(name.replace("NAME", "*")))
                 if "NAME" in name
@@ -83,7 +83,7 @@ def _settings(paths: list[Path]) -> set[str]:
 
 
 def test_every_setting_of_a_document_is_read_somewhere_and_each_of_the_code_documented() -> None:
-    # The code puts these names together.
+    # The code builds these names from parts.
     known = _settings(SOURCES) | {f"{name}_FILE" for name in (*SECRETS, "LEAKLINE_TOKEN")}
     for paper in PAPERS:
         assert _settings([paper]) <= known, paper
@@ -91,7 +91,7 @@ def test_every_setting_of_a_document_is_read_somewhere_and_each_of_the_code_docu
     assert _settings(code) <= _settings([DOCS / "settings.md"])
 
 
-# -- the documents hang together ---------------------------------------------------------------------------
+# -- links between documents -------------------------------------------------------------------------------
 
 
 def test_the_index_names_every_document_once() -> None:
@@ -125,7 +125,7 @@ def test_anchors_of_the_papers_arrive_too(paper: str) -> None:
 
 @pytest.mark.parametrize("document", SERVED)
 def test_no_document_needs_html(document: str) -> None:
-    """It would stand there as text where the server shows it."""
+    """The server would show HTML as text."""
     text = re.sub(r"^<!-- [\w: -]+ -->\n", "", (DOCS / document).read_text(), flags=re.M)
     tokens = MarkdownIt("commonmark").enable("table").parse(text)
     inside = [each for token in tokens for each in (token, *(token.children or []))]
@@ -159,7 +159,7 @@ def test_every_entry_of_the_reference_has_a_description() -> None:
 
 # -- the parts of a page -----------------------------------------------------------------------------------
 
-# The rooms that make the parts of a page, and the template that has the others.
+# The modules that build the sections of a page, and the template with the others.
 RUN_PAGE = (
     "rendering/evidence_sections", "run_page/inventory_tables", "run_page/process_sections", "run_page/annotations",
     "run_page/fix_effects", "expectations/view", "run_page/verdict_view", "run_page/counted_objects",
@@ -190,17 +190,17 @@ def test_every_part_of_a_page_is_documented_by_its_title(
 
 
 def titles_of(path: Path) -> Iterator[str]:
-    """Of the sections that a room makes, before a comma: the run's unit is written as a generation."""
+    """Yield the titles of the sections in a module, up to a comma and with the run's unit as "generation"."""
     for call in ast.walk(ast.parse(path.read_text())):
         if isinstance(call, ast.Call) and getattr(call.func, "id", "") in ("Section", "_plain"):
             title = call.args[1]
-            # What is handed on is the title of another call.
+            # A variable is the title of another call.
             if isinstance(title, ast.Constant | ast.JoinedStr):
                 words = title.values if isinstance(title, ast.JoinedStr) else [title]
-                yield "".join(_said(each) for each in words).rstrip(", ")
+                yield "".join(_literal(each) for each in words).rstrip(", ")
 
 
-def _said(part: ast.expr) -> str:
+def _literal(part: ast.expr) -> str:
     if isinstance(part, ast.Constant):
         return str(part.value)
     value = part.value if isinstance(part, ast.FormattedValue) else None
@@ -209,13 +209,13 @@ def _said(part: ast.expr) -> str:
 
 # -- the names of series -----------------------------------------------------------------------------------
 
-# How a series begins; what follows in the code may be worked out.
+# How a series name begins; the code may compute the rest.
 FAMILY = "|".join(sorted({each.pattern.partition(".")[0] for each in names()}))
 SERIES = re.compile(rf"(?:{FAMILY})\.(?:[a-z_]+|<x>)(?:\.(?:[a-z_]+|<x>))?")
 
 
 def texts() -> Iterator[str]:
-    """Every text in the rooms whose readings are sent, with <x> for what is worked out."""
+    """Yield every string in the modules that send readings, with <x> for computed parts."""
     others = (
         "core/training_loop",
         "core/phase_accounting",
@@ -235,13 +235,13 @@ def texts() -> Iterator[str]:
 def test_every_series_that_a_probe_gives_is_named_and_every_name_is_given_by_something() -> None:
     every = set(texts())
     given = {text for text in every if SERIES.fullmatch(text)}
-    # One that ends in what is worked out says its last part elsewhere.
+    # The last part of a name that ends in a computed part is written elsewhere.
     whole = [series for series in given if not series.endswith("<x>")]
     assert len(whole) > 40
     assert not [each for each in whole if not any(name.fits(each) for name in names())]
     script = (ROOT / "agent_client" / "js" / "leakline.js").read_text()
     given |= set(re.findall(r'"((?:tfjs|js)\.[a-z_]+)"', script))
-    # A name may be put together of a part that varies and one that is written somewhere.
+    # A name may consist of a varying part and a literal elsewhere.
     pieces = {piece for text in every if "<x>" in text for piece in text.split("<x>")}
     parts = {text.lstrip(".") for text in every} | {each.rpartition(".")[2] for each in pieces}
     assert not [
@@ -260,7 +260,7 @@ def test_a_name_stands_in_the_list_once() -> None:
     assert all(family for _, family in FAMILIES.values())
 
 
-# -- each bound of the server is named once, and docs/limits.md says of it what the code does ---------------
+# -- every limit of the server has one name, and docs/limits.md states its value ---------------------------
 
 LIMITS = sorted(name for name in vars(limits) if name.isupper())
 
@@ -282,13 +282,13 @@ def test_every_limit_is_documented_as_it_is_and_used() -> None:
     assert set(LIMITS) <= {word for text in code for word in re.findall(r"\b[A-Z]\w+", text)}
 
 
-# Of pydantic and msgspec, and of parameters of routes.
+# Calls of pydantic and msgspec, and of route parameters.
 DECLARE = {"Field", "Query", "Path", "Meta", "Header", "Form", "Body", "Cookie"}
 BOUNDS = {"max_length", "min_length", "le", "lt", "ge", "gt", "max_items", "multiple_of"}
 
 
 def declared_bounds(text: str) -> list[tuple[str, ast.expr]]:
-    """(which bound, its value) of whatever is declared with one; a fixed length is a shape, and none."""
+    """Return (bound, value) of everything declared with a bound; a fixed length is a shape, not a bound."""
     found = []
     for node in ast.walk(ast.parse(text)):
         if not (isinstance(node, ast.Call) and getattr(node.func, "id", "") in DECLARE):
@@ -302,7 +302,7 @@ def declared_bounds(text: str) -> list[tuple[str, ast.expr]]:
 
 
 def of_its_own(value: ast.expr) -> list[str]:
-    """What a bound is made of that `limits.py` does not name; nothing and one need no name."""
+    """Return the parts of a bound that `limits.py` does not define; zero and one need no name."""
     parts = list(ast.walk(value))
     numbers = [str(n.value) for n in parts if isinstance(n, ast.Constant) and n.value not in (0, 1)]
     return numbers + [n.id for n in parts if isinstance(n, ast.Name) and n.id not in LIMITS]
@@ -333,7 +333,7 @@ def test_a_number_of_its_own_is_found(text: str, expected: list[str]) -> None:
 
 def test_no_room_gives_a_limit_a_number_of_its_own() -> None:
     for path in SERVER.rglob("*.py"):
-        # Chat services have bounds of their own, and a page has room for so many rows.
+        # Chat services have their own limits, and a page has a fixed number of rows.
         if (
             path.name == "limits.py"
             or "alerts" in path.parts
@@ -346,7 +346,7 @@ def test_no_room_gives_a_limit_a_number_of_its_own() -> None:
                 assert node.target.id not in LIMITS, f"{path.name} defines {node.target.id} again"
 
 
-# -- docs/compared.toml and compared.md: a word for each tool, a page and a test for each claim
+# -- docs/compared.toml and compared.md: a word for each tool, and a page and a test for each claim
 
 
 TEXT: Final = (DOCS / "compared.md").read_text(encoding="utf-8")
@@ -440,7 +440,7 @@ def recorded() -> dict[str, Any]:
 
 
 def tables(text: str) -> list[list[list[str]]]:
-    """The lines of each table, without the one below its heads."""
+    """Return the lines of each table without the delimiter row."""
     blocks = re.findall(r"(?:^\|.*\|\n)+", text, re.M)
     lines = [[line for line in block.splitlines() if "---" not in line] for block in blocks]
     return [[line[2:-2].split(" | ") for line in each] for each in lines]

@@ -18,13 +18,13 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "agent_client" / "native" / "build.py"
 NATIVE = f"leakline/_native{sysconfig.get_config_var('EXT_SUFFIX')}"
 SERVER_NATIVE = NATIVE.replace("leakline/", "leakline_server/")
-# Where the setting says nothing, a wheel made here carries the module exactly when it can be compiled here.
+# By default, a wheel built here contains the native module exactly if it can be compiled here.
 CANNOT = subprocess.run(
     [sys.executable, str(BUILD), "--possible"], capture_output=True, text=True
 ).stderr.strip()
 
 
-# Of the session, for tests that start processes come last, after those of other files.
+# Session scope: tests that start processes run last, after those of other files.
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _build("wheel", tmp_path_factory.mktemp("wheel"))
