@@ -33,7 +33,7 @@ def violations(page: Page) -> list[str]:
 
 
 @pytest.mark.long
-def test_axe_would_find_something(world: World, open_page: Open) -> None:
+def test_axe_detects_a_violation(world: World, open_page: Open) -> None:
     page = open_page("/settings", address=world.address)
     page.evaluate("document.querySelector('main').append(document.createElement('button'))")
     assert [line for line in violations(page) if line.startswith("critical button-name")]
@@ -41,9 +41,7 @@ def test_axe_would_find_something(world: World, open_page: Open) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", [*PAGES, *EMPTY])
-def test_axe_finds_nothing_grave_and_nothing_is_wider_than_a_phone(
-    world: World, open_page: Open, name: str
-) -> None:
+def test_pages_pass_axe_and_fit_a_phone(world: World, open_page: Open, name: str) -> None:
     if name == "live run":
         # The run would be silent by now.
         world.live.run_generation()
@@ -66,7 +64,7 @@ def test_axe_finds_nothing_grave_and_nothing_is_wider_than_a_phone(
 
 
 @pytest.mark.long
-def test_axe_finds_nothing_grave_in_the_list_of_keys(world: World, open_page: Open) -> None:
+def test_the_list_of_shortcuts_passes_axe(world: World, open_page: Open) -> None:
     page = open_page("/", address=world.address)
     page.keyboard.press("?")
     expect(page.get_by_role("dialog")).to_be_visible()
@@ -97,7 +95,7 @@ WITH_CONTROLS = (
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", WITH_CONTROLS)
-def test_the_keyboard_reaches_everything_and_shows_where_it_is(
+def test_the_keyboard_reaches_every_control_and_shows_the_focus(
     world: World, open_page: Open, name: str
 ) -> None:
     page = open_page(
@@ -188,7 +186,7 @@ def test_the_keyboard_reaches_the_shortcuts_and_the_tabs(two_runs: None, open_pa
 
 
 @pytest.mark.long
-def test_a_chart_gives_away_its_numbers_and_offers_no_other_place(
+def test_a_chart_can_be_saved_but_not_shared_elsewhere(
     two_runs: None, open_page: Open, tmp_path: Path
 ) -> None:
     page = open_page("/runs/pair-leak", accept_downloads=True)

@@ -91,7 +91,7 @@ def test_a_zoom_is_reset_with_a_button_by_mouse_and_by_keyboard(
 
 
 @pytest.mark.long
-def test_going_live_shows_the_whole_again(train: Train, open_page: Open) -> None:
+def test_going_live_resets_the_zoom(train: Train, open_page: Open) -> None:
     training = train("live-again", 6)
     page = open_page("/runs/live-again")
     mark = page.locator("#live")
@@ -132,7 +132,7 @@ def test_the_last_generations_are_followed_while_the_page_is_live(
     expect(button).to_have_attribute("aria-pressed", "false")
 
 
-def test_below_a_chart_stand_the_numbers_of_what_is_shown(two_runs: None, open_page: Open) -> None:
+def test_numbers_of_the_visible_range_are_below_the_chart(two_runs: None, open_page: Open) -> None:
     page = open_page(f"/runs/{LEAK}")
     drawn(page, 8)
     until(page, lambda: "rank 0 main" in numbers(page) or "generation end" in numbers(page))
@@ -151,7 +151,7 @@ def test_below_a_chart_stand_the_numbers_of_what_is_shown(two_runs: None, open_p
     until(page, lambda: "after train_population" in numbers(page))
 
 
-def test_a_logarithmic_axis_stands_in_the_address(two_runs: None, open_page: Open) -> None:
+def test_a_logarithmic_axis_is_kept_in_the_address(two_runs: None, open_page: Open) -> None:
     page = open_page(f"/runs/{LEAK}")
     drawn(page, 8)
 
@@ -169,7 +169,7 @@ def test_a_logarithmic_axis_stands_in_the_address(two_runs: None, open_page: Ope
     until(page, lambda: axis() == "linear" and "log=" not in page.url)
 
 
-def test_an_image_says_what_it_shows_and_of_which_run(two_runs: None, open_page: Open) -> None:
+def test_a_saved_image_names_its_chart_and_run(two_runs: None, open_page: Open) -> None:
     page = open_page(f"/runs/{LEAK}")
     drawn(page, 8)
     # Checks the figure passed to the image export, since text in pixels cannot be checked.
@@ -192,9 +192,7 @@ def test_an_image_says_what_it_shows_and_of_which_run(two_runs: None, open_page:
     assert subtitle.startswith("generation 0 to ") and "20" in subtitle.partition(", ")[2]
 
 
-def test_time_along_the_charts_works_without_scripts_and_stays_live(
-    train: Train, open_page: Open
-) -> None:
+def test_the_time_axis_works_without_scripts_and_live(train: Train, open_page: Open) -> None:
     training = train("by-the-clock", 4)
     page = open_page("/runs/by-the-clock", java_script_enabled=False)
     page.get_by_role("link", name="time", exact=True).click()

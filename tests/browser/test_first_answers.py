@@ -137,7 +137,7 @@ def lines_of(drawn: Mapping[str, Any], group: str) -> dict[str, list[float]]:
     return {line["name"]: line["y"] for line in drawn["lines"] if line["group"] == group}
 
 
-def test_memory_that_ends_within_the_plan_is_forecast_however_far_ahead(
+def test_oom_within_the_planned_total_is_forecast_however_far_ahead(
     runs: str, open_page: Open
 ) -> None:
     page = open_page("/runs/ahead")
@@ -182,9 +182,7 @@ def test_one_line_explains_why_cause_and_phase_differ(runs: str, open_page: Open
     expect(growth.locator(".note")).to_contain_text("train_population")
 
 
-def test_the_rank_that_leaks_is_the_one_that_is_named_and_measured(
-    runs: str, open_page: Open
-) -> None:
+def test_the_leaking_rank_is_named_and_measured(runs: str, open_page: Open) -> None:
     page = open_page("/runs/ranks")
     sentence = page.locator("#verdict-sentence")
     expect(sentence).to_contain_text("rank 1")
@@ -196,7 +194,7 @@ def test_the_rank_that_leaks_is_the_one_that_is_named_and_measured(
     expect(page.locator('[data-part="processes"] [aria-current]')).to_have_text("rank 1 main")
 
 
-def test_a_leak_has_one_count_and_one_rate_wherever_it_is_named(runs: str, open_page: Open) -> None:
+def test_a_leak_has_the_same_count_and_rate_everywhere(runs: str, open_page: Open) -> None:
     page = open_page("/runs/before" + ALL)
     sentence = plain(page.locator("#verdict-sentence").inner_text())
     assert "keeps 16 TradingEnvironment per generation" in sentence
@@ -235,7 +233,7 @@ def test_severity_is_the_time_until_memory_runs_out(runs: str, open_page: Open) 
     expect(page.locator(".finding [data-priority]").first).to_have_text("minor")
 
 
-def test_of_a_finished_run_it_is_said_what_was_missing(runs: str, open_page: Open) -> None:
+def test_a_finished_run_says_what_was_missing_for_a_verdict(runs: str, open_page: Open) -> None:
     page = open_page("/runs/cut-short")
     said = page.locator(".verdict p.small").first
     expect(said).to_contain_text("Memory kept growing like a leak, but not long enough")
@@ -256,7 +254,7 @@ def test_the_score_of_forecasts_agrees_with_its_table(runs: str, open_page: Open
     assert [row[2] for row in leads].count("yes") == within
 
 
-def test_a_run_has_one_time_at_which_it_was_last_heard_of(server: str, open_page: Open) -> None:
+def test_a_run_has_one_last_seen_time(server: str, open_page: Open) -> None:
     report(server, Training(run="late", generations=4), seconds=5)
     verdict_of(server, "late", 4)
     page = open_page("/runs/late")
@@ -279,7 +277,7 @@ def test_a_comparison_has_one_conclusion(runs: str, open_page: Open) -> None:
         assert re.search(r"\(|\bto\b", tile.inner_text())
 
 
-def test_the_forecast_is_of_the_memory_that_is_shown(runs: str, open_page: Open) -> None:
+def test_the_forecast_matches_the_memory_shown(runs: str, open_page: Open) -> None:
     page = open_page("/runs/before")
     drawn = chart(page, "trend")
     ends = lines_of(drawn, "rss")["generation end"]

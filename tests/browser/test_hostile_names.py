@@ -192,7 +192,7 @@ NUMBERS = range(len(LABELS))
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_in_every_field_of_a_run_it_is_text(hostile_server: str, number: int) -> None:
+def test_a_label_is_shown_as_text_in_every_field(hostile_server: str, number: int) -> None:
     run, label = f"f-{number}", LABELS[number]
     also = number % 6 == 0
     for path in HTML + HTML_OF_TWO * also:
@@ -230,7 +230,7 @@ def is_number(text: str) -> bool:
     return True
 
 
-def test_the_reader_of_this_test_sees_what_comes_to_life() -> None:
+def test_the_parser_of_this_test_detects_active_content() -> None:
     for label in ('<b class=hostile>x</b>', '<a href=" java\nscript:x">', "<i onclick=x>", "<iframe>",
                   "<script>window.hostile=1</script>"):  # fmt: skip
         page = Browser()
@@ -273,9 +273,7 @@ def main_text(page: Page) -> str:
 
 
 @pytest.mark.parametrize("path", EVERYWHERE)
-def test_every_name_is_on_the_page_as_it_was_given(
-    hostile_server: str, open_page: Open, path: str
-) -> None:
+def test_every_name_is_shown_unchanged(hostile_server: str, open_page: Open, path: str) -> None:
     page = open_page(path, address=hostile_server)
     must_be_text(page)
     labels, least = EVERYWHERE[path]
@@ -285,7 +283,7 @@ def test_every_name_is_on_the_page_as_it_was_given(
 
 # Found by its project, since with more than fifty runs a silent one is not on the first page.
 @pytest.mark.parametrize("path", ["/?q=project:erl-trading", *LEAKS])
-def test_a_leak_of_a_type_that_is_called_like_markup(
+def test_a_type_named_like_markup_is_shown_as_text(
     hostile_server: str, open_page: Open, path: str
 ) -> None:
     page = open_page(path, address=hostile_server)
@@ -315,7 +313,7 @@ def test_a_search_for_a_name_shows_it_as_it_was_typed(hostile_server: str, open_
         "/compare/report.html?before=leak&after=all",
     ],
 )
-def test_no_name_comes_to_life_in_a_saved_file(
+def test_no_name_becomes_active_in_a_saved_file(
     hostile_server: str,
     open_far_away: Callable[..., Page],
     tmp_path: Path,

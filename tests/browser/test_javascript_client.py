@@ -127,7 +127,7 @@ def visit(page: Page, elsewhere: str, server: str, run: str, **more: object) -> 
     page.goto(f"{elsewhere}/?{urlencode({'server': server, 'run': run, **more})}")
 
 
-def test_a_program_in_node_reports_and_ends_by_itself(server: str, tmp_path: Path) -> None:
+def test_a_node_program_reports_and_exits_by_itself(server: str, tmp_path: Path) -> None:
     (tmp_path / "training.mjs").write_text(TRAINING)
     program = tmp_path / "program.mjs"
     program.write_text(
@@ -156,9 +156,7 @@ def test_a_program_in_node_reports_and_ends_by_itself(server: str, tmp_path: Pat
     assert names == ["tensors high", "tensors critical"]
 
 
-def test_what_changes_while_a_program_in_node_trains_reaches_the_verdict_and_the_page(
-    server: str, tmp_path: Path
-) -> None:
+def test_changes_during_a_node_training_reach_verdict_and_page(server: str, tmp_path: Path) -> None:
     changes = "unreliable: this.many > 600,"
     (tmp_path / "training.mjs").write_text(TRAINING.replace("return {", f"return {{ {changes}", 1))
     program = tmp_path / "program.mjs"
@@ -200,7 +198,7 @@ def test_a_page_of_an_allowed_origin_reports_and_the_leak_is_confirmed(
         assert name in told, name
 
 
-def test_a_page_that_is_left_sends_what_waits_and_says_so(
+def test_a_closed_page_sends_queued_snapshots_and_its_end(
     tab: Page, elsewhere: str, allowing: str
 ) -> None:
     visit(tab, elsewhere, allowing, "left", keeps=0)
@@ -230,7 +228,7 @@ def test_a_page_with_a_token_sends_it_at_the_end_too(
     assert set(sent) == {"Bearer t"}
 
 
-def test_a_page_of_another_origin_trains_on_and_is_told_what_to_set(
+def test_a_page_of_a_refused_origin_trains_on_and_logs_the_setting(
     tab: Page, elsewhere: str, server: str
 ) -> None:
     said: list[str] = []
@@ -241,7 +239,7 @@ def test_a_page_of_another_origin_trains_on_and_is_told_what_to_set(
     assert "refused" not in [run["id"] for run in ask(server, "/runs")["items"]]
 
 
-def test_the_page_of_the_guide_trains_where_a_server_allows_nothing_or_there_is_none(
+def test_the_page_of_the_guide_trains_without_a_usable_server(
     tab: Page, elsewhere: str, server: str
 ) -> None:
     with socket.socket() as bound:
@@ -252,7 +250,7 @@ def test_the_page_of_the_guide_trains_where_a_server_allows_nothing_or_there_is_
             expect(tab).to_have_title("trained")
 
 
-def test_when_to_come_again_can_be_read_by_pages(elsewhere: str, allowing: str) -> None:
+def test_retry_after_is_exposed_to_pages(elsewhere: str, allowing: str) -> None:
     request = urllib.request.Request(
         f"{allowing}/static/js/leakline.js", headers={"Origin": elsewhere}
     )

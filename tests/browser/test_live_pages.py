@@ -60,7 +60,7 @@ def test_a_new_point_and_a_new_verdict_appear_without_a_reload(
     assert never_reloaded(page)
 
 
-def test_a_section_that_the_first_paint_had_not_is_added(train: Train, open_page: Open) -> None:
+def test_a_section_missing_at_first_paint_is_added_later(train: Train, open_page: Open) -> None:
     training = train("grows-sections")
     page = open_page("/runs/grows-sections")
     expect(page.locator("#large-objects")).to_have_count(0)
@@ -92,9 +92,7 @@ def test_zooming_pauses_and_a_double_click_resumes(train: Train, open_page: Open
 
 
 @pytest.mark.long
-def test_a_run_that_ends_while_the_page_is_zoomed_is_shown_as_it_ended(
-    train: Train, open_page: Open
-) -> None:
+def test_the_end_of_a_run_is_shown_on_a_zoomed_page(train: Train, open_page: Open) -> None:
     training = train("ends-zoomed", 6)
     page = open_page("/runs/ends-zoomed")
     mark = page.locator("#live")
@@ -123,9 +121,7 @@ def test_a_zoom_moves_every_chart(train: Train, open_page: Open) -> None:
     until(page, lambda: xaxis(page, "phases") == pytest.approx(trend))
 
 
-def test_the_stream_is_closed_while_nobody_looks_and_reopened_after(
-    train: Train, open_page: Open
-) -> None:
+def test_the_stream_is_closed_while_the_page_is_hidden(train: Train, open_page: Open) -> None:
     training = train("hidden", 2)
     page = open_page("/runs/hidden")
     mark = page.locator("#live")
@@ -139,7 +135,7 @@ def test_the_stream_is_closed_while_nobody_looks_and_reopened_after(
 
 
 @pytest.mark.long
-def test_a_page_goes_on_after_the_server_was_started_again(open_page: Open, tmp_path: Path) -> None:
+def test_a_page_continues_after_a_server_restart(open_page: Open, tmp_path: Path) -> None:
     with serving(tmp_path) as address:
         training = trained(address, "goes-on", 2)
         page = open_page("/runs/goes-on", address=address, expect_failed_requests=True)

@@ -58,7 +58,7 @@ def chart(page: Page, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.long
-def test_the_page_of_a_run_shows_all_that_the_contract_names(world: World, open_page: Open) -> None:
+def test_the_run_page_shows_everything_in_the_contract(world: World, open_page: Open) -> None:
     address = f"{world.address}/runs/live/fragments?tab=all"
     eventually(lambda: '"alert"' in text_of(address))
     page = open_page("/runs/live?tab=all", address=world.address)
@@ -84,9 +84,7 @@ def test_the_page_of_a_run_shows_all_that_the_contract_names(world: World, open_
 
 
 @pytest.mark.long
-def test_the_trend_has_its_plan_its_forecast_and_what_happened(
-    world: World, open_page: Open
-) -> None:
+def test_the_trend_shows_plan_forecast_and_events(world: World, open_page: Open) -> None:
     page = open_page("/runs/live?tab=phases", address=world.address)
     trend = chart(page, "trend")
     plans = [band for band in trend["bands"] if band["label"] == "plan"]
@@ -104,7 +102,7 @@ def test_the_trend_has_its_plan_its_forecast_and_what_happened(
     assert levels == ["budget", "leak threshold"]
 
 
-def test_the_rows_of_the_tables_of_objects_are_filtered(train: Train, open_page: Open) -> None:
+def test_rows_of_object_tables_are_filtered(train: Train, open_page: Open) -> None:
     training = train("filtered", 8)
     page = open_page("/runs/filtered?tab=objects")
     rows = page.locator("#types tbody tr")
@@ -124,7 +122,7 @@ def test_the_rows_of_the_tables_of_objects_are_filtered(train: Train, open_page:
     expect(page.locator("#types tbody tr:visible")).to_have_count(every)
 
 
-def test_marks_are_told_when_one_points_at_them(train: Train, open_page: Open) -> None:
+def test_hovering_a_mark_shows_its_text(train: Train, open_page: Open) -> None:
     train("marked", 10)
     page = open_page("/runs/marked")
     texts: list[str] = []
@@ -142,9 +140,7 @@ def test_marks_are_told_when_one_points_at_them(train: Train, open_page: Open) -
 
 
 @pytest.mark.long
-def test_the_list_and_the_incidents_tell_how_urgent_a_leak_is(
-    world: World, open_page: Open
-) -> None:
+def test_list_and_incidents_show_the_priority_of_a_leak(world: World, open_page: Open) -> None:
     # An incident has the priority of the run that changed it last, like its sentence.
     for path, words in (
         ("/?q=live", "critical"), ("/compare?before=live&after=fixed", "critical"),
@@ -157,7 +153,7 @@ def test_the_list_and_the_incidents_tell_how_urgent_a_leak_is(
 
 
 @pytest.mark.long
-def test_a_comparison_shows_all_that_the_contract_names(world: World, open_page: Open) -> None:
+def test_a_comparison_shows_everything_in_the_contract(world: World, open_page: Open) -> None:
     page = open_page("/compare?before=live&after=fixed", address=world.address)
     for tile in ("GROWTH", "PEAK", "TIME"):
         expect(page.locator(".changes")).to_contain_text(tile)
@@ -178,7 +174,7 @@ def test_a_comparison_shows_all_that_the_contract_names(world: World, open_page:
 
 
 @pytest.mark.long
-def test_a_server_without_runs_says_what_to_type(world: World, open_page: Open) -> None:
+def test_a_server_without_runs_shows_how_to_start(world: World, open_page: Open) -> None:
     for path in ("/", "/compare"):
         page = open_page(path, address=world.empty)
         expect(page.locator("pre")).to_contain_text(f'server="{world.empty}"')
@@ -190,7 +186,7 @@ def test_a_server_without_runs_says_what_to_type(world: World, open_page: Open) 
     expect(page.locator("main")).to_contain_text("No run matches this search.")
 
 
-def test_a_run_that_has_just_begun_says_what_it_waits_for(
+def test_a_new_run_says_what_its_verdict_waits_for(
     train: Train, server: str, open_page: Open
 ) -> None:
     begun = {"id": "just-begun", "project": "erl-trading", "name": "just-begun", "unit": "epoch"}
@@ -238,7 +234,7 @@ def shown(page: Page) -> list[float]:
 
 
 @pytest.mark.long
-def test_a_program_without_generations_is_told_of_in_minutes(server: str, open_page: Open) -> None:
+def test_a_program_without_generations_is_shown_in_minutes(server: str, open_page: Open) -> None:
     for run in ("by-minutes", "by-minutes-too"):
         by_time(server, run, 90)
         eventually(lambda run=run: request_json(server, "GET", f"/runs/{run}/verdict")["findings"])  # type: ignore[misc]
@@ -257,9 +253,7 @@ def test_a_program_without_generations_is_told_of_in_minutes(server: str, open_p
     expect(page.locator("table.runs")).to_contain_text("per minute")
 
 
-def test_a_link_to_a_stretch_of_time_shows_the_same_when_the_axis_is_in_hours(
-    server: str, open_page: Open
-) -> None:
+def test_a_link_to_a_time_range_works_with_an_axis_in_hours(server: str, open_page: Open) -> None:
     by_time(server, "by-hours", 300)
     page = open_page("/runs/by-hours?x=600s..1800s")
     until(page, lambda: len(shown(page)) == 2)
@@ -300,7 +294,7 @@ def chart_of(page: Page) -> str:
     return page.locator('[data-part="trend.data"] script').text_content() or ""
 
 
-def test_the_page_marks_the_rank_that_leaks_and_tells_the_growth_of_both(
+def test_the_page_marks_the_leaking_rank_and_shows_both_growths(
     server: str, ranks: str, open_page: Open
 ) -> None:
     page = open_page(f"/runs/{ranks}?tab=info")
@@ -331,9 +325,7 @@ def test_the_page_marks_the_rank_that_leaks_and_tells_the_growth_of_both(
     assert told["processes"][1]["findings"]
 
 
-def test_the_rank_that_does_not_leak_is_shown_without_the_leak_of_the_other(
-    ranks: str, open_page: Open
-) -> None:
+def test_a_healthy_rank_is_shown_without_the_leak_of_the_other(ranks: str, open_page: Open) -> None:
     page = open_page(f"/runs/{ranks}?process=rank 0 main&tab=info")
     expect(page.locator("#processes a[href='#findings']")).to_have_count(1, timeout=60_000)
     expect(page.locator('[data-part="processes"] [aria-current]')).to_have_text("rank 0 main")
@@ -343,7 +335,7 @@ def test_the_rank_that_does_not_leak_is_shown_without_the_leak_of_the_other(
 
 
 @pytest.mark.long
-def test_on_a_phone_the_growth_of_each_rank_is_within_reach(ranks: str, open_page: Open) -> None:
+def test_the_growth_of_each_rank_is_visible_on_a_phone(ranks: str, open_page: Open) -> None:
     page = open_page(f"/runs/{ranks}?tab=info", width=390)
     page.locator("#processes").scroll_into_view_if_needed()
     for row in page.locator("#processes tbody tr").all():

@@ -112,7 +112,7 @@ def test_brushing_shows_what_changed_and_a_reset_removes_it(run: str, open_page:
     expect(page.locator("[data-part='types.table'] th").nth(3)).to_have_text("first")
 
 
-def test_two_clicks_are_a_range(run: str, open_page: Open) -> None:
+def test_two_clicks_select_a_range(run: str, open_page: Open) -> None:
     page = open_page(run)
     drawn(page)
     page.locator("#chart-trend").scroll_into_view_if_needed()
@@ -129,7 +129,7 @@ def test_two_clicks_are_a_range(run: str, open_page: Open) -> None:
 
 
 @pytest.mark.parametrize("way", ["Escape", "elsewhere", "double click", "the same again"])
-def test_a_marked_point_is_forgotten(way: str, run: str, open_page: Open) -> None:
+def test_a_marked_point_is_cleared(way: str, run: str, open_page: Open) -> None:
     page = open_page(run)
     drawn(page)
     page.locator("#chart-trend").scroll_into_view_if_needed()
@@ -149,7 +149,9 @@ def test_a_marked_point_is_forgotten(way: str, run: str, open_page: Open) -> Non
     assert "x=" not in page.url
 
 
-def test_a_clicked_point_takes_a_note(train: Callable[..., MadeTraining], open_page: Open) -> None:
+def test_a_note_is_added_at_a_clicked_point(
+    train: Callable[..., MadeTraining], open_page: Open
+) -> None:
     train("noted", GENERATIONS)
     page = open_page("/runs/noted?tab=events")
     drawn(page)
@@ -211,7 +213,7 @@ def test_the_form_needs_no_mouse(run: str, open_page: Open) -> None:
     shows_the_leak(page, 3, 8)
 
 
-def test_what_is_typed_survives_live_updates(
+def test_typed_text_survives_live_updates(
     train: Callable[..., MadeTraining], open_page: Open
 ) -> None:
     training = train("typing", 6)
@@ -229,7 +231,7 @@ def test_what_is_typed_survives_live_updates(
     expect(page.locator("#changes h2")).to_have_text("Changed between generation 2 and 5")
 
 
-def test_a_shared_link_shows_the_same_at_once(run: str, server: str, open_page: Open) -> None:
+def test_a_shared_link_shows_the_range_immediately(run: str, server: str, open_page: Open) -> None:
     assert "Changed between generation 5 and 12" in text_of(f"{server}{run}?x=4.6..12.4")
     page = open_page(f"{run}?x=4.6..12.4")
     shows_the_leak(page, 5, 12)

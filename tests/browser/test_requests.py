@@ -60,7 +60,7 @@ def redraw(page: Page, training: MadeTraining, kind: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_request_waits_in_words_until_the_training_comes_to_it(
+def test_a_request_is_shown_as_waiting_until_the_training_answers(
     leaking: Callable[[str], MadeTraining], open_page: Open, kind: str
 ) -> None:
     run = f"waits-{kind}"
@@ -78,7 +78,7 @@ def test_a_request_waits_in_words_until_the_training_comes_to_it(
 
 
 @pytest.mark.long
-def test_the_training_answers_and_the_page_shows_it_without_a_reload_and_aloud(
+def test_an_answer_is_shown_and_announced_without_a_reload(
     leaking: Callable[[str], MadeTraining], open_page: Open
 ) -> None:
     training = leaking("answers")
@@ -126,7 +126,7 @@ def test_the_keyboard_reaches_the_button_and_stays_on_it(
 
 
 @pytest.mark.long
-def test_a_focus_that_was_taken_away_is_not_brought_back(
+def test_a_lost_focus_is_not_restored(
     leaking: Callable[[str], MadeTraining], open_page: Open
 ) -> None:
     training = leaking("left")
@@ -139,7 +139,7 @@ def test_a_focus_that_was_taken_away_is_not_brought_back(
 
 
 @pytest.mark.long
-def test_a_cleanup_that_is_registered_can_be_asked_for(train: Train, open_page: Open) -> None:
+def test_a_registered_cleanup_can_be_requested(train: Train, open_page: Open) -> None:
     train("keeps", 1)
     expect(button(open_page("/runs/keeps"), "cleanup")).to_have_count(0)
     training = train("cleans", 1, registers_cleanup=True)
@@ -158,7 +158,7 @@ def test_a_cleanup_that_is_registered_can_be_asked_for(train: Train, open_page: 
     )
 
 
-def test_a_run_that_has_ended_refuses_in_one_line(train: Train, open_page: Open) -> None:
+def test_an_ended_run_refuses_a_request_in_one_line(train: Train, open_page: Open) -> None:
     training = train("over", 3)
     page = open_page("/runs/over", expect_failed_requests=True)
     expect(page.locator("#live")).to_have_attribute("data-live", "live", timeout=PATIENCE_MS)
@@ -173,7 +173,7 @@ def test_a_run_that_has_ended_refuses_in_one_line(train: Train, open_page: Open)
     expect(voice(page)).to_have_text(refusal)
 
 
-def test_a_server_that_is_gone_is_said_to_be_gone(train: Train, open_page: Open) -> None:
+def test_an_unreachable_server_is_reported_at_the_button(train: Train, open_page: Open) -> None:
     train("alone")
     page = open_page("/runs/alone", expect_failed_requests=True)
     expect(button(page, "census")).to_be_visible(timeout=PATIENCE_MS)
@@ -184,7 +184,7 @@ def test_a_server_that_is_gone_is_said_to_be_gone(train: Train, open_page: Open)
     expect(voice(page)).to_have_text(gone)
 
 
-def test_an_answer_that_is_no_json_is_a_refusal(train: Train, open_page: Open) -> None:
+def test_an_answer_without_json_is_a_refusal(train: Train, open_page: Open) -> None:
     train("between")
     page = open_page("/runs/between", expect_failed_requests=True)
 

@@ -50,9 +50,7 @@ def in_api(server: str) -> list[str]:
         return sorted(item["name"] for item in json.load(answer)["items"])
 
 
-def test_nothing_can_be_done_with_nothing_and_an_overlay_takes_two_to_ten(
-    tries: str, open_page: Open
-) -> None:
+def test_buttons_depend_on_the_number_of_picked_runs(tries: str, open_page: Open) -> None:
     page = open_page(LIST)
     for name in ("Compare", "Overlay", "Delete"):
         expect(button(page, name)).to_be_disabled()
@@ -70,9 +68,7 @@ def test_nothing_can_be_done_with_nothing_and_an_overlay_takes_two_to_ten(
 
 
 @pytest.mark.long
-def test_three_runs_are_laid_over_each_other_and_the_link_shows_the_same(
-    tries: str, open_page: Open
-) -> None:
+def test_three_runs_are_overlaid_and_the_link_shows_the_same(tries: str, open_page: Open) -> None:
     page = open_page(LIST)
     check(page, "try-one", "try-two", "try-three")
     button(page, "Overlay").click()
@@ -98,7 +94,7 @@ def test_three_runs_are_laid_over_each_other_and_the_link_shows_the_same(
 
 
 @pytest.mark.long
-def test_what_is_picked_survives_the_live_refresh_and_the_focus_stays(
+def test_picked_runs_and_focus_survive_a_live_refresh(
     tries: str, open_page: Open, server: str
 ) -> None:
     page = open_page(LIST)
@@ -129,9 +125,7 @@ def test_what_is_picked_survives_the_live_refresh_and_the_focus_stays(
     expect(page).to_have_url(re.compile("before=try-two&after=try-one"))
 
 
-def test_runs_are_sorted_and_grouped_by_the_head_of_a_column_or_by_a_choice(
-    tries: str, open_page: Open
-) -> None:
+def test_runs_are_sorted_by_column_and_grouped_by_choice(tries: str, open_page: Open) -> None:
     page = open_page(f"{LIST}&group=none")
     page.get_by_role("link", name="Run", exact=True).click()
     head = page.get_by_role("columnheader", name="Run", exact=True)
@@ -150,7 +144,7 @@ def test_runs_are_sorted_and_grouped_by_the_head_of_a_column_or_by_a_choice(
 
 
 @pytest.mark.long
-def test_two_runs_are_deleted_and_brought_back_on_a_phone(
+def test_two_runs_are_deleted_and_restored_on_a_phone(
     tries: str, open_page: Open, server: str
 ) -> None:
     page = open_page(LIST, width=390, height=844)
@@ -172,9 +166,7 @@ def test_two_runs_are_deleted_and_brought_back_on_a_phone(
 
 
 @pytest.mark.long
-def test_what_is_deleted_is_found_again_and_brought_back(
-    tries: str, open_page: Open, server: str
-) -> None:
+def test_deleted_runs_are_found_and_restored(tries: str, open_page: Open, server: str) -> None:
     page = open_page(LIST)
     check(page, "try-one", "try-two", "try-three")
     button(page, "Delete").click()
@@ -206,7 +198,7 @@ def test_a_run_is_deleted_from_its_page(tries: str, open_page: Open, server: str
     assert "try-one" in in_api(server)
 
 
-def test_without_scripts_the_same_can_be_done(tries: str, open_page: Open, server: str) -> None:
+def test_the_run_list_works_without_scripts(tries: str, open_page: Open, server: str) -> None:
     page = open_page(LIST, java_script_enabled=False)
     check(page, "try-one", "try-two")
     button(page, "Overlay").click()
@@ -232,7 +224,7 @@ def test_too_many_runs_are_refused_in_a_line(tries: str, open_page: Open) -> Non
 
 
 @pytest.mark.long
-def test_a_row_stays_under_the_pointer_until_it_leaves_or_asks(
+def test_updates_do_not_move_a_hovered_row(
     train: Callable[..., MadeTraining], open_page: Open, server: str
 ) -> None:
     for name in ("first", "second"):
@@ -256,7 +248,7 @@ def test_a_row_stays_under_the_pointer_until_it_leaves_or_asks(
 
 
 @pytest.mark.long
-def test_a_row_stays_where_it_is_while_it_has_the_focus(
+def test_updates_do_not_move_a_focused_row(
     train: Callable[..., MadeTraining], open_page: Open
 ) -> None:
     for name in ("one", "two"):
@@ -284,7 +276,7 @@ def test_a_row_stays_where_it_is_while_it_has_the_focus(
 
 
 @pytest.mark.long
-def test_the_news_are_not_announced_under_the_pointer(
+def test_the_updates_button_is_not_shown_under_the_pointer(
     train: Callable[..., MadeTraining], open_page: Open
 ) -> None:
     for number in range(14):
@@ -305,7 +297,7 @@ def test_the_news_are_not_announced_under_the_pointer(
         expect(updates).to_be_hidden()
 
 
-def test_what_is_open_and_has_the_focus_is_known_by_its_name(tries: str, open_page: Open) -> None:
+def test_open_details_and_focus_are_restored_by_name(tries: str, open_page: Open) -> None:
     """Names are used because positions may change when a part is replaced."""
     page = open_page(LIST)
     found = page.evaluate("""async () => {
@@ -325,7 +317,7 @@ def test_what_is_open_and_has_the_focus_is_known_by_its_name(tries: str, open_pa
     assert found == [["b"], "/b", [], "BODY"]
 
 
-def test_each_run_has_one_row_that_can_be_read(tries: str, open_page: Open) -> None:
+def test_each_run_has_one_readable_row(tries: str, open_page: Open) -> None:
     page = open_page(LIST)
     heights = "[...document.querySelectorAll('.runs tbody tr')].map((row) => row.getBoundingClientRect().height)"
     assert max(page.evaluate(heights)) <= 44
@@ -337,7 +329,7 @@ def test_each_run_has_one_row_that_can_be_read(tries: str, open_page: Open) -> N
 
 
 @pytest.mark.long
-def test_a_refresh_without_news_leaves_everything_where_it_is(
+def test_a_refresh_without_changes_leaves_the_list_unchanged(
     train: Callable[..., MadeTraining], open_page: Open, server: str
 ) -> None:
     for number in range(30):

@@ -28,7 +28,7 @@ def mark(page: Page, state: str) -> Locator:
     ("state", "reason", "word"),
     [("killed", MEMORY, "Killed"), ("silent", "", SILENT), ("finished", "", "Ended")],
 )
-def test_a_page_opened_afterwards_never_says_live(
+def test_a_page_opened_after_the_end_never_says_live(
     train: Train, open_page: Open, state: str, reason: str, word: str | re.Pattern[str]
 ) -> None:
     training = train(f"stands-{state}", 2)
@@ -52,9 +52,7 @@ def test_a_page_opened_afterwards_never_says_live(
 
 
 @pytest.mark.long
-def test_a_run_that_is_presumed_killed_is_live_again_when_it_speaks(
-    train: Train, open_page: Open
-) -> None:
+def test_a_run_presumed_killed_is_live_again_when_it_sends(train: Train, open_page: Open) -> None:
     training = train("end_inferred", 3)
     page = open_page("/runs/end_inferred")
     expect(mark(page, "live")).to_have_text("Live")
@@ -72,9 +70,7 @@ def test_a_run_that_is_presumed_killed_is_live_again_when_it_speaks(
 
 
 @pytest.mark.long
-def test_a_silent_run_says_since_when_and_is_live_again_when_it_speaks(
-    train: Train, open_page: Open
-) -> None:
+def test_a_silent_run_shows_since_when_and_can_be_live_again(train: Train, open_page: Open) -> None:
     training = train("falls-silent", 3)
     page = open_page("/runs/falls-silent?tab=events")
     mark(page, "live")
@@ -90,7 +86,7 @@ def test_a_silent_run_says_since_when_and_is_live_again_when_it_speaks(
 
 
 @pytest.mark.long
-def test_a_paused_page_tells_that_its_run_was_killed(train: Train, open_page: Open) -> None:
+def test_a_paused_page_shows_that_its_run_was_killed(train: Train, open_page: Open) -> None:
     training = train("killed-while-paused", 4)
     page = open_page("/runs/killed-while-paused?tab=events")
     mark(page, "live")
@@ -105,9 +101,7 @@ def test_a_paused_page_tells_that_its_run_was_killed(train: Train, open_page: Op
 
 
 @pytest.mark.long
-def test_the_last_verdict_is_shown_on_a_page_of_a_run_that_has_just_ended(
-    train: Train, open_page: Open
-) -> None:
+def test_the_last_verdict_is_shown_after_the_end_of_a_run(train: Train, open_page: Open) -> None:
     training = train("just-ended", 1)
     page = open_page("/runs/just-ended")
     mark(page, "live")
@@ -127,7 +121,7 @@ def test_the_last_verdict_is_shown_on_a_page_of_a_run_that_has_just_ended(
 
 
 @pytest.mark.long
-def test_the_open_list_follows_how_its_runs_stand(train: Train, open_page: Open) -> None:
+def test_the_open_list_follows_the_states_of_its_runs(train: Train, open_page: Open) -> None:
     training = train("listed", 2)
     page = open_page("/?q=listed")
     state = page.locator("tr", has_text="listed").locator(".state")
@@ -144,7 +138,7 @@ def test_the_open_list_follows_how_its_runs_stand(train: Train, open_page: Open)
 
 
 @pytest.mark.long
-def test_since_when_a_run_is_silent_stays_within_its_column(train: Train, open_page: Open) -> None:
+def test_the_silent_since_text_fits_its_column(train: Train, open_page: Open) -> None:
     ends(train("silent-in-the-list", 2), "silent")
     page = open_page("/?q=silent-in-the-list", width=1000)
     state = page.locator(".state")

@@ -83,7 +83,7 @@ def is_zoomed(page: Page) -> None:
     )
 
 
-def test_one_sample_is_seen_in_the_whole_run_and_is_exact_after_a_zoom(
+def test_a_spike_is_visible_in_the_entire_run_and_exact_after_a_zoom(
     long_run: str, open_page: Open
 ) -> None:
     page = open_page(long_run)
@@ -106,14 +106,14 @@ def test_one_sample_is_seen_in_the_whole_run_and_is_exact_after_a_zoom(
     assert sorted(near) == list(range(int(min(near)), int(max(near)) + 1))
 
 
-def test_a_link_to_a_stretch_shows_its_points_at_once(long_run: str, open_page: Open) -> None:
+def test_a_link_to_a_range_shows_its_points_immediately(long_run: str, open_page: Open) -> None:
     page = open_page(f"{long_run}?x={SPIKE_AT - 20}.5..{SPIKE_AT + 20}.5")
     is_zoomed(page)
     until(page, lambda: line(page).get(SPIKE_AT) == pytest.approx(SPIKE / GIB))
     assert len(line(page)) == 42
 
 
-def test_only_charts_change_by_a_zoom(long_run: str, open_page: Open) -> None:
+def test_a_zoom_changes_only_the_charts(long_run: str, open_page: Open) -> None:
     page = open_page(long_run)
     expect(page.locator("#chart-trend")).to_have_attribute(
         "data-points", "1000", timeout=PATIENCE_MS
@@ -131,9 +131,7 @@ def test_only_charts_change_by_a_zoom(long_run: str, open_page: Open) -> None:
     assert len(line(page)) == 1_000
 
 
-def test_an_answer_that_comes_late_does_not_replace_a_newer_one(
-    long_run: str, open_page: Open
-) -> None:
+def test_a_late_answer_does_not_replace_a_newer_one(long_run: str, open_page: Open) -> None:
     page = open_page(long_run)
     expect(page.locator("#chart-trend")).to_have_attribute(
         "data-points", "1000", timeout=PATIENCE_MS
@@ -154,7 +152,7 @@ def test_an_answer_that_comes_late_does_not_replace_a_newer_one(
     assert waiting[0].request.failure == "net::ERR_ABORTED"
 
 
-def test_both_runs_of_a_comparison_are_read_anew(
+def test_a_zoom_reloads_both_runs_of_a_comparison(
     long_run: str, train: Callable[..., MadeTraining], open_page: Open
 ) -> None:
     train("short", 8)
@@ -171,7 +169,7 @@ def test_both_runs_of_a_comparison_are_read_anew(
 
 
 @pytest.mark.long
-def test_what_was_seen_comes_back_with_a_copied_link(
+def test_a_copied_link_restores_the_view(
     train: Callable[..., MadeTraining], open_page: Open
 ) -> None:
     train("seen", 8)

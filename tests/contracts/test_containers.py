@@ -78,13 +78,13 @@ def make_secrets(folder: Path) -> subprocess.CompletedProcess[str]:
 # -- the services ------------------------------------------------------------------------------------------
 
 
-def test_it_is_two_servers_on_one_postgres_behind_a_proxy() -> None:
+def test_compose_has_two_servers_on_one_postgres_behind_a_proxy() -> None:
     assert set(SERVICES) == {*SERVERS, "proxy", "postgres"}
     # The servers differ only in their names, so only the first is checked.
     assert SERVICES["leakline-2"] == SERVER
 
 
-def test_only_the_port_of_the_proxy_is_published_on_this_machine_alone() -> None:
+def test_only_the_proxy_is_published_and_only_on_loopback() -> None:
     ports = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
     (published,) = ports.pop("proxy")
     assert ports == {}
@@ -98,7 +98,7 @@ def test_only_the_port_of_the_proxy_is_published_on_this_machine_alone() -> None
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_every_name_of_a_service_leads_to_something(name: str) -> None:
+def test_every_name_in_a_service_exists(name: str) -> None:
     service = SERVICES[name]
     assert set(service.get("networks", [])) <= set(PLAN["networks"])
     for other, condition in service.get("depends_on", {}).items():
@@ -120,7 +120,7 @@ def test_every_name_of_a_service_leads_to_something(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_nothing_runs_as_root_or_takes_the_machine_with_it(name: str) -> None:
+def test_no_service_runs_as_root_or_without_limits(name: str) -> None:
     service = SERVICES[name]
     user = str(service["user"]) if "user" in service else _last("USER")
     assert user.split(":")[0] not in ("", "0", "root")
@@ -148,7 +148,7 @@ def test_every_image_is_pinned() -> None:
     assert set(re.findall(r"(?:postgres|nginx|python):\d[\w.-]+", document)) <= set(images)
 
 
-def test_a_vendored_script_is_the_one_that_its_note_names() -> None:
+def test_a_vendored_script_matches_the_hash_in_its_readme() -> None:
     notes = list((ROOT / "static" / "vendor").glob("*/README.txt"))
     assert notes
     notes.append(ROOT / "tests" / "browser" / "vendor" / "README.txt")
@@ -167,7 +167,7 @@ INSTALLED += [text for extra in ("server", "postgres", "notify") for text in EXT
     ("lock", "asked"),
     [("server.txt", INSTALLED), ("build.txt", PROJECT["build-system"]["requires"])],
 )
-def test_what_is_installed_into_the_image_is_pinned_and_proved(lock: str, asked: list[str]) -> None:
+def test_packages_of_the_image_are_pinned_with_hashes(lock: str, asked: list[str]) -> None:
     assert re.search(rf"pip .*install .*--require-hashes -r requirements/{lock}", DOCKERFILE)
     locked = (ROOT / "requirements" / lock).read_text()
     names = {canonicalize_name(name) for name in re.findall(r"^([\w.-]+)==", locked, re.M)}
@@ -192,7 +192,7 @@ def _needed(asked: list[str]) -> set[str]:
     return {name for name, _ in needed}
 
 
-def test_every_part_says_how_it_is() -> None:
+def test_every_service_has_a_health_check() -> None:
     checks = {name: s["healthcheck"]["test"] for name, s in SERVICES.items() if "healthcheck" in s}
     # The servers use the health check of the image, which the next test covers.
     assert set(checks) == {"proxy", "postgres"}
@@ -204,7 +204,7 @@ def test_every_part_says_how_it_is() -> None:
     assert checks["postgres"][1:] == [ready]
 
 
-def test_the_health_check_of_the_image_is_a_program_that_python_understands() -> None:
+def test_the_health_check_of_the_image_is_valid_python() -> None:
     command = re.search(r"HEALTHCHECK .*\n\s+CMD (\[.*\])", DOCKERFILE)
     assert command is not None
     python, option, program = yaml.safe_load(command[1])
@@ -215,7 +215,7 @@ def test_the_health_check_of_the_image_is_a_program_that_python_understands() ->
     assert f'"--port", "{port}"' in _last("CMD")
 
 
-def test_the_settings_are_ones_that_a_server_takes(tmp_path: Path) -> None:
+def test_the_settings_in_compose_are_valid(tmp_path: Path) -> None:
     # Filled in like compose does when nothing is set.
     given = {
         key: VARIABLE.sub(lambda found: found[2] or "", str(value))
@@ -236,7 +236,7 @@ def test_the_settings_are_ones_that_a_server_takes(tmp_path: Path) -> None:
     assert config.log_format == "json"
 
 
-def test_what_the_image_starts_is_a_command_that_there_is(
+def test_the_image_starts_an_existing_command(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     program, command, *options = yaml.safe_load(_last("CMD"))
@@ -247,7 +247,7 @@ def test_what_the_image_starts_is_a_command_that_there_is(
     assert all(option in shown for option in options if option.startswith("--"))
 
 
-def test_the_proxy_knows_exactly_the_servers_and_waits_less_than_they_do() -> None:
+def test_the_proxy_knows_the_servers_and_closes_idle_connections_first() -> None:
     named = re.findall(r"^\s+server (\S+:\d+)", PROXY, re.M)
     assert named == [f"{name}:{_last('EXPOSE')}" for name in SERVERS] == list(nginx.SERVERS)
     kept = re.search(r"keepalive 64;.*?keepalive_timeout (\d+)s;", PROXY, re.S)
@@ -257,7 +257,7 @@ def test_the_proxy_knows_exactly_the_servers_and_waits_less_than_they_do() -> No
     assert int(grace) > 5 * GRACEFUL_SHUTDOWN_SECONDS
 
 
-def test_the_proxy_writes_where_it_may_and_mounts_what_the_test_runs() -> None:
+def test_the_proxy_writes_only_to_tmp_and_mounts_the_tested_file() -> None:
     written = re.findall(r"^\s*(?:pid|\w+_temp_path) (\S+);", PROXY, re.M)
     assert len(written) == 6 and all(path.startswith("/tmp/") for path in written)
     assert PROXIED["read_only"] is True
@@ -267,7 +267,7 @@ def test_the_proxy_writes_where_it_may_and_mounts_what_the_test_runs() -> None:
     assert mounted.split(":")[1] == "/etc/nginx/nginx.conf"
 
 
-def test_nginx_understands_the_configuration(tmp_path: Path) -> None:
+def test_nginx_accepts_the_configuration(tmp_path: Path) -> None:
     file = tmp_path / "nginx.conf"
     file.write_text(nginx.configured(8080, (1, 2), tmp_path))
     checked = subprocess.run(
@@ -277,7 +277,7 @@ def test_nginx_understands_the_configuration(tmp_path: Path) -> None:
     assert checked.returncode == 0, checked.stderr
 
 
-def test_what_may_be_set_outside_is_documented() -> None:
+def test_variables_of_compose_are_documented() -> None:
     documented = (ROOT / "docs" / "settings.md").read_text()
     text = (ROOT / "docs" / "operating.md").read_text() + documented
     assert [f[1] for f in VARIABLE.finditer(COMPOSE) if f"`{f[1]}`" not in text] == []
@@ -285,7 +285,7 @@ def test_what_may_be_set_outside_is_documented() -> None:
         assert f"`{name}`" in documented, name
 
 
-def test_what_is_kept_and_taken_in_of_a_project_can_be_said_outside() -> None:
+def test_limits_per_project_can_be_set_in_compose() -> None:
     """The documents promise this for all of them."""
     config = Config()
     limits = {v for v, field in VARIABLES.items() if isinstance(getattr(config, field), PerProject)}
@@ -297,12 +297,12 @@ def test_what_is_kept_and_taken_in_of_a_project_can_be_said_outside() -> None:
 # -- secrets -----------------------------------------------------------------------------------------------
 
 
-def test_neither_the_image_nor_the_servers_answer_without_a_login() -> None:
+def test_image_and_compose_keep_authentication_on() -> None:
     assert "LEAKLINE_INSECURE=" not in re.sub(r"#.*", "", DOCKERFILE)
     assert "LEAKLINE_INSECURE" not in SERVER["environment"]
 
 
-def test_no_secret_is_in_an_environment_or_has_a_default() -> None:
+def test_no_secret_is_in_an_environment_or_has_a_default_value() -> None:
     for name, service in SERVICES.items():
         for key, value in service.get("environment", {}).items():
             if re.search(r"PASSWORD|SECRET|TOKEN|DATABASE_URL", key) and value != f"${{{key}:-}}":
@@ -316,7 +316,7 @@ def test_no_secret_is_in_an_environment_or_has_a_default() -> None:
     assert "secrets/" in (ROOT / ".gitignore").read_text().split()
 
 
-def test_secrets_are_made_by_chance_and_those_that_are_there_stay(tmp_path: Path) -> None:
+def test_secrets_are_random_and_existing_ones_are_kept(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     for folder in (one, other):
         made = make_secrets(folder)
@@ -335,14 +335,14 @@ def test_secrets_are_made_by_chance_and_those_that_are_there_stay(tmp_path: Path
     assert ":chosen@" in (one / "database_url").read_text()
 
 
-def test_a_password_that_is_no_part_of_an_address_is_refused(tmp_path: Path) -> None:
+def test_a_password_that_is_not_valid_in_a_url_is_refused(tmp_path: Path) -> None:
     (tmp_path / "database_password").write_text("p@ss/word")
     made = make_secrets(tmp_path)
     assert made.returncode == 1 and made.stderr.count("\n") == 1
     assert "letters, digits" in made.stderr and "p@ss" not in made.stderr
 
 
-def test_whom_the_proxy_names_is_believed_and_nobody_else_reaches_the_servers() -> None:
+def test_the_proxys_client_address_is_trusted() -> None:
     environment = SERVER["environment"]
     assert environment["LEAKLINE_TRUSTED_PROXIES"] == "*"
     assert "proxy_set_header X-Forwarded-For $remote_addr;" in PROXY
@@ -352,7 +352,7 @@ def test_whom_the_proxy_names_is_believed_and_nobody_else_reaches_the_servers() 
 # -- the image ---------------------------------------------------------------------------------------------
 
 
-def test_nothing_that_compiles_or_installs_is_in_the_image() -> None:
+def test_the_image_has_no_compiler_or_installer() -> None:
     """The final stage installs no package; everything copied into it was installed by the build stage."""
     assert not re.search(r"apt-get|gcc|pip install|pip --python", RUNTIME)
     assert "pip uninstall --yes pip" in RUNTIME
@@ -364,7 +364,7 @@ def test_nothing_that_compiles_or_installs_is_in_the_image() -> None:
         assert not re.search(rf"^{name}==", locked, re.M), name
 
 
-def test_the_bill_of_materials_names_what_is_installed() -> None:
+def test_the_bill_of_materials_lists_the_installed_packages() -> None:
     script = ROOT / ".ci" / "bill_of_materials.py"
     assert "bill_of_materials.py > /leakline/bill-of-materials.json" in RUNTIME
     printed = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
@@ -423,14 +423,14 @@ def test_a_server_writes_nothing_outside_its_folder_and_tmp() -> None:
     assert (server.returncode, said) == (0, "")
 
 
-def test_what_is_copied_into_the_image_is_not_kept_out_of_it() -> None:
+def test_dockerignore_admits_everything_that_is_copied() -> None:
     kept = re.findall(r"^!(.+)$", (ROOT / ".dockerignore").read_text(), re.M)
     assert set(_copied()) == set(kept)
     assert all((ROOT / name).exists() for name in kept)
 
 
 @pytest.mark.long
-def test_what_is_copied_is_enough_to_build_the_whole_wheel(tmp_path: Path) -> None:
+def test_the_copied_files_are_enough_to_build_the_wheel(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
     copy(_copied(), source)
@@ -531,7 +531,7 @@ def audited(
         ),
     ],
 )  # fmt: skip
-def test_the_audit_fails_for_a_licence_a_known_hole_and_an_old_image(
+def test_the_audit_fails_for_a_licence_a_vulnerability_and_an_old_image(
     ships: Path, licences: str, holes: str, offline: str, days: int, status: int, said: str
 ) -> None:
     replace_in(ships / DATED_THERE, r"^(postgres:\S+) .*$", rf"\1 {TODAY - timedelta(days)}")
@@ -554,7 +554,7 @@ def test_the_audit_fails_for_a_licence_a_known_hole_and_an_old_image(
         (DATED_THERE, r"^plotly.*\n", "", "plotly-basic-4.1.1.min.js ships"),
     ],
 )  # fmt: skip
-def test_what_ships_without_a_day_fails_the_audit(
+def test_the_audit_fails_for_a_missing_or_wrong_date(
     ships: Path, file: str, pattern: str, by: str, why: str
 ) -> None:
     replace_in(ships / file, pattern, by)
@@ -564,7 +564,7 @@ def test_what_ships_without_a_day_fails_the_audit(
     assert DATED_THERE in ended.stderr
 
 
-def test_holes_are_looked_up_in_what_builds_the_image_too(ships: Path) -> None:
+def test_build_packages_are_audited_too(ships: Path) -> None:
     ended = audited(ships, holes='echo "$*"')
     for name in ("requirements/server.txt", "requirements/build.txt"):
         assert f"--requirement {name}" in ended.stdout

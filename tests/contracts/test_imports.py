@@ -239,7 +239,7 @@ def _longest(name: str, rows: Mapping[str, tuple[str, ...]]) -> str | None:
 MODULES = dict(_modules())
 
 
-def test_the_tables_name_only_what_exists() -> None:
+def test_the_tables_contain_only_existing_packages() -> None:
     for row in {*LAYERS, *LAZILY, *FORBIDDEN, *ORDER}:
         assert any(_within(name, row) for name in MODULES), f"no such package: {row}"
 
@@ -260,7 +260,7 @@ def test_a_module_imports_only_what_its_layer_allows(name: str) -> None:
             assert not _within(each.name, *names), f"{each.where}, forbidden in {above}"
 
 
-def test_no_package_imports_a_later_layer_when_it_is_loaded() -> None:
+def test_no_package_imports_a_later_layer_at_import_time() -> None:
     def turn(name: str) -> int | None:
         return next((i for i, package in enumerate(ORDER) if _within(name, package)), None)
 
@@ -271,7 +271,7 @@ def test_no_package_imports_a_later_layer_when_it_is_loaded() -> None:
             assert theirs is None or theirs <= mine, each.where
 
 
-def test_the_series_on_disk_are_used_by_their_interface_alone() -> None:
+def test_the_stored_series_are_used_only_through_their_interface() -> None:
     package = "leakline_server.store.series"
     inner = [name for name in MODULES if _within(name, package) and name != package]
     assert inner
@@ -313,7 +313,7 @@ def test_no_folder_has_too_many_modules_and_no_two_modules_the_same_name() -> No
     assert [same for same in names.values() if len(same) > 1] == []
 
 
-def test_every_package_says_what_it_imports_and_only_facades_import() -> None:
+def test_every_package_documents_its_imports_and_only_facades_import() -> None:
     for name, path in MODULES.items():
         if path.stem == "__init__":
             body = ast.parse(path.read_text()).body
@@ -348,7 +348,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
     return {**kept, "PYTHONPYCACHEPREFIX": str(tmp_path_factory.mktemp("compiled"))}
 
 
-def test_importing_leakline_loads_nothing_that_is_heavy_or_may_be_missing(
+def test_importing_leakline_loads_nothing_heavy_or_optional(
     environment: Mapping[str, str],
 ) -> None:
     """Import neither server, torch nor numpy, only few modules, and start no thread."""
@@ -366,7 +366,7 @@ def test_importing_leakline_loads_nothing_that_is_heavy_or_may_be_missing(
     assert len(loaded) <= MOST_MODULES, sorted(loaded - ours)
 
 
-def test_importing_leakline_takes_little_more_than_starting_python(
+def test_importing_leakline_costs_little_more_than_starting_python(
     environment: Mapping[str, str],
 ) -> None:
     _start("import leakline", environment)
@@ -379,7 +379,7 @@ def test_importing_leakline_takes_little_more_than_starting_python(
     assert ours < MOST_OF_AN_EMPTY_START * empty, f"{ours / empty:.1f} times an empty start"
 
 
-def test_importing_leakline_leaves_the_cost_of_the_native_module_for_later(
+def test_importing_leakline_does_not_load_the_native_module(
     environment: Mapping[str, str],
 ) -> None:
     """A compiled module may be missing, broken or for another interpreter, so the import must not load it."""
@@ -404,19 +404,19 @@ RUN_CALLS = {
 }  # fmt: skip
 
 
-def test_the_public_names_are_the_list() -> None:
+def test_the_public_names_match_the_list() -> None:
     public = {"init", "current", "Run", "LeaklineError", "BadArgument", "__version__"}
     assert set(leakline.__all__) == public
     assert all(hasattr(leakline, name) for name in public)
 
 
-def test_a_run_has_every_call_of_the_contract_and_each_is_explained() -> None:
+def test_a_run_has_every_call_of_the_contract_with_a_docstring() -> None:
     for call in RUN_CALLS:
         assert getattr(leakline.Run, call).__doc__, f"Run.{call} has no docstring"
         assert hasattr(leakline.current(), call), f"the run that does nothing has no {call}"
 
 
-def test_the_version_is_said_in_one_place() -> None:
+def test_the_version_is_the_same_everywhere() -> None:
     assert 'dynamic = ["version"]' in (ROOT / "pyproject.toml").read_text()
     package = (ROOT / "agent_client" / "js" / "package.json").read_text()
     assert f'"version": "{leakline.__version__}"' in package

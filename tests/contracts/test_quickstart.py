@@ -123,7 +123,7 @@ def address(installed: Machine) -> Iterator[str]:
         process.wait(20)
 
 
-def test_a_wheel_of_the_source_archive_is_the_wheel_of_the_checkout(
+def test_the_wheel_from_the_source_archive_equals_that_of_the_checkout(
     wheel: Path, tmp_path: Path
 ) -> None:
     ours = zipfile.ZipFile(hatchling("wheel", ROOT, tmp_path)).namelist()
@@ -131,7 +131,7 @@ def test_a_wheel_of_the_source_archive_is_the_wheel_of_the_checkout(
     assert not [name for name in ours if name.startswith("leakline_server/docs/") and name.endswith(".py")]  # fmt: skip
 
 
-def test_what_is_installed_is_what_runs(installed: Machine, wheel: Path) -> None:
+def test_the_installed_package_is_the_one_that_runs(installed: Machine, wheel: Path) -> None:
     code = "import leakline, leakline_server as s; print(leakline.__file__, s.__file__)"
     said = installed.shell(f"python -c '{code}'")
     assert str(ROOT) not in said.stdout and said.stdout.count("site-packages") == 2
@@ -152,7 +152,7 @@ def test_an_installed_server_has_its_pages_documents_and_static_files(
     assert (installed.folder / ".leakline-server" / "leakline.db").is_file()
 
 
-def test_the_commands_in_their_order(address: str, installed: Machine) -> None:
+def test_the_commands_of_the_quickstart_work_in_order(address: str, installed: Machine) -> None:
     (installed.folder / "train.py").write_text(PROGRAM)
     _, _, train, verdict, fix, compare, gate = COMMANDS
 

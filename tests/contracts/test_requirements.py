@@ -174,7 +174,7 @@ def test_every_row_of_the_document_has_tests_that_run() -> None:
     assert list(faults(DOCUMENT.read_text(encoding="utf-8"), ROOT, ROWS)) == []
 
 
-def test_a_row_that_loses_one_test_or_all_of_them_fails() -> None:
+def test_a_row_that_loses_one_or_all_tests_fails() -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
     row = next(row for row in rows_of(text) if row.name == "R-A2")
     renamed = text.replace(row.tests[0], f"{row.tests[0]}_no_more")
@@ -227,9 +227,7 @@ def found(tmp_path: Path) -> Found:
         ("long = pytest.mark.integrations\n@long\n" + PLAIN, "no test that every change runs"),
     ],
 )  # fmt: skip
-def test_a_test_that_is_not_there_or_does_not_run_proves_nothing(
-    found: Found, source: str, why: str
-) -> None:
+def test_a_missing_or_skipped_test_proves_nothing(found: Found, source: str, why: str) -> None:
     assert why in found(source)
 
 
@@ -245,7 +243,7 @@ def test_a_test_that_is_not_there_or_does_not_run_proves_nothing(
         "@pytest.mark.skip\ndef test_other() -> None: ...\n" + PLAIN,
     ],
 )
-def test_a_test_that_runs_is_one(found: Found, source: str) -> None:
+def test_a_test_that_runs_is_accepted(found: Found, source: str) -> None:
     assert found(source) == ""
 
 
@@ -264,7 +262,7 @@ def test_a_row_needs_one_test_that_every_change_runs(found: Found, tmp_path: Pat
     assert list(faults(both, tmp_path, {"A": 1})) == []
 
 
-def test_what_is_not_there_is_a_fault(tmp_path: Path) -> None:
+def test_missing_files_and_rows_are_faults(tmp_path: Path) -> None:
     assert "does not exist" in "; ".join(faults_of("tests/test_b.py::test_it", tmp_path))
     assert "not of the form" in "; ".join(faults_of("docs/x.py::test_it", tmp_path))
     row = row_text("R-A1", "tests/a.py::test_a")

@@ -26,7 +26,7 @@ def rows(server: Server, query: str, *values: object) -> list[tuple[Any, ...]]:
         return connection.execute(query, values).fetchall()
 
 
-def test_an_alert_whose_sender_is_killed_before_it_noted_the_answer_arrives_again(
+def test_an_alert_is_sent_again_if_its_sender_dies_before_recording(
     start_server: Callable[..., Server], eventually: Callable[..., Any], tmp_path: Any
 ) -> None:
     secret, received = make_secret(), []

@@ -163,7 +163,7 @@ def attached(server: Server, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     return server.verdict("dqn-attached", EPISODES)
 
 
-def test_a_run_in_episodes_has_them_on_its_axis_and_in_its_texts(
+def test_a_run_in_episodes_uses_them_on_axes_and_in_texts(
     server: Server, attached: dict[str, Any]
 ) -> None:
     page = page_of(server, "/runs/dqn-attached")
@@ -191,7 +191,7 @@ def test_a_buffer_beyond_its_limit_is_flagged(server: Server) -> None:
     assert max(y for y in line["y"] if y is not None) == pytest.approx(1.025)
 
 
-def test_tensors_of_a_buffer_with_their_graph_are_counted_as_measured_by_default(
+def test_tensors_with_graphs_in_a_buffer_are_counted_by_default(
     server: Server, attached: dict[str, Any], eventually: Callable[..., Any]
 ) -> None:
     rises_by(points(server, "dqn-attached", "tensors.graph_count"), 200)
@@ -204,7 +204,7 @@ def test_tensors_of_a_buffer_with_their_graph_are_counted_as_measured_by_default
     assert "replay" in text_of(section(page, "findings"))
 
 
-def test_detached_tensors_of_a_buffer_are_no_finding(server: Server, tmp_path: Path) -> None:
+def test_detached_tensors_in_a_buffer_are_not_a_finding(server: Server, tmp_path: Path) -> None:
     assert train(server, tmp_path, "dqn-detached", DQN, "detached", EPISODES) == 0
     verdict = server.verdict("dqn-detached", EPISODES)
     counted = points(server, "dqn-detached", "tensors.graph_count")
@@ -219,7 +219,7 @@ def test_detached_tensors_of_a_buffer_are_no_finding(server: Server, tmp_path: P
 
 # The number of graph scans depends on how long one takes.
 @pytest.mark.alone
-def test_kept_losses_are_3072_graphs_more_a_generation_as_measured_by_default(
+def test_kept_losses_are_3072_graphs_per_generation_by_default(
     server: Server, tmp_path: Path
 ) -> None:
     assert train(server, tmp_path, "losses", LOSSES) == 0
@@ -238,7 +238,7 @@ def test_kept_losses_are_3072_graphs_more_a_generation_as_measured_by_default(
     assert "3,072" in text_of(section(page, "findings"))
 
 
-def test_what_is_left_of_a_killed_run_has_all_four_on_the_page_and_in_the_file(
+def test_page_and_export_show_everything_left_of_a_killed_run(
     server: Server, tmp_path: Path, eventually: Callable[..., Any]
 ) -> None:
     """The generation, the memory trend, the last 50 lines, and the debug lines."""
@@ -278,7 +278,7 @@ def test_what_is_left_of_a_killed_run_has_all_four_on_the_page_and_in_the_file(
         assert counted["y"][-1] == 14, path
 
 
-def test_from_how_much_on_a_leak_is_critical_is_a_setting_of_the_server(
+def test_the_threshold_of_critical_leaks_is_a_server_setting(
     start_server: Callable[..., Server], tmp_path: Path
 ) -> None:
     """Growth of 12 MiB is critical here; by default it would be minor."""

@@ -63,7 +63,7 @@ def last_of(server: Any, name: str) -> list[float]:
     return [y for y in item["last"] if y is not None]
 
 
-def test_each_collector_has_its_series_and_the_one_that_grows_is_named(
+def test_each_collector_has_a_series_and_the_growing_one_is_named(
     server: Any, tmp_path: Path
 ) -> None:
     status = train(server, tmp_path, "collectors", TRAINING, GENERATIONS, LEAKLINE_MAX_OVERHEAD="1")

@@ -79,7 +79,7 @@ def test_ctrl_c_during_a_training_ends_everything(demo: Any) -> None:
 
 
 @pytest.mark.long
-def test_it_ends_by_itself_with_three_addresses_and_says_that_its_port_was_taken(demo: Any) -> None:
+def test_it_exits_with_three_addresses_and_reports_the_port_in_use(demo: Any) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -95,7 +95,7 @@ def test_it_ends_by_itself_with_three_addresses_and_says_that_its_port_was_taken
 
 
 @pytest.mark.leaks
-def test_the_misdiagnosis_ends_with_the_phase_that_never_ran_and_the_leak_that_goes_on(
+def test_the_misdiagnosis_story_shows_the_skipped_phase_and_the_leak(
     demo: Any,
 ) -> None:
     running = demo("--port", "0", "--story", "misdiagnosis", "--generations", "10", "--exit")

@@ -71,14 +71,14 @@ def name_of(*leaks: str) -> str:
     return "dqn-" + ("-".join(leaks).replace("_", "-") or "fixed")
 
 
-def test_the_fixed_training_is_well(dqn: Train, server: Server) -> None:
+def test_the_fixed_training_is_healthy(dqn: Train, server: Server) -> None:
     _, verdict = dqn()
     assert verdict["status"] in ("ok", "filling"), describe(verdict)
     assert not accused(verdict), describe(verdict)
     assert server.get(f"/runs/{name_of()}")["unit"] == "episode"
 
 
-def test_what_the_fixes_promised_holds(dqn: Train) -> None:
+def test_the_promises_of_the_fixes_hold(dqn: Train) -> None:
     _, verdict = dqn()
     promises = [each for each in verdict["assertions"] if each["origin"] == "fix"]
     assert {each["name"] for each in promises} == {fix.replace("_", " ") for fix in FIXES}
@@ -88,9 +88,7 @@ def test_what_the_fixes_promised_holds(dqn: Train) -> None:
     assert {each["state"] for each in whole} == {"holds"}
 
 
-def test_cleanups_are_recorded_where_they_ran_with_what_they_gave_back(
-    dqn: Train, server: Server
-) -> None:
+def test_cleanups_are_recorded_with_generation_and_freed_memory(dqn: Train, server: Server) -> None:
     dqn()
     ran: dict[str, list[int]] = {}
     for event in server.get(f"/runs/{name_of()}/events?limit=500")["items"]:
@@ -109,7 +107,7 @@ def test_cleanups_are_recorded_where_they_ran_with_what_they_gave_back(
     }
 
 
-def test_the_bounded_stores_are_full_and_no_fuller(dqn: Train, server: Server) -> None:
+def test_bounded_stores_are_exactly_full(dqn: Train, server: Server) -> None:
     dqn()
     full = {
         "experience": 300, "rewards": 1_000, "values": 200, "step_times": 100,
@@ -129,7 +127,7 @@ def test_a_leak_is_suspected_with_its_phase_and_its_type_or_holder(dqn: Train, l
 
 
 @pytest.mark.parametrize("leak", by_cost(CASES, IN_TEST_ALL))
-def test_its_rate_and_start_are_right(dqn: Train, leak: str) -> None:
+def test_rate_and_start_of_a_leak_are_right(dqn: Train, leak: str) -> None:
     _, verdict = dqn(leak)
     found = score(CASES[leak], verdict["findings"][0])
     assert found.rate_off <= RATE_TOLERANCE, describe(verdict)

@@ -75,7 +75,7 @@ def test_a_planted_leak_of_each_kind_is_found(drill: Drill, tmp_path: Path) -> N
 
 
 @pytest.mark.long
-def test_a_leak_that_had_no_time_to_show_is_a_failed_drill(drill: Drill) -> None:
+def test_a_leak_without_time_to_show_fails_the_drill(drill: Drill) -> None:
     process = drill("objects", "--generations", "2")
     output, errors = process.communicate(timeout=120)
     assert process.returncode == 1, output + errors
@@ -122,7 +122,7 @@ print(json.dumps([planted, own.memory_full_info().uss - before]))
 @pytest.mark.parametrize(
     "kind", [pytest.param(k, marks=pytest.mark.long if k == "graph" else ()) for k in KINDS]
 )
-def test_what_is_planted_is_what_the_kernel_sees(kind: str) -> None:
+def test_planted_bytes_match_what_the_kernel_reports(kind: str) -> None:
     """Compare the planted bytes with the kernel's, without a run. The first generations also import and warm up."""
     done = subprocess.run(
         [sys.executable, "-c", MEASURE, kind],

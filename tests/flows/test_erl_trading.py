@@ -58,9 +58,7 @@ def test_a_training_without_a_leak_is_not_accused(trained: Train) -> None:
 
 
 @pytest.mark.leaks
-def test_a_training_without_a_leak_that_has_warmed_up_is_well(
-    server: Server, tmp_path: Path
-) -> None:
+def test_a_warmed_up_training_without_a_leak_is_healthy(server: Server, tmp_path: Path) -> None:
     warm = Training(server.address, "warm", tmp_path, generations=28, critic_steps=CRITIC_STEPS)
     assert warm.wait().status == 0
     verdict = server.verdict("warm", 28)
@@ -68,7 +66,7 @@ def test_a_training_without_a_leak_that_has_warmed_up_is_well(
 
 
 @pytest.mark.parametrize("leak", by_cost(HARMLESS, IN_TEST_ALL))
-def test_what_does_not_matter_is_not_called_a_leak(trained: Train, leak: str) -> None:
+def test_harmless_growth_is_not_called_a_leak(trained: Train, leak: str) -> None:
     _, verdict = trained(leak)
     worst = CASES[leak].worst
     assert severity(verdict["status"]) <= severity(worst), describe(verdict)
@@ -77,7 +75,7 @@ def test_what_does_not_matter_is_not_called_a_leak(trained: Train, leak: str) ->
 @pytest.mark.parametrize(
     "leak", by_cost([name for name in HARMLESS if CASES[name].planted], IN_TEST_ALL)
 )
-def test_what_grows_and_does_not_matter_is_named(trained: Train, leak: str) -> None:
+def test_harmless_growth_is_named(trained: Train, leak: str) -> None:
     _, verdict = trained(leak)
     found = [score(CASES[leak], finding) for finding in verdict["findings"]]
     assert any(each.is_right for each in found), describe(verdict)
@@ -101,7 +99,7 @@ def test_a_large_leak_has_the_right_rate_and_start(trained: Train, leak: str) ->
 
 
 @pytest.mark.leaks
-def test_a_loss_kept_for_long_is_told_with_its_graph(server: Server, tmp_path: Path) -> None:
+def test_a_long_kept_loss_is_reported_with_its_graph(server: Server, tmp_path: Path) -> None:
     leaks = ("loss_graph",)
     kept = Training(
         server.address, "kept", tmp_path, leaks, generations=28, critic_steps=CRITIC_STEPS
@@ -114,9 +112,7 @@ def test_a_loss_kept_for_long_is_told_with_its_graph(server: Server, tmp_path: P
 
 
 @pytest.mark.leaks
-def test_more_than_50_pending_uploads_are_told_once_and_drained_ones_never(
-    server: Server, trained: Train
-) -> None:
+def test_more_than_50_pending_uploads_are_reported_once(server: Server, trained: Train) -> None:
     trained("pending_uploads"), trained()
     warned = _warnings(server, "pending-uploads")
     assert [(each["name"], each["generation"]) for each in warned] == [("pending_uploads", 12)]
@@ -191,7 +187,7 @@ def test_a_fix_of_the_wrong_thing_has_no_effect(server: Any, trained: Train) -> 
 
 @pytest.mark.leaks
 @pytest.mark.parametrize(("fix", "leak"), FIXED.items())
-def test_a_declared_fix_is_proved_and_keeps_its_promise(
+def test_a_declared_fix_works_and_keeps_its_promise(
     server: Server, trained: Train, fixed: dict[str, Any], fix: str, leak: str
 ) -> None:
     trained(leak)

@@ -80,7 +80,7 @@ def test_without_a_server_the_training_is_the_same(
     assert "Traceback" not in without_a_server.errors
 
 
-def test_sync_uploads_all_and_twice_is_once(server: Any, without_a_server: Trained) -> None:
+def test_sync_uploads_everything_and_is_idempotent(server: Any, without_a_server: Trained) -> None:
     def sync() -> str:
         return leakline(server, "sync", str(without_a_server.spool)).stdout
 

@@ -45,7 +45,7 @@ run.finish()
 """
 
 
-def test_the_next_training_breaks_what_was_accepted(server: Any, tmp_path: Path) -> None:
+def test_the_next_training_breaks_the_accepted_counts(server: Any, tmp_path: Path) -> None:
     assert train(server, tmp_path, "keeps", TRAINING, "10") == 0
     server.verdict("keeps", 10)
     steady = server.get("/runs/keeps/expectations")["stable"]

@@ -119,7 +119,7 @@ def names(finding: Finding) -> list[str]:
 
 
 @both_ways
-def test_a_growing_list_is_live_objects(train: Train, way: str) -> None:
+def test_a_growing_list_is_reported_as_live_objects(train: Train, way: str) -> None:
     verdict = train(GROWING_LIST, "history = []", LEAKLINE_NATIVE=way)
     finding = first_of(verdict)
     assert finding.kind in ("container", "objects"), verdict.summary
@@ -128,7 +128,7 @@ def test_a_growing_list_is_live_objects(train: Train, way: str) -> None:
 
 
 @both_ways
-def test_cycles_of_a_class_are_garbage_while_the_collector_is_off(train: Train, way: str) -> None:
+def test_cycles_of_a_class_are_garbage_with_the_collector_off(train: Train, way: str) -> None:
     verdict = train(CYCLES_OF_A_CLASS, "gc.disable()", LEAKLINE_NATIVE=way)
     finding = first_of(verdict)
     assert finding.kind == "cyclic_garbage", verdict.summary
@@ -139,9 +139,7 @@ def test_cycles_of_a_class_are_garbage_while_the_collector_is_off(train: Train, 
 
 
 @both_ways
-def test_more_than_were_declared_that_something_holds_are_live_objects(
-    train: Train, way: str
-) -> None:
+def test_held_objects_beyond_the_declared_count_are_live_objects(train: Train, way: str) -> None:
     held = DECLARED + CYCLES_OF_A_CLASS.replace("Node(number)", "kept.append(Node(number))")
     finding = first_of(train(held, "gc.disable()\nkept = []", LEAKLINE_NATIVE=way))
     assert finding.kind == "objects"
@@ -150,7 +148,7 @@ def test_more_than_were_declared_that_something_holds_are_live_objects(
 
 
 @both_ways
-def test_more_than_were_declared_in_cycles_are_garbage(train: Train, way: str) -> None:
+def test_cycles_beyond_the_declared_count_are_garbage(train: Train, way: str) -> None:
     verdict = train(DECLARED + CYCLES_OF_A_CLASS, "gc.disable()", LEAKLINE_NATIVE=way)
     finding = first_of(verdict)
     assert finding.kind == "cyclic_garbage", verdict.summary
@@ -169,13 +167,13 @@ def test_cycles_of_plain_lists_and_dicts_are_garbage_too(train: Train) -> None:
     assert kinds(verdict) == {"cyclic_garbage"}
 
 
-def test_cycles_that_the_collector_frees_are_no_leak(train: Train) -> None:
+def test_cycles_that_the_collector_frees_are_not_a_leak(train: Train) -> None:
     verdict = train(CYCLES_OF_A_CLASS)
     assert verdict.status in ("ok", "watch"), verdict.summary
 
 
 @both_ways
-def test_holes_between_survivors_are_kept_by_the_allocator(train: Train, way: str) -> None:
+def test_holes_between_survivors_are_memory_kept_by_the_allocator(train: Train, way: str) -> None:
     verdict = train(SURVIVORS, "survivors = []", LEAKLINE_NATIVE=way)
     finding = first_of(verdict)
     assert finding.kind == "allocator_retained", verdict.summary
@@ -185,7 +183,7 @@ def test_holes_between_survivors_are_kept_by_the_allocator(train: Train, way: st
     assert rest < 0.1 * finding.growth_bytes_per_generation.estimate
 
 
-def test_survivors_of_a_class_do_not_take_the_blame_for_the_holes(train: Train) -> None:
+def test_survivors_of_a_class_are_not_blamed_for_the_holes(train: Train) -> None:
     """Objects of unmeasured size, as many as there are holes."""
     body = SURVIVORS.replace("survivors.extend(blocks)", "survivors.extend(map(Result, blocks))")
     result = (

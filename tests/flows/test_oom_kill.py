@@ -140,7 +140,7 @@ def check(server: Any, run: str, generations: list[float]) -> None:
     assert last["time"] > generations[-1] - 1.0
 
 
-def test_the_next_start_tells_that_the_run_was_killed_for_memory(
+def test_the_next_start_reports_that_the_run_was_killed_for_memory(
     server: Any, train: Any, tmp_path: Path, eventually: Any
 ) -> None:
     name = "killed-for-memory"
@@ -161,7 +161,7 @@ def test_the_next_start_tells_that_the_run_was_killed_for_memory(
     check(server, name, generations)
 
 
-def test_sync_tells_it_and_brings_what_no_server_heard(
+def test_sync_reports_the_kill_and_uploads_the_missing_data(
     server: Any, train: Any, tmp_path: Path
 ) -> None:
     name = "unheard"

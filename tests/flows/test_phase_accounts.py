@@ -41,7 +41,7 @@ def at_ends(server: Any, run: str, name: str) -> dict[int, float]:
     return dict(zip(map(int, item["x"]), item["last"], strict=True))
 
 
-def test_what_one_phase_keeps_is_on_its_line_and_the_lines_are_the_whole(
+def test_kept_memory_is_accounted_to_its_phase_and_phases_add_up(
     server: Any, tmp_path: Path
 ) -> None:
     run = "phases"

@@ -86,7 +86,7 @@ def has_begun(server: Any, run: str) -> Callable[[], bool]:
     return ask
 
 
-def test_holders_and_a_census_come_back_and_what_cannot_be_done_is_said(
+def test_holders_and_census_are_returned_and_refusals_explained(
     server: Any, eventually: Any, start: Start
 ) -> None:
     process = start("asked-holders")
@@ -108,7 +108,7 @@ def test_holders_and_a_census_come_back_and_what_cannot_be_done_is_said(
     assert sum(event["kind"] == "mark" for event in events) == len(wanted)
 
 
-def test_a_training_that_refuses_says_so(server: Any, eventually: Any, start: Start) -> None:
+def test_a_training_that_refuses_reports_it(server: Any, eventually: Any, start: Start) -> None:
     process = start("asked-refused", LEAKLINE_REQUESTS="0")
     eventually(has_begun(server, "asked-refused"), 60.0)
     number = asked(server, "asked-refused", kind="find_holders", type="__main__.Agent")
@@ -118,7 +118,7 @@ def test_a_training_that_refuses_says_so(server: Any, eventually: Any, start: St
     assert process.returncode == 0
 
 
-def test_a_cleanup_runs_and_what_it_freed_comes_back(
+def test_a_cleanup_runs_and_reports_what_it_freed(
     server: Any, eventually: Any, start: Start
 ) -> None:
     process = start("asked-cleanup", REGISTERED="1")

@@ -104,9 +104,7 @@ def test_a_resumed_training_is_one_run_with_one_leak(
         assert booked == pytest.approx(LEAKED, rel=0.3), generation
 
 
-def test_a_training_that_is_resumed_without_its_leak_is_not_one_that_recovered_by_dying(
-    server: Any, tmp_path: Path
-) -> None:
+def test_a_restart_without_a_leak_is_not_reported_as_recovery(server: Any, tmp_path: Path) -> None:
     """Nothing leaks, and half of the memory is gone after the restart, which proves nothing."""
     run = "resumed-healthy"
     script = TRAINING.replace("kept.append(Kept())", "Kept()")
@@ -119,7 +117,7 @@ def test_a_training_that_is_resumed_without_its_leak_is_not_one_that_recovered_b
 
 
 @pytest.mark.long
-def test_what_three_machines_recorded_offline_is_the_same_run_in_whatever_order_it_is_synced(
+def test_offline_recordings_of_three_machines_sync_in_any_order(
     server: Any, tmp_path: Path
 ) -> None:
     run = "synced"

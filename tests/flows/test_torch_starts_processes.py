@@ -110,7 +110,7 @@ def recorded(folder: Path) -> dict[tuple[int, int], tuple[str, ProcessIdentity, 
     return found
 
 
-def test_ranks_of_a_launch_that_is_restarted_are_two_attempts_of_one_run(
+def test_a_restarted_launch_is_two_attempts_of_one_run(
     server: Any, tmp_path: Path, eventually: Callable[..., Any]
 ) -> None:
     done = launched(tmp_path, server, restarts=1)
@@ -155,7 +155,7 @@ def test_a_rank_that_dies_leaves_its_run_unfinished(
 @pytest.mark.parametrize(
     ("method", "persistent", "workers"), [("fork", False, 2), ("spawn", True, 1)]
 )
-def test_workers_of_a_data_loader_start_no_second_run(
+def test_data_loader_workers_do_not_start_a_second_run(
     tmp_path: Path, method: str, persistent: bool, workers: int
 ) -> None:
     script = tmp_path / "train.py"

@@ -39,13 +39,15 @@ def lines(name: str) -> str:
     return str(code)
 
 
-def test_every_section_has_lines_that_are_run() -> None:
+def test_every_section_has_code_that_is_tested() -> None:
     assert set(sections()) == set(BEFORE)
     assert all(len(lines(name).splitlines()) <= 14 for name in BEFORE)
 
 
 @pytest.mark.parametrize("name", BEFORE)
-def test_the_lines_run(run_program: Callable[..., Ended], tmp_path: Path, name: str) -> None:
+def test_the_code_of_a_section_runs(
+    run_program: Callable[..., Ended], tmp_path: Path, name: str
+) -> None:
     (tmp_path / "train.py").write_text(BEFORE[name] + lines(name))
     ended = run_program(["train.py"], f"document-{name.split()[0].lower()}")
     assert ended.status == 0, ended.errors
@@ -54,7 +56,7 @@ def test_the_lines_run(run_program: Callable[..., Ended], tmp_path: Path, name: 
     assert ended.verdict(20)["generations"] == GENERATIONS.get(name, 20)
 
 
-def test_the_getting_started_of_find_a_leak_end_as_printed(
+def test_the_first_example_of_find_a_leak_prints_what_is_shown(
     run_program: Callable[..., Ended], tmp_path: Path
 ) -> None:
     """A first run without a leak: no finding, none of our own objects, and no duration of 0 s."""

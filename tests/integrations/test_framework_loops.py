@@ -57,7 +57,7 @@ def lines(phase_accounts: dict[str, Any]) -> set[str]:
 
 
 @each
-def test_a_healthy_training_accuses_nobody_and_shows_its_loop(
+def test_a_healthy_training_has_no_findings_and_shows_its_loop(
     run_program: Callable[..., Ended], case: Case
 ) -> None:
     ended = run_program(case.program, f"{case.name}-healthy", "healthy")
@@ -72,7 +72,7 @@ def test_a_healthy_training_accuses_nobody_and_shows_its_loop(
 
 
 @each
-def test_a_leak_of_a_callback_is_in_its_phase_and_named(
+def test_a_leak_in_a_callback_is_named_with_its_phase(
     run_program: Callable[..., Ended], case: Case
 ) -> None:
     ended = run_program(case.program, f"{case.name}-leak", "leak")
@@ -106,7 +106,7 @@ def test_a_training_that_raises_ends_as_failed(
 
 
 @pytest.mark.parametrize("bar", ["bar", "no bar"])
-def test_other_callbacks_read_the_loops_variables_and_are_called_within_the_run(
+def test_other_callbacks_see_loop_variables_and_an_active_run(
     run_program: Callable[..., Ended], bar: str
 ) -> None:
     ended = run_program("with_sb3_shared", "", bar)
@@ -131,7 +131,7 @@ def test_a_callback_can_be_copied_and_pickled(run_program: Callable[..., Ended],
 MARKET_BYTES = 2**21
 
 
-def test_environments_that_are_closed_and_dropped_accuse_nobody(
+def test_closed_and_dropped_environments_are_not_a_finding(
     run_program: Callable[..., Ended],
 ) -> None:
     ended = run_program("with_gymnasium", "gymnasium-healthy", "healthy")
@@ -143,7 +143,7 @@ def test_environments_that_are_closed_and_dropped_accuse_nobody(
     assert "episode" in {line["name"] for line in ended.phase_accounts()["lines"]}
 
 
-def test_environments_that_are_kept_are_named(run_program: Callable[..., Ended]) -> None:
+def test_kept_environments_are_named(run_program: Callable[..., Ended]) -> None:
     ended = run_program("with_gymnasium", "gymnasium-leak", "leak")
     assert ended.status == 0, ended.errors
     verdict = ended.verdict(24)
@@ -159,14 +159,14 @@ def test_environments_that_are_kept_are_named(run_program: Callable[..., Ended])
     assert [y for item in gauge["items"] for y in item["last"]][-1] > 20
 
 
-def test_environments_of_a_vector_start_no_runs(run_program: Callable[..., Ended]) -> None:
+def test_environments_of_a_vector_do_not_start_runs(run_program: Callable[..., Ended]) -> None:
     ended = run_program("with_gymnasium_vector", "")
     assert ended.status == 0, ended.errors
     assert "leakline: " not in ended.errors
     assert not (ended.folder / ".leakline").exists()
 
 
-def test_a_replay_buffer_that_fills_is_no_leak(run_program: Callable[..., Ended]) -> None:
+def test_a_filling_replay_buffer_is_not_a_leak(run_program: Callable[..., Ended]) -> None:
     ended = run_program("with_sb3_replay", "sb3-replay")
     assert ended.status == 0, ended.errors
     verdict = ended.verdict(100)
@@ -180,7 +180,7 @@ def test_a_replay_buffer_that_fills_is_no_leak(run_program: Callable[..., Ended]
     assert (declared["name"], declared["data"]["capacity"]) == ("replay_buffer", 6_000)
 
 
-def test_a_run_of_the_program_is_used_and_goes_on(run_program: Callable[..., Ended]) -> None:
+def test_a_run_of_the_program_is_used_and_continues(run_program: Callable[..., Ended]) -> None:
     ended = run_program("with_keras_twice", "keras-twice")
     assert ended.status == 0, ended.errors
     told = ended.final_state()
@@ -204,7 +204,9 @@ def column(ended: Ended, name: str) -> list[float]:
     return [y for item in answer["items"] for y in item["last"]]
 
 
-def test_growth_of_workers_is_theirs_and_bounded(run_program: Callable[..., Ended]) -> None:
+def test_growth_of_workers_is_attributed_to_them_and_bounded(
+    run_program: Callable[..., Ended],
+) -> None:
     ended = run_program("with_loader_workers", "loader-workers", "")
     assert ended.status == 0, ended.errors
     verdict = ended.verdict(GENERATIONS_OF_READERS)
@@ -245,7 +247,7 @@ def trained(run_program: Callable[..., Ended], program: str, variant: str) -> En
     return Ended(ended.server, run, 0, ended.output, ended.errors, ended.folder)
 
 
-def test_the_rank_that_leaks_is_named(run_program: Callable[..., Ended], program: str) -> None:
+def test_the_leaking_rank_is_named(run_program: Callable[..., Ended], program: str) -> None:
     ended = trained(run_program, program, "leak")
     told = ended.final_state()
     assert sorted(p["rank"] for p in told["processes"]) == [0, 1]
@@ -260,8 +262,6 @@ def test_the_rank_that_leaks_is_named(run_program: Callable[..., Ended], program
     assert any("Prediction" in name or "Keeper.kept" in name for name in named), named
 
 
-def test_ranks_that_do_not_leak_are_left_alone(
-    run_program: Callable[..., Ended], program: str
-) -> None:
+def test_healthy_ranks_have_no_findings(run_program: Callable[..., Ended], program: str) -> None:
     verdict = trained(run_program, program, "healthy").verdict(GENERATIONS_OF_RANKS)
     assert verdict["status"] not in ("suspected", "confirmed"), verdict["summary"]

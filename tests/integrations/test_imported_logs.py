@@ -32,7 +32,9 @@ def growth(answer: dict[str, Any]) -> float:
     return float(answer["verdict"]["growth_bytes_per_generation"]["estimate"])
 
 
-def test_an_offline_run_of_wandb(run_program: Callable[..., Ended], tmp_path: Path) -> None:
+def test_an_offline_wandb_run_is_imported(
+    run_program: Callable[..., Ended], tmp_path: Path
+) -> None:
     ended = run_program("logs_to_wandb", "")
     assert ended.status == 0, ended.errors
     (log,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
@@ -47,7 +49,7 @@ def test_an_offline_run_of_wandb(run_program: Callable[..., Ended], tmp_path: Pa
         assert growth(answer) == pytest.approx(8 * MIB, rel=0.15)
 
 
-def test_a_database_of_mlflow(run_program: Callable[..., Ended], tmp_path: Path) -> None:
+def test_an_mlflow_database_is_imported(run_program: Callable[..., Ended], tmp_path: Path) -> None:
     ended = run_program("logs_to_mlflow", "")
     assert ended.status == 0, ended.errors
     answer = imported(tmp_path, "mlflow.db")
@@ -68,7 +70,9 @@ def test_a_database_of_mlflow(run_program: Callable[..., Ended], tmp_path: Path)
         ("mprof", ("mprof", "run", "-o", "out.txt", "-T", "0.2", "{program}")),
     ],
 )
-def test_a_recorder_from_outside(tmp_path: Path, form: str, command: tuple[str, ...]) -> None:
+def test_the_log_of_an_external_recorder_is_imported(
+    tmp_path: Path, form: str, command: tuple[str, ...]
+) -> None:
     program = f"{sys.executable} {PROGRAMS / 'keeps_memory.py'}"
     tool = Path(sys.executable).with_name(command[0])
     words = [word.format(program=program) for word in command[1:]]

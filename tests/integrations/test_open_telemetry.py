@@ -16,7 +16,7 @@ def exported_names() -> dict[str, str]:
     return dict(re.findall(r"^export (OTEL_\w+)=(\S+)$", PAGE, re.MULTILINE))
 
 
-def test_the_lines_of_the_page_make_a_run(
+def test_the_example_of_the_page_makes_a_run(
     run_program: Callable[..., Ended], tmp_path: Path
 ) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

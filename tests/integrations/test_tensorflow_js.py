@@ -156,9 +156,7 @@ def check_fix(address: str, before: str, after: str) -> dict[str, Any]:
     return compared
 
 
-def test_in_node_the_fixed_agent_is_found_healthy(
-    in_node: Callable[..., int], address: str
-) -> None:
+def test_in_node_the_fixed_agent_is_healthy(in_node: Callable[..., int], address: str) -> None:
     assert in_node("node-fixed") < NORMAL
     verdict = verdict_of(address, "node-fixed")
     assert verdict["status"] not in ("suspected", "confirmed"), verdict["summary"]
@@ -206,7 +204,7 @@ def check_norms(address: str, run: str) -> None:
     assert warnings_of(address, run) == BANDS
 
 
-def test_in_node_clipped_gradients_alone_are_confirmed_and_their_fix_proved(
+def test_in_node_a_leak_of_clipped_gradients_and_its_fix_are_detected(
     in_node: Callable[..., int], address: str
 ) -> None:
     tensors = in_node("node-leaks-clipped", "--leak-clipped")
@@ -218,7 +216,7 @@ def test_in_node_clipped_gradients_alone_are_confirmed_and_their_fix_proved(
     check_types(address, "node-leaks-clipped", "node-fixed")
 
 
-def test_in_node_norms_alone_are_told_by_their_number_and_not_by_their_bytes(
+def test_in_node_a_leak_of_norms_is_detected_by_its_count(
     in_node: Callable[..., int], address: str
 ) -> None:
     tensors = in_node("node-leaks-norms", "--leak-norms")
@@ -234,7 +232,7 @@ def test_in_node_the_comparison_says_fixed(in_node: Callable[..., int], address:
     check_fix(address, "node-leaks", "node-fixed")
 
 
-def test_the_commands_of_the_readme_come_out_as_it_says(
+def test_the_commands_of_the_readme_print_what_it_shows(
     tensorflow: Path, address: str, tmp_path: Path
 ) -> None:
     # Like a checkout in which npm has installed into the folder of the example.
@@ -250,7 +248,7 @@ def test_the_commands_of_the_readme_come_out_as_it_says(
     assert re.search(r"^gone: ", said, re.M), said
 
 
-def test_in_chromium_the_leak_is_confirmed_and_the_fix_proved(
+def test_in_chromium_the_leak_is_confirmed_and_the_fix_detected(
     tab: Page, pages: tuple[Path, str], address: str
 ) -> None:
     left = in_chromium(tab, pages, address, "page-fixed")
@@ -269,7 +267,7 @@ def test_in_chromium_the_leak_is_confirmed_and_the_fix_proved(
     assert newest(address, "page-leaks", "process.rss_bytes") is None
 
 
-def test_an_isolated_page_tells_all_that_the_browser_counts_to_it(
+def test_an_isolated_page_reports_the_memory_measured_by_the_browser(
     tab: Page, pages: tuple[Path, str], address: str
 ) -> None:
     tab.goto(f"{pages[1]}/ppo.js")
@@ -288,7 +286,7 @@ def test_an_isolated_page_tells_all_that_the_browser_counts_to_it(
     assert (newest(address, "isolated", "js.page_bytes") or 0) > 2**16
 
 
-def test_textures_of_webgl_are_told(tab: Page, pages: tuple[Path, str], address: str) -> None:
+def test_webgl_textures_are_reported(tab: Page, pages: tuple[Path, str], address: str) -> None:
     left = in_chromium(tab, pages, address, "webgl", backend="webgl", generations=2)
     assert left < NORMAL
     run = request_json(address, "GET", "/runs/webgl")
@@ -296,7 +294,7 @@ def test_textures_of_webgl_are_told(tab: Page, pages: tuple[Path, str], address:
     assert (newest(address, "webgl", "tfjs.gpu_bytes") or 0) > 0
 
 
-def test_the_page_of_the_guide_does_what_it_says(
+def test_the_page_of_the_guide_works_as_described(
     tab: Page, pages: tuple[Path, str], address: str
 ) -> None:
     (code,) = re.findall(r"```html\n(.*?)```", GUIDE.read_text(), re.S)
@@ -315,7 +313,7 @@ def test_the_page_of_the_guide_does_what_it_says(
     assert verdict_of(address, run["id"], 5)["generations"] == 5
 
 
-def test_the_program_of_the_guide_does_what_it_says(
+def test_the_program_of_the_guide_works_as_described(
     tensorflow: Path, address: str, tmp_path: Path
 ) -> None:
     code = next(c for c in re.findall(r"```js\n(.*?)```", GUIDE.read_text(), re.S) if "import" in c)

@@ -25,20 +25,20 @@ Judge = Callable[[Case], Pair]
 
 
 @pytest.mark.parametrize("case", OPEN, ids=lambda case: case.name)
-def test_a_leak_is_told_from_its_healthy_twin(case: Case, judged: Judge) -> None:
+def test_a_leak_is_distinguished_from_its_healthy_twin(case: Case, judged: Judge) -> None:
     found = judged(case)
     assert found.is_right, found.what_is_wrong()
 
 
 @pytest.mark.parametrize("case", HELD_BACK, ids=lambda case: case.name)
-def test_a_held_back_leak_is_told_from_its_healthy_twin(case: Case, judged: Judge) -> None:
+def test_a_held_back_leak_is_distinguished_from_its_healthy_twin(case: Case, judged: Judge) -> None:
     """Can be left out with ``-k 'not held_back'`` until the end."""
     found = judged(case)
     assert found.is_right, found.what_is_wrong()
 
 
 @pytest.mark.parametrize("case", FIRST_ANSWERS, ids=lambda case: case.name)
-def test_a_leak_is_named_and_its_healthy_twin_is_not_accused(
+def test_a_leak_is_named_and_its_healthy_twin_has_no_finding(
     case: Case, suite: Suite, server: Server, tmp_path: Path
 ) -> None:
     """Programs that once got a wrong first answer; they do not count in the figures."""

@@ -34,7 +34,7 @@ def server() -> Iterator[FakeServer]:
     fake.stop()
 
 
-def test_no_fork_of_many_hangs_or_sends_what_is_its_parents(
+def test_no_fork_hangs_or_sends_data_of_its_parent(
     server: FakeServer,
     size: Callable[[str, int], int],
     tmp_path: Path,
@@ -120,7 +120,7 @@ def stored(server: str) -> int:
     return int(process["stored"])
 
 
-def test_what_was_recorded_without_a_server_is_on_one_within_a_minute_once(
+def test_an_offline_recording_is_uploaded_once_within_a_minute(
     tmp_path: Path, real: str, size: Callable[[str, int], int], report: Callable[[object], None]
 ) -> None:
     count = size("LEAKLINE_SOAK_SNAPSHOTS", 100_000)

@@ -9,7 +9,7 @@ import pytest
 from tests.server.server_kills import kill_and_check
 
 
-def test_kills_of_the_one_server_lose_and_double_nothing(
+def test_kills_of_a_single_server_lose_and_duplicate_nothing(
     serve: Any, make_run: Any, database_url: str, size: Callable[[str, int], int], report: Any
 ) -> None:
     def start(port: int) -> Any:
@@ -21,7 +21,7 @@ def test_kills_of_the_one_server_lose_and_double_nothing(
 
 
 @pytest.mark.parametrize("database_url", ["postgres"], indirect=True)
-def test_kills_of_one_of_three_servers_lose_and_double_nothing(
+def test_kills_of_one_of_three_servers_lose_and_duplicate_nothing(
     serve: Any, make_run: Any, database_url: str, size: Callable[[str, int], int], report: Any
 ) -> None:
     def start(port: int) -> Any:

@@ -19,7 +19,7 @@ WARM_UP = 0.3
 WINDOW = 0.1
 
 
-def test_it_takes_the_load_grows_no_further_and_finds_itself_well(
+def test_the_server_handles_the_load_without_growing(
     tmp_path: Path, size: Callable[[str, int], int], report: Any
 ) -> None:
     seconds = float(size("LEAKLINE_SOAK_SERVER_SECONDS", 600))
@@ -63,7 +63,9 @@ def test_it_takes_the_load_grows_no_further_and_finds_itself_well(
 CROWDED_P99_SECONDS = 0.25
 
 
-def test_others_wait_no_quarter_of_a_second(serve: Any, database_url: str, report: Any) -> None:
+def test_others_wait_less_than_a_quarter_of_a_second(
+    serve: Any, database_url: str, report: Any
+) -> None:
     alongside = beside_a_crowd(serve(arguments=["--database-url", database_url]).port)
     report(
         f"99 % of the answers to others within {alongside.crowded:.3f} s, {alongside.alone:.3f} s without the crowd, "
