@@ -271,7 +271,7 @@ def test_a_link_to_a_time_range_works_with_an_axis_in_hours(server: str, open_pa
     assert 900 < first < 1000 and 1250 < last < 1350
 
 
-# -- a run of two ranks, of which one leaks
+# -- a run of two ranks, one of which leaks
 
 
 @pytest.fixture(scope="module")
