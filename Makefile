@@ -62,10 +62,11 @@ test-gpu: ## the client on an NVIDIA GPU, without a network (GPU_PYTHON, GPU_ARG
 audit: $(VENV)/.test $(AUDIT)/.tools ## vulnerabilities, licences, age of images (OFFLINE=1, OFFLINE=ok)
 	@OFFLINE=$(OFFLINE) .ci/audit $(AUDIT) $(PYTHON)
 
-lint: $(VENV)/.test ## ruff, and mypy --strict over both packages
+lint: $(VENV)/.test ## ruff, mypy --strict over both packages, and the words of all text
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
+	$(PYTHON) .ci/prose
 
 format: $(VENV)/.test ## let ruff format the code
 	$(PYTHON) -m ruff format .

@@ -103,4 +103,4 @@ def test_the_commands_print_what_the_readme_shows(
     shown: Readme = readme(example)
     said = shown.run(server.address, ROOT, LEAKLINE_DIR=str(tmp_path))
     assert without_numbers(said.splitlines()[0]) == without_numbers(shown.promised)
-    assert re.search(r"^gone: ", said, re.M), said
+    assert re.search(r"^ *Gone +(?!nothing)", said, re.M), said
