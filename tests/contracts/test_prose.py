@@ -1,4 +1,4 @@
-"""The check of words finds what it is for, in every kind of text, and leaves names and quoted output alone."""
+"""Tests of `.ci/prose`: it finds avoided words in every kind of text, and ignores names and quoted output."""
 
 from __future__ import annotations
 
