@@ -80,7 +80,7 @@ def test_a_leak_without_time_to_show_fails_the_drill(drill: Drill) -> None:
     output, errors = process.communicate(timeout=120)
     assert process.returncode == 1, output + errors
     assert "found?       WRONG  not found within 2 generations" in output
-    assert "alert?       WRONG  none came" in output
+    assert "alert?       WRONG  no alert arrived" in output
 
 
 @pytest.mark.parametrize(

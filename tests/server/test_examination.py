@@ -421,7 +421,7 @@ def test_a_run_is_examined_again_after_a_failure_in_the_process(
     os.kill(apart.pid, signal.SIGKILL)
     examiner.news("r1")
     ONCE(examiner)
-    assert "could not examine run r1: the process of the analysis has ended" in caplog.text
+    assert "could not examine run r1: the analysis process has exited" in caplog.text
     # Not immediately: other runs have their turn first.
     at[0] += 1.0
     ONCE(examiner)
@@ -435,7 +435,7 @@ def test_a_run_is_examined_again_after_a_failure_in_the_process(
 def test_an_unexpected_error_has_its_traceback(apart: Apart, local: TestClient) -> None:
     with writing(engine_of(local)) as connection:
         connection.execute(run_rows.update().values(phases="[broken"))
-    with pytest.raises(ValueError, match=r"in the process of the analysis(.|\n)*Traceback"):
+    with pytest.raises(ValueError, match=r"in the analysis process(.|\n)*Traceback"):
         apart("r1")
 
 

@@ -406,7 +406,7 @@ def test_runs_that_are_not_listed_are_found_by_search(
         return [(run, "*" if chosen else "") for run, chosen in options.findall(before)]
 
     assert listed("") == [("r5", ""), ("r4", ""), ("r3", "")]
-    assert "newest 3 of more: search" in page_of(api, "/compare")
+    assert "Only the newest 3 runs are listed" in page_of(api, "/compare")
     assert listed("q=project:dqn") == [("r0", "")]
     # The selected run stays in the list whatever is searched for; with both selected, the search still works.
     chosen = "q=run-1&before=r0&after=r5&search=1"

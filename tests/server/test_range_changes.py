@@ -275,7 +275,7 @@ def test_a_run_without_generations_is_compared_in_seconds(api: TestClient, make_
     assert (found["booked"], found["phases"]) == (None, [])
     assert of_type(found, "app.Env")["counted_before_at"] == 60
     beyond = api.get("/api/v1/runs/timed/changes?from=60&to=4000")
-    assert "seconds since the start from 0 to " in beyond.json()["error"]["message"]
+    assert "seconds since the start 0 to " in beyond.json()["error"]["message"]
 
 
 def text_of(html_text: str) -> str:

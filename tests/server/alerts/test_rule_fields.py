@@ -149,16 +149,16 @@ def test_a_file_contains_rules_and_presets(tmp_path: Path) -> None:
     [
         ("[[rule]\n", "is not TOML"),
         (b"\xff", "is not TOML"),
-        ('rule = "x"', r"begun with \[\[rule\]\]"),
-        ("rule = [1]", r"begun with \[\[rule\]\]"),
-        ('[[rules]]\nname = "x"', r"'rules' is nothing .* \[\[rule\]\]"),
+        ('rule = "x"', r"each starting with \[\[rule\]\]"),
+        ("rule = [1]", r"each starting with \[\[rule\]\]"),
+        ('[[rules]]\nname = "x"', r"'rules' is not allowed .* \[\[rule\]\]"),
         ('[[rule]]\nname = "x"\nabove = 1', "rule 1 'x': series=None must be the name"),
         ('[[rule]]\nname = "x\\ny"\nseries = "a"\nabove = 1', r"rule 1 'x\\ny': name='x\\ny' must be a text"),
         ('[[rule]]\nseries = "a"\nabove = "lots"', "rule 1: above='lots' must be a number, or a size"),
         ('[[rule]]\nseries = "a"\nabove = 1\nhold = 0', "hold=0 must be a whole number from 1 to 128"),
         ("#" * 1_000_001, "has more than 1000000 bytes"),
         ('[[rule]]\npreset = "gpu"\nhol = 2', "rule 1 'gpu': hol=2 is not a field of a rule; available: name,"),
-        ('[[rule]]\npreset = "gpu"\n[[rule]]\npreset = "gpu"', "rule 2 'gpu': name='GPU memory' is that of a rule"),
+        ('[[rule]]\npreset = "gpu"\n[[rule]]\npreset = "gpu"', "rule 2 'gpu': name='GPU memory' is already used by an earlier rule"),
     ],
 )  # fmt: skip
 def test_a_wrong_file_is_refused_in_one_line_naming_rule_and_field(

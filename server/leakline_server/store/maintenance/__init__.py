@@ -1,4 +1,4 @@
 """Retention, run deletion, disk space, sizes and corruption.
 
-It may import any other package of `store`. Start reading in `retention_policy.py` and `run_deletion.py`.
+Imports the other packages of `store`. Start reading in `retention_policy.py` and `run_deletion.py`.
 """
