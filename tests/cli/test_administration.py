@@ -1,4 +1,4 @@
-"""Commands of whoever runs a server: `leakline token`, `password`, `webhook`, `db` and `serve`."""
+"""Commands for server administrators: `leakline token`, `password`, `webhook`, `db` and `serve`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from leakline_server.store.schema import webhooks as webhook_table
 
 @pytest.fixture(autouse=True)
 def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where the commands look for the database, in a folder of their own."""
+    """The database URL that the commands use, in a separate folder."""
     monkeypatch.chdir(tmp_path)
     address = f"sqlite:///{tmp_path}/there/leakline.db"
     (tmp_path / "there").mkdir()
@@ -61,7 +61,7 @@ def test_a_wrong_argument_is_named_and_not_as_a_variable(
 
 
 def test_the_database_of_an_older_server_is_left_as_it_is(leakline: Any, url: str) -> None:
-    # That server may be running, and could not write any more.
+    # That server may be running, and could not write to an upgraded database.
     engine = open_engine(url)
     upgrade(engine, MIGRATIONS)
     before = revisions(MIGRATIONS)[-2]
@@ -157,7 +157,7 @@ def test_without_a_terminal_it_asks_for_none(
 
 @pytest.fixture
 def webhook_test(leakline: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Call the command with these settings, such as ``URL``."""
+    """Return a function that calls the command with webhook settings such as ``URL``."""
 
     def call(*arguments: str, **settings: str) -> Any:
         for name, value in settings.items():

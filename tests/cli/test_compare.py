@@ -1,4 +1,4 @@
-"""`leakline compare`: growth, promises and gates of two runs, as text, JSON and Markdown."""
+"""`leakline compare`: growth, promises and gates of two runs as text, JSON and Markdown."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def post_pair(server: str, project: str, unit: str, counted: Any) -> tuple[str, 
     ("before", "after", "conditions", "failed"),
     [
         ("app/fixed", "app/leaking", "leaking,worse", "leaking, worse"),
-        # A leak that stays, and promises of the run after.
+        # The leak remains, and the later run has promises.
         ("run1", "run1", "leaking,worse", "leaking"),
         ("run2", "run1", "refuted", "refuted"), ("run1", "run2", "refuted", ""),
         ("app/fixed", "app/leaking", "", ""),
@@ -45,7 +45,7 @@ def test_a_fix_passes_with_its_percentage(ask: Any) -> None:
     said = ask("compare", "app/leaking", "app/fixed", "--fail-on=leaking,worse")
     assert said.status == 0
     assert said.output.startswith("fixed: ")
-    # The word is before the sentence, which does not repeat it.
+    # The status precedes the sentence, which does not repeat it.
     assert "Fixed" not in said.output.splitlines()[0]
     assert "-100.0 %" in said.output
 
@@ -89,7 +89,7 @@ def test_what_is_read_every_ten_seconds_is_printed_as_readings_and_not_as_second
 
 
 def test_minutes_are_not_held_against_generations(ask: Any, server: str) -> None:
-    # A run by the minute grows by less per minute than by generation, and none of that is a fix.
+    # Growth per minute is smaller than growth per generation, and that is not a fix.
     post_run(server, "alone", "by-time/alone", 0, unit="minute", counted=by_the_minute)
     said = ask("compare", "app/leaking", "by-time/alone", "--fail-on=undecided,worse")
     assert said.status == 3
@@ -145,7 +145,7 @@ def test_a_comparison_becomes_markdown(ask: Any, server: str) -> None:
 def test_a_run_without_generations_is_described_by_its_time(ask: Any, server: str) -> None:
     post_run(server, "by-time", "by-time/short", 0, unit="minute", counted=by_the_minute)
     output = ask("compare", "app/fixed", "by-time/short", "--markdown").output
-    # It ended when the server received its end, long after the times of its snapshots.
+    # It ended when the server received its end, long after its last snapshot.
     assert re.fullmatch(r"\d+ d \d+ h", cells(output.splitlines(), "progress")[2])
     assert "The two runs have no generations in common." in output
     assert "Compared over" not in output

@@ -1,4 +1,4 @@
-"""What the documents show for copying is run as shown, or parsed where it would need a world of its own."""
+"""Commands and code in the documents run as shown, or are parsed where running them would need a real environment."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def blocks(document: str, language: str) -> list[str]:
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Any:
-    """Run lines as people paste them: `leakline` and `python` are those of this environment."""
+    """Return a function that runs shell lines; `leakline` and `python` are those of this environment."""
     programs = tmp_path / "bin"
     programs.mkdir()
     for name, module in (("leakline", " -m leakline"), ("python", "")):
@@ -46,7 +46,7 @@ def shell(tmp_path: Path) -> Any:
 
 
 def test_an_unmodified_program(shell: Any, tmp_path: Path) -> None:
-    """For a second instead of ten: what it says after those, the tests of `leakline run` look at."""
+    """Runs one second instead of ten; the output after ten seconds is covered by the tests of `leakline run`."""
     first = blocks("run.md", "sh")[0]
     assert "began + 10" in first
     done = shell(first.replace("began + 10", "began + 1"))
@@ -82,7 +82,7 @@ def test_ten_lines_of_the_command_line(
 ) -> None:
     (lines,) = (text for text in blocks("run.md", "sh") if text.startswith("leakline runs"))
     assert len(lines.splitlines()) == 10
-    # On a server of its own, whose newest run is app/fixed, whatever other tests have sent.
+    # Use a separate server whose newest run is app/fixed, whatever other tests have sent.
     with serving(tmp_path_factory.mktemp("fresh")) as address:
         post_runs(address)
         done = shell(lines, LEAKLINE_SERVER=address)
@@ -112,7 +112,7 @@ def test_the_gates_of_ci_are_as_shown(shell: Any, server: str, tmp_path: Path) -
 
 def test_the_workflow_is_one_and_its_pytest_asks_for_our_marker() -> None:
     workflow = dict(yaml.safe_load((DOCS / "github-actions.yml").read_text()))
-    # YAML reads "on" as true.
+    # YAML reads the key "on" as true.
     assert set(workflow) == {"name", True, "jobs"}
     (job,) = workflow["jobs"].values()
     assert all({"uses", "run"} & set(step) for step in job["steps"])

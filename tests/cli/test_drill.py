@@ -1,4 +1,4 @@
-"""`leakline drill`: how right an answer is, whose alerts are believed, and what is refused."""
+"""`leakline drill`: how answers are scored, which alerts are accepted, and what is refused."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def finding(
     start: int | None = 0,
     **changed: Any,
 ) -> Any:
-    """Return a finding that is right about `objects`, but for what is changed."""
+    """Return a finding that answers `objects` correctly except for the given changes."""
     return {
         "status": "confirmed", "kind": "objects", "phase": "collect", "phase_path": None,
         "suspects": [{"name": name, "role": role} for name in names or ("__main__.Environment",)],
@@ -173,7 +173,7 @@ def test_the_end_of_a_run_is_no_alert_on_its_leak(
 
 @pytest.fixture
 def fake_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Have a script run where the command starts its server."""
+    """Return a function that installs a script in place of the server the command starts."""
 
     def write(script: str) -> None:
         program = tmp_path / "python"

@@ -1,4 +1,4 @@
-"""`leakline estimate`: right or out and by how much, by its own figures and by what a run measured."""
+"""`leakline estimate`: right, or off and by how much, from its own figures and from the measurements of a run."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_an_estimate_is_compared_with_the_growth_of_the_suspect_it_names(ask: An
     assert said.status == 3
     own, measured = said.output.splitlines()
     assert own.startswith("right ")
-    # Sixteen of them and 20 MiB in each generation.
+    # There are sixteen environments and 20 MiB in each generation.
     wanted = "Environment, per generation: 20.00 MiB measured; 1.53 MiB is off by a factor of 13 (too low)."
     assert measured == f"out       {wanted}"
 
@@ -76,7 +76,7 @@ def test_an_estimate_is_about_all_that_it_does_not_narrow_down(ask: Any) -> None
     (size,) = item["measured"]
     assert size["computed"]["low"] == pytest.approx(280 * 2**20, rel=0.01)
     assert size["outcome"] == "right" and "in 14 generations" in size["sentence"]
-    # Without a name it is about the growth of the run, and a count about nothing that was measured.
+    # Without a name the estimate is for the growth of the run; a plain count is compared with nothing measured.
     said = ask("estimate", "10 pigs x 2 MiB/gen", "3 x 2", "--run", "app/leaking")
     assert said.status == 0, said.errors
     own, measured, count = said.output.splitlines()
@@ -100,7 +100,7 @@ def test_a_growth_counts_from_the_generation_that_it_began_in(text: str) -> None
     assert "at this rate in 20 epochs: 400.00 MiB measured" in measured.sentence
 
 
-# -- sums, and texts that are none --------------------------------------------------------------------------
+# -- sums, and texts that are not sums ----------------------------------------------------------------------
 
 
 def test_report_001_ranked_first_a_leak_a_thousand_times_too_large() -> None:

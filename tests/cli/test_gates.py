@@ -1,4 +1,4 @@
-"""`--fail-on` and `--junit`: what each condition means, that a gate says what it checked, and what CI reads of it."""
+"""`--fail-on` and `--junit`: what each condition means, what a gate reports, and what CI reads from it."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_promises_that_an_older_server_does_not_give_do_not_pass() -> None:
 
 @pytest.fixture(scope="module")
 def killed(server: str) -> str:
-    """A run without a leak that was killed for memory."""
+    """A run without a leak that was killed for lack of memory."""
     post_run(server, "killed1", "gates/killed", 0, total=25, state="killed", reason=MEMORY)
     return "gates/killed"
 
@@ -116,7 +116,7 @@ def test_a_gate_is_a_part_of_json_and_markdown(ask: Any, killed: str) -> None:
 
 
 class Answers:
-    """A server that answers with one run after the other, the last again and again."""
+    """A server that answers with one run after the other and repeats the last."""
 
     def __init__(self, *runs: tuple[str, str]) -> None:
         self.runs = [{"state": state, "last_seen_at": seen} for state, seen in runs]
@@ -149,7 +149,7 @@ def test_a_gate_waits_until_it_is_known_whether_the_run_goes_on(
     assert answers.asked == asked
 
 
-# -- what CI reads -----------------------------------------------------------------------------------------
+# -- CI output ---------------------------------------------------------------------------------------------
 
 
 def suite(path: Path) -> Any:

@@ -1,4 +1,4 @@
-"""`leakline import FILE`: files as other programs wrote them, read or refused whole in one line."""
+"""`leakline import FILE`: files as other programs wrote them are read, or refused entirely with one line."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BLOCK = f"{TITLE}RSS: 8.52 GB\n"
 
 @pytest.fixture
 def file(tmp_path: Path) -> Callable[..., Path]:
-    """A file with a text in it."""
+    """Return a function that writes a text file."""
 
     def write(text: str, name: str = "memory.csv") -> Path:
         path = tmp_path / name
@@ -72,11 +72,11 @@ def refused(leakline: Leakline, tmp_path: Path) -> Callable[..., str]:
 
 @pytest.fixture
 def at_most(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """So many readings are taken."""
+    """Return a function that limits the number of readings."""
     return lambda count: monkeypatch.setattr(imported_log, "MAX_READINGS", count)
 
 
-# -- each form ---------------------------------------------------------------------------------------------
+# -- each format -------------------------------------------------------------------------------------------
 
 
 def test_printed_blocks_give_the_leak(read: Read) -> None:
@@ -90,7 +90,7 @@ def test_printed_blocks_give_the_leak(read: Read) -> None:
     assert finding["suspects"][0]["count_per_generation"] == 8
     assert growth_of(finding) == pytest.approx(2.45 * 2**30, rel=0.01)
     assert any("0 in 'Generation' (line 26) and 1 in 'Gen'" in note for note in answer["notes"])
-    # A remark in it says how many there should be.
+    # A comment in the log says how many there should be.
     assert read_log(LOGS / "blocks_leaking.txt", Wishes()).expected["MarketEnvironment"] == (2, 2)
 
 
@@ -180,7 +180,7 @@ def test_a_recording_of_a_minute_is_judged_by_the_second(
     verdict = read(path)["verdict"]
     assert (verdict["status"], verdict["unit"]) == ("confirmed", "second")
     assert growth_of(verdict) == pytest.approx(4 * MIB, rel=0.01)
-    # A second ends with its last reading: the report's trend has a row of each, and the growth is of all.
+    # A second ends with its last reading: the trend has a row for each second, and the growth covers all.
     report = leakline("report", str(tmp_path / "out.spool")).output
     assert re.search(r"^line 121 +0\.33 GiB +\+0\.00 GiB$", report, re.M), report
     left_out = sum(int(found) for found in re.findall(r"\.\.\. (\d+) rows left out", report))
@@ -215,7 +215,7 @@ def test_a_wandb_run_has_its_name_and_its_epochs(read: Read, tmp_path: Path) -> 
     assert (answer["project"], answer["name"], answer["format"]) == ("leaky", "before-fix", "wandb")
     assert answer["verdict"]["unit"] == "epoch"
     assert growth_of(answer["verdict"]) == pytest.approx(8 * MIB, rel=0.05)
-    # One that was cut off while it was written is read as far as it goes, from its folder too.
+    # A run cut off while being written is read as far as possible, also from its folder.
     folder = tmp_path / "offline-run-x"
     folder.mkdir()
     whole = (LOGS / "run-recorded.wandb").read_bytes()
@@ -237,7 +237,7 @@ def test_mlflow_prefers_what_the_program_logged_of_itself(read: Read, mlflow: Pa
     assert any("memory of the entire machine" in note for note in answer["notes"])
 
 
-# -- where it goes -----------------------------------------------------------------------------------------
+# -- destinations ------------------------------------------------------------------------------------------
 
 
 def test_the_verdict_is_printed_and_the_spool_reports_the_same(
@@ -262,7 +262,7 @@ def test_the_server_has_the_run_once_however_often_it_is_imported(
     stored = request_json(server, "GET", f"/runs/{run}")
     seen = (stored["project"], stored["name"], stored["unit"], stored["state"], stored["tags"])
     assert seen == ("old", "before", "epoch", "finished", ["imported", "csv"])
-    # A copy with another date, which is all that this file says of its time.
+    # A copy with another modification date, the only time information in this file.
     copy = file(leaking(), "copy.csv")
     os.utime(copy, (1_700_000_000, 1_700_000_000))
     again = ask("import", str(copy), "--project", "old", "--name", "before")
@@ -277,7 +277,7 @@ def test_a_log_of_long_ago_lasted_as_long_as_it_says(ask: Leakline, file: Any) -
     rows = "".join(f"2025-01-31 12:{i:02}:00,{500 + i}\n" for i in range(50))
     address = ask("import", str(file(f"time,rss_mb\n{rows}"))).output.split()[-1]
     deadline = time.monotonic() + 20
-    # Until it is examined nobody knows that it counts no generations.
+    # Only the analysis reveals that the run counts no generations.
     while "minutes since the start" not in (page := page_at(address)) or "49 min" not in page:
         assert time.monotonic() < deadline, page
 
@@ -287,7 +287,7 @@ def test_without_a_server_it_says_what_to_do(leakline: Leakline, nowhere: str, f
     assert said.status == 1 and "start one with: leakline serve" in said.errors
 
 
-# -- the page on it ----------------------------------------------------------------------------------------
+# -- the examples on its page ------------------------------------------------------------------------------
 
 DOCUMENT = (DOCS / "other-tools.md").read_text()
 PAGE = DOCUMENT.split("\n## Old logs\n")[1].split("\n## ")[0]
@@ -297,7 +297,7 @@ PAGE = DOCUMENT.split("\n## Old logs\n")[1].split("\n## ")[0]
 def folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow: Path, file: Callable[..., Path]
 ) -> None:
-    """With the files that the page names."""
+    """Create the files named on the page and make their folder the current one."""
     monkeypatch.chdir(tmp_path)
     shutil.copy(LOGS / "blocks_leaking.txt", tmp_path / "train.log")
     shutil.copy(LOGS / "psrecord.txt", tmp_path / "psrecord.txt")
@@ -372,7 +372,7 @@ def test_a_table_says_itself_what_its_commas_are_or_is_refused(
         assert samples_of(path)[0] == bytes_of_one
 
 
-# -- long ones ---------------------------------------------------------------------------------------------
+# -- long files --------------------------------------------------------------------------------------------
 
 
 def test_steps_without_memory_are_no_readings(read: Read, file: Any, at_most: Any) -> None:
@@ -391,7 +391,7 @@ def test_readings_of_a_log_are_joined_before_they_are_counted(
         path
     )
     assert read(path, "--every", "10")["readings"] == 100
-    # The highest of those that are joined is not lost.
+    # The maximum of joined readings is kept.
     joined = read_log(path, Wishes(every=10))
     assert samples_of(joined, "process.peak_bytes")[0] == 1_500 * 10**6
     at_most(4)
@@ -417,7 +417,7 @@ def test_names_of_generations_are_bounded(
     read(file(again, "x.log"))
 
 
-# Each is of one line, over and over; a line may take some milliseconds.
+# Repetitions of one line; each may take some milliseconds.
 SLOW_LINES = 20
 SLOW_SECONDS = 2.5
 
@@ -440,7 +440,7 @@ SLOW_SECONDS = 2.5
     ids=lambda line: line[:12].strip(),
 )
 def test_no_line_takes_long(file: Any, before: str, line: str) -> None:
-    # A pattern that backtracks takes minutes.
+    # A backtracking pattern would take minutes.
     assert len(line) <= MAX_LINE_LENGTH
     path = file(before + f"{line}\n" * SLOW_LINES, "train.log")
     started = time.process_time()
@@ -467,12 +467,12 @@ def test_what_nvidia_smi_writes_is_of_its_gpu(file: Any, heads: str, rest: str) 
     assert samples_of(path) == []
     for gpu in gpus:
         assert samples_of(path, f"gpu.{gpu}.used_bytes") == [1000 * (gpu + 1) * MIB] * 20
-    # With anything else it is memory of the process.
+    # Next to anything else the column is memory of the process.
     rows = [f"{i},{500 + i}\n" for i in range(12)]
     assert len(samples_of(file(f"epoch,memory used (MB)\n{''.join(rows)}"))) == 12
 
 
-# -- what is refused ---------------------------------------------------------------------------------------
+# -- refused files -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -619,7 +619,7 @@ def test_a_damaged_file_is_refused_in_a_line_or_is_a_run_that_a_server_takes(
             decode.check("run", json.dumps(batch_to_wire(batch)).encode(), 1.76e9)
 
 
-# -- logs of common tools, with memory that doubles, stays flat, settles and swings as a saw ------------------
+# -- logs of common tools: memory that doubles, stays flat, settles, and follows a sawtooth -------------------
 
 READINGS = 60
 SHAPES: dict[str, Callable[[int], float]] = {
@@ -702,7 +702,7 @@ def smi_lines(i: int, size: float) -> str:
 
 
 STAMP = "2026-11-26 10:{:02d}:00"
-# Form -> (name of the file, its text, what it counts)
+# Format -> (file name, function that writes the text, unit)
 TOOLS: dict[str, tuple[str, Callable[[Sizes], str], str]] = {
     "W&B export": ("wandb_export.csv", of_wandb, "step"),
     "W&B export by time": ("wandb_export.csv", of_lines(
@@ -778,7 +778,7 @@ def refusal(path: Path, **wishes: Any) -> str:
 @pytest.mark.parametrize("form", TOOLS)
 def test_memory_that_doubles_is_a_leak_and_healthy_memory_is_none(file: Any, form: str) -> None:
     name, write, unit = TOOLS[form]
-    # How memory settles and swings is the same in every form, so one of them shows it.
+    # Memory that settles and swings looks the same in every format, so one format covers it.
     for shape in SHAPES if form == "W&B export" else ("doubles", "flat"):
         size = SHAPES[shape]
         path = file(write([size(i) for i in range(READINGS)]), name)

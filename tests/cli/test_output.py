@@ -1,4 +1,4 @@
-"""What every command prints: errors of one line, nothing that commands a terminal, also where nobody reads it."""
+"""What every command prints: one-line errors, no terminal control characters, and output that nothing reads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from leakline.cli.server_queries import Asker
 from leakline.snapshot import Batch, ProcessIdentity, RunHeader
 from leakline.transport.spool_file import SpoolFile
 
-# Sets the title of a terminal, and clears it.
+# Sets the title of a terminal and clears it.
 EVIL = "Evil\x1b]0;pwn\x07\x1b[2J\u202e"
 
 
@@ -104,7 +104,7 @@ def test_wrong_use_is_one_line_that_says_where_help_is(
 def test_a_demo_without_torch_says_in_one_line_how_to_install_it(
     leakline: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A package that is nowhere takes the place of torch on a machine without it.
+    # A package that does not exist replaces torch, as on a machine without it.
     monkeypatch.setattr(demo, "NEEDED", ("torch_that_is_not_here", "numpy"))
     said = leakline("demo", "--exit")
     assert said.status == 1
@@ -113,7 +113,7 @@ def test_a_demo_without_torch_says_in_one_line_how_to_install_it(
 
 
 def test_a_checkout_that_is_not_installed_has_a_version_and_its_commands(tmp_path: Path) -> None:
-    # Without what `site` brings there is no metadata of a package, as for who runs it where it was cloned.
+    # Without `site` no package metadata is found, as for a user who runs a fresh clone.
     folder = str(Path(leakline_itself.__file__).parents[1])
     version = f"leakline {leakline_itself.__version__}\n"
     for arguments, said in ((("--version",), version), (("report", "--markdown", "."), "")):
@@ -125,11 +125,11 @@ def test_a_checkout_that_is_not_installed_has_a_version_and_its_commands(tmp_pat
         assert "Traceback" not in done.stderr
 
 
-# -- who reads it ------------------------------------------------------------------------------------------
+# -- closed and full outputs -------------------------------------------------------------------------------
 
 
 def ended(output: int | None, *arguments: str) -> tuple[int, str]:
-    """Of the program in a process of its own: exit status and standard error. ``output`` None: closed."""
+    """Run the program in its own process; return exit status and stderr. ``output`` None: stdout is closed."""
     command = [sys.executable, "-m", "leakline", *arguments]
     if output is None:
         command = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
@@ -167,7 +167,7 @@ def test_a_full_disk_below_the_output_is_one_line(server: str) -> None:
     assert line.startswith("leakline: cannot write to standard output (No space left on device)")
 
 
-# -- names come from whatever was recorded -----------------------------------------------------------------
+# -- names can contain anything ----------------------------------------------------------------------------
 
 
 def test_the_report_of_a_hostile_spool_is_plain(leakline: Any, tmp_path: Path) -> None:

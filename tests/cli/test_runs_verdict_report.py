@@ -1,4 +1,4 @@
-"""`leakline runs`, `leakline verdict` and `leakline report`: what they say, in each form."""
+"""Output of `leakline runs`, `leakline verdict` and `leakline report` in each format."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_a_recording_becomes_markdown_without_a_server(leakline: Any, recorded: 
     )
     assert "## Memory by phase" in said.output and "| `train` |" in said.output
     assert "by Leakline 0." in said.output.splitlines()[-1]
-    # No address: types may be named after what speaks it.
+    # There is no web address to search for: types may be named after a protocol.
     assert "://" not in said.output
 
 

@@ -1,4 +1,4 @@
-"""`leakline top`: against a real server, in a real terminal and in a pipe."""
+"""`leakline top` against a real server, in a real terminal and in a pipe."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _in_a_terminal(server: str, run: str) -> tuple[int, int]:
 
 
 def _read(terminal: int, until: str = "", seconds: float = 20.0) -> str:
-    """What it writes, up to a text, or to its end."""
+    """Read the terminal until ``until`` appears or the output ends."""
     seen, deadline = "", time.monotonic() + seconds
     while not (until and until in seen):
         assert time.monotonic() < deadline, seen
@@ -98,7 +98,7 @@ def test_ctrl_c_ends_it_cleanly(server: str, ask: Any) -> None:
             assert time.monotonic() < deadline
         pid, terminal = _in_a_terminal(server, "top/live")
         first = _read(terminal, "running  ")
-        # It is drawn again without anybody asking.
+        # The screen is redrawn periodically.
         _read(terminal, "\x1b[H")
         os.write(terminal, b"\x03")
         rest = _read(terminal)
@@ -155,5 +155,5 @@ def test_no_line_commands_the_terminal_or_is_wider_than_it() -> None:
 def test_a_gap_in_the_trend_is_a_blank() -> None:
     assert sparkline([1.0, None, 2.0], 10) == f"{BARS[0]} {BARS[-1]}"
     assert sparkline([None], 10) == ""
-    # The highest of what a column shows: a peak is never left out.
+    # A column shows its maximum, so that peaks are never lost.
     assert sparkline([0.0, 9.0, 0.0, 0.0], 2) == f"{BARS[-1]}{BARS[0]}"

@@ -1,7 +1,7 @@
-"""A real training loop in a process of its own with a server that misbehaves, and what that costs the loop.
+"""A real training loop in its own process against a faulty server, and what that costs the loop.
 
-What our threads can hold the loop up by in one iteration is no more than the CPU time they take in it, and no more than
-the iteration took too long: the smaller of the two is ours. So a busy machine does not count against us.
+Our threads can delay one iteration by at most the CPU time they use in it, and by at most the time by which it was too
+long. The smaller of the two is counted as ours, so a busy machine does not distort the result.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ say({{"peak_bytes": peak_bytes(), "lost": run._chain.recorder._losses.totals()}}
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """``outage`` and ``after`` as the loop reports them; bytes at their highest."""
+    """Cost of an outage: the ``outage`` and ``after`` parts reported by the loop, and peak memory in bytes."""
 
     outage: dict[str, Any]
     after: dict[str, Any]
@@ -111,7 +111,7 @@ class Cost:
 
     @property
     def held_up(self) -> float:
-        """Share of the loop's time, of outage and catching up together."""
+        """Share of the loop's time lost during the outage and the catch-up together."""
         both = (self.outage, self.after)
         seconds = [part["iterations"] * part["work_seconds"] for part in both]
         return sum(p["held_up"] * s for p, s in zip(both, seconds, strict=True)) / sum(seconds)
@@ -120,9 +120,9 @@ class Cost:
 def train(
     folder: Path, server: FaultServer, mode: str, seconds: float, waiting: int, kind: str = "online"
 ) -> Cost:
-    """The loop during an outage of ``seconds``, with ``waiting`` snapshots more, and for up to a minute after it.
+    """Run the loop through an outage of ``seconds`` with ``waiting`` extra snapshots, and up to a minute after it.
 
-    What has not arrived by then is synced.
+    Snapshots that have not arrived by then are synced.
     """
     server.set(mode)
     script = folder / "loop.py"
@@ -146,7 +146,7 @@ def train(
         process.stdin.write("\n")
         process.stdin.flush()
         after, last = _line(process.stdout), _line(process.stdout)
-        # Nothing of ours may stand among what the program prints.
+        # Nothing of ours may appear in the program's stdout.
         assert process.stdout.read() == ""
         assert process.wait(60) == 0, said.read_text()
     finally:
@@ -156,9 +156,9 @@ def train(
         (path,) = (folder / "spool").rglob("*.spool")
         upload(path, Delivery(server.address))
     lines = said.read_text().splitlines()
-    # The start, that nobody answers, what is left to sync, the verdict.
+    # At most: the start, the unreachable server, what is left to sync, and the verdict.
     assert len(lines) <= 4, lines
-    # Other reasons count what was never taken.
+    # Other reasons count snapshots that were never taken.
     lost = {reason: n for reason, n in last["lost"].items() if reason in DROPPED | THINNED}
     return Cost(outage, after, figures["peak_bytes"], figures["failures"], lost)
 

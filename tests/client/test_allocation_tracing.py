@@ -1,4 +1,4 @@
-"""Once a leak is suspected, the lines that allocate what is kept are traced for a while, where that is asked for."""
+"""Allocation tracing: once a leak is suspected, the allocating lines are traced for a while if the user enabled it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def nobody_traces() -> Iterator[None]:
 
 
 class Watched:
-    """An `Allocations` with a clock and a verdict by hand."""
+    """An `Allocations` whose clock and verdict the test sets."""
 
     def __init__(self, status: str = "suspected", **more: Any) -> None:
         self.status, self.now, self.looks = status, 0.0, 0
@@ -45,14 +45,14 @@ class Watched:
         return self.now
 
     def wait(self) -> Any:
-        """Return the data of the one mark that comes soon."""
+        """Return the data of the one mark that is written soon."""
         wait_until(lambda: self.marks)
         assert not tracemalloc.is_tracing()
         ((_, _, data),) = self.marks
         return data
 
     def lives(self) -> bool:
-        """Return True if a thread still looks after the tracing."""
+        """Return True if a tracing thread is still alive."""
         threads = [t for t in threading.enumerate() if t.name == "leakline-allocations"]
         for thread in threads:
             thread.join(1)
@@ -114,7 +114,7 @@ def test_at_most_ten_lines_are_reported_once_the_largest_first() -> None:
     ]
     assert data["lines"][0][1] == pytest.approx(300_000, rel=0.01)
     assert "somebody" not in data["text"]
-    # Once in a run.
+    # It is reported only once in a run.
     watched.see("generation_end", "generation_end")
     assert len(watched.marks) == 1
 
@@ -128,7 +128,7 @@ def test_a_generation_that_lasts_too_long_ends_it_with_a_phase_or_without() -> N
     before = watched.looks
     wait_until(lambda: watched.looks > before + 2)
     assert tracemalloc.is_tracing()
-    # Nothing is seen of the program from here on.
+    # No snapshots arrive from here on.
     watched.now += 1
     data = watched.wait()
     assert data["seconds"] == TRACED_SECONDS + 1
@@ -142,7 +142,7 @@ def test_tracing_that_holds_too_much_itself_ends_though_no_phase_does() -> None:
     while tracemalloc.is_tracing() and len(kept) < 5_000_000:
         kept.append(object())
         held = tracemalloc.get_tracemalloc_memory()
-    # The table doubles, and the thread has its turn only now and then.
+    # The trace table doubles in size, and the thread only checks it now and then.
     assert held < 4 * TRACER_BYTES
     assert watched.wait()
 

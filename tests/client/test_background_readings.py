@@ -1,4 +1,5 @@
-"""The readings between two snapshots: how often, how soon memory runs out, and that they can be left out."""
+"""Readings between two snapshots: how often they happen, how they detect memory running out, and how to disable them.
+"""
 
 from __future__ import annotations
 
@@ -52,14 +53,14 @@ def test_a_snapshot_is_taken_every_ten_seconds_or_at_each_rarer_reading(
     for _ in range(2 * (looks + 1)):
         assert fold.tick() == interval
     assert sampler.calls == (["look"] * looks + ["sample"]) * 2
-    # News waits for the next reading alone.
+    # A pending event is sent with the next reading.
     news.append("something")
     fold.tick()
     assert len(taken) == 3
 
 
 class Filling:
-    """Memory that fills while a clock of its own passes as the readings ask."""
+    """Memory that fills at a fixed rate on a simulated clock."""
 
     def __init__(self, rate: float, used: float = 0.0, limit: int = 10 * GIB) -> None:
         self.rate, self.used, self.limit, self.now = rate, used, limit, 0.0
@@ -71,7 +72,7 @@ class Filling:
         return Headroom(int(max(0, self.limit - self.used)), self.limit)
 
     def run(self, seconds: float) -> list[float]:
-        """Readings until the limit is reached, or for so long; the use at each that was taken."""
+        """Read until the limit is reached or ``seconds`` have passed; return memory use at each reported reading."""
         found: list[float] = []
         fold = BackgroundFold(
             _Sampler(), lambda samples: found.append(self.used), approach=Approach(self.read, self.clock)
@@ -91,7 +92,7 @@ def test_the_last_snapshot_before_memory_runs_out_is_close_to_the_limit(rate: in
     memory = Filling(rate, used=10 * GIB - 4 * rate)
     used = memory.run(60)
     assert used[-1] >= 0.98 * memory.limit
-    # Ten a second at most on the way there, and not for long.
+    # At most ten readings a second near the limit, and not for long.
     assert len(used) < MOST_REPORTED
 
 
@@ -103,7 +104,7 @@ def test_memory_that_fills_from_the_start_is_known_at_the_first_reading() -> Non
 
 
 class Resting(Filling):
-    """It fills for two thirds of each eighth of a second: between two episodes the network is trained."""
+    """Memory that fills for two thirds of each eighth of a second, as when training runs between two episodes."""
 
     def clock(self) -> float:
         eighths, within = divmod(self.now, 1 / 8)
@@ -124,7 +125,7 @@ def test_readings_stay_close_when_the_training_rests_for_a_moment(begin: float) 
 def test_memory_that_is_freed_each_time_does_not_fill_the_spool(
     used: float, seconds: float, often: bool
 ) -> None:
-    """At its limit a program is read often for a while; with room to spare it never is."""
+    """A program at its limit is read often only for a while; one with room to spare never is."""
     memory, taken = Filling(2**30, used=used * GIB), 0
     for _ in range(500):
         taken += len(memory.run(seconds))
@@ -141,7 +142,7 @@ def test_without_background_readings_nobody_wakes_between_two_snapshots(
     run = leakline.init(mode="offline", quiet=True)
     assert run._loop.governor.max_pause_seconds == 0.002
     recorder: Any = run._chain.recorder
-    # The recorder's thread waits for snapshots, for as long as it takes.
+    # The recorder's thread waits for snapshots without a timeout.
     assert recorder._tick is None
     with run.phase("train"):
         pass
@@ -150,7 +151,7 @@ def test_without_background_readings_nobody_wakes_between_two_snapshots(
 
 
 class Ring:
-    """Garbage that only a collection takes."""
+    """A reference cycle, freed only by a collection."""
 
     def __init__(self, size: int) -> None:
         self.me = self

@@ -1,4 +1,4 @@
-"""`run.on` calls functions of the program when the verdict changes, which is worked out on a thread of its own."""
+"""`run.on` calls functions of the program when the verdict changes. The verdict is computed on its own thread."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def generation_end_of(number: int, size: int, samples: dict[str, float] | None =
 
 
 def leaking(grown: int, generation: int) -> Snapshot:
-    """The end of a generation, after so many that each kept 100 MiB."""
+    """Return the end of ``generation``, after ``grown`` generations that each kept 100 MiB."""
     phase_accounts = {"phase.between.bytes": 0, "phase.leakline.bytes": 0}
     phase_accounts["phase.train.bytes"] = 100 * MIB if grown == generation else 0
     return generation_end_of(generation, 500 * MIB + grown * 100 * MIB, phase_accounts)
@@ -73,7 +73,7 @@ def test_an_unknown_event_or_a_callback_that_is_not_callable_raises_at_once(
 def watching(
     *wanted: str, governor: Governor | None = None
 ) -> tuple[VerdictWatch, list[tuple[str, Any]]]:
-    """A watch with a callback for each, and where they tell what they heard."""
+    """Return a watch with a callback for each event, and the list that the callbacks append to."""
     watch = VerdictWatch(HEADER, ProcessIdentity("i"), governor or Governor(1.0, 1e9))
     heard: list[tuple[str, Any]] = []
     watch.follow()
@@ -83,7 +83,7 @@ def watching(
 
 
 def call_due(watch: VerdictWatch) -> None:
-    """As at a generation end, and at the next one where the look of this one is over."""
+    """Run the analysis and its callbacks as at two consecutive generation ends."""
     watch.examine()
     watch._verdict_thread.wait(60)
     watch._take()
@@ -121,7 +121,7 @@ def end(number: int) -> Snapshot:
 
 @dataclass
 class SlowAnalysis:
-    """In place of the analysis: each look lasts until it is let go, and finds the run suspected."""
+    """Stand-in for the analysis: each call blocks until released and returns the status suspected."""
 
     go: threading.Event = field(default_factory=threading.Event)
     threads: list[threading.Thread] = field(default_factory=list)
@@ -183,7 +183,7 @@ def test_a_generation_end_waits_for_no_look_and_begins_no_second_one(slow: SlowA
     assert list(watch.due()) == []
     generation_end(watch, 5)
     assert [verdict.status for _, verdict in heard] == ["suspected"]
-    # What came while the first was under way is looked at by the second, and then nothing is new.
+    # The second analysis includes what arrived during the first; after that nothing is new.
     watch._verdict_thread.wait(60)
     watch.examine()
     watch.conclude()
@@ -202,7 +202,7 @@ def test_a_later_look_is_given_what_the_one_before_has_left(slow: SlowAnalysis) 
 
 
 def test_a_look_is_charged_to_the_budget_and_no_long_pause() -> None:
-    # Other programs take none of this thread's own time.
+    # This thread's CPU time is not affected by other programs.
     governor = Governor(1.0, 1e9, clock=time.thread_time)
     watch, _ = watching("suspected", governor=governor)
     governor.ledger()
@@ -279,7 +279,7 @@ def test_two_threads_that_follow_the_verdict_first_at_once_begin_it_once(
     recorded = chain._recorded
 
     def recorded_by_both() -> list[Snapshot]:
-        # Where one of them has to wait for the other, they never meet here.
+        # If one thread has to wait for the other, they never meet here.
         with suppress(threading.BrokenBarrierError):
             both.wait(0.5)
         return recorded()
@@ -434,7 +434,7 @@ def test_each_finding_has_events_of_its_own() -> None:
 def test_a_leak_known_by_a_better_name_is_the_same_one() -> None:
     first, better = finding("suspected"), finding("suspected", "container", name="g")
     assert happened(verdict(first), verdict(better)) == [{S}, set()]
-    # Only one of two can be it.
+    # Only one of the two can be the same leak.
     other = finding("suspected", "tensors", name="h")
     assert happened(verdict(first), verdict(better, other)) == [{S}, {S}]
 
@@ -461,7 +461,7 @@ def event(kind: str, name: str, data: dict[str, Any], time: float = 1.0) -> Even
 
 
 def test_what_was_declared_hundreds_of_generations_ago_still_holds() -> None:
-    """A replay buffer of a declared capacity fills slowly, and holds all that grows."""
+    """A replay buffer with a declared capacity fills slowly and explains all growth."""
     watch, heard = watching("suspected", V)
     phase_accounts = {f"phase.{name}.bytes": 0 for name in ("evaluate", "between", "leakline")}
     phase_accounts["phase.collect.bytes"] = MIB

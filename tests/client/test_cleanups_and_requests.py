@@ -1,6 +1,4 @@
-"""Cleanups: what they free, and when those that the program registered run. Requests of the server or the program:
-what is done for them, and what is refused.
-"""
+"""Cleanups: what they free and when registered ones run. Requests of the server or program: handling and refusals."""
 
 from __future__ import annotations
 
@@ -56,7 +54,7 @@ class Trainer:
 
     @leakline.current().cleanup("clear_local_buffer")
     def clear_local_buffer(self) -> None:
-        """Free nothing: what it should clear is elsewhere."""
+        """Free nothing, because the memory is held elsewhere."""
 
 
 @pytest.mark.parametrize(("method", "freed"), [("cleanup_memory", 40_000_000), ("clear_local_buffer", 0)])  # fmt: skip
@@ -219,12 +217,12 @@ def test_registering_again_replaces_the_function_and_nothing_else(offline: leakl
     assert seen == ["of 2"]
     offline.finish()
     (declared,) = events("register_cleanup")
-    # The server may ask a quiet run for nothing.
+    # The server may not request anything of a quiet run.
     assert declared.data == {"on_request": False, "when": ["gauge.tensors", 500]}
 
 
 class Meeting(list[Any]):
-    """Two threads that append to it do so at the same moment."""
+    """A list that two threads append to at the same moment."""
 
     def __init__(self, given: list[Any]) -> None:
         super().__init__(given)
@@ -293,13 +291,13 @@ def test_there_is_a_bound_on_cleanups(offline: leakline.Run) -> None:
         offline.register_cleanup("one more", list)
 
 
-# -- memory of devices -------------------------------------------------------------------------------
+# -- device memory -----------------------------------------------------------------------------------
 
 Device = dict[str, int]
 
 
 def on_a_device(run: leakline.Run) -> Device:
-    """Torch's allocator of a machine that has a device, as the probe reads it. Bytes by series."""
+    """Make the run's probe read a device with torch's allocator; return its bytes by series."""
     device = {"cuda.0.allocated_bytes": GIB, "cuda.0.reserved_bytes": 8 * GIB, "cuda.0.retries": 3}
     assert run._loop is not None
     run._loop.sampler._probes["cuda"].read = lambda: dict(device)
@@ -307,7 +305,7 @@ def on_a_device(run: leakline.Run) -> Device:
 
 
 def judged(header: RunHeader, snapshots: list[Snapshot]) -> tuple[str, str]:
-    """(outcome, evidence) of the fourth question after a fix."""
+    """Return (outcome, evidence) of the fourth checklist question after a fix."""
     batches = [Batch(ProcessIdentity("a"), tuple(snapshots))]
     (item,) = [
         each
@@ -357,7 +355,7 @@ def test_a_cleanup_that_gives_memory_of_a_device_back_has_worked(
 def test_a_cleanup_that_frees_nothing_anywhere_has_failed(offline: leakline.Run) -> None:
     device = on_a_device(offline)
     with offline.generation(0), offline.cleanup("agent GPU"):
-        # Memory is taken meanwhile, on the device and here.
+        # Memory is allocated meanwhile, on the device and on the host.
         device["cuda.0.allocated_bytes"] += GIB
         taken = bytearray(b"x" * (16 << 20))
     offline.finish()
@@ -465,7 +463,7 @@ def test_a_run_that_does_nothing_finds_and_cleans_nothing() -> None:
     leakline.Run().register_cleanup("agent", lambda: pytest.fail("it ran"))
 
 
-# -- processes of their own --------------------------------------------------------------------------
+# -- in separate processes ---------------------------------------------------------------------------
 
 HEAD = """
 import os, threading, leakline
@@ -477,7 +475,7 @@ class Agent:
 kept = [Agent() for _ in range({agents})]
 run = leakline.init(watch=[Agent], {mode})
 """
-# Until the test has seen what it waits for: it ends the script by closing its input.
+# The script runs until the test closes its input.
 LOOP = """
 done, generation = threading.Event(), 0
 threading.Thread(target=lambda: (os.read(0, 1), done.set()), daemon=True).start()
@@ -510,7 +508,7 @@ def head(mode: str, agents: int = 30) -> str:
 
 
 def ends_well(process: subprocess.Popen[str], *, fails: bool = False) -> None:
-    """``fails``: whether the client has said that something failed."""
+    """Wait for the script to end without errors. ``fails``: whether the client must report a failure."""
     _, errors = process.communicate("x", timeout=60)
     assert process.returncode == 0, errors
     assert all(line.startswith("leakline: ") for line in errors.splitlines()), errors
@@ -530,7 +528,7 @@ def marks(snapshots: list[Snapshot]) -> list[str]:
 
 
 def outcomes(server: Any) -> dict[str | None, str]:
-    """Number of the request, None for that of the program -> outcome."""
+    """Return request id (None for the program's own requests) -> outcome."""
     return {e.data.get("request"): e.data["outcome"] for e in sent_events(server, "mark")}
 
 
@@ -539,7 +537,7 @@ def holders(snapshots: list[Snapshot]) -> list[tuple[str, int | None]]:
 
 
 def test_the_program_asks_for_holders_and_a_census(start: Start) -> None:
-    # A pause so long that nothing is looked at outside the training thread, however slow the machine is.
+    # The pause limit is high enough that every scan runs on the training thread, however slow the machine is.
     ends_well(start(head(OFFLINE) + ASKS, LEAKLINE_MAX_PAUSE="1"))
     after = [s for s in recorded() if s.label.endswith("after train")]
     answered = [
@@ -550,7 +548,7 @@ def test_the_program_asks_for_holders_and_a_census(start: Start) -> None:
     for snapshot in after:
         assert snapshot.census is not None
         assert set(holders([snapshot])) == {("__main__.kept[*]", 30)}
-    # Asking for a class is not one more instance of it.
+    # Requesting a class does not count as another instance of it.
     series = "type.__main__.Agent.count"
     assert {s.samples[series] for s in recorded() if series in s.samples} == {30}
 
@@ -611,7 +609,7 @@ def test_what_the_program_has_not_allowed_is_refused(
     answers = {None: "done", "r1": look, "r2": look, "c1": cleanup}
     until(lambda: outcomes(server).keys() >= answers.keys())
     ends_well(process)
-    # What the program asks itself is never refused.
+    # Requests of the program itself are never refused.
     assert outcomes(server) == answers
     assert sent_events(server, "cleanup") == []
 

@@ -1,4 +1,4 @@
-"""The last line: the verdict of the server where it comes in time, otherwise our own; and how a run ended."""
+"""The exit summary: the server's verdict if it arrives in time, otherwise the client's own, and how the run ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Caplog = pytest.LogCaptureFixture
 
 
 def train(**named: Any) -> float:
-    """Return the seconds that the end takes."""
+    """Run six generations and return how many seconds the end takes."""
     run = leakline.init(**named)
     for generation in range(6):
         run.generation(generation)
@@ -43,7 +43,7 @@ def test_the_verdict_of_the_server_counts_once_it_has_seen_all_generations(
 
 def test_a_server_that_is_behind_is_not_waited_for(server: Any, caplog: Caplog) -> None:
     server.verdicts = [said_of(2)]
-    # `test_endings.py` holds the time that an end may take.
+    # `test_endings.py` checks how long an end may take.
     assert train(server=server.address) < 5.0
     assert "it leaks" not in caplog.messages[-1]
     assert server.address in caplog.messages[-1] or "generations" in caplog.messages[-1]

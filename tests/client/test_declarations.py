@@ -1,4 +1,4 @@
-"""`run.fix`, `run.band` and `run.budget`: what travels, and that what nobody could check does not."""
+"""`run.fix`, `run.band` and `run.budget`: what is sent, and which uncheckable declarations are refused."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_promise_nobody_could_check_is_refused_with_its_name_and_value(
     ("argument", "value"),
     [
         ("phase", 7), ("phase", " "), ("location", 281), ("promises", [GROWTH]),
-        # Growth within a phase needs a phase.
+        # Growth within a phase requires a phase.
         ("phase", None),
     ],
 )  # fmt: skip
@@ -82,7 +82,7 @@ def test_sizes_travel_as_bytes_and_the_class_of_a_count_is_counted_from_now_on(
         "phase": "train", "location": "trainer.py:281",
         "promises": {GROWTH: 500 * 2**20, "peak_bytes": 40 * 10**9, **held},
     }  # fmt: skip
-    # And the report of this very run says what came of it.
+    # The report of this run also contains the result.
     assert "close them (train, trainer.py:281)" in text
     assert "close them (trainer.py:281): generations to complete" in text.split("EXPECTATIONS")[1]
     assert "holds: 3 generations complete; 3 were promised." in text
@@ -110,7 +110,7 @@ def test_what_was_rejected_goes_with_the_fix_bounded_and_only_where_it_is_given(
     fixes = {e.name: e.data for e in events("fix")}
     assert fixes["detach losses"]["rejected"] == "fewer episodes: too slow"
     assert len(fixes["write much"]["rejected"]) == 2_000
-    # Whoever knows nothing of it sees the event that there always was.
+    # Readers that do not know `rejected` see the same event as before.
     assert set(fixes["as before"]) == {"phase", "location", "promises"}
 
 

@@ -1,6 +1,6 @@
-"""A program ends with Leakline as it ends without, and as soon; how it ended is recorded, and the next begins whole.
+"""A program ends with Leakline as it ends without, and as fast; its end is recorded, and the next run starts cleanly.
 
-The machine that runs these tests is shared, so they allow more seconds than `tests/soak/test_exits.py`.
+The test machine is shared, so these tests allow more seconds than `tests/soak/test_exits.py`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NOBODY: Final = "http://127.0.0.1:9"
 UP_SECONDS: Final = 0.6
 ABSENT_SECONDS: Final = 1.0
 DOWN_SECONDS: Final = 2.6
-# In place of Leakline where there is none.
+# Replaces Leakline in the comparison runs without it.
 STAND_IN: Final = """
 from contextlib import nullcontext
 class Run:
@@ -137,7 +137,7 @@ ENDINGS: Final = {
         "import concurrent.futures\n"
         "with concurrent.futures.ProcessPoolExecutor(1) as pool:\n"
         "    dead = pool.submit(os._exit, 3)\n"
-        # Its traceback names another line where it has to wait for the result.
+        # Without this wait the traceback would name another line.
         "    concurrent.futures.wait([dead])\n"
         "    dead.result()"
     ),
@@ -209,7 +209,7 @@ LEAKLINE_RUN: Final = ("-m", "leakline", "run", "--", sys.executable)
 
 
 class Ended(NamedTuple):
-    """How a program ended: its status (of a signal, below zero) and what it wrote, without our own lines."""
+    """How a program ended: its status (negative for a signal) and its output without our own lines."""
 
     status: int
     stdout: str
@@ -223,7 +223,7 @@ def shown(status: int) -> str:
 def ended(
     folder: Path, code: str, module: str, server: str = "", command: Sequence[str] = ()
 ) -> Ended:
-    """Run a program that uses ``module``, by ``command``, in a folder of its own."""
+    """Run a program that uses ``module``, started by ``command``, in its own folder."""
     folder.mkdir()
     (folder / "stand_in.py").write_text(STAND_IN)
     script = folder / "train.py"
@@ -279,12 +279,12 @@ print("ready", flush=True)
 
 
 def spools(directory: Path) -> list[Path]:
-    """In the order in which their processes began."""
+    """Return the spools in the order in which their processes started."""
     return sorted(directory.rglob("*.spool"), key=lambda path: read_header(path)[0].started_at)
 
 
 class Left(NamedTuple):
-    """What a training printed and recorded, and how that says it ended."""
+    """What a training printed, and what it recorded about its end."""
 
     status: int
     stdout: str
@@ -299,7 +299,7 @@ Train = Callable[..., Left]
 
 @pytest.fixture
 def train(start: Callable[..., subprocess.Popen[str]], spool_directory: Path) -> Train:
-    """Run a training script: the usual beginning, then ``code``."""
+    """Run a training script that begins as usual and continues with ``code``."""
 
     def run(code: str, before: str = "", quiet: bool = True, **environ: str) -> Left:
         begin = START.format(before=before, quiet=quiet)
@@ -312,7 +312,7 @@ def train(start: Callable[..., subprocess.Popen[str]], spool_directory: Path) ->
     return run
 
 
-# A SystemExit that is caught and referred to until the end.
+# A SystemExit that is caught and kept alive until the end.
 KEPT = """kept = []
 try:
     sys.exit(4)
@@ -568,7 +568,7 @@ def test_the_closing_verdict_of_a_long_run_is_not_waited_for(
 
 
 def together(*work: Callable[[], object]) -> None:
-    """All at the same moment, each on a thread of its own; what one raises is raised here."""
+    """Run all functions at the same time, one thread each, and raise what any of them raised."""
     ready = threading.Barrier(len(work))
 
     def run(one: Callable[[], object]) -> None:
@@ -644,7 +644,7 @@ def test_a_run_that_gets_no_threads_is_recorded_whole_at_its_end(
                 pass
         began = time.monotonic()
         run.finish()
-    # Nobody waits for a thread that is not there.
+    # The end does not wait for a thread that never started.
     assert time.monotonic() - began < ABSENT_SECONDS
     assert [s.kind for s in recorded()] == ["baseline", *["generation_end"] * 3, "finish"]
     (path,) = spools(spool_directory)
@@ -705,7 +705,7 @@ def test_a_run_may_begin_on_one_thread_and_end_on_another(spool_directory: Path)
 
     together(begin)
     assert leakline.current() is made[0]
-    # Only the main thread may set a handler.
+    # Only the main thread may set a signal handler.
     assert signal.getsignal(signal.SIGTERM) is before[0]
     together(made[0].finish)
     assert leakline.current().id == ""
@@ -761,7 +761,7 @@ def test_a_run_that_ends_while_other_threads_are_inside_phases_records_nothing_a
         together(work, work, work, finish)
     for path in spools(spool_directory):
         kinds = [s.kind for batch in read_batches(path) for s in batch.snapshots]
-        # Whatever was taken before it; and it is the last.
+        # Snapshots may have been taken before the end, but none after it.
         assert kinds.index("finish") == len(kinds) - 1
         assert (read_end(path) or {})["state"] == "finished"
     assert capfd.readouterr() == ("", "")
@@ -776,7 +776,7 @@ def test_many_threads_that_end_a_run_end_it_once(
 
     def finish() -> None:
         offline.finish()
-        # Whoever asked, it is over when the call comes back.
+        # Whichever thread ended the run, it has ended when the call returns.
         (path,) = spools(spool_directory)
         seen.append(read_end(path))
 
@@ -785,7 +785,7 @@ def test_many_threads_that_end_a_run_end_it_once(
     assert [s.kind for s in recorded()].count("finish") == 1
 
 
-# What `train` starts with, then an end on another thread that takes a while.
+# The usual beginning, then a slow end on another thread.
 ENDS_SLOWLY: Final = """
 close, began, go_on = run._chain.close, threading.Event(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""Commit, command line, packages and machine of a run, read once at the start."""
+"""Commit, command line, packages and machine of a run, read once at its start."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_an_environment_stays_below_what_a_server_takes(
         monkeypatch.setenv(name, "x" * 50_000)
     found = read_environment()
     assert 40_000 < len(json.dumps(found)) < MAX_ENVIRONMENT_BYTES
-    # The first of each stay.
+    # The first of each are kept.
     assert found["command_line"][:2] == ["python", "train.py"]
     assert f"{'long-' * 30}0" in found["packages"]
 

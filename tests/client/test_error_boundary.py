@@ -1,4 +1,5 @@
-"""An error in Leakline, or in what the program gave it, never reaches the program and keeps none of its objects."""
+"""An error in Leakline, or in what the program gave it, never reaches the program and keeps none of its objects alive.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from leakline.runtime.error_boundary import Guard
 
 
 class Agent:
-    """An object of the program's."""
+    """An object that belongs to the program."""
 
 
 class Unspeakable(Exception):
@@ -48,7 +49,7 @@ def test_an_exception_that_has_no_text_is_swallowed_too(internal_exceptions: Any
 
 
 class Broken:
-    """A stderr whose reader is gone, that is closed, or that is written to at this moment."""
+    """A stderr whose reader is gone, that is closed, or that is being written to by another thread."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
@@ -72,7 +73,7 @@ def test_a_broken_stderr_is_no_error_of_the_program(
     Notices(False).say("hello")
 
 
-# Every class that a training uses is broken in all that it does; the program has an exit status of its own.
+# Every method of every class that a training uses is broken; the program has its own exit status.
 BROKEN_CLIENT = """
 import sys
 import leakline, leakline.sampling.sampler, leakline.core.pipeline

@@ -1,4 +1,4 @@
-"""A program closes descriptors that it does not know and opens files of its own: we write nothing into those."""
+"""Programs close descriptors they do not know and open their own files: we never write into those."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from leakline.transport.spool_file import SpoolFile
 from leakline.transport.spool_format import is_live, read_end
 
 Taken = Callable[[int], Path]
-# As a daemon does, or who starts a child by hand. All of these numbers are the program's own files then.
+# Daemons do this, and so do programs that start a child by hand. Afterwards all numbers belong to the program.
 TRAINING = """
 import json, os, leakline
 
@@ -74,7 +74,7 @@ def test_a_program_that_closes_all_numbers_has_its_own_files_and_all_is_recorded
 
 @pytest.fixture
 def taken(tmp_path: Path) -> Callable[[int], Path]:
-    """Give a number to a file of the program's, closed behind our back."""
+    """Replace a descriptor by a file of the program, without our knowledge."""
 
     def take(number: int) -> Path:
         path = tmp_path / f"own-{number}"
@@ -236,7 +236,7 @@ def test_a_claimed_spool_whose_number_was_taken_closes_no_file_of_the_programs(
     file = spool(tmp_path)
     file.append(batch(1))
     file.close()
-    # Its host is another, so that it has to be older.
+    # The spool is from another host, so it has to be older.
     os.utime(file.path, (1, 1))
     with claimed(file.path) as fd:
         assert fd is not None

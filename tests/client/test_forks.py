@@ -1,4 +1,4 @@
-"""Forked, spawned and started processes: the parent's run goes on, a child is silent, and ranks join one run."""
+"""Forked, spawned and started processes: the parent's run continues, a child stays silent, and ranks join one run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FORKS = 42
 
 
 def storm(folder: Path, server: str, forks: int, seconds: float) -> tuple[dict[str, Any], str]:
-    """Return its last line, and what it and its children wrote to stderr."""
+    """Run the fork storm; return its last line, and what it and its children wrote to stderr."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", str(STORM), server, str(forks)],
         cwd=folder, capture_output=True, text=True, timeout=seconds, check=False, env=os.environ,
@@ -45,7 +45,7 @@ def check(server: Any, folder: Path, result: dict[str, Any], said: str, forks: i
     assert numbers
     assert len(numbers) == len(set(numbers))
     assert not any("in the child" in s.label for b in server.batches for s in b.snapshots)
-    # Every other instance is a run of a child of its own: no two of them, and none the parent's.
+    # Every other instance is a run that a child started itself, and none of them is the parent's.
     headers = [read_header(path) for path in folder.rglob("*.spool")]
     assert (
         len({run.id for run, _ in headers}) == len({p.instance for _, p in headers}) == len(headers)
@@ -53,7 +53,7 @@ def check(server: Any, folder: Path, result: dict[str, Any], said: str, forks: i
     assert len({process.pid for _, process in headers}) == len(headers)
     parents = [run.id for run, process in headers if process.pid == result["pid"]]
     assert parents == [result["run"]]
-    # Three of seven children have started a run, and each has ended it.
+    # Three of seven children start a run, and each ends it.
     assert len(headers) == 1 + sum(number % 7 in (3, 4, 5) for number in range(forks))
     ends = [read_end(path) for path in folder.rglob("*.spool")]
     assert [end and end["state"] for end in ends] == ["finished"] * len(headers)
@@ -240,7 +240,7 @@ run.finish()
 
 @pytest.fixture
 def train(start: Start, tmp_path: Path) -> Callable[..., str]:
-    """Run a training that starts an evaluation; what both said on stderr."""
+    """Run a training that starts an evaluation; return the stderr of both."""
 
     def run(times: int = 1, end: str = "run.finish()", more: str = "", **environ: str) -> str:
         (tmp_path / "eval.py").write_text(EVALUATE.format(more=more))
@@ -253,7 +253,7 @@ def train(start: Start, tmp_path: Path) -> Callable[..., str]:
 
 
 def processes(directory: Path) -> list[tuple[str, ProcessIdentity]]:
-    """(run, process) of every spool, the first to begin first."""
+    """Return (run, process) of every spool in order of start."""
     headers = [read_header(path) for path in directory.rglob("*.spool")]
     return [(run.id, process) for run, process in sorted(headers, key=lambda h: h[0].started_at)]
 
@@ -279,9 +279,9 @@ def test_what_is_started_with_the_id_of_the_run_joins_as_a_child_of_the_same_att
         (0, "main", 1), (0, "child", 1), (0, "child", 1),
     ]  # fmt: skip
     assert len({p.instance for _, p in found}) == 3
-    # One process of a run talks.
+    # Only one process of a run prints messages.
     assert said.count("records to") == 1
-    # Resumed: it belongs to the second attempt, and has not counted as one.
+    # A resumed child belongs to the second attempt and is not itself counted as an attempt.
     train(**environ)
     assert [(p.role, p.attempt) for _, p in processes(spool_directory)[3:]] == [
         ("main", 2), ("child", 2),
@@ -316,7 +316,7 @@ subprocess.run([sys.executable, "eval.py"], check=True)
     assert [(p.role, p.attempt) for _, p in processes(spool_directory)] == [
         ("main", 1), ("main", 2),
     ]  # fmt: skip
-    # The process that announced the run is gone, or its number is another one's by now.
+    # The process that announced the run is gone, or its id now belongs to another process.
     others = ("ours:7:123:4194303", f"ours:7:1:{os.getpid()}", f"ours:7::{'9' * 30}", "ours", ":::")
     for gone in others:
         environ = {**os.environ, "LEAKLINE_RUN_ID": "ours", "_LEAKLINE_ANNOUNCED": gone}

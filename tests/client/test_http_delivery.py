@@ -1,4 +1,4 @@
-"""One request: accepted, retry later, or refused, in time and in little memory; also through a proxy and over TLS.
+"""A single HTTP request: accepted, retry later, or refused; bounded in time and memory; also via proxy and TLS.
 
 `tls/server.pem` is signed by `tls/authority.pem`, for localhost, 127.0.0.1 and leakline.example.
 """
@@ -45,7 +45,7 @@ Raw = Callable[[Iterable[bytes]], str]
 
 @pytest.fixture
 def raw_server() -> Iterator[Raw]:
-    """The address of a server that answers each connection with the next bytes and closes it."""
+    """Return a function that starts a server: it answers each connection with the next bytes and closes it."""
     listening: list[socket.socket] = []
 
     def serve(answers: Iterable[bytes]) -> str:
@@ -62,7 +62,7 @@ def raw_server() -> Iterator[Raw]:
                     connection.recv(65536)
                     connection.sendall(answer)
                     connection.shutdown(socket.SHUT_WR)
-                    # A closed socket that has more to read would take back what it has written.
+                    # Closing a socket that has unread data would reset the connection and discard the answer.
                     connection.recv(1)
 
         threading.Thread(target=loop, daemon=True).start()
@@ -111,7 +111,7 @@ def test_some_errors_are_retry_later_and_any_other_is_the_last_word(server: Any)
     ("said", "seconds"),
     [
         ("0", 0.0), ("120", 120.0), (" 7 ", 7.0),
-        # Dates count from the server's own clock, and one in the past asks for nothing.
+        # Dates are relative to the server's own clock; a date in the past means no delay.
         ("Sun, 22 Nov 2026 12:00:30 GMT", 30.0), ("Sun, 22 Nov 2026 11:59:00 GMT", 0.0),
         ("-5", None), ("soon", None), ("9" * 400, float("inf")), ("Sun, 99 Nov 2026", None),
         ("Sun, 22 Nov 99999999999999999999 12:00:30 GMT", None), ("1.5", None), ("\xb2", None), ("", None),
@@ -154,7 +154,7 @@ def test_the_connection_is_kept_and_a_closed_one_is_opened_again(
     assert isinstance(delivery.request("POST", "/runs", {}), Accepted)
     assert delivery._connection is kept
     assert kept is not None
-    # What a server does that keeps connections for a while only.
+    # Servers that time out idle connections do this.
     kept.sock._sock.shutdown(socket.SHUT_RDWR)
     assert isinstance(delivery.request("POST", "/runs", {}), Accepted)
     assert len(first.requests) == 3
@@ -214,7 +214,7 @@ def test_a_server_that_reads_a_byte_at_a_time_is_given_up_in_time() -> None:
     threading.Thread(target=read_slowly, daemon=True).start()
     address = f"http://127.0.0.1:{listener.getsockname()[1]}"
     started = time.monotonic()
-    # More than the buffers of both sockets take.
+    # More than the buffers of both sockets can hold.
     body = Body(bytes(16_000_000), False, 16_000_000)
     outcome = Delivery(address, timeout_seconds=SECONDS).request("POST", "/runs", body)
     done.set()
@@ -225,7 +225,7 @@ def test_a_server_that_reads_a_byte_at_a_time_is_given_up_in_time() -> None:
 
 @pytest.mark.alone
 def test_a_network_that_swallows_connections_is_given_up_in_time() -> None:
-    """Nobody accepts, and the queue is full: the kernel answers no further connection."""
+    """Nothing accepts and the backlog is full: the kernel answers no further connection."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
         address = listener.getsockname()
         waiting = [socket.socket() for _ in range(8)]
@@ -241,7 +241,7 @@ def test_a_network_that_swallows_connections_is_given_up_in_time() -> None:
 
 
 def test_no_bytes_of_a_server_raise(raw_server: Raw) -> None:
-    """Right answers with pieces changed, doubled, cut and swapped."""
+    """Valid answers with parts changed, duplicated, cut and swapped raise nothing."""
     good = [
         b'HTTP/1.1 200 OK\r\nDate: Sun, 22 Nov 2026 12:00:00 GMT\r\nContent-Length: 13\r\n\r\n{"accepted":1}',
         b"HTTP/1.1 503 Busy\r\nRetry-After: 7\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
@@ -250,7 +250,7 @@ def test_no_bytes_of_a_server_raise(raw_server: Raw) -> None:
     ]
     dice = random.Random(7)
     answers = [_changed(dice, dice.choice(good)) for _ in range(200)]
-    # Some ask for a second connection.
+    # Some answers cause a second connection.
     address = raw_server(itertools.cycle(answers))
     for _ in answers:
         assert isinstance(post(address), (Accepted, Refused, RetryLater))
@@ -289,7 +289,7 @@ def no_proxy_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def secure(server: Any) -> str:
-    """The small server, over TLS; its address."""
+    """Wrap the small server in TLS and return its address."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(TLS / "server.pem")
     server.http.socket = context.wrap_socket(server.http.socket, server_side=True)
@@ -297,13 +297,13 @@ def secure(server: Any) -> str:
 
 
 class Proxy(socketserver.ThreadingTCPServer):
-    """Forwards to one port of this machine whatever host it is asked for, as a proxy resolves names itself."""
+    """Proxy that forwards every host to one local port, since a proxy resolves names itself."""
 
     daemon_threads = True
 
     def __init__(self, port: int, login: str | None) -> None:
         self.port, self.login = port, login
-        # Request lines.
+        # The request lines received.
         self.asked: list[str] = []
         super().__init__(("127.0.0.1", 0), Forwarding)
         self.address = f"127.0.0.1:{self.server_address[1]}"
@@ -333,7 +333,7 @@ class Forwarding(socketserver.BaseRequestHandler):
 
 
 def _join(one: socket.socket, other: socket.socket) -> None:
-    """Pass on what either says until one has no more to say."""
+    """Forward data both ways until one side closes."""
     while True:
         ready, _, _ = select.select([one, other], [], [], 20)
         for end in ready:
@@ -365,7 +365,7 @@ Between = Callable[..., Proxy]
 def ask(address: str, ca_file: Path | None = None) -> Outcome:
     delivery = Delivery(address, "the token", timeout_seconds=10, ca_file=ca_file)
     try:
-        # Twice: the second time on the connection that was kept.
+        # Request twice: the second time on the kept connection.
         assert isinstance(delivery.request("GET", "/runs"), type(delivery.request("GET", "/runs")))
         return delivery.request("POST", "/runs", {"id": "a"})
     finally:
@@ -408,7 +408,7 @@ def test_a_host_that_is_exempt_is_asked_directly(
 def test_the_login_of_a_proxy_goes_to_the_proxy(
     server: Any, proxy: Between, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # "ann:p@ss"
+    # The header below decodes to "ann:p@ss".
     between = proxy("Basic YW5uOnBAc3M=")
     monkeypatch.setenv("http_proxy", f"http://ann:p%40ss@{between.address}")
     assert isinstance(ask(HTTP), Accepted)

@@ -1,4 +1,4 @@
-"""Looks at the heap in slices next to the training thread, and where a census is taken: there, or in slices."""
+"""Heap scans in slices next to the training thread, and the choice between a census in one piece and one in slices."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PATIENCE_SECONDS = 20.0
 
 
 class Steps:
-    """Done after so many steps; each asks the event, so that a test decides when they go on."""
+    """A sliced task of ``number`` steps; each waits for ``go``, so that a test decides when it continues."""
 
     def __init__(self, number: int, go: threading.Event | None = None) -> None:
         self.left, self.go, self.bytes = number, go, 4096
@@ -131,7 +131,7 @@ def test_a_run_whose_census_got_no_thread_ends_whole(
 
 
 def test_the_program_runs_between_two_slices() -> None:
-    """A thread that counts gets on, however much work there is."""
+    """A counting thread makes progress however much work there is."""
     slices = SliceThread()
     slices.offer("census", Steps(1 << 60))
     counted, end = 0, time.perf_counter() + 0.2
@@ -141,7 +141,7 @@ def test_the_program_runs_between_two_slices() -> None:
     alone, end = 0, time.perf_counter() + 0.2
     while time.perf_counter() < end:
         alone += 1
-    # Measured 0.9 on a free machine.
+    # Measured 0.9 on an idle machine.
     assert counted > 0.3 * alone
 
 
@@ -202,7 +202,7 @@ def test_what_a_census_cost_decides_where_the_next_is_taken() -> None:
 
 @pytest.fixture
 def freezes() -> Iterator[None]:
-    """What the test left is collected, and only what is older or stays is frozen for the tests after it."""
+    """Collect what the test left and freeze it, so that only older or surviving objects are frozen for later tests."""
     yield
     gc.unfreeze()
     gc.collect()
@@ -217,7 +217,7 @@ class FrozenBeforeSlices:
     pass
 
 
-# A class for each: after a run a search may keep the instances of its test for another moment.
+# A class per case: a search may keep the instances of its test alive for a moment after the run.
 @pytest.mark.parametrize(
     ("pause", "kind"),
     [(0.05, FrozenBeforeACensus), pytest.param(0.001, FrozenBeforeSlices, marks=needs_native)],

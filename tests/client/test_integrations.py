@@ -1,4 +1,4 @@
-"""What the callbacks of all frameworks share: whose run it is, who counts, and a training that never says its end."""
+"""Behaviour shared by the callbacks of all frameworks: who owns the run, who counts generations, and missing ends."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def fit(training: Training, generations: int, first: int = 0) -> None:
 
 
 def recorded(folder: Path) -> dict[str, tuple[list[int], str]]:
-    """run -> its generations with an end, and how it ended."""
+    """Return run -> (its generations with an end, how it ended)."""
     found = {}
     for path in folder.rglob("*.spool"):
         rows = [s for batch in read_batches(path) for s in batch.snapshots]
@@ -115,7 +115,7 @@ def test_each_module_names_an_extra_that_there_is(
 
 def test_a_training_starts_a_run_and_finishes_it(options: dict[str, Any], tmp_path: Path) -> None:
     training = Training("one", options)
-    # Resumed: it keeps its numbers.
+    # A resumed training keeps its generation numbers.
     fit(training, 3, first=7)
     assert leakline.current() is training.run
     training.end()
@@ -146,7 +146,7 @@ def test_a_run_of_the_program_is_used_and_never_finished(
         training.end()
         assert leakline.current() is run
     run.finish()
-    # Each counts from 0, and the second goes on.
+    # Each training counts from 0, and the second continues the axis.
     assert list(recorded(tmp_path).values()) == [([0, 1, 2, 3, 4, 5], "finished")]
 
 
@@ -210,7 +210,7 @@ def test_where_the_program_has_disabled_its_run_no_callback_starts_one(
     fit(training, 2)
     training.end()
     assert not recorded(tmp_path)
-    # Until the program is done with it.
+    # This holds until the program finishes its own run.
     run.finish()
     fit(training, 2)
     training.end()
@@ -288,7 +288,7 @@ def test_a_callback_finds_the_list_that_calls_it_and_moves_to_its_front() -> Non
     listed.call()
     listed.call()
     assert order == ["theirs", "ours", "theirs too", "ours", "theirs", "theirs too", "last"]
-    # The list of the program is as it was.
+    # The program's list is unchanged.
     assert len(given) == 3
     assert calling(Listed) is None
 

@@ -1,4 +1,4 @@
-"""A process that was killed: who comes next records how it ended, and sends what it left in its spool."""
+"""After a process was killed, the next start records how it ended and sends what is left in its spool."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def recording(
     directory: Path, server: str | None, samples: dict[str, Any] | None = None, run: str = "dead",
     group: str | None = None, host: str = "",
 ) -> SpoolFile:  # fmt: skip
-    """The spool of a process that has recorded five snapshots, and is still there."""
+    """Return the spool of a process that has recorded five snapshots and still runs."""
     process = ProcessIdentity(f"instance-{run}", pid=1, host=host or socket.gethostname())
     header = RunHeader(run, "default", f"name-{run}", "generation", None, 100.0)
     path = directory / run / f"{process.instance}.spool"
@@ -54,7 +54,7 @@ def recording(
 
 
 def left(*arguments: Any, **options: Any) -> Path:
-    """The spool of one that was killed."""
+    """Return the spool of a process that was killed."""
     spool = recording(*arguments, **options)
     spool.close()
     return spool.path
@@ -250,7 +250,7 @@ def test_a_child_that_is_forked_while_a_spool_is_ours_does_not_keep_it(tmp_path:
         if child == 0:
             os.close(over_write)
             os.write(born_write, b"!")
-            # Until the parent has looked.
+            # The child lives until the parent has checked.
             os.read(over_read, 1)
             os._exit(0)
         os.read(born_read, 1)
@@ -270,7 +270,7 @@ def found_by(
 
 
 def bring_all(found: orphan_recovery.Leftovers) -> None:
-    """Without its rests."""
+    """Send everything without the rests in between."""
     found._clock = lambda: float("inf")
     while found.send():
         pass
@@ -359,7 +359,7 @@ time.sleep(60)
 def test_what_a_killed_process_could_not_send_arrives_with_the_next_start(
     start: Any, server: Any, make_server: Any, until: Any
 ) -> None:
-    # Its server is away while it runs.
+    # The server is down while the process runs.
     port = int(server.address.rpartition(":")[2])
     server.stop()
     process = start(START.format(server=server.address))

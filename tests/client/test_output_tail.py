@@ -1,4 +1,4 @@
-"""What the program prints and logs is kept only where people allow it, and never gets in the program's way."""
+"""Program output and log lines are captured only if the user allows it, and capturing never disturbs the program."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Clock:
 
 
 class Heard(OutputTail):
-    """Of two streams."""
+    """An OutputTail over two streams in memory."""
 
     def __init__(self) -> None:
         super().__init__(Clock())
@@ -159,7 +159,7 @@ def test_a_write_with_arguments_of_its_own_gets_them() -> None:
 
 @contextlib.contextmanager
 def bare_root() -> Iterator[logging.Logger]:
-    """The root logger as a program finds it. Not a fixture: pytest adds its handlers when a test begins."""
+    """Restore the root logger of a plain program. Not a fixture: pytest adds its handlers when a test begins."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     root.handlers.clear()
@@ -193,7 +193,7 @@ def test_a_record_that_cannot_be_formatted_is_left_out(
 
 
 def test_logging_is_what_it_was_without_us(tail: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A handler of ours at the root would switch ``basicConfig`` off, and the last resort."""
+    """A handler of ours on the root logger would disable ``basicConfig`` and the handler of last resort."""
     monkeypatch.setattr(sys, "stderr", tail.err)
     with bare_root() as root:
         logging.getLogger("train").warning("last resort")
@@ -296,7 +296,7 @@ def test_lines_are_not_kept_for_the_verdict(recorded: Recorded) -> None:
     run.snapshot("now")
     kept = [e.kind for s in run._chain.verdicts._snapshots for e in s.events]
     run.finish()
-    # A collection of garbage may fall into it.
+    # A garbage collection may be recorded as well.
     assert "mark" in kept and "log" not in kept
     assert lines_of(recorded) == ["printed"]
 
@@ -380,7 +380,7 @@ def test_kill_9_leaves_the_lines_until_about_a_second_before(
     printed = [line.split() for line in out.decode().splitlines() if line.count(" ") == 2]
     kept = lines_of(recorded)[-1].split()
     assert kept in printed
-    # A second between two readings, a quarter until it is written; the machine that runs the tests is shared.
+    # Up to a second between two readings and a quarter until the write; the test machine is shared.
     assert float(printed[-1][2]) - float(kept[2]) < 3.0
 
 
@@ -401,7 +401,7 @@ def test_a_forked_child_is_not_listened_to(train: Any, recorded: Recorded) -> No
     ("code", "state", "reason", "last"),
     [
         ("raise MemoryError('no more')", "failed", "MemoryError", "MemoryError: no more"),
-        # As torch.cuda names its own.
+        # torch.cuda names its error like this.
         (
             "class OutOfMemoryError(RuntimeError): pass\nraise OutOfMemoryError('no more')",
             "failed", "OutOfMemoryError", "OutOfMemoryError: no more",

@@ -1,4 +1,4 @@
-"""The budget, the censuses that are planned within it, and what a run costs the program that it watches."""
+"""The overhead budget, the censuses planned within it, and what a run costs the program it watches."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class Clock:
 def governed(
     clock: Clock | None = None, share: float = 0.01, credit: float = 0.5, **more: Any
 ) -> Governor:
-    """One clock for both: a machine that does nothing else."""
+    """Return a governor with one clock for wall and CPU time, as on an otherwise idle machine."""
     clock = clock or Clock()
     return Governor(share, credit, clock, clock, **more)
 
 
 def timed(work: Callable[[], Any], times: int) -> list[float]:
-    """Return the seconds of each, in CPU time of this thread: the machine that runs the tests is shared."""
+    """Return the seconds of each call in CPU time of this thread, because the test machine is shared."""
     found = []
     for _ in range(times):
         started = time.thread_time()
@@ -196,7 +196,7 @@ def test_the_cost_of_our_own_threads_is_recorded_and_not_charged_to_the_budget(
 def test_deep_work_without_a_reason_keeps_to_a_part_of_the_share(
     clock: Clock, governor: Governor
 ) -> None:
-    """An hour in which nothing happens, a look asked for every second: what is spent, and what a reason still gets."""
+    """For an idle hour with a census requested every second, check what is spent and what is left for a real reason."""
     for _ in range(3600):
         clock.now += 1
         if governor.allows("census", expected_seconds=0.05, routine=True):
@@ -262,7 +262,7 @@ def test_a_watched_program_is_not_counted_while_it_loads_modules() -> None:
             plan.begun()
             plan.taken(500, 0.001, False, "slices")
             taken.append(second)
-    # Once for a program that never stops loading, and regularly from the end of that on.
+    # Once while a program keeps loading modules, and regularly after it has stopped.
     assert taken[:2] == [LONGEST_GAP - 1, 25]
     assert len(taken) > 5
     loaded[0] += 1
@@ -331,7 +331,7 @@ def test_a_run_that_is_too_fast_is_thinned_counted_and_its_books_still_close(
 def test_a_training_loop_is_slowed_by_no_more_than_the_share(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By the client's own ledger; phases of 5 ms are far shorter than real ones."""
+    """Measured by the client's own ledger; the phases of 5 ms are far shorter than real ones."""
     monkeypatch.setenv("LEAKLINE_MAX_OVERHEAD", "0.02")
     run = leakline.init(mode="offline", quiet=True)
     governor = run._loop.governor
@@ -360,7 +360,7 @@ def test_a_phase_over_budget_and_one_of_a_disabled_run_cost_microseconds(
             with run.phase("tight"):
                 pass
 
-    # Over budget 8 us on the machine that this was written on; ten times that still passes.
+    # Over budget: 8 us on the machine this was written on; ten times as much still passes.
     assert min(timed(phases, 5)) / 2000 < at_most
     run.finish()
 
@@ -421,7 +421,7 @@ def children() -> Iterator[list[int]]:
 
 
 def read(sampler: Sampler) -> dict[str, Any]:
-    """All that a generation end reads, without a census."""
+    """Read all that a generation end reads, without a census."""
     return sampler._ask(GENERATION, "manual")
 
 
@@ -431,8 +431,8 @@ def test_a_snapshot_of_a_process_with_sixteen_children_takes_six_milliseconds(
 ) -> None:
     sampler = Sampler(Governor(1.0))
     assert read(sampler)["children.count"] == CHILDREN
-    # Most of it is the kernel's, which lists all processes and adds up the pages of ours: on a slow machine, no more
-    # than twice what that takes. Both are measured in turn, so that what else the machine does reaches both alike.
+    # The kernel takes most of the time: it lists all processes and adds up the pages of ours. On a slow machine the
+    # limit is twice that time. Both are measured in turn, so that other load affects both alike.
     asked = [
         *Path("/proc").glob("[0-9]*/stat"),
         *(Path(f"/proc/{pid}/smaps_rollup") for pid in children),

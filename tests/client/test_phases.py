@@ -46,7 +46,7 @@ from leakline.transport.spool_format import read_header
 
 
 class Memory:
-    """Private memory that moves as a test says; time moves with every reading."""
+    """Private memory set by the test; time advances with every reading."""
 
     def __init__(self) -> None:
         self.bytes, self.seconds = 1000, 0.0
@@ -150,7 +150,7 @@ def test_what_changes_while_only_another_thread_has_a_phase_open_is_on_its_line(
     memory.bytes += 50_000
     lines = phase_accounts.close_generation(memory.read())
     assert lines[OTHER_THREADS].bytes == 4020
-    # With both open it cannot be known whose it is: the training thread's phase gets it.
+    # With both phases open the owner cannot be known, so the bytes go to the training thread's phase.
     assert lines["train"].bytes == 300
     assert lines[BETWEEN].bytes == 50_001
 
@@ -174,7 +174,7 @@ def test_phases_that_other_threads_never_close_are_bounded(
 
 
 class Interrupted(PhaseLedger):
-    """PhaseAccounts whose next booking is interrupted by ``work``, as a collection may."""
+    """Phase ledger whose next booking is interrupted by ``work``, as a garbage collection may do."""
 
     work: Callable[[], object] | None = None
 
@@ -214,7 +214,7 @@ def test_in_a_real_run_the_lines_sum_to_the_change_of_private_memory(offline: le
     ends = generation_ends()
     assert [s.generation for s in ends] == [0, 1, 2, 3, 4]
     assert books_close(ends)
-    # So large that the allocator always maps it afresh, in whole pages.
+    # Large enough that the allocator always maps fresh, whole pages for it.
     assert ends[2].samples["phase.evaluate/episode.bytes"] == pytest.approx(40_000_000, rel=0.01)
 
 
@@ -282,7 +282,7 @@ KINDS = (
     "phase", "recursion", "same object again", "exception", "other thread", "other thread overlaps",
     "generator abandoned", "generator kept", "generation", "inside generation", "snapshot",
 )  # fmt: skip
-# What happens, what follows it inside, and by how much memory changes around it.
+# An event, the events nested inside it, and the change of memory around it.
 PROGRAMS: st.SearchStrategy[list[Any]] = st.recursive(
     st.lists(st.tuples(st.sampled_from(KINDS), st.just([]), st.integers(-999, 999)), max_size=4),
     lambda inner: st.lists(
@@ -297,7 +297,7 @@ class Planned(Exception):
 
 
 class _Sampler:
-    """Memory as the program says; measuring takes some of its own."""
+    """Memory as the generated program sets it; measuring takes some of its own."""
 
     census_too_large = False
 
@@ -321,7 +321,7 @@ class _Sampler:
 
 
 class _Governor(Governor):
-    """Refuses what the draw says: snapshots are thinned, entries are not read."""
+    """Governor that refuses as generated: snapshots are thinned and phase entries are not read."""
 
     def __init__(self, refusals: list[bool]) -> None:
         super().__init__(1.0)
@@ -335,7 +335,7 @@ class _Governor(Governor):
 
 
 class _Program:
-    """Runs what was drawn. ``names`` of phases repeat, so that phases meet themselves."""
+    """Runs a generated program. The ``names`` of phases repeat, so that a phase may contain itself."""
 
     def __init__(self, refusals: list[bool], helper: ThreadPoolExecutor) -> None:
         self.memory = _Sampler()
@@ -408,7 +408,7 @@ class _Program:
         next(items)
         with self.run_.phase("consume"):
             self.execute(inner)
-            # Closed from within a phase that was opened after its own.
+            # Closed inside a phase that was opened after its own.
             del items
             self.memory.bytes += 23
 
@@ -467,7 +467,7 @@ def test_the_lines_of_every_generation_sum_to_the_change_of_memory(
 
 
 def test_the_drawn_programs_meet_every_line() -> None:
-    """Otherwise the property could hold because nothing happens."""
+    """Without this check the property could hold because the programs do nothing."""
     with ThreadPoolExecutor(1) as helper:
         program = _Program([], helper)
         program.run_.generation(next(program._number))
@@ -501,7 +501,7 @@ PEAK, PHASE_PEAK = "process.peak_bytes", "process.phase_peak_bytes"
 
 
 def rise(by_bytes: int, meanwhile: Callable[[], object] = lambda: None) -> None:
-    """Touch this much fresh memory and let it go again."""
+    """Touch this much fresh memory and free it again."""
     with fresh_pages(by_bytes // mmap.PAGESIZE * mmap.PAGESIZE):
         meanwhile()
 
@@ -511,7 +511,7 @@ Started = Callable[..., leakline.Run]
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> Started:
-    """A run without readings in the background: tests take them themselves, at the moment they mean."""
+    """Return a function that starts a run without background readings; tests take readings themselves."""
     monkeypatch.setenv("LEAKLINE_SAMPLE_SECONDS", "0")
 
     def start(*, exact: bool = False) -> leakline.Run:
@@ -523,7 +523,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
 
 
 def above_resident(snapshots: list[Snapshot], series: str) -> dict[str, float]:
-    """How far the peak was above what the phase ended with."""
+    """Return, by phase, how far the peak was above resident memory at the end of the phase."""
     return {
         s.phase: s.samples[series] - s.samples["process.rss_bytes"]
         for s in snapshots
@@ -532,9 +532,9 @@ def above_resident(snapshots: list[Snapshot], series: str) -> dict[str, float]:
 
 
 def higher_than_ever() -> int:
-    """More than this process has had before: about 200 MiB, where the kernel lets us forget the tests before.
+    """Return more bytes than this process has used before, about 200 MiB if the kernel can reset its peak.
 
-    Never twice the same: a mark that was reset and rose to exactly where it was is not seen to have moved.
+    The size differs each time: if a reset mark rose to exactly its old value, no change would be seen.
     """
     process_memory._reset_mark()
     samples = read_process()
@@ -663,7 +663,7 @@ def test_the_report_has_the_peaks_and_how_they_were_seen(
     part = text[text.index("PEAK MEMORY BY PHASE") :].splitlines()[2:5]
     assert (says if exact else "as seen by") in part[0]
     assert [line.split()[0] for line in part[1:]] == ["train", "evaluate"]
-    # The whole run's peak is its highest, not its newest.
+    # The peak of the entire run is its highest, not its newest.
     highest = max(s.samples[PEAK] for s in recorded())
     (line,) = [line for line in text.splitlines() if line.strip().startswith("peak:")]
     assert line.endswith(f"{highest / 2**30:.2f} GiB")

@@ -1,4 +1,4 @@
-"""The pytest plugin: real pytest runs of tests that leak, and of such that do not."""
+"""The pytest plugin: real pytest runs of tests that leak and of tests that do not."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Place:
     folder: Path
 
     def pytest(self, text: str, *options: str, plugin: str = "leakline.pytest_plugin") -> Said:
-        """Tests in a process of their own, with no other plugin than ours."""
+        """Run tests in their own process with no plugin but ours."""
         (self.folder / "test_it.py").write_text("import pytest\n" + textwrap.dedent(text))
         load = ("-p", plugin) if plugin else ()
         environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
@@ -233,7 +233,7 @@ def test_it_is_found_by_its_entry_point_and_left_out_by_its_name(place: Place) -
     lines = [f"{name} = {where}" for name, where in points["pytest11"].items()]
     (told / "entry_points.txt").write_text("\n".join(["[pytest11]", *lines]) + "\n")
     (told / "METADATA").write_text("Metadata-Version: 2.1\nName: found\nVersion: 0\n")
-    # With which pytest finds what it would rewrite, and warns of what was loaded before it.
+    # pytest uses this to find modules to rewrite, and warns about those loaded before it.
     (told / "RECORD").write_text("leakline/__init__.py,,\nleakline/pytest_plugin.py,,\n")
     text = "@pytest.mark.leakline\ndef test_it(leakline_run):\n    pass\n"
     (place.folder / "test_it.py").write_text(f"import pytest\n{text}")

@@ -1,4 +1,5 @@
-"""What waits is recorded together and soon; taken = sent + thinned + dropped + pending, and losses are counted."""
+"""Waiting snapshots are written together and soon; taken = sent + thinned + dropped + pending, and losses are counted.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ from leakline.transport.spool_format import Account, read_batches, read_end
 
 
 class Slow:
-    """An outbox whose first record takes until it is let go."""
+    """An outbox whose first write blocks until released."""
 
     def __init__(self) -> None:
         self.begun, self.let_go = threading.Event(), threading.Event()
@@ -122,7 +123,7 @@ def valued(sequence: int, value: float = 1.0) -> Snapshot:
 
 
 class Chain:
-    """A recorder and where it records to."""
+    """A recorder and its outbox."""
 
     def __init__(self, tmp_path: Path, queue_limit: int = 1000) -> None:
         file = spool(tmp_path)
@@ -138,7 +139,7 @@ class Chain:
 def test_what_does_not_add_up_is_seen() -> None:
     assert Account(10, 4, 3, {"spool_thinned": 2, "refused": 1}).closes
     assert not Account(10, 4, 2, {"spool_thinned": 2, "refused": 1}).closes
-    # Losses of other things than snapshots are not in it.
+    # Losses of anything but snapshots are not included.
     assert Account(1, 1, 0, {"events": 5, "thinned": 3}).closes
 
 
@@ -201,7 +202,7 @@ def test_what_waits_for_a_thread_that_could_not_start_is_recorded_at_the_end(
         recorder.put(snapshot(number))
     assert recorder.close(END, 5.0)
     assert (sequences(file.path), read_end(file.path)) == ([1, 2, 3], END)
-    # Nothing of the recorder's haste stays on the thread of the program.
+    # The recorder's urgent mode does not leak to the program's thread.
     assert not threads.hurried()
 
 
@@ -213,7 +214,7 @@ def test_a_full_queue_is_never_a_wait() -> None:
     started = time.perf_counter()
     for sequence in range(1, 5001):
         recorder.put(snapshot(sequence))
-    # One that waited would wait for the ten seconds of the outbox.
+    # A blocking put would wait the ten seconds of the outbox.
     assert time.perf_counter() - started < 8.0
     assert recorder._queue.qsize() <= 50
     assert losses.totals()["queue_full"] >= 5000 - 2 * 50 - 1
@@ -251,7 +252,7 @@ def test_a_file_that_cannot_be_read_any_more_is_left_for_memory_and_said_once(
     batches, _ = outbox.unsent()
     assert numbers(batches) == [2]
     assert said == [str(closed)]
-    # Of the first, which waits in the file, the account is kept.
+    # The first snapshot, which waits in the file, still counts.
     assert outbox.waiting() == 2
 
 
@@ -261,7 +262,7 @@ def test_an_account_closes_at_any_moment_of_a_run(
 ) -> None:
     monkeypatch.setattr("leakline.settings.SMALLEST_SPOOL_LIMIT_BYTES", 0)
     monkeypatch.setenv("LEAKLINE_SPOOL_LIMIT", "48 KiB")
-    # It comes when much was thinned already.
+    # The server accepts nothing until much has been thinned.
     server.hold = threading.Event()
     run = leakline.init(server=server.address, quiet=True)
     chain = run._chain

@@ -1,4 +1,4 @@
-"""`leakline report` and `run.report()`: the tables that people know from printed profiler output, and Markdown."""
+"""`leakline report` and `run.report()`: tables like those of printed profiler output, and Markdown."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ PROCESS = ProcessIdentity("instance-1", pid=7, host="box")
 
 
 class Story:
-    """Write a spool row by row."""
+    """Writes a spool row by row."""
 
     def __init__(self, tmp_path: Path) -> None:
         self.path = tmp_path / "run-1" / "instance-1.spool"
@@ -62,7 +62,7 @@ class Story:
         self, generation: int | None, phase: str | None, size: float, count: int, kind: str = "phase_end",
         label: str | None = None, large: tuple[LargeObject, ...] = (), events: tuple[Event, ...] = (),
     ) -> None:  # fmt: skip
-        """``size``: GiB that are resident; ``count``: of environments."""
+        """Append a snapshot. ``size``: resident GiB; ``count``: number of environments."""
         text = label or f"generation {generation}: " + (f"after {phase}" if phase else "end")
         samples: dict[str, Number] = {
             "process.rss_bytes": int(size * GIB), "process.vms_bytes": int(12.45 * GIB),
@@ -85,7 +85,7 @@ class Story:
         self.file.append(Batch(PROCESS, (snapshot,), {"thinned": 4}))
 
     def lines(self) -> list[str]:
-        """The report, with single blanks."""
+        """Return the report's lines with runs of blanks reduced to one."""
         return [" ".join(line.split()) for line in report_text(self.path).splitlines()]
 
 
@@ -188,7 +188,7 @@ def test_the_report_has_device_memory_buffers_gauges_times_and_cleanups(tmp_path
 
 
 def test_each_changed_count_has_old_new_difference_and_a_rating(tmp_path: Path) -> None:
-    """After three generations nobody can say whether those that rose without being declared leak."""
+    """After three generations it is unknown whether undeclared counts that rose are a leak."""
     story = Story(tmp_path)
     counts = {
         "app.TradingEnvironment": (2, 2, "+0 expected (expected 2)"),
@@ -361,7 +361,7 @@ DATA = Path(__file__).parents[1] / "data"
 
 
 def device_lines(samples: dict[str, Number], tmp_path: Path) -> list[str]:
-    """The lines of the report between process memory and objects."""
+    """Return the lines of the report between process memory and objects."""
     story = Story(tmp_path)
     story.end(0, samples)
     lines = report_text(story.path).splitlines()
@@ -431,12 +431,12 @@ def parsed(text: str) -> list[Any]:
 
 
 def shown(text: str) -> str:
-    """What a reader sees; anything but text, code spans and the frame around them fails."""
+    """Return the visible text; fail on anything but text, code spans and the frame around them."""
     said = []
     for token in parsed(text):
         for part in token.children or ():
             assert part.type in ("text", "text_special", "code_inline"), part.type
-            # What keeps a name from calling somebody is not seen.
+            # The character that prevents a mention is invisible.
             said.append(part.content.replace("@\u2060", "@"))
     return "".join(said)
 
@@ -487,7 +487,7 @@ def test_an_address_does_not_become_a_link(name: str) -> None:
 )
 @pytest.mark.parametrize("write", (escape, code))
 def test_a_name_that_is_pasted_mentions_nobody(write: Any, name: str) -> None:
-    """As GitHub finds them: in what is shown, but in no code span."""
+    """GitHub looks for mentions in the visible text, but not in code spans."""
     told = (part for token in parsed(write(name)) for part in token.children or ())
     text = "".join(part.content for part in told if part.type != "code_inline")
     assert not re.search(r"(?:^|\W)@[A-Za-z0-9]", text)

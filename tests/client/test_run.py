@@ -1,4 +1,5 @@
-"""What the calls of a run record, read back from its spool; and that the real server takes whatever they are given."""
+"""What the calls of a run record, read back from its spool, and that the real server accepts whatever they are given.
+"""
 
 from __future__ import annotations
 
@@ -505,9 +506,9 @@ def test_a_failure_of_ours_is_swallowed_counted_and_warned_of_once(
 
 
 SNAPSHOTS, WARM_UP = 10_000, 2_000
-# A batch on its way or a look while the loop goes on is up to 2.5 MB of this; kept snapshots would be 40 MB and more.
+# A batch in transit or a heap scan accounts for up to 2.5 MB; keeping snapshots would take 40 MB and more.
 PRIVATE_LIMIT_BYTES = 4 * 2**20
-# Blocks of the interpreter's allocator; one kept dictionary per snapshot would be 8,000 and more.
+# Blocks of the interpreter's allocator; keeping one dictionary per snapshot would add 8,000 and more.
 BLOCKS_LIMIT = 1_000
 
 PROGRAM = """
@@ -571,7 +572,7 @@ def test_ten_thousand_snapshots_leave_the_client_as_small_as_two_thousand(
 ) -> None:
     monkeypatch.setenv("LEAKLINE_MODE", "offline" if where == "offline" else "online")
     monkeypatch.setenv("LEAKLINE_SERVER", "http://127.0.0.1:9")
-    # In a process of its own: its memory is the client's, and nothing of other tests.
+    # Run in its own process, so that memory is the client's and not that of other tests.
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(WARM_UP), str(SNAPSHOTS)],
         capture_output=True, text=True, check=True, timeout=280,
@@ -585,7 +586,7 @@ def test_ten_thousand_snapshots_leave_the_client_as_small_as_two_thousand(
     assert sum(path.stat().st_size for path in spool_directory.rglob("*.spool")) > 2**18
 
 
-# -- what the real server takes ----------------------------------------------------------------------------
+# -- what the real server accepts --------------------------------------------------------------------------
 
 STRANGE = (
     "x" * 10_000, "\x00\x01\x7f\x1b[31m", "\ud800 half a pair", "\u202e right to left", "", " ", "\n\n",
@@ -609,7 +610,7 @@ def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def uploaded(real_server: str, spool_directory: Path) -> Callable[[], Uploaded]:
-    """Send the one run of a test to the real server. Raises when the run itself is refused."""
+    """Return a function that sends the test's one run to the real server; it raises if the run itself is refused."""
 
     def send() -> Uploaded:
         leakline.current().finish()
@@ -620,7 +621,7 @@ def uploaded(real_server: str, spool_directory: Path) -> Callable[[], Uploaded]:
 
 
 def with_patience(call: Callable[..., object], *arguments: Any, **named: Any) -> None:
-    """A wrong argument may raise at once, and nothing else."""
+    """Call, and allow a wrong argument to raise `BadArgument` but nothing else."""
     with contextlib.suppress(BadArgument):
         call(*arguments, **named)
 
@@ -672,7 +673,7 @@ def test_the_server_takes_any_number(offline: Run, uploaded: Callable[[], Upload
                 call(value)
         offline.snapshot("after")
     done = uploaded()
-    # Functions of the program that give no length, and generations that are no numbers.
+    # Swallowed: functions of the program that give no length, and generations that are not numbers.
     error_boundary.swallowed.clear()
     assert (done.refused, done.sent > len(HUGE)) == (0, True)
 

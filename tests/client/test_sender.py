@@ -1,4 +1,5 @@
-"""Snapshots are recorded first, sent in order, retried, split and counted: with a real server that misbehaves."""
+"""Snapshots are recorded first, then sent in order, retried, split and counted, against a real server that misbehaves.
+"""
 
 from __future__ import annotations
 
@@ -29,15 +30,16 @@ def manual(sequence: int, samples: dict[str, Any] | None = None, **more: Any) ->
 
 
 class Chain:
-    """Recorder, outbox and sender, wired as `Run` does it. It announces its run at once: what a server is to answer is
-    set before.
+    """Recorder, outbox and sender, wired as in `Run`.
+
+    The run is announced immediately, so a test prepares the server's answers before it.
     """
 
     def __init__(self, tmp_path: Path, address: str) -> None:
         file = spool(tmp_path, 2**28)
         self.path, self.losses = file.path, Losses()
         self.outbox = Outbox(file, lambda why: None)
-        # No pause between tries: a test shall not wait for the jitter of an outage.
+        # No pause between attempts, so that a test does not wait for the backoff of an outage.
         self.sender = Sender(
             self.outbox, Delivery(address), HEADER, PROCESS, self.losses, Notices(True), jitter=lambda: -0.9
         )  # fmt: skip
@@ -55,7 +57,7 @@ class Chain:
 
 
 def held(tmp_path: Path, server: Any, *snapshots: Snapshot) -> Chain:
-    """All of them are recorded before the server answers anything."""
+    """Return a chain whose snapshots are all recorded before the server answers anything."""
     server.hold = threading.Event()
     chain = Chain(tmp_path, server.address)
     for each in snapshots:
@@ -67,7 +69,7 @@ def held(tmp_path: Path, server: Any, *snapshots: Snapshot) -> Chain:
 
 
 def resting(delivery: Delivery, clock: Callable[[], float], jitter: float) -> Sender:
-    """With a clock of its own: its thread is not started."""
+    """Return a sender with the given clock and without its thread."""
     return Sender(
         Outbox(None, lambda why: None), delivery, HEADER, PROCESS, Losses(), Notices(True),
         clock=clock, jitter=lambda: jitter,
@@ -158,7 +160,7 @@ def test_a_batch_that_is_too_large_even_when_split_is_posted_no_third_time(
     assert chain.close()
     assert server.sequences == []
     assert chain.losses.totals() == {"too_large": 40}
-    # Whole and in two halves; then that they are lost.
+    # The entire batch and its two halves, then the report of the loss.
     assert server.requests.count(BATCHES) == 4
     assert [batch.lost for batch in server.batches] == [{"too_large": 40}]
 
@@ -169,7 +171,7 @@ def test_a_refused_batch_stays_in_the_spool_for_another_upload(tmp_path: Path, s
     assert chain.close()
     assert server.sequences == []
     assert chain.losses.totals() == {"refused": 50}
-    # Once; then that they are lost.
+    # One attempt, then the report of the loss.
     assert server.requests.count(BATCHES) == 2
     assert [batch.lost for batch in server.batches] == [{"refused": 50}]
     server.refuse_sequence = 0
@@ -195,7 +197,7 @@ def test_a_refused_batch_is_counted_and_the_next_is_sent(
 def test_what_was_refused_is_not_sent_again_when_the_rest_has_to_wait(
     tmp_path: Path, server: Any, until: Any
 ) -> None:
-    """Three parts of one reading of the outbox: refused, "not now", accepted; the first is posted once."""
+    """One read of the outbox gives three parts: refused, retry later, accepted; the first is posted only once."""
     wide = [{f"type.C{n}_{i}.count": i for i in range(3000)} for n in (1, 2, 3)]
     server.answer(200, {})
     server.answer(422, {"error": {"code": "wrong", "message": "wrong"}})
@@ -219,7 +221,7 @@ def test_a_snapshot_too_large_for_any_server_is_counted_and_its_neighbours_arriv
 
 
 def test_a_part_stays_within_what_a_server_takes(tmp_path: Path, server: Any) -> None:
-    """Every snapshot has names of its own: together they would be more series than a batch may have."""
+    """Each snapshot has its own series names: together they would exceed the series limit of a batch."""
     own = [{f"gauge.loss_{n}_{i}": i for i in range(100)} for n in range(1, 101)]
     chain = held(tmp_path, server, *map(manual, range(1, 101), own))
     assert chain.close(20.0)
@@ -237,7 +239,7 @@ def test_no_server_silences_the_sender_for_longer_than_five_minutes(
     until(lambda: chain.sender._not_before > time.monotonic() + 100)
     assert chain.sender._not_before <= time.monotonic() + 300
     chain.put(1)
-    # At the end it is asked once more: this is the last chance.
+    # At the end one more attempt is made, the last chance.
     assert chain.close()
     assert server.sequences == [1]
 
@@ -293,7 +295,7 @@ def test_a_server_that_is_back_after_an_hour_is_found_within_half_a_minute() -> 
         tries += 1
         assert now < sender._not_before <= now + 30
         now = sender._not_before
-    # Not a try a second, and not one in ten minutes.
+    # Neither an attempt every second nor one in ten minutes.
     assert 100 < tries < 150
 
 
@@ -302,7 +304,7 @@ def test_catching_up_takes_a_share_of_a_core_and_an_exit_does_not_wait_for_it(
 ) -> None:
     chain = held(tmp_path, server, *(replace(manual(n), time=float(n)) for n in range(1, 1001)))
     until(lambda: len(server.sequences) >= 200)
-    # Some two hundred times as long a rest as it took to send them.
+    # The rest takes about two hundred times as long as sending.
     until(lambda: chain.sender._not_before > time.monotonic() + 0.2)
     assert chain.close()
     assert server.sequences == list(range(1, 1001))

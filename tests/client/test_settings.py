@@ -1,4 +1,5 @@
-"""Arguments win over the environment, secrets may be in files, and what is wrong is named with its source."""
+"""Arguments override environment variables, secrets may be in files, and wrong values are reported with their source.
+"""
 
 from __future__ import annotations
 
@@ -139,7 +140,7 @@ def test_all_ranks_of_a_launch_join_one_run_and_the_next_launch_does_not(
 
 
 def test_ranks_whose_launcher_is_gone_join_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Init adopts orphans of every launch, and a process without a start time may be any."""
+    """Init adopts orphans of every launch, and a parent without a start time could be any process."""
     ranks = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     for parent in (0, 1, 2**22 + 1):
         monkeypatch.setattr("os.getppid", lambda parent=parent: parent)
@@ -159,7 +160,7 @@ def test_ranks_whose_launcher_is_gone_join_nobody(monkeypatch: pytest.MonkeyPatc
 def test_the_id_of_a_launch_joins_ranks_of_different_parents(
     monkeypatch: pytest.MonkeyPatch, launch: dict[str, str]
 ) -> None:
-    """On several machines, from a wrapper script for each rank, or where nothing says how many ranks are here."""
+    """For several machines, a wrapper script per rank, or an environment without the number of local ranks."""
     ids = set()
     for parent in (1, os.getpid()):
         monkeypatch.setattr("os.getppid", lambda parent=parent: parent)
@@ -211,7 +212,7 @@ def test_the_token_comes_from_a_file_without_the_line_end(tmp_path: Path) -> Non
     file = tmp_path / "token"
     file.write_text(" leakline_ingest_abc\r\n")
     assert resolve({"LEAKLINE_TOKEN_FILE": str(file)}).token == "leakline_ingest_abc"
-    # As Kubernetes mounts it.
+    # Kubernetes mounts secrets as links.
     link = tmp_path / "link"
     link.symlink_to(file)
     assert resolve({"LEAKLINE_TOKEN_FILE": f" {link} "}).token == "leakline_ingest_abc"
@@ -274,7 +275,7 @@ def test_a_file_that_may_not_be_read_is_named(
     def refuse(self: Path, mode: str) -> None:
         raise PermissionError(13, "Permission denied")
 
-    # Root may read everything, and tests may be root.
+    # Simulated because root can read everything, and tests may run as root.
     monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(BadArgument, match=r"cannot be read \(Permission denied\)"):
         resolve({"LEAKLINE_TOKEN_FILE": str(file)})

@@ -1,5 +1,5 @@
-"""The spool: what was written whole is read back, what was torn or damaged is not, and who has it is known. What goes
-first when it is full, what never goes, and that a kill while it is made shorter leaves a whole one.
+"""The spool: complete records are read back, torn or damaged ones are not, and its owner is known. Also the order in
+which a full spool drops records, and that a kill during a rewrite leaves a complete file.
 """
 
 from __future__ import annotations
@@ -333,7 +333,7 @@ def declared(sequence: int, kind: str = "expect", count: int = 4) -> Event:
 
 
 def contents_of(*snapshots: Snapshot, sent: int = 0) -> Contents:
-    """As if each had a record of 100 bytes."""
+    """Return the contents of a spool in which each record has 100 bytes."""
     found, at = Contents(), 0
     for each in snapshots:
         encoded = encode_batch(batch(each))
@@ -346,7 +346,7 @@ def contents_of(*snapshots: Snapshot, sent: int = 0) -> Contents:
 
 
 def adds_up(file: SpoolFile, last: int) -> list[int]:
-    """Every snapshot up to the last waits or is counted as lost, and no unfinished file is left; what waits."""
+    """Check that every snapshot waits or is counted as lost and no unfinished file is left; return the waiting ones."""
     kept = sequences(file.path)
     assert file.waiting() == len(kept) == last - sum(file.lost().values())
     assert kept[-1] == last
@@ -367,7 +367,7 @@ def test_of_four_neighbours_of_a_phase_the_lowest_and_the_highest_stay() -> None
 
 
 def test_each_phase_has_neighbours_of_its_own() -> None:
-    """Otherwise the phase in the middle would lose all its ends, and the two around it none."""
+    """Otherwise the phase in the middle would lose all its ends and its neighbours none."""
     phases = ("low", "middle", "high", "middle")
     every = [snapshot(n, rss=100 * (n % 4), phase=phases[n % 4]) for n in range(1, 403)]
     kept = staying(contents_of(*every), 25_000)
@@ -401,7 +401,7 @@ def test_generation_ends_go_after_the_frequent_ones_the_older_half_first_and_nev
         snapshot(n, kind="generation_end" if n % 5 == 0 else "phase_end") for n in range(1, 1001)
     ]
     generations = set(range(5, 1001, 5))
-    # Every frequent one that can go, and the older half thinned.
+    # All frequent ones that may go are gone, and the older half is thinned.
     kept = set(staying(contents_of(*ends), 17_000))
     assert 5 in kept
     assert {n for n in generations if n > 500} <= kept
@@ -410,7 +410,7 @@ def test_generation_ends_go_after_the_frequent_ones_the_older_half_first_and_nev
 
 
 def test_generation_ends_of_the_whole_run_stay_however_often_the_file_is_filled() -> None:
-    """The older half of what is left each time would leave nothing of the beginning."""
+    """Dropping the older half of what is left each time would leave nothing of the beginning."""
     ends, last = list[int](), 0
     for _ in range(8):
         more = range(last + 1, last + 401 - len(ends))
@@ -481,7 +481,7 @@ def test_a_file_keeps_its_bound_and_counts_what_went(tmp_path: Path) -> None:
 def test_what_was_sent_is_not_lost_when_it_goes(tmp_path: Path) -> None:
     file = spool(tmp_path, 64 * KIB)
     given: list[int] = []
-    # Held open, or a file system may give its number to the file that takes its place.
+    # Held open, because a file system may reuse the inode number for the replacement.
     with file.path.open("rb") as first:
         for number in range(1, 1001):
             file.append(batch(number))
@@ -503,7 +503,7 @@ def test_what_goes_while_it_is_being_sent_is_lost_only_if_it_does_not_arrive(
         for n in range(1, 61):
             file.append(batch(n))
         _, mark = file.unsent()
-        # The answer of the server takes so long that the file is made shorter meanwhile.
+        # The server takes so long to answer that the file is shortened meanwhile.
         last = append_until(
             file, lambda file=file: not set(range(1, 61)) <= set(sequences(file.path)), 60
         )
@@ -533,7 +533,7 @@ def test_a_record_larger_than_a_quarter_of_the_bound_is_split_and_counted_if_it_
 
 
 def wide(sequence: int) -> Snapshot:
-    """As a training has them: 40 series, of which most move a little."""
+    """Return a snapshot as in a training: 40 series, most of which change a little."""
     noise = random.Random(sequence)
     kind = "generation_end" if sequence % 10 == 0 else "phase_end"
     samples = {f"type.module.Type{i}.count": 1000 * i + noise.randrange(100) for i in range(39)}
@@ -692,7 +692,7 @@ def test_a_disk_that_fills_up_in_a_rewrite_leaves_the_file_as_it_was(
 def test_a_spool_that_was_moved_is_not_made_shorter_at_its_old_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # However slow the machine is, no record goes for want of time.
+    # No record is dropped for lack of time, however slow the machine is.
     monkeypatch.setattr(spool_file, "FULL_SECONDS", 60.0)
     warnings: list[str] = []
     file = spool(tmp_path, 64 * KIB)
@@ -708,9 +708,9 @@ def test_a_spool_that_was_moved_is_not_made_shorter_at_its_old_place(
 
 
 def _killed_at(tmp_path: Path, call: int) -> bool:
-    """Append in a child that is killed at its ``call``-th call to the file system from the first rewrite on.
+    """Append in a child that is killed at its ``call``-th file system call from the first rewrite on.
 
-    False: it made fewer calls.
+    Return False if it made fewer calls.
     """
     child = os.fork()
     if child == 0:

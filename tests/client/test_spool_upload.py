@@ -1,4 +1,4 @@
-"""`leakline sync` sends what the server does not have, once; what a damaged spool has lost is counted or named."""
+"""`leakline sync` sends each snapshot that the server lacks once, and counts or names what a damaged spool has lost."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_what_is_refused_or_broken_is_named_and_the_others_are_sent(
 
 
 def recorded(folder: Path, instance: str, taken: int = TAKEN, *, ended: bool = True) -> Path:
-    """The spool of a process that has taken so many snapshots, a few in each record."""
+    """Return the spool of a process that took ``taken`` snapshots, a few in each record."""
     process = ProcessIdentity(instance, rank=0, pid=1, host="here")
     header = RunHeader(f"run-of-{instance}", "project", "name", "generation", 25, 100.0)
     file = SpoolFile(folder / f"{instance}.spool", header, process)
@@ -164,7 +164,7 @@ def damaged(kind: str, chance: random.Random, whole: bytes, other: bytes) -> byt
 
 
 def _is_counted(done: Uploaded, arrived: list[int]) -> bool:
-    """Whether what did not arrive is counted, or named where its number cannot be known."""
+    """Return True if every loss is counted, or reported where its number cannot be known."""
     held = done.held
     if held is None:
         return False
@@ -172,7 +172,7 @@ def _is_counted(done: Uploaded, arrived: list[int]) -> bool:
     newest = max(arrived, default=0)
     in_between = {number for number in lost if number < newest}
     behind = lost - in_between
-    # What is missing at the end shows by no number, but by bytes that cannot be read, or by the end that is missing.
+    # Losses at the end have no sequence numbers: unreadable bytes or a missing end reveal them.
     return held.missing >= len(in_between) and (not behind or not held.is_whole or not done.state)
 
 
@@ -187,7 +187,7 @@ def check(folder: Path, kind: str, seed: int, server: Any) -> None:
     try:
         done = upload(path, delivery)
     except SpoolError:
-        # Refused whole, with its reason: the file does not say of which run it is.
+        # The entire file is refused with a reason, because it does not say to which run it belongs.
         assert not server.batches
         return
     finally:
@@ -245,7 +245,7 @@ def test_a_second_recording_in_the_file_is_named_and_not_sent(
     )
     assert len(server.sequences) == TAKEN == len(sequences(path))
     assert [end["state"] for end in server.ends] == ["finished"]
-    # Nor does the report take the end of the other for that of this one, which finished.
+    # The report must not take the other recording's end for that of this one, which finished.
     assert load([path]).endings == ()
 
 

@@ -1,4 +1,4 @@
-"""How our threads rest, and how they end: one that is at work below C++ while the interpreter ends would abort it."""
+"""How our threads rest and end: a thread inside C++ code while the interpreter exits would abort the process."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from leakline.runtime.threads import COMPUTING_SECONDS, WAITING_SECONDS, OurThre
 
 CLIENT = Path(leakline.__file__).parent
 MANY = 50
-# The collector runs on the thread that happens to allocate, and frees the program's tensors there, for which torch lets
-# go of the interpreter in the middle of a destructor.
+# The collector runs on whichever thread allocates, and frees the program's tensors there; torch releases the
+# interpreter lock in the middle of a destructor.
 TENSORS = """
 import gc, sys, threading, time
 import torch
@@ -143,7 +143,7 @@ def test_nobody_waits_long_for_threads_that_wait(tmp_path: Path) -> None:
     began = "atexit.register(lambda: globals().update(began=time.monotonic()))"
     program = AT_WORK.format(work="wait", waits=True)
     done = ended(tmp_path, f"import atexit, time\n{timed}\n{program}\n{many}\n{began}\n")
-    # Of all of them together.
+    # For all of them together.
     assert float(done.stdout.splitlines()[-1]) < MANY * WAITING_SECONDS, done.stderr
 
 
@@ -157,7 +157,7 @@ def test_every_thread_of_the_client_is_one_that_leaves() -> None:
 
 
 def importing_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[OurThread, Event]:
-    """A thread that is in the body of a module, until the event is set."""
+    """Return a thread that executes the body of a module until the event is set."""
     (tmp_path / "takes_long.py").write_text("import sys\nsys.leakline_test.wait(20)\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     go_on = Event()
@@ -170,7 +170,7 @@ def importing_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[O
 def test_a_thread_that_imports_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may hold the lock of imports, which nobody would release any more."""
+    """It may hold the import lock, which nothing would release afterwards."""
     thread, go_on = importing_thread(tmp_path, monkeypatch)
     later = Timer(3 * COMPUTING_SECONDS, go_on.set)
     later.start()
@@ -207,7 +207,7 @@ def on_a_thread(work: Callable[[], Any]) -> Any:
 
 
 class Rests(threading.Event):
-    """Record the rests that are asked for, in seconds, and sleep through none of them."""
+    """Records the rests requested, in seconds, without sleeping."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -225,7 +225,7 @@ def compute(seconds: float) -> None:
 
 
 def rests_of_work(*, late: bool = False) -> tuple[float, float]:
-    """CPU seconds of work in one go, and the seconds of all rests in it."""
+    """Return the CPU seconds of one piece of work and the seconds of all its rests."""
     rests = Rests()
     threads.begin(rests)
     threads.late(late)
@@ -247,7 +247,7 @@ def test_a_thread_that_is_late_rests_no_longer_than_it_works() -> None:
 
 
 def rest_after(work_seconds: float, waited_seconds: float, **how: float) -> float:
-    """Seconds that a thread of ours rests after one piece and a wait."""
+    """Return the seconds that one of our threads rests after a piece of work and a wait."""
     rests = Rests()
     threads.begin(rests, **how)
     until = time.thread_time() + work_seconds
@@ -283,7 +283,7 @@ def test_a_thread_of_the_program_is_never_made_to_rest() -> None:
             waited.append(time.thread_time() - begun)
 
     on_a_thread(work)
-    # Asking costs nothing worth mentioning either.
+    # The check itself costs almost nothing.
     assert sorted(waited)[500] < 20e-6
     assert not hasattr(threads._local, "hurry")
 

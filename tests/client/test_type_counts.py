@@ -1,4 +1,4 @@
-"""Types that rise in number or in size: which are news, which are searched for, and what follows them."""
+"""Types whose count or size rises: which are news, which are searched for holders, and what follows them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Kept:
 
 
 class Piled:
-    """Counts as a library's."""
+    """A class that is counted as a library class."""
 
 
 PILED = f"{Piled.__module__}.{Piled.__qualname__}"
@@ -45,7 +45,7 @@ def test_a_rise_is_news_for_a_while_and_again_when_it_is_faster() -> None:
     for _ in range(12):
         news.rose(10)
         is_news.append(news.is_news)
-    # Every cache rises once, and after a while a rise is known.
+    # Every cache rises once, and after a while the rise is no longer news.
     assert is_news == [False, *[True] * NEWS_FOR, *[False] * (11 - NEWS_FOR)]
     news.rose(10 * FASTER + 1)
     assert news.is_news
@@ -72,7 +72,7 @@ def test_a_rise_while_libraries_load_hides_no_leak_for_long() -> None:
 
 @pytest.fixture
 def few_classes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the thousands of classes that tests load, those that are counted here."""
+    """Count only these two of the thousands of classes that tests load."""
     monkeypatch.setattr(instance_counts, "all_classes", lambda: [Piled, numpy.ndarray])
 
 
@@ -84,7 +84,7 @@ def calibrated() -> TypeGrowth:
 
 
 def end_with(growth: TypeGrowth, kept: list[Piled], counts: Iterable[int]) -> None:
-    """End a generation with each of these numbers of objects alive."""
+    """End one generation for each number, with that many objects alive."""
     for count in counts:
         del kept[count:]
         kept += [Piled() for _ in range(count - len(kept))]
@@ -102,7 +102,7 @@ def test_few_of_a_librarys_class_are_news_once_they_are_many(
         kept += [Piled() for _ in range(10)]
         growth.close_generation()
         news.append(growth._rises[PILED].news.is_news)
-    # The first ten are what the program loaded.
+    # The first ten belong to what the program loaded.
     assert news.index(True) == 1 + -(-LIBRARY_RISE_BEFORE_HOLDERS // 10)
     assert not news[-1]
 
@@ -156,7 +156,7 @@ def test_arrays_that_leak_behind_a_swing_are_searched_again_and_again() -> None:
     [
         ([60, 40] * 12, 1, 1),
         ([40, 60, 50, 70, 60, 80, 70, 90], 5, 5),
-        # Many that were there for a moment hide no leak for long.
+        # A large momentary count does not hide a leak for long.
         ([2_000, *range(10, 100, 3)], 4, 30),
     ],
     ids=["come and go", "rise in a swing", "a moment of many"],
@@ -170,7 +170,7 @@ def test_a_count_rises_where_it_exceeds_what_came_and_went(
 
 
 def test_two_classes_of_one_name_are_one_rise() -> None:
-    """A module that is loaded again: the rise goes on with the class that rises."""
+    """When a module is loaded again, the rise continues with the class that rises."""
 
     def make() -> type:
         return type("Env", (), {"__module__": __name__})
@@ -196,7 +196,7 @@ def test_what_follows_a_leak_is_not_taken_for_a_part_of_it() -> None:
     run.finish()
     ours = [one for each in kept for one in weakref.getweakrefs(each)]
     assert len(ours) >= 8
-    # A plain one would be a type of the program that grows with the leak.
+    # A dict or list in it would be a type of the program that grows with the leak.
     assert {type(one).__module__.partition(".")[0] for one in ours} == {"leakline"}
 
 
