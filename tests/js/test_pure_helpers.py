@@ -9,7 +9,7 @@ HERE = Path(__file__).parent
 
 
 def node() -> str:
-    """The one that Playwright brings: it is there wherever the tests are, and new enough for modules."""
+    """Return the Node that comes with Playwright: present with the tests, and new enough for modules."""
     from playwright._impl._driver import compute_driver_executable
 
     return str(compute_driver_executable()[0])

@@ -1,4 +1,4 @@
-"""The census by exact type, natively and in Python, against planted objects and against counting one by one."""
+"""The census by exact type, native and in Python, against known objects and against counting one by one."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_views_cost_nothing_and_show_the_owner_that_only_they_hold() -> None:
         base = np.zeros(5000)
         return [np.zeros((1000, 10))[i] for i in range(3)], [base[i : i + 10] for i in range(100)]
 
-    # Three hidden owners behind three views, one owner behind a hundred.
+    # Three hidden owners behind three views, and one owner behind a hundred.
     assert arrays_of(views) == (3 + 3 + 1 + 100, 3 * 80_000 + 40_000)
 
 
@@ -137,7 +137,7 @@ def test_arrays_on_foreign_buffers_count_the_buffer_once() -> None:
     behind_a_view = [np.frombuffer(bytearray(4 * MIB), np.uint8)]
     after = census()
     assert before.arrays is not None and after.arrays is not None
-    # The bytearrays have a row of their own; the byte string behind `hidden` is known by its array only.
+    # The bytearrays have their own row; the byte string behind `hidden` is known only by its array.
     assert after.arrays.bytes - before.arrays.bytes == 2 * MIB
     sizes = rows(after)["bytearray"][1], rows(before).get("bytearray", (0, 0))[1]
     assert 5 * MIB <= (sizes[0] or 0) - (sizes[1] or 0) < 5 * MIB + 400
@@ -168,7 +168,7 @@ def test_items_of_object_arrays_are_found() -> None:
 def test_counts_equal_counting_one_by_one(kind: type) -> None:
     plain: list[Any] = [((i, (i, (i, np.ones(1)))), {"deep": {"er": (i, i)}}) for i in range(50)]
     gc.collect()
-    # Functions' defaults, class dictionaries and the like are not followed; they hold still.
+    # The census does not follow function defaults, class dictionaries and the like; their number is constant.
     still = brute_force(kind) - count_of(census(), kind)
     plain += [({"b": i}, (i, i), bytearray(1), {i}, np.zeros(1), [i], Agent()) for i in range(200)]
     gc.collect()
@@ -209,7 +209,7 @@ def test_a_deadline_gives_a_part_that_says_so() -> None:
     assert whole.coverage == 1.0 and whole.is_exact
     assert 0.01 < part.coverage < 0.5 and not part.is_exact
     assert count_of(part, list) == pytest.approx(count_of(whole, list), rel=0.35)
-    # Arrays sit in few containers: a part of the heap says nothing about them.
+    # Arrays are in few containers: a part of the heap says nothing about them.
     assert "arrays.bytes" not in part.samples()
     assert part.to_census(1).coverage == part.coverage
     assert kept
@@ -254,16 +254,16 @@ def test_the_series_carry_the_48_largest_types_and_no_more() -> None:
     assert all(isinstance(value, int) for value in samples.values())
 
 
-# -- what the collector does not list: one holder or several, each counted once and none forgotten
+# -- objects that the collector does not list: with one holder or several, each is counted exactly once
 
-# Of which there are few elsewhere.
+# A type with few instances elsewhere.
 Leaf = bytearray
-# Of the type that `_entangled` is asked for.
+# The leaves of the requested type in `_entangled`.
 LEAVES = 700 + 700 + 2 * 700 + 700 + 300 + 300
 
 
 class Oddly(type):
-    """Compares and hashes its classes by code of its own."""
+    """A metaclass with its own comparison and hash, which must not run."""
 
     def __eq__(cls, other: object) -> bool:
         raise RuntimeError
@@ -284,13 +284,13 @@ class Sharer:
 
 @pytest.fixture(params=["counted", "uncounted"])
 def references(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As under the interpreter lock, and as without it, where references tell nothing."""
+    """Run each test with usable reference counts (with the interpreter lock) and without."""
     if request.param == "uncounted":
         monkeypatch.setattr(instance_counts, "references_are_counted", lambda: False)
 
 
 def _entangled(leaf: type) -> list[Any]:
-    """Leaves with one holder, with several near and far, and twice in one container."""
+    """Return leaves with one holder, with several near and far, and twice in one container."""
     alone: list[Any] = [[leaf()] for _ in range(700)]
     twice = [[one, one] for one in (leaf() for _ in range(700))]
     nested = [{"a": (leaf(), {"b": (leaf(),)})} for _ in range(700)]
@@ -309,7 +309,7 @@ def _entangled(leaf: type) -> list[Any]:
 @pytest.mark.usefixtures("references")
 def test_leaves_are_found_wherever_they_are() -> None:
     before = count_of(census(), Leaf)
-    # Those of a class that hashes in its own way, too.
+    # Include a class that overrides hashing.
     kept = _entangled(Leaf), _entangled(Odd)
     result = census()
     assert count_of(result, Leaf) - before == LEAVES
@@ -331,12 +331,12 @@ def test_arrays_and_their_buffers_count_once_whoever_shares_them() -> None:
 
     before = count_of(census(), bytes)
     kept: list[Any] = []
-    # The byte strings have rows of their own.
+    # The byte strings have their own rows.
     assert arrays_of(lambda: kept.extend(steps())) == (1_000 + 1_000 + 3 * 100 + 50, 2_100 * 80)
     assert count_of(census(), bytes) - before == 50
 
 
-# Without an `assert`, which pytest makes ask for the local variables: such functions are left alone.
+# No `assert` here: pytest makes such functions access their local variables, and they would be skipped.
 def _counted_beside_locals() -> int:
     local = Leaf()
     pair = (Leaf(), Leaf())
@@ -381,7 +381,7 @@ def test_an_object_that_moves_while_it_is_counted_counts_once() -> None:
     found = Untracked(lambda objects: map(type, objects))
     found.add(gc.get_referents(there))
     here.append(there.pop())
-    # Now we are a second holder: it looks like one that others share.
+    # This function is now a second holder, so the object looks shared.
     found.add(gc.get_referents(here))
     found.settle()
     assert len(found.of(Leaf)) == len(there) + len(here)

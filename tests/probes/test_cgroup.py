@@ -1,4 +1,4 @@
-"""The limit of the container, cgroup v2 and v1, on made-up trees; and the memory of the machine."""
+"""Container memory limits of cgroup v2 and v1 on generated trees, and the memory of the machine."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_container_is_read(
 
 
 class Job:
-    """A process in a container with a limit of its own, of two; ``now`` are seconds that only tests let pass."""
+    """A process in one of two containers with limits; ``now`` is a clock that only tests advance."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.root, self.now = folder, folder / "fs", 100.0
@@ -152,7 +152,7 @@ def test_a_group_that_vanishes_gives_nothing(job: Job) -> None:
 def test_a_group_whose_files_answer_no_more_is_left_for_the_new_one(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel answers ENODEV through a descriptor on a file of a group that is gone."""
+    """The kernel answers ENODEV on a descriptor of a file whose group is gone."""
     assert job.read()
     looks: list[float] = []
     read_text, pread = Path.read_text, os.pread
@@ -200,7 +200,7 @@ def test_a_forked_child_reads_its_own_group(job: Job) -> None:
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
-        # As the kernel shows it to the child once somebody has moved it; no time has passed.
+        # The kernel shows this to the child once it was moved; no time has passed.
         job.enter("other")
         os.write(write_end, json.dumps(job.read()).encode())
         os._exit(0)

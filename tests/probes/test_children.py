@@ -1,4 +1,4 @@
-"""Children by proportional and unique size, by what they are there for, and each with a series of its own."""
+"""Child processes by proportional and unique size and by role, each with its own series."""
 
 from __future__ import annotations
 
@@ -29,16 +29,14 @@ from leakline.snapshot import Number
 
 MIB = 2**20
 WAITS = "import sys; print('up', flush=True); sys.stdin.read()"
-# Starts another that waits, and waits for it.
+# Starts another process that waits, and waits for it.
 STARTS = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[-1]])"
 CONTEXT = multiprocessing.get_context("fork")
 
 
 @pytest.fixture(autouse=True)
 def only_new_children(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out the descendants that this process has before the test: databases and servers of other tests, which run
-    until the session ends.
-    """
+    """Ignore descendants from before the test: databases and servers of other tests run until the session ends."""
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     processes, descendants = child_memory._processes, psutil.Process.children
 
@@ -59,7 +57,7 @@ def only_new_children(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def waiting(code: str = WAITS, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """A subprocess that says when it is up and ends when its input does."""
+    """Start a subprocess; it has announced that it runs, and ends when its input ends."""
     with subprocess.Popen(
         [sys.executable, "-c", code, WAITS],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment},
@@ -125,7 +123,7 @@ def test_a_rank_that_ends_while_it_is_read_costs_no_reading(
     with waiting(RANK="7") as rank:
 
         def ends() -> dict[int, str]:
-            # Between what is read for the roles and what is read for the names: its environment is gone.
+            # The process ends between reading the roles and reading the names: its environment is gone.
             rank.kill()
             os.waitid(os.P_PID, rank.pid, os.WEXITED | os.WNOWAIT)
             return {}
@@ -153,7 +151,7 @@ def test_the_children_of_a_rank_share_its_rank_and_are_none(
 
 
 class Squares:
-    """A data set as torch wants it."""
+    """A data set in the form that torch expects."""
 
     def __len__(self) -> int:
         return 64
@@ -170,7 +168,7 @@ def test_the_workers_of_a_data_loader_are_named() -> None:
     )  # fmt: skip
     with waiting():
         items = iter(loader)
-        # The first batch comes from a worker that has named itself; the second from the other one.
+        # The first batch comes from a worker that has set its name; the second from the other one.
         next(items)
         next(items)
         samples = read_children()
@@ -187,7 +185,7 @@ def test_the_workers_of_a_data_loader_are_named() -> None:
 
 
 def _hold(shared: Any, ready: Any, release: Any) -> None:
-    # Reads every page, so that each worker has all of it resident.
+    # Reads every page, so that each worker has the entire array resident.
     ready.put(float(shared.sum()))
     release.wait(60)
 
@@ -209,14 +207,14 @@ def test_an_array_shared_with_forked_workers_is_counted_once() -> None:
         for worker in workers:
             worker.join()
     assert roles(samples) == {"others": 3}
-    # Resident in four processes, 384 MiB by adding up; in the phase accounts of proportional size it is there once.
+    # Resident in four processes: 384 MiB when added up, but the proportional sizes count it once.
     assert together - alone < shared.nbytes
     assert samples["children.uss_bytes"] < shared.nbytes
     assert samples["children.pss_bytes"] > shared.nbytes / 2
     assert read_children()["children.count"] == 0
 
 
-# -- each with its series
+# -- one series per child
 
 
 def _collect(grow: Any, grown: Any) -> None:
@@ -227,7 +225,7 @@ def _collect(grow: Any, grown: Any) -> None:
 
 
 class Collector:
-    """A child that keeps what it is told to."""
+    """A child process that keeps as much memory as requested."""
 
     def __init__(self, name: str | None) -> None:
         there, self._grow = CONTEXT.Pipe(False)
@@ -343,7 +341,7 @@ def test_of_many_children_the_largest_are_told_and_the_rest_is_counted() -> None
     assert len(told) == REPORTED_LIMIT + 1
     assert samples["children.process.other.count"] == 3
     assert told[f"actor-{REPORTED_LIMIT + 2}"] > 24 * MIB
-    # By name and together they are all that there are.
+    # The named ones and the rest add up to all children.
     assert parts_are_the_whole(samples)
 
 
@@ -361,7 +359,7 @@ def test_children_beyond_the_names_are_not_asked_again_at_each_reading() -> None
 
     def wanted(child: int) -> Wanted:
         asked.append(child)
-        # More kinds than there are names, so that names of some are free while others have none.
+        # There are more kinds than names, so that some names are free while other children have none.
         return Wanted(f"job-{child}" if child % 2 else "worker", None if child % 2 else 1)
 
     def read(living: Iterable[int]) -> list[str]:
@@ -373,7 +371,7 @@ def test_children_beyond_the_names_are_not_asked_again_at_each_reading() -> None
     assert len(set(first)) == len(first) == NAMES_LIMIT
     assert len(asked) == NAMES_LIMIT
     assert read(living) == first
-    # The first ten end: each that comes now is asked once, and the names of its kind are there for it.
+    # The first ten have ended: each new child is queried once, and names of its kind are free.
     newer = range(10, 510)
     assert len(read(newer)) == NAMES_LIMIT - 5
     assert read(newer) == read(newer)
@@ -394,13 +392,13 @@ def test_the_command_of_a_child_is_read_once(monkeypatch: pytest.MonkeyPatch) ->
     assert len(asked) == 1
 
 
-# -- sizes: read exactly in turns, and following anonymous memory in between
+# -- sizes: read exactly in turns, and estimated from anonymous memory in between
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Processes:
-    """By id, with the pages that are resident in them; each exact reading takes 10 ms."""
+    """Processes by id and resident pages; each exact reading takes 10 ms."""
 
     def __init__(self, proc: Path) -> None:
         self.proc, self.seconds, self.read = proc, 0.0, list[int]()
@@ -419,7 +417,7 @@ class Processes:
         return self.exact.get(pid)
 
     def pages(self, *pids: int, seconds: float | None = 0.0) -> dict[int, int | None]:
-        """What is told of each; exactly, as far as so many seconds suffice."""
+        """Return the reported pages of each process, exact as far as ``seconds`` allow."""
         sizes = self.sizes.read([Child(pid, pid, 1, b"python") for pid in pids], seconds)
         assert sizes is not None
         return {pid: None if size is None else size[1] // PAGE for pid, size in sizes.items()}
@@ -451,7 +449,7 @@ def test_a_new_child_is_as_large_as_another_of_its_name_but_for_what_both_share(
 ) -> None:
     processes.set(2, 110, 20)
     processes.pages(2, seconds=None)
-    # The parent has grown by half: so has what a new child shares with it, 90 pages until then.
+    # The parent has grown by half, and so has its memory shared with a new child: 90 pages until then.
     processes.set(1, 150, 0)
     processes.set(3, 135 + 40, 999)
     assert processes.pages(2, 3) == {2: 20, 3: 40}

@@ -1,4 +1,4 @@
-"""Counts of instances by the reference counts of their classes, against counting them one by one."""
+"""Instance counts from the reference counts of classes, compared with counting one by one."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _calibrated() -> ClassCounts:
 
 
 def _read(counts: ClassCounts, name: str) -> int | None:
-    """By name: whoever holds the class itself while asking is one more reference to it."""
+    """Read by name: holding the class itself would be one more reference to it."""
     return counts.read_names([name]).get(name)
 
 
@@ -67,7 +67,7 @@ def test_before_a_census_nothing_is_told() -> None:
 
 
 def test_every_create_and_delete_shows_exactly() -> None:
-    """Also where one class is the base of another."""
+    """Also if one class is the base of another."""
     chance = random.Random(7)
     counts = _calibrated()
     make: dict[str, Callable[[], object]] = {
@@ -95,7 +95,7 @@ def test_reading_all_equals_counting_all() -> None:
     read = counts.read()
     assert read[Agent] == len(kept)
     truth = Counter(map(type, gc.get_objects()))
-    # Other threads of the test program may make an object between the two.
+    # Other threads of the test program may create objects in between.
     wrong = {cls: (n, truth[cls]) for cls, n in read.items() if cls in truth and n != truth[cls]}
     assert len(wrong) <= 3, wrong
 
@@ -117,7 +117,7 @@ def test_kept_graphs_do_not_disturb_the_count_of_tensors() -> None:
         losses += [net(torch.randn(2, 8)).relu().pow(2).mean().exp().sum() for _ in range(5)]
         counts.calibrate(take_census().counts)
         assert _read(counts, "torch.Tensor") is not None
-    # The looks at saved tensors are over: what is told now is what the collector lists.
+    # Saved tensors have been scanned; the count now matches the collector's list.
     read = _read(counts, "torch.Tensor")
     assert read == sum(type(one) is torch.Tensor for one in gc.get_objects())
     assert len(losses) == 20
@@ -186,7 +186,7 @@ def test_a_metaclass_with_its_own_comparison_is_never_asked() -> None:
 
 
 def counts_now() -> dict[int, int]:
-    """By address of the class, as a census in slices tells them."""
+    """Return counts by class address, as a census in slices does."""
     return {id(cls): count for cls, count in take_census().counts.items()}
 
 
@@ -254,7 +254,7 @@ def test_a_count_of_tracked_objects_hides_no_change() -> None:
 def test_what_is_known_exactly_is_not_unlearnt_from_a_census_of_no_one_moment() -> None:
     things = [Agent() for _ in range(7)]
     counts = _calibrated()
-    # All were gone while it looked, and as many were there again at its end.
+    # All were gone during the census, and equally many existed again at its end.
     counts.calibrate_between(counts.references(), {}, alone=False)
     assert counts.read_names([AGENT]) == {AGENT: 7}
     things.append(Agent())
@@ -287,7 +287,7 @@ def test_without_the_interpreter_lock_nothing_is_told(monkeypatch: pytest.Monkey
 
 @pytest.fixture
 def loaded(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, type | None], None]:
-    """As if a module was imported that names a class so often."""
+    """Return a function that simulates the import of a module with many references to a class."""
 
     def load(name: str, cls: type | None = None) -> None:
         module = types.ModuleType(name)
@@ -320,7 +320,7 @@ def test_names_in_modules_that_were_loaded_since_are_no_instances(
         counts.calibrate_between(before, count_tracked(), alone=True)
     assert not counts.doubts_any([ANNOTATED])
     assert _read(counts, ANNOTATED) == 9
-    # Since it was counted last without a doubt.
+    # Since the last reliable count.
     assert _changes(counts, ANNOTATED) == [(0, 9)]
     kept.append(Annotated())
     assert _read(counts, ANNOTATED) == 10
@@ -339,7 +339,7 @@ def test_a_class_whose_references_stand_still_is_in_no_doubt(
 def test_instances_made_between_two_doubts_are_a_change_all_the_same(
     loaded: Callable[[str, type | None], None],
 ) -> None:
-    """A program that goes on loading modules is not blind to what it keeps."""
+    """A program that keeps loading modules must not hide what it keeps."""
     counts, kept = _calibrated(), []
     for turn in range(3):
         kept += [Annotated() for _ in range(5)]

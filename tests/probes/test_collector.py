@@ -1,4 +1,4 @@
-"""Collector, blocks and allocator: a reading, or nothing; never a made-up zero."""
+"""Garbage collector, allocated blocks and allocator: a reading or none, never an invented zero."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def test_what_another_thread_has_from_the_allocator_counts_as_well() -> None:
     library, blocks = _malloc(), list[int]()
 
     def take() -> None:
-        # A thread that is not the first takes its small blocks from an arena of its own.
+        # Threads other than the first take small blocks from their own arena.
         blocks.extend(library.malloc(BLOCK_BYTES) for _ in range(BLOCKS))
 
     before = in_use()

@@ -1,5 +1,5 @@
-"""Containers: what the program declares, with length, capacity and bytes; and what grows under a name of its own,
-found from its roots and read again by walking there.
+"""Containers declared by the program, with length, capacity and bytes; and growing containers found from its roots by
+name, and read again by following the same path.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def of_tracked(tracked: TrackedContainer) -> dict[str, Any]:
 
 
 class Preallocated:
-    """A replay buffer of arrays made for the whole capacity at once."""
+    """A replay buffer whose arrays are allocated for the full capacity."""
 
     def __init__(self, capacity: int) -> None:
         self.states = np.zeros((capacity, 33), np.float32)
@@ -104,7 +104,7 @@ def test_a_callable_gives_the_container_or_its_length() -> None:
 
 
 def test_kept_losses_count_with_their_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    # On a busy machine too.
+    # Allow enough time on a busy machine.
     monkeypatch.setattr("leakline.probes.heap.marginal_size._GRAPHS_SECONDS", 10.0)
     net = torch.nn.Linear(32, 256)
     losses = [net(torch.randn(64, 32)).relu().pow(2).mean() for _ in range(20)]
@@ -113,7 +113,7 @@ def test_kept_losses_count_with_their_graphs(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_items_that_hold_many_numbers_are_measured_by_some_of_them() -> None:
-    """Documents of tokens: each has more numbers than are looked at, and all of them are its own."""
+    """Documents of tokens: each has more numbers than are visited, and shares none of them."""
     documents = {i: {"ids": [1_000_000 * i + n for n in range(4_000)]} for i in range(20)}
     each = 4_000 * (sys.getsizeof(10**6) + 8)
     assert told(documents, 100)["bytes"] == pytest.approx(20 * each, rel=0.05)
@@ -133,11 +133,11 @@ def test_items_too_large_to_be_measured_are_unknown_and_not_empty() -> None:
     growing = TrackedContainer("it", small, 100)
     before = of_tracked(growing)["bytes"]
     small.extend(nodes)
-    # What was measured once stands.
+    # A measured size is kept.
     assert of_tracked(growing)["bytes"] >= before
 
 
-# -- found
+# -- discovered
 
 HERE = f"container.{__name__}"
 losses: list[Any] = []
@@ -161,7 +161,7 @@ class Slotted:
 
 
 class Sly:
-    """Its attribute is a property that must not be run."""
+    """An object whose attribute is a property that must not be run."""
 
     asked = 0
 
@@ -356,7 +356,7 @@ def test_locals_of_running_functions_are_named_and_not_kept_alive(tmp_path: Path
         "True",
         f"[('{name}', 2)]",
         "True",
-        # A function that has asked for its locals keeps the dictionary: it is left alone.
+        # A function that accessed its locals keeps the dictionary, so it is left alone.
         "[] False",
     ]
 
@@ -415,7 +415,7 @@ session = Session()
 
 
 def test_without_a_census_the_instances_that_the_roots_lead_to_are_read() -> None:
-    # Nobody has counted the class.
+    # The class was never counted.
     watch = ContainerWatch(ClassCounts().count_of)
     watch.find()
     learner = session.by_name["learner"][0]

@@ -1,4 +1,4 @@
-"""What a collection would find is counted without one: exactly, and without a trace in any object."""
+"""What a collection would find is counted without running one: exactly, and without changing any object."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Slotted:
 
 @pytest.fixture(autouse=True)
 def only_what_is_planted() -> Iterator[None]:
-    """Nothing waits for the collector but what the test plants, and it stays; what is older is not looked at."""
+    """Only garbage planted by the test waits for the collector, and it stays; older objects are not visited."""
     gc.collect()
     gc.disable()
     gc.freeze()
@@ -59,12 +59,12 @@ def look(objects: int = EVERYTHING, types: int = 1024) -> Any:
 
 
 def garbage_by_type() -> Counter[str]:
-    """Names only: the classes themselves would be held."""
+    """Return garbage by type name: returning classes would hold references to them."""
     return Counter({type_name(cls): count for cls, count, _ in look()[5]})
 
 
 def collected_by_type() -> Counter[str]:
-    """What the collector itself finds."""
+    """Return what the collector itself finds."""
     gc.set_debug(gc.DEBUG_SAVEALL)
     gc.collect()
     gc.set_debug(0)
@@ -77,7 +77,7 @@ def planted(objects: int) -> None:
 
 
 def random_graph(seed: int, count: int, links: int, held: int) -> list[Node]:
-    """Nodes that refer to each other, of which some are kept."""
+    """Make nodes that refer to each other, and keep some of them."""
     chance = random.Random(seed)
     nodes = [Node() for _ in range(count)]
     for _ in range(links):
@@ -86,7 +86,7 @@ def random_graph(seed: int, count: int, links: int, held: int) -> list[Node]:
 
 
 def plant_one_of_each() -> None:
-    """Cycles through everything that Python code commonly makes them of."""
+    """Plant cycles through everything that Python code commonly makes them of."""
     node = Node()
     node.others.append(node)
     first, second = Slotted(), Slotted()
@@ -135,7 +135,7 @@ def test_what_a_collection_finds_is_counted_by_type() -> None:
     found, collected = garbage_by_type(), collected_by_type()
     assert found.total() >= 25
     if (3, 14) <= sys.version_info < (3, 14, 5):
-        # The incremental collector lets go of tuples of plain values before it lists what it found.
+        # The incremental collector untracks tuples of plain values before it lists what it found.
         del found["tuple"], collected["tuple"]
     assert found == collected
 
@@ -152,7 +152,7 @@ def plant_a_generator() -> None:
 
 
 def test_a_generator_that_holds_itself_is_counted() -> None:
-    # The collector closes it before it lists what it found, so there is nothing to compare with.
+    # The collector closes the generator before it lists what it found, so there is nothing to compare with.
     plant_a_generator()
     assert garbage_by_type()["generator"] == 1
 

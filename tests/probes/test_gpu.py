@@ -1,5 +1,4 @@
-"""Allocator, driver and Metal: what they say, under the right name, of the card that CUDA means; what they do not say
-is absent, never zero.
+"""Allocator, driver and Metal readings are named after the right card; what they do not report is absent, never zero.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def of(prefix: str, samples: Mapping[str, float]) -> Mapping[str, float]:
 
 @pytest.fixture
 def two(play: Play) -> Callable[[Callable[[Any], object]], Machine]:
-    """A machine with two cards, of which something was changed before it was started."""
+    """Return a function that starts a machine with two cards after applying a change."""
 
     def start(change: Callable[[Any], object] = lambda told: None) -> Machine:
         machine = Machine("two_h200")
@@ -82,7 +81,7 @@ def test_a_cuda_that_sleeps_is_not_woken_and_a_plugged_in_allocator_tells_nothin
     change: dict[str, Any], two: Two
 ) -> None:
     machine = two(lambda told: told["torch"].update(change))
-    # The module raises in every question that would wake it. In a forked child it says the same.
+    # The module raises on every question that would initialize CUDA; in a forked child the result is the same.
     assert of("cuda.", read()) == {}
     assert read()["gpu.0.process_bytes"] == machine.expected["gpu.0.process_bytes"] > 0
     assert "gpu.0.outside_bytes" not in read()
@@ -319,7 +318,7 @@ def test_the_driver_of_this_machine_is_read_or_absent() -> None:
 
 @pytest.fixture
 def metal(monkeypatch: pytest.MonkeyPatch) -> dict[str, int | bool]:
-    """A Metal device: change the dictionary to change what it tells."""
+    """A Metal device: change the dictionary to change its readings."""
     told: dict[str, int | bool] = {
         "available": True, "forked": False,
         "allocated": 3 * GIB, "driver": 4 * GIB, "limit": 48 * GIB,
@@ -363,9 +362,9 @@ def test_a_torch_that_knows_no_limit_tells_the_rest(metal: dict[str, int | bool]
     assert set(read_mps()) == {"mps.allocated_bytes", "mps.driver_bytes"}
 
 
-# -- `make test-gpu` from its start to its last line: without a GPU, and on a simulated card
+# -- `make test-gpu` in full: without a GPU, and on a simulated card
 
-# Python imports this module at its start: so do the trainings that the check starts.
+# Python imports this module at startup, also in the trainings that the check starts.
 SITE = """
 import os, sys
 if "benchmarks.client" in " ".join(sys.orig_argv):
@@ -377,7 +376,7 @@ if "benchmarks.client" in " ".join(sys.orig_argv):
 
 
 def check_simulated(parts: str, folder: Path) -> dict[str, Any]:
-    """Run these parts on a simulated card and return what was written as JSON."""
+    """Run these parts on a simulated card and return the JSON that was written."""
     site, card, results = folder / "site", folder / "card", folder / "results.json"
     site.mkdir()
     card.mkdir()
@@ -386,7 +385,7 @@ def check_simulated(parts: str, folder: Path) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.client.gpu", "--parts", parts, "--json", str(results)],
         cwd=ROOT, capture_output=True, text=True, check=False,
-        # Threads of torch that wait for one another take more time than there is to share.
+        # With more threads torch would spend the time waiting on a shared machine.
         env={**os.environ, "PYTHONPATH": paths, "SIMULATED_CARD": str(card), "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
@@ -427,7 +426,7 @@ def test_trainings_are_judged_on_a_simulated_card(tmp_path: Path) -> None:
     }
 
 
-# -- device i of the process is the card that CUDA means; where that cannot be known, it is no card
+# -- device i of the process maps to the card that CUDA uses; if that cannot be known, to no card
 
 
 A100 = "GPU-5c89852c-d268-c3f3-1b07-005d5ae1dc3f"
@@ -435,7 +434,7 @@ FIFTH = "MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb04"
 
 
 def cards(patch: pytest.MonkeyPatch, machine: Machine, visible: str | None) -> dict[int, str]:
-    """Device -> UUID of its card."""
+    """Return device -> UUID of its card."""
     if visible is None:
         patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     else:
@@ -496,7 +495,7 @@ def test_the_installed_torch_reads_the_environment_as_we_do(
         ("1,9,0", [1]),
         ("2,2", []),
         ("GPU-2c3d5e7f-1a2b-4c5d-8e6f-0123456789a2,GPU-0", [2, 0]),
-        # Fits all eight; fits none; the same card under two names.
+        # Matches all eight; matches none; the same card under two names.
         ("GPU-", []),
         ("GPU-1,GPU-f,GPU-2", [1]),
         ("GPU-1c,GPU-1", []),
@@ -526,7 +525,7 @@ def test_a_device_joins_when_the_program_begins_to_use_it_and_torch_says_which_c
     machine.told["torch"]["devices"][1]["context"] = True
     both = {0: machine.card(3)["uuid"], 1: machine.card(1)["uuid"]}
     assert cards(monkeypatch, machine, "3,1") == both
-    # Set for child processes, after this one woke CUDA.
+    # Set for child processes, after this one initialized CUDA.
     assert cards(monkeypatch, machine, "6") == both
 
 
@@ -573,15 +572,15 @@ def test_a_card_that_is_kept_from_us_leaves_the_numbers_unknown(
     ("visible", "slices"),
     [
         (FIFTH, [4]),
-        # Of several, CUDA takes the first. An abbreviation fits all seven.
+        # Of several, CUDA takes the first. An abbreviation matches all seven.
         (f"{FIFTH[:-1]}2,{FIFTH}", [2]),
         ("MIG-c6d4", []),
         ("MIG-ffff", []),
-        # Drivers before 470: card, GPU instance, compute instance.
+        # Format of drivers before 470: card, GPU instance, compute instance.
         (f"MIG-{A100}/8/0", [1]),
         (f"MIG-{A100}/8/1", []),
         ("MIG-GPU-ffffffff/8/0", []),
-        # CUDA takes one of seven, and nobody says which.
+        # CUDA takes one of the seven slices, and it is unknown which.
         (None, []),
         ("0", []),
         (A100, []),

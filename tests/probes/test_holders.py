@@ -1,4 +1,4 @@
-"""What keeps objects alive, for each way a program keeps them."""
+"""What keeps objects alive, for each way in which a program can hold them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SECONDS = 20.0
 
 
 class Kept:
-    """A class for each test, so that none sees another's objects."""
+    """One class per test, so that no test sees another's objects."""
 
 
 def _fresh(name: str) -> type:
@@ -176,9 +176,9 @@ def test_a_holder_travels_with_a_sequence_number() -> None:
     assert holder.bytes_each == 40
 
 
-# -- the ways in which a training program keeps objects by accident, each planted in a small program of its own
+# -- ways in which a training program keeps objects by accident, each in its own small program
 
-# What keeps ``Step`` objects, by what it should be named, and how the program lets go of them.
+# How ``Step`` objects are kept -> (expected name, code that releases them, program).
 KINDS = {
     "a deque of tuples": (
         "__main__.ReplayBuffer.storage[*][*]",
@@ -389,8 +389,8 @@ look()
     ),
 }
 
-# Each program in a child of a process that has imported everything: an interpreter for each would take longer than all
-# that they do.
+# Each program runs in a child of a process with everything imported: starting an interpreter for each would take
+# longer than the programs themselves.
 EACH = """
 import json, os, sys
 from leakline.sampling.holder_paths import find_holders
@@ -421,7 +421,7 @@ class Step:
 def found_of_kinds(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Mapping[str, tuple[str, str]]:
-    """Kind -> the paths that were found, and how many objects were left once the program had let go."""
+    """Return kind -> (paths found, number of objects left after the program released them)."""
     if request.param == "1" and why_not_native() is not None:
         pytest.skip(f"no native module: {why_not_native()}")
     programs = [
@@ -443,7 +443,7 @@ def test_it_is_named_and_dies_when_the_program_lets_go(
     assert left == "0"
 
 
-# -- the largest, and what a handle of a C library hides
+# -- the largest object, and memory hidden behind handles of C libraries
 
 
 class Plain:
@@ -519,7 +519,7 @@ def test_a_large_object_near_the_roots_is_named_without_a_look_through_the_heap(
 
 
 def test_the_search_for_the_largest_keeps_to_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside long containers. It took seconds when it measured each of their items; generous for slow machines."""
+    """With long containers nearby. It took seconds when each item was measured; the limit allows slow machines."""
     texts = [f"text {i}" for i in range(300_000)]
     monkeypatch.setitem(globals(), "TEXTS", texts)
     monkeypatch.setitem(globals(), "TABLE", dict.fromkeys(texts[:200_000]))
@@ -537,10 +537,10 @@ def test_nothing_is_named_where_no_object_is_large() -> None:
     assert find_holder_of_largest(collections.deque, 5.0) == []
 
 
-# -- locals of running functions, and what is the program's code
+# -- locals of running functions, and which code belongs to the program
 
 
-# An interpreter that collects while it makes a frame must not lose its way.
+# An interpreter that collects while creating a frame must not crash.
 BUSY = """
 import gc, random, sys, threading, time
 from leakline.probes.references import frames

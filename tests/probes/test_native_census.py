@@ -1,4 +1,4 @@
-"""The native census, in one piece and in slices: against the one in Python, and beside a program that runs."""
+"""The native census, in one piece and in slices, compared with the one in Python and taken while a program runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from leakline.probes.references.class_names import type_name
 if native() is None:
     pytest.skip(f"no native module: {why_not_native()}", allow_module_level=True)
 
-# A slice ends at the first look at the clock: after 64 objects.
+# With this budget a slice ends at the first clock check, after 64 objects.
 SHORTEST = 1e-9
 
 
@@ -70,7 +70,7 @@ def test_arrays_in_arrays_in_arrays_are_found_however_deep() -> None:
 
 
 def _remembering(most: int) -> tuple[int, float]:
-    """Tuples and coverage of a census that may remember so many bytes."""
+    """Return tuples and coverage of a census that may remember ``most`` bytes."""
     module: Any = native()
     work = module.Census(
         roles={}, picks={}, not_entered=(), elsewhere=(), array_layout=0, floor=1 << 62,
@@ -82,7 +82,7 @@ def _remembering(most: int) -> tuple[int, float]:
 
 
 def test_when_it_may_remember_little_it_estimates_and_says_so() -> None:
-    # Their addresses are more than one piece of its memory has room for.
+    # Their addresses do not fit into one block of the census's memory.
     shared = [(float(i), bytes(10)) for i in range(200_000)]
     gc.collect()
     kept: list[Any] = [shared, list(shared)]
@@ -90,7 +90,7 @@ def test_when_it_may_remember_little_it_estimates_and_says_so() -> None:
     assert whole[1] == 1.0
     assert 0 < little[1] < 1
     assert little[0] == pytest.approx(whole[0], rel=0.25)
-    # Tuples of tuples that it cannot remember do not keep it for ever.
+    # Nested tuples that it cannot remember do not keep it running forever.
     nested: Any = (1.5,)
     for _ in range(200):
         nested = (nested, nested)
@@ -113,7 +113,7 @@ def test_references_are_the_same_after_a_census() -> None:
     before = _references(watched)
     result = take_census(on_instances=lambda instances: None)
     assert result.counts[Agent] == 1
-    # The counts are all that is left of it, on classes.
+    # Only its counts remain, which refer to classes.
     assert sys.getrefcount(Agent) == before[3] + 1
     del result
     assert _references(watched) == before
@@ -157,7 +157,7 @@ def test_it_is_switched_off_by_a_setting() -> None:
     assert done.stdout.strip() == "None LEAKLINE_NATIVE=0 disables the native module"
 
 
-# -- in slices: what lives throughout is counted once, whatever the program does meanwhile
+# -- in slices: objects that live throughout are counted once, whatever the program does meanwhile
 
 
 def sliced(
@@ -221,7 +221,7 @@ def test_a_still_heap_counts_as_in_one_piece(heap: list[object], tmp_path: Path)
 @pytest.mark.parametrize("generation", [0, 1, 2])
 def test_objects_that_a_collection_moves_count_once(heap: list[object], generation: int) -> None:
     planted = [Planted() for _ in range(5_000)]
-    # Seldom enough for the walk to end: a full collection gives the lists another order.
+    # Rarely enough for the walk to end: a full collection reorders the lists.
     every = 700 if generation < 2 else 4_000
     result = sliced(lambda: gc.collect(generation), seconds=SHORTEST, every=every)
     assert result.collections > 0
@@ -250,20 +250,20 @@ def test_nothing_of_ours_is_on_the_collectors_lists_afterwards() -> None:
     del work
     assert not _bookmarks()
     assert not any("Bookmark" in name for name in result.names)
-    # Whoever took one from the list may keep it.
+    # The program could have taken one from the list and kept it.
     assert seen and not any(map(gc.is_tracked, seen))
 
 
 def test_long_containers_are_visited_in_pieces_without_losing_the_place() -> None:
     def counted(seconds: float) -> tuple[int, int]:
-        # A result is not kept: it has tuples of its own, a few for every class.
+        # Results are not kept: each has its own tuples, a few for every class.
         result = sliced(seconds=seconds)
         return named(result, np.ndarray), named(result, tuple)
 
     arrays, tuples = counted(0.002)
     buffer = deque(((np.zeros(2), i) for i in range(40_000)), maxlen=50_000)
     rows = [(float(i), np.zeros(2)) for i in range(40_000)]
-    # The collector does not list it, nor see the locals of this function.
+    # The collector does not list it, nor does it see the locals of this function.
     tables = [{i: (np.zeros(2), i) for i in range(40_000)}]
     group = {(i, str(i)) for i in range(40_000)}
     gc.collect()
@@ -339,7 +339,7 @@ def test_its_own_memory_is_bounded_and_told() -> None:
 
 @pytest.mark.parametrize("in_slices", [True, False])
 def test_a_large_array_can_be_resized_while_a_census_knows_it(in_slices: bool) -> None:
-    """NumPy refuses where anybody else refers to the array."""
+    """NumPy refuses to resize while there is any other reference to the array."""
     known = [np.zeros(1 << 18), np.zeros((*(1, 2) * 4, 1 << 14)), np.zeros((1 << 17, 1, 2))]
     lists: list[Any] = [[None] * 300_000, (None,) * 300_001, dict.fromkeys(range(50_000))]
     work = NativeCensus({}, 1 << 20, in_slices=in_slices)
@@ -356,7 +356,7 @@ def test_a_large_array_can_be_resized_while_a_census_knows_it(in_slices: bool) -
         assert f"{len(one)} items" in [d for _, name, d in large if name == type(one).__name__]
 
 
-# The last one: what is older than the tests is on the lists again after it.
+# Runs last: afterwards older objects are on the collector's lists again.
 def test_freezing_the_heap_meanwhile_is_survived_and_told(heap: list[object]) -> None:
     work = SlicedCensus()
     for _ in range(30):

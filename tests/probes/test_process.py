@@ -1,4 +1,4 @@
-"""Memory of the process, against what the kernel says by another way; and the peak between two readings."""
+"""Process memory compared with other kernel interfaces, and the peak between two readings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MIB = 2**20
 
 
 def _proc(folder: Path, status: str) -> Path:
-    """Of an old kernel, which does not tell the parts of resident memory."""
+    """Write the files of an old kernel, which does not report the parts of resident memory."""
     own = folder / "self"
     (own / "fd").mkdir(parents=True)
     (own / "status").write_text(status)
@@ -106,7 +106,7 @@ def test_a_forked_child_reads_its_own_memory_from_the_first_call() -> None:
 
     assert abs(_in_child(child) - 96 * MIB) < 6 * MIB
     assert process_memory._own._statm._kept is parent
-    # The child closed its copies of the descriptors, not ours.
+    # The child closed its own copies of the descriptors.
     assert read_private_bytes() > 0
 
 
@@ -132,7 +132,7 @@ def test_a_forked_child_tells_its_own_threads_and_files() -> None:
     assert read_process()["process.open_files"] == files
 
 
-# In a process of its own: threads that other tests left may open files meanwhile.
+# Run in its own process: threads left by other tests may open files meanwhile.
 COUNTS_FILES = """
 import os
 from leakline.probes.memory.process_memory import read_process
@@ -150,7 +150,7 @@ def test_open_files_are_those_in_the_folder(tmp_path: Path) -> None:
     run_alone(tmp_path, COUNTS_FILES)
 
 
-# It closes what it can, as a program does that becomes a daemon.
+# Closes all it can, as a program that becomes a daemon does.
 CLOSES_ALL = """
 import os, sys
 from leakline.probes.memory.process_memory import read_peak_bytes, read_private_bytes, read_process
@@ -189,7 +189,7 @@ def test_a_status_longer_than_is_kept_is_read_to_its_end(tmp_path: Path) -> None
 
 
 class Memory:
-    """A process whose kernel keeps a mark: ``uses`` sets resident memory, as high as it may be in between."""
+    """A process whose kernel keeps a peak mark: ``uses`` sets resident memory and the high point before it."""
 
     def __init__(self) -> None:
         self.resident, self.mark = 100, 100

@@ -1,4 +1,4 @@
-"""Tensors by storage, and what autograd graphs keep: read where and when torch does not change them."""
+"""Tensors by storage and the memory held by autograd graphs, read only when torch does not change them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["way"]
 both_ways = pytest.mark.usefixtures("way")
 
 KIB = 1024
-# Of a kept loss: the input (64 x 32) and the activation (64 x 256), which nothing but the graph holds.
+# A kept loss holds the input (64 x 32) and the activation (64 x 256), which only the graph holds.
 INPUT, ACTIVATION = 64 * 32 * 4, 64 * 256 * 4
 
 
@@ -41,7 +41,7 @@ def _measure() -> TensorMeasure:
 
 
 def _grown(make: Callable[[], object]) -> TensorMeasure:
-    """What there is more of once this is made."""
+    """Return by how much the measure grows once this is made."""
     before = _measure()
     kept = make()
     after = _measure()
@@ -110,7 +110,7 @@ def test_losses_without_a_graph_are_no_graphs() -> None:
 def test_kept_losses_show_with_the_memory_that_their_graphs_hold() -> None:
     net = nn.Linear(32, 256)
     grown = _grown(lambda: [_loss(net) for _ in range(100)])
-    # The losses, and the activations that were tensors of Python once.
+    # The losses, and the activations that were once Python tensors.
     assert 100 <= grown.graph_count <= 300
     assert grown.graph_bytes == pytest.approx(100 * (INPUT + ACTIVATION), rel=0.02)
     assert grown.bytes == 100 * 4
@@ -208,7 +208,7 @@ SECONDS = 10.0
 
 
 class Step:
-    """Keeps its loss, and with it the graph."""
+    """A step that keeps its loss and with it the graph."""
 
     def __init__(self) -> None:
         self.loss = torch.rand(128, 128, requires_grad=True).square()
@@ -219,7 +219,7 @@ history: list[Step] = []
 
 @contextlib.contextmanager
 def in_the_engine() -> Iterator[None]:
-    """Another thread is in the middle of a backward pass."""
+    """Keep another thread in the middle of a backward pass."""
     entered, leave = threading.Event(), threading.Event()
 
     class Waits(torch.autograd.Function):
@@ -245,7 +245,7 @@ def in_the_engine() -> Iterator[None]:
 
 
 def on_a_thread_of_ours(call: Any) -> Any:
-    """What it gives; the main thread runs on meanwhile."""
+    """Return the result of a call on one of our threads while the main thread continues."""
     found: list[Any] = []
 
     def run() -> None:
@@ -275,7 +275,7 @@ def test_graphs_are_not_read_while_another_thread_or_a_hook_is_in_the_engine() -
 
 
 def test_what_graphs_hold_is_unknown_then_and_no_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    # On a busy machine too.
+    # Allow enough time on a busy machine.
     monkeypatch.setattr("leakline.probes.heap.marginal_size._GRAPHS_SECONDS", 10.0)
     kept = [(torch.rand(64, 64, requires_grad=True) * 2).square() for _ in range(10)]
     with in_the_engine():
@@ -297,7 +297,7 @@ def test_a_main_thread_that_does_not_come_to_it_is_not_waited_for_and_never_come
     asked.acquire()
 
     def ask() -> None:
-        # Until the main thread is in a call of C.
+        # Wait until the main thread is inside a C call.
         waited.wait(0.1)
         on_main_thread(lambda: called.append(1), 0.05)
         asked.release()
@@ -313,7 +313,7 @@ def test_a_main_thread_that_does_not_come_to_it_is_not_waited_for_and_never_come
 
 @needs_native
 def test_what_goes_wrong_there_is_of_who_asked_and_not_of_the_program() -> None:
-    # Where one of our own functions is the last to be called.
+    # The innermost function is one of ours.
     error = on_a_thread_of_ours(lambda: on_main_thread(lambda: storage_key(3), 5.0))
     assert isinstance(error, AttributeError)
 
@@ -328,7 +328,7 @@ def test_what_a_handler_of_the_program_raises_meanwhile_is_the_programs() -> Non
     before = signal.signal(signum, handle)
     try:
         with pytest.raises(type(raises)) as raised:
-            # The signal comes while the main thread does something for us, or an instruction later.
+            # The signal arrives while the main thread works for us, or one instruction later.
             on_a_thread_of_ours(lambda: on_main_thread(lambda: signal.raise_signal(signum), 5.0))
             ends = time.monotonic() + SECONDS
             while time.monotonic() < ends:
@@ -349,7 +349,7 @@ def test_a_search_in_slices_tells_the_size_of_what_has_graphs_in_the_end() -> No
     history.clear()
 
 
-# Looks as our threads do, one after the other, while the main thread trains.
+# One of our threads scans repeatedly while the main thread trains.
 TRAINS_BESIDE_LOOKS = """
 import sys, threading, time
 import torch

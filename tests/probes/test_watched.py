@@ -1,5 +1,5 @@
-"""Created and freed of watched classes, by weak references and exact counts; the classes known to pile up; and
-instances of all ages, remembered weakly.
+"""Creations and deletions of watched classes, from weak references and exact counts; classes known to pile up; and
+weakly remembered instances of all ages.
 """
 
 from __future__ import annotations
@@ -288,6 +288,6 @@ def test_the_newest_are_picked_from_the_young_end_of_the_heap() -> None:
     kept = [Agent() for _ in range(30)]
     gc.collect()
     kept += [Agent() for _ in range(3)]
-    # The heap of the tests that ran before may lie between: the collector reorders what it looks through.
+    # Objects of earlier tests may be in between: the collector reorders what it visits.
     picked = pick_newest([Agent], seconds=60)
     assert [id(one) for one in picked[Agent]] == [id(one) for one in kept[:-9:-1]]
