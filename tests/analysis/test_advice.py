@@ -1,4 +1,4 @@
-"""A line of advice is given where the finding shows what it is about, and is absent where it does not."""
+"""A line of advice is given only where the finding has the evidence for it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def advised(
     kind: Any = "objects", owner: str | None = OWN, *more: str, holder: str | None = None, container: str | None = None,
     channel: str = "private", collector_off: bool = False,
 ) -> tuple[str, ...]:  # fmt: skip
-    """The advice for a cause of this kind: what owns it, what else grows, who holds it."""
+    """Return the advice for a cause of this kind, with its owner, other growing types and holder."""
     members = [
         candidate(name, family_of(name, "type")) for name in ((owner, *more) if owner else more)
     ]
@@ -42,7 +42,7 @@ def advised(
     return advice_for(assessed(cause, "counts", channel=channel, waiting=waiting), holder)
 
 
-# What of the advice is looked for, and the evidence that calls it forth.
+# Text to look for in the advice -> evidence that triggers it.
 CASES: dict[str, dict[str, Any]] = {
     "plt.close(figure)": {"owner": "matplotlib.figure.Figure"},
     "Detach before storing": {"kind": "graph", "owner": "torch.Tensor"},
@@ -99,11 +99,11 @@ def test_advice_appears_with_its_evidence(words: str) -> None:
 
 @pytest.mark.parametrize("words", CASES)
 def test_advice_is_absent_without_its_evidence(words: str) -> None:
-    """Of all other cases, only those that show the same thing may say it."""
+    """Of all other cases, only those with the same evidence may contain these words."""
     also = {
         "Detach before storing": set(), "Break reference cycles": {"The collector is switched off"},
         "Drop batch and result tensors": {"Give a logger numbers", "zero_grad(set_to_none=True)"},
-        # A finding of an object that nothing else is known of.
+        # A finding about an object of which nothing else is known.
         "Reuse one Record": {
             "Hooks are registered again", "Exceptions are kept with their frames", "Functions are traced again",
             "load_state_dict(other.state_dict()), without deepcopy",
@@ -154,7 +154,7 @@ def test_there_is_never_more_than_a_person_reads() -> None:
 
 
 def leaking(*events: Event, **series: Callable[[int], float]) -> RunHistory:
-    """A run that leaks environments."""
+    """Return a run that leaks environments."""
     history = Training(leaks=(kept_environments(),)).history()
     return with_series(with_events(history, *events), series)
 
@@ -188,7 +188,7 @@ def test_a_cleanup_that_frees_nothing_does_not_reach_the_leak() -> None:
 
 
 def cleaned(every: int, freed: float) -> RunHistory:
-    """A run that gains 10 MiB in each generation and whose cleanup frees so much in every n-th, for good."""
+    """Return a run that gains 10 MiB per generation and permanently frees ``freed`` bytes every n-th generation."""
     ran = range(4, 40, every)
     leaks = (
         Leak(EVALUATE, 10 * MIB, {"agents.DDPGAgent": 4}),
@@ -212,7 +212,7 @@ def test_a_cleanup_that_takes_back_what_grows_is_to_run_more_often() -> None:
         r"every (\d+) generations: it ran 4 times in \d+ generations and took back about ([\d.]+) MiB", line
     )  # fmt: skip
     assert found is not None, line
-    # As often as the growth of so many generations comes to what one run takes.
+    # The interval at which the accumulated growth equals what one cleanup frees.
     assert int(found[1]) in (5, 6)
     assert float(found[2]) == pytest.approx(60, abs=5)
     (line,) = advice_on(cleaned(4, 8 * MIB), "Run the cleanup agent")
@@ -220,7 +220,7 @@ def test_a_cleanup_that_takes_back_what_grows_is_to_run_more_often() -> None:
 
 
 def test_a_cleanup_that_would_not_help_more_often_is_not_advised() -> None:
-    """All reasons are in test_cleanup_effects.py; this one takes less than a generation gains."""
+    """Here it frees less than a generation gains; all reasons are in test_cleanup_effects.py."""
     assert advice_on(cleaned(9, MIB), "Run the cleanup") == []
 
 
@@ -240,13 +240,13 @@ def test_native_growth_says_which_call_would_tell_where_nothing_is_watched() -> 
     assert "run.track(name, it)" in line
     for history in (native("agents.Actor"), native(tracked=True), native(counted=False)):
         assert advice_on(history, "Nothing that could explain it is watched", "native") == []
-    # Where counts explain the growth, they say it already.
+    # Counts that explain the growth already name it.
     kept = Training(leaks=(kept_environments(),), watch=(), declare_buffer=False).history()
     assert advice_on(kept, "Nothing that could explain it is watched") == []
 
 
 def on_device(split: float | None) -> RunHistory:
-    """A run whose allocator takes ever more of the device; ``split``: that share of it cannot be given back."""
+    """Return a run whose allocator keeps growing on the device; ``split``: share that cannot be given back."""
 
     def spare(g: int) -> float:
         return GIB + 384 * MIB * (g + 1)
@@ -262,14 +262,14 @@ def on_device(split: float | None) -> RunHistory:
 
 def test_a_cache_that_torch_could_give_back_is_to_be_cleared_and_split_pieces_are_not() -> None:
     (line,) = advice_on(on_device(0.1), "empty_cache", "gpu_fragmentation")
-    # The least of the newest four generation ends: (1 + 37 * 0.375) GiB without a tenth.
+    # The minimum of the newest four generation ends: (1 + 37 * 0.375) GiB less a tenth.
     assert line == (
         "torch keeps at least 13.39 GiB of cuda.1 that no tensor uses: torch.cuda.empty_cache() once a generation "
         "gives it back."
     )
     (line,) = advice_on(on_device(None), "empty_cache", "gpu_fragmentation")
     assert line.endswith("gives back what of it is not split.")
-    # What is split cannot be given back; the limits are in test_memory_kinds.py.
+    # Split memory cannot be given back; test_memory_kinds.py has the limits.
     lines = advice_on(on_device(0.9), "", "gpu_fragmentation")
     assert not any("empty_cache" in line for line in lines)
     assert any("expandable_segments" in line for line in lines)
@@ -308,7 +308,7 @@ def test_a_program_that_leakline_only_started_is_advised_to_call_it() -> None:
 
 
 def test_growth_seen_from_outside_is_not_called_memory_outside_python() -> None:
-    """Nobody outside can tell what Python keeps from what a C extension keeps."""
+    """From outside it is unknown what belongs to Python and what to C extensions."""
     history = history_of([GIB + 10 * MIB * generation for generation in range(40)])
     finding = examine(history).findings[0]
     assert (finding.kind, finding.status) == ("native", "confirmed")

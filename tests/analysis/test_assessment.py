@@ -1,4 +1,4 @@
-"""What is said of one moment: where a growth began, what speaks for it, and what two readings are enough for."""
+"""Assessment of a single moment: where a growth began, what supports it, and when two readings suffice."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_counts_and_memory_come_together_where_both_rise_in_the_same_generations
     assert not _come_together(study, cause_of(replace(env, name="app.Plan")), 24)
     assert not _come_together(study, cause_of(replace(env, role="container")), 24)
     assert not _come_together(study, cause_of(), 24)
-    # Two beats since it began are too few to tell.
+    # Two periods since its beginning are too few to decide.
     late = replace(env, growth=growing(0.25, 16, pattern="periodic", rises=5, period=4))
     assert not _come_together(study, cause_of(late), 24)
     apart: list[Value] = [100_000 + 5000 * ((g + 2) // 4) for g in range(24)]
@@ -174,7 +174,7 @@ def test_a_moment_of_memory_that_rises_alone_has_one_nameless_cause() -> None:
     (only,) = assess(study, 16).causes
     assert (only.cause.kind, only.cause.owner, only.cause.rate.estimate) == ("native", None, 5000.0)
     assert assess(study_of(), 12).causes == ()
-    # What is only seen to rise is taken for a growth of its own from eight generations on.
+    # Memory that merely rises counts as a separate growth from eight generations on.
     assert assess(study, 7).causes == ()
     assert len(assess(study, 8).causes) == 1
 

@@ -1,4 +1,4 @@
-"""Who owns a growth: where it stays, what holds what, what share of bytes is an answer, and what no object explains."""
+"""Attribution of growth to owners: where it stays, what holds it, which shares suffice, and what no object explains."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ from leakline.analysis.statistics.memory_evidence import Rise, Scale
 from leakline.analysis.statistics.trend import Slope
 from leakline.analysis.timeline_analysis import Assessed, TimelineAnalysis
 
-# Bytes per generation that memory gains, wherever a share of it is asked for.
+# Memory growth in bytes per generation wherever a share of it is tested.
 GROWTH = 100.0
 PHASES = {"train": 60.0, "evolve": 30.0, "between": 5.0, "other_threads": 7.0}
 MEMORY = Memory(Slope(GROWTH, 80.0, 120.0, 16), PHASES)
@@ -296,7 +296,7 @@ def test_what_one_owner_leaves_unexplained_may_be_a_second_leak_of_its_phase() -
     agents = candidate("Agent", "object", 35.0, deep=True, slope=9)
     plans = candidate("Plan", "object", 30.0, deep=True, slope=50)
     assert _names(_split([envs, agents], GROWTH)) == [["Env"], ["Agent"]]
-    # With 75 of 100 explained by two, no third is looked for: it goes with the second.
+    # Two causes explain 75 of 100, so no third is created; the rest joins the second.
     assert _names(_split([envs, agents, plans], GROWTH)) == [["Env"], ["Agent", "Plan"]]
 
 
@@ -309,7 +309,7 @@ def test_causes_come_by_their_bytes_and_those_without_last() -> None:
 
 
 def test_only_what_was_seen_in_no_place_goes_to_another_cause() -> None:
-    """Growth between phases has a place, though no phase."""
+    """Growth between phases has a place, though it is not a phase."""
     for place, alone in ((NOWHERE, False), (SPREAD, True)):
         tensors = candidate("torch.Tensor", "library", 9.0, place=place)
         assert ([tensors.name] in _names(find_causes([ENVS, tensors], MEMORY))) == alone
@@ -353,7 +353,7 @@ TENSORS = candidate(
 
 
 def test_a_kept_graph_is_found_where_its_list_grows() -> None:
-    """One small record per generation, measured with all that it holds, does not take megabytes."""
+    """One small record per generation, measured with all it holds, does not account for megabytes."""
     progress = candidate("train.Progress", "object", 96, start=0, place=SPREAD, deep=True)
     (graph, *others) = find_causes([progress, GRAPHS, LOSSES], BOTH_PHASES)
     assert (graph.kind, graph.owner, graph.place.phase) == ("graph", GRAPHS, "train")
@@ -365,7 +365,7 @@ def test_a_kept_graph_is_found_where_its_list_grows() -> None:
     ("size", "first"), [(4.0 * MIB, "bytearray"), (0.1 * MIB, "cell")], ids=["much", "little"]
 )
 def test_of_plain_types_the_one_whose_bytes_are_the_growth_owns_it(size: float, first: str) -> None:
-    """The closures that hold it bring as many cells, of 40 bytes each, and by chance one more."""
+    """The closures that hold it add as many cells of 40 bytes, and by chance one more."""
     cells = candidate("cell", "plain", 680, slope=17, start=0, place=NOWHERE)
     batches = candidate("bytearray", "plain", size, slope=16, start=0, place=NOWHERE)
     memory = Memory(Slope(4.07 * MIB, 4.0 * MIB, 4.1 * MIB, 30), {"train": 4.07 * MIB})
@@ -389,7 +389,7 @@ def test_weights_that_graphs_hold_are_part_of_them_though_nodes_of_the_graphs_ar
 
 
 def test_tensors_seen_below_what_grows_in_another_phase_are_that_growth() -> None:
-    """Keras: of those that training makes and drops, one reading in a few showed one more (5 of 16 trainings)."""
+    """Keras: temporary tensors of training appeared in a few readings (5 of 16 trainings)."""
     (cause,) = find_causes([PREDICTIONS, TENSORS], BOTH_PHASES)
     assert cause.place == VALIDATION
     assert cause.members == (PREDICTIONS, TENSORS)
@@ -530,7 +530,7 @@ def nameless(
     *members: Candidate, kind: Kind = "native", phase: str | None = None, rate: float = 9.0, rise: Rise | None = None,
     start: float | None = 10.0,
 ) -> Assessed:  # fmt: skip
-    """A growth of memory, by default one that no object explains."""
+    """Return a growth of memory, by default unattributed."""
     place = NOWHERE if phase is None else Place(phase, phase, 1.0)
     begun = None if start is None else (start, start, start)
     cause = cause_of(*members, kind=kind, place=place, rate=rate)
@@ -548,13 +548,13 @@ def names_of(found: Sequence[Assessed]) -> list[list[str]]:
 
 
 def merged(found: Sequence[Assessed], candidates: Sequence[Candidate]) -> list[Assessed]:
-    """With no memory read, so that nothing speaks against a candidate that begins in time."""
+    """Merge without readings of memory, so that nothing contradicts a candidate that starts in time."""
     return with_handles(study_of(ends_history({"x": [1, 2, 3]})), found, candidates, 3)
 
 
 def test_of_several_handles_the_one_that_owns_the_others_is_named() -> None:
     file = handle()
-    # Of those alike, an owner has several of the others: fewer of it come in each generation.
+    # Of similar handles the owner holds several others, so fewer of it are added per generation.
     for slope, named in (
         (9, "io.FileIO"),
         (3, "io.FileIO"),
@@ -597,7 +597,7 @@ def test_a_handle_is_one_cause_with_its_container_and_the_memory_behind_it() -> 
     )  # fmt: skip
     assert named.start == (11, 10, 12)
     assert named.witnesses == frozenset({"counts", "steady"})
-    # What nothing represents stays, however little it is.
+    # Unattributed growth is kept, however small it is.
     assert merged([idle], [file]) == [idle]
     (unsteady,) = merged([nameless(phase="evolve", kind="shared_memory")], [handle("x.mmap")])
     assert (unsteady.cause.kind, unsteady.cause.place.phase) == ("shared_memory", "evolve")
@@ -621,9 +621,9 @@ def bending(
 @pytest.mark.parametrize(
     ("rate", "total", "measured", "kept"),
     [
-        # Half of a growth is most of it.
+        # Half of the growth is enough.
         (5.0, 10.0, (), 5.0), (0.5, 1.0, (), 0.5), (9.0, 10.0, (3.0, None), 7.0),
-        # What was measured of live objects is not kept by the allocator.
+        # Memory measured in live objects is not kept by the allocator.
         (9.0, 10.0, (3.0, 2.5), 0.0),
     ],
 )  # fmt: skip
@@ -646,7 +646,7 @@ def test_what_is_left_is_called_after_the_allocator_from_half_of_it_on(
     memory = Memory(Slope(20, 10, 40, 9))
     found = native_growth(bending(), memory, left, kept, Rise(), Scale(1_000), (8, 8, 8), 20)
     assert (found.cause.kind, found.cause.rate) == (kind, Slope(10, 5, 20, 9))
-    # From generation 8 to 19, both of them with it; where memory bends goes before.
+    # The window runs from generation 8 to 19 inclusive; a bend of memory takes precedence.
     assert (found.start, found.window) == ((8, 8, 8), 12)
     bent = native_growth(bending(bend=5), memory, left, kept, Rise(), Scale(1_000), (8, 8, 8), 20)
     assert (bent.start, bent.window) == ((5, 5, 5), 15)
@@ -660,7 +660,7 @@ def test_of_memory_outside_the_tensors_the_clearest_of_a_phase_stays() -> None:
     a, b = nameless(kind="external", rise=weak), nameless(kind="external", rise=clear)
     elsewhere = nameless(kind="external", phase="train", rise=weak)
     assert _once_each([a, elsewhere, b]) == [elsewhere, b]
-    # Of those that are as clear the first.
+    # Of equally clear causes the first is kept.
     assert _once_each([a, replace(a)])[0] is a
 
 
@@ -718,7 +718,7 @@ def test_memory_of_no_name_has_counts_as_a_witness_where_what_waits_is_counted(
     own = replace(nameless(*([handle("Env")] if named else [])), witnesses=frozenset({"steady"}))
     (found,) = with_garbage(study, [own], 20)
     assert found.witnesses == frozenset({"steady", *witnesses})
-    # What joins it brings its own.
+    # A cause that joins brings its own witnesses.
     other = replace(own, witnesses=frozenset({"budget"}))
     (joined,) = with_garbage(study, [own, other], 20)
     assert joined.witnesses == frozenset({"steady", "budget", *witnesses})

@@ -1,4 +1,4 @@
-"""What is known of a count that grows: its kind, its phase, its bytes, and who holds more and more of it."""
+"""Facts about a growing count: its kind, its phase, its bytes, and its growing holders."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _phased(
     at_ends: Mapping[str, Sequence[Value]] | None = None,
     series: str = TENSORS,
 ) -> RunHistory:
-    """A count read after each phase, with what each adds in each generation; ``""`` after the last of them."""
+    """Return a count read after each phase, given what each phase adds; ``""`` is after the last of them."""
     rows: list[tuple[str, int | None, str | None]] = [("baseline", None, None)]
     count, counts = 1000.0, [1000.0]
     ends: dict[str, list[Value]] = {name: [None] for name in at_ends or {}}
@@ -74,7 +74,7 @@ def _facts(history: RunHistory) -> Facts:
 def test_bytes_have_a_rate_from_three_readings_since_the_start_on(
     start: float, end: int, rate: float | None
 ) -> None:
-    """The one before the start is where they begin."""
+    """The reading before the start is the base of the rate."""
     assert rate_of(ends_timeline({"x": LATE}), "x", start, end) == rate
 
 
@@ -118,7 +118,7 @@ def test_a_count_stays_in_the_phase_that_keeps_three_fifths_of_its_rise(
 def test_what_a_phase_added_before_the_start_is_set_against_what_it_adds_since(
     before: int, usual: float, kept: float
 ) -> None:
-    """Where it grew as fast before, the start is not where it began."""
+    """If it grew as fast before, it did not begin at the start."""
     history = _phased(before + 4, {"train": [usual] * before + [10.0] * 4})
     tops, rates = _by_phases(timeline_of(history), TENSORS, before, before + 4)
     assert tops["train"] == rates["train"] == kept
@@ -128,7 +128,7 @@ def test_phases_are_judged_by_the_newest_64_generations_and_as_many_before_the_s
     history = _phased(70, {"train": [100.0] * 6 + [0.0] * 64, "evolve": 1.0})
     tops, _ = _by_phases(timeline_of(history), TENSORS, 0, 70)
     assert tops == {"train": 0.0, "evolve": 1.0, "": 0.0}
-    # Of the six that added most before the start, two lie further back.
+    # Two of the six generations that added most are too far back.
     for before, since in ((640.0, 50.0), (64.0, 46.0)):
         history = _phased(70, {"train": [before] * 6 + [0.0] * 60 + [50.0] * 4})
         assert _by_phases(timeline_of(history), TENSORS, 66, 70)[0]["train"] == since
@@ -198,7 +198,7 @@ def test_bytes_per_generation_and_whether_they_have_all_in_them_that_is_held(
 def _graphs_of(
     count: int, size: int = 0, found: Sequence[Candidate] = (TENSOR,)
 ) -> Candidate | None:  # fmt: skip
-    """Graphs looked at once, in generation 19, of tensors that rise by 10 in each since the first."""
+    """Return the graphs found by one scan in generation 19, for tensors that rise by 10 per generation."""
     once: list[Value] = [None] * 19
     history = _phased(
         20,
@@ -311,7 +311,7 @@ def test_tensors_that_all_hold_a_graph_are_graphs() -> None:
     ],
 )  # fmt: skip
 def test_graphs_that_are_read_late_grow_at_the_rate_of_their_tensors(late: list[Value]) -> None:
-    """A look in slices reports the previous generation, of graphs and of tensors; each end counts tensors."""
+    """A sliced scan reports graphs and tensors of the previous generation; each end counts tensors."""
     late = [*late, *[None] * (12 - len(late))]
     tensors = [None if graphs is None else 2 * graphs for graphs in late]
     found = _found(
@@ -324,7 +324,7 @@ def test_graphs_that_are_read_late_grow_at_the_rate_of_their_tensors(late: list[
 def test_a_store_excuses_its_tensors_and_not_the_graphs_that_they_keep(
     graphs: dict[int, int],
 ) -> None:
-    """Each of 100 new items of the store is a tensor, with another one that its graph keeps; rarely read."""
+    """Each of 100 new items of the store is a tensor whose graph keeps another one; it is rarely read."""
     found = _found(
         type__torch__Tensor__count=_rising(200),
         tensors__count=[10 + 200 * g if g in graphs else None for g in range(12)],

@@ -1,4 +1,4 @@
-"""What a fix promised is measured on the run that contains it, claim by claim, and never said on too little."""
+"""Promises of a fix are measured on the run that contains it, one by one, and never judged on too little data."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ from leakline.analysis.window import Since
 from leakline.snapshot import Event
 
 JUMP = "max_jump_bytes_per_generation"
-# Report 002: "about 500 MB per generation, peak 30-40 GB, GPU under 20 GB, all 25 generations", after detaching
-# the losses in train_population. Report 001 adds "no 20-30 GB jumps" and 17 agents.
+# Report 002: "about 500 MB per generation, peak 30-40 GB, GPU under 20 GB, all 25 generations", after detaching the
+# losses in train_population. Report 001 adds "no 20-30 GB jumps" and 17 agents.
 OF_REPORT_002 = {
     GROWTH: 500 * MIB, PEAK: 40 * GIB, JUMP: 20 * GB, "gpu_peak_bytes": 20 * GB, GENERATIONS: 25, "count:DDPGAgent": 17,
 }  # fmt: skip
@@ -67,13 +67,13 @@ def checked(history: RunHistory) -> dict[str, AssertionCheck]:
     return {check.metric: check for check in examine(history).assertions}
 
 
-# As the crash says, and as the table says.
+# The scale according to the crash and according to the table.
 @pytest.mark.parametrize("scale", [as_crashed(), 1.0], ids=["crash", "table"])
 def test_what_report_002_promised_is_refuted_by_the_run_of_report_001(scale: float) -> None:
     found = checked(with_fix(crashed_at_13(scale), OF_REPORT_002))
     growth, generations = found[GROWTH], found[GENERATIONS]
     assert growth.measured is not None
-    # The scale of report 001, and not near what was promised even at the low end.
+    # Growth matches the scale of report 001; even its low end is far from the promise.
     assert growth.measured.estimate == pytest.approx(scale * sum(OF_REPORT_001) * GB, rel=0.02)
     assert growth.measured.low > 20 * OF_REPORT_002[GROWTH]
     assert "times the 500.00 MiB promised" in growth.sentence
@@ -172,7 +172,7 @@ def test_one_jump_refutes_what_the_growth_does_not_show() -> None:
 
 
 def _numbered(number: Any, generations: int = 8) -> RunHistory:
-    """Generations under other numbers, as steps and runs that lost some have them."""
+    """Renumber the generations, as with step counts or lost generations."""
     history = Training(generations=generations, leaks=(Leak(EVALUATE, 50 * MIB),)).history()
     (process,) = history.processes
     named = [None if g is None else number(g) for g in process.generation]
@@ -204,19 +204,19 @@ POSSIBLE = "possible_generations"
 
 
 def possible(promised: int, limit: float | None, *leaks: Leak, **options: Any) -> AssertionCheck:
-    """What comes of the promise in a run of 300 MiB; ``limit``: bytes it may have."""
+    """Return the check of the promised generations in a run of 300 MiB limited to ``limit`` bytes."""
     run = Training(leaks=leaks, limit_bytes=None if limit is None else round(limit), **options)
     return checked(with_fix(run.history(), {POSSIBLE: promised}))[POSSIBLE]
 
 
-# Report 002: "more than 100 possible".
+# Report 002 says "more than 100 possible".
 @pytest.mark.parametrize(("limit", "outcome"), [(1_000, "broken"), (1_600, "holds")])
 def test_generations_that_memory_allows_are_held_and_refuted(limit: int, outcome: str) -> None:
     check = possible(100, limit * MIB, kept_environments(9 * MIB))
     assert check.state == outcome, check.sentence
     assert check.measured is not None
     assert check.measured.low <= check.measured.estimate <= check.measured.high
-    # Of 300 MiB resident 90 are files; then what warms up and the buffer.
+    # Of 300 MiB resident 90 are files; warm-up and the buffer are subtracted as well.
     room = limit - (300 - 90) - (30 + 8 + 3) - 24
     assert check.measured.estimate == pytest.approx(room / 9, rel=0.05)
     assert "which leaves room for" in check.sentence
@@ -258,7 +258,7 @@ def test_gpu_memory_is_that_of_the_fullest_device() -> None:
     read = {
         "gpu.0.process_bytes": GIB, "cuda.0.reserved_bytes": 2 * GIB, "gpu.1.process_bytes": 3 * GIB,
         "mps.driver_bytes": GIB,
-        # What is free or of no device is no memory of this process.
+        # Free memory and memory of no device are not memory of this process.
         "gpu.1.total_bytes": 99 * GIB, "cuda.0.allocated_bytes": 50 * GIB, "process.reserved_bytes": 99 * GIB,
     }  # fmt: skip
     history = with_series(Training(generations=6).history(), read)
@@ -293,7 +293,7 @@ def test_ranks_are_added_up_and_counted_each() -> None:
 
 
 def _resumed() -> RunHistory:
-    """Nine leaking generations, a crash, and a second attempt without the leak."""
+    """Return nine leaking generations, a crash, and a second attempt without the leak."""
     first = Training(leaks=(kept_environments(30 * MIB),), generations=9, instance="p1")
     second = Training(generations=12, instance="p2", attempt=2, first_generation=8, seed=5)
     return history_from_batches(first.header(), [*first.batches(), *second.batches()])
@@ -305,7 +305,7 @@ def test_a_fix_that_came_with_a_resume_is_judged_from_there() -> None:
     resumed = min(history.processes[1].time)
     found = checked(with_fix(history, promises, EVALUATE, at=resumed))
     assert {check.state for check in found.values()} == {"holds"}, found
-    # Declared in the first attempt it would have to answer for that one, too.
+    # Declared in the first attempt, the fix would have to answer for that one as well.
     found = checked(with_fix(history, promises, EVALUATE))
     assert found[PEAK].state == found["type.TradingEnvironment.count"].state == "broken"
 
@@ -332,7 +332,7 @@ def test_the_rows_are_those_of_the_json_and_of_the_comparison() -> None:
 
 
 def test_a_promise_is_not_broken_by_what_a_declared_buffer_may_hold() -> None:
-    # 20 MiB in each generation, all of it within the declared capacity.
+    # 20 MiB per generation, all within the declared capacity.
     filling = Training(buffer_bytes=600 * MIB, buffer_full_after=30)
     found = checked(with_fix(filling.history(), {GROWTH: 5 * MIB}, EVALUATE))
     assert (found[GROWTH].state, found[PHASE_GROWTH].state) == ("holds", "holds"), found
@@ -342,7 +342,7 @@ def test_a_promise_is_not_broken_by_what_a_declared_buffer_may_hold() -> None:
 
 
 def since(**measured: Any) -> Since:
-    """A run of ten generations that goes on; what it shows is given, and may be a function of what is asked."""
+    """Return a live run of ten generations with the given measurements; a measurement may be a function."""
     facts: dict[str, Any] = {
         "unit": "generation", "generations": 10, "complete": 10, "ended": False, "long_enough": True, **measured,
     }  # fmt: skip
@@ -369,10 +369,10 @@ def about(answer: Answer) -> tuple[Interval | None, str]:
 @pytest.mark.parametrize(
     ("promised", "low", "high", "outcome"),
     [
-        # "About 100" is kept by 105: no promise is made to the last twentieth.
+        # "About 100" is kept by 105: promises have a tolerance of a twentieth.
         (100, 90, 105, "holds"), (100, 90, 105.1, "undecided"), (100, 105, 120, "undecided"),
         (100, 105.1, 120, "broken"), (100, -20, -10, "holds"),
-        # No growth at all means none that matters.
+        # A promise of no growth means none that matters.
         (0, 3, 7, "holds"), (0, 3, 7.1, "undecided"), (0, 7, 9, "undecided"), (0, 7.1, 9, "broken"),
     ],
 )  # fmt: skip
@@ -390,7 +390,7 @@ def test_a_rate_is_refuted_above_the_promise_and_a_twentieth(
     [
         (200, 100, "It grows by 200 B per generation (150 B to 250 B), 2 times the 100 B promised."),
         (199, 100, "It grows by 199 B per generation (149 B to 249 B); 100 B were promised."),
-        # Of nothing there are no multiples.
+        # Zero has no multiples.
         (200, 0, "It grows by 200 B per generation (150 B to 250 B); 0 B were promised."),
     ],
 )  # fmt: skip
@@ -445,7 +445,7 @@ def test_a_maximum_may_be_reached_and_not_passed() -> None:
     [
         ([(7, 4)], 7, "So far memory reached 7 B in generation 4; at most 10 B were promised."),
         ([(7, None)], 7, "So far memory reached 7 B; at most 10 B were promised."),
-        # Of several processes that are added up, no generation is that of the peak.
+        # The peak of several summed processes has no generation.
         ([(4, 3), (7, 4)], 11, "Memory reached 11 B; at most 10 B were promised."),
     ],
 )  # fmt: skip
@@ -480,7 +480,7 @@ def test_a_generation_that_memory_does_not_finish_does_not_count() -> None:
 @pytest.mark.parametrize(
     ("ends", "measured", "outcome"),
     [
-        # Ten are complete; so many more fit as expected, at the soonest and at the latest.
+        # Ten are complete; the earliest, expected and latest number of further generations.
         ((20, 15, 25), between(25, 30, 35), "holds"), ((20, 14, 25), between(24, 30, 35), "undecided"),
         ((14, 14, 15), between(24, 24, 25), "undecided"), ((14, 14, 14.9), between(24, 24, 24), "broken"),
         ((20, 14, None), None, "undecided"), ((20, 15, None), None, "holds"), ((None, 14, None), None, "undecided"),
@@ -567,11 +567,11 @@ def fixes_of(*events: Event) -> list[Fix]:
 def test_a_fix_counts_since_it_was_first_declared_in_its_form() -> None:
     first = declared("a", 1)
     assert [f.since for f in fixes_of(first, declared("a", 9))] == [1]
-    # As it was is decided by phase and promises; other words about it are no new form.
+    # Phase and promises identify a fix; other text does not make it a new one.
     assert [f.since for f in fixes_of(first, declared("a", 9, rejected="a cache"))] == [1]
     assert [f.since for f in fixes_of(first, declared("a", 9, phase="evolve"))] == [9]
     assert [f.since for f in fixes_of(first, declared("a", 9, promises={GROWTH: 6}))] == [9]
-    # By their times, whatever order they arrived in.
+    # Ordered by time, whatever the order of arrival.
     assert [f.since for f in fixes_of(declared("a", 9), first)] == [1]
 
 

@@ -1,4 +1,5 @@
-"""A cleanup that ran while something grew: in vain it makes the finding worse, too rarely the advice says how often."""
+"""Cleanups that ran during a growth: ineffective ones raise the priority, and rare ones get advice on their interval.
+"""
 
 from __future__ import annotations
 
@@ -44,12 +45,12 @@ def worst(*events: Event, of: RunHistory = HISTORY) -> Finding:
 
 @pytest.fixture(scope="module")
 def plain() -> Finding:
-    """What is found without a cleanup."""
+    """Return the finding without a cleanup."""
     return worst()
 
 
 def counted(before: Any, after: Any, freed: int = 64 * MIB, **more: Any) -> Event:
-    """A registered one, that counted the environments."""
+    """Return a registered cleanup that counted the environments."""
     return cleanup(freed, counts={ENVIRONMENT: [before, after]}, because="it was asked for", **more)
 
 
@@ -57,7 +58,7 @@ def counted(before: Any, after: Any, freed: int = 64 * MIB, **more: Any) -> Even
     ("events", "said"),
     [
         ([cleanup(0), cleanup(-4096)], "ran twice and freed nothing"),
-        # A collection gives some pages back, whatever grows.
+        # A collection frees some pages, whatever grows.
         ([cleanup(4096), cleanup(8192), cleanup(0)], "ran 3 times and freed only 12.00 KiB"),
         ([counted(30, 30), counted(60, 60)], "ran twice and freed no TradingEnvironment"),
     ],
@@ -195,7 +196,7 @@ def test_a_vain_cleanup_makes_a_finding_one_class_worse() -> None:
 def _sawtooth(
     cleaned: set[int], gain: int, back: int, n: int = 24, *, again: bool = False
 ) -> Timeline:
-    """``again``: what a cleanup took back is there again a generation later."""
+    """Return a timeline with cleanups. ``again``: what a cleanup frees is back one generation later."""
     value, values = 100_000, list[Value]()
     for g in range(n):
         value += gain - (back if g in cleaned else 0)
@@ -216,7 +217,7 @@ def _sawtooth(
 def test_a_cleanup_that_takes_back_what_grows_and_runs_too_rarely_is_to_run_more_often(
     cleaned: set[int], back: int, every: int | None
 ) -> None:
-    """It has to run as often as what it takes back has grown again: 16 generations were since the first."""
+    """It has to run as often as what it frees has grown again: 16 generations have passed since the first."""
     events = [cleanup(back, g) for g in sorted(cleaned)]
     found = rare_cleanup(_leak(), events, _sawtooth(cleaned, 1000, back))
     expected = None if every is None else RareCleanup("agent", 2, 16, float(back), every)

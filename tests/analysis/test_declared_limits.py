@@ -1,4 +1,4 @@
-"""Declared limits of bytes: bands and gauges are for each generation, budgets for a phase, a generation or the run."""
+"""Declared limits of bytes: bands and gauges for each generation, and budgets for a phase, a generation or the run."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def declared_band(first: Any, last: Any, low: Any, high: Any, series: str = RSS)
 def run_of(
     readings: dict[int, float | None], *events: Event, series: str = RSS, ended: bool = False
 ) -> RunHistory:
-    """A run of one reading per generation."""
+    """Return a run with one reading per generation."""
     rows = [("generation_end", g, None) for g in readings]
     return steps_history(rows, {series: list(readings.values())}, events=events, ended=ended)
 
@@ -78,7 +78,7 @@ def counts(check: AssertionCheck) -> tuple[int, int, int]:
 
 
 def test_report_001_s_run_lies_above_each_band_of_report_002() -> None:
-    """As the crash says: 175 GB after 13 generations. The first one is still within."""
+    """According to the crash, 175 GB after 13 generations. The first generation is still within its band."""
     found = checked(
         with_events(crashed_at_13(as_crashed()), *(declared_band(*each) for each in OF_REPORT_002))
     )
@@ -126,7 +126,7 @@ def test_the_limit_of_a_gauge_holds_for_its_highest_reading_of_each_generation()
 
 
 def test_readings_of_a_resume_are_those_that_were_read() -> None:
-    """A new process begins low; the band is about memory in use, not about growth."""
+    """A new process starts low; a band is about memory in use, not about growth."""
     (before,) = run_of({1: 9, 2: 9, 3: 9}).processes
     (after,) = run_of({4: 4, 5: 4, 6: 4}).processes
     later = [1_000.0 + at for at in after.time]
@@ -162,7 +162,7 @@ def read(readings: Sequence[Value], *, name: str = "rank 0 main") -> Timeline:
 
 
 def of(*timelines: Timeline) -> list[TimelineAnalysis]:
-    """Studies of which a band needs nothing but the readings."""
+    """Return analyses that have only what a band needs: the readings."""
     return [cast(TimelineAnalysis, SimpleNamespace(timeline=timeline)) for timeline in timelines]
 
 
@@ -204,7 +204,7 @@ def test_the_newest_forty_bands_count() -> None:
         ([15, 15], 1, RUN, "holds"), ([15, 15], 2, RUN, "open"),
         ([15, 15], 2, ENDED, "holds"), ([15, 15], None, RUN, "open"),
         ([15, 15], None, ENDED, "holds"),
-        # One reading outside decides, whatever is to come.
+        # One reading outside decides, whatever follows.
         ([15, 21], 2, RUN, "broken"), ([None, None], 1, RUN, "not_measured"),
         ([None, 15], 1, RUN, "holds"), ([], 1, RUN, "open"),
     ],
@@ -216,7 +216,7 @@ def test_a_band_is_within_once_all_of_it_has_ended(
     state: AssertionState,
 ) -> None:
     ends = range(1, len(readings) + 1)
-    # Read once before the first generation: the series is measured, whatever the ends say.
+    # One reading before the first generation is enough for the series to count as measured.
     timeline = timeline_from_rows({RSS: [1, *readings]}, [None, *range(len(readings))], ends=ends)
     found = checked_band(band(0, last), timeline, history)
     assert (found.state, found.process) == (state, None)
@@ -257,7 +257,7 @@ def test_growth_is_from_the_end_before_and_of_the_first_from_the_baseline() -> N
 
 def test_growth_over_what_was_not_read_or_a_resume_is_unknown() -> None:
     assert list(readings_of(read([10, None, 14, 15]), GENERATION_GROWTH)) == [None, None, None, 1]
-    # Nor where a generation is lost between two.
+    # The growth across a lost generation is unknown as well.
     lost = timeline_from_rows({RSS: [10, 11, 15, 17]}, [0, 1, 3, 4])
     assert list(readings_of(lost, GENERATION_GROWTH)) == [None, 1, None, 2]
     resumed = timeline_from_rows({RSS: [10, 11, 5, 7]}, segment=[0, 0, 1, 1])
@@ -283,7 +283,7 @@ def deviations(*difference: tuple[int, float]) -> list[Deviation]:
         (deviations((4, 0.5)), "above in generation 4 by 1 B"),
         (deviations((4, 3)), "above in generation 4 by 3 B"),
         (deviations((1, -3), (2, -5)), "below in generations 1 to 2 by up to 5 B (generation 2)"),
-        # Of those that are as far off the first.
+        # Of equal deviations the first is named.
         (deviations((1, 5), (2, 3), (4, 5)), "above in 3 generations between 1 and 4 by up to 5 B (generation 1)"),
         (deviations((1, 5), (2, -3)), "below in generation 2 by 3 B, above in generation 1 by 5 B"),
     ],
@@ -334,7 +334,7 @@ def event(name: str, normal: Any = None, leak: Any = None) -> Event:
 def levels_of(
     levels: list[int], *events: Event, baseline: int | None = None, **more: Any
 ) -> RunHistory:
-    """Private memory at the end of each generation, exact to the byte, with a reading before the first."""
+    """Return private memory at each generation end, exact to the byte, with an optional baseline reading."""
     rows: list[tuple[str, int | None, str | None]] = (
         [] if baseline is None else [("baseline", None, None)]
     )
@@ -344,7 +344,7 @@ def levels_of(
 
 
 def of_phase(kept: list[int], *events: Event, path: str = "train") -> RunHistory:
-    """What one phase keeps in each generation, exact to the byte, where nothing else moves."""
+    """Return what one phase keeps per generation, exact to the byte, while nothing else changes."""
     level, levels = GIB, [GIB]
     rows: list[tuple[str, int | None, str | None]] = [("baseline", None, None)]
     for generation, amount in enumerate(kept):
@@ -367,7 +367,7 @@ def only_check(history: RunHistory) -> AssertionCheck:
     ],
 )  # fmt: skip
 def test_report_004_s_bounds_of_a_phase_are_exact(kept: int, state: str) -> None:
-    """After training up to 1 GB is normal and from 5 GB on it is a leak."""
+    """After training up to 1 GB is normal, and 5 GB or more is a leak."""
     check = only_check(of_phase([0, kept], event("train", GB, 5 * GB)))
     assert (check.metric, check.state, check.worst, check.worst_generation) == (
         "phase.kept_bytes", state, kept, 1,
@@ -389,7 +389,7 @@ def test_more_than_normal_is_shown_and_is_no_leak() -> None:
 def test_a_phase_that_never_ran_is_not_within_its_budget() -> None:
     check = only_check(of_phase([0, 0], event("evolve", GB)))
     assert (check.state, check.sentence) == ("not_measured", "evolve never ran.")
-    # A nested one ran, if only once; and no run is judged that has not begun.
+    # A nested phase counts, even with one execution; a run that has not begun is not judged.
     nested = only_check(of_phase([0], event("train", GB), path="evaluate/train"))
     assert nested.sentence == "train ran in one generation; it is judged from the second on."
     (run,) = check_assertions(RunHistory("r", events=(event("run", GB),)), [])
@@ -403,7 +403,7 @@ def test_a_phase_that_never_ran_is_not_within_its_budget() -> None:
     ],
 )  # fmt: skip
 def test_report_004_s_bounds_of_the_whole_run_are_exact(growth: int, state: str) -> None:
-    """25 to 35 GB in all are fine, 100 GB or more are a leak, from the reading before the first generation on."""
+    """25 to 35 GB in total are fine and 100 GB or more are a leak, counted from the reading before generation 0."""
     levels = [4 * GB + growth * g // 10 for g in range(1, 11)]
     check = only_check(levels_of(levels, event("run", 35 * GB, 100 * GB), baseline=4 * GB))
     assert (check.metric, check.state, check.worst_generation) == ("run.kept_bytes", state, 9)
@@ -417,7 +417,7 @@ def test_report_004_s_bounds_of_the_whole_run_are_exact(growth: int, state: str)
     ],
 )  # fmt: skip
 def test_report_004_s_bounds_of_each_generation_are_exact(step: int, state: str) -> None:
-    """0.5 to 1.5 GB per generation are normal, 5 GB and more are a leak; the first generation is not judged."""
+    """0.5 to 1.5 GB per generation are normal, and 5 GB or more are a leak; the first generation is not judged."""
     levels = [20 * GB, 20 * GB, 20 * GB, 20 * GB + step]
     bounds = event("generation", 3 * GB // 2, 5 * GB)
     verdict = examine(levels_of(levels, bounds, baseline=4 * GB))
@@ -427,7 +427,7 @@ def test_report_004_s_bounds_of_each_generation_are_exact(step: int, state: str)
 
 
 def test_a_run_over_its_budget_is_suspected_even_where_it_grows_no_more() -> None:
-    """One step of 100 GB and level from there: no trend would call that a leak, the budget does."""
+    """One step of 100 GB, then flat: no trend test would call that a leak, but the budget does."""
     bounds = event("run", 35 * GB, 100 * GB)
     levels = [4 * GB] * 3 + [104 * GB] * 20
     broken = examine(levels_of(levels, bounds, baseline=4 * GB))
@@ -440,7 +440,7 @@ def test_a_run_over_its_budget_is_suspected_even_where_it_grows_no_more() -> Non
     assert finding.started_at_generation.estimate == 3
     fine = examine(levels_of([v - 1 for v in levels], bounds, baseline=4 * GB))
     assert fine.status == "ok"
-    # As flat as the other, of which a finding says that it leaks.
+    # It is as flat as the other run, but a finding says that it leaks.
     assert broken.settled_at_generation is None
     assert fine.settled_at_generation is not None
     assert fine.settled_at_generation.estimate == 3
@@ -485,7 +485,7 @@ def assessed_in(phase: str | None, rate: float, note: str | None = None) -> Asse
 
 
 class _WithLength(SimpleNamespace):
-    """As long as its generations are many."""
+    """A timeline whose length is the number of its generations."""
 
     def __len__(self) -> int:
         return len(self.generations)
@@ -495,7 +495,7 @@ def study(
     levels: Sequence[float] = (), *, booked: Sequence[Mapping[str, float]] = (), baseline: Sequence[float | None] = (),
     generations: Sequence[int] = (), history: RunHistory = RUN, name: str = "rank 0 main",
 ) -> TimelineAnalysis:  # fmt: skip
-    """Private memory at the end of each generation, and what its phases kept; ``baseline``: read before the first."""
+    """Return private memory at each generation end and what the phases kept; ``baseline``: read before the first."""
     timeline = _WithLength(
         generations=tuple(generations or range(max(len(levels), len(booked)))), private=list(levels),
         private_rows=[*baseline, *levels], baseline_row=0 if baseline else None, name=name,
@@ -510,7 +510,7 @@ def study(
     ("normal", "leak", "amount", "state"),
     [
         (None, 200, 199, "holds"), (100, None, 9_999, "above_normal"), (0, None, 0, "holds"), (None, 0, 0, "broken"),
-        # Where both bounds are one, that is a leak.
+        # At equal bounds the result is a leak.
         (100, 100, 100, "broken"),
     ],
 )  # fmt: skip
@@ -537,7 +537,7 @@ def test_the_newest_forty_names_count_each_with_its_newest_bounds() -> None:
     ("name", "phases", "scope"),
     [
         ("run", (), "run"), ("generation", (), "generation"), ("episode", (), "generation"), ("train", (), "phase"),
-        # A phase that is called so goes first, wherever it lies.
+        # A phase of that name takes precedence at any depth.
         ("run", ("run",), "phase"), ("generation", ("train/generation",), "phase"),
         ("run", ("train/run_episode",), "run"),
     ],
@@ -574,7 +574,7 @@ def test_a_rise_over_a_lost_generation_is_no_amount_of_one() -> None:
     levels = [100.0, 103.0, 110.0, 150.0, 151.0]
     lost = study(levels, generations=[0, 1, 2, 4, 5])
     assert kept_amounts(lost, budget("generation"), 5) == [(1, 3), (2, 7), (5, 1)]
-    # Where all are a thousand apart, that is one.
+    # If all generations are a thousand apart, a thousand counts as one.
     apart = study(levels, generations=[0, 1000, 2000, 3000, 4000])
     assert kept_amounts(apart, budget("generation"), 4) == [(1000, 3), (2000, 7), (3000, 40)]
 
@@ -582,9 +582,9 @@ def test_a_rise_over_a_lost_generation_is_no_amount_of_one() -> None:
 @pytest.mark.parametrize(
     ("scope", "expected"),
     [
-        # A process that has ended keeps what it had grown by,
+        # A process that has ended keeps its growth,
         ("run", [(0, 1), (1, 12), (2, 23), (3, 24)]),
-        # and gains nothing more.
+        # and gains nothing afterwards.
         ("generation", [(0, 1), (1, 12), (2, 23), (3, 4)]),
     ],
 )
@@ -623,7 +623,7 @@ def test_the_sentence_has_the_worst_and_how_often_it_was_beyond(
 @pytest.mark.parametrize(
     ("scope", "found", "index"),
     [
-        # Twenty generations ahead, a twentieth of 1,000 bytes: 2.5 a generation matter.
+        # Twenty generations ahead, a twentieth of 1,000 bytes: 2.5 per generation matter.
         ("phase", [assessed_in("train", 2.5)], 0), ("phase", [assessed_in("train", 2.4)], None),
         ("phase", [assessed_in("evolve", 9), assessed_in("train", 3), assessed_in("train", 9)], 1),
         ("generation", [assessed_in("evolve", 2.4), assessed_in(None, 3)], 1), ("run", [assessed_in("evolve", 9)], 0),
@@ -645,7 +645,7 @@ def test_a_broken_budget_that_nothing_explains_is_a_finding_of_its_own() -> None
         (6, 6, 6), 1.0, frozenset({"budget"}),
     )  # fmt: skip
     of_run = _alone(study([1.0] * 7), 7, budget("run"), amounts, "a note")
-    # On average over the generations judged, since it first was beyond.
+    # The average over the judged generations, since the budget was first exceeded.
     assert (of_run.cause.rate.estimate, of_run.start) == (100, (4, 4, 4))
     assert (of_run.cause.place, of_run.note) == (NOWHERE, "a note")
     of_each = _alone(study([1.0] * 7), 7, budget("generation"), amounts, "a note")
@@ -663,7 +663,7 @@ def test_only_the_newest_generation_breaks_a_budget_now() -> None:
     levels = [1_000.0, 1_300.0, 1_305.0]
     assert judged(levels, [], 3, leak=200) == []
     assert len(judged(levels, [], 2, leak=200)) == 1
-    # The newest one was lost with the one before it: nothing is known of it alone.
+    # The newest generation and the one before it were lost, so nothing is known of the newest alone.
     history = RunHistory("r", events=(event("generation", leak=200),))
     lost = study([1_000, 1_005, 1_300, 1_900], generations=[0, 1, 2, 4], history=history)
     assert with_budgets(lost, 4, []) == []
@@ -690,7 +690,7 @@ def processes_of(
 
 def test_a_phase_is_checked_in_each_process_it_ran_in_and_the_run_once() -> None:
     assert processes_of("train", [1, 2], [3, 4]) == [("rank 0 main", 2), ("rank 1 main", 4)]
-    # Its second generation is the first that is judged.
+    # The first generation judged is its second.
     assert processes_of("train", [1, 2], [3]) == [(None, 2)]
     assert processes_of("train", [1], [3]) == [(None, None)]
     assert processes_of("run", [1, 2], [3, 7]) == [(None, 5)]

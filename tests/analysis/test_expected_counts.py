@@ -1,4 +1,4 @@
-"""Declared counts: which readings they are held against, and when a surplus fires."""
+"""Declared counts: which readings are compared with them, and when a surplus is reported."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ AGENTS = ("agents.DDPGAgent", 17, 17, EVOLVE)
 
 
 def counts_only(*counts: tuple[int, int, int | None]) -> RunHistory:
-    """(generation, environments, full collections so far) after a phase, 100 MiB all the time; two are declared."""
+    """Return a run at constant memory with (generation, environments, full collections); two are declared."""
     generations, environments, collections = zip(*counts, strict=True)
     series = {
         "type.train.Env.count": environments, "process.rss_bytes": [100 * MIB] * len(counts), COLLECTIONS: collections,
@@ -88,7 +88,7 @@ TENSOR = "torch.Tensor"
 
 
 def attempt(number: int, *rows: tuple[int | None, str | None, int], after: str | None) -> Batch:
-    """(generation, phase, tensors) of one process, after what the client sends for ``"baseline"``."""
+    """Return the (generation, phase, tensors) rows of one process that declared ``"baseline"``."""
     name, data = expectation(TENSOR, "baseline", after)
     events = (Event(0, 0.0, "expect", str(name), data=data),)
     snapshots = []
@@ -133,7 +133,7 @@ def test_what_stays_above_the_baseline_of_report_004_is_reported_with_both_numbe
 
 
 def test_a_resumed_run_sets_its_baseline_again() -> None:
-    """The fix of the second attempt keeps another optimizer; what the first one had says nothing of it."""
+    """The fix in the second attempt keeps another optimizer, so the first attempt's baseline does not apply."""
     well = history(trained(567, 567), trained(900, 900, 900, number=2, begins=2))
     (row,) = check_counts(well)
     assert (row.state, row.high) == ("holds", 900)
@@ -215,7 +215,7 @@ def test_a_violation_knows_where_it_began_and_what_was_there_before() -> None:
     found = _violation([3, 4])
     assert found is not None
     assert (found.first_row, found.row_before, found.count_before) == (0, None, None)
-    # A surplus is no part of a lack.
+    # A surplus is not part of a deficit.
     found = _violation([3, 0, 0])
     assert found is not None
     assert (found.first_row, found.above, found.row_before) == (1, False, 0)
@@ -247,7 +247,7 @@ def test_a_surplus_is_proven_where_it_was_there_again_or_nothing_is_known_of_col
 def test_a_surplus_seen_once_is_proven_where_it_outlived_a_full_collection(
     later: Value, collections: list[Value], proven: bool
 ) -> None:
-    """The readings between phases are not held against it, and say whether it is still there."""
+    """Readings within phases are not judged, but show whether the surplus still exists."""
     rows: list[Row] = [
         ("generation_end", 0, None), ("generation_end", 1, None), ("sample", 1, None),
     ]  # fmt: skip
@@ -273,7 +273,7 @@ def test_a_baseline_is_the_most_there_was_by_the_end_of_the_first_generation() -
 
 
 def test_each_broken_class_has_a_row_however_many_processes_there_are() -> None:
-    """An alert reads from the rows who declared the count that is broken."""
+    """Alerts read from these rows who declared the broken count."""
     names = [f"app.C{number}" for number in range(6)]
     series = {f"type.{name}.count": [2.0, 3.0, 3.0] for name in names}
     one = ends_history(series).processes[0]

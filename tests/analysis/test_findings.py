@@ -1,4 +1,4 @@
-"""What a finding says: suspects in order, numbers, code, gauges that move with it, and what is not worth telling."""
+"""Contents of a finding: ordered suspects, numbers, code, gauges that move with it, and what is omitted."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ ENVS = candidate("app.Env", "object", 60.0, deep=True)
 
 
 def test_children_that_grow_are_suspects_from_where_the_growth_began() -> None:
-    """Before that one of them had risen much faster."""
+    """Earlier one of them had risen much faster."""
     rows: list[Value] = [0, 900, 1800, 2700, *range(2710, 2790, 10)]
     study = study_of(children__process__loader__uss_bytes=rows)
     children = cause_of(kind="children", rate=10.0)
@@ -125,7 +125,7 @@ def test_plain_types_that_are_next_to_nothing_are_no_suspects(
     member: Candidate, expected: bool
 ) -> None:
     assert (member in _of_note(cause_of(ENVS, member, rate=100.0))) == expected
-    # The owner is one, whatever it is.
+    # Any owner counts as one.
     assert member in _of_note(cause_of(member, rate=100.0))
 
 
@@ -139,7 +139,7 @@ def test_suspects_are_the_owner_its_holder_its_lists_and_then_the_others() -> No
         ("app.Env", "type", 1.0, 100.0), ("app.Trainer.kept[*]", "holder", 1.0, None),
         ("app.Env.log", "container", 50.0, 5.0), ("numpy.ndarray", "type", 3.0, 20.0),
     ]  # fmt: skip
-    # A list that owns the growth comes before what it keeps.
+    # A list that owns the growth comes before its contents.
     log = candidate("app.log", "container", 5.0)
     found = _suspects(study_of(), cause_of(log, candidate("app.Env", "object", slope=40)))
     assert [s.name for s in found] == ["app.log", "app.Env"]
@@ -346,7 +346,7 @@ def test_two_looks_at_the_heap_are_enough_where_one_lies_just_before_the_start(
     timeline = study_of(python__objects=[1 if g in at else None for g in range(12)]).timeline
     begin = None if start is None else (start, start - 3, start + 3)
     assert _counted_too_rarely(timeline, assessed(cause_of(), start=begin)) == rarely
-    # A program whose heap is never looked at is not counted too rarely.
+    # A program whose heap is never scanned is not counted too rarely.
     assert _counted_too_rarely(study_of().timeline, assessed(cause_of())) is False
 
 
@@ -477,7 +477,7 @@ VAIN = Event(3, 5.0, "cleanup", "agent", 9, None, {"freed_bytes": 0})
 def test_cleanups_in_vain_raise_an_alarm_that_matters(
     status: Status, rate: float, priority: str
 ) -> None:
-    """Half a byte of a thousand in each of a hundred generations is a twentieth: that matters."""
+    """0.5 of 1,000 bytes in each of 100 generations makes a twentieth, which matters."""
     finding = _built(assessed(cause_of(ENVS, rate=rate)), status, VAIN, VAIN)
     assert finding.priority == priority
 
@@ -560,12 +560,12 @@ def gauge_with_memory(
     [
         ([60, 57, 54, 51, 48, 45, 42, 39], "x fell from 58.5 to 40.5 while memory rose (rank correlation -1.00)."),
         ([10, 11, 12, 13, 14, 15, 16, 17], "x rose from 10.5 to 16.5 while memory rose (rank correlation +1.00)."),
-        # Eight readings at least,
+        # At least eight readings are needed,
         ([60, 57, 54, 51, 48, 45, 42], None),
-        # that have changed by a fifth of the larger end,
+        # which have changed by a fifth of the larger end
         ([100, 100, 99, 98, 97, 96, 81, 81], None),
         ([100, 100, 99, 98, 97, 96, 80, 80], "x fell from 100 to 80 while memory rose (rank correlation -0.99)."),
-        # and go with memory nearly always.
+        # and almost always move with memory.
         ([60, 57, 42, 39, 48, 45, 54, 51], None),
     ],
 )  # fmt: skip
@@ -655,7 +655,7 @@ def test_a_line_of_code_is_linked_at_its_commit(location: object, below: str | N
 @pytest.mark.parametrize(
     ("phase", "path", "location"),
     [
-        # The nested phase says more than the one around it.
+        # The nested phase is more specific than its parent.
         ("train", "train/fit", "fit.py:1"), (None, "train/add", "train.py:1"), (None, None, None),
     ],
 )  # fmt: skip

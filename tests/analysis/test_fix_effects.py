@@ -1,4 +1,4 @@
-"""Whether a fix worked: the four steps of the checklist, and the effect of each fix before and after it."""
+"""Effects of fixes: the four steps of the checklist, and the comparison before and after each fix."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def promised(generations: Any, kind: str = "fix") -> Event:
 
 
 def on_a_device(rate: float, generations: int = 40) -> RunHistory:
-    """A healthy training on a device whose live tensors grow by so much in each generation."""
+    """Return a healthy training on a device whose live tensors grow by ``rate`` bytes per generation."""
     used = {
         "cuda.0.allocated_bytes": lambda g: 4 * GIB + rate * (g + 1),
         "cuda.0.reserved_bytes": lambda g: 5 * GIB + rate * (g + 1),
@@ -202,7 +202,7 @@ def process(
         (["ok", "recovered"], "done", "All is calm."),
         (["watch"], "not_yet", "Memory grows by 5 B per generation: watch."),
         (["suspected"], "failed", "Memory grows by 5 B per generation: suspected."),
-        # What leaks goes before what may, wherever it comes.
+        # A confirmed leak takes precedence over a watched one, whatever the order.
         (["watch", "confirmed"], "failed", "Memory grows by 5 B per generation: confirmed."),
     ],
 )
@@ -228,17 +228,17 @@ def test_the_sentence_has_phase_and_first_suspect_of_a_finding() -> None:
     assert _judged([leak], since(1), "Memory", "")[1] == (
         "Memory grows by 5 B per generation in train (Env): confirmed."
     )
-    # What shrinks grows by nothing.
+    # A shrinking series grows by 0.
     assert "grows by 0 B" in _judged([finding("watch", -3)], since(), "Memory", "")[1]
     assert "grows by 1 B" in _judged([finding("watch", 0.5)], since(), "Memory", "")[1]
 
 
 def test_the_highest_reading_of_a_device_has_the_generation_it_was_first_read_in() -> None:
-    # A device that nothing is on was seen all the same.
+    # A device without memory in use was still observed.
     columns: dict[str, list[Value]] = {
         "cuda.0.allocated_bytes": [None, 5, 9, 9, 2], "gpu.0.process_bytes": [0, None, None, None, None],
         "mps.driver_bytes": [None] * 5, "cuda.0.reserved_bytes": [4, None, None, None, None],
-        # Not what others take of a device, nor memory of the process.
+        # Ignore memory of other processes on the device and memory of this process.
         "gpu.0.used_bytes": [99] * 5, "process.allocated_bytes": [99] * 5,
     }  # fmt: skip
     assert sorted(_tops(process(range(10, 15), columns)), key=str) == [
@@ -266,7 +266,7 @@ def test_a_device_that_nothing_is_on_is_not_measured() -> None:
     ("judged", "outcome", "said"),
     [
         (verdict(), "done", "Nothing is suspected; memory changes by +5 B per generation over 10 generations."),
-        # Flat from the first on is flat all the time.
+        # Flat from generation 0 on means flat throughout.
         (verdict(settled=0), "done", "Nothing is suspected; memory changes by +5 B per generation "
             "over 10 generations."),
         (verdict(settled=0.5), "done", "Memory is flat since generation 0.5, and nothing is "
@@ -274,7 +274,7 @@ def test_a_device_that_nothing_is_on_is_not_measured() -> None:
         (verdict(status="filling"), "done", "Memory grows only as declared containers fill; beyond them it "
             "changes by +5 B per generation."),
         (verdict(finding("watch"), status="watch"), "not_yet", "Memory grows by 5 B per generation: watch."),
-        # What is watched of a device is none of it: the host is what is too unsteady.
+        # A watched device does not count; memory of the host is too unsteady to judge.
         (verdict(finding("watch", kind="gpu"), status="watch"), "not_yet", "Memory changes by +5 B per generation, "
             "too short or too unsteady to judge."),
     ],
@@ -294,10 +294,10 @@ def attempts(*ends: tuple[int, Sequence[int | None]]) -> RunHistory:
     ("history", "found"),
     [
         (attempts((1, [0, 1, 2])), None), (attempts((2, [2, 3]), (1, [0, 1, 2])), (1, 2, 3)),
-        # The one that came furthest, of those as far the later.
+        # The attempt that came furthest; of equals the later.
         (attempts((1, [0, 9]), (2, [5, 7]), (3, [4])), (1, 9, 4)),
         (attempts((1, [0, 9]), (2, [5, 9]), (3, [4])), (2, 9, 4)),
-        # Its processes together.
+        # Its processes count together.
         (attempts((1, [0, 9]), (1, [0, 4]), (2, [3])), (1, 9, 3)),
         (attempts((1, [0]), (2, [None])), (1, 0, None)), (attempts((1, [None]), (2, [3])), None),
         (RunHistory("r"), None),
@@ -347,7 +347,7 @@ def test_the_newest_promise_goes_before_the_plan(
         (freed_by("a", 5), ("done", "a ran once and freed 5 B.")),
         (freed_by("a", 5, 0, 0), ("done", "a ran 3 times and freed 5 B, nothing twice.")),
         (freed_by("a", 5, -9, 5), ("done", "a ran 3 times and freed 10 B, nothing once.")),
-        # Those that free nothing first, then those that ran most, then by name.
+        # First those that free nothing, then the most frequent, then by name.
         ((*freed_by("b", 5), *freed_by("a", 5), *freed_by("z", 0)), ("done", "z ran once and freed nothing; "
             "a ran once and freed 5 B; b ran once and freed 5 B.")),
         ((*freed_by("a", 5), *freed_by("b", 5, 5)),
@@ -364,7 +364,7 @@ def test_cleanups_are_done_where_any_of_them_frees_something(
 
 
 ENVIRONMENT = "trading.TradingEnvironment"
-# Each of the leaks, and a fix of something that did not leak.
+# A fix for each leak, and one for something that did not leak.
 FIXES: dict[str, dict[str, Any]] = {
     "close environments": {"phase": EVALUATE, "promises": {f"count:{ENVIRONMENT}": 2}},
     "detach losses": {"phase": TRAIN},
@@ -379,7 +379,7 @@ def with_fixes(history: RunHistory, at: float = 0.0, names: Sequence[str] = ()) 
 
 
 def moment_of(history: RunHistory, generation: int) -> float:
-    """When a generation had ended, and a little."""
+    """Return a time just after the end of a generation."""
     (process,) = history.processes
     ends = zip(process.time, process.generation, process.kind, strict=True)
     return next(t for t, g, kind in ends if g == generation and kind == "generation_end") + 0.001
@@ -392,7 +392,7 @@ def test_four_fixes_declared_at_the_start_are_distinguished_by_the_comparison() 
     found = {(each.fix, each.measure): each for each in effects}
     assert found["close environments", "phase_growth"].outcome == "helped"
     assert found["detach losses", "phase_growth"].outcome == "helped"
-    # Its leak is still there.
+    # Its leak remains.
     assert found["drop the old population", "phase_growth"].outcome == "no_effect"
     assert found["bound the history", "phase_growth"].outcome in ("no_effect", "undecided")
     count = found["close environments", "count"]
@@ -447,7 +447,7 @@ def fix(
 @pytest.mark.parametrize(
     ("difference", "expected"),
     [
-        # A change of 10 is one, and a change of 50 would have been seen.
+        # A change of 10 counts, and a change of 50 would have been noticed.
         (Interval(-10, -15, -1), "helped"), (Interval(-9.9, -15, -1), "no_effect"),
         (Interval(-10, -15, 0), "undecided"), (Interval(10, 1, 15), "worse"), (Interval(9.9, 1, 15), "no_effect"),
         (Interval(10, 0, 15), "undecided"), (Interval(0, -49, 49), "no_effect"), (Interval(0, -50, 49), "undecided"),
@@ -467,15 +467,15 @@ def effect(old: Stretch, new: Stretch, subject: _Subject = OF_RUN) -> FixEffect:
 @pytest.mark.parametrize(
     ("old", "new", "matters", "expected"),
     [
-        # A fifth of what it was,
+        # A fifth of the previous value,
         (around(100), around(80), 0, "helped"), (around(100), around(80.1), 0, "no_effect"),
-        # or what the verdict minds, of which stretch ever.
+        # or what matters to the verdict in either of the two periods.
         (around(100), around(61), 40, "no_effect"), (around(100), around(60), 40, "helped"),
-        # Of what fell the size counts.
+        # For falling values the magnitude counts.
         (around(-100), around(-81), 0, "no_effect"), (around(-100), around(-120), 0, "helped"),
-        # Half of the growth would have shown: both err by 35, together by 49.5; by 36 together by 50.9.
+        # Half of the growth would have been noticed: errors of 35 add up to 49.5, errors of 36 to 50.9.
         (around(100, 35), around(100, 35), 0, "no_effect"), (around(100, 36), around(100, 36), 0, "undecided"),
-        # Where half of it does not matter, what does would have.
+        # If half of it does not matter, the smallest amount that matters would have been noticed.
         (around(100, 36), around(100, 36), 60, "no_effect"),
     ],
 )  # fmt: skip
@@ -498,7 +498,7 @@ def test_an_effect_needs_four_generations_on_each_side(before: int, after: int, 
     found = effect(stretch(around(100), generations=before), stretch(around(50), generations=after))
     assert found.outcome == ("helped" if before == after == 4 else "undecided")
     assert found.sentence.startswith(said)
-    # What was measured is there all the same.
+    # The measurements are given anyway.
     assert (found.before, found.after, found.change_percent) == (around(100), around(50), -50.0)
 
 
@@ -518,7 +518,7 @@ def test_what_one_side_did_not_measure_is_undecided() -> None:
 @pytest.mark.parametrize(
     ("measure", "before", "after", "least"),
     [
-        # One instance over all the generations of the shorter stretch.
+        # One instance over all generations of the shorter period.
         ("count", 4, 10, 1 / 4), ("count", 0, 5, 1.0), ("growth", 10, 10, 7.0), ("phase_growth", 10, 10, 7.0),
     ],
 )  # fmt: skip
@@ -561,7 +561,7 @@ def test_a_fix_is_about_its_classes_and_its_phase_else_about_the_run(
 
 
 def timeline_analysis(ends: int) -> TimelineAnalysis:
-    """Generations that end at 100, 200, 300 … seconds."""
+    """Return an analysis with generations that end at 100, 200, 300 … seconds."""
     timeline = SimpleNamespace(
         end_rows=range(ends), time=[100.0 * (i + 1) for i in range(ends)], generations=range(ends)
     )
@@ -571,9 +571,9 @@ def timeline_analysis(ends: int) -> TimelineAnalysis:
 @pytest.mark.parametrize(
     ("begin", "end", "first", "counted"),
     [
-        # What ends as the stretch begins belongs to it, what ends as it ends does not: 4 of 100 to 400.
+        # A generation that ends exactly at the start belongs to the period; one at its end does not: 4 of 100 to 400.
         (100, 500, False, 4), (100.1, 500, False, 3), (100, 500.1, False, 4),
-        # At the start of a run two are warm-up and behind a fix one is, where four remain.
+        # Two generations at the start of a run and one after a fix are warm-up, if four remain.
         (100, 700, True, 4), (100, 800, True, 5), (100, 600, False, 4), (100, 700, False, 5), (100, 300, True, 2),
     ],
 )  # fmt: skip
@@ -610,7 +610,7 @@ def test_a_fix_is_measured_from_the_one_before_it_up_to_the_next(
         (10, 30, False), (30, ever, False),
     ]  # fmt: skip
     asked.clear()
-    # What the whole run does is the doing of every fix.
+    # Effects on the entire run are attributed to every fix.
     effects_within(RunHistory("r", events=(*events[:2], fix_at("r", 15))), [])
     assert asked == [
         (never, 10, True), (10, 15, False), (10, 15, False), (15, 20, False), (15, 20, False), (20, ever, False),

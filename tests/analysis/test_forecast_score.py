@@ -1,4 +1,4 @@
-"""How right the forecasts of a run were: each is compared with what came at the generation that it was made for."""
+"""Accuracy of forecasts: each is compared with the value at the generation it was made for."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_steady_leak_is_forecast_to_the_hundredth() -> None:
 
 
 def test_a_growth_that_stopped_shows_as_forecasts_that_were_too_high() -> None:
-    """24 generations of growth, then none: what generation 23 forecast for 35 was 12 generations of it too much."""
+    """24 generations of growth, then none: the forecast of generation 23 for 35 was too high by 12 generations."""
     levels = [GIB + min(g, 24) * 50 * MIB for g in range(60)]
     found = score(history_of(levels))
     made = {each.made_at: each for each in found.past}
@@ -57,12 +57,12 @@ def test_a_growth_that_stopped_shows_as_forecasts_that_were_too_high() -> None:
     assert made[15].forecast.estimate == pytest.approx(levels[23], rel=0.001)
     assert not last.forecast.low <= last.actual <= last.forecast.high
     assert found.within < found.forecasts
-    # Once it is flat, nothing is forecast any more.
+    # Once memory is flat, no forecasts are made.
     assert max(made) < 40
 
 
 def test_the_error_is_given_by_how_far_ahead_a_forecast_was() -> None:
-    """Growth that speeds up: the further ahead, the more is missing."""
+    """With accelerating growth the error increases with the lead."""
     levels = [float(GIB + MIB * max(0, g - 6) ** 3 // 4) for g in range(64)]
     leads = score(history_of(levels)).by_lead
     ahead = [(each.lead_from, each.lead_to) for each in leads[:4]]
@@ -80,7 +80,7 @@ def test_the_error_is_given_by_how_far_ahead_a_forecast_was() -> None:
 
 
 def test_over_finished_runs_the_error_is_small_at_every_lead() -> None:
-    """Made-up leaks with noise and a start of their own, each once it has ended."""
+    """Generated leaks with noise and their own start, scored after their end."""
     errors: dict[int, list[float]] = {}
     within = forecasts = 0
     for seed in range(8):
@@ -97,7 +97,7 @@ def test_over_finished_runs_the_error_is_small_at_every_lead() -> None:
 
 
 def test_a_buffer_that_fills_and_has_room_is_never_forecast_to_run_out_of_memory() -> None:
-    """Carried on as a line it would pass the limit; its capacity ends before that."""
+    """Extrapolated as a line it would exceed the limit, but its capacity ends before that."""
     filling = Training(
         40, buffer_full_after=30, buffer_bytes=3 * GIB, noise=0.2 * MIB, warm_up=(0,),
         limit_bytes=round(3.6 * GIB),
@@ -115,7 +115,7 @@ def test_a_forecast_whose_time_has_not_come_is_not_scored() -> None:
     assert examine(replace(leaking, generations=11).history()).forecast_score is None
     one = score(replace(leaking, generations=12).history())
     assert (len(one.past), one.past[0].made_at, one.past[0].generation) == (1, 7, 11)
-    # For a quarter and for half as far ahead.
+    # For a quarter and for half of the elapsed time ahead.
     assert one.sentence.startswith("2 forecasts could be checked: typically off by ")
 
 
@@ -135,7 +135,7 @@ def test_a_filling_buffer_is_forecast_up_to_its_capacity() -> None:
     )
     found = score(training.history())
     assert found.median_error < 0.05
-    # At 15 the buffer holds four fifths; carried on for eight generations it would be a fifth too full.
+    # At 15 the buffer is at four fifths; extrapolated over eight generations it would be a fifth too full.
     made = next(p for p in found.past if p.made_at == 15)
     assert made.forecast.estimate == pytest.approx(made.actual, rel=0.05)
 
@@ -169,7 +169,7 @@ def test_forecasts_are_made_four_times_in_each_doubling_for_half_as_far_ahead() 
     assert list(grid(48)) == [
         (8, 12), (10, 15), (12, 18), (14, 21), (16, 24), (20, 30), (24, 36), (28, 42), (32, 48),
     ]  # fmt: skip
-    # Those of a longer run are the same and some more, and remain few.
+    # The forecasts of a longer run include those of a shorter one, and remain few.
     assert list(grid(300)) == [pair for pair in grid(3_000) if pair[1] <= 300]
     assert len(list(grid(3_000))) <= 4 * 9
 
@@ -224,7 +224,7 @@ def test_a_rate_that_itself_grows_gains_half_of_that_by_the_square_of_the_time()
     steady = _ahead(Outlook(sure(100.0)), 4.0)
     faster = _ahead(Outlook(sure(100.0), gains=3.0), 4.0)
     assert steady[1] == 400.0
-    # Only what is expected and what is feared: at the least it does not go on to grow.
+    # Only the expected and the highest values accelerate; the lowest does not.
     assert (faster[0], faster[1], faster[2] - steady[2]) == (steady[0], 424.0, 24.0)
     assert steady[0] == 4 * widened(sure(100.0))[0]
     assert steady[2] == 4 * widened(sure(100.0))[1]

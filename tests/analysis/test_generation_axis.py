@@ -1,4 +1,4 @@
-"""What a run is counted by, how its generations are numbered, and which of thousands are read."""
+"""The unit a run is counted in, the numbering of its generations, and which of thousands are analyzed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def batch(
     seconds: Sequence[int], gained: Callable[[int], int] = lambda at: 0, *, generations: bool = False,
     instance: str = "a", attempt: int = 1,
 ) -> Batch:  # fmt: skip
-    """One reading at each of these seconds, with the memory that was gained by then."""
+    """Return one reading at each of these seconds, with the memory gained until then."""
     snapshots = tuple(
         Snapshot(
             sequence=number, time=1e9 + at, monotonic=float(at), generation=number if generations else None,
@@ -64,7 +64,7 @@ def batch(
 
 
 def by_the_client(minutes: int) -> list[int]:
-    """Each second for ten minutes, then each minute."""
+    """Return one reading per second for ten minutes, then one per minute."""
     return [*range(600), *range(600, minutes * 60, 60)]
 
 
@@ -88,7 +88,7 @@ def test_seconds_are_counted_where_that_is_asked() -> None:
     assert examine(history("second", read)).generations == 20
     assert "per second" in examine(history("second", read)).summary
     assert examine(history("minute", read)).generations == 1
-    # A run that is older than ten minutes goes on by the minute.
+    # A run older than ten minutes is counted by the minute.
     assert examine(history("second", batch(range(601)))).unit == "second"
     grown = examine(history("second", batch(range(0, 1260, 4))))
     assert (grown.unit, grown.generations) == ("minute", 21)
@@ -138,7 +138,7 @@ def test_a_leak_found_by_the_second_recovers_after_flat_minutes() -> None:
 
 
 def test_what_came_before_the_first_generation_is_not_counted() -> None:
-    """`leakline run` has looked at a program for minutes before that called init itself."""
+    """`leakline run` observed the program for minutes before it called init itself."""
     before = batch(range(0, 600, 60), lambda at: at * MIB, instance="before")
     own = batch(range(700, 712), generations=True, instance="own", attempt=2)
     verdict = examine(history("epoch", before, own))
@@ -146,7 +146,7 @@ def test_what_came_before_the_first_generation_is_not_counted() -> None:
 
 
 def test_seconds_and_generations_have_nothing_in_common() -> None:
-    """Per second anything grows by less than per generation, which is no merit of a change."""
+    """Growth per second is smaller than per generation, which is not an improvement."""
     by_generation = history(
         "generation", batch(range(20), lambda at: 8 * MIB * at, generations=True)
     )
@@ -188,7 +188,7 @@ def test_what_a_process_was_before_it_declared_generations_is_not_counted() -> N
     assert (found.unit, [p.unit_seconds for p in found.processes]) == ("generation", [60, 0, 60])
     named = RunHistory("r", unit="episode", processes=(declares,))
     assert in_its_unit(named) is named
-    # The same processes in another unit are no new ones.
+    # The same processes in another unit are not new ones.
     again = RunHistory("r", unit="generation", processes=(process("a"),))
     assert in_its_unit(again).processes is again.processes
     assert list(by_instance([declares, before, declares])["a"]) == [declares, declares]
@@ -302,7 +302,7 @@ def test_readings_and_steps_are_counted_apart_where_most_steps_were_not_reported
 def test_a_line_that_goes_on_as_before_is_not_flat_from_somewhere(
     share: float, readings: int
 ) -> None:
-    """Too slow to matter within a hundred generations, and never settled."""
+    """The growth is too slow to matter within a hundred generations, but never settles."""
     rng = random.Random(9)
     base = 2000 * MIB
     levels = [base * (1 + share * i) + rng.gauss(0, 0.2 * MIB) for i in range(readings)]
@@ -319,14 +319,14 @@ def never(generation: int) -> float:
 
 
 def since(start: int, mib: float = 8.0) -> Callable[[int], float]:
-    """Private bytes that training keeps in a generation."""
+    """Return a function for the private bytes that training keeps in a generation."""
     return lambda generation: mib * MIB if generation >= start else 0.0
 
 
 def phased_process(
     generations: Iterable[int], kept: Callable[[int], float], *, attempt: int = 1, saves: int = -1
 ) -> ProcessHistory:
-    """Four snapshots in each generation; training keeps ``kept``, four rows of it. One generation saves a model."""
+    """Return a process with four snapshots per generation. Training keeps ``kept``; one generation saves a model."""
     rng, level, rows = random.Random(attempt), 4096.0 * MIB, 0
     columns: dict[str, list[Any]] = {
         "generation": [],
@@ -509,7 +509,7 @@ def test_up_to_768_generations_all_are_read() -> None:
     assert rows_to_read([0] * 769, _x(769), [None] * 769) is None
     thin = rows_to_read([None, *range(769)], _x(770), ["x"] * 770)
     assert thin is not None
-    # The row of no generation is read in any case.
+    # The row without a generation is always read.
     assert (thin.rows[0], thin.rows[-1]) == (0, 769)
     assert thin.left_out.phases == {"x"}
     assert len(thin.left_out.generations) == 770 - len(thin.rows)

@@ -1,4 +1,4 @@
-"""Device memory is judged for itself, and the checks of `make test-gpu` pass on their training and fail on others."""
+"""Device memory is judged separately, and each check of `make test-gpu` passes only on its own training."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from leakline.analysis.results import Finding, Verdict
 from leakline.snapshot import Batch, Snapshot
 
 TOTAL = 80 * GIB
-# (generation, whether its training phase is over) -> samples
+# (generation, whether its training phase has ended) -> samples
 Device = Callable[[int, bool], Mapping[str, float]]
 
 
-# The phases of the programs of `make test-gpu`, in place of two that the builder has.
+# Phases of the programs of `make test-gpu`, replacing two phases of the builder.
 PHASES = {TRAIN: "collect", EVOLVE: "train"}
 
 
 def recorded(
     device: Device, training: Training | None = None, phases: Mapping[str, str] | None = None
 ) -> RunHistory:
-    """A training whose device read this; the driver is asked at generation ends only."""
+    """Return a training whose device had these readings; the driver is read only at generation ends."""
     training = training or Training(generations=40)
 
     def with_device(snapshot: Snapshot) -> Snapshot:
@@ -209,7 +209,7 @@ def test_a_device_that_fills_up_is_when_the_run_dies(leaking: str) -> None:
 
     oom = judged(device).oom
     assert (oom.limit_source, oom.limit_bytes, oom.risk) == ("device", TOTAL, "high")
-    # 80 GiB, less 13 GiB at the beginning.
+    # 80 GiB less the initial 13 GiB.
     assert oom.generation is not None and abs(oom.generation.estimate - 66) < 3
     assert oom.sentence.startswith("OOM on GPU 0 near generation 6")
 
@@ -232,7 +232,7 @@ def test_two_processes_fill_a_device_together() -> None:
         return {**torch_device(own, own, 0), "gpu.0.used_bytes": 2 * own + 2 * GIB}
 
     oom = judged(device).oom
-    # 80 GiB, less 22 GiB at the beginning, at 1 GiB per generation.
+    # 80 GiB less the initial 22 GiB, at 1 GiB per generation.
     assert oom.generation is not None and abs(oom.generation.estimate - 57) < 3
 
 
@@ -256,7 +256,7 @@ def test_a_device_that_fills_and_stays_is_no_end() -> None:
         assert judged(device).oom.limit_source != "device"
 
 
-# How often a generation's phase has run -> allocated, reserved, split, in use by other processes
+# Number of executions of a generation's phase -> allocated, reserved, split, in use by other processes
 Card = Callable[[int], tuple[float, float, float, float]]
 
 
@@ -339,5 +339,5 @@ def test_the_last_line_counts_and_the_status_says_whether_all_passed(
     assert capsys.readouterr().out.splitlines()[-1] == "1 passed, 0 failed"
     assert conclude([passed, failed, absent]) == 1
     assert capsys.readouterr().out.splitlines()[-1] == "1 passed, 2 failed"
-    # Nothing that was checked has passed.
+    # Of what was checked, nothing passed.
     assert conclude([unknown]) == conclude([]) == 1

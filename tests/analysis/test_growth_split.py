@@ -1,4 +1,4 @@
-"""How growth is split among causes, and which of two findings are one leak."""
+"""How growth is split among causes, and which findings are the same leak."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_two_measured_causes_are_together_what_memory_gained() -> None:
 def test_less_than_a_quarter_leaves_room_for_growth_outside_python(
     measured: float, rises: bool, rates: list[float], left: float
 ) -> None:
-    """In a phase that keeps little, so that what is booked says no more than was measured."""
+    """The phase keeps little, so its accounts give no more than the measurement."""
     little = Place("little", "little", 1.0)
     assert _rates([_sized(measured, little)], rises) == (rates, left)
 
@@ -94,7 +94,7 @@ def test_what_stays_in_use_of_a_phase_without_a_cause_is_growth_of_its_own(
     assert elsewhere == apart
     assert left == pytest.approx(sum(apart.values()))
     assert sum(c.rate.estimate for c in shared) == pytest.approx(100.0 - left)
-    # PhaseAccounts of memory alone charge what another phase freed.
+    # Accounts based on memory alone also charge what another phase freed.
     assert share_out(causes, replace(memory, living=False), True, True)[2] == {}
 
 
@@ -188,7 +188,7 @@ def test_tensors_and_what_a_list_keeps_one_by_one_may_be_large(
 ) -> None:
     members = [candidate("x", family)] + ([candidate("app.log", "container")] if with_list else [])
     assert _is_plausible(cause_of(*members), total) == plausible
-    # A list that grows otherwise keeps none of them.
+    # A list that grows at another rate holds none of them.
     other = [candidate("app.log", "container", slope=5)]
     assert not _is_plausible(cause_of(ENVS, *other), LARGE)
 

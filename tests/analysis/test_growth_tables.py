@@ -1,4 +1,4 @@
-"""Rows of the tables of growth: by type, by phase, by container and by process."""
+"""Rows of the growth tables by type, phase, container and process."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def read(n: int, **others: Sequence[float | None]) -> Timeline:
     ("rating", "difference", "readings", "status", "is_blamed", "change"),
     [
         ("expected", 9, 1, "confirmed", False, "expected"), ("problem", -9, 9, "ok", False, "problem"),
-        # What fell or stayed is good, whatever is known.
+        # A count that fell or stayed is good, whatever else is known.
         ("steady", 0, 1, None, False, "good"),
         ("steady", 1, 9, None, False, "unknown"), ("steady", 1, 9, "learning", False, "unknown"),
-        # Four readings tell a count that rose from one that grows.
+        # Four readings distinguish a count that rose once from one that grows.
         ("steady", 1, 3, "ok", False, "unknown"), ("steady", 1, 4, "ok", False, "good"),
-        # What explains no bytes of a finding is no problem, however it grows.
+        # Growth that explains no bytes of a finding is not a problem.
         ("grows", 1, 9, "watch", False, "expected"), ("grows", 0, 9, None, False, "unknown"),
-        # As many as before, and larger ones: a problem by its bytes.
+        # The same number of larger objects is a problem by its bytes.
         ("steady", 0, 9, "confirmed", True, "problem"), ("grows", -1, 9, "suspected", True, "problem"),
         ("expected", 1, 9, "confirmed", True, "expected"), ("grows", 1, 9, "recovered", True, "unknown"),
         ("grows", 1, 9, None, True, "unknown"),
@@ -186,7 +186,7 @@ def test_a_count_is_judged_by_its_last_64_readings() -> None:
         ({"a": 5.0, "b": -3.0}, {"a": 2.0, "b": 0.0}), ({"a": 3.0, "b": -5.0}, {"a": 0.0, "b": -2.0}),
         ({"a": 3.0, "b": 4.0, "c": -5.0}, {"a": 2.0, "b": 0.0, "c": 0.0}),
         ({"a": 0.5, "b": -0.25}, {"a": 0.25, "b": 0.0}),
-        # Of equals the last by name takes, and the first gives.
+        # Of equal phases the last by name receives, and the first gives.
         ({"a": -4.0, "b": -4.0, "c": 1.0}, {"a": -3.0, "b": -4.0, "c": 0.0}),
     ],
 )  # fmt: skip
@@ -240,7 +240,7 @@ def test_growth_that_is_not_known_is_not_zero() -> None:
     assert by_process(RunHistory("empty")) == {}
     (one,) = by_process(Training(generations=1).history()).values()
     assert one.growth_bytes_per_generation is None
-    # Another rank that reads no memory: it has joined, and that is all.
+    # Another rank has joined, but reads no memory.
     history = ranks(True)
     blind = replace(history.processes[0], instance="p1", rank=1, series={})
     found = by_process(replace(history, processes=(*history.processes, blind)))
@@ -322,7 +322,7 @@ def test_the_sentence_says_how_many_processes_were_not_read() -> None:
 
 @pytest.mark.parametrize("places", [1_024, 1_025])
 def test_at_most_1024_processes_have_rows_in_their_order(places: int) -> None:
-    """Of more the one that grows least is left out."""
+    """The process that grows least is left out."""
     timelines = [SimpleNamespace(name=f"rank {i} main", instance=f"p{i}") for i in range(places)]
     growths = [SimpleNamespace(growth=Slope(9.0 * (i != 3), 0, 9, 9)) for i in range(places)]
     moments = [

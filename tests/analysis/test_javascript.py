@@ -1,4 +1,4 @@
-"""A training with TensorFlow.js, in a page and in Node: its tensors, what V8 keeps besides, and when it collects."""
+"""Trainings with TensorFlow.js in a page and in Node: tensors, other memory of V8, and when V8 collects."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from leakline.analysis.timeline import Timeline
 from leakline.snapshot import Batch, Event, ProcessIdentity, RunHeader, Snapshot
 
 MIB = 2**20
-# As report 003 had them: 156.3 MB in 4,038 tensors, and 12.4 MB in 87.
+# As in report 003: 156.3 MB in 4,038 tensors, and 12.4 MB in 87.
 EACH = 38_700
 KEPT, NORMAL, BASE = 158, 87, 12 * MIB
 ROLLOUT, TRAIN = "rollout", "train"
@@ -48,7 +48,7 @@ def made(
     seed: int = 1,
     run: str = "js",
 ) -> RunHistory:
-    """Two phases a generation; ``keeps``: tensors that training keeps in this one."""
+    """Return a run with two phases per generation; ``keeps``: tensors that training keeps in a generation."""
     chance, snapshots, held = random.Random(seed), list[Snapshot](), 0.0
 
     def take(kind: str, generation: int | None, phase: str | None) -> None:
@@ -86,7 +86,7 @@ def leaking(**more: object) -> RunHistory:
     ("history", "statuses"),
     [
         (made(), ("ok",)), (made(node=True), ("ok",)),
-        # Optimizers make their moments with the first step.
+        # Optimizers create their moments in the first step.
         (made(keeps=lambda generation: 40 if generation == 0 else 0), ("ok",)),
         (made(40, keeps=lambda generation: (60, -60)[generation % 2]), ("ok", "watch")),
     ],
@@ -151,7 +151,7 @@ def test_a_heap_that_grows_next_to_level_tensors_is_a_finding_of_its_own() -> No
 
 
 def test_bytes_that_the_collector_may_have_freed_are_called_an_upper_bound() -> None:
-    # As it is with the backend for CPUs: the count rises, and resident memory does not.
+    # With the CPU backend the count rises and resident memory does not.
     history = leaking(node=True, resident=lambda g: -(g + 1) * KEPT * EACH)
     (finding,) = examine(history).findings
     assert finding.status == "confirmed"
@@ -164,7 +164,7 @@ def test_bytes_that_the_collector_may_have_freed_are_called_an_upper_bound() -> 
 @pytest.mark.parametrize("unreliable", [True, False])
 def test_bytes_that_were_unreliable_in_a_part_of_the_run_are_called_so(unreliable: bool) -> None:
     history = leaking(node=True, resident=lambda g: -(g + 1) * KEPT * EACH)
-    # One that it is reliable again means that it was not before, whatever the header said when it was made.
+    # An event that bytes are reliable again implies that they were not before, whatever the header said.
     data = {"tfjs_memory_unreliable": unreliable}
     changed = Event(10, 1e9 + 10, "mark", "tfjs bytes", generation=3, data=data)
     (finding,) = examine(replace(history, events=(*history.events, changed))).findings
@@ -186,7 +186,7 @@ def test_the_fix_is_reported_with_its_percentage(node: bool) -> None:
     assert train.before is not None and train.after is not None
     assert train.before.estimate == pytest.approx(KEPT * EACH, rel=0.05)
     assert train.after.estimate == 0
-    # Report 003 says 92 % of its tensors; a process has other memory too.
+    # Report 003 gives 92 % of its tensors; a process has other memory as well.
     less = compared.peak_bytes.change_percent
     assert less == pytest.approx(-47 if node else -92.4, abs=1 if node else 0.1)
 
@@ -214,15 +214,15 @@ def test_a_cleanup_that_does_not_reach_the_tensors_makes_it_worse() -> None:
 
 
 RECORDED: Final = Path(__file__).resolve().parents[1] / "data" / "node"
-# Nothing is kept but tensors of four bytes. One update of the networks a generation; seven, of which V8 collects what
-# is left once in 25 generations, or last when much of it is young; and seven next to programs that take the processors.
+# Only tensors of four bytes are kept: one network update per generation; seven, whose garbage V8 collects once in 25
+# generations, or last when much of it is young; and seven under CPU load.
 HEALTHY: Final = (
     "small_steps_healthy",
     "norms_rarely_collected",
     "norms_with_high_floors",
     "fixed_under_load",
 )
-# A generation keeps Buffers of 1 MiB together, and plain objects of 2 MiB.
+# Per generation one program keeps Buffers of 1 MiB in total, and one plain objects of 2 MiB.
 LEAKING: Final = {"keeps_buffers": 1 * MIB, "keeps_objects": 2 * MIB}
 Rows = list[dict[str, Any]]
 
@@ -247,7 +247,7 @@ def up_to_each_reading(rows: Rows) -> list[Rows]:
 
 
 def objects_of(rows: Rows, kept: Kept | None = None) -> Finding | None:
-    """The finding next to the tensors; ``kept``: what the look at fewer of the rows left."""
+    """Return the finding next to the tensors; ``kept``: the cache of an analysis of fewer rows."""
     found = [f for f in examine(history_of_rows(rows), kept).findings if f.kind == "objects"]
     assert len(found) <= 1
     return found[0] if found else None
@@ -286,7 +286,7 @@ def test_until_v8_has_collected_often_enough_it_is_not_called() -> None:
 
 
 def test_memory_of_native_code_is_found_where_v8_keeps_nothing_more() -> None:
-    """Of which V8 knows nothing: bytes that only resident memory shows."""
+    """V8 does not know these bytes; only resident memory shows them."""
     rows = recorded("fixed_under_load")
     for row in rows:
         row["process.rss_bytes"] += 8 * MIB * (row["generation"] or 0)
@@ -314,7 +314,7 @@ N = None
     ("kept", "lowered"),
     [
         ([5, 4, 3, 9], [3, 3, 3, 9]),
-        # Two collections later at most.
+        # At most two collections later.
         ([5, 6, 7, 1], [5, 1, 1, 1]),
         ([N, 5, N, 4, N], [N, 4, N, 4, N]),
         ([], []),
@@ -330,7 +330,7 @@ def test_what_is_kept_is_no_more_than_the_next_two_collections_find(
     ("kept", "end"),
     [
         ([1, 1, 1, 1], 3), ([1, N, 1, 1, N, 1, N], 4), ([1, 1, 1], 0),
-        # Three are enough where each lies above the one before by more than the young objects.
+        # Three are enough if each exceeds the previous one by more than the young objects.
         ([0, YOUNG + 1, 2 * YOUNG + 2], 2), ([0, YOUNG, 2 * YOUNG + 1], 0), ([0, YOUNG + 1, 2 * YOUNG + 1], 0),
         ([0, N, YOUNG + 1], 0), ([], 0),
     ],
@@ -345,7 +345,7 @@ def collector(heap: Sequence[float], outside: Sequence[float]) -> _Collector:
 
 
 def after_each(heap: Sequence[float], outside: Sequence[float]) -> list[Value]:
-    """One reading per generation, and the first before any of them."""
+    """Return one value per generation, with one reading before the first."""
     seen = collector(heap, outside)
     return [seen.after(end, end) for end in range(1, len(heap))]
 
@@ -361,13 +361,13 @@ def test_the_heap_was_collected_where_it_lost_more_than_the_young(
 @pytest.mark.parametrize(
     ("outside", "collected"),
     [
-        # Half a MiB down, and below what the generations before led to.
+        # Half a MiB lower, and below the extrapolation of earlier generations.
         ([0, 10 * MIB, 9.5 * MIB], True),
         ([0, 10 * MIB, 9.5 * MIB + 1], False),
-        # After a high reading it is back on its line of 4 MiB a generation.
+        # After a high reading it returns to its line of 4 MiB per generation.
         ([0, 10 * MIB, 14 * MIB, 18 * MIB, 34 * MIB, 22 * MIB], False),
         ([0, 10 * MIB, 14 * MIB, 18 * MIB, 34 * MIB, 21.9 * MIB], True),
-        # Three generations are looked back on: of an older one it may lie above.
+        # Three generations are considered; the line of an older one may be lower.
         ([0, 2 * MIB, 14 * MIB, 15 * MIB, 16 * MIB, 13 * MIB], True),
         ([0, 8 * MIB, 14 * MIB, 12 * MIB], True),
     ],
@@ -389,7 +389,7 @@ def test_of_the_generation_of_a_collection_the_least_reading_is_kept() -> None:
 @pytest.mark.parametrize(
     ("end", "more"),
     [
-        # Three times what the heap kept and 64 MiB may lie.
+        # Up to three times the live heap and 64 MiB may be uncollected.
         (3 * 10 * MIB + 64 * MIB + 10 * MIB, None),
         (3 * 10 * MIB + 64 * MIB + 10 * MIB + 1, 10 * MIB + 1),
     ],
@@ -416,7 +416,7 @@ def test_native_memory_is_above_the_highest_that_v8_has_held() -> None:
     kept, native = _kept_and_native(timeline([h + MIB for h in heap], tensors=MIB))
     highest = [100, 100, 120, 120]
     assert native == [(1_000 - 1 - top) * MIB for top in highest]
-    # It fell by more than the young in the second and the fourth.
+    # It fell by more than the young objects in the second and fourth generation.
     assert kept == [None, 80 * MIB, None, 90 * MIB]
 
 
@@ -431,19 +431,19 @@ def test_a_generation_that_goes_on_is_not_known_yet() -> None:
     heap = [100 * MIB, 100 * MIB, 20 * MIB]
     kinds = ["generation_end", "generation_end", "phase_end"]
     assert _kept_and_native(timeline(heap, kinds=kinds))[0] == [None] * 3
-    # Of one before the last the collection has been seen.
+    # The collection of an earlier generation has been seen.
     kinds = ["generation_end", "generation_end", "phase_end", "generation_end"]
     assert _kept_and_native(timeline([*heap, 20 * MIB], kinds=kinds))[0][2] == 20 * MIB
 
 
 def teeth(floors: Sequence[float]) -> list[Value]:
-    """In every second generation a collection down to the next of these floors, in MiB."""
+    """Return values with a collection every second generation, down to these floors in MiB."""
     return [value * MIB for floor in floors for value in (floor + 50, floor)]
 
 
 def test_after_the_last_floor_but_one_nothing_more_is_known() -> None:
     outside = outside_tensors(timeline(teeth([10, 20, 30, 40, 50])))
-    # Floors at 1, 3, 5, 7 and 9; that of 7 is the last but one.
+    # Floors at 1, 3, 5, 7 and 9; the one at 7 is the last but one.
     assert (outside.known_until, outside.longest_gap) == (8, 2)
     assert [value / MIB for value in outside.kept] == [10, 10, 15, 20, 25, 30, 35, 40, 40, 40]
     assert final_until(timeline(teeth([10, 20, 30, 40, 50])), 10) == 6

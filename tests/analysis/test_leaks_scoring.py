@@ -1,4 +1,4 @@
-"""Scores and figures of the suite of planted leaks, on verdicts made up by hand, and its catalogue of public cases."""
+"""Scores and metrics of the suite of planted leaks, tested on hand-made verdicts, and its catalogue of public cases."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_pair_is_right_where_the_leak_is_found_and_its_twin_is_not(
 def test_looks_and_incidents_say_what_a_run_was_ever_suspected_of() -> None:
     filled = _pair(FOUND, _seen("ok", looks=(Look(9, "suspected"), Look(14, "ok"))))
     assert (filled.is_right, filled.twin.ever_suspected) == (True, True)
-    # What no look met is taken from the incidents.
+    # Statuses that no analysis observed are taken from the incidents.
     incident = {"status": "resolved", "finding": _finding(status="confirmed")}
     twin = score_twin(_seen("ok", looks=(Look(30, "ok"),), incidents=(incident,)))
     assert twin.ever_confirmed
@@ -122,14 +122,14 @@ def test_the_first_active_finding_counts_and_not_the_best() -> None:
     ("suspect", "role"),
     [
         ("past_populations.DoubleAgent", "type"), ("past_populations.Agent.best", "type"),
-        # A holder is no type and a type no holder.
+        # A holder does not count as a type, nor a type as a holder.
         ("past_populations.Evolution.hall_of_fame", "type"), ("past_populations.Agent", "holder"),
     ],
 )  # fmt: skip
 def test_a_type_is_compared_by_its_whole_last_part_and_its_role(suspect: str, role: str) -> None:
     found = _named(_finding(suspects=((suspect, role),)))
     assert (found.type_first, found.holder) == (False, False)
-    # Behind two others the right one is right among the first three only.
+    # In third place the right type counts only among the first three.
     others = [("builtins.dict", "type"), ("builtins.list", "type")]
     third = _named(_finding(suspects=(*others, ("numpy.ndarray", "type"))))
     assert (third.type_first, third.type_in_top) == (False, True)
@@ -160,7 +160,7 @@ def test_a_path_is_right_where_it_leads_through_the_holder(
     ("planted", "finding", "right"),
     [
         ("train/augment", _finding("train", path="train/augment"), True), ("train/augment", _finding("train"), False),
-        # Between the phases is reported as no phase.
+        # Growth between phases is reported without a phase.
         (None, _finding(None), True), (None, _finding("train"), False), ("train", _finding(None), False),
     ],
 )  # fmt: skip
@@ -266,7 +266,7 @@ def test_a_figure_that_falls_short_fails_the_session_only_when_asked(
 ROOT = Path(__file__).resolve().parents[2]
 PUBLIC = public_cases()
 REFERENCE = re.compile(r"[A-Za-z][\w.-]*( PR )?#\d+")
-# Names of series are written out, or composed in braces, where they are read or drawn.
+# Series names are written out, or built in braces, where they are read or drawn.
 SOURCES = "\n".join(
     path.read_text()
     for folder in ("agent_client/leakline", "server/leakline_server")

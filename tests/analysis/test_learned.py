@@ -1,4 +1,4 @@
-"""Counts that a run keeps to are proposed, and only those; an accepted one is judged as a declared one."""
+"""Constant counts of a run are proposed as expectations; an accepted one is judged like a declared one."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from leakline.analysis.run_history import Expectation, declared_expectations
 from leakline.snapshot import Batch, Event, ProcessIdentity, RunHeader, Snapshot
 
 PHASES = ("evaluate", "evolve")
-# By phase, of a generation; None: not read.
+# Count by phase in one generation; None: not read.
 Counts = dict[str, int | None]
 
 
 def generation(of: int, counts: dict[str, Counts], after: int = 0) -> list[Snapshot]:
-    """Two phases and an end, where counts are those of the last phase."""
+    """Return two phases and an end, where the end repeats the counts of the last phase."""
     rows = []
     for number, phase in enumerate((*PHASES, "")):
         samples: dict[str, float] = {"process.rss_bytes": 2**30}
@@ -39,14 +39,14 @@ def generation(of: int, counts: dict[str, Counts], after: int = 0) -> list[Snaps
 def run_of(
     *processes: list[dict[str, Counts]], declared: dict[str, tuple[int, str | None]] | None = None
 ) -> RunHistory:
-    """Of each process its generations, with the counts of each."""
+    """Return a run of processes, given the counts of each generation."""
     batches = []
     events = tuple(
         Event(0, 0.0, "expect", name, data={"low": count, "high": count, "after": after})
         for name, (count, after) in (declared or {}).items()
     )
     for rank, generations in enumerate(processes):
-        # Fewer than later, as before anything is made.
+        # Fewer than later, before anything is created.
         before = {"type.app.Env.count": 0, "process.rss_bytes": 2**30}
         rows = [Snapshot(0, 0.0, 0.0, None, None, "baseline", "baseline", before, events)]
         for number, counts in enumerate(generations):
@@ -110,9 +110,9 @@ def test_processes_have_to_agree_and_those_that_count_it_not_do_not_matter() -> 
         ("app.Env", 2, None),
         ("app.Agent", 17, None),
     ]
-    # One that has been gone for long says nothing of now.
+    # A process that ended long ago does not matter.
     assert proposed(run_of([two] * 20, [three] * 3)) == [("app.Env", 2, None)]
-    # One that has just come has to agree as far as it has counted.
+    # A process that has just started must agree as far as it has counted.
     assert proposed(run_of([two] * 10, [*[{}] * 8, three, three])) == []
 
 
@@ -120,7 +120,7 @@ def test_what_the_program_declares_is_not_proposed_wherever_it_declares_it() -> 
     counts = [{"app.Env": both(2)}] * 10
     for name, after in (("app.Env", None), ("Env", None), ("Env", "evolve")):
         assert proposed(run_of(counts, declared={name: (2, after)})) == []
-    # Not even where it is broken: what a program says is changed there.
+    # Even if it is broken: a declaration can only be changed in the program.
     assert proposed(run_of(counts, declared={"Env": (1, None)})) == []
 
 
@@ -176,7 +176,7 @@ def test_the_newest_declaration_for_a_type_and_place_holds() -> None:
 @pytest.mark.parametrize(
     ("after", "count", "expected"),
     [
-        # 2 to 4 everywhere, and 3 to 5 after x.
+        # 2 to 4 after every phase, and 3 to 5 after x.
         ("x", 3, True), ("x", 5, True), ("x", 6, False), (None, 4, True), (None, 2, False), ("y", 3, False),
     ],
 )  # fmt: skip

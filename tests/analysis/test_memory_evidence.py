@@ -1,4 +1,4 @@
-"""When memory alone says that it grows: how much matters, over how long, and apart from what declared stores take."""
+"""Evidence from memory alone: how much growth matters, over how long, and separate from what declared stores take."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_growth_is_looked_ahead_for_twice_as_long_as_it_was_seen_and_no_further_
     assert PLAIN.horizon(window) == horizon
     assert PLAIN.share(3.0, window) == 3.0 * horizon / 1000
     assert PLAIN.material_rate(window) == 50.0 / horizon
-    # Without a baseline growth is held against one byte.
+    # Without a baseline growth is compared with one byte.
     assert Scale(0.0).share(3.0, window) == 3.0 * horizon
 
 
@@ -72,7 +72,7 @@ def test_the_baseline_is_the_middle_of_the_first_three(values: list[float], leve
 
 
 def _line(n: int, rate: float, flat: int = 0) -> tuple[list[float], list[float]]:
-    """Flat for a while, then straight up."""
+    """Return readings that are flat for a while and then rise linearly."""
     return [float(i) for i in range(n)], [1000.0 + rate * max(0, i - flat + 1) for i in range(n)]
 
 
@@ -122,7 +122,7 @@ def test_a_rise_that_slows_down_passes_the_looser_test_alone(
     ids=["full in a hundred", "full a little later", "hardly slower"],
 )
 def test_what_fills_slowly_slows_down_over_all_of_a_short_run(pace: float, strict: int) -> None:
-    """Of the 15 readings the last twelve alone look straight where the pace is 28."""
+    """Of the 15 readings only the last twelve look straight if the pace is 28."""
     readings = [1000.0 + 900.0 * (1 - math.exp(-i / pace)) for i in range(15)]
     assert lasting_rise(range(15), readings, PLAIN).strict == strict
 
@@ -155,7 +155,7 @@ def test_memory_that_is_back_at_its_lowest_has_not_risen() -> None:
 def test_a_rise_of_few_readings_is_seen_where_its_newest_four_matter(
     n: int, rate: float, visible: bool
 ) -> None:
-    """Four readings are looked ahead for eight generations."""
+    """Four readings are extrapolated by eight generations."""
     assert lasting_rise(*_line(n, rate), PLAIN).visible == visible
 
 
@@ -181,7 +181,7 @@ def test_a_rise_is_seen_where_it_still_goes_on(values: list[float], visible: boo
 def test_one_jump_after_a_program_has_loaded_is_not_seen_as_a_rise(
     n: int, jump: float, rate: float, visible: bool
 ) -> None:
-    """As the memory of our own server in its first seconds: 80, 96, 113, 121, 124 MiB, one table, and flat."""
+    """Like our own server in its first seconds: 80, 96, 113, 121, 124 MiB, one table, then flat."""
     loads = [800.0, 960.0, 1130.0, 1210.0]
     flat = [1230.0 + rate * i for i in range(n - len(loads))]
     at = len(flat) - (n // 2) // 2
@@ -200,7 +200,7 @@ def test_one_jump_after_a_program_has_loaded_is_not_seen_as_a_rise(
 def test_what_is_left_must_be_more_than_a_fifth_of_what_stores_took(
     bounded: Sequence[float], rate: float, length: int, exceeds: bool
 ) -> None:
-    """Their sizes are known to about a tenth."""
+    """The sizes of stores are known to about a tenth."""
     x = [0.0, 5.0, 10.0] if length == 3 else [0.0, 9.0, 10.0]
     assert _exceeds(sure(rate), x, bounded, length) == exceeds
     # A span of less than one generation counts as one.

@@ -1,4 +1,4 @@
-"""What each kind of memory is read from, how gaps in it are bridged, and which of several child processes grows."""
+"""Kinds of memory: which series they are read from, how gaps are bridged, and which child processes grow."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_growth_of_what_began_later_is_held_against_its_own_size() -> None:
     private, late = (100.0,) * 6, (0.0, 0.0, 0.0, 50.0, 60.0, 70.0)
     children = Channel("c", "children", late, own_baseline=False)
     assert [children.scale(private, n, None).baseline_bytes for n in (3, 4, 6)] == [100, 150, 160]
-    # What counts is what was read, not the line between two readings.
+    # Only real readings count, not the interpolated line between two of them.
     gaps = Channel("c", "children", (0, 12.5, 25, 37.5, 50, 60), own_baseline=False, read=(0, 4, 5))
     assert gaps.scale(private, 6, None).baseline_bytes == 155
     device = Channel("c", "gpu", late, other_values=(0.0, 7.0, 7.0, 7.0, 9.0, 9.0))
@@ -209,7 +209,7 @@ def test_a_thousand_freed_in_each_generation_matter_where_memory_swings_by_a_ten
 
 
 def test_garbage_and_what_the_allocator_keeps_have_their_newest_rates() -> None:
-    """By the newest 16 looks at garbage, and the newest 64 at the allocator."""
+    """Rates use the newest 16 garbage scans and the newest 64 allocator readings."""
     slow: list[Value] = [g * 100 for g in range(40)]
     freed = [*slow, *[4000 + 2000 * g for g in range(1, 17)]]
     private: list[Value] = [1000 + 200 * (g % 2) for g in range(56)]
@@ -247,7 +247,7 @@ def test_a_cache_is_idle_by_four_looks_of_which_the_least_counts() -> None:
     assert found == IdleCache("cuda.0", 50.0, False)
     assert _cache([None, 200, 200, 200], [100] * 4) is None
     assert _cache([200, 200, 200, 149], [100] * 4) is None
-    # One look that did not tell of the pieces: all may be given back.
+    # One reading does not include the split blocks, so all of the cache counts as releasable.
     assert _cache([200] * 4, [100] * 4, [60, 60, None, 60]) == IdleCache("cuda.0", 100.0, False)
     assert _cache([200] * 4, [100] * 4, [60, 10, 10, 10]) is None
 
@@ -282,7 +282,7 @@ def children_of(history: RunHistory) -> Finding | None:
 
 
 def finding_of(**gained: float) -> Finding | None:
-    """Each child takes 40 MiB and gains so many MiB in each generation from the tenth on."""
+    """Return the finding for children of 40 MiB that gain this many MiB per generation from the tenth on."""
     sizes = {
         name: [MIB * (40 + rate * max(0, i - 10)) for i in range(GENERATIONS)]
         for name, rate in gained.items()
@@ -324,8 +324,9 @@ def test_children_without_a_series_of_their_own_are_nobody_and_grow_as_the_rest(
 
 
 def with_moves(rest: float) -> Finding | None:
-    """``actor`` gains 8 MiB per generation. The rest gains ``rest`` MiB in each and is joined, one after the other, by
-    three that had series of their own until then, with their 40 MiB each."""
+    """``actor`` gains 8 MiB per generation. The rest gains ``rest`` MiB and is joined one after the other by three
+    children of 40 MiB that had their own series until then.
+    """
     readers = {
         f"reader-{i}": [MIB * 40.0 if g < 15 + 6 * i else None for g in range(GENERATIONS)]
         for i in range(3)
@@ -352,7 +353,7 @@ def test_who_loses_its_own_series_is_no_growth_of_the_rest(rest: float, lines: l
 
 @pytest.mark.parametrize("mib", [0.2, 8.0])
 def test_a_child_that_starts_late_and_warms_up_is_no_leak_and_one_that_grows_is(mib: float) -> None:
-    """A worker of 55 MiB from generation 3 on gains so much per generation, as a cache does while it fills."""
+    """A worker of 55 MiB from generation 3 on grows per generation like a cache while it fills."""
     sizes = [0.0, 0.0, 15 * MIB, *[MIB * (54 + mib * i) for i in range(13)]]
     baseline = [80.0 * MIB] * len(sizes)
     found = examine(history_of(baseline, children__uss_bytes=sizes)).findings
@@ -370,7 +371,7 @@ def test_the_sentence_of_the_run_says_who_and_names_nobody_where_the_rest_grows(
 
 
 def with_children(ranks_mib: float, others_mib: float, *, alone: bool) -> RunHistory:
-    """The children of rank 0 gain so much in each generation; ``alone``: no other process reports."""
+    """Return a run whose children of rank 0 grow by this much; ``alone``: no other process reports."""
     flat = curve(lambda _: 0.0, GENERATIONS)
     ranks = [MIB * (50 + ranks_mib * i) for i in range(GENERATIONS)]
     others = [MIB * (20 + others_mib * i) for i in range(GENERATIONS)]
@@ -411,9 +412,9 @@ def test_eight_children_are_named_and_one_that_was_read_twice_is_not() -> None:
 
 def test_the_rest_grows_from_the_generation_before_its_start() -> None:
     timeline = ends_timeline({child("other"): [*[500] * 4, 1_000, 1_010, 1_020, 1_030]})
-    # From generation 4 on it grows by 10.
+    # It grows by 10 from generation 4 on.
     assert growing_children(timeline, 5, 50).rest == 10
-    # Two readings in a row are too few, three are enough.
+    # Two consecutive readings are too few, three are enough.
     assert growing_children(timeline, 6, 50).rest == 10
     assert growing_children(timeline, 7, 50).rest == 0
 

@@ -1,4 +1,4 @@
-"""What owns growth of no name: types that few looks have counted, and files, threads and other handles."""
+"""Owners of unattributed growth: types that few censuses counted, and files, threads and other handles."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MB = 1_000_000
 SECONDS = 26
 GROWS = 5 * MB
 CENSUSES = (2, 4, 8, 16)
-# Second -> how many there are, and their bytes.
+# Second -> number of objects and their bytes.
 Table = Mapping[int, tuple[int, int]]
 
 
@@ -48,7 +48,7 @@ def table(each: int = MB, *, per_second: int = 5, at: tuple[int, ...] = CENSUSES
 def read_by_second(
     gained: Sequence[float], looks: Mapping[int, Mapping[str, Number]]
 ) -> RunHistory:
-    """Private memory at each second; ``looks``: what else was read, by second."""
+    """Return private memory per second; ``looks``: other readings by second."""
     snapshots = []
     for at, private in enumerate(gained):
         samples = {
@@ -68,9 +68,9 @@ def read_by_second(
 def found(
     types: Mapping[str, Table], bytes_series: str = "type.{}.bytes", *, kept: int = 0, faster_from: int = SECONDS
 ) -> Finding:  # fmt: skip
-    """The finding of a run that gains 5 MB each second, with these types counted.
+    """Return the finding of a run that gains 5 MB per second while these types are counted.
 
-    ``kept``: what the allocator keeps unused besides. ``faster_from``: from when on it gains three times as much.
+    ``kept``: unused bytes kept by the allocator. ``faster_from``: second from which it gains three times as much.
     """
     gained, looks = [], {}
     for second in range(SECONDS):
@@ -109,7 +109,7 @@ def test_bytes_that_are_not_what_memory_gained_name_nothing(counted: Table) -> N
 def test_the_type_whose_bytes_are_what_memory_gained_is_named(
     name: str, series: str, kind: str, as_many: int | None
 ) -> None:
-    """Also where there are as many as ever and they grow larger."""
+    """Also if the number of objects is constant and they grow larger."""
     counted = {at: (as_many or count, size) for at, (count, size) in table().items()}
     finding = found({name: counted}, series)
     (suspect,) = finding.suspects
@@ -159,7 +159,7 @@ def test_a_name_makes_nobody_surer() -> None:
 
 
 def test_numbers_that_every_program_makes_are_no_suspects_next_to_a_class_that_grows() -> None:
-    """Counted every second, so that each has a pattern of its own."""
+    """They are counted every second, so that each has its own pattern."""
     seconds = tuple(range(SECONDS))
     every = {
         "app.Episode": table(each=64, at=seconds),
@@ -172,7 +172,7 @@ def test_numbers_that_every_program_makes_are_no_suspects_next_to_a_class_that_g
 
 
 MIB = 2**20
-# While no count is known to rise, looks become ever rarer.
+# While no count is known to rise, censuses become rarer.
 LOOKS = (1, 3, 7, 15, 31)
 NOT_KNOWN_YET = "Objects were counted too rarely since it began: it is not known yet what it is."
 UNEXPLAINED = "No Python object that was counted explains it."
@@ -191,7 +191,7 @@ def arrays_at(counts: Mapping[int, int], size: int = MIB) -> dict[int, dict[str,
 def young_run(
     seconds: int, looks: Mapping[int, Mapping[str, Number]], rises: float = 10.0, first: int = 0
 ) -> RunHistory:
-    """Private memory rises by so many MiB a second from ``first`` on."""
+    """Return private memory that rises by ``rises`` MiB per second from ``first`` on."""
     gained = [200 * MIB + rises * MIB * max(0, at - first) for at in range(seconds)]
     return read_by_second(gained, looks)
 
@@ -245,7 +245,7 @@ def test_arrays_that_do_not_rise_with_it_are_not_blamed(counts: dict[int, int]) 
     [
         (arrays_at({1: 7}), True), (arrays_at({1: 7, 3: 7}), True),
         (arrays_at(dict.fromkeys((1, 3, 7, 15, 31), 7)), False),
-        # A heap too large to be counted: nothing will be known of it later.
+        # A heap too large to be counted: nothing will become known later.
         ({5: {"type.app.Env.count": 2}, 9: {"type.app.Env.count": 2}}, False),
     ],
     ids=["one look", "two before it grew", "two since it grew", "never looked at"],
@@ -279,7 +279,7 @@ def test_a_growth_of_few_looks_has_the_start_of_the_memory_it_explains() -> None
 def _named_by(
     name: str, looks: Sequence[int], a: Any, *, sizes: Sequence[int] | None = None, counts: Sequence[int] | None = None
 ) -> Cause:  # fmt: skip
-    """What names native growth of 5,000 bytes a generation, of a type looked at in these generations."""
+    """Return the cause of native growth of 5,000 bytes per generation with a type counted in these generations."""
     size: list[Value] = [None] * 24
     count: list[Value] = [None] * 24
     for i, g in enumerate(looks):
@@ -318,14 +318,14 @@ def test_what_has_a_name_or_lies_elsewhere_keeps_its_name() -> None:
 def test_three_looks_since_just_before_the_start_have_to_agree(
     looks: list[int], more: dict[str, Any], named: bool
 ) -> None:
-    """Seven generations gained 35,000 bytes: two fifths of that are 14,000."""
+    """Seven generations gained 35,000 bytes; two fifths of that are 14,000."""
     assert (_named_by("bytes", looks, SOME, **more).owner is not None) == named
 
 
 def test_without_a_start_looks_count_from_the_first_generation_on() -> None:
     unknown = replace(SOME, start=None, window=24.0)
     assert _named_by("bytes", [0, 9, 10], unknown).owner is not None
-    # Too short a time for a name that stays while nothing is counted.
+    # The time is too short for a name that persists while nothing is counted.
     assert _named_by("bytes", [3, 9, 10], unknown).owner is None
 
 
@@ -355,11 +355,11 @@ def test_bytes_explain_memory_where_they_gained_three_fifths_to_a_third_more(
     gained: float, size: int, explains: bool
 ) -> None:
     assert _explains([9, 50, 50 + gained, 9], [None, 7, 7 + size, None], 1, 2) == explains
-    # Bytes that were not read once are none.
+    # Bytes missing at one end explain nothing.
     assert not _explains([9, 50, 50 + gained, 9], [None, 7, None, None], 1, 2)
 
 
-# The list is 500 bytes longer for each file.
+# The list grows by 500 bytes per file.
 FILES = {
     "_io.BufferedWriter": 6.0, "container.app.Recorder.files.length": 6.0,
     "container.app.Recorder.files.bytes": 3_000.0,
@@ -369,7 +369,7 @@ FILES = {
 def handles(
     counts: dict[str, float], *holders: Holder, start: int = 0, census_every: int = 1
 ) -> Verdict:
-    """Native growth of 6 MiB a generation in training; the counts rise with it, from ``start`` on."""
+    """Return the verdict on native growth of 6 MiB per generation in training; the counts rise from ``start`` on."""
     leaks = (Leak(TRAIN, 6 * MIB, holders=holders), Leak(TRAIN, 0.0, counts, start=start))
     training = Training(generations=30, leaks=leaks, noise=0.5 * MIB, census_every=census_every)
     training.counts |= dict.fromkeys(counts, 0.0)
@@ -382,14 +382,14 @@ def test_open_files_are_named_for_the_buffers_behind_them() -> None:
     assert (finding.kind, finding.phase) == ("objects", TRAIN)
     assert [s.name for s in finding.suspects[:2]] == ["_io.BufferedWriter", "app.Recorder.files"]
     assert finding.growth_bytes_per_generation.estimate == pytest.approx(6 * MIB, rel=0.1)
-    # The container is no second finding.
+    # The container is not a second finding.
     assert not any(
         f.suspects and f.suspects[0].name == "app.Recorder.files" for f in verdict.findings
     )
 
 
 def of_small_actors(*paths: str) -> Finding:
-    """Four more in each generation, of which a size was measured, and one container for each."""
+    """Return the finding for four more actors per generation with a known size, and one container per path."""
     counts = {
         "agents.Actor": 4.0, "container.app.Pool.actors.length": 4.0, "container.app.Pool.actors.bytes": 12_416.0,
     }  # fmt: skip
@@ -403,7 +403,7 @@ def test_small_objects_that_are_no_threads_are_not_blamed_for_it() -> None:
 
 
 def test_threads_are_named_for_what_their_calls_hold() -> None:
-    """Locals of a call are in no size of the thread object."""
+    """The size of a thread object does not include the locals of its call."""
     finding = of_small_actors("app.Pool.actors[*]", "threading._active[*]")
     assert (finding.status, finding.kind, finding.phase) == ("confirmed", "objects", TRAIN)
     assert finding.suspects[0].name == "agents.Actor"
@@ -437,7 +437,7 @@ RECORDS = {
 
 
 def test_a_container_of_the_program_goes_before_one_of_a_library() -> None:
-    """A worker comes with each fold, and multiprocessing keeps a set of all of them."""
+    """A worker is added with each fold, and multiprocessing keeps a set of all workers."""
     name = "multiprocessing.context.ForkProcess"
     counts = {name: 1.0, "container.app.Folds.workers.length": 1.0}
     holder = Holder(0, name, "multiprocessing.process._children[*]", 30)
@@ -472,7 +472,7 @@ def test_a_container_whose_entries_come_with_several_objects_keeps_them(
 
 
 def test_records_and_numbers_that_are_kept_as_well_are_not_blamed() -> None:
-    """Their bytes are known whole: they hide nothing, however steadily there are more of them."""
+    """Their bytes are completely known: they hide nothing, however steadily their number grows."""
     finding = handles(RECORDS, Holder(0, "app.Record", "app.records[*]", 30, 220)).findings[0]
     assert (finding.status, finding.kind, finding.suspects) == ("confirmed", "native", ())
 
@@ -490,7 +490,7 @@ def test_handles_that_are_released_are_not_blamed() -> None:
 
 @pytest.mark.parametrize("every", [1, 3])
 def test_handles_are_named_where_memory_rises_in_their_generations(every: int) -> None:
-    """Growth in each third generation is not that of a handle which is opened in each."""
+    """Growth in every third generation does not belong to a handle opened in every generation."""
     training = Training(
         generations=36, noise=0.2 * MIB, census_every=1,
         leaks=(

@@ -1,4 +1,4 @@
-"""One planted leak at a time in a made-up training of 300 MiB: phase, owner, rate and start must be right."""
+"""One planted leak at a time in a generated training of 300 MiB: phase, owner, rate and start must be right."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_no_leak_is_ok_or_filling(seed: int) -> None:
 
 
 def _pool(end: int, times: Callable[[int], float]) -> Verdict:
-    """A container that nobody declared, 6 MiB and 1,000 entries in a generation, ``times`` as often."""
+    """Return the verdict on an undeclared container that gains 6 MiB and 1,000 entries, ``times`` per generation."""
     counts = {"container.app.Pool.items.length": 1_000, "container.app.Pool.items.bytes": 6 * MIB}
     leak = Leak(TRAIN, 6 * MIB, counts, times=times)
     return _examined(leak, generations=end, buffer_bytes=0, declare_buffer=False)
@@ -67,7 +67,7 @@ def test_the_same_container_that_saturates_is_never_confirmed_and_forgiven(
     times: Callable[[int], float],
 ) -> None:
     verdicts = [_pool(end, times) for end in (*range(2, 21, 3), *range(21, 26))]
-    # Until it is full, nothing distinguishes it from one that grows on; from then on nothing is said against it.
+    # Until it is full it cannot be distinguished from one that keeps growing; afterwards it is not reported.
     assert "confirmed" not in {verdict.status for verdict in verdicts}
     assert {verdict.status for verdict in verdicts[-5:]} <= {"ok", "recovered"}, verdicts[
         -1
@@ -122,7 +122,7 @@ def test_a_leak_is_one_finding_with_the_right_answer(
 
 @pytest.mark.parametrize("start", [0, 5])
 def test_entries_are_given_per_episode_where_each_generation_has_as_many(start: int) -> None:
-    """Report 001: 2,320 entries in a generation are 16 episodes with 145 each."""
+    """Report 001: 2,320 entries per generation are 16 episodes of 145 each."""
     verdict = _examined(episode_history(start=start), executions={EPISODE: 16})
     sentence = "grows by 2,320 per generation"
     (line,) = [line for f in verdict.findings for line in f.evidence if "episode_rewards" in line]

@@ -1,4 +1,4 @@
-"""The reports replayed as series, with the values that they give: scenarios of report 004, and rows of numbers."""
+"""Reports replayed as series with the values they give: the scenarios of report 004, and rows of numbers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ DECLARED = (expected("TradingEnvironment", 2, 2), expected("DDPGAgent", 16, 17))
 def replay(
     rows: list[Row], *declared: Event, capacity: int | None = None, split: bool = False
 ) -> RunHistory:
-    """The report's lines as snapshots: (generation, phase, RSS in GB, counts)."""
+    """Return the report's lines as snapshots: (generation, phase, RSS in GB, counts)."""
     events = declared or DECLARED
     if capacity is not None:
         events = (*events, Event(0, 0.0, "track", "replay", data={"capacity": capacity}))
@@ -120,7 +120,7 @@ def test_scenario_2_is_the_tensors_of_train_population(tensor: str, evaluated_in
     finding = verdict.findings[0]
     assert (finding.phase, finding.kind) == (TRAIN, "tensors")
     assert finding.suspects[0].name.endswith("Tensor")
-    # The report prints 8.56; the rows give 7.56 against the line above and 9.33 against the same phase.
+    # The report prints 8.56; the rows give 7.56 relative to the previous line and 9.33 relative to the same phase.
     assert 7.5 * GB <= finding.growth_bytes_per_generation.estimate <= 9.4 * GB
 
 
@@ -163,7 +163,7 @@ def test_scenario_4_with_its_buffer_declared_is_filling_and_then_ok() -> None:
         assert "replay" in verdict.summary
     full = _fourth(7, declared=True)
     assert (examine(full).status, container_fill(full)[0].state) == ("ok", "full")
-    # Going on without a bound it is not called flat.
+    # While it grows without a declared limit it is not called flat.
     undeclared = examine(_fourth(7, declared=False))
     assert undeclared.status == "watch"
     assert undeclared.growth_bytes_per_generation is not None
@@ -223,7 +223,7 @@ def test_a_bounded_store_is_full_at_its_limit_and_over_with_one_entry_more(
 
     assert filled(limit // 4, limit // 2) == "filling"
     assert filled(limit // 2, limit, limit, limit) == "full"
-    # Not pruned: also where it has come back from a moment ago.
+    # The store is not pruned, or has just come back from above its limit.
     assert filled(limit, limit + 1) == "over"
 
 
@@ -309,7 +309,7 @@ def test_the_baseline_of_report_004_holds_what_it_says_of_it() -> None:
 
 
 def test_the_sample_of_report_004_lies_outside_of_its_own_band() -> None:
-    """After the first evaluation 6 to 8 GB are normal, and 8.52 GB are printed next to that."""
+    """After the first evaluation 6 to 8 GB are normal, but the sample output shows 8.52 GB."""
     history = declared(replay(TREND[1:2]), band("process.rss_bytes", 1, 1, 6 * GB, 8 * GB))
     check, *_ = examine(history).assertions
     assert (check.state, check.violations) == ("broken", 1)
@@ -337,7 +337,7 @@ def test_none_and_two_environments_are_both_a_count_one_can_expect(healthy: int)
         assert (row.state, row.low, row.high) == (state, healthy, healthy)
 
 
-# What each generation of a run adds, in GB: as report 004 expects, and a leak.
+# GB added by each generation of a run: as report 004 expects, and with a leak.
 EXPECTED = [1.5] * 5 + [0.7] * 5 + [0.2] * 15
 TIMELINE = ((1, 5, 1.0, 2.0), (6, 10, 0.5, 1.0), (11, None, 0.0, 0.5))
 
@@ -390,7 +390,7 @@ def _begun_after_the_resume(rng: random.Random, seed: int) -> tuple[int, RunHist
 
 
 def _of_two_attempts(rng: random.Random, seed: int, start: int, resume: int) -> RunHistory:
-    """The second warms up like the first, and may do up to two generations again."""
+    """Return a run whose second attempt warms up like the first and may repeat up to two generations."""
     given, again = _leaking(rng, start), rng.randint(0, 2)
     first = Training(**given, generations=resume, seed=seed, instance="p1")
     second = Training(
@@ -420,5 +420,5 @@ def test_the_interval_of_the_first_leaking_generation_holds_the_truth(
         widths.append(found.high - found.low)
     assert sum(inside) >= 0.85 * len(inside)
     assert median(errors) <= 1
-    # An interval that holds everything would say nothing: the gap of a resume is five generations at most.
+    # A very wide interval would be useless: the gap of a resume is at most five generations.
     assert median(widths) <= 5

@@ -1,4 +1,4 @@
-"""Two runs compared: did the fix work, by how much, where, and what is left."""
+"""Comparison of two runs: whether the fix worked, by how much, where, and what remains."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_tables_by_phase_and_type_start_with_the_largest_change() -> None:
 
 @pytest.mark.long
 def test_noise_of_two_equal_runs_is_no_difference_of_their_phases() -> None:
-    """The interval is one of 90 %: of sixty phases compared some six may be off."""
+    """Intervals cover 90 %: of sixty phases about six may be off."""
     off = compared = 0
     for seed in range(20):
         pair = (_run(seed=seed), _run(seed=seed + 50))
@@ -117,7 +117,7 @@ def test_a_resumed_run_is_compared_over_all_its_attempts() -> None:
     before = history_from_batches(first.header(), [*first.batches(), *again.batches()])
     result = compare(before, _run(generations=18, seed=9))
     assert (result.outcome, result.generations_compared) == ("fixed", 18), result.summary
-    # What the crash freed is neither growth nor a release.
+    # Memory freed by the crash is neither growth nor a release.
     was = result.growth_bytes_per_generation.before
     assert was is not None
     assert was.estimate == pytest.approx(8 * MIB, rel=0.25)
@@ -140,7 +140,7 @@ def test_the_classes_of_the_program_come_before_the_dicts_and_lists_that_grow_wi
     found = compare(_run(kept_environments(), noise), _run(seed=51)).by_type
     names = [row.type for row in found]
     assert names[0] == "trading.TradingEnvironment"
-    # Among themselves by their growth; and what does not move comes after all of them.
+    # They are sorted by their growth; constant types come after all of them.
     moving = [name for name in names if name in {"app.Agent", *plain}]
     assert moving == ["app.Agent", *plain]
     assert names.index("agents.Actor") > names.index("collections.OrderedDict")
@@ -185,7 +185,7 @@ def test_all_of_it_is_said_only_where_nothing_is_left(percent: float | None, exp
     assert _less(percent) == expected
 
 
-# Over ten generations a growth of 2.5 a generation matters, and two runs are apart from 10 a generation on.
+# Over ten generations growth of 2.5 per generation matters, and runs differ from 10 per generation on.
 BASELINE = 1_000.0
 GENERATIONS = 10
 
@@ -225,10 +225,10 @@ def test_the_first_two_generations_are_warm_up_where_four_remain() -> None:
 @pytest.mark.parametrize(
     ("new", "expected"),
     [
-        # A fifth is what two runs of one program differ by.
+        # Two runs of one program may differ by a fifth.
         (around(80), "no_effect"), (around(79.9), "improved"), (around(120), "no_effect"),
         (around(120.1), "worse"),
-        # Half as much, but intervals that touch are not apart.
+        # Half as much, but touching intervals do not count as different.
         (Interval(50, 40, 99), "no_effect"), (Interval(50, 40, 98.9), "improved"),
         (Interval(150, 101, 160), "no_effect"), (Interval(150, 101.1, 160), "worse"),
     ],
@@ -243,11 +243,11 @@ def test_growth_differs_by_more_than_a_fifth_where_the_intervals_are_apart(
     ("old", "new", "expected"),
     [
         (around(100), around(19), "fixed"), (around(100), around(21), "improved"),
-        # What is left does not matter any more, although four fifths are not gone.
+        # The remaining growth no longer matters, although four fifths are not gone.
         (around(3.5, 0.1), around(2.4, 0.1), "fixed"), (around(3.5, 0.1), around(2.5, 0.1), "improved"),
         # It did not matter before either: the finding is gone.
         (around(2.4), around(2.4), "fixed"),
-        # It grows as before, although nothing is found any more.
+        # It grows as before, although no finding remains.
         (around(100), around(100), "undecided"),
     ],
 )  # fmt: skip
@@ -265,7 +265,7 @@ def test_a_leak_that_is_no_longer_found_is_fixed_where_four_fifths_of_the_growth
         (around(10), around(0), "fixed"),
         # A quarter more, but hardly any memory.
         (around(20), around(25), "no_effect"),
-        # From falling fast to falling slowly nothing has become worse.
+        # Slower shrinking is not a regression.
         (around(-100), around(-50), "no_effect"),
     ],
 )  # fmt: skip
@@ -308,7 +308,7 @@ def test_a_leak_is_fixed_only_if_the_verdict_of_the_second_run_is_clear(
     a, b = side(around(100), leaks=True), side(around(1), status=status)
     assert _outcome(a, b, FindingChanges(), 10) == expected
     assert _summary(expected, a, b, 10).endswith(why)  # type: ignore[arg-type]
-    # What did not grow measurably before has no percentage.
+    # There is no percentage without measurable growth before.
     improved = _summary(
         "improved", side(around(0), leaks=True), side(around(-1), status=status), 10
     )
@@ -330,7 +330,7 @@ def test_a_new_leak_without_more_growth_is_worse_only_where_it_is_suspected(
     ("before", "after", "percent"),
     [
         (100, 50, -50.0), (3, 4, 33.3), (None, 5, None), (5, None, None), (0.9e-9, 5, None), (1e-9, 2e-9, 100.0),
-        # The share of a fall that has turned into a rise is of the size of the fall.
+        # The change from falling to rising is relative to the size of the fall.
         (-100, 50, 150.0), (-100, -150, -50.0),
     ],
 )  # fmt: skip
@@ -342,7 +342,8 @@ def test_a_change_in_percent_is_of_the_size_before_and_none_of_nothing(
 
 def test_the_errors_of_a_difference_add_up_as_squares() -> None:
     before, after = Interval(100, 96, 105), Interval(50, 38, 53)
-    # Down: after may be lower by 12 and before higher by 5. Up: after higher by 3 and before lower by 4.
+    # Low end: after is up to 12 lower and before up to 5 higher. High end: after is up to 3 higher, before up to 4
+    # lower.
     assert change_of(before, after) == (-50.0, Interval(-50, -63, -45))
     assert change_of(None, after) == change_of(before, None) == (None, None)
 
@@ -353,7 +354,7 @@ def test_the_errors_of_a_difference_add_up_as_squares() -> None:
         ("fixed", 100, 10, "Fixed: 100 B per generation before, 10 B after: 90 % less growth over 10 generations"),
         ("improved", 100, 50, "Improved: 100 B per generation before, 50 B after (-50 %), but memory still grows"),
         ("worse", 100, 150, "Worse: 100 B per generation before, 150 B after (+50 %)"),
-        # No percent of what did not grow.
+        # There is no percentage of zero growth.
         ("worse", 0, 150, "Worse: 0 B per generation before, 150 B after"),
         ("undecided", 100, 110, "Undecided: +10 B per generation is not clear of the noise over 10 generations"),
     ],
@@ -378,7 +379,7 @@ def test_too_few_generations_are_counted_in_the_sentence() -> None:
     assert _summary("undecided", a, b, 0) == "Undecided: only 0 generations to compare"
     assert _summary("undecided", a, b, 1) == "Undecided: only 1 generation to compare"
     assert "only" not in _summary("undecided", a, b, 4)
-    # Growth that one run does not tell is too little, too.
+    # Unknown growth of one run is too little as well.
     for pair in ((side(), b), (a, side())):
         assert _summary("undecided", *pair, 9) == "Undecided: only 9 generations to compare"
 
@@ -392,7 +393,7 @@ def test_phases_come_by_the_larger_of_their_two_growths() -> None:
     a = side(phases={"train": around(-50), "evaluate": around(10), "between": around(3)})
     b = side(phases={"evaluate": around(40), "evolve": around(50), "between": around(3), "add": around(3)})  # fmt: skip
     rows = _by_phase(a, b)
-    # Of equal growth by name, and what is of no phase at the end.
+    # Equal growth is sorted by name, with memory outside phases last.
     assert [row.phase for row in rows] == ["evolve", "train", "evaluate", "add", "between"]
     assert rows[2] == PhaseChange("evaluate", around(10), around(40), 300.0, rows[2].difference)
 
@@ -419,14 +420,14 @@ def test_packages_are_compared_one_by_one() -> None:
     assert environment_changes(before, after) == {
         "commit": ("a", None), "host": (None, "b"), "torch": ("2.0", "2.1"),
     }  # fmt: skip
-    # What is no list of packages is compared as it is.
+    # Anything but a list of packages is compared as a value.
     assert environment_changes({"packages": "x"}, {}) == {"packages": ("x", None)}
 
 
 def process(
     generations: range, *, rank: int = 0, step: int = 0, left_out: Spans | None = None
 ) -> ProcessHistory:
-    """Resident memory of a hundred, and ``step`` more with each generation; a peak a tenth above."""
+    """Return resident memory of 100 that grows by ``step`` per generation, with a peak 10 higher."""
     resident = [100 + step * g for g in generations]
     series = {"process.rss_bytes": resident, "process.peak_bytes": [v + 10 for v in resident]}
     (found,) = steps_history([("generation_end", g, None) for g in generations], series).processes
@@ -474,14 +475,14 @@ def test_the_peak_is_that_of_the_shared_generations_with_the_processes_added_up(
 def test_what_growth_is_held_against_is_the_memory_of_all_processes() -> None:
     two = side_of(run_of(process(range(8)), process(range(8), rank=1)), range(8))
     assert two.baseline == 200
-    # Twenty generations ahead, a twentieth of 200.
+    # Extrapolated over twenty generations, a twentieth of 200.
     assert two.matters(0.5, 10)
     assert not two.matters(0.49, 10)
     assert not two.leaks
 
 
 def with_types(counts: dict[str, int]) -> RunHistory:
-    """Of each type so many more with each generation."""
+    """Return a run in which each type gains this many instances per generation."""
     of = {f"type.{name}.count": lambda g, each=each: each * g for name, each in counts.items()}
     return with_series(run_of(process(range(8))), of)
 

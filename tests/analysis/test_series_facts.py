@@ -1,4 +1,4 @@
-"""What is known besides memory: who holds what, which counts can be witnesses, which of them are broken."""
+"""Facts besides memory: holders of objects, counts that can be witnesses, and broken counts."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_the_holder_of_a_class_is_the_path_into_the_list_that_grows(
 
 
 def test_without_garbage_the_path_that_holds_most_is_the_holder() -> None:
-    """Of a rise by 98 fewer than half were garbage."""
+    """Of a rise by 98 less than half was garbage."""
     holders = (Holder(3, "app.Env", CYCLIC_GARBAGE, 48), Holder(3, "app.Env", "app.kept[*]", 47))
     counts: list[Value] = [2, *[100] * 7]
     assert _facts({COUNT: counts}, holders=holders).holders == {"app.Env": "app.kept[*]"}
@@ -175,12 +175,12 @@ def test_only_a_surplus_is_a_violation(newest: int, above: bool) -> None:
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_of_two_broken_counts_of_a_class_a_proven_one_counts(order: int) -> None:
-    """Up to two were always too many, up to five only now, and no collection has passed."""
+    """The limit of two was always exceeded, the limit of five only now, without a collection since."""
     expectations = (Expectation("app.Env", 0, 2), Expectation("app.Env", 0, 5))[::order]
     series: dict[str, list[Value]] = {COUNT: [3, 3, 3, 3, 3, 3, 3, 6], COLLECTIONS: [0] * 8}
     found = _facts(series, expectations=expectations).violations(7)
     assert [(v.proven, v.expectation.high) for v in found.values()] == [(True, 2)]
-    # Of two proven ones the first counts.
+    # Of two proven violations the first counts.
     both = (Expectation("app.Env", 0, 2), Expectation("app.Env", 0, 1))[::order]
     found = _facts({COUNT: [3] * 8}, expectations=both).violations(7)
     assert found["app.Env"].expectation == both[0]
@@ -192,14 +192,14 @@ def test_what_is_watched_or_expected_is_declared_by_its_short_name() -> None:
     assert facts.watched == {"Env", "Agent"}
 
 
-# Two of the type were there before, and three more come in each generation.
+# Two instances existed before, and three are added per generation.
 COUNTS: list[Value] = [2 + 3 * g for g in range(20)]
 
 
 def named(
     *held: tuple[int, str, int], lengths: Mapping[str, Sequence[Value]] | None = None
 ) -> str | None:
-    """The holder named for (sequence, path, objects held), with lengths of containers where they were read."""
+    """Return the holder named, given (sequence, path, objects held) and lengths of containers where read."""
     series = {f"container.{name}.length": row for name, row in (lengths or {}).items()}
     holders = tuple(Holder(at, "app.Env", path, count) for at, path, count in held)
     return _facts({COUNT: COUNTS, **series}, holders=holders).holders.get("app.Env")
@@ -239,7 +239,7 @@ def test_what_only_a_search_before_had_found_is_not_named() -> None:
 
 
 def test_searches_of_several_processes_are_not_compared() -> None:
-    """A search does not say whose it is: one that found constant objects says nothing of a process that leaks."""
+    """A search does not name its process: constant objects found by one say nothing about a leak in another."""
     holders = (
         Holder(5, "app.Env", "app.kept", 15), Holder(15, "app.Env", "app.kept", 45),
         Holder(16, "app.Env", "app.kept", 2),
@@ -256,7 +256,7 @@ def test_searches_of_several_processes_are_not_compared() -> None:
 def test_a_list_of_as_many_tensors_that_grow_larger_is_a_holder(
     counts: int | None, holder: str | None
 ) -> None:
-    """Tensors that are made again, more of them each time, are not held by a list of four."""
+    """Tensors that are recreated in growing numbers are not held by a list of four."""
     series: dict[str, Sequence[Value]] = {
         "type.torch.Tensor.count": [9 + 3 * g if counts is None else counts for g in range(20)],
         "type.torch.Tensor.bytes": [g * 2**22 if g % 4 == 2 else None for g in range(20)],
@@ -282,7 +282,7 @@ def test_of_objects_that_grow_larger_the_search_for_the_largest_counts() -> None
 def test_a_sample_of_next_to_nothing_does_not_hold_what_grows_larger(
     each: int, holder: str | None
 ) -> None:
-    """A census in slices gives their bytes alone: their number is the one counted before."""
+    """A sliced census gives only their bytes; their number is the last one counted."""
     series: dict[str, Sequence[Value]] = {
         "type.numpy.ndarray.count": [None, 2, *[None] * 10],
         "type.numpy.ndarray.bytes": [g * 2**22 if g in (1, 3, 8, 10) else None for g in range(12)],
@@ -309,7 +309,7 @@ def test_holders_are_those_of_the_newest_look() -> None:
     assert looks.newest == {"Env": {"a": 4, CYCLIC_GARBAGE: 7}, "Agent": {"c": 1}}
     assert looks.newest_kept == {"Env": {"a": 4}, "Agent": {"c": 1}}
     assert looks.best == {"Env": CYCLIC_GARBAGE, "Agent": "c"}
-    # Of those that hold as many the last by name.
+    # Of equal holders the last by name wins.
     assert most_of({"a": 2, "c": 2, "b": 2, "d": 1}) == "c"
 
 

@@ -1,4 +1,4 @@
-"""The generation from which memory is flat, with its interval, and how long all of a run takes."""
+"""The generation from which memory is flat, with its interval, and the total duration of a run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def of_levels(levels: list[float], first: int = 0) -> Interval | None:
 
 
 def test_report_002_s_run_settles_where_its_filling_ends() -> None:
-    """It was to stabilise after generation 3 to 4: warm-up of three generations, a buffer full at the fourth's end."""
+    """It should settle after generation 3 to 4: three generations of warm-up, and a buffer full after the fourth."""
     training = Training(generations=12, buffer_full_after=4, noise=0.5 * MIB)
     found = examine(training.history()).settled_at_generation
     assert found is not None
@@ -173,7 +173,7 @@ def test_the_40_to_50_hours_of_report_001_are_forecast_from_its_first_generation
 
 
 def test_those_to_come_take_as_long_as_the_newest_ones_did() -> None:
-    """Training begins once the buffer is full, and each generation takes three times as long from there."""
+    """Training begins once the buffer is full, and each generation then takes three times as long."""
     found = examine(timed(*[100.0] * 20, *[300.0] * 16, total=100)).duration
     assert found is not None
     assert found.seconds.estimate == pytest.approx(20 * 100 + 80 * 300)
@@ -186,7 +186,7 @@ def read(n: int, **others: Sequence[float | None]) -> Timeline:
 
 def test_a_run_takes_what_it_took_and_for_each_to_come_what_the_newest_take() -> None:
     found = _of_timeline(read(4, generation__seconds=[10.0, 20.0, 30.0, None]), 10)
-    # One without a reading took 20, and six are to come; nine of ten take between 11 and 29.
+    # The generation without a reading took 20, and six remain; nine of ten take between 11 and 29.
     assert found == (Interval(20, 11, 29), Interval(120, 66, 174), Interval(200, 146, 254))
     assert _of_timeline(read(4, generation__seconds=[10.0, 20.0, None, None]), 10) is None
     assert _of_timeline(read(3, generation__seconds=[10.0] * 3), 3) is None

@@ -1,4 +1,4 @@
-"""What makes a growth suspected, confirmed and over again; a series that is not read lowers no status."""
+"""When a growth becomes suspected, confirmed and recovered; a series that is not read lowers no status."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ENVS = candidate("app.Env", "object")
 
 
 class _Seen:
-    """A study of which nothing is asked but how long memory has risen at each moment."""
+    """Stand-in for an analysis that only knows how long memory has risen at each moment."""
 
     channels = (Channel("children.uss_bytes", "children", (0.0,)),)
     timeline = timelines_of(history_of([0.0] * 40))[0]
@@ -58,11 +58,11 @@ class _Seen:
         return range(1000)
 
     def residual(self, end: int) -> list[float]:
-        """Return memory that rises on: whether it has stopped is tested on histories."""
+        """Return memory that keeps rising; its end is tested with histories."""
         return [1e6 * at for at in range(end)]
 
     def counted_in(self, cause: Cause) -> None:
-        """It is not said in which series: how long a count was not read is tested on histories."""
+        """Return None: the series is unknown, and the age of counts is tested with histories."""
 
     def counts_between(self, cause: Cause, first: int, end: int) -> list[float]:
         return [self._counted * at for at in range(first, end)]
@@ -75,7 +75,7 @@ class _Seen:
 def _study(
     strict: int | Callable[[int], int] = 0, of_channel: int = 0, counted: float = 0.0
 ) -> TimelineAnalysis:
-    """``counted``: by how much a count rises in each generation."""
+    """Return an analysis. ``counted``: by how much a count rises per generation."""
     seen = strict if callable(strict) else lambda end: strict
     return cast(TimelineAnalysis, _Seen(seen, of_channel, counted))
 
@@ -95,13 +95,13 @@ def test_the_newest_32_moments_are_looked_at_and_older_ones_on_a_grid_of_at_most
     generations: int, old: list[int], first_recent: int
 ) -> None:
     assert moments_of(generations) == [*old, *range(first_recent, generations + 1)]
-    # They stay few, and old ones stay where they are.
+    # Their number stays small, and old moments do not change.
     assert all(len(moments_of(n)) <= 64 for n in (1_000, 100_000))
     assert moments_of(1000)[:10] == moments_of(1010)[:10]
 
 
 def _thinned(first: int, last: int) -> Any:
-    """``first`` generations, many that are left out, and ``last`` more."""
+    """Return a timeline with ``first`` generations, many thinned ones, and the last ``last``."""
     timeline = ends_timeline({"process.anon_bytes": [1000] * (first + last)})
     generations = (*range(first), *range(9000 - last, 9000))
     return replace(
@@ -110,12 +110,12 @@ def _thinned(first: int, last: int) -> Any:
 
 
 def test_moments_whose_rate_would_rest_on_what_is_left_out_are_not_looked_at() -> None:
-    """A rate rests on 256 generations."""
+    """A rate uses 256 generations."""
     recent = list(range(379, 411))
     assert moments_in(_thinned(10, 400)) == [288, 320, 352, *recent]
     assert moments_in(_thinned(31, 379)) == [288, 320, 352, *recent]
     assert moments_in(_thinned(32, 378)) == [320, 352, *recent]
-    # The newest 32 are looked at whatever is left out.
+    # The newest 32 are always examined.
     assert moments_in(_thinned(200, 210)) == moments_in(_thinned(122, 288)) == recent
     assert moments_in(ends_timeline({"process.anon_bytes": [1000] * 40})) == moments_of(40)
 
@@ -205,7 +205,7 @@ def test_counts_alone_need_bytes_that_are_measured_or_seen_in_memory(
 def test_counts_of_processes_need_few_readings_of_their_memory(
     kind: Kind, worker: float, kept: float, rate: Slope, status: Status | None
 ) -> None:
-    """However late one of them was counted, the list that holds them has grown for as long."""
+    """However late one process was counted, the list that holds them has grown equally long."""
     pool = candidate("multiprocessing.pool.Pool", "library", growth=growing(generations=worker))
     pools = candidate("app.Folds.pools", "container", growth=growing(generations=kept))
     a = assessed(cause_of(pool, pools, kind=kind, measured=0.01, rate=rate), "counts", "steady")
@@ -250,7 +250,7 @@ def test_what_outgrows_its_declared_capacity_is_suspected_unless_it_is_trivial_o
 def test_which_step_a_growth_reaches(
     witnesses: tuple[str, ...], rate: Slope, more: dict[str, Any], reached: tuple[Status, int]
 ) -> None:
-    """At a baseline of 1,000 bytes half a byte in each of 50 generations is what matters, a twentieth is trivial."""
+    """At a baseline of 1,000 bytes 0.5 bytes in each of 50 generations matter, and a twentieth of that is trivial."""
     said = {**more}
     a = assessed(cause_of(ENVS, rate=rate), *witnesses, *said.pop("extra", ()), **said)
     assert level(_study(8), a, 50) == reached
@@ -299,7 +299,7 @@ def test_a_leak_that_stops_is_over_after_four_quiet_moments_by_counts_and_eight_
 def test_memory_alone_that_stays_level_for_eight_generations_has_recovered(
     flat: int, status: Status
 ) -> None:
-    # A free list that fragments: 50 MiB in twenty generations, and then nothing more.
+    # A fragmenting free list: 50 MiB in twenty generations, and then no growth.
     memory = [2.5 * MIB * min(generation, 20) for generation in range(21 + flat)]
     study = TimelineAnalysis(history_of(memory), timelines_of(history_of(memory))[0])
     _, standings = walk(study)
@@ -369,7 +369,7 @@ IDLE = assessed(cause_of(ENVS, rate=0.0))
 
 
 def _after(*moments: Sequence[Assessed]) -> list[tuple[Status, int]]:
-    """The statuses after these moments, from the twentieth on."""
+    """Return the statuses after these moments, from the twentieth on."""
     remembered: dict[str, _Memory] = {}
     for end, causes in enumerate(moments, 20):
         step(_study(8), _moment(end, *causes), remembered)
@@ -418,7 +418,7 @@ def rising(n: int, until: int | None = None) -> list[float]:
 
 
 def without_counts_after(history: RunHistory, last: int) -> RunHistory:
-    """Return the same without counts of objects from the generation after ``last`` on."""
+    """Return the same history without object counts after generation ``last``."""
     process = history.processes[0]
     late = [g is not None and g > last for g in process.generation]
     series = {
@@ -472,7 +472,7 @@ def test_a_step_between_two_distant_readings_is_no_leak() -> None:
 
 @pytest.mark.parametrize(("n", "last"), [(80, 40), (150, 40), (1000, 400)])
 def test_private_memory_that_is_no_longer_read_stays_as_it_was(n: int, last: int) -> None:
-    """Also where it was read in less than half of the snapshots, and in a run so long that it is thinned."""
+    """Also if it was read in less than half of the snapshots, and in a run so long that it is thinned."""
     memory = curve(lambda i: 12.0 * i, n)
     silent = examine(memory_of(only(memory, range(last + 1))))
     assert (silent.status, silent.settled_at_generation) == ("confirmed", None)
@@ -486,7 +486,7 @@ def test_private_memory_that_is_no_longer_read_stays_as_it_was(n: int, last: int
 def test_private_memory_that_rises_on_after_a_gap_stays_confirmed(
     n: int, last: int, again: int
 ) -> None:
-    """Also while the readings since then are too few to prove a growth by themselves."""
+    """Also while the readings since then are too few to prove growth by themselves."""
     memory = curve(lambda i: 12.0 * i, n)
     assert status_of(memory_of(only(memory, [*range(last + 1), *range(again, n)]))) == "confirmed"
 
@@ -496,7 +496,7 @@ def test_a_growth_that_ended_in_a_gap_has_recovered_however_memory_scatters(n: i
     memory = curve(lambda i: 12.0 * min(i, 40) + (i % 3) / 4, n)
     read = [*range(41), *range(138, n)]
     assert status_of(memory_of(only(memory, read))) == "recovered"
-    # Far more than before, and level since: it may have ended anywhere in the gap.
+    # Memory is far higher than before and flat since: growth may have ended anywhere in the gap.
     jumped = curve(lambda i: 12.0 * min(i, 100), n)
     assert status_of(memory_of(only(jumped, read))) == "recovered"
 
@@ -510,7 +510,7 @@ def test_a_count_that_is_no_longer_read_is_no_recovery_while_memory_rises() -> N
 
 
 def arrays_counted_until(last: int, *, kept: int | None, generations: int = 30) -> RunHistory:
-    """Twelve arrays of 190 KiB more in each generation, or the newest ``kept`` of them; all counts end at ``last``."""
+    """Return a run with 12 more arrays of 190 KiB per generation, at most ``kept``; all counts end at ``last``."""
     arrays = [min(12 * (i + 1), kept or 12 * generations) for i in range(generations)]
     size = [190 * 1024 * count for count in arrays]
     read = range(last + 1)
@@ -525,7 +525,7 @@ def arrays_counted_until(last: int, *, kept: int | None, generations: int = 30) 
 
 @pytest.mark.parametrize(("last", "n"), [(6, 24), (8, 19)])
 def test_memory_that_is_flat_ends_a_growth_whose_count_is_no_longer_read(last: int, n: int) -> None:
-    """Full after ten generations, and flat for at least eight since the arrays were last counted."""
+    """Full after ten generations, and flat for at least eight since the last count."""
     assert status_of(arrays_counted_until(last, kept=120, generations=n)) == "recovered"
     assert status_of(arrays_counted_until(last, kept=None, generations=n)) in ACTIVE
 
@@ -533,11 +533,11 @@ def test_memory_that_is_flat_ends_a_growth_whose_count_is_no_longer_read(last: i
 @pytest.mark.parametrize(
     ("memory", "arrays", "each", "read", "ends"),
     [
-        # Arrays of zeros, a fifth of which was ever written: memory rises by a fifth of their bytes.
+        # Arrays of zeros with a fifth of their pages written: memory rises by a fifth of their bytes.
         (lambda i: 2 * i + (i % 3) / 8, lambda i: 2 * i, 5, range(28), (40, 60)),
         # One array of 30 MiB every ten generations, counted every 16.
         (lambda i: 30 * (i // 10), lambda i: i // 10, 30, range(0, 70, 16), (66, 69, 70)),
-        # A saw whose teeth are 40 generations long rises with a leak of 2 MiB.
+        # A sawtooth with a period of 40 generations that rises with a leak of 2 MiB.
         (lambda i: 2 * i + 3 * min(i % 40, 40 - i % 40), lambda i: i, 2, range(28), (60, 68, 88)),
     ],
     ids=["overstated by the count", "in steps", "falls for a while"],
@@ -556,7 +556,7 @@ def test_a_growth_that_memory_shows_has_not_ended_where_its_count_is_rarely_read
 
 @pytest.mark.parametrize("goes_on", [True, False])
 def test_graphs_that_are_no_longer_read_end_with_the_number_of_tensors(goes_on: bool) -> None:
-    """Memory creeps on, as the allocator keeps what graphs of other sizes leave."""
+    """Memory keeps creeping up, because the allocator keeps what graphs of other sizes leave."""
     n, full, last = 30, 10, 6
     kept = [40 * (i + 1 if goes_on else min(i + 1, full)) for i in range(n)]
     series: dict[str, Sequence[Value]] = {
@@ -573,7 +573,7 @@ def test_graphs_that_are_no_longer_read_end_with_the_number_of_tensors(goes_on: 
 def test_a_leak_into_memory_that_the_allocator_had_kept_goes_on(
     goes_on: bool, expected: str
 ) -> None:
-    """Private memory stays the same while freed memory is filled again; what the program keeps rises meanwhile."""
+    """Private memory stays constant while freed memory is reused; memory in use by the program rises meanwhile."""
     n, stop = 60, 30
     in_use = rising(n, None if goes_on else stop)
     private = curve(lambda i: 25.0 * min(i, stop), n)
@@ -589,7 +589,7 @@ def memory_of(values: Sequence[float | None]) -> RunHistory:
 
 
 def resumed(first: RunHistory, then: RunHistory) -> RunHistory:
-    """The second follows the first as its next attempt."""
+    """Return a history in which ``then`` is the next attempt after ``first``."""
     (before,), (after,) = first.processes, then.processes
     n, end = len(before), before.time[-1] + 60.0
     after = replace(
@@ -642,7 +642,7 @@ def test_a_rank_whose_snapshots_arrive_late_takes_no_growth_away(growth: float) 
 
 
 def test_a_better_name_does_not_lower_a_status() -> None:
-    """Memory alone confirms it; then counts are read, and say what it is."""
+    """Memory alone confirms it; later counts identify it."""
     leak = kept_environments()
     whole = Training(leaks=(leak,), generations=44).history()
     process = whole.processes[0]

@@ -1,4 +1,4 @@
-"""What attempts and phases of a process read is one timeline: which rows count, what is joined, where it bends."""
+"""Readings of a process across attempts and phases as one timeline: which rows count, how they join, where it bends."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _ended(generations: Sequence[int]) -> list[Row]:
 
 
 def _resumed(second: Sequence[int], memory: Sequence[Value]) -> Timeline:
-    """Generations 0 to 3 with 10, 12, 14 and 16 bytes, and an attempt that goes on from there or repeats some."""
+    """Return generations 0 to 3 with 10, 12, 14 and 16 bytes, and an attempt that continues or repeats some of them."""
     one = _process(_ended(range(4)), process__anon_bytes=[10, 12, 14, 16])
     two = _process(_ended(second), 2, 100.0, process__anon_bytes=memory)
     (timeline,) = timelines_of(RunHistory("r", processes=(one, two)))
@@ -104,7 +104,7 @@ def test_a_resumed_process_is_warm_for_four_generations() -> None:
     timeline = _resumed(range(4, 14), [*range(10)])
     x, y = [float(i) for i in range(14)], [float(i) for i in range(14)]
     assert pieces_of(timeline, x, y) == [Piece(x[:4], y[:4]), Piece(x[8:], y[8:])]
-    # Two readings behind that are a piece, one is none; and where less than half is left all is read as one.
+    # Two later readings form a piece, one does not; with less than half left everything is one piece.
     pair = _resumed(range(4, 10), [*range(6)])
     assert pieces_of(pair, x[:10], y[:10]) == [Piece(x[:4], y[:4]), Piece(x[8:10], y[8:10])]
     none = _resumed(range(4, 8), [*range(4)])
@@ -119,7 +119,7 @@ def test_a_process_that_goes_back_by_itself_repeats_its_generations() -> None:
     assert (rows, segments) == ([(0, 0), (0, 3), (0, 4)], [0, 1, 1])
     onward, one = _rows_that_count([_process(steps[:3])])
     assert (onward, one) == ([(0, 0), (0, 1), (0, 2)], [0, 0, 0])
-    # What is not of the walk may come late: a sample of generation 0 begins nothing again.
+    # Other kinds of rows may arrive late: a sample of generation 0 does not start a repetition.
     late: list[Row] = [*steps[:3], (0, "sample", None)]
     assert _rows_that_count([_process(late)])[1] == [0] * 4
 
@@ -151,7 +151,7 @@ def test_what_a_later_attempt_repeats_is_not_left_out() -> None:
 @pytest.mark.parametrize(
     ("at_ends", "after_phase", "place"),
     [
-        # Half as many readings at ends as after the phase are enough.
+        # Half as many readings at ends as after the phase suffice.
         (3, 6, "generation_end"), (2, 6, "phase a"), (6, 6, "generation_end"), (0, 1, "phase a"),
         (0, 0, "generation_end"),
     ],
@@ -272,7 +272,7 @@ def _timeline(n: int) -> Timeline:
     ("kind", "phase", "generation", "ends"),
     [
         (["generation_end", "phase_end", "generation_end"], [None, "a", None], [0, 1, 1], {0: 0, 1: 2}),
-        # Without ends of generations, the phase of most of them; of two such the later.
+        # Without generation ends the most frequent phase is used; of equals the later one.
         (["phase_end"] * 3, ["a", "b", "a"], [0, 0, 1], {0: 0, 1: 2}),
         (["phase_end"] * 4, ["a", "b"] * 2, [0, 0, 1, 1], {0: 1, 1: 3}),
         (["sample", "manual", "sample", "baseline"], [None] * 4, [0, 0, 1, 2], {0: 1, 1: 2}),
@@ -292,7 +292,7 @@ def test_one_row_is_read_for_the_end_of_each_generation(
 def test_attempts_are_joined_where_five_readings_of_each_meet() -> None:
     one = Piece(_x(6), [99.0, 1, 1, 2, 3, 3])
     two = Piece(_x(6, 10), [50.0, 50, 51, 52, 52, 99])
-    # 2 and 51 are the middles.
+    # The medians are 2 and 51.
     x, y = _joined([one, two])
     assert x == _x(6) + _x(6, 10)
     assert y == [99.0, 1, 1, 2, 3, 3, 1, 1, 2, 3, 3, 50]
@@ -303,9 +303,9 @@ def test_attempts_are_joined_where_five_readings_of_each_meet() -> None:
 @pytest.mark.parametrize(
     ("y", "later", "found"),
     [
-        # Fewer than five readings: half of what rises later is no flat piece.
+        # With fewer than five readings half of the later rise must be exceeded.
         ([0.0, 1], 2.0, (0.0, 0.0)), ([0.0, 1, 2, 3], 2.1, None),
-        # From five on what matters is whether it rises, and where it begins to.
+        # From five readings on what counts is whether and from where it rises.
         ([0.0, 1, 2, 3, 4], 99.0, (0.0, 0.0)), ([3.0, 3, 3, 3, 3], 0.0, None),
         ([0.0, 0, 0, 0, 2, 4, 6, 8, 10, 12], 9.0, (3.0, 3.0)),
     ],
@@ -318,7 +318,7 @@ def test_what_rises_before_a_bend_has_a_start_of_its_own(
 
 def test_a_bend_is_looked_for_in_each_attempt_and_between_them() -> None:
     flat, rising = Piece(_x(4), [5.0] * 4), Piece(_x(4, 10), [90.0, 92, 94, 96])
-    # Within the gap: the second has a level of its own, so nobody can say where.
+    # The bend is in the gap: the second piece has another level, so its exact position is unknown.
     assert _hinge([flat, rising]) == Hinge(6.5, 3.0, 10.0, 2.0)
     bent = Piece(_x(5, 10), [90.0, 90, 90, 92, 94])
     assert _hinge([flat, bent]) == Hinge(12.0, 12.0, 12.0, 2.0)

@@ -1,4 +1,4 @@
-"""Garbage in cycles, memory that the allocator keeps and what V8 has not collected, each apart from live objects."""
+"""Garbage in cycles, memory kept by the allocator, and memory uncollected by V8, each separate from live objects."""
 
 from __future__ import annotations
 
@@ -143,14 +143,14 @@ def test_garbage_that_grows_explains_memory_that_no_class_explains(off: bool) ->
 def test_a_growth_of_no_name_that_may_lie_in_cycles_is_no_leak_while_the_collector_runs(
     collector_on: bool, status: str
 ) -> None:
-    """Too few objects to be a finding of their own; their bytes are set against all that grew."""
+    """They are too few for their own finding; their bytes are compared with the total growth."""
     counts = looks(385, 21 * MIB, garbage_is_whole=1.0, collector_enabled=float(collector_on))
     verdict = examined(Leak(TRAIN, 2 * MIB), **counts)
     assert verdict.status == status, verdict.summary
 
 
 def test_a_few_large_objects_in_cycles_are_a_leak_although_the_collector_runs() -> None:
-    """They are too few for it ever to look at all of them, and hold memory that it does not see."""
+    """They are too few to trigger a full collection, and hold memory that the collector does not see."""
     leak = environments(2 * 25)
     counts = {**leak.counts, ENVIRONMENT: 2, **looks(15, 15_000)}
     verdict = examined(replace(leak, counts=counts), **WHOLE, **{"python.collector_enabled": 1.0})
@@ -158,7 +158,7 @@ def test_a_few_large_objects_in_cycles_are_a_leak_although_the_collector_runs() 
 
 
 def test_a_look_at_a_part_of_the_heap_is_scaled_by_what_waits() -> None:
-    """The newest 20,000 objects alone are looked at, all of them garbage: their number says nothing of the growth."""
+    """Only the newest 20,000 objects are scanned, and nearly all are garbage: their number does not show the growth."""
     leak = Leak(TRAIN, 6 * MIB, {"python.collector_pending": 3_000})
     sizes = {"python.garbage_objects": 19_000.0, "python.garbage_looked_at": 20_000.0}
     verdict = examined(leak, **sizes, **{"python.garbage_bytes": 19_000 * 2_000.0}, **PART, **OFF)
@@ -169,7 +169,7 @@ def test_a_look_at_a_part_of_the_heap_is_scaled_by_what_waits() -> None:
 
 
 def examined_in_part(*leaks: Leak) -> Verdict:
-    """Of the newest 30,000 objects ever more are garbage, a minority, while the collector is off."""
+    """Return the verdict if a growing minority of the newest 30,000 objects is garbage and the collector is off."""
     start = {
         "python.garbage_objects": 2_000.0, "python.garbage_bytes": 5e6, "python.garbage_looked_at": 3e4,
     }  # fmt: skip
@@ -184,7 +184,7 @@ def test_while_the_collector_is_off_more_garbage_among_the_newest_has_come_since
 
 
 def test_memory_of_no_name_goes_to_the_garbage_that_has_one_whatever_its_phase() -> None:
-    """The pool of the allocator runs dry in another phase than the one that leaves the cycles."""
+    """The pool of the allocator runs empty in another phase than the one that leaves the cycles."""
     named = replace(environments(16 * 25), bytes=0.2 * MIB)
     verdict = examined_in_part(named)
     raised = [f for f in verdict.findings if f.status in ("suspected", "confirmed")]
@@ -330,7 +330,7 @@ def test_a_class_that_is_held_by_cycles_alone_is_garbage() -> None:
     assert garbage_of(env, _facts(), nothing) is None
     kept = Holder(4, "app.Env", "app.kept[*]", 900)
     assert garbage_of(env, _facts([CYCLE, kept]), nothing) is None
-    # What most of the newest objects are says more than a path that holds some of them.
+    # The state of most of the newest objects outweighs a path that holds some of them.
     also_held = Holder(3, "app.Env", "app.kept[*]", 900)
     assert garbage_of(env, _facts([CYCLE, also_held]), nothing) is None
     assert garbage_of(env, _facts([CYCLE, also_held]), Waiting(mostly=True)) is not None

@@ -1,4 +1,4 @@
-"""The verdict is a function of the history alone, has the fields of the contract, and sums up its processes."""
+"""The verdict depends only on the history, has the documented fields, and combines its processes."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_fingerprint_is_the_leaks_and_not_the_runs() -> None:
 
 
 def test_a_leak_is_the_same_one_before_its_holder_is_found_after_it_and_where_it_never_is() -> None:
-    """Otherwise what was ignored would come back in each run until that run has found who holds it."""
+    """Otherwise an ignored leak would reappear in each run until that run has found its holder."""
     leak = kept_environments()
     never = examine(Training(leaks=(replace(leak, holders=()),)).history()).findings[0]
     assert all(s.role != "holder" for s in never.suspects)
@@ -159,7 +159,7 @@ def test_the_forecast_names_limit_and_generation_and_is_quiet_without_growth() -
     oom = examine(leaking.history()).oom
     assert (oom.risk != "none", oom.limit_source) == (True, "user")
     assert oom.generation is not None and oom.at is not None
-    # 210 MiB at the start, 41 of warm-up, 24 of buffer, 9 per generation.
+    # Initially 210 MiB, then 41 of warm-up, 24 of buffer, and 9 per generation.
     assert abs(oom.generation.estimate - (600 - 210 - 41 - 24) / 9) < 3
     assert oom.generation.low <= oom.generation.estimate <= oom.generation.high
     assert oom.at.low <= oom.at.estimate <= oom.at.high
@@ -244,7 +244,7 @@ def test_a_store_that_fills_says_how_full_it_is_and_when_it_will_be() -> None:
     store = {"tracked__replay__length": length, "tracked__replay__bytes": length}
     study = _study(process__anon_bytes=RISING, **store)
     (line,) = _filling_lines(study, _moment(filling=("replay",)))
-    # 550 of 1,000 items at generation 11, and 50 more in each: nine generations to go.
+    # 550 of 1,000 items at generation 11 and 50 more per generation: nine generations remain.
     full = "replay holds 550 of 1,000 (55 %)"
     assert line == f"{full}, full at about generation 20 with 1,000 B"
     assert _filling_lines(study, _moment()) == []
@@ -313,7 +313,7 @@ def test_a_phase_that_was_announced_and_never_ran_is_ruled_out() -> None:
 def test_a_phase_that_keeps_too_little_is_ruled_out_where_another_leaks(
     rate: int, end: int, status: Status, named: list[str]
 ) -> None:
-    """Of a thousand bytes 50 matter, and twelve generations are looked ahead for twice as long: 2.08 in each."""
+    """50 of 1,000 bytes matter, and twelve generations are extrapolated by twice as many: 2.08 in each."""
     study = _study(
         process__anon_bytes=RISING, phase__train__bytes=[100] * 12, phase__evolve__bytes=[rate] * 12,
         phase__between__bytes=[0] * 12,
