@@ -99,7 +99,7 @@ def test_advice_appears_with_its_evidence(words: str) -> None:
 
 @pytest.mark.parametrize("words", CASES)
 def test_advice_is_absent_without_its_evidence(words: str) -> None:
-    """Of all other cases, only those with the same evidence may contain these words."""
+    """Only cases with the same evidence may contain these words."""
     also = {
         "Detach before storing": set(), "Break reference cycles": {"The collector is switched off"},
         "Drop batch and result tensors": {"Give a logger numbers", "zero_grad(set_to_none=True)"},
@@ -118,14 +118,14 @@ def test_advice_is_absent_without_its_evidence(words: str) -> None:
             assert not any(words in line for line in of_case(evidence)), other
 
 
-def test_every_rule_of_the_table_has_a_case() -> None:
+def test_every_advice_rule_has_a_case() -> None:
     lines = [line for evidence in CASES.values() for line in of_case(evidence)]
     for rule in RULES:
         parts = [part for part in re.split(r"{\w+}", rule.text) if part]
         assert any(all(part in line for part in parts) for line in lines), rule.text
 
 
-def test_a_place_that_only_sounds_alike_is_no_evidence() -> None:
+def test_similar_names_are_not_evidence() -> None:
     for path in (
         "app.Server.event_handlers[*]", "app.Scheduler.hooked[*]", "app.cache[*]", "app.Gradient.steps[*]",
         "app.Book.locals[*]", "app.threading_model[*]", "app.login.handlers[*]",
@@ -134,18 +134,18 @@ def test_a_place_that_only_sounds_alike_is_no_evidence() -> None:
         assert line.startswith(f"{path} keeps Record alive")
 
 
-def test_who_keeps_it_is_said_once_and_garbage_is_kept_by_nobody() -> None:
+def test_the_holder_is_named_once_and_garbage_has_none() -> None:
     lines = advised(holder="app.Policy.act.<cache>[*]")
     assert not any("keeps Record alive" in line for line in lines)
     assert not any(CYCLIC_GARBAGE in line for line in advised(holder=CYCLIC_GARBAGE))
 
 
-def test_the_cache_of_a_function_is_no_list_to_bound() -> None:
+def test_no_bound_is_advised_for_the_cache_of_a_function() -> None:
     (line,) = advised("container", None, container="app.Policy.act.<cache>")
     assert "lru_cache(maxsize=…)" in line
 
 
-def test_there_is_never_more_than_a_person_reads() -> None:
+def test_the_number_of_advice_lines_is_limited() -> None:
     lines = advised(
         "graph", OWN, "torch.nn.parameter.Parameter", "matplotlib.figure.Figure", "threading.Thread", "traceback",
         "asyncio.Task", "socket.socket", "torch.utils.hooks.RemovableHandle", holder="wandb.x.grad.<cache>[*]",
@@ -163,13 +163,13 @@ def leaking(*events: Event, **series: Callable[[int], float]) -> RunHistory:
     ("series", "words"),
     [("process.open_files", "more each generation"), ("tfjs.tensors", "disposeVariables() also kills")],
 )  # fmt: skip
-def test_a_counter_that_rises_is_advised_on_and_a_flat_one_is_not(series: str, words: str) -> None:
+def test_only_rising_counters_get_advice(series: str, words: str) -> None:
     assert advice_on(leaking(**{series: lambda g: 20 + 3 * g}), words)
     assert not advice_on(leaking(**{series: lambda g: 20}), words)
     assert not advice_on(leaking(), words)
 
 
-def test_threads_explain_native_memory_and_no_kept_objects() -> None:
+def test_threads_explain_native_memory_and_not_kept_objects() -> None:
     words = "each has a stack"
     assert not advice_on(leaking(**{"process.threads": lambda g: 20 + 3 * g}), words, "objects")
     native = Training(generations=40, leaks=(Leak(EVALUATE, 8 * MIB),)).history()
@@ -181,7 +181,7 @@ def cleanup(freed: float) -> Event:
     return Event(3, 5.0, "cleanup", "agent", 1, None, {"freed_bytes": freed})
 
 
-def test_a_cleanup_that_frees_nothing_does_not_reach_the_leak() -> None:
+def test_a_cleanup_that_frees_nothing_is_reported_as_missing_the_leak() -> None:
     words = "The cleanup agent ran twice and freed nothing"
     assert advice_on(leaking(cleanup(0), cleanup(-4096)), words)
     assert not advice_on(leaking(cleanup(0), cleanup(MIB)), words)
@@ -206,7 +206,7 @@ def advice_on(history: RunHistory, words: str, kind: str | None = None) -> list[
     return [line for line in findings[0].advice if words in line]
 
 
-def test_a_cleanup_that_takes_back_what_grows_is_to_run_more_often() -> None:
+def test_an_effective_cleanup_is_advised_to_run_more_often() -> None:
     (line,) = advice_on(cleaned(9, 60 * MIB), "Run the cleanup agent")
     found = re.search(
         r"every (\d+) generations: it ran 4 times in \d+ generations and took back about ([\d.]+) MiB", line
@@ -219,12 +219,12 @@ def test_a_cleanup_that_takes_back_what_grows_is_to_run_more_often() -> None:
     assert "in each generation" in line
 
 
-def test_a_cleanup_that_would_not_help_more_often_is_not_advised() -> None:
+def test_an_ineffective_cleanup_is_not_advised_to_run_more_often() -> None:
     """Here it frees less than a generation gains; all reasons are in test_cleanup_effects.py."""
     assert advice_on(cleaned(9, MIB), "Run the cleanup") == []
 
 
-def test_native_growth_says_which_call_would_tell_where_nothing_is_watched() -> None:
+def test_native_growth_without_watched_types_suggests_a_call() -> None:
     def native(*watch: str, counted: bool = True, tracked: bool = False) -> RunHistory:
         history = Training(
             generations=40, leaks=(Leak(EVALUATE, 8 * MIB),), watch=watch, declare_buffer=tracked
@@ -260,7 +260,7 @@ def on_device(split: float | None) -> RunHistory:
     return with_series(Training(generations=40).history(), series)
 
 
-def test_a_cache_that_torch_could_give_back_is_to_be_cleared_and_split_pieces_are_not() -> None:
+def test_only_a_cache_that_torch_can_free_is_advised_to_be_cleared() -> None:
     (line,) = advice_on(on_device(0.1), "empty_cache", "gpu_fragmentation")
     # The minimum of the newest four generation ends: (1 + 37 * 0.375) GiB less a tenth.
     assert line == (
@@ -278,7 +278,7 @@ def test_a_cache_that_torch_could_give_back_is_to_be_cleared_and_split_pieces_ar
 @pytest.mark.parametrize(
     ("rise", "words"), [(0, "Look at the worker processes"), (1, "Helper processes pile up")]
 )
-def test_more_helper_processes_differ_from_larger_ones(rise: int, words: str) -> None:
+def test_more_child_processes_get_other_advice_than_larger_ones(rise: int, words: str) -> None:
     history = with_series(
         Training(generations=40).history(),
         {
@@ -291,7 +291,7 @@ def test_more_helper_processes_differ_from_larger_ones(rise: int, words: str) ->
     assert line.startswith(words)
 
 
-def test_a_program_that_leakline_only_started_is_advised_to_call_it() -> None:
+def test_a_program_started_by_leakline_run_is_advised_to_call_init() -> None:
     """It has no run whose methods it could call."""
     rows = []
     for i in range(60):
@@ -307,7 +307,7 @@ def test_a_program_that_leakline_only_started_is_advised_to_call_it() -> None:
     assert "run.census()" not in line
 
 
-def test_growth_seen_from_outside_is_not_called_memory_outside_python() -> None:
+def test_growth_seen_from_outside_is_not_called_native_memory() -> None:
     """From outside it is unknown what belongs to Python and what to C extensions."""
     history = history_of([GIB + 10 * MIB * generation for generation in range(40)])
     finding = examine(history).findings[0]

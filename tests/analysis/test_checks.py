@@ -69,7 +69,7 @@ def checked(history: RunHistory) -> dict[str, AssertionCheck]:
 
 # The scale according to the crash and according to the table.
 @pytest.mark.parametrize("scale", [as_crashed(), 1.0], ids=["crash", "table"])
-def test_what_report_002_promised_is_refuted_by_the_run_of_report_001(scale: float) -> None:
+def test_the_run_of_report_001_refutes_the_promises_of_report_002(scale: float) -> None:
     found = checked(with_fix(crashed_at_13(scale), OF_REPORT_002))
     growth, generations = found[GROWTH], found[GENERATIONS]
     assert growth.measured is not None
@@ -87,7 +87,7 @@ def test_what_report_002_promised_is_refuted_by_the_run_of_report_001(scale: flo
     assert found[JUMP].state == ("broken" if scale == 1.0 else "holds")
 
 
-def test_the_verdict_says_where_it_leaks_next_to_the_phase_that_was_blamed() -> None:
+def test_the_verdict_names_the_leaking_phase_next_to_the_blamed_one() -> None:
     verdict = examine(with_fix(crashed_at_13(0.5), OF_REPORT_002))
     assert verdict.findings[0].phase == EVALUATE
     assert (TRAIN, "never ran") in {(r.phase, r.reason) for r in verdict.ruled_out}
@@ -107,19 +107,17 @@ def test_a_fix_that_works_keeps_its_promises(seed: int) -> None:
 
 
 @pytest.mark.parametrize(("leaks", "state"), [((), "holds"), ((Leak(TRAIN, 20 * MIB),), "broken")])
-def test_a_promise_of_no_growth_means_none_that_matters(
-    leaks: tuple[Leak, ...], state: str
-) -> None:
+def test_a_promise_of_no_growth_allows_trivial_growth(leaks: tuple[Leak, ...], state: str) -> None:
     assert checked(with_fix(Training(leaks=leaks).history(), {GROWTH: 0}))[GROWTH].state == state
 
 
-def test_what_one_phase_takes_and_another_gives_back_is_no_growth() -> None:
+def test_memory_taken_and_given_back_by_phases_is_not_growth() -> None:
     lent = (Leak(TRAIN, 20 * MIB), Leak(EVOLVE, -20 * MIB))
     found = checked(with_fix(Training(leaks=lent).history(), {PHASE_GROWTH: 5 * MIB}))
     assert found[PHASE_GROWTH].state == "holds", found[PHASE_GROWTH].sentence
 
 
-def test_a_run_that_has_not_begun_says_so_of_everything() -> None:
+def test_all_promises_are_undecided_before_the_run_has_begun() -> None:
     found = checked(with_fix(RunHistory("r"), OF_REPORT_002))
     counted = {"type.DDPGAgent.count"}
     assert set(found) == {*OF_REPORT_002, PHASE_GROWTH, *counted} - {"count:DDPGAgent"}
@@ -134,7 +132,7 @@ def test_a_run_that_has_not_begun_says_so_of_everything() -> None:
         (6, True, "broken", "The run ended after 6 generations; 7 were promised."),
     ],
 )
-def test_generations_are_held_once_reached_and_refuted_once_the_run_ended_earlier(
+def test_a_number_of_generations_holds_once_reached(
     generations: int, ended: bool, outcome: str, said: str
 ) -> None:
     history = replace(Training(generations=generations, total=25).history(), ended=ended)
@@ -142,13 +140,13 @@ def test_generations_are_held_once_reached_and_refuted_once_the_run_ended_earlie
     assert (check.state, check.sentence) == (outcome, said)
 
 
-def test_a_run_that_carries_on_from_a_checkpoint_has_those_generations_behind_it() -> None:
+def test_generations_before_a_checkpoint_count_as_complete() -> None:
     carried_on = Training(generations=13, first_generation=12)
     found = checked(with_fix(carried_on.history(), {"generations": 25}))
     assert found["generations"].state == "holds"
 
 
-def test_a_maximum_is_refuted_at_once_and_held_only_after_some_generations() -> None:
+def test_a_maximum_is_refuted_immediately_and_held_only_later() -> None:
     def answered(promised: float, generations: int = 2, ended: bool = False) -> tuple[str, str]:
         history = replace(Training(generations=generations).history(), ended=ended)
         check = checked(with_fix(history, {PEAK: promised}))[PEAK]
@@ -179,7 +177,7 @@ def _numbered(number: Any, generations: int = 8) -> RunHistory:
     return replace(history, processes=(replace(process, generation=named),))
 
 
-def test_steps_of_a_thousand_are_one_generation_each() -> None:
+def test_steps_of_a_thousand_count_as_one_generation_each() -> None:
     promised = {GENERATIONS: 25, JUMP: 200 * MIB, POSSIBLE: 100}
     steps, ones = (
         checked(with_fix(replace(_numbered(number), limit_bytes=2 * GIB), promised))
@@ -192,7 +190,7 @@ def test_steps_of_a_thousand_are_one_generation_each() -> None:
     assert a.estimate == pytest.approx(b.estimate, abs=1)
 
 
-def test_a_generation_whose_snapshots_were_lost_is_complete_all_the_same() -> None:
+def test_a_generation_with_lost_snapshots_is_complete() -> None:
     resumed = _numbered(lambda g: 60 + g if g < 15 else 61 + g, generations=39)
     found = checked(with_fix(resumed, {"generations": 100}))
     assert (found["generations"].state, found["generations"].measured) == (
@@ -211,7 +209,7 @@ def possible(promised: int, limit: float | None, *leaks: Leak, **options: Any) -
 
 # Report 002 says "more than 100 possible".
 @pytest.mark.parametrize(("limit", "outcome"), [(1_000, "broken"), (1_600, "holds")])
-def test_generations_that_memory_allows_are_held_and_refuted(limit: int, outcome: str) -> None:
+def test_possible_generations_are_held_or_refuted_by_memory(limit: int, outcome: str) -> None:
     check = possible(100, limit * MIB, kept_environments(9 * MIB))
     assert check.state == outcome, check.sentence
     assert check.measured is not None
@@ -223,7 +221,7 @@ def test_generations_that_memory_allows_are_held_and_refuted(limit: int, outcome
     assert check.sentence.endswith("100 were promised.")
 
 
-def test_generations_that_memory_may_or_may_not_allow_are_undecided() -> None:
+def test_possible_generations_near_the_limit_are_undecided() -> None:
     check = possible(114, 1_200 * MIB, kept_environments(9 * MIB), noise=8 * MIB)
     assert check.measured is not None
     assert check.measured.low < 114 < check.measured.high
@@ -240,7 +238,7 @@ def test_without_a_limit_only_complete_generations_count_as_possible() -> None:
     assert (early.state, early.measured) == ("undecided", None)
 
 
-def test_a_buffer_that_still_fills_and_children_that_grow_take_of_what_is_possible() -> None:
+def test_filling_buffers_and_growing_children_reduce_the_room() -> None:
     filling = {"buffer_bytes": 400 * MIB, "buffer_full_after": 100, "generations": 12}
     room = possible(100, 900 * MIB, kept_environments(3 * MIB), generations=12).measured
     less = possible(100, 900 * MIB, kept_environments(3 * MIB), **filling).measured
@@ -254,7 +252,7 @@ def test_a_buffer_that_still_fills_and_children_that_grow_take_of_what_is_possib
     assert check.measured.estimate == pytest.approx((2048 - 275) / 50, rel=0.05)
 
 
-def test_gpu_memory_is_that_of_the_fullest_device() -> None:
+def test_gpu_memory_is_measured_on_the_fullest_device() -> None:
     read = {
         "gpu.0.process_bytes": GIB, "cuda.0.reserved_bytes": 2 * GIB, "gpu.1.process_bytes": 3 * GIB,
         "mps.driver_bytes": GIB,
@@ -268,7 +266,7 @@ def test_gpu_memory_is_that_of_the_fullest_device() -> None:
     assert check.sentence.startswith("So far the most on one GPU was 3.00 GiB;")
 
 
-def test_a_surplus_that_a_collection_may_still_free_is_not_refuted_yet() -> None:
+def test_a_surplus_that_a_collection_may_free_is_not_refuted_yet() -> None:
     once = Leak(EVALUATE, 0, {"trading.TradingEnvironment": 16}, start=6)
     history = Training(generations=7, leaks=(once,)).history()
     promised = {"count:TradingEnvironment": 2}
@@ -278,7 +276,7 @@ def test_a_surplus_that_a_collection_may_still_free_is_not_refuted_yet() -> None
     assert checked(with_fix(again, promised))["type.TradingEnvironment.count"].state == "broken"
 
 
-def test_ranks_are_added_up_and_counted_each() -> None:
+def test_ranks_are_added_up_and_counted_individually() -> None:
     ranks = [
         Training(leaks=(kept_environments(),), instance=f"p{r}", rank=r, seed=r + 1)
         for r in range(3)
@@ -299,7 +297,7 @@ def _resumed() -> RunHistory:
     return history_from_batches(first.header(), [*first.batches(), *second.batches()])
 
 
-def test_a_fix_that_came_with_a_resume_is_judged_from_there() -> None:
+def test_a_fix_made_with_a_resume_is_judged_from_the_resume_on() -> None:
     history = replace(_resumed(), limit_bytes=2 * GIB)
     promises = {GROWTH: 4 * MIB, PEAK: 450 * MIB, "count:TradingEnvironment": 2, POSSIBLE: 100}
     resumed = min(history.processes[1].time)
@@ -314,14 +312,14 @@ def test_a_fix_that_came_with_a_resume_is_judged_from_there() -> None:
     "promises", [{"grows": 5}, {GROWTH: "a lot"}, {"peak_bytes": None}, {"generations": True},
                  {"peak_bytes": -1}, {GROWTH: [1]}, {PHASE_GROWTH: 5}, "nothing", None]
 )  # fmt: skip
-def test_a_promise_that_another_sender_made_up_breaks_nothing(promises: Any) -> None:
+def test_malformed_promises_break_nothing(promises: Any) -> None:
     history = Training(generations=6).history()
     verdict = examine(with_fix(history, promises, None))
     assert replace(verdict, assertions=(), effects=()) == examine(history)
     assert {check.state for check in verdict.assertions} <= {"undecided"}
 
 
-def test_the_rows_are_those_of_the_json_and_of_the_comparison() -> None:
+def test_the_rows_equal_those_of_the_json_and_the_comparison() -> None:
     after = with_fix(Training(run="after").history(), {GROWTH: 2 * MIB, "generations": 16})
     (row, *_) = verdict_json(examine(after))["assertions"]
     assert (row["origin"], row["name"], row["phase"]) == ("fix", "detach losses", TRAIN)
@@ -394,7 +392,7 @@ def test_a_rate_is_refuted_above_the_promise_and_a_twentieth(
         (200, 0, "It grows by 200 B per generation (150 B to 250 B); 0 B were promised."),
     ],
 )  # fmt: skip
-def test_from_twice_the_promise_on_the_sentence_has_the_multiple(
+def test_from_twice_the_promise_on_the_multiple_is_given(
     estimate: float, promised: float, said: str
 ) -> None:
     measured = between(estimate - 50, estimate, estimate + 50)
@@ -435,7 +433,7 @@ def test_a_phase_that_was_not_measured_refutes_nothing(
     assert _phase_growth(run, phase, 100) == (None, "undecided", said)
 
 
-def test_a_maximum_may_be_reached_and_not_passed() -> None:
+def test_a_maximum_may_be_reached_but_not_exceeded() -> None:
     assert about(_at_most(since(), 100, 100, "it was {}")) == (exactly(100), "holds")
     assert about(_at_most(since(), 101, 100, "it was {}")) == (exactly(101), "broken")
 
@@ -449,7 +447,7 @@ def test_a_maximum_may_be_reached_and_not_passed() -> None:
         ([(4, 3), (7, 4)], 11, "Memory reached 11 B; at most 10 B were promised."),
     ],
 )  # fmt: skip
-def test_the_peaks_of_processes_are_added_up(
+def test_peaks_of_processes_are_added_up(
     tops: list[tuple[float, int | None]], measured: float, said: str
 ) -> None:
     answer = _peak(since(highest=lambda names: tops), 10)
@@ -465,14 +463,14 @@ def test_the_peaks_of_processes_are_added_up(
             "17 were promised."),
     ],
 )  # fmt: skip
-def test_a_count_is_refuted_where_more_stay_than_were_promised(
+def test_a_count_is_refuted_if_more_stay_than_promised(
     most: int, stays: bool, outcome: str, said: str
 ) -> None:
     run = since(most_alive=lambda name, limit: (most, 6, stays))
     assert _count(run, "agents.Agent", 17) == (exactly(most), outcome, said)
 
 
-def test_a_generation_that_memory_does_not_finish_does_not_count() -> None:
+def test_an_unfinished_generation_does_not_count_as_possible() -> None:
     lasts = (None, math.inf, 0.0, 0.99, 1.0, 15.5)
     assert [_in_all(since(), left) for left in lasts] == [None, None, 10, 10, 11, 25]
 
@@ -487,7 +485,7 @@ def test_a_generation_that_memory_does_not_finish_does_not_count() -> None:
         ((None, 15, 20), None, "holds"), ((None, None, None), None, "holds"),
     ],
 )  # fmt: skip
-def test_as_many_generations_are_possible_as_memory_lasts_at_the_high_end_of_its_growth(
+def test_possible_generations_use_the_high_end_of_the_growth(
     ends: tuple[float | None, float | None, float | None], measured: Interval | None, outcome: str
 ) -> None:
     run = since(growth_under_limit=exactly(5), memory_lasts=lambda growth: ends)
@@ -503,7 +501,7 @@ def test_as_many_generations_are_possible_as_memory_lasts_at_the_high_end_of_its
             "25 promised."),
     ],
 )  # fmt: skip
-def test_the_sentence_has_as_much_of_the_room_as_is_known(
+def test_the_sentence_gives_the_known_part_of_the_room(
     ends: tuple[float | None, float | None, float | None], said: str
 ) -> None:
     run = since(growth_under_limit=exactly(5), memory_lasts=lambda growth: ends)
@@ -535,7 +533,7 @@ def fix(promises: dict[str, Any], phase: str | None = "train") -> Fix:
         (fix({f"count:C{i}": i for i in range(25)}), [(f"count:C{i}", i) for i in range(20)]),
     ],
 )  # fmt: skip
-def test_a_promised_growth_is_claimed_of_the_phase_too_unless_that_has_its_own(
+def test_a_promised_growth_also_applies_to_the_phase(
     declared: Fix, claims: list[tuple[str, float | None]]
 ) -> None:
     assert _claims(declared) == claims
@@ -549,7 +547,7 @@ def test_a_promised_growth_is_claimed_of_the_phase_too_unless_that_has_its_own(
         (PEAK, 5, "Resident memory has not been measured with the fix yet."),
     ],
 )  # fmt: skip
-def test_each_claim_is_answered_by_its_own_rule(
+def test_each_promise_is_checked_by_its_own_rule(
     claim: str, promised: float | None, said: str
 ) -> None:
     run = since(most_alive=lambda name, limit: None, highest=lambda names: [])
@@ -564,7 +562,7 @@ def fixes_of(*events: Event) -> list[Fix]:
     return list(declared_fixes(RunHistory("r", events=events)))
 
 
-def test_a_fix_counts_since_it_was_first_declared_in_its_form() -> None:
+def test_a_fix_counts_since_its_first_equal_declaration() -> None:
     first = declared("a", 1)
     assert [f.since for f in fixes_of(first, declared("a", 9))] == [1]
     # Phase and promises identify a fix; other text does not make it a new one.
@@ -575,7 +573,7 @@ def test_a_fix_counts_since_it_was_first_declared_in_its_form() -> None:
     assert [f.since for f in fixes_of(declared("a", 9), first)] == [1]
 
 
-def test_what_another_sender_made_up_is_no_text_and_no_promise() -> None:
+def test_malformed_texts_and_promises_are_dropped() -> None:
     (found,) = fixes_of(declared("a", 1, phase=3, location=None, promises=[1]))  # type: ignore[arg-type]
     assert found == Fix("a", None, None, {}, 1)
     assert fixes_of(Event(0, 1, "mark", "a", data={"promises": {}})) == []

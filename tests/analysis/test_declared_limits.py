@@ -77,7 +77,7 @@ def counts(check: AssertionCheck) -> tuple[int, int, int]:
     return below, check.checked - check.violations, check.violations - below
 
 
-def test_report_001_s_run_lies_above_each_band_of_report_002() -> None:
+def test_the_run_of_report_001_exceeds_each_band_of_report_002() -> None:
     """According to the crash, 175 GB after 13 generations. The first generation is still within its band."""
     found = checked(
         with_events(crashed_at_13(as_crashed()), *(declared_band(*each) for each in OF_REPORT_002))
@@ -93,7 +93,7 @@ def test_report_001_s_run_lies_above_each_band_of_report_002() -> None:
     assert found[0].sentence.endswith("GiB (generation 5); 1 of 5 within bounds.")
 
 
-def test_a_run_as_report_002_expected_it_lies_within_but_for_how_fast_it_fills() -> None:
+def test_a_run_as_expected_by_report_002_stays_within_its_bands() -> None:
     training = Training(
         generations=25, total=25, resident=31 * GB, noise=50 * MIB, warm_up=(0.5 * GB,),
         buffer_bytes=13 * GB, buffer_full_after=13,
@@ -110,7 +110,7 @@ def limited(warn_above: Any, name: str = "queue") -> Event:
     return Event(0, 0.0, "gauge", name, data={"warn_above": warn_above})
 
 
-def test_the_limit_of_a_gauge_holds_for_its_highest_reading_of_each_generation() -> None:
+def test_the_limit_of_a_gauge_applies_to_its_maximum_per_generation() -> None:
     rows = [(kind, g, None) for g in (1, 2) for kind in ("phase_end", "generation_end")]
     series = {"gauge.queue": [51.0, 3.0, 50.0, 3.0]}
     history = steps_history(rows, series, events=(limited(40), limited(50)), ended=False)
@@ -125,7 +125,7 @@ def test_the_limit_of_a_gauge_holds_for_its_highest_reading_of_each_generation()
     assert checked(replace(history, events=(limited("50"), limited(None)))) == []
 
 
-def test_readings_of_a_resume_are_those_that_were_read() -> None:
+def test_bands_use_readings_of_a_resume_as_read() -> None:
     """A new process starts low; a band is about memory in use, not about growth."""
     (before,) = run_of({1: 9, 2: 9, 3: 9}).processes
     (after,) = run_of({4: 4, 5: 4, 6: 4}).processes
@@ -136,7 +136,7 @@ def test_readings_of_a_resume_are_those_that_were_read() -> None:
     assert [d.generation for d in check.deviations] == [1, 2, 3]
 
 
-def test_what_is_no_band_breaks_no_verdict() -> None:
+def test_malformed_bands_break_no_verdict() -> None:
     wrong = [
         (None, 5, 0, 1), ("1", 5, 0, 1), (1, "5", 0, 1), (1, 5, None, None), (1, 5, "a", None), (True, 5, 0, 1),
         (1, 5, None, 10**400), (1, 5, float("nan"), None), (3.0, 5, 0, 1), (2**64, None, 0, 1),
@@ -181,7 +181,7 @@ def band(
     return Assertion("band", RSS, RSS, None, low, high, None, first, last)
 
 
-def test_bands_come_by_series_and_generation_with_those_without_an_end_behind() -> None:
+def test_bands_are_sorted_by_series_and_generation() -> None:
     events = (
         declared_band(1, None, 1, None, "b"), declared_band(1, 5, 1, None, "b"), declared_band(6, 9, 1, None, "a"),
         declared_band(1, 9, 1, None, "a"), declared_band(1, 5, 7, None, "b"),
@@ -209,7 +209,7 @@ def test_the_newest_forty_bands_count() -> None:
         ([None, 15], 1, RUN, "holds"), ([], 1, RUN, "open"),
     ],
 )  # fmt: skip
-def test_a_band_is_within_once_all_of_it_has_ended(
+def test_a_band_holds_once_it_is_complete(
     readings: list[Value],
     last: int | None,
     history: RunHistory,
@@ -247,7 +247,7 @@ def test_only_processes_that_measure_the_series_are_checked() -> None:
         assert unmeasured.sentence == "gauge.x is not measured in this run."
 
 
-def test_growth_is_from_the_end_before_and_of_the_first_from_the_baseline() -> None:
+def test_growth_is_counted_from_the_previous_end_or_the_baseline() -> None:
     for baseline, first in ((0, 7), (None, None)):
         timeline = timeline_from_rows(
             {RSS: [100, 107, 120, 118]}, [None, 0, 1, 2], ends=[1, 2, 3], baseline=baseline
@@ -255,7 +255,7 @@ def test_growth_is_from_the_end_before_and_of_the_first_from_the_baseline() -> N
         assert list(readings_of(timeline, GENERATION_GROWTH)) == [first, 13, -2]
 
 
-def test_growth_over_what_was_not_read_or_a_resume_is_unknown() -> None:
+def test_growth_across_a_gap_or_a_resume_is_unknown() -> None:
     assert list(readings_of(read([10, None, 14, 15]), GENERATION_GROWTH)) == [None, None, None, 1]
     # The growth across a lost generation is unknown as well.
     lost = timeline_from_rows({RSS: [10, 11, 15, 17]}, [0, 1, 3, 4])
@@ -288,7 +288,7 @@ def deviations(*difference: tuple[int, float]) -> list[Deviation]:
         (deviations((1, 5), (2, -3)), "below in generation 2 by 3 B, above in generation 1 by 5 B"),
     ],
 )  # fmt: skip
-def test_deviations_are_listed_with_the_farthest(outside: list[Deviation], said: str) -> None:
+def test_deviations_are_listed_with_the_largest(outside: list[Deviation], said: str) -> None:
     assert _ranges(band(), outside, "generation") == said
 
 
@@ -300,7 +300,7 @@ def test_deviations_are_listed_with_the_farthest(outside: list[Deviation], said:
         (None, 4, ENDED, ""),
     ],
 )  # fmt: skip
-def test_the_sentence_says_what_is_still_to_come(
+def test_the_sentence_of_a_band_says_what_is_still_to_come(
     last: int | None, newest: int, history: RunHistory, said: str
 ) -> None:
     assert _rest(band(0, last), history, newest) == said
@@ -321,7 +321,7 @@ def test_the_sentence_says_what_is_still_to_come(
         ([3, 4, 5], 3, deviations((4, 2)), 5, ENDED, "Above in generation 4 by 2 B; 2 of 3 within bounds."),
     ],
 )  # fmt: skip
-def test_the_sentence_says_what_lies_within(
+def test_the_sentence_of_a_band_says_what_is_within(
     ended: list[int], known: int, outside: list[Deviation], newest: float, history: RunHistory, said: str
 ) -> None:  # fmt: skip
     assert band_sentence(band(3), history, len(ended), known, outside, newest) == said
@@ -366,7 +366,7 @@ def only_check(history: RunHistory) -> AssertionCheck:
         (-GB, "holds"),
     ],
 )  # fmt: skip
-def test_report_004_s_bounds_of_a_phase_are_exact(kept: int, state: str) -> None:
+def test_the_phase_bounds_of_report_004_are_exact(kept: int, state: str) -> None:
     """After training up to 1 GB is normal, and 5 GB or more is a leak."""
     check = only_check(of_phase([0, kept], event("train", GB, 5 * GB)))
     assert (check.metric, check.state, check.worst, check.worst_generation) == (
@@ -375,7 +375,7 @@ def test_report_004_s_bounds_of_a_phase_are_exact(kept: int, state: str) -> None
     assert check.violations == int(state != "holds")
 
 
-def test_more_than_normal_is_shown_and_is_no_leak() -> None:
+def test_more_than_normal_is_shown_but_is_not_a_leak() -> None:
     verdict = examine(of_phase([0, 2 * GB, 0, 0, 0, 0, 0, 0], event("train", GB, 5 * GB)))
     (check,) = verdict.assertions
     assert check.state == "above_normal"
@@ -402,7 +402,7 @@ def test_a_phase_that_never_ran_is_not_within_its_budget() -> None:
         (35 * GB, "holds"), (35 * GB + 1, "above_normal"), (100 * GB - 1, "above_normal"), (100 * GB, "broken"),
     ],
 )  # fmt: skip
-def test_report_004_s_bounds_of_the_whole_run_are_exact(growth: int, state: str) -> None:
+def test_the_run_bounds_of_report_004_are_exact(growth: int, state: str) -> None:
     """25 to 35 GB in total are fine and 100 GB or more are a leak, counted from the reading before generation 0."""
     levels = [4 * GB + growth * g // 10 for g in range(1, 11)]
     check = only_check(levels_of(levels, event("run", 35 * GB, 100 * GB), baseline=4 * GB))
@@ -416,7 +416,7 @@ def test_report_004_s_bounds_of_the_whole_run_are_exact(growth: int, state: str)
         (3 * GB // 2, "holds"), (3 * GB // 2 + 1, "above_normal"), (5 * GB - 1, "above_normal"), (5 * GB, "broken"),
     ],
 )  # fmt: skip
-def test_report_004_s_bounds_of_each_generation_are_exact(step: int, state: str) -> None:
+def test_the_generation_bounds_of_report_004_are_exact(step: int, state: str) -> None:
     """0.5 to 1.5 GB per generation are normal, and 5 GB or more are a leak; the first generation is not judged."""
     levels = [20 * GB, 20 * GB, 20 * GB, 20 * GB + step]
     bounds = event("generation", 3 * GB // 2, 5 * GB)
@@ -426,7 +426,7 @@ def test_report_004_s_bounds_of_each_generation_are_exact(step: int, state: str)
     assert (check.worst_generation, verdict.status == "suspected") == (3, state == "broken")
 
 
-def test_a_run_over_its_budget_is_suspected_even_where_it_grows_no_more() -> None:
+def test_a_run_over_its_budget_is_suspected_even_if_it_is_flat() -> None:
     """One step of 100 GB, then flat: no trend test would call that a leak, but the budget does."""
     bounds = event("run", 35 * GB, 100 * GB)
     levels = [4 * GB] * 3 + [104 * GB] * 20
@@ -447,7 +447,7 @@ def test_a_run_over_its_budget_is_suspected_even_where_it_grows_no_more() -> Non
     assert fine.assertions[0].state == "above_normal"
 
 
-def test_a_run_may_call_its_generation_by_its_own_word() -> None:
+def test_a_run_may_name_its_generations() -> None:
     history = levels_of([GIB, GIB, 3 * GIB], event("epoch", GIB), unit="epoch")
     check = only_check(history)
     assert (check.metric, check.state) == ("generation.kept_bytes", "above_normal")
@@ -457,7 +457,7 @@ def test_a_run_may_call_its_generation_by_its_own_word() -> None:
     )
 
 
-def test_what_is_no_budget_breaks_no_verdict() -> None:
+def test_malformed_budgets_break_no_verdict() -> None:
     wrong = [
         event("train"), event("train", "1 GiB", None), event("train", -1, None), event("train", True, None),
         event("train", None, float("inf")), event("train", 10**400), Event(0, 0.0, "budget", "train"),
@@ -465,7 +465,7 @@ def test_what_is_no_budget_breaks_no_verdict() -> None:
     assert examine(of_phase([0, 0], *wrong)).assertions == ()
 
 
-def test_a_broken_budget_does_not_keep_a_leak_from_being_confirmed() -> None:
+def test_a_broken_budget_does_not_prevent_confirmation() -> None:
     history = Training(generations=45, leaks=(Leak(TRAIN, 20 * MIB),)).history()
     assert examine(history).status == "confirmed"
     assert examine(with_events(history, event("run", leak=GIB // 2))).status == "confirmed"
@@ -514,19 +514,19 @@ def study(
         (100, 100, 100, "broken"),
     ],
 )  # fmt: skip
-def test_up_to_normal_is_fine_and_from_leak_on_is_a_leak(
+def test_amounts_up_to_normal_are_fine_and_from_leak_on_are_a_leak(
     normal: float | None, leak: float | None, amount: float, state: str
 ) -> None:
     assert budget(normal=normal, leak=leak).state_of(amount) == state
 
 
-def test_a_budget_has_at_least_one_bound_that_is_an_amount() -> None:
+def test_a_budget_needs_at_least_one_valid_bound() -> None:
     bounds = [(0, None), (None, 0), (None, None), (-1, "2")]
     histories = [RunHistory("r", events=(event("train", *each),)) for each in bounds]
     assert [bool(declared_budgets(each)) for each in histories] == [True, True, False, False]
 
 
-def test_the_newest_forty_names_count_each_with_its_newest_bounds() -> None:
+def test_the_newest_forty_budgets_count_with_their_newest_bounds() -> None:
     events = (*(event(f"p{i}", i) for i in range(45)), event("p44", 7))
     found = declared_budgets(RunHistory("r", events=events))
     newest = [(f"p{i}", i) for i in range(5, 44)]
@@ -542,14 +542,14 @@ def test_the_newest_forty_names_count_each_with_its_newest_bounds() -> None:
         ("run", ("train/run_episode",), "run"),
     ],
 )  # fmt: skip
-def test_the_run_and_its_generations_have_their_names(
+def test_run_and_generation_are_reserved_budget_names(
     name: str, phases: tuple[str, ...], scope: str
 ) -> None:
     history = RunHistory("r", unit="episode", phases=phases, events=(event(name, 5),))
     assert declared_budgets(history)[0].metric == f"{scope}.kept_bytes"
 
 
-def test_a_phase_is_judged_from_the_second_generation_that_it_ran_in() -> None:
+def test_a_phase_is_judged_from_its_second_generation_on() -> None:
     booked: list[dict[str, float]] = [
         {"evolve": 1}, {"train": 90}, {"evolve": 2}, {"train": 5, "train/fit": 6}, {"train/fit": 7}, {"train": 8},
     ]  # fmt: skip
@@ -559,7 +559,7 @@ def test_a_phase_is_judged_from_the_second_generation_that_it_ran_in() -> None:
     assert kept_amounts(study(booked=booked), budget(name="add"), 6) == []
 
 
-def test_the_run_has_grown_since_its_baseline_or_the_end_of_its_first_generation() -> None:
+def test_growth_of_the_run_starts_at_its_baseline_or_first_end() -> None:
     levels = [110.0, 150.0, 130.0]
     with_baseline = study(levels, baseline=[100])
     assert kept_amounts(with_baseline, budget("run"), 3) == [(0, 10), (1, 50), (2, 30)]
@@ -570,7 +570,7 @@ def test_the_run_has_grown_since_its_baseline_or_the_end_of_its_first_generation
     assert kept_amounts(study(generations=[0, 1]), budget("run"), 2) == []
 
 
-def test_a_rise_over_a_lost_generation_is_no_amount_of_one() -> None:
+def test_a_rise_across_a_lost_generation_is_not_judged() -> None:
     levels = [100.0, 103.0, 110.0, 150.0, 151.0]
     lost = study(levels, generations=[0, 1, 2, 4, 5])
     assert kept_amounts(lost, budget("generation"), 5) == [(1, 3), (2, 7), (5, 1)]
@@ -588,14 +588,14 @@ def test_a_rise_over_a_lost_generation_is_no_amount_of_one() -> None:
         ("generation", [(0, 1), (1, 12), (2, 23), (3, 4)]),
     ],
 )
-def test_processes_are_added_up_by_generation(scope: str, expected: Amounts) -> None:
+def test_amounts_of_processes_are_added_up_by_generation(scope: str, expected: Amounts) -> None:
     assert (
         added([[(0, 1), (1, 2), (2, 3), (3, 4)], [(1, 10), (2, 20)]], f"{scope}.kept_bytes")
         == expected
     )
 
 
-def test_the_worst_of_those_that_are_alike_is_the_first() -> None:
+def test_the_first_of_equally_bad_generations_is_named() -> None:
     assert _against(budget(normal=None), 50) == "below the 200 B that count as a leak"
     amounts: Amounts = [(2, 50), (3, 200), (4, 200), (5, 101), (6, 100)]
     found = check(RUN, budget(), Readings(amounts, 5))
@@ -614,7 +614,7 @@ def test_the_worst_of_those_that_are_alike_is_the_first() -> None:
         ("run", [(1, 50), (2, 60)], 0, "Memory has grown by 60 B since the run began: normal up to 100 B."),
     ],
 )  # fmt: skip
-def test_the_sentence_has_the_worst_and_how_often_it_was_beyond(
+def test_the_sentence_gives_the_worst_amount_and_how_often(
     scope: str, amounts: Amounts, beyond: int, said: str
 ) -> None:
     assert budget_sentence(budget(scope), RUN, amounts, beyond) == said
@@ -636,7 +636,7 @@ def test_a_budget_is_broken_by_the_first_cause_that_matters_in_its_phase(
     assert _explained_by(budget(scope), found) == index
 
 
-def test_a_broken_budget_that_nothing_explains_is_a_finding_of_its_own() -> None:
+def test_an_unexplained_broken_budget_is_its_own_finding() -> None:
     amounts: Amounts = [(3, 100), (4, 200), (5, 300), (6, 400)]
     of_phase = _alone(study([1.0] * 7), 7, budget(name="train/fit"), amounts, "a note")
     assert of_phase.cause.place == Place("train", "train/fit", 1.0)
@@ -669,7 +669,7 @@ def test_only_the_newest_generation_breaks_a_budget_now() -> None:
     assert with_budgets(lost, 4, []) == []
 
 
-def test_a_cause_that_explains_a_broken_budget_has_it_as_a_witness() -> None:
+def test_a_broken_budget_is_a_witness_of_its_cause() -> None:
     said = "The run kept 300 B in one generation; its budget is 200 B."
     levels = [1_000.0, 1_005.0, 1_305.0]
     for note, wanted in ((None, said), ("Seen before.", f"Seen before. {said}")):
@@ -688,7 +688,7 @@ def processes_of(
     return [(check.process, check.measured and check.measured.estimate) for check in checks]
 
 
-def test_a_phase_is_checked_in_each_process_it_ran_in_and_the_run_once() -> None:
+def test_a_phase_budget_is_checked_in_each_process() -> None:
     assert processes_of("train", [1, 2], [3, 4]) == [("rank 0 main", 2), ("rank 1 main", 4)]
     # The first generation judged is its second.
     assert processes_of("train", [1, 2], [3]) == [(None, 2)]
@@ -708,6 +708,6 @@ def test_a_phase_is_checked_in_each_process_it_ran_in_and_the_run_once() -> None
         ({"origin": "budget", "name": "train", "metric": "phase.kept_bytes"}, "budget of train"),
     ],
 )  # fmt: skip
-def test_a_limit_is_titled_by_what_it_is_of(check: dict[str, Any], title: str) -> None:
+def test_each_limit_has_a_title(check: dict[str, Any], title: str) -> None:
     band_of_rss = {"origin": "band", "metric": RSS, "low": None, "high": None, "process": None}
     assert assertion_title({**band_of_rss, **check}, "generation") == title

@@ -66,7 +66,7 @@ def _share(found: Sequence[bool]) -> float:
 
 
 @pytest.mark.long
-def test_benign_runs_are_rarely_suspected_and_hardly_ever_confirmed() -> None:
+def test_benign_runs_are_rarely_suspected_and_almost_never_confirmed() -> None:
     suspected: dict[str, list[bool]] = {}
     confirmed: list[bool] = []
     baseline: list[bool] = []
@@ -88,7 +88,7 @@ def test_benign_runs_are_rarely_suspected_and_hardly_ever_confirmed() -> None:
 
 
 @pytest.mark.long
-def test_leaks_are_found_after_their_start_and_soon() -> None:
+def test_leaks_are_found_soon_after_their_start() -> None:
     delays: dict[str, list[int]] = {}
     found: list[bool] = []
     confirmed: list[bool] = []

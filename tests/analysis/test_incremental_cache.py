@@ -98,7 +98,7 @@ FAMILY = [
 
 
 @pytest.mark.parametrize("family", FAMILY)
-def test_of_every_family_each_look_says_what_a_first_look_would(family: str) -> None:
+def test_incremental_and_full_analyses_agree_for_every_family(family: str) -> None:
     case = drawn(Draw(PUBLIC, family, 3))
     history = Recording(case, witness=True).until(min(len(case), 50))
     assert_the_same(growing(history, random.Random(family), most=30))
@@ -109,7 +109,7 @@ PLANTED = (kept_environments, loss_graph, old_population, best_agents, figures)
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(6))
-def test_batches_in_any_order_twice_and_over_restarts_give_the_same_history_of_verdicts(
+def test_reordered_and_repeated_batches_give_the_same_verdicts(
     seed: int,
 ) -> None:
     rng = random.Random(seed)
@@ -133,7 +133,7 @@ def test_batches_in_any_order_twice_and_over_restarts_give_the_same_history_of_v
     assert_the_same(arriving(), forget=lambda: rng.random() < 0.1)
 
 
-def test_a_resume_that_repeats_generations_replaces_all_that_was_kept_of_them() -> None:
+def test_a_resume_that_repeats_generations_replaces_their_cache() -> None:
     first = Training(leaks=(kept_environments(),), generations=18)
     again = replace(first, generations=16, instance="p2", attempt=2, first_generation=12, seed=4)
     batches = [*first.batches(), *again.batches()]
@@ -165,7 +165,7 @@ def process_of(name: str, number: int, rows: Sequence[tuple[Any, ...]]) -> Proce
 
 
 @pytest.mark.parametrize("generations", [5, 9, 20])
-def test_rows_that_come_late_and_replace_those_of_an_earlier_attempt(generations: int) -> None:
+def test_late_rows_may_replace_those_of_an_earlier_attempt(generations: int) -> None:
     """The number of rows and the position of each end stay the same; only rows in between differ."""
     first = attempt(0.0, range(13), 0.0)
     second = attempt(1000.0, range(12, 12 + generations), 400 * MIB)
@@ -181,7 +181,7 @@ def test_rows_that_come_late_and_replace_those_of_an_earlier_attempt(generations
 
 
 @pytest.mark.long
-def test_children_read_now_and_then_and_programs_without_generations() -> None:
+def test_rarely_read_children_and_programs_without_generations() -> None:
     rng, n = random.Random(8), 60
     children = [None if i % 7 else 200 * MIB + 4 * MIB * i for i in range(n)]
     gone = [value if i < 20 else None for i, value in enumerate(children)]
@@ -250,7 +250,7 @@ def test_the_first_seconds_are_assessed_once(monkeypatch: pytest.MonkeyPatch) ->
     assert sum(end > 60 for end in assessed) <= 2 * len(whole.processes)
 
 
-def test_a_minute_that_is_not_over_is_not_known_for_good() -> None:
+def test_an_unfinished_minute_is_not_cached() -> None:
     """Children are read by only some snapshots of a minute, whose last value counts."""
     n = 120
     children: list[float | None] = [200.0 * MIB if i < 30 else None for i in range(n)]
@@ -306,7 +306,7 @@ def test_phases_that_run_after_the_end_of_a_generation() -> None:
 
 
 @pytest.mark.long
-def test_a_series_that_takes_the_place_of_another() -> None:
+def test_a_series_may_replace_another() -> None:
     """`figures.open` replaces the class of the same name once it exists."""
     training = Training(leaks=(figures(),), generations=40, noise=0.1 * MIB, warm_up=())
     history = training.history()
@@ -321,7 +321,7 @@ def test_a_series_that_takes_the_place_of_another() -> None:
 
 
 @pytest.mark.long
-def test_a_series_that_is_read_elsewhere_from_some_day_on() -> None:
+def test_a_series_may_change_where_it_is_read() -> None:
     history = Training(leaks=(kept_environments(),), generations=44).history()
     process, name = history.processes[0], "type.trading.TradingEnvironment.count"
     column = [
@@ -332,7 +332,7 @@ def test_a_series_that_is_read_elsewhere_from_some_day_on() -> None:
     assert_the_same(growing(replace(history, processes=(changed,)), random.Random(2), most=8))
 
 
-def test_garbage_that_waits_longer_and_longer() -> None:
+def test_garbage_that_accumulates() -> None:
     n = 60
     looks = [None if i % 3 else 5_000 + 900 * i for i in range(n)]
     history = history_of(
@@ -343,7 +343,7 @@ def test_garbage_that_waits_longer_and_longer() -> None:
     assert_the_same(growing(history, random.Random(4), most=16))
 
 
-def test_a_process_that_takes_the_place_of_another() -> None:
+def test_a_process_may_replace_another() -> None:
     """Two processes of one rank, with exactly equal clocks."""
     flat = history_of(curve(lambda i: 0.0, 40)).processes[0]
     rising = history_of(curve(lambda i: 20.0 * max(0, i - 5), 40)).processes[0]
@@ -353,7 +353,7 @@ def test_a_process_that_takes_the_place_of_another() -> None:
     assert_the_same(iter([history, replace(history, processes=both)]))
 
 
-def test_what_is_declared_later_counts_for_all_moments() -> None:
+def test_later_declarations_apply_to_all_moments() -> None:
     training = Training(leaks=(kept_environments(),), generations=24)
     history = training.history()
     budget = Event(0, 0.0, "budget", "generation", data={"leak_bytes": 2 * MIB})
@@ -377,7 +377,7 @@ def test_what_is_declared_later_counts_for_all_moments() -> None:
 
 @pytest.mark.long
 @pytest.mark.alone
-def test_a_look_at_one_more_generation_costs_a_small_part_of_a_first_one() -> None:
+def test_one_more_generation_costs_a_fraction_of_a_full_analysis() -> None:
     history = Training(leaks=(kept_environments(), loss_graph()), generations=120).history()
     process, kept = history.processes[0], Kept()
     per_generation = 5

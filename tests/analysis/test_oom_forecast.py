@@ -103,14 +103,14 @@ def test_without_a_plan_a_leak_is_rated_by_how_soon_it_fills_memory(
         (slow, {"total": 160}, "not before the planned end (2.55 GiB of 23.54 GiB by then)"),
     ],
 )  # fmt: skip
-def test_without_an_end_ahead_the_sentence_says_why(
+def test_without_an_expected_oom_the_sentence_says_why(
     levels: Callable[[int], float], more: dict[str, Any], sentence: str
 ) -> None:
     oom = verdict_of(levels, **more).oom
     assert (oom.sentence, oom.risk) == (sentence, "none")
 
 
-def test_a_forecast_is_past_once_the_run_ended_and_an_interval_of_one_number_is_not_shown() -> None:
+def test_a_forecast_is_past_once_the_run_ended() -> None:
     past = verdict_of(steady, ended=True).oom.sentence
     assert past.startswith("OOM was forecast near generation 4")
     assert "about" not in past
@@ -118,13 +118,13 @@ def test_a_forecast_is_past_once_the_run_ended_and_an_interval_of_one_number_is_
     assert " at this rate, about " in one
 
 
-def test_without_readings_of_memory_no_end_is_known() -> None:
+def test_without_readings_of_memory_no_oom_is_forecast() -> None:
     run = ends_history({"type.app.Env.count": [3] * 12})
     assert examine(run).oom.sentence == "not known yet"
     assert examine(replace(run, ended=True)).oom.sentence == "not known: memory was not read"
 
 
-def test_what_is_major_moves_with_the_settings() -> None:
+def test_priorities_follow_the_settings() -> None:
     def priority(limits: Priorities) -> str | None:
         verdict = verdict_of(slow, total=160, priorities=limits)
         return verdict.findings[0].priority
@@ -134,7 +134,7 @@ def test_what_is_major_moves_with_the_settings() -> None:
     assert priority(Priorities(major_bytes=1e6)) == "major"
 
 
-def test_the_headline_and_its_detail_are_the_sentence() -> None:
+def test_headline_and_detail_make_up_the_sentence() -> None:
     oom = {"sentence": "OOM near generation 415 of 1,000 at this rate (380 to 460)"}
     assert forecast_headline(oom, "generation") == (
         "OOM near generation 415 of 1,000",
@@ -177,14 +177,14 @@ def _attempts(*lengths: int) -> tuple[list[float], Timeline]:
     return timeline.private, timeline
 
 
-def test_the_warm_up_of_a_resumed_process_is_no_beginning_of_a_leak() -> None:
+def test_the_warm_up_of_a_resumed_process_is_not_the_start_of_a_leak() -> None:
     values, timeline = _attempts(20, 20)
     assert values[22] > values[19] + 250 * MIB
     leak = [value + 5 * MIB * max(0, i - 29) for i, value in enumerate(values)]
     assert bend_of(timeline, leak, 40) == (30, 30, 30)
 
 
-def test_what_begins_in_the_gap_of_a_resume_may_have_begun_in_any_of_its_generations() -> None:
+def test_a_start_in_the_gap_of_a_resume_covers_the_entire_gap() -> None:
     values, timeline = _attempts(20, 20)
     for start in (20, 22, 24):
         leak = [value + 5 * MIB * max(0, i - start + 1) for i, value in enumerate(values)]
@@ -203,7 +203,7 @@ def test_what_begins_in_the_gap_of_a_resume_may_have_begun_in_any_of_its_generat
     ],
     ids=["a line", "faster and faster", "teeth on a line"],
 )
-def test_the_end_is_named_half_way_before_it(shape: Callable[[int], float], out: int) -> None:
+def test_oom_is_forecast_half_way_before_it(shape: Callable[[int], float], out: int) -> None:
     """The limit is the value of the clean curve at generation 99; sawtooth peaks reach it slightly earlier."""
     limit = BASELINE + MIB * shape(99)
     oom = examine(history_of(curve(shape, 50), limit)).oom
@@ -213,7 +213,7 @@ def test_the_end_is_named_half_way_before_it(shape: Callable[[int], float], out:
 
 
 @pytest.mark.parametrize("flat", [4, 8])
-def test_half_a_short_run_flat_and_then_growth_is_worth_watching(flat: int) -> None:
+def test_late_growth_in_a_short_run_is_watched(flat: int) -> None:
     rising = curve(lambda i: max(0, i - flat + 1) * 20.0, 2 * flat)
     verdict = examine(history_of(rising))
     assert verdict.status == "watch"
@@ -287,7 +287,9 @@ def rate(estimate: float, reach: float = 0.0) -> Slope:
         (_Distance(3, 3, 3, 30, seconds=3 * 86_400), True, "critical"),
     ],
 )  # fmt: skip
-def test_how_near_an_end_is_a_risk(end: _Distance, confirmed: bool, risk: str) -> None:
+def test_the_risk_depends_on_the_distance_to_oom(
+    end: _Distance, confirmed: bool, risk: str
+) -> None:
     assert _risk(end, confirmed) == risk
 
 
@@ -309,7 +311,7 @@ def test_how_near_an_end_is_a_risk(end: _Distance, confirmed: bool, risk: str) -
         (44 + 15, 0, [(20, 10), (100, 10)], 2, 3),
     ],
 )  # fmt: skip
-def test_room_is_used_up_by_growth_and_by_what_still_fills(
+def test_room_is_used_by_growth_and_filling_stores(
     headroom: float, rate: float, filling: list[tuple[float, float]], gains: float, left: float | None
 ) -> None:  # fmt: skip
     found = generations_left(headroom, rate, filling, gains)
@@ -325,14 +327,14 @@ def standing(estimate: float, channel: str = "private", status: str = "suspected
     )
 
 
-def test_growth_of_processes_under_one_limit_is_added_up() -> None:
+def test_growth_under_a_common_limit_is_added_up() -> None:
     one, two = Outlook(Slope(5, 4, 7, 9)), Outlook(Slope(2, 1, 4, 6), 2)
     at = moment(2, visible=True)
     found = _growth_of([(study([0, 0], outlook=each), at, []) for each in (one, two)])
     assert (found.rate, found.gains, found.sure) == (Slope(7, 5, 11, 6), 2, False)
 
 
-def test_the_rate_is_that_of_the_findings_within_what_its_windows_say() -> None:
+def test_the_rate_of_the_findings_is_limited_by_its_windows() -> None:
     run = study([0, 0], outlook=Outlook(Slope(5, 4, 7, 9)))
     active = [
         standing(6),
@@ -347,7 +349,7 @@ def test_the_rate_is_that_of_the_findings_within_what_its_windows_say() -> None:
     assert _growth_of([(run, moment(2), [standing(6, status="confirmed")])]).confirmed
 
 
-def test_shared_memory_that_grows_counts_once_for_all_processes() -> None:
+def test_growing_shared_memory_counts_once_for_all_processes() -> None:
     shared = [_channel("shared_memory", [20, 30], "process.shared_bytes")]
     run = study([0, 0], channels=shared, limit=100)
     both = [(run, moment(2), [standing(10, "process.shared_bytes")])] * 2
@@ -377,7 +379,7 @@ def test_the_peak_inside_a_generation_is_above_its_end(
     assert _peak_over_floor(study(rows, ends=ends), moment(end)) == over
 
 
-def test_room_is_what_the_limit_leaves_above_the_peaks() -> None:
+def test_room_is_the_limit_less_the_peaks() -> None:
     one = study([100, 130, 110], ends=[0, 2])
     two = study([200, 290, 250], ends=[0, 2])
     known = [(one, moment(2)), (two, moment(2))]
@@ -390,7 +392,7 @@ def test_room_is_what_the_limit_leaves_above_the_peaks() -> None:
     assert _headroom(known[:1], Limit(1_000, "system")) == 870
 
 
-def test_the_level_under_the_limit_is_private_memory_now_and_children() -> None:
+def test_the_level_is_current_private_memory_and_children() -> None:
     channels = [_channel("children", [1, 2, 3]), _channel("shared_memory", [50, 50, 50])]
     run = study([100, 110, 130], channels=channels, behind=30)
     assert [c.kind for c in outside_private(run)] == ["children"]
@@ -402,7 +404,7 @@ def _channel(kind: str, values: list[float], name: str = "") -> Channel:
     return cast(Channel, SimpleNamespace(kind=kind, values=values, name=name))
 
 
-def test_memory_ends_sooner_and_later_by_scatter_and_by_the_interval_of_the_rate() -> None:
+def test_the_interval_of_the_end_includes_noise_and_rate() -> None:
     outlook = Outlook(over=10, spread=2)
     known = [(study([0, 0], outlook=outlook), moment(2))]
     expected, soonest, latest = _ends(known, Limit(100, "user"), rate(5, 2.5), 0.0)
@@ -413,7 +415,7 @@ def test_memory_ends_sooner_and_later_by_scatter_and_by_the_interval_of_the_rate
     assert latest == pytest.approx((90 + scatter) / 2)
 
 
-def test_memory_lasts_without_a_limit_as_long_as_nobody_knows() -> None:
+def test_without_a_limit_the_end_of_memory_is_unknown() -> None:
     assert memory_lasts([], Interval(5, 5, 5)) is None
     assert memory_lasts([(study([0, 0], limit=None), moment(2))], Interval(5, 5, 5)) is None
     assert memory_lasts([(study([0, 0]), moment(2))], Interval(5, 5, 5)) == (200, 200, 200)
@@ -443,7 +445,7 @@ def oom_of(
 @pytest.mark.parametrize(
     ("left", "sure", "is_known"), [(20, False, True), (20.1, False, False), (2_000, True, True)]
 )
-def test_a_rise_without_a_finding_is_followed_no_further_than_twice_its_life(
+def test_a_rise_without_a_finding_is_extrapolated_to_twice_its_age(
     left: float, sure: bool, is_known: bool
 ) -> None:
     found = oom_of(left, left, left, sure=sure)
@@ -451,7 +453,7 @@ def test_a_rise_without_a_finding_is_followed_no_further_than_twice_its_life(
     assert is_known or found.sentence == "not known yet"
 
 
-def test_a_forecast_keeps_the_limit_and_says_when() -> None:
+def test_a_forecast_has_the_limit_and_the_date() -> None:
     found = oom_of(5, 4, 6)
     assert (found.risk, found.limit_bytes, found.limit_source) == ("high", 1_000, "user")
     # The newest generation ended at 1,540 s, and each takes a minute.
@@ -462,7 +464,7 @@ def test_a_forecast_keeps_the_limit_and_says_when() -> None:
     )
 
 
-def test_a_moment_needs_two_ends_and_time_between_them() -> None:
+def test_a_date_needs_two_ends_with_time_between_them() -> None:
     assert _seconds_each(study([0.0])) is None
     assert _seconds_each(study([0.0, 0.0], seconds=0)) is None
     run = study([0.0, 0.0], seconds=1)
@@ -478,7 +480,7 @@ def test_a_moment_needs_two_ends_and_time_between_them() -> None:
     assert last.high.startswith("1979")
 
 
-def test_how_long_a_generation_takes_is_that_of_the_last_eight() -> None:
+def test_the_duration_of_a_generation_uses_the_last_eight() -> None:
     # Nine generations of a minute each, and eight of ten seconds between the last nine ends.
     slow = study([0.0] * 18)
     slow.timeline.time[9:] = [slow.timeline.time[9] + 10.0 * i for i in range(9)]  # type: ignore[index]
@@ -501,7 +503,7 @@ GROWS = Outlook(rate(100))
         (moment(4), False, False), (moment(3, window=8), False, False), (moment(3), True, True),
     ],
 )  # fmt: skip
-def test_only_a_rise_that_matters_is_followed_on_from_four_generations(
+def test_only_a_material_rise_of_four_generations_is_extrapolated(
     at: Moment, growing: bool, is_known: bool
 ) -> None:
     found = forecast_of(study([700.0] * 4, outlook=GROWS), at, growing)
@@ -517,7 +519,7 @@ def test_only_a_rise_that_matters_is_followed_on_from_four_generations(
         (None, 5, None, Limit(5, "cgroup")), (None, None, 4, Limit(4, "system")), (None, None, 0, None),
     ],
 )  # fmt: skip
-def test_the_smallest_limit_holds_and_what_people_say_goes_first(
+def test_a_configured_limit_takes_precedence_over_the_smallest(
     user: int | None, group: float | None, system: float | None, limit: Limit | None
 ) -> None:
     series = {"cgroup.limit_bytes": [group], "system.total_bytes": [system]}
@@ -533,7 +535,7 @@ def halves(first: float, second: float, n: int = 16) -> tuple[list[float], list[
     return [10.0 + i for i in range(n)], y
 
 
-def test_growth_speeds_up_where_the_second_half_rises_faster() -> None:
+def test_growth_accelerates_if_the_second_half_rises_faster() -> None:
     # The centres of the halves are eight apart: the slope rises from 1 to 3 in eight generations, with 3.5 more to the
     # end.
     assert _speeding_up(*halves(1, 3)) == (3 + 0.25 * 7 / 2, 0.25)
@@ -549,7 +551,7 @@ def test_high_readings_are_counted_above_the_newest() -> None:
 
 
 @pytest.mark.parametrize("read", [range(60), [*range(7), 45], [0, 2, 40, 59]], ids=str)
-def test_children_count_as_private_memory_does_however_far_apart_they_are_read(
+def test_rarely_read_children_count_like_private_memory(
     read: Sequence[int],
 ) -> None:
     children = [9 * MIB * i if i in read else None for i in range(60)]

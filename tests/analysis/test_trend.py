@@ -76,7 +76,7 @@ def test_the_interval_of_a_slope_is_that_of_its_few_points(
 
 
 @pytest.mark.parametrize(("readings", "kept"), [(15, 15), (16, 16), (17, 16), (33, 16)])
-def test_a_line_is_laid_through_sixteen_blocks_at_most(readings: int, kept: int) -> None:
+def test_a_line_is_fitted_to_at_most_sixteen_blocks(readings: int, kept: int) -> None:
     xs, ys = block_minima(_x(readings), _x(readings))
     assert len(xs) == len(ys) == kept
 
@@ -85,7 +85,7 @@ def test_a_line_is_laid_through_sixteen_blocks_at_most(readings: int, kept: int)
     ("values", "spread"),
     [([], 0.0), ([7.0], 0.0), ([1.0, 2, 3, 4, 100], 1.4826), ([0.0, 10, 20], 14.826)],
 )
-def test_one_value_far_off_does_not_spread_the_others(values: list[float], spread: float) -> None:
+def test_one_outlier_does_not_increase_the_spread(values: list[float], spread: float) -> None:
     assert robust_spread(values) == pytest.approx(spread)
 
 
@@ -102,13 +102,13 @@ def test_a_line_bends_at_its_last_flat_point(y: list[float], hinge: Hinge | None
     assert fit_hinge(_x(len(y)), y) == hinge
 
 
-def test_bends_that_fit_as_well_but_for_noise_bound_where_the_line_may_bend() -> None:
+def test_equally_good_bends_bound_the_interval_of_the_bend() -> None:
     # With 10 points, losses up to 11.353 count as equal to a loss of 10.
     fits = [(10.0, 2.0, 4.0, 6.0), (11.35, 1.0, 3.0, 4.0), (11.0, 3.0, 8.0, 9.0), (11.36, 1.0, 1.0, 12.0)]  # fmt: skip
     assert hinge_among(fits, 10, 0.0) == Hinge(5.0, 3.0, 9.0, 2.0)
 
 
-def test_without_noise_a_thousandth_of_the_rise_is_rounding() -> None:
+def test_without_noise_a_thousandth_of_the_rise_is_tolerance() -> None:
     fits = [(0.0, 1.0, 5.0, 5.0), (1.0, 1.0, 4.0, 4.0), (1.01, 1.0, 3.0, 3.0)]
     assert hinge_among(fits, 20, 1000.0) == Hinge(5.0, 4.0, 5.0, 1.0)
 
@@ -122,7 +122,7 @@ def test_without_noise_a_thousandth_of_the_rise_is_rounding() -> None:
         ([(1.0, 2.0), (2.0, 1.0), (3.0, 1.0)], 1.0),
     ],
 )
-def test_the_weighted_median_is_where_half_of_the_weight_has_passed(
+def test_the_weighted_median_is_at_half_of_the_weight(
     pairs: list[tuple[float, float]], median: float
 ) -> None:
     assert weighted_median(pairs) == median
@@ -139,7 +139,7 @@ def test_the_weighted_median_is_where_half_of_the_weight_has_passed(
         ([0.0, 6, 13, 45, 78, 89, 100], True), ([0.0, 6, 12.9, 45, 78, 89, 100], False),
     ],
 )  # fmt: skip
-def test_what_rises_on_does_so_in_its_second_half_and_last_third(
+def test_lasting_growth_continues_in_the_second_half_and_last_third(
     y: list[float], keeps: bool
 ) -> None:
     assert keeps_rising(_x(7), y) is keeps
@@ -153,7 +153,7 @@ def test_two_readings_have_no_second_half() -> None:
     assert not keeps_rising([0.0, 8, 9], [0.0, 5, 3])
 
 
-def test_three_jumps_are_no_growth_however_far_apart() -> None:
+def test_three_jumps_are_not_growth_however_far_apart() -> None:
     assert _without_steps(_x(8), [0.0, 10, 10, 20, 20, 30, 30, 30]) == 0
     # Seven of ten equal rises remain.
     assert _without_steps(_x(11), [5.0 * i for i in range(11)]) == pytest.approx(0.7)
@@ -163,7 +163,7 @@ def test_three_jumps_are_no_growth_however_far_apart() -> None:
     assert _without_steps(_x(6), [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]) == pytest.approx(0.4)
 
 
-def test_what_lost_generations_gained_together_is_no_jump() -> None:
+def test_the_gain_across_lost_generations_is_not_a_jump() -> None:
     x = [0.0, 1, 2, 3, 8, 9, 10, 11, 12]
     # Eight gaps with a rise of 5 each.
     assert _without_steps(x, [5.0 * g for g in x]) == pytest.approx(5 / 8)
@@ -181,7 +181,7 @@ def test_without_its_three_jumps_growth_keeps_three_tenths(small: float, more: b
     assert is_more_than_steps(_x(9), y) is more
 
 
-def test_what_stays_is_what_no_later_reading_falls_below() -> None:
+def test_lasting_levels_are_never_undercut_later() -> None:
     assert what_stays([5.0, 1, 3, 2, 4]) == [1.0, 1.0, 2.0, 2.0, 4.0]
 
 
@@ -195,13 +195,13 @@ def test_what_stays_is_what_no_later_reading_falls_below() -> None:
         ([5.0], [], True), ([5.0], [5.0], False),
     ],
 )  # fmt: skip
-def test_new_ground_lies_above_all_that_was_before(
+def test_new_maxima_exceed_all_earlier_readings(
     window: list[float], before: list[float], new: bool
 ) -> None:
     assert breaks_new_ground(window, before) is new
 
 
-def test_one_reading_in_fifty_may_have_been_as_high_and_one_of_eleven_newest_may_be_low() -> None:
+def test_a_few_outliers_do_not_prevent_new_maxima() -> None:
     window = [float(i) for i in range(44)]
     assert breaks_new_ground(window, [0.0] * 29 + [100.0])
     assert not breaks_new_ground(window, [0.0] * 28 + [100.0, 100.0])
@@ -210,19 +210,19 @@ def test_one_reading_in_fifty_may_have_been_as_high_and_one_of_eleven_newest_may
 
 
 @pytest.mark.parametrize(("slope", "out"), [(5.93, False), (5.94, True)])
-def test_growth_stands_out_by_four_spreads(slope: float, out: bool) -> None:
+def test_growth_must_exceed_four_spreads(slope: float, out: bool) -> None:
     # Deviations of -1, 0, 1, 0 and -1 give a spread of 1.4826; the growth over 4 generations equals the slope.
     line = Slope(slope / 4, 0.0, 1.0, 5)
     y = [line.estimate * i + off for i, off in enumerate((-1.0, 0.0, 1.0, 0.0, 2.0))]
     assert stands_out(_x(5), y, line) is out
 
 
-def test_a_line_without_noise_stands_out() -> None:
+def test_a_line_without_noise_is_significant() -> None:
     assert stands_out(_x(5), _x(5), Slope(1.0, 1.0, 1.0, 5))
     assert stands_out(_x(5), [4.0] * 5, Slope(0.0, 0.0, 0.0, 5))
 
 
-def test_growth_is_that_from_the_first_generation_read() -> None:
+def test_growth_is_counted_from_the_first_generation_read() -> None:
     x = [float(i) for i in range(100, 105)]
     y = [a + off for a, off in zip(x, (-1.0, 0.0, 1.0, 0.0, 2.0), strict=True)]
     assert not stands_out(x, y, Slope(1.0, 0.5, 1.5, 5))
@@ -236,7 +236,7 @@ def test_growth_is_that_from_the_first_generation_read() -> None:
         (1.5, 3, 7, 10, True),
     ],
 )  # fmt: skip
-def test_a_late_window_must_rise_faster_than_what_was_before(
+def test_a_late_window_must_rise_faster_than_earlier_readings(
     estimate: float, before: int, window: int, run: int, real: bool
 ) -> None:
     slope = Slope(2 * estimate, 0.0, 4.0, window)
@@ -244,7 +244,7 @@ def test_a_late_window_must_rise_faster_than_what_was_before(
     assert is_a_real_start(slope, _x(before), rising, window, run) is real
 
 
-def test_a_logarithm_slows_and_a_line_does_not() -> None:
+def test_a_logarithm_slows_down_and_a_line_does_not() -> None:
     x = [float(i) for i in range(3, 23)]
     logarithm = [100 * math.log1p(a - 3) for a in x]
     assert slows_like_a_logarithm(x, logarithm, 3.0)
@@ -261,9 +261,7 @@ def _series(seed: int, n: int, slope: float) -> tuple[list[float], list[float]]:
 
 @pytest.mark.parametrize("n", [4, 8, 16, 40])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_slope_is_scipys_and_its_interval_too_when_neighbours_are_unrelated(
-    seed: int, n: int
-) -> None:
+def test_slope_and_interval_match_scipy_for_uncorrelated_points(seed: int, n: int) -> None:
     x, y = _series(seed, n, 0.3)
     line = theil_sen(x, y)
     rest = [b - line.estimate * a for a, b in zip(x, y, strict=True)]
@@ -279,7 +277,7 @@ def test_the_slope_is_scipys_and_its_interval_too_when_neighbours_are_unrelated(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_variance_of_kendalls_s_gives_scipys_p_value(seed: int) -> None:
+def test_the_variance_of_kendalls_s_matches_scipy(seed: int) -> None:
     x, y = _series(seed, 30, 0.02)
     y = [round(v) for v in y]  # makes ties
     s = sum((b > a) - (b < a) for i, a in enumerate(y) for b in y[i + 1 :])
@@ -288,7 +286,7 @@ def test_the_variance_of_kendalls_s_gives_scipys_p_value(seed: int) -> None:
     assert math.erfc(abs(z) / math.sqrt(2)) == pytest.approx(theirs.pvalue, rel=1e-6)
 
 
-def test_a_line_bends_where_the_best_of_all_hinges_does() -> None:
+def test_the_bend_is_at_the_best_of_all_hinges() -> None:
     """Also if most hinges are not tried, as for a line that rises from its first point on."""
     rng = random.Random(5)
     for begin in range(0, 40, 4):
@@ -308,5 +306,5 @@ def test_a_line_bends_where_the_best_of_all_hinges_does() -> None:
         assert found.slope == pytest.approx(expected.slope)
 
 
-def test_no_hinge_in_a_falling_line() -> None:
+def test_a_falling_line_has_no_hinge() -> None:
     assert fit_hinge([float(i) for i in range(10)], [10.0 - i for i in range(10)]) is None

@@ -79,7 +79,7 @@ def at_most(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 # -- each format -------------------------------------------------------------------------------------------
 
 
-def test_printed_blocks_give_the_leak(read: Read) -> None:
+def test_printed_blocks_reveal_the_leak(read: Read) -> None:
     answer = read(LOGS / "blocks_leaking.txt", "--binary")
     verdict = answer["verdict"]
     seen = (answer["format"], verdict["unit"], verdict["generations"])
@@ -94,18 +94,18 @@ def test_printed_blocks_give_the_leak(read: Read) -> None:
     assert read_log(LOGS / "blocks_leaking.txt", Wishes()).expected["MarketEnvironment"] == (2, 2)
 
 
-def test_generations_are_moved_by_an_offset(read: Read) -> None:
+def test_generation_numbers_are_shifted_by_an_offset(read: Read) -> None:
     first = read(LOGS / "blocks_leaking.txt", "--offset", "-1")["verdict"]["findings"][0]
     assert first["started_at_generation"]["estimate"] == 0
 
 
-def test_three_rows_of_a_trend_are_enough(read: Read) -> None:
+def test_three_rows_of_a_trend_suffice(read: Read) -> None:
     answer = read(LOGS / "rows_train.txt")
     finding = answer["verdict"]["findings"][0]
     assert (finding["phase"], finding["kind"]) == ("train_population", "tensors")
 
 
-def test_a_declared_count_names_the_leak_in_two_rows(read: Read, file: Any) -> None:
+def test_a_declared_count_reveals_the_leak_in_two_rows(read: Read, file: Any) -> None:
     text = """\
 Gen 1: After evolve_population      9.45 GB
 Gen 2: After evolve_population     20.12 GB  (+10.67 GB)
@@ -124,7 +124,7 @@ def test_status_lines_count_episodes(read: Read) -> None:
     assert growth_of(verdict) == pytest.approx(250e6, rel=0.05)
 
 
-def test_a_unit_that_changes_within_a_file_is_noticed(read: Read, file: Any) -> None:
+def test_a_unit_that_changes_within_a_file_is_handled(read: Read, file: Any) -> None:
     lines = [f"Generation {i}\nRSS: {8.5 + i / 10} {'MB' if i == 3 else 'GB'}" for i in range(6)]
     notes = read(file("\n".join(lines), "train.log"))["notes"]
     assert (
@@ -146,14 +146,14 @@ def test_a_unit_that_changes_within_a_file_is_noticed(read: Read, file: Any) -> 
         ("epoch,rss\n" + "".join(f"{i},{500 + 20 * i} MB\n" for i in range(30)), ""),
     ],
 )
-def test_a_table_is_read_by_its_heads(read: Read, file: Any, text: str, more: str) -> None:
+def test_a_table_is_read_by_its_column_names(read: Read, file: Any, text: str, more: str) -> None:
     verdict = read(file(text), "--format", "csv", *more.split())["verdict"]
     seen = (verdict["status"], verdict["unit"], verdict["generations"])
     assert seen == ("confirmed", "epoch", 30)
     assert growth_of(verdict) == pytest.approx(20e6, rel=0.001)
 
 
-def test_a_table_of_times_alone_grows_per_minute(read: Read, file: Any) -> None:
+def test_a_table_with_only_times_grows_per_minute(read: Read, file: Any) -> None:
     rows = "".join(f"2026-01-31 12:{i // 6:02}:{i % 6 * 10:02},{500 + 2 * i}\n" for i in range(300))
     answer = read(file("timestamp,RSS (MiB)\n" + rows))
     assert answer["verdict"]["status"] == "confirmed"
@@ -166,13 +166,13 @@ def test_a_table_of_times_alone_grows_per_minute(read: Read, file: Any) -> None:
 
 
 @pytest.mark.parametrize(("name", "form"), [("psrecord.txt", "psrecord"), ("mprof.dat", "mprof")])
-def test_what_two_recorders_wrote_is_read(read: Read, name: str, form: str) -> None:
+def test_psrecord_and_mprof_files_are_read(read: Read, name: str, form: str) -> None:
     answer = read(LOGS / name)
     assert (answer["format"], answer["readings"]) == (form, 17)
     assert "growth is given per second up to ten minutes" in " ".join(answer["notes"])
 
 
-def test_a_recording_of_a_minute_is_judged_by_the_second(
+def test_a_recording_of_one_minute_is_judged_per_second(
     read: Read, leakline: Leakline, file: Any, tmp_path: Path
 ) -> None:
     path = file("seconds,rss_mib\n" + "".join(f"{0.5 * i},{100 + 2 * i}\n" for i in range(120)))
@@ -188,7 +188,7 @@ def test_a_recording_of_a_minute_is_judged_by_the_second(
     assert re.search(r"^ +growth: +\+0\.23 GiB +\(\+238\.0 %\)$", report, re.M), report
 
 
-def test_functions_of_mprof_are_phases(read: Read, file: Any) -> None:
+def test_mprof_functions_become_phases(read: Read, file: Any) -> None:
     lines = ["CMDLINE python train.py"]
     for i in range(40):
         start = 1_760_000_000 + 60 * i
@@ -199,7 +199,7 @@ def test_functions_of_mprof_are_phases(read: Read, file: Any) -> None:
     assert answer["verdict"]["findings"][0]["phase"] == "__main__.evaluate"
 
 
-def test_a_recording_of_five_seconds_says_how_short_it_is(read: Read, file: Any) -> None:
+def test_a_recording_of_five_seconds_is_reported_as_too_short(read: Read, file: Any) -> None:
     memory = [13, 21, 21, 25, 29, 29, 33, 37, 37, 41, 45, 45, 49, 53, 53, 53, 53, 53]
     lines = [f"MEM {mib}.0 {1_760_000_000.05 + 0.24 * i:.4f}" for i, mib in enumerate(memory)]
     verdict = read(file("\n".join(["CMDLINE python keeps.py", *lines])))["verdict"]
@@ -210,7 +210,7 @@ def test_a_recording_of_five_seconds_says_how_short_it_is(read: Read, file: Any)
     ), verdict["summary"]
 
 
-def test_a_wandb_run_has_its_name_and_its_epochs(read: Read, tmp_path: Path) -> None:
+def test_a_wandb_run_keeps_its_name_and_epochs(read: Read, tmp_path: Path) -> None:
     answer = read(LOGS / "run-recorded.wandb")
     assert (answer["project"], answer["name"], answer["format"]) == ("leaky", "before-fix", "wandb")
     assert answer["verdict"]["unit"] == "epoch"
@@ -223,7 +223,7 @@ def test_a_wandb_run_has_its_name_and_its_epochs(read: Read, tmp_path: Path) -> 
     assert 2 <= read(folder, "--name", "cut")["readings"] < answer["readings"]
 
 
-def test_mlflow_prefers_what_the_program_logged_of_itself(read: Read, mlflow: Path) -> None:
+def test_mlflow_prefers_metrics_logged_by_the_program(read: Read, mlflow: Path) -> None:
     answer = read(mlflow)
     seen = (answer["project"], answer["name"], answer["verdict"]["unit"])
     assert seen == ("leaky", "before-fix", "step")
@@ -252,9 +252,7 @@ def test_the_verdict_is_printed_and_the_spool_reports_the_same(
     assert said.output.rstrip().endswith(f"leakline report {out}")
 
 
-def test_the_server_has_the_run_once_however_often_it_is_imported(
-    ask: Leakline, server: str, file: Any
-) -> None:
+def test_importing_a_file_twice_gives_one_run(ask: Leakline, server: str, file: Any) -> None:
     path = file(leaking())
     first = ask("import", str(path), "--project", "old", "--name", "before")
     assert first.status == 0, first.errors
@@ -273,7 +271,7 @@ def test_the_server_has_the_run_once_however_often_it_is_imported(
     assert [item["id"] for item in items] == [run]
 
 
-def test_a_log_of_long_ago_lasted_as_long_as_it_says(ask: Leakline, file: Any) -> None:
+def test_an_old_log_keeps_its_own_duration(ask: Leakline, file: Any) -> None:
     rows = "".join(f"2025-01-31 12:{i:02}:00,{500 + i}\n" for i in range(50))
     address = ask("import", str(file(f"time,rss_mb\n{rows}"))).output.split()[-1]
     deadline = time.monotonic() + 20
@@ -282,7 +280,9 @@ def test_a_log_of_long_ago_lasted_as_long_as_it_says(ask: Leakline, file: Any) -
         assert time.monotonic() < deadline, page
 
 
-def test_without_a_server_it_says_what_to_do(leakline: Leakline, nowhere: str, file: Any) -> None:
+def test_without_a_server_the_import_explains_what_to_do(
+    leakline: Leakline, nowhere: str, file: Any
+) -> None:
     said = leakline("import", str(file(leaking())), "--server", nowhere)
     assert said.status == 1 and "start one with: leakline serve" in said.errors
 
@@ -312,7 +312,7 @@ def folder(
 
 
 @pytest.mark.usefixtures("folder")
-def test_every_line_of_the_page_works(
+def test_every_example_of_the_page_works(
     leakline: Leakline, server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LEAKLINE_SERVER", server)
@@ -336,7 +336,7 @@ def test_every_line_of_the_page_works(
      ("0,500 GB", 0.5, False), ("12,345,678 KB", 12.345678, False), ("1,234 MB", 1.234, True)],
 )  # fmt: skip
 @pytest.mark.parametrize(("form", "title"), [("status", ""), ("blocks", TITLE)])
-def test_a_comma_counts_thousands_in_groups_of_three_alone(
+def test_a_comma_separates_thousands_only_in_groups_of_three(
     read: Read, file: Any, text: str, gb: float, may_be_either: bool, form: str, title: str
 ) -> None:
     path = file(f"{title}RSS: {text}\n", "train.log")
@@ -360,7 +360,7 @@ def test_a_comma_counts_thousands_in_groups_of_three_alone(
         (("1,234", "1,5", "2.5"), None),
     ],
 )
-def test_a_table_says_itself_what_its_commas_are_or_is_refused(
+def test_the_meaning_of_commas_is_inferred_or_the_table_is_refused(
     refused: Any, file: Any, cells: tuple[str, ...], bytes_of_one: int | None
 ) -> None:
     rows = "".join(f"{i};{cell}\n" for i, cell in enumerate(cells))
@@ -375,13 +375,13 @@ def test_a_table_says_itself_what_its_commas_are_or_is_refused(
 # -- long files --------------------------------------------------------------------------------------------
 
 
-def test_steps_without_memory_are_no_readings(read: Read, file: Any, at_most: Any) -> None:
+def test_steps_without_memory_are_not_readings(read: Read, file: Any, at_most: Any) -> None:
     at_most(100)
     lines = [f"step {i}" + (f" RAM: {500 + i} MB" if i % 20 == 0 else "") for i in range(2_000)]
     assert read(file("\n".join(lines), "train.log"))["readings"] == 100
 
 
-def test_readings_of_a_log_are_joined_before_they_are_counted(
+def test_readings_are_joined_before_they_are_limited(
     read: Read, refused: Any, file: Any, at_most: Any
 ) -> None:
     at_most(100)
@@ -400,14 +400,14 @@ def test_readings_of_a_log_are_joined_before_they_are_counted(
 
 
 @pytest.mark.parametrize("name", ["mprof.dat", "psrecord.txt", "run-recorded.wandb", "mlflow.db"])
-def test_every_form_is_counted_while_it_is_read(
+def test_every_format_enforces_the_limit_while_reading(
     refused: Any, at_most: Any, mlflow: Path, name: str
 ) -> None:
     at_most(2)
     assert "at most 2 are read" in refused(mlflow if name == mlflow.name else LOGS / name)
 
 
-def test_names_of_generations_are_bounded(
+def test_the_number_of_generation_names_is_bounded(
     refused: Any, read: Read, file: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(printed_blocks, "MAX_MARKS", 10)
@@ -456,7 +456,7 @@ def test_no_line_takes_long(file: Any, before: str, line: str) -> None:
     [("memory.used [MiB], memory.total [MiB]", "{0} MiB, 5"), ("memory.used [MiB], name", "{0} MiB, 5"),
      ("memory.used [MiB], utilization.gpu [%]", "{0} MiB, 5"), ("index, memory.used [MiB]", "{1}, {0} MiB")],
 )  # fmt: skip
-def test_what_nvidia_smi_writes_is_of_its_gpu(file: Any, heads: str, rest: str) -> None:
+def test_nvidia_smi_memory_is_assigned_to_its_gpu(file: Any, heads: str, rest: str) -> None:
     gpus = (0, 1) if "index" in heads else (0,)
     rows = [
         f"2026/11/23 10:00:{i:02}.000, {rest.format(1000 * (gpu + 1), gpu)}\n"
@@ -495,7 +495,7 @@ def test_what_nvidia_smi_writes_is_of_its_gpu(file: Any, heads: str, rest: str) 
         ("CMDLINE python x.py\nFUNC m.f 1.0 1.0 1.2.3 2.0\n", 2, "'1.2.3' is not a valid number here"),
     ],
 )  # fmt: skip
-def test_what_is_not_understood_is_refused_whole(
+def test_unparsable_files_are_refused_entirely(
     refused: Any, file: Any, content: str, line: int | None, why: str
 ) -> None:
     path = file(content)
@@ -527,7 +527,7 @@ def test_other_files_are_refused(refused: Any, tmp_path: Path, content: bytes, w
     assert why in refused(tmp_path / "file")
 
 
-def test_what_is_missing_is_said(
+def test_missing_files_runs_and_columns_are_named(
     leakline: Leakline, refused: Any, file: Any, tmp_path: Path, mlflow: Path
 ) -> None:
     assert "nothing.csv: does not exist" in refused(tmp_path / "nothing.csv")
@@ -545,7 +545,7 @@ def test_what_is_missing_is_said(
     ["step = 'x'", "timestamp = 'x'", "value = 'x'", "timestamp = NULL",
      "step = 1e18", "timestamp = 1e300", "step = x'00'"],
 )  # fmt: skip
-def test_columns_of_mlflow_of_another_type_are_refused(
+def test_mlflow_columns_of_the_wrong_type_are_refused(
     refused: Any, mlflow: Path, change: str
 ) -> None:
     with sqlite3.connect(mlflow) as database:
@@ -568,7 +568,7 @@ def test_a_spool_of_another_run_is_not_overwritten(
     assert out.read_bytes() == before and list(tmp_path.glob("*.new")) == []
 
 
-def test_text_that_would_move_a_cursor_is_shown_as_text(
+def test_control_characters_in_a_file_are_shown_as_text(
     leakline: Leakline, file: Any, tmp_path: Path
 ) -> None:
     evil = "\x1b[2J\x1b]0;x\x07<script>"
@@ -602,7 +602,7 @@ def _damaged(content: bytes, chance: random.Random) -> bytes:
 @pytest.mark.parametrize(
     "name", [*sorted(p.name for p in LOGS.iterdir() if p.suffix != ".sql"), "mlflow.db", "a.csv"]
 )
-def test_a_damaged_file_is_refused_in_a_line_or_is_a_run_that_a_server_takes(
+def test_a_damaged_file_is_refused_or_becomes_a_valid_run(
     tmp_path: Path, mlflow: Path, file: Any, name: str
 ) -> None:
     known = {"mlflow.db": mlflow, "a.csv": file(leaking(), "a.csv")}
@@ -776,7 +776,7 @@ def refusal(path: Path, **wishes: Any) -> str:
 
 
 @pytest.mark.parametrize("form", TOOLS)
-def test_memory_that_doubles_is_a_leak_and_healthy_memory_is_none(file: Any, form: str) -> None:
+def test_doubling_memory_is_a_leak_and_healthy_memory_is_not(file: Any, form: str) -> None:
     name, write, unit = TOOLS[form]
     # Memory that settles and swings looks the same in every format, so one format covers it.
     for shape in SHAPES if form == "W&B export" else ("doubles", "flat"):
@@ -790,7 +790,7 @@ def test_memory_that_doubles_is_a_leak_and_healthy_memory_is_none(file: Any, for
             assert (verdict.status, len(verdict.findings)) == ("ok", 0), shape
 
 
-def test_an_export_is_read_by_the_unit_in_its_name_or_by_that_of_the_person(file: Any) -> None:
+def test_the_unit_comes_from_the_column_name_or_the_option(file: Any) -> None:
     path = file(of_wandb([2000.0] * 9), "export.csv")
     log = read_log(path, Wishes())
     assert log.readings[0].samples == {"process.rss_bytes": 2000 * 2**20}
@@ -799,7 +799,7 @@ def test_an_export_is_read_by_the_unit_in_its_name_or_by_that_of_the_person(file
     assert log.readings[0].samples == {"process.rss_bytes": 2000 * 10**6}
 
 
-def test_of_several_runs_in_an_export_one_is_chosen(file: Any) -> None:
+def test_one_of_several_runs_in_an_export_is_chosen(file: Any) -> None:
     other = "calm - sea - system/proc.memory.rssMB"
     rows = "".join(f"{i},{2000 + i},\n{i}5,,{3000 + i}\n" for i in range(10, 30))
     path = file(f"Step,{EXPORTED},{other}\n{rows}", "export.csv")
@@ -815,7 +815,7 @@ def test_of_several_runs_in_an_export_one_is_chosen(file: Any) -> None:
     assert len(read_log(path, Wishes(run="b")).readings) == 9
 
 
-def test_an_error_names_each_column_once_and_whole(file: Any) -> None:
+def test_an_error_lists_each_column_once_with_its_full_name(file: Any) -> None:
     text = of_wandb([2000.0] * 9)
     said = refusal(file(text.replace("rssMB", "readBytes"), "export.csv"))
     columns = "Step, sunny-dust-12 - system/proc.memory.readBytes"
@@ -828,12 +828,12 @@ def test_an_error_names_each_column_once_and_whole(file: Any) -> None:
     "params: 35M | lr 0.1", "total memory: 64 GB, free memory: 12 GB", "replay memory_mb: 500",
     "available_mb=1200 | step_mb=3", "batch 12 | 3.4 GB/s",
 ])  # fmt: skip
-def test_other_figures_of_a_line_are_not_the_memory_of_the_process(file: Any, line: str) -> None:
+def test_other_numbers_on_a_line_are_not_taken_for_memory(file: Any, line: str) -> None:
     path = file("".join(f"epoch {i}: {line}; rss: {2000 + i} MB\n" for i in range(9)))
     assert samples_of(read_log(path, Wishes())) == [(2000 + i) * 10**6 for i in range(9)]
 
 
-def test_of_several_processes_one_is_chosen(file: Any) -> None:
+def test_one_of_several_processes_is_chosen(file: Any) -> None:
     other = "me          4800  1.0  0.1 9000 8000 ?        S    10:00   0:01 bash -c sleep"
     path = file("".join(f"{ps_lines(i, 2000 + 35 * i)}\n{other}\n" for i in range(30)))
     assert refusal(path).endswith(
@@ -854,7 +854,7 @@ def test_each_gpu_has_its_memory(file: Any) -> None:
     assert readings[3].samples == expected
 
 
-def test_free_without_a_unit_asks_for_it(file: Any) -> None:
+def test_output_of_free_without_a_unit_requires_the_option(file: Any) -> None:
     path = file("".join(free_lines(i, 2000 + i).replace("Mi ", "   ") + "\n" for i in range(9)))
     assert "has no unit; specify it with --size-unit MiB" in refusal(path)
     log = read_log(path, Wishes(size_unit=2**20))
@@ -862,7 +862,7 @@ def test_free_without_a_unit_asks_for_it(file: Any) -> None:
     assert any("the entire machine" in note for note in log.notes)
 
 
-def test_numbers_alone_are_read_once_it_is_said_what_they_are(file: Any) -> None:
+def test_plain_numbers_are_read_once_their_meaning_is_given(file: Any) -> None:
     path = file("".join(f"{2_000_000 + 35_000 * i}\n" for i in range(30)))
     assert "name the columns, such as --columns rss --size-unit KiB" in refusal(path)
     log = read_log(path, Wishes(columns=("rss",), size_unit=1024))
@@ -873,5 +873,5 @@ def test_numbers_alone_are_read_once_it_is_said_what_they_are(file: Any) -> None
     "virtual memory: 12.1 GB", "pmem(vms=12100000000, shared=4096)",
     "CPU Virtual Memory:  used = 2.0 GB, percent = 3.1%",
 ])  # fmt: skip
-def test_memory_that_shows_no_leak_is_refused(file: Any, line: str) -> None:
+def test_figures_that_cannot_show_a_leak_are_refused(file: Any, line: str) -> None:
     refusal(file("".join(f"epoch {i}\n{line}\n" for i in range(30))))

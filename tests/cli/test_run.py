@@ -48,7 +48,7 @@ START_CHILD = "import subprocess, sys\nsubprocess.run([sys.executable, 'child.py
         (("--per", "hour", "--", "echo", "started"), "hour"),
     ],
 )
-def test_wrong_use_starts_nothing(leakline: Any, words: tuple[str, ...], why: str) -> None:
+def test_a_usage_error_starts_nothing(leakline: Any, words: tuple[str, ...], why: str) -> None:
     said = leakline("run", *words)
     assert (said.status, said.output) == (2, "")
     assert why in said.errors.splitlines()[-1]
@@ -91,7 +91,7 @@ def test_the_exit_status_is_that_of_the_program(
         ("run.finish()\nsys.exit(7)", ("finished", "")),
     ],
 )
-def test_a_run_of_the_program_that_ends_with_it_ends_as_it_does(
+def test_the_end_of_the_run_matches_the_end_of_the_program(
     place: Place, ending: str, how: tuple[str, str]
 ) -> None:
     begin = "import os, signal, sys, leakline\nrun = leakline.init(unit='epoch')\nrun.epoch(0)\n"
@@ -126,7 +126,7 @@ def test_a_signal_reaches_the_program(place: Place, number: signal.Signals) -> N
     assert (output, process.returncode) == (f"got {number.name}\n", 11)
 
 
-def test_ctrl_c_of_a_terminal_is_not_sent_on(place: Place) -> None:
+def test_ctrl_c_of_a_terminal_is_not_forwarded(place: Place) -> None:
     # A terminal sends SIGINT to the entire process group.
     script = place.write(
         """
@@ -160,7 +160,7 @@ def test_ctrl_c_of_a_terminal_is_not_sent_on(place: Place) -> None:
 # -- environment -------------------------------------------------------------------------------------------
 
 
-def test_the_programs_own_sitecustomize_runs_and_its_python_path_is_as_it_was(place: Place) -> None:
+def test_sitecustomize_and_pythonpath_of_the_program_are_preserved(place: Place) -> None:
     own = place.folder / "own"
     own.mkdir()
     (own / "sitecustomize.py").write_text("import builtins\nbuiltins.customized = __file__\n")
@@ -179,7 +179,7 @@ def test_the_programs_own_sitecustomize_runs_and_its_python_path_is_as_it_was(pl
     assert len(list(place.recorded())) == 1
 
 
-def test_a_sitecustomize_that_fails_is_reported_and_the_program_observed(place: Place) -> None:
+def test_a_failing_sitecustomize_is_reported_and_the_program_observed(place: Place) -> None:
     place.write("raise RuntimeError('theirs')", "sitecustomize.py")
     said = place.python(
         "import os\nprint('_LEAKLINE_OBSERVE' in os.environ)", PYTHONPATH=str(place.folder)
@@ -205,7 +205,7 @@ threading.Thread.start = refuse
 @pytest.mark.parametrize(
     "command", [[sys.executable, "-c", "print('here')"], ["sh", "-c", "echo here; sleep 2.5"]]
 )
-def test_where_no_thread_can_start_the_program_goes_on_and_its_end_is_recorded(
+def test_without_threads_the_program_runs_and_its_end_is_recorded(
     place: Place, command: list[str]
 ) -> None:
     place.write(NO_THREADS, "sitecustomize.py")
@@ -218,7 +218,7 @@ def test_where_no_thread_can_start_the_program_goes_on_and_its_end_is_recorded(
     assert [s.kind for s in recorded.snapshots] == ["baseline", "finish"]
 
 
-def test_what_the_program_starts_finds_the_run_in_its_environment_and_joins_it(
+def test_child_programs_join_the_run_through_the_environment(
     place: Place,
 ) -> None:
     # Only the variable names that docs/run.md lists are set.
@@ -239,7 +239,7 @@ def test_what_the_program_starts_finds_the_run_in_its_environment_and_joins_it(
     assert len({each.header.id for each in recorded}) == 1
 
 
-def test_a_program_that_calls_init_takes_over_in_the_same_run(place: Place) -> None:
+def test_a_program_that_calls_init_continues_the_same_run(place: Place) -> None:
     said = place.python(
         """
         import leakline
@@ -262,7 +262,7 @@ def test_a_program_that_calls_init_takes_over_in_the_same_run(place: Place) -> N
     assert sum("No leak" in line for line in said.stderr.splitlines()) == 1
 
 
-def test_settings_of_the_program_do_not_undo_those_of_the_command(place: Place) -> None:
+def test_settings_of_the_command_override_those_of_the_program(place: Place) -> None:
     said = place.python("import leakline\nleakline.init(project='own')\n", "--quiet")
     assert (said.returncode, said.stderr) == (0, "")
     assert [r.header.project for r in place.recorded()] == ["own"]
@@ -274,7 +274,7 @@ def test_settings_of_the_program_do_not_undo_those_of_the_command(place: Place) 
     assert len(list(place.recorded())) == 2
 
 
-def test_a_script_that_becomes_an_interpreter_is_observed_from_inside(place: Place) -> None:
+def test_a_script_that_execs_python_is_observed_from_inside(place: Place) -> None:
     shim = place.folder / place.write(
         f'#!/bin/sh\n: $(seq 1 20000)\nexec {sys.executable} "$@"\n', "python"
     )
@@ -284,7 +284,7 @@ def test_a_script_that_becomes_an_interpreter_is_observed_from_inside(place: Pla
     assert recorded.header.environment["python"]
 
 
-def test_another_program_is_watched_from_outside_and_what_it_starts_joins(place: Place) -> None:
+def test_other_programs_are_watched_from_outside_and_children_join(place: Place) -> None:
     script = place.write("import time\ntime.sleep(2.5)\n")
     said = place.run(["sh", "-c", f"{sys.executable} {script}; exit 3"], "--per", "second")
     assert said.returncode == 3
@@ -297,7 +297,7 @@ def test_another_program_is_watched_from_outside_and_what_it_starts_joins(place:
     assert len({r.header.id for r in by_role.values()}) == 1
 
 
-def test_what_a_shell_hands_on_is_the_programs(place: Place) -> None:
+def test_inherited_file_descriptors_reach_the_program(place: Place) -> None:
     # As with <(...): an open file whose number is on the command line.
     reading, writing = os.pipe()
     os.write(writing, b"hi")
@@ -333,14 +333,14 @@ def test_what_a_shell_hands_on_is_the_programs(place: Place) -> None:
         ("", False),
     ],
 )
-def test_a_launcher_of_ranks_is_known_by_its_command_line(line: str, is_one: bool) -> None:
+def test_launchers_are_recognized_by_their_command_line(line: str, is_one: bool) -> None:
     assert is_launcher(["python", *line.split()]) is is_one
 
 
 # -- after the end: the upload, and the exit status ---------------------------------------------------------
 
 
-def test_a_server_shows_the_run_and_says_the_verdict(place: Place, server: str, ask: Any) -> None:
+def test_the_server_shows_the_run_and_its_verdict(place: Place, server: str, ask: Any) -> None:
     said = place.python("print('hello')", "--server", server, "--project", "plain", "--tag", "x")
     first, last = said.stderr.splitlines()
     url = first.split(" -> ")[1]
@@ -353,7 +353,7 @@ def test_a_server_shows_the_run_and_says_the_verdict(place: Place, server: str, 
     assert ask("verdict", run["id"], "--fail-on", "leaking").status == 0
 
 
-def test_the_last_line_says_a_word_once(place: Place, server: str) -> None:
+def test_the_last_line_does_not_repeat_the_status(place: Place, server: str) -> None:
     # As in a verdict computed locally, the server's sentence begins with its status.
     said = place.python("print('hello')", "--server", server)
     run = said.stderr.splitlines()[0].rpartition("/")[2]
@@ -366,7 +366,7 @@ def test_the_last_line_says_a_word_once(place: Place, server: str) -> None:
     assert closing_words(settings).startswith("learning: Not judged: the run ended after 3 minutes")
 
 
-def test_the_server_hears_that_a_program_was_killed(place: Place, server: str) -> None:
+def test_the_server_learns_that_a_program_was_killed(place: Place, server: str) -> None:
     kill = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n"
     said = place.python(kill, "--server", server)
     run = said.stderr.split("/runs/")[1].split()[0]
@@ -384,7 +384,7 @@ def address_of(server: socket.socket) -> str:
     return f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
-def test_a_server_that_does_not_answer_is_asked_once_by_all_the_short_programs(
+def test_short_programs_contact_an_unresponsive_server_once(
     place: Place, mute: socket.socket
 ) -> None:
     said = place.python(
@@ -427,7 +427,7 @@ def that_asks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, s
 
 
 @pytest.mark.parametrize(("token", "status"), [("lkl_" + "0" * 43, 401), ("of a reader", 403)])
-def test_the_last_line_of_a_short_program_says_why_its_server_has_nothing(
+def test_the_last_line_explains_why_the_server_has_nothing(
     place: Place, that_asks: tuple[str, str], token: str, status: int
 ) -> None:
     address, of_a_reader = that_asks
@@ -441,7 +441,7 @@ def test_the_last_line_of_a_short_program_says_why_its_server_has_nothing(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_upload_and_the_exit_status_stays(
+def test_a_signal_ends_the_upload_and_keeps_the_exit_status(
     place: Place, mute: socket.socket, number: signal.Signals
 ) -> None:
     process = subprocess.Popen(
@@ -514,7 +514,9 @@ def watching(place: Place, pid: int, *options: str) -> tuple[subprocess.Popen[st
         (str(2**22 + 7), 1, "there is no process"),
     ],
 )
-def test_what_is_no_process_is_one_line(leakline: Any, pid: str, status: int, why: str) -> None:
+def test_watching_a_nonexistent_process_is_a_one_line_error(
+    leakline: Any, pid: str, status: int, why: str
+) -> None:
     said = leakline("watch", pid)
     assert (said.status, said.output) == (status, "")
     assert why in said.error
@@ -555,7 +557,7 @@ def test_children_of_a_watched_process_are_counted(place: Place, start: Start) -
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_who_stops_watching_leaves_the_process_alone(
+def test_stopping_watch_does_not_affect_the_process(
     place: Place, start: Start, server: str, ask: Any, leakline: Any, number: signal.Signals
 ) -> None:
     process = start(GROWS, "60")
@@ -578,7 +580,7 @@ def test_who_stops_watching_leaves_the_process_alone(
     assert f"attempt 1: {why}\n" in leakline("report", str(place.folder / ".leakline")).output
 
 
-def test_a_program_that_waits_for_a_processor_has_longer_to_say_that_it_is_there(
+def test_a_program_waiting_for_cpu_has_more_time_to_report_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """On a busy machine a slow interpreter was also watched from outside, which gave two recordings of it."""

@@ -1,5 +1,4 @@
-"""Fixtures for all client tests: swallowed errors are raised, no run outlives its test, and a small real HTTP server.
-"""
+"""Fixtures for all client tests: swallowed errors are raised, no run outlives its test, and a real HTTP server."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ import functools, hashlib, json, statistics, sys, threading, time
 import leakline
 import leakline.transport.sender, leakline.core.pipeline
 
-# An outage of hours in seconds: a hundred times as many tries in the time, which still are a small part of it.
+# Simulate an outage of hours in seconds: a hundred times as many attempts, which still take a small part of the time.
 leakline.transport.sender.FIRST_PAUSE_SECONDS = leakline.transport.sender.LONGEST_PAUSE_SECONDS = 0.3
 leakline.core.pipeline.Delivery = functools.partial(leakline.core.pipeline.Delivery, timeout_seconds=0.3)
 seconds, waiting = {seconds}, {waiting}
@@ -33,14 +33,14 @@ run = leakline.init(mode={mode!r}, server={server!r}, quiet=False)
 sender = run._chain.sender
 block = b"x" * 400_000
 ours = [t.ident for t in threading.enumerate() if t.name.startswith("leakline-")]
-# What /proc says of a thread that is running is as old as the last tick, up to 10 ms; its clock is exact.
+# Figures in /proc for a running thread are as old as the last tick, up to 10 ms; its own clock is exact.
 clocks = [time.pthread_getcpuclockid(ident) for ident in ours]
 
 def our_cpu():
     return sum(map(time.clock_gettime, clocks))
 
 def work():
-    # Half of it holds the interpreter, half of it lets go of it.
+    # Half of the work holds the interpreter lock, and half releases it.
     for _ in range(8):
         sum(range(12_000))
         hashlib.sha256(block)
@@ -79,10 +79,10 @@ train(lambda took: took > 0.5)
 say(train(lambda took: took > seconds))
 loop = run._chain.loop
 for number in range(waiting):
-    # One in ten seconds, by the clock of the snapshots.
+    # One snapshot in ten seconds, by the clock of the snapshots.
     loop._wall_clock = lambda: time.time() - 10 * (waiting - number)
     run.snapshot("background")
-    # The queue is bounded: no faster than it is recorded.
+    # The queue is bounded, so do not add snapshots faster than they are recorded.
     if number % 500 == 499:
         run._chain.recorder.flush(30)
 loop._wall_clock = time.time

@@ -27,7 +27,7 @@ TRAINING: Final = """
 import mmap, os, random, struct, time
 import leakline, leakline.settings
 
-# So small a spool is rewritten several times a second.
+# A spool this small is rewritten several times a second.
 leakline.settings.SMALLEST_SPOOL_LIMIT_BYTES = 0
 stamps = mmap.mmap(os.open(os.environ["STAMPS"], os.O_RDWR), 0)
 

@@ -72,12 +72,12 @@ def test_nothing_is_traced_before_a_leak_is_suspected(status: str) -> None:
     assert watched.marks == []
 
 
-def test_a_run_that_did_not_ask_traces_nothing(offline: Run) -> None:
+def test_tracing_is_off_by_default(offline: Run) -> None:
     listeners = offline._chain.loop.listeners
     assert not any(isinstance(getattr(each, "__self__", None), Allocations) for each in listeners)
 
 
-def test_a_program_that_traces_itself_goes_on_tracing() -> None:
+def test_tracing_by_the_program_itself_is_left_running() -> None:
     tracemalloc.start()
     watched = Watched()
     watched.see("generation_end", "generation_end", "finish")
@@ -86,7 +86,7 @@ def test_a_program_that_traces_itself_goes_on_tracing() -> None:
     tracemalloc.stop()
 
 
-def test_without_a_thread_nothing_is_traced_and_the_next_generation_end_tries_again() -> None:
+def test_tracing_is_retried_when_its_thread_cannot_start() -> None:
     watched = Watched()
     with no_threads():
         watched.see("generation_end", "phase_end", "generation_end")
@@ -97,7 +97,7 @@ def test_without_a_thread_nothing_is_traced_and_the_next_generation_end_tries_ag
     assert len(watched.marks) == 1
 
 
-def test_at_most_ten_lines_are_reported_once_the_largest_first() -> None:
+def test_the_ten_largest_lines_are_reported_once() -> None:
     watched, kept = Watched("confirmed"), list[Any]()
     watched.see("generation_end")
     assert tracemalloc.is_tracing()
@@ -119,7 +119,7 @@ def test_at_most_ten_lines_are_reported_once_the_largest_first() -> None:
     assert len(watched.marks) == 1
 
 
-def test_a_generation_that_lasts_too_long_ends_it_with_a_phase_or_without() -> None:
+def test_tracing_ends_in_a_generation_that_lasts_too_long() -> None:
     watched, kept = Watched(), list[Any]()
     watched.see("generation_end")
     kept += [bytearray(1000) for _ in range(100)]
@@ -136,7 +136,7 @@ def test_a_generation_that_lasts_too_long_ends_it_with_a_phase_or_without() -> N
     assert not watched.lives()
 
 
-def test_tracing_that_holds_too_much_itself_ends_though_no_phase_does() -> None:
+def test_tracing_ends_when_its_table_becomes_too_large() -> None:
     watched, kept = Watched(), list[Any]()
     watched.see("generation_end")
     while tracemalloc.is_tracing() and len(kept) < 5_000_000:
@@ -150,7 +150,7 @@ def test_tracing_that_holds_too_much_itself_ends_though_no_phase_does() -> None:
 @pytest.mark.parametrize(
     "end", [lambda watched: watched.traced.stop(), lambda watched: watched.see("finish")]
 )
-def test_tracing_that_is_stopped_or_outlives_its_run_reports_nothing(
+def test_tracing_stopped_early_or_by_the_end_of_the_run_reports_nothing(
     end: Callable[[Watched], None],
 ) -> None:
     watched = Watched()
@@ -182,7 +182,7 @@ print(len(heard))
 """
 
 
-def test_a_real_training_that_leaks_is_shown_the_line(start: Any) -> None:
+def test_a_real_leaking_training_reports_the_allocating_line(start: Any) -> None:
     process = start(TRAINING)
     assert process.communicate(timeout=120) == ("1\n", "")
     (mark,) = (event for event in events("mark") if event.name == "allocations")
@@ -217,7 +217,7 @@ def test_a_forked_child_is_not_traced(start: Any) -> None:
     assert [event.name for event in events("mark")] == ["allocations"]
 
 
-def test_a_run_that_is_discarded_leaves_nothing_traced(offline: Run) -> None:
+def test_a_discarded_run_stops_tracing(offline: Run) -> None:
     watched = Watched()
     offline._chain._traced = watched.traced
     for end in (offline._chain.abandon, offline._chain.discard):

@@ -1,5 +1,4 @@
-"""Readings between two snapshots: how often they happen, how they detect memory running out, and how to disable them.
-"""
+"""Readings between two snapshots: their frequency, how they detect memory running out, and how to disable them."""
 
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ class Plenty(Approach):
 
 
 @pytest.mark.parametrize(("interval", "looks"), [(1.0, 9), (0.5, 19), (60.0, 0)])
-def test_a_snapshot_is_taken_every_ten_seconds_or_at_each_rarer_reading(
+def test_a_snapshot_is_taken_every_ten_seconds_or_each_interval(
     interval: float, looks: int
 ) -> None:
     sampler, taken, news = _Sampler(), list[Mapping[str, Number]](), list[str]()
@@ -96,7 +95,7 @@ def test_the_last_snapshot_before_memory_runs_out_is_close_to_the_limit(rate: in
     assert len(used) < MOST_REPORTED
 
 
-def test_memory_that_fills_from_the_start_is_known_at_the_first_reading() -> None:
+def test_the_first_reading_knows_how_fast_memory_fills() -> None:
     memory = Filling(GIB)
     approach = Approach(memory.read, memory.clock)
     memory.now, memory.used = 1.0, GIB
@@ -113,7 +112,7 @@ class Resting(Filling):
 
 
 @pytest.mark.parametrize("begin", [0.0, 0.035, 0.095])
-def test_readings_stay_close_when_the_training_rests_for_a_moment(begin: float) -> None:
+def test_readings_stay_frequent_when_growth_pauses_briefly(begin: float) -> None:
     memory = Resting(80 * MIB, limit=400 * MIB)
     memory.now = begin
     used = memory.run(60)
@@ -134,7 +133,7 @@ def test_memory_that_is_freed_each_time_does_not_fill_the_spool(
     assert taken <= memory.now / REPORT_EVERY_SECONDS + more
 
 
-def test_without_background_readings_nobody_wakes_between_two_snapshots(
+def test_without_background_readings_no_thread_wakes_between_snapshots(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("LEAKLINE_SAMPLE_SECONDS", "0")
@@ -158,7 +157,7 @@ class Ring:
         self.block = fresh_pages(size) if size else None
 
 
-def test_full_collections_of_the_program_are_events_with_what_they_freed(offline: Run) -> None:
+def test_full_collections_are_recorded_with_the_bytes_they_freed(offline: Run) -> None:
     offline.generation(0)
     gc.collect()
     with offline.phase("warm"):
@@ -182,7 +181,7 @@ def test_full_collections_of_the_program_are_events_with_what_they_freed(offline
     assert 30 * MIB < before - after < 40 * MIB < before
 
 
-def test_an_emptied_cache_of_a_device_is_an_event_and_one_in_a_cleanup_is_that_cleanups(
+def test_emptying_a_device_cache_is_an_event_except_within_a_cleanup(
     offline: Run,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -93,7 +93,7 @@ def test_cleanups_are_recorded_where_they_ran_and_before_the_last_snapshot(
     assert final.sequence <= last.sequence and final.time <= last.time
 
 
-def test_it_runs_above_the_limit_and_not_at_it(offline: leakline.Run) -> None:
+def test_a_cleanup_runs_above_its_limit_and_not_at_it(offline: leakline.Run) -> None:
     seen: list[int] = []
     offline.register_cleanup("tensors", lambda: seen.append(1), when=("gauge.tensors", 500))
     train(offline, range(3), lambda generation: 499 + generation)
@@ -104,7 +104,7 @@ def test_it_runs_above_the_limit_and_not_at_it(offline: leakline.Run) -> None:
     assert cleaned.data["because"] == "gauge.tensors is 501, above 500"
 
 
-def test_it_runs_ever_more_rarely_while_the_condition_holds(offline: leakline.Run) -> None:
+def test_a_cleanup_backs_off_while_its_condition_holds(offline: leakline.Run) -> None:
     offline.register_cleanup("tensors", lambda: None, when=("gauge.tensors", 500))
     train(offline, range(30), lambda generation: 900)
     offline.finish()
@@ -113,7 +113,7 @@ def test_it_runs_ever_more_rarely_while_the_condition_holds(offline: leakline.Ru
     assert gaps == [AGAIN_AFTER, 2 * AGAIN_AFTER]
 
 
-def test_it_runs_at_once_where_the_condition_holds_again(offline: leakline.Run) -> None:
+def test_a_cleanup_runs_immediately_when_its_condition_holds_again(offline: leakline.Run) -> None:
     offline.register_cleanup("tensors", lambda: None, when=("gauge.tensors", 500))
     train(offline, range(12), lambda generation: 900 if generation % 3 == 0 else 10)
     offline.finish()
@@ -143,7 +143,7 @@ def phase_on_another_thread(run: leakline.Run) -> None:
     thread.join()
 
 
-def test_it_waits_for_the_outermost_phase_of_the_training_thread(offline: leakline.Run) -> None:
+def test_a_cleanup_waits_for_the_end_of_the_outermost_phase(offline: leakline.Run) -> None:
     order: list[str] = []
     offline.register_cleanup("late", lambda: order.append("cleanup"), when=("gauge.n", 0))
     offline.generation(0)
@@ -181,7 +181,7 @@ def test_a_cleanup_with_phases_of_its_own_starts_no_other(offline: leakline.Run)
     assert order == ["begins", "ends", "other"]
 
 
-def test_one_that_raises_is_recorded_and_the_training_goes_on(
+def test_a_cleanup_that_raises_is_recorded_and_the_training_goes_on(
     offline: leakline.Run, internal_exceptions: Any, caplog: Any
 ) -> None:
     def clean() -> None:
@@ -206,7 +206,7 @@ def test_an_interrupt_in_a_cleanup_reaches_the_program(offline: leakline.Run) ->
         train(offline, range(1), lambda generation: 900)
 
 
-def test_registering_again_replaces_the_function_and_nothing_else(offline: leakline.Run) -> None:
+def test_registering_again_replaces_only_the_function(offline: leakline.Run) -> None:
     seen: list[str] = []
     for generation in range(4):
         name = f"of {generation}"
@@ -233,7 +233,7 @@ class Meeting(list[Any]):
         super().append(one)
 
 
-def test_two_threads_that_register_first_at_once_see_each_generation_once(
+def test_concurrent_first_registrations_see_each_generation_once(
     offline: leakline.Run,
 ) -> None:
     loop = offline._chain.loop
@@ -252,7 +252,7 @@ def test_two_threads_that_register_first_at_once_see_each_generation_once(
     assert offline._chain.cleanups._generation_ends == 3
 
 
-def test_a_finished_run_holds_nothing_of_the_program(offline: leakline.Run) -> None:
+def test_a_finished_run_keeps_no_reference_to_the_program(offline: leakline.Run) -> None:
     kept = Kept()
     gone = weakref.ref(kept)
     offline.register_cleanup("kept", lambda kept=kept: None)
@@ -275,7 +275,7 @@ async def _coroutine() -> None:
         ({"when": ("", 5)}, "when"), ({"when": ("a", float("nan"))}, "when"), ({"when": ["a", True]}, "when"),
     ],
 )  # fmt: skip
-def test_a_wrong_argument_is_named_at_once(
+def test_wrong_arguments_of_register_cleanup_are_named(
     offline: leakline.Run, wrong: dict[str, Any], name: str
 ) -> None:
     right: dict[str, Any] = {"name": "agent", "function": lambda: None}
@@ -283,7 +283,7 @@ def test_a_wrong_argument_is_named_at_once(
         offline.register_cleanup(**{**right, **wrong})
 
 
-def test_there_is_a_bound_on_cleanups(offline: leakline.Run) -> None:
+def test_the_number_of_cleanups_is_bounded(offline: leakline.Run) -> None:
     for number in range(REGISTERED_LIMIT):
         offline.register_cleanup(f"c{number}", list)
     offline.register_cleanup("c0", dict)
@@ -319,7 +319,7 @@ HEADER = RunHeader("r", "p", "r", "step", None, 0.0, ("train",))
 
 
 @pytest.mark.parametrize("registered", [False, True])
-def test_a_cleanup_that_gives_memory_of_a_device_back_has_worked(
+def test_a_cleanup_that_frees_device_memory_has_worked(
     offline: leakline.Run, registered: bool
 ) -> None:
     device = on_a_device(offline)
@@ -363,7 +363,7 @@ def test_a_cleanup_that_frees_nothing_anywhere_has_failed(offline: leakline.Run)
     assert judged(HEADER, recorded()) == ("failed", "agent GPU ran once and freed nothing.")
 
 
-def test_of_a_device_that_was_not_read_both_times_nothing_is_recorded(
+def test_a_device_not_read_before_and_after_is_not_recorded(
     offline: leakline.Run,
 ) -> None:
     with offline.generation(0), offline.cleanup("without a device"):
@@ -408,20 +408,20 @@ def test_a_request_is_taken_once_however_often_it_is_sent() -> None:
         {"id": "1", "kind": "find_holders", "type": ["a"]}, {"id": "1", "kind": ["census"]}, "census", None, 5, [],
     ],
 )  # fmt: skip
-def test_anything_else_is_ignored_and_counted(wish: Any) -> None:
+def test_invalid_requests_are_ignored_and_counted(wish: Any) -> None:
     box = RequestBox()
     box.put([wish])
     assert (box.take(), box.ignored) == ([], 1)
 
 
 @pytest.mark.parametrize("answer", [None, {}, "census", 5, {"kind": "census", "id": "1"}])
-def test_an_answer_without_a_list_asks_for_nothing(answer: Any) -> None:
+def test_an_answer_without_a_list_has_no_requests(answer: Any) -> None:
     box = RequestBox()
     box.put(answer)
     assert (box.take(), box.ignored) == ([], 0)
 
 
-def test_requests_that_wait_are_bounded_and_cleanups_wait_apart_from_looks() -> None:
+def test_waiting_requests_are_bounded_and_cleanups_have_their_own_queue() -> None:
     box = RequestBox()
     box.put([search(str(i)) for i in range(10_000)])
     assert len(box.take()) == WAITING_LIMIT
@@ -435,7 +435,7 @@ def test_requests_that_wait_are_bounded_and_cleanups_wait_apart_from_looks() -> 
     assert (box.take_cleanups(), box.ignored) == ([], 5)
 
 
-def test_what_finds_no_room_for_long_is_refused() -> None:
+def test_a_request_that_never_fits_the_budget_is_refused() -> None:
     box = RequestBox()
     box.put([search("1")])
     for times in range(PATIENCE + 1):
@@ -450,14 +450,12 @@ def test_what_finds_no_room_for_long_is_refused() -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, 5, ["a"], ""])
-def test_holders_of_what_is_no_class_are_a_wrong_argument(
-    offline: leakline.Run, wrong: Any
-) -> None:
+def test_find_holders_rejects_anything_but_a_class(offline: leakline.Run, wrong: Any) -> None:
     with pytest.raises(leakline.BadArgument):
         offline.find_holders(wrong)
 
 
-def test_a_run_that_does_nothing_finds_and_cleans_nothing() -> None:
+def test_a_disabled_run_ignores_requests_and_cleanups() -> None:
     leakline.Run().find_holders(Kept)
     leakline.Run().census()
     leakline.Run().register_cleanup("agent", lambda: pytest.fail("it ran"))
@@ -536,7 +534,7 @@ def holders(snapshots: list[Snapshot]) -> list[tuple[str, int | None]]:
     return [(h.path, h.count) for s in snapshots for h in s.holders if h.type == "__main__.Agent"]
 
 
-def test_the_program_asks_for_holders_and_a_census(start: Start) -> None:
+def test_the_program_can_request_holders_and_a_census(start: Start) -> None:
     # The pause limit is high enough that every scan runs on the training thread, however slow the machine is.
     ends_well(start(head(OFFLINE) + ASKS, LEAKLINE_MAX_PAUSE="1"))
     after = [s for s in recorded() if s.label.endswith("after train")]
@@ -554,7 +552,7 @@ def test_the_program_asks_for_holders_and_a_census(start: Start) -> None:
 
 
 @pytest.mark.skipif(native() is None, reason=f"no native module: {why_not_native()}")
-def test_a_look_that_would_pause_for_too_long_is_taken_in_slices(start: Start, until: Any) -> None:
+def test_a_scan_over_the_pause_limit_is_taken_in_slices(start: Start, until: Any) -> None:
     asks = "run.find_holders(Agent)\nrun.census()\n"
     process = start(head(OFFLINE) + asks + LOOP, LEAKLINE_MAX_PAUSE="0.002")
     until(lambda: len(marks(recorded())) >= 2)
@@ -563,7 +561,7 @@ def test_a_look_that_would_pause_for_too_long_is_taken_in_slices(start: Start, u
     assert holders(recorded()) == [("__main__.kept[*]", 30)]
 
 
-def test_a_request_of_the_server_is_answered_once(server: Any, until: Any, start: Start) -> None:
+def test_a_server_request_is_answered_once(server: Any, until: Any, start: Start) -> None:
     server.wishes = LOOKS
     process = start(head(f"server={server.address!r}") + REGISTER + LOOP)
     # A class that was never counted has no count before the cleanup.
@@ -599,7 +597,7 @@ QUIET = "refused: the run is quiet"
     ],
     ids=["not on request", "quiet", "no requests"],
 )  # fmt: skip
-def test_what_the_program_has_not_allowed_is_refused(
+def test_requests_that_the_program_did_not_allow_are_refused(
     server: Any, until: Any, start: Start, mode: str, register: str, environment: dict[str, str],
     look: str, cleanup: str,
 ) -> None:  # fmt: skip
@@ -614,7 +612,7 @@ def test_what_the_program_has_not_allowed_is_refused(
     assert sent_events(server, "cleanup") == []
 
 
-def test_a_requested_cleanup_that_raises_has_failed_and_the_others_run(
+def test_a_requested_cleanup_that_raises_fails_and_the_others_run(
     server: Any, until: Any, start: Start
 ) -> None:
     server.wishes = [CLEANUP]
@@ -626,7 +624,7 @@ def test_a_requested_cleanup_that_raises_has_failed_and_the_others_run(
     assert ran == {"bad": "ZeroDivisionError", "population": None}
 
 
-def test_a_suspected_run_cleans_up_by_itself(start: Start) -> None:
+def test_a_suspected_run_runs_its_cleanup(start: Start) -> None:
     leak = """
 cleaned = []
 run.register_cleanup("population", lambda: (kept.clear(), cleaned.append(1)), when="suspected")

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.flow
 
 @pytest.mark.long
 @pytest.mark.parametrize("mode", ["absent", "dripping", "busy"])
-def test_the_loop_goes_on_and_everything_arrives_once(
+def test_an_outage_does_not_block_the_loop_and_everything_arrives_once(
     tmp_path: Path, faulty: FaultServer, mode: str
 ) -> None:
     cost = train(tmp_path, faulty, mode, seconds=0.5, waiting=300)
@@ -71,7 +71,7 @@ if __name__ == "__main__":
 
 @pytest.mark.long
 @pytest.mark.parametrize("mode", ["black hole", "busy"])
-def test_spawned_trainings_end_as_without_us_and_everything_arrives_once(
+def test_spawned_trainings_end_normally_and_everything_arrives_once(
     start: Any, spool_directory: Path, faulty: FaultServer, mode: str
 ) -> None:
     faulty.set(mode)
@@ -216,7 +216,7 @@ def _needs_mounts() -> None:
           ("delete the file", "put a file in its place", "make it read-only", *AS_ROOT, "no permission")),
     ],
 )  # fmt: skip
-def test_a_disk_that_fails_is_one_warning_and_everything_arrives(
+def test_a_failing_disk_is_one_warning_and_everything_arrives(
     tmp_path: Path, how: str, server: Any, until: Callable[..., None]
 ) -> None:
     training = Training(tmp_path, how, server.address)
@@ -234,7 +234,7 @@ def test_a_disk_that_fails_is_one_warning_and_everything_arrives(
 
 
 @pytest.mark.parametrize("how", ["delete the folder", "a full disk"])
-def test_a_disk_that_fails_without_a_server_is_one_warning_too(tmp_path: Path, how: str) -> None:
+def test_a_failing_disk_without_a_server_is_one_warning_too(tmp_path: Path, how: str) -> None:
     training = Training(tmp_path, how, None)
     one_warning(training, training.run())
 
@@ -251,7 +251,7 @@ def one_warning(training: Training, done: subprocess.CompletedProcess[str]) -> d
     return figures
 
 
-def test_a_folder_that_is_moved_away_goes_on_being_recorded_to(tmp_path: Path) -> None:
+def test_recording_continues_after_the_folder_was_moved(tmp_path: Path) -> None:
     training = Training(tmp_path, "move the folder", None)
     done = training.run()
     assert (done.returncode, done.stderr) == (0, "")
@@ -259,7 +259,7 @@ def test_a_folder_that_is_moved_away_goes_on_being_recorded_to(tmp_path: Path) -
     assert (figures["pending"], figures["lost"]) == (figures["taken"], {})
 
 
-def test_a_warning_goes_to_nobody_whose_stderr_is_closed(tmp_path: Path) -> None:
+def test_a_warning_with_closed_stderr_is_dropped(tmp_path: Path) -> None:
     training = Training(tmp_path, "delete the folder", None)
     done = training.run("sh", "-c", 'exec "$@" 2>&-', "sh")
     assert (done.returncode, done.stdout) == (0, PRINTED)

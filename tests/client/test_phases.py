@@ -66,7 +66,7 @@ def phase_accounts(memory: Memory) -> PhaseLedger:
     return PhaseLedger(memory.read())
 
 
-def test_memory_outside_every_phase_is_booked_between_and_our_own_work_on_its_line(
+def test_memory_outside_phases_and_our_own_memory_have_their_lines(
     memory: Memory, phase_accounts: PhaseLedger
 ) -> None:
     memory.bytes += 5
@@ -78,7 +78,7 @@ def test_memory_outside_every_phase_is_booked_between_and_our_own_work_on_its_li
     assert (lines[BETWEEN].bytes, lines[OWN].bytes) == (7, 3)
 
 
-def test_a_nested_phase_keeps_its_bytes_from_the_phase_around_it(
+def test_the_bytes_of_a_nested_phase_are_not_charged_to_its_parent(
     memory: Memory, phase_accounts: PhaseLedger
 ) -> None:
     outer = phase_accounts.enter("evaluate", memory.read())
@@ -95,13 +95,13 @@ def test_a_nested_phase_keeps_its_bytes_from_the_phase_around_it(
 
 
 @pytest.mark.parametrize(("names", "paths"), [("a", {"a"}), ("ab", {"a", "a/b"})])
-def test_recursion_does_not_make_paths_without_end(
+def test_recursion_does_not_make_endless_paths(
     memory: Memory, phase_accounts: PhaseLedger, names: str, paths: set[str]
 ) -> None:
     assert {phase_accounts.enter(name, memory.read()).path for name in names * 50} == paths
 
 
-def test_paths_are_bounded_and_the_rest_shares_a_line(
+def test_the_number_of_paths_is_bounded_and_the_rest_shares_a_line(
     memory: Memory, phase_accounts: PhaseLedger
 ) -> None:
     for i in range(PATHS_LIMIT + 10):
@@ -111,7 +111,7 @@ def test_paths_are_bounded_and_the_rest_shares_a_line(
     assert lines["other"].executions == 10
 
 
-def test_a_phase_whose_entry_was_not_read_leaves_its_bytes_to_the_line_around_it(
+def test_the_bytes_of_a_phase_with_unread_entry_go_to_its_parent(
     memory: Memory, phase_accounts: PhaseLedger
 ) -> None:
     outer = phase_accounts.enter("outer", memory.read())
@@ -136,7 +136,7 @@ def test_a_generation_that_starts_inside_a_phase_splits_its_bytes(
     assert (first["train"].bytes, second["train"].bytes) == (4, 6)
 
 
-def test_what_changes_while_only_another_thread_has_a_phase_open_is_on_its_line(
+def test_memory_taken_in_a_phase_of_another_thread_is_on_its_line(
     memory: Memory, phase_accounts: PhaseLedger
 ) -> None:
     memory.bytes += 1
@@ -185,7 +185,7 @@ class Interrupted(PhaseLedger):
         super().book(reading)
 
 
-def test_a_generator_that_a_collection_closes_while_we_book_takes_nothing_twice() -> None:
+def test_a_generator_closed_during_booking_books_nothing_twice() -> None:
     memory = Memory()
     phase_accounts = Interrupted(memory.read())
     abandoned = phase_accounts.enter("produce", memory.read())
@@ -199,7 +199,7 @@ def test_a_generator_that_a_collection_closes_while_we_book_takes_nothing_twice(
     assert lines["produce/consume"].executions == 1
 
 
-def test_in_a_real_run_the_lines_sum_to_the_change_of_private_memory(offline: leakline.Run) -> None:
+def test_the_lines_of_a_real_run_sum_to_the_change_of_private_memory(offline: leakline.Run) -> None:
     kept: list[Any] = []
     for generation in range(5):
         offline.generation(generation)
@@ -218,7 +218,7 @@ def test_in_a_real_run_the_lines_sum_to_the_change_of_private_memory(offline: le
     assert ends[2].samples["phase.evaluate/episode.bytes"] == pytest.approx(40_000_000, rel=0.01)
 
 
-def test_a_leak_in_short_phases_is_booked_to_its_phase_when_no_snapshot_is_affordable(
+def test_a_leak_in_short_phases_is_booked_without_snapshots(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("LEAKLINE_MAX_OVERHEAD", "0.01")
@@ -248,7 +248,7 @@ def test_a_leak_in_short_phases_is_booked_to_its_phase_when_no_snapshot_is_affor
         thing.close()
 
 
-def test_phases_that_follow_each_other_too_fast_leave_their_bytes_between_not_to_us(
+def test_bytes_of_very_fast_phases_are_booked_between_phases(
     offline: leakline.Run,
 ) -> None:
     governor = offline._loop.governor
@@ -271,7 +271,7 @@ def test_phases_that_follow_each_other_too_fast_leave_their_bytes_between_not_to
     assert first.samples["phase.train.executions"] == 1
 
 
-def test_our_own_size_is_never_negative(offline: leakline.Run) -> None:
+def test_our_own_line_is_never_negative(offline: leakline.Run) -> None:
     offline._loop._own_bytes = -(10**9)
     offline.snapshot("now")
     offline.finish()
@@ -466,8 +466,8 @@ def test_the_lines_of_every_generation_sum_to_the_change_of_memory(
         assert program.run_._guard.count == 0
 
 
-def test_the_drawn_programs_meet_every_line() -> None:
-    """Without this check the property could hold because the programs do nothing."""
+def test_the_generated_programs_cover_every_line() -> None:
+    """Otherwise the property could hold because the programs do nothing."""
     with ThreadPoolExecutor(1) as helper:
         program = _Program([], helper)
         program.run_.generation(next(program._number))
@@ -479,7 +479,7 @@ def test_the_drawn_programs_meet_every_line() -> None:
         assert any(name.startswith(f"phase.{line}") for name in names), line
 
 
-def test_the_last_generation_is_recorded_also_when_it_ended_without_a_snapshot() -> None:
+def test_the_last_generation_is_recorded_even_without_a_snapshot() -> None:
     with ThreadPoolExecutor(1) as helper:
         program = _Program([True] * 50, helper)
         for number in range(3):
@@ -541,7 +541,7 @@ def higher_than_ever() -> int:
     return int(samples[PEAK] - samples["process.rss_bytes"]) + (200 + next(_ODD)) * MIB
 
 
-def test_a_new_high_that_is_freed_within_the_phase_is_its_peak(started: Started) -> None:
+def test_a_new_high_freed_within_the_phase_is_its_peak(started: Started) -> None:
     run = started()
     high = higher_than_ever()
     with run.phase("quiet"):
@@ -557,7 +557,7 @@ def test_a_new_high_that_is_freed_within_the_phase_is_its_peak(started: Started)
     assert told["quiet again"] < 50 * MIB
 
 
-def test_a_lower_peak_is_seen_when_a_background_reading_fell_into_it(started: Started) -> None:
+def test_a_lower_peak_is_seen_if_a_background_reading_caught_it(started: Started) -> None:
     run = started()
     rise(higher_than_ever())
     with run.phase("unseen"):
@@ -572,7 +572,7 @@ def test_a_lower_peak_is_seen_when_a_background_reading_fell_into_it(started: St
     assert told["quiet"] < 50 * MIB
 
 
-def test_with_exact_peaks_no_peak_is_too_low_or_too_short(started: Started) -> None:
+def test_exact_peaks_catch_every_peak(started: Started) -> None:
     run = started(exact=True)
     if not run._loop.sampler.exact_peaks:
         pytest.skip("this kernel does not let a process reset its own mark")
@@ -585,7 +585,7 @@ def test_with_exact_peaks_no_peak_is_too_low_or_too_short(started: Started) -> N
     assert told == {phase: pytest.approx(high * MIB, rel=0.1) for phase, high in highs.items()}
 
 
-def test_the_peak_of_a_phase_is_the_highest_of_all_snapshots_within_it(started: Started) -> None:
+def test_the_peak_of_a_phase_is_the_highest_snapshot_within_it(started: Started) -> None:
     run = started()
     high = higher_than_ever()
     with run.phase("outer"):
@@ -606,7 +606,7 @@ def test_the_peak_of_a_phase_is_the_highest_of_all_snapshots_within_it(started: 
     assert since_the_last["outer"] < 50 * MIB
 
 
-def test_snapshots_of_other_threads_within_a_phase_do_not_take_its_peak_away(
+def test_snapshots_of_other_threads_do_not_hide_the_peak_of_a_phase(
     started: Started,
 ) -> None:
     run = started()
@@ -627,7 +627,7 @@ def test_snapshots_of_other_threads_within_a_phase_do_not_take_its_peak_away(
     assert above_resident(recorded(), PHASE_PEAK)["train"] == pytest.approx(high, rel=0.1)
 
 
-def test_a_census_of_ours_is_no_peak_of_the_program(started: Started) -> None:
+def test_a_census_is_not_a_peak_of_the_program(started: Started) -> None:
     run = started()
     run._loop.sampler._memory.look = lambda: None  # type: ignore[method-assign]
     measure = run._loop.sampler._looks.at_generation_end
@@ -646,7 +646,7 @@ def test_a_census_of_ours_is_no_peak_of_the_program(started: Started) -> None:
 
 
 @pytest.mark.parametrize(("exact", "says"), [(False, "as seen by"), (True, "exact:")])
-def test_the_report_has_the_peaks_and_how_they_were_seen(
+def test_the_report_shows_the_peaks_and_how_they_were_measured(
     started: Started, exact: bool, says: str
 ) -> None:
     run = started(exact=exact)

@@ -1,5 +1,4 @@
-"""Snapshots are recorded first, then sent in order, retried, split and counted, against a real server that misbehaves.
-"""
+"""Snapshots are recorded, then sent in order, retried, split and counted, against a real server that misbehaves."""
 
 from __future__ import annotations
 
@@ -79,7 +78,7 @@ def resting(delivery: Delivery, clock: Callable[[], float], jitter: float) -> Se
 BATCHES = ("POST", "/api/v1/runs/run-1/batches")
 
 
-def test_everything_arrives_once_in_order_and_with_its_end(tmp_path: Path, server: Any) -> None:
+def test_everything_arrives_once_in_order_with_the_end(tmp_path: Path, server: Any) -> None:
     chain = Chain(tmp_path, server.address)
     chain.put(*range(1, 501))
     assert chain.close()
@@ -90,7 +89,7 @@ def test_everything_arrives_once_in_order_and_with_its_end(tmp_path: Path, serve
     assert max(len(batch.snapshots) for batch in server.batches) <= 200
 
 
-def test_a_server_absent_from_the_start_gets_everything_when_it_comes(
+def test_a_server_started_later_gets_everything(
     tmp_path: Path, make_server: Any, until: Any
 ) -> None:
     port = make_server()
@@ -105,7 +104,7 @@ def test_a_server_absent_from_the_start_gets_everything_when_it_comes(
     assert back.sequences == [1, 2, 3]
 
 
-def test_a_server_in_trouble_gets_the_same_snapshots_later(
+def test_a_failing_server_gets_the_same_snapshots_later(
     tmp_path: Path, server: Any, until: Any
 ) -> None:
     for status in (500, 503, 502):
@@ -117,9 +116,7 @@ def test_a_server_in_trouble_gets_the_same_snapshots_later(
     assert chain.close()
 
 
-def test_a_server_absent_until_the_end_leaves_everything_in_the_spool(
-    tmp_path: Path, make_server: Any
-) -> None:
+def test_without_a_server_everything_stays_in_the_spool(tmp_path: Path, make_server: Any) -> None:
     gone = make_server()
     gone.stop()
     chain = Chain(tmp_path, gone.address)
@@ -152,9 +149,7 @@ def test_a_batch_too_large_for_the_server_is_split(tmp_path: Path, server: Any) 
     assert chain.losses.totals() == {}
 
 
-def test_a_batch_that_is_too_large_even_when_split_is_posted_no_third_time(
-    tmp_path: Path, server: Any
-) -> None:
+def test_a_batch_too_large_even_when_split_is_not_posted_again(tmp_path: Path, server: Any) -> None:
     server.refuse_batches_over = 0
     chain = held(tmp_path, server, *map(manual, range(1, 41)))
     assert chain.close()
@@ -194,7 +189,7 @@ def test_a_refused_batch_is_counted_and_the_next_is_sent(
     assert server.sequences == [2]
 
 
-def test_what_was_refused_is_not_sent_again_when_the_rest_has_to_wait(
+def test_refused_parts_are_not_sent_again_when_others_are_retried(
     tmp_path: Path, server: Any, until: Any
 ) -> None:
     """One read of the outbox gives three parts: refused, retry later, accepted; the first is posted only once."""
@@ -210,7 +205,7 @@ def test_what_was_refused_is_not_sent_again_when_the_rest_has_to_wait(
     assert chain.sender.sent == 2
 
 
-def test_a_snapshot_too_large_for_any_server_is_counted_and_its_neighbours_arrive(
+def test_a_snapshot_too_large_for_any_server_is_counted_and_skipped(
     tmp_path: Path, server: Any
 ) -> None:
     huge = Event(2, 1.0, "note", "n", data={"text": random.Random(1).randbytes(600_000).hex()})
@@ -220,7 +215,7 @@ def test_a_snapshot_too_large_for_any_server_is_counted_and_its_neighbours_arriv
     assert chain.losses.totals() == {"too_large": 1}
 
 
-def test_a_part_stays_within_what_a_server_takes(tmp_path: Path, server: Any) -> None:
+def test_a_part_stays_within_the_limits_of_the_server(tmp_path: Path, server: Any) -> None:
     """Each snapshot has its own series names: together they would exceed the series limit of a batch."""
     own = [{f"gauge.loss_{n}_{i}": i for i in range(100)} for n in range(1, 101)]
     chain = held(tmp_path, server, *map(manual, range(1, 101), own))
@@ -230,9 +225,7 @@ def test_a_part_stays_within_what_a_server_takes(tmp_path: Path, server: Any) ->
         assert len({name for s in batch.snapshots for name in s.samples}) <= 4000
 
 
-def test_no_server_silences_the_sender_for_longer_than_five_minutes(
-    tmp_path: Path, server: Any, until: Any
-) -> None:
+def test_retry_after_is_capped_at_five_minutes(tmp_path: Path, server: Any, until: Any) -> None:
     server.answer(503, {}, Retry_After="999999999")
     chain = Chain(tmp_path, server.address)
     until(lambda: chain.sender.failures > 0)
@@ -244,7 +237,7 @@ def test_no_server_silences_the_sender_for_longer_than_five_minutes(
     assert server.sequences == [1]
 
 
-def test_ranks_come_back_at_different_moments_or_when_the_server_says(server: Any) -> None:
+def test_retries_are_jittered_unless_the_server_sets_the_time(server: Any) -> None:
     pauses = []
     server.answer(429, {"error": {"message": "slow down"}}, Retry_After="7")
     for jitter in (0.0, 0.0, 0.5, 0.999):
@@ -269,7 +262,7 @@ def test_a_refused_run_stops_sending_and_stays_in_the_spool(
     assert server.ends == [{**END, "instance": "instance-1"}]
 
 
-def test_a_sender_that_got_no_thread_is_not_waited_for(tmp_path: Path) -> None:
+def test_closing_does_not_wait_for_a_sender_without_a_thread(tmp_path: Path) -> None:
     sender = resting(Delivery("http://127.0.0.1:9"), time.monotonic, 0.0)
     with no_threads(), pytest.raises(RuntimeError):
         sender.start()
@@ -278,7 +271,7 @@ def test_a_sender_that_got_no_thread_is_not_waited_for(tmp_path: Path) -> None:
     assert time.monotonic() - began < 1.0
 
 
-def test_a_refused_run_leaves_no_connection_open(tmp_path: Path, server: Any) -> None:
+def test_a_refused_run_closes_its_connection(tmp_path: Path, server: Any) -> None:
     server.answer(403)
     chain = Chain(tmp_path, server.address)
     chain.put(1)
@@ -286,7 +279,7 @@ def test_a_refused_run_leaves_no_connection_open(tmp_path: Path, server: Any) ->
     assert chain.sender._delivery._connection is None
 
 
-def test_a_server_that_is_back_after_an_hour_is_found_within_half_a_minute() -> None:
+def test_a_server_back_after_an_hour_is_found_within_half_a_minute() -> None:
     now = 0.0
     sender = resting(Delivery("http://127.0.0.1:9"), lambda: now, 0.999)
     tries = 0
@@ -299,7 +292,7 @@ def test_a_server_that_is_back_after_an_hour_is_found_within_half_a_minute() -> 
     assert 100 < tries < 150
 
 
-def test_catching_up_takes_a_share_of_a_core_and_an_exit_does_not_wait_for_it(
+def test_catching_up_uses_a_share_of_a_core_and_never_delays_the_exit(
     tmp_path: Path, server: Any, until: Any
 ) -> None:
     chain = held(tmp_path, server, *(replace(manual(n), time=float(n)) for n in range(1, 1001)))
@@ -310,7 +303,9 @@ def test_catching_up_takes_a_share_of_a_core_and_an_exit_does_not_wait_for_it(
     assert server.sequences == list(range(1, 1001))
 
 
-def test_a_run_arrives_whole_through_the_public_calls(server: Any, spool_directory: Path) -> None:
+def test_a_run_made_with_the_public_api_arrives_completely(
+    server: Any, spool_directory: Path
+) -> None:
     run = leakline.init(project="p", server=server.address, total=3, quiet=True)
     for generation in range(3):
         run.generation(generation)

@@ -62,7 +62,7 @@ def pyplot() -> Iterator[Any]:
     pyplot.close("all")
 
 
-def test_thirty_figures_that_nobody_closes_are_flagged(
+def test_thirty_unclosed_figures_are_flagged(
     offline: Run, pyplot: Any, spool_directory: Path
 ) -> None:
     for episode in range(30):
@@ -78,9 +78,7 @@ def test_thirty_figures_that_nobody_closes_are_flagged(
     assert any("plt.close(figure)" in line for line in finding.advice)
 
 
-def test_closing_the_current_figure_instead_of_the_given_one_shows_as_growth(
-    offline: Run, pyplot: Any
-) -> None:
+def test_closing_the_wrong_figure_shows_as_growth(offline: Run, pyplot: Any) -> None:
     for episode in range(5):
         offline.episode(episode)
         saved = pyplot.figure()
@@ -92,7 +90,7 @@ def test_closing_the_current_figure_instead_of_the_given_one_shows_as_growth(
     assert [s["figures.open"] for s in generation_samples()] == [1, 2, 3, 4, 4]
 
 
-def test_bytes_of_a_buffer_on_a_device_are_counted_apart_from_those_of_the_host() -> None:
+def test_device_and_host_bytes_of_a_buffer_are_counted_separately() -> None:
     buffer = [(torch.ones(1024), torch.ones(256)) for _ in range(50)]
     host = TrackedContainer("replay", buffer).read()
     assert "tracked.replay.device_bytes" not in host
@@ -104,7 +102,7 @@ def test_bytes_of_a_buffer_on_a_device_are_counted_apart_from_those_of_the_host(
     assert is_on_device(SimpleNamespace(is_cpu=False, is_meta=False))
 
 
-def test_a_reading_between_two_snapshots_has_gpu_memory_and_ram() -> None:
+def test_background_readings_contain_gpu_memory_and_ram() -> None:
     sampler = Sampler(Governor(1.0, 1_000.0))
     sampler._probes["cuda"].read = lambda: {"cuda.0.allocated_bytes": 5, "cuda.0.reserved_bytes": 7}
     read = sampler.sample()
@@ -116,7 +114,7 @@ class TradingEnvironment:
     pass
 
 
-def test_a_line_is_printed_every_so_many_generations(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_is_printed_every_n_generations(capsys: pytest.CaptureFixture[str]) -> None:
     run = leakline.init(mode="offline", watch=[TradingEnvironment], log_every=5)
     kept = [TradingEnvironment() for _ in range(2)]
     for generation in range(11):
@@ -152,7 +150,7 @@ print(threading.current_thread().name in threads, len(threads))
 """
 
 
-def test_growth_and_the_newest_verdict_are_printed_after_each_generation() -> None:
+def test_each_generation_prints_growth_and_the_newest_verdict() -> None:
     done = run_program(GROWS, LEAKLINE_LOG_EVERY="1", LEAKLINE_MAX_OVERHEAD="1")
     lines = [line.split("; ", 2) for line in done.stderr.splitlines() if ": end: RSS " in line]
     assert len(lines) >= 20
@@ -171,7 +169,7 @@ def test_growth_and_the_newest_verdict_are_printed_after_each_generation() -> No
 
 
 @pytest.mark.parametrize("how", [{}, {"log_every": 5, "quiet": True}])
-def test_a_run_that_is_quiet_or_was_not_asked_prints_no_line(
+def test_quiet_runs_and_runs_without_the_setting_print_no_line(
     capsys: pytest.CaptureFixture[str], how: dict[str, Any]
 ) -> None:
     run = leakline.init(mode="offline", **how)
@@ -181,7 +179,7 @@ def test_a_run_that_is_quiet_or_was_not_asked_prints_no_line(
     assert ": end: RSS" not in capsys.readouterr().err
 
 
-def test_kept_losses_are_3072_graphs_more_in_each_generation_and_detached_ones_none() -> None:
+def test_kept_losses_add_3072_graphs_and_detached_ones_none() -> None:
     """16 agents, 32 gradient steps and 6 accumulation steps, as the report of such a training counts them."""
     run = leakline.init(mode="offline", quiet=True)
     weight, losses, detached = torch.ones(1, requires_grad=True), list[Any](), list[Any]()
@@ -230,7 +228,7 @@ run.finish()
 
 
 @pytest.mark.parametrize(("what", "native"), [("keep", "1"), ("keep", "0"), ("let go", "1")])
-def test_tensors_return_to_their_baseline_or_the_count_is_broken(
+def test_a_tensor_count_is_broken_unless_it_returns_to_its_baseline(
     what: str, native: str, spool_directory: Path
 ) -> None:
     done = run_program(ADAM, what, LEAKLINE_NATIVE=native)
@@ -278,7 +276,7 @@ assert not blocked & {name.partition(".")[0] for name in sys.modules}
 """
 
 
-def test_a_run_without_psutil_torch_and_numpy_records_and_names_what_it_lacks() -> None:
+def test_a_run_without_optional_packages_names_what_is_missing() -> None:
     done = run_program(BARE)
     ends = generation_samples()
     assert len(ends) == 3
@@ -308,7 +306,7 @@ run.finish()
 """
 
 
-def test_fitness_history_and_generation_times_are_recorded_without_being_named() -> None:
+def test_growing_histories_are_recorded_without_being_declared() -> None:
     run_program(HISTORIES)
     ends = generation_samples()
     assert all(s["generation.seconds"] > 0 for s in ends)
@@ -319,7 +317,7 @@ def test_fitness_history_and_generation_times_are_recorded_without_being_named()
         assert told == {g: each * (g + 1) for g in told}
 
 
-def test_large_objects_are_recorded_up_to_a_number_and_from_a_size_that_people_set(
+def test_large_objects_are_recorded_within_configured_limits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("LEAKLINE_LARGE_OBJECTS", "2")
@@ -358,7 +356,7 @@ print("the end", file=sys.stderr)
 RULER = "=" * 78
 
 
-def test_a_snapshot_that_is_to_be_shown_is_on_stderr_as_in_the_report() -> None:
+def test_a_printed_snapshot_looks_as_in_the_report() -> None:
     done = run_program(SHOWN, LEAKLINE_SAMPLE_SECONDS="0")
     title = "MEMORY SNAPSHOT: Gen 1: After evaluate_population"
     _, head, shown, rest = done.stderr.split(f"{RULER}\n")

@@ -15,7 +15,7 @@ def node() -> str:
     return str(compute_driver_executable()[0])
 
 
-def test_the_javascript_helpers_do_what_their_tests_say() -> None:
+def test_the_javascript_helpers_pass_their_own_tests() -> None:
     files = sorted(map(str, HERE.glob("*.test.js")))
     assert files
     done = subprocess.run(

@@ -1,6 +1,6 @@
 """Checks that without the native module the census gives the same counts, with the standard library alone.
 
-    PYTHON check_pure.py CLIENT
+PYTHON check_pure.py CLIENT
 """
 
 from __future__ import annotations

@@ -83,29 +83,25 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", WITH_LOCK)
-def test_what_it_counts_and_finds_is_what_there_is(name: str, compiled: Compiled) -> None:
+def test_counts_and_searches_are_correct(name: str, compiled: Compiled) -> None:
     one, folder = compiled(name)
     _passes(one, "check_native.py", CLIENT, folder)
 
 
 @pytest.mark.parametrize("name", WITH_LOCK)
-def test_an_allocation_that_is_refused_is_an_error_and_nothing_else(
-    name: str, compiled: Compiled
-) -> None:
+def test_a_failed_allocation_only_raises_an_error(name: str, compiled: Compiled) -> None:
     one, folder = compiled(name)
     _passes(one, "starve.py", CLIENT, folder)
 
 
 @pytest.mark.parametrize("name", WITH_LOCK)
-def test_the_numbers_of_a_batch_are_read_as_json_reads_them_and_sealed(
-    name: str, compiled: Compiled
-) -> None:
+def test_the_numbers_of_a_batch_are_read_as_json_and_sealed(name: str, compiled: Compiled) -> None:
     one, folder = compiled(name, "leakline_server")
     _passes(one, "check_server.py", folder)
 
 
 @pytest.mark.parametrize("name", WITHOUT_LOCK)
-def test_an_interpreter_without_a_lock_is_refused_and_counts_in_python(
+def test_a_free_threaded_interpreter_is_refused_and_counts_in_python(
     name: str, tmp_path: Path
 ) -> None:
     one = _interpreter(name)
@@ -124,7 +120,7 @@ def test_without_the_module_the_census_counts_the_same_in_python(name: str) -> N
 
 
 @pytest.mark.parametrize("name", WITHOUT_LOCK)
-def test_the_compiler_refuses_it_too_where_there_is_no_lock(name: str) -> None:
+def test_the_compiler_refuses_a_free_threaded_interpreter(name: str) -> None:
     """Compiling without our build file must not produce a module that reads memory while others write it."""
     include = _run(
         _interpreter(name), "-c", "import sysconfig; print(sysconfig.get_path('include'))"
@@ -144,7 +140,7 @@ def test_the_compiler_refuses_it_too_where_there_is_no_lock(name: str) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(SECONDS * 4 + 300)
 @pytest.mark.parametrize("name", WITH_LOCK if "LEAKLINE_SOAK_SECONDS" in os.environ else [OURS])
-def test_a_program_that_does_its_worst_is_survived(name: str, compiled: Compiled) -> None:
+def test_the_module_survives_a_stress_program(name: str, compiled: Compiled) -> None:
     one, folder = compiled(name)
     _passes(one, "soak.py", CLIENT, folder, SECONDS)
 
@@ -181,14 +177,14 @@ def sanitized(compiled: Compiled, tmp_path_factory: pytest.TempPathFactory) -> S
 
 @pytest.mark.long
 @pytest.mark.timeout(SECONDS * 4 + 300)
-def test_no_freed_object_is_read_and_nothing_undefined_is_done(sanitized: Sanitized) -> None:
+def test_no_freed_object_is_read_and_no_undefined_behaviour_occurs(sanitized: Sanitized) -> None:
     one, folder, setting = sanitized
     # Access to freed memory is detected only if every object is a separate allocation.
     _passes(one, "soak.py", CLIENT, folder, SECONDS, *FACILITIES, PYTHONMALLOC="malloc", **setting)
 
 
 @pytest.mark.long
-def test_the_checks_of_every_interpreter_hold_under_sanitizers_too(sanitized: Sanitized) -> None:
+def test_the_checks_also_pass_under_sanitizers(sanitized: Sanitized) -> None:
     one, folder, setting = sanitized
     _passes(one, "check_native.py", CLIENT, folder, PYTHONMALLOC="malloc", **setting)
     _passes(one, "check_server.py", folder / "server", PYTHONMALLOC="malloc", **setting)

@@ -48,7 +48,7 @@ class LyingList(list[int]):
     __iter__ = Hostile.__iter__
 
 
-def test_hostile_objects_are_counted_and_never_touched() -> None:
+def test_hostile_objects_are_counted_without_running_their_code() -> None:
     kept = [[Hostile() for _ in range(20)], [LyingList([1]) for _ in range(7)]]
     touched.clear()
     result = take_census(on_instances=lambda instances: None)
@@ -57,7 +57,7 @@ def test_hostile_objects_are_counted_and_never_touched() -> None:
     assert count_of(result, LyingList) == len(kept[1])
 
 
-def test_proxies_and_mocks_count_as_what_they_are() -> None:
+def test_proxies_and_mocks_are_counted_by_their_real_type() -> None:
     class Target:
         pass
 
@@ -72,7 +72,7 @@ def test_proxies_and_mocks_count_as_what_they_are() -> None:
     assert alive is not gone
 
 
-def test_no_object_is_kept_alive_and_no_collection_forced() -> None:
+def test_a_census_keeps_no_object_alive_and_forces_no_collection() -> None:
     agent, array = Agent(), np.zeros(1000)
     seen = weakref.ref(agent), weakref.ref(array)
     before = [g["collections"] for g in gc.get_stats()]
@@ -87,7 +87,7 @@ def test_no_object_is_kept_alive_and_no_collection_forced() -> None:
     assert result.objects > 0
 
 
-def test_a_replay_buffer_of_150_000_arrays_is_found_whole() -> None:
+def test_a_replay_buffer_of_150_000_arrays_is_counted_completely() -> None:
     before = census()
     buffer = deque(
         (np.zeros(4, np.float32), i % 3, 0.5, np.zeros(4, np.float32), False) for i in range(75_000)
@@ -120,7 +120,7 @@ def test_an_array_that_1508_environments_share_counts_once() -> None:
     assert arrays_of(environments) == (1, 90_000_000)
 
 
-def test_views_cost_nothing_and_show_the_owner_that_only_they_hold() -> None:
+def test_views_have_no_bytes_and_reveal_their_hidden_owner() -> None:
     def views() -> Any:
         base = np.zeros(5000)
         return [np.zeros((1000, 10))[i] for i in range(3)], [base[i : i + 10] for i in range(100)]
@@ -129,7 +129,7 @@ def test_views_cost_nothing_and_show_the_owner_that_only_they_hold() -> None:
     assert arrays_of(views) == (3 + 3 + 1 + 100, 3 * 80_000 + 40_000)
 
 
-def test_arrays_on_foreign_buffers_count_the_buffer_once() -> None:
+def test_arrays_on_a_shared_foreign_buffer_count_it_once() -> None:
     before = census()
     raw = [bytearray(MIB)]
     on_it = [np.frombuffer(raw[0], np.uint8) for _ in range(3)]
@@ -144,7 +144,7 @@ def test_arrays_on_foreign_buffers_count_the_buffer_once() -> None:
     assert len(on_it) + len(hidden) + len(behind_a_view) == 5
 
 
-def test_mapped_files_are_counted_apart(tmp_path: Path) -> None:
+def test_memory_mapped_arrays_are_counted_separately(tmp_path: Path) -> None:
     before = arrays()
     mapped = np.memmap(tmp_path / "data.bin", np.float32, "w+", shape=(1000, 100))
     part, plain = mapped[10:20], np.asarray(mapped)[5:]
@@ -154,7 +154,7 @@ def test_mapped_files_are_counted_apart(tmp_path: Path) -> None:
     assert type(mapped.base) is mmap.mmap and part is not plain
 
 
-def test_items_of_object_arrays_are_found() -> None:
+def test_items_of_object_arrays_are_counted() -> None:
     def hidden() -> Any:
         array = np.empty(50, dtype=object)
         for i in range(50):
@@ -177,7 +177,7 @@ def test_counts_equal_counting_one_by_one(kind: type) -> None:
     assert abs(truth - count_of(census(), kind) - still) <= 2
 
 
-def test_shallow_bytes_of_containers_are_those_python_tells() -> None:
+def test_shallow_bytes_of_containers_match_sys_getsizeof() -> None:
     before = rows(census())
     big = list(range(MIB // 4))
     small = [[i, i + 1] for i in range(5_000)]
@@ -186,7 +186,7 @@ def test_shallow_bytes_of_containers_are_those_python_tells() -> None:
     assert (after["list"][1] or 0) - (before["list"][1] or 0) == pytest.approx(truth, rel=0.02)
 
 
-def test_the_largest_objects_come_with_shape_and_size() -> None:
+def test_the_largest_objects_have_shape_and_size() -> None:
     kept = np.zeros((3000, 1000), np.float32), bytes(11 * MIB), [None] * (2 * MIB)
     result = census()
     largest = result.large_objects(7)
@@ -201,7 +201,7 @@ def test_the_largest_objects_come_with_shape_and_size() -> None:
 
 
 @in_python
-def test_a_deadline_gives_a_part_that_says_so() -> None:
+def test_a_deadline_gives_a_result_marked_as_partial() -> None:
     kept = [[i] for i in range(100_000)]
     whole = census()
     ticks = iter(i * 0.001 for i in range(1_000_000))
@@ -216,7 +216,7 @@ def test_a_deadline_gives_a_part_that_says_so() -> None:
 
 
 @in_python
-def test_a_deadline_inside_one_large_container_is_kept() -> None:
+def test_a_deadline_is_met_inside_a_large_container() -> None:
     buffer = [deque((np.zeros(1), i) for i in range(50_000))]
     gc.collect()
     ticks = iter(i * 0.01 for i in range(1_000_000))
@@ -224,7 +224,7 @@ def test_a_deadline_inside_one_large_container_is_kept() -> None:
     assert buffer
 
 
-def test_instances_of_the_programs_classes_are_handed_over_for_a_look() -> None:
+def test_instances_of_the_programs_classes_are_passed_on() -> None:
     kept = [Agent() for _ in range(5)]
     seen: dict[str, int] = {}
 
@@ -245,7 +245,7 @@ def test_a_program_without_numpy_has_no_arrays(monkeypatch: pytest.MonkeyPatch) 
     assert "arrays.count" not in result.samples()
 
 
-def test_the_series_carry_the_48_largest_types_and_no_more() -> None:
+def test_the_series_contain_only_the_48_largest_types() -> None:
     kept = [type(f"Kind{i}", (), {})() for i in range(60)]
     samples = census().samples()
     assert len(kept) == 60
@@ -307,7 +307,7 @@ def _entangled(leaf: type) -> list[Any]:
 
 @in_python
 @pytest.mark.usefixtures("references")
-def test_leaves_are_found_wherever_they_are() -> None:
+def test_objects_without_references_are_counted_wherever_they_are() -> None:
     before = count_of(census(), Leaf)
     # Include a class that overrides hashing.
     kept = _entangled(Leaf), _entangled(Odd)
@@ -319,7 +319,7 @@ def test_leaves_are_found_wherever_they_are() -> None:
 
 @in_python
 @pytest.mark.usefixtures("references")
-def test_arrays_and_their_buffers_count_once_whoever_shares_them() -> None:
+def test_shared_arrays_and_buffers_count_once() -> None:
     def steps() -> Any:
         shared = [np.zeros(10) for _ in range(1_000)]
         buffers = [bytes(100) for _ in range(50)]
@@ -368,7 +368,7 @@ def _counted_in_a_generator() -> Iterator[int]:
     [_counted_beside_locals, _counted_beside_a_cell, lambda: next(_counted_in_a_generator())],
     ids=["object array", "cell", "generator"],
 )
-def test_what_local_variables_hold_and_others_lead_to_is_found_once(
+def test_objects_held_by_local_variables_are_counted_once(
     count: Callable[[], int],
 ) -> None:
     before = count_of(census(), Leaf)

@@ -81,7 +81,7 @@ def own_proportional_bytes() -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
 
 
-def test_without_procfs_and_psutil_nothing_is_known_of_children(
+def test_without_procfs_and_psutil_children_are_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "psutil", None)
@@ -98,13 +98,13 @@ def test_without_procfs_children_are_counted_by_psutil_without_roles(tmp_path: P
     assert samples[own] == samples["children.uss_bytes"] > 0
 
 
-def test_without_children_nothing_but_zeros_is_told() -> None:
+def test_without_children_all_samples_are_zero() -> None:
     assert read_children() == {
         "children.count": 0, "children.pss_bytes": 0, "children.uss_bytes": 0,
     }  # fmt: skip
 
 
-def test_a_subprocess_is_one_of_the_others() -> None:
+def test_a_subprocess_has_the_role_other() -> None:
     with waiting():
         samples = read_children()
     assert roles(samples) == {"others": 1}
@@ -112,12 +112,12 @@ def test_a_subprocess_is_one_of_the_others() -> None:
     assert samples["children.others.pss_bytes"] == samples["children.pss_bytes"]
 
 
-def test_processes_started_with_a_rank_of_their_own_are_ranks() -> None:
+def test_processes_started_with_their_own_rank_are_ranks() -> None:
     with waiting(RANK="0", LOCAL_RANK="0"), waiting(RANK="1", LOCAL_RANK="1"):
         assert roles(read_children()) == {"ranks": 2}
 
 
-def test_a_rank_that_ends_while_it_is_read_costs_no_reading(
+def test_a_rank_that_ends_while_it_is_read_is_still_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with waiting(RANK="7") as rank:
@@ -134,14 +134,14 @@ def test_a_rank_that_ends_while_it_is_read_costs_no_reading(
     assert samples["children.process.rank_7.uss_bytes"] == samples["children.uss_bytes"] > 0
 
 
-def test_what_a_rank_starts_is_no_rank_and_belongs_to_us_as_well() -> None:
+def test_processes_started_by_a_rank_are_our_children_but_not_ranks() -> None:
     with waiting(STARTS, RANK="3"):
         samples = read_children()
     assert roles(samples) == {"ranks": 1, "others": 1}
     assert samples["children.count"] == 2
 
 
-def test_the_children_of_a_rank_share_its_rank_and_are_none(
+def test_children_that_inherit_a_rank_are_not_ranks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("RANK", "0")
@@ -160,7 +160,7 @@ class Squares:
         return index * index
 
 
-def test_the_workers_of_a_data_loader_are_named() -> None:
+def test_data_loader_workers_are_recognized() -> None:
     import torch
 
     loader: Any = torch.utils.data.DataLoader(
@@ -290,13 +290,11 @@ def parts_are_the_whole(samples: dict[str, Number]) -> bool:
         ("python3 -c connect('password=hunter2')\0", "python"),
     ],
 )  # fmt: skip
-def test_neither_code_nor_a_title_nor_the_value_of_an_option_is_a_name(
-    command: str, name: str
-) -> None:
+def test_code_titles_and_option_values_are_not_used_as_names(command: str, name: str) -> None:
     assert wanted_of_command(command.encode(), b"comm") == Wanted(name, 1)
 
 
-def test_the_one_that_grows_is_the_one_whose_series_grows() -> None:
+def test_only_the_series_of_the_growing_child_grows() -> None:
     names = ChildNames()
     with collectors("collector-a", "collector-b") as (_, b):
         samples = read_children(names=names)
@@ -309,7 +307,7 @@ def test_the_one_that_grows_is_the_one_whose_series_grows() -> None:
     assert after["collector-a"] - before["collector-a"] < 4 * MIB
 
 
-def test_a_name_that_is_free_goes_to_the_next_child_and_who_stays_keeps_its_own() -> None:
+def test_a_free_name_is_reused_and_living_children_keep_theirs() -> None:
     names = ChildNames()
     for _ in range(2):
         # Each has a higher number in the program itself.
@@ -325,18 +323,18 @@ def test_a_name_that_is_free_goes_to_the_next_child_and_who_stays_keeps_its_own(
         read_children(names=names)
 
 
-def test_two_of_one_name_and_one_with_a_dot_are_told_apart() -> None:
+def test_children_with_equal_names_or_dots_get_distinct_series() -> None:
     with collectors("actor", "actor", "v1.2", "other"):
         samples = read_children()
     assert set(one_by_one(samples)) == {"actor", "actor-2", "v1_2", "other-2"}
 
 
-def test_of_many_children_the_largest_are_told_and_the_rest_is_counted() -> None:
+def test_only_the_largest_children_have_series_and_the_rest_is_summed() -> None:
     names = ChildNames()
     with collectors(*(f"actor-{i}" for i in range(REPORTED_LIMIT + 3))) as children:
         children[-1].keep(24 * MIB)
         samples = read_children(names=names)
-        assert read_children(names=names).keys() == samples.keys(), "those told stay the same"
+        assert read_children(names=names).keys() == samples.keys(), "the named ones stay the same"
     told = one_by_one(samples)
     assert len(told) == REPORTED_LIMIT + 1
     assert samples["children.process.other.count"] == 3
@@ -345,7 +343,7 @@ def test_of_many_children_the_largest_are_told_and_the_rest_is_counted() -> None
     assert parts_are_the_whole(samples)
 
 
-def test_a_program_that_invents_names_gets_so_many_series_and_no_more() -> None:
+def test_the_number_of_child_names_is_bounded() -> None:
     names = ChildNames()
     told = {names.name(i, partial(Wanted, f"job-{i}")) for i in range(3 * NAMES_LIMIT)}
     assert len(told - {None}) == NAMES_LIMIT
@@ -354,7 +352,7 @@ def test_a_program_that_invents_names_gets_so_many_series_and_no_more() -> None:
     assert names.name("newer", lambda: Wanted("job-unheard-of")) is None
 
 
-def test_children_beyond_the_names_are_not_asked_again_at_each_reading() -> None:
+def test_children_without_a_name_are_not_queried_at_each_reading() -> None:
     names, asked, living = ChildNames(), list[int](), range(500)
 
     def wanted(child: int) -> Wanted:
@@ -435,7 +433,7 @@ def test_without_a_limit_every_child_is_read_exactly(processes: Processes) -> No
     assert sorted(processes.read) == [2, 3, 4]
 
 
-def test_a_size_that_is_not_read_moves_with_anonymous_memory(processes: Processes) -> None:
+def test_an_unread_size_follows_anonymous_memory(processes: Processes) -> None:
     processes.set(2)
     processes.pages(2, seconds=None)
     processes.set(2, 150, 999)
@@ -444,7 +442,7 @@ def test_a_size_that_is_not_read_moves_with_anonymous_memory(processes: Processe
     assert processes.pages(2) == {2: 0}, "no size is below zero"
 
 
-def test_a_new_child_is_as_large_as_another_of_its_name_but_for_what_both_share(
+def test_a_new_child_is_estimated_from_another_of_its_name(
     processes: Processes,
 ) -> None:
     processes.set(2, 110, 20)
@@ -472,7 +470,7 @@ def test_children_are_read_in_turns(
     assert processes.read == read
 
 
-def test_a_total_is_unknown_while_the_size_of_a_child_is(processes: Processes) -> None:
+def test_the_total_is_unknown_while_one_size_is_unknown(processes: Processes) -> None:
     names = [Child(pid, pid, 1, str(pid).encode()) for pid in range(2, 14)]
     for child in names:
         processes.set(child.pid)
@@ -480,7 +478,7 @@ def test_a_total_is_unknown_while_the_size_of_a_child_is(processes: Processes) -
     assert processes.sizes.read(names, 0.1) is not None
 
 
-def test_a_child_whose_memory_cannot_be_read_is_unknown_and_not_small(
+def test_a_child_whose_memory_cannot_be_read_has_unknown_size(
     processes: Processes,
 ) -> None:
     processes.set(2)

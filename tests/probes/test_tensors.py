@@ -56,7 +56,7 @@ def _loss(net: nn.Module) -> Any:
 
 
 @both_ways
-def test_tensors_that_share_a_storage_count_its_bytes_once() -> None:
+def test_tensors_sharing_a_storage_count_its_bytes_once() -> None:
     def made() -> Any:
         base = torch.zeros(1000, 100)
         taken = torch.empty(0).set_(base.untyped_storage())
@@ -100,14 +100,14 @@ def test_parameters_have_their_own_row() -> None:
 
 
 @both_ways
-def test_losses_without_a_graph_are_no_graphs() -> None:
+def test_losses_without_a_graph_are_not_counted_as_graphs() -> None:
     net = nn.Linear(32, 256)
     grown = _grown(lambda: [_loss(net).detach() for _ in range(100)])
     assert (grown.count, grown.graph_count, grown.graph_bytes) == (100, 0, 0)
 
 
 @both_ways
-def test_kept_losses_show_with_the_memory_that_their_graphs_hold() -> None:
+def test_kept_losses_include_the_memory_of_their_graphs() -> None:
     net = nn.Linear(32, 256)
     grown = _grown(lambda: [_loss(net) for _ in range(100)])
     # The losses, and the activations that were once Python tensors.
@@ -117,7 +117,7 @@ def test_kept_losses_show_with_the_memory_that_their_graphs_hold() -> None:
 
 
 @both_ways
-def test_what_the_program_also_holds_is_not_the_graphs() -> None:
+def test_memory_also_held_by_the_program_is_not_counted_for_graphs() -> None:
     net = nn.Linear(32, 256)
 
     def made() -> Any:
@@ -129,7 +129,7 @@ def test_what_the_program_also_holds_is_not_the_graphs() -> None:
 
 
 @both_ways
-def test_backward_frees_what_the_graph_held_and_gradients_are_the_programs_own() -> None:
+def test_backward_frees_graph_memory_and_gradients_are_not_graph_memory() -> None:
     net = nn.Linear(32, 256)
 
     def made() -> Any:
@@ -145,7 +145,7 @@ def test_backward_frees_what_the_graph_held_and_gradients_are_the_programs_own()
 
 
 @both_ways
-def test_more_graphs_than_one_look_visits_are_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_graphs_than_one_scan_visits_are_extrapolated(monkeypatch: pytest.MonkeyPatch) -> None:
     net = nn.Linear(32, 64)
     losses = [_loss(net) for _ in range(400)]
     seen = []
@@ -177,7 +177,7 @@ class Doubled(torch.autograd.Function):
 
 
 @both_ways
-def test_functions_of_the_program_are_looked_through() -> None:
+def test_custom_autograd_functions_are_visited() -> None:
     given = torch.zeros(1000, requires_grad=True)
     assert _grown(lambda: Doubled.apply(given)).graph_bytes == 4000  # type: ignore[no-untyped-call]
 
@@ -262,7 +262,7 @@ def on_a_thread_of_ours(call: Any) -> Any:
     return found[0]
 
 
-def test_graphs_are_not_read_while_another_thread_or_a_hook_is_in_the_engine() -> None:
+def test_graphs_are_not_read_while_the_engine_runs() -> None:
     with in_the_engine():
         assert while_the_engine_rests(lambda: 1) is None
     assert while_the_engine_rests(lambda: 1) == 1
@@ -274,7 +274,7 @@ def test_graphs_are_not_read_while_another_thread_or_a_hook_is_in_the_engine() -
     assert found == [None]
 
 
-def test_what_graphs_hold_is_unknown_then_and_no_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graph_memory_is_unknown_while_the_engine_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     # Allow enough time on a busy machine.
     monkeypatch.setattr("leakline.probes.heap.marginal_size._GRAPHS_SECONDS", 10.0)
     kept = [(torch.rand(64, 64, requires_grad=True) * 2).square() for _ in range(10)]
@@ -286,12 +286,12 @@ def test_what_graphs_hold_is_unknown_then_and_no_zero(monkeypatch: pytest.Monkey
 
 
 @needs_native
-def test_a_thread_of_ours_has_them_read_on_the_main_thread() -> None:
+def test_our_threads_read_graphs_on_the_main_thread() -> None:
     where = on_a_thread_of_ours(lambda: while_the_engine_rests(threading.current_thread))
     assert where is threading.main_thread()
 
 
-def test_a_main_thread_that_does_not_come_to_it_is_not_waited_for_and_never_comes_to_it() -> None:
+def test_a_call_that_the_main_thread_does_not_reach_is_cancelled() -> None:
     called: list[int] = []
     asked, waited = threading.Lock(), threading.Event()
     asked.acquire()
@@ -312,14 +312,14 @@ def test_a_main_thread_that_does_not_come_to_it_is_not_waited_for_and_never_come
 
 
 @needs_native
-def test_what_goes_wrong_there_is_of_who_asked_and_not_of_the_program() -> None:
+def test_errors_on_the_main_thread_reach_only_the_requesting_thread() -> None:
     # The innermost function is one of ours.
     error = on_a_thread_of_ours(lambda: on_main_thread(lambda: storage_key(3), 5.0))
     assert isinstance(error, AttributeError)
 
 
 @needs_native
-def test_what_a_handler_of_the_program_raises_meanwhile_is_the_programs() -> None:
+def test_exceptions_of_signal_handlers_reach_the_program() -> None:
     signum, raises = signal.SIGTERM, SystemExit(143)
 
     def handle(signum: int, frame: object) -> None:
@@ -339,7 +339,7 @@ def test_what_a_handler_of_the_program_raises_meanwhile_is_the_programs() -> Non
 
 
 @needs_native
-def test_a_search_in_slices_tells_the_size_of_what_has_graphs_in_the_end() -> None:
+def test_a_sliced_search_measures_objects_with_graphs_at_the_end() -> None:
     history.extend(Step() for _ in range(20))
     search = SlicedHolderSearch([Step], 10.0)
     on_a_thread_of_ours(lambda: any(iter(lambda: search.step(0.002), True)))
@@ -399,5 +399,5 @@ print("looks", looks)
 @pytest.mark.long
 @needs_native
 @pytest.mark.parametrize("way", ["census", "holders", "tensors"])
-def test_a_training_lives_through_looks_beside_it(way: str, tmp_path: Path) -> None:
+def test_a_training_survives_concurrent_scans(way: str, tmp_path: Path) -> None:
     assert int(run_alone(tmp_path, TRAINS_BESIDE_LOOKS, way, "2").split()[-1]) >= 2
