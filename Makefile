@@ -12,14 +12,14 @@ GPU_PYTHON ?= python3
 GPU_ARGS ?= --json gpu-results.json
 AUDIT ?= .venv-audit
 OFFLINE ?=
-# A change of these makes the editable install again, which compiles the native modules.
+# A change to these files repeats the editable install, which compiles the native modules.
 INSTALLED := pyproject.toml .ci/prepare hatch_build.py $(wildcard agent_client/native/*.c agent_client/native/*.h agent_client/native/*.py server/native/*.c server/native/*.h)
 export VENV TORCH
 
-# What `make test` and `make test-all` leave out: each has a target of its own.
+# Not part of `make test` and `make test-all`: each has its own target.
 APART := leaks or soak or integrations
-# $(call tests,MARKS): first what has the machine to itself, then the rest on all cores. Both run, whichever fails.
-# pytest ends with 5 where it finds no test, and TEST_ARGS may leave none to one of the two.
+# $(call tests,MARKS): first the tests that need the machine to themselves, then the rest on all cores. Both always run.
+# pytest exits with 5 if it finds no test, and TEST_ARGS may leave none for one of the two.
 define tests
 @status=0; none=0; \
 $(PYTHON) -m pytest -q --durations=10 --durations-min=5 -m "alone and not ($(APART))$(1)" $(TEST_ARGS) || status=$$?; \
@@ -40,18 +40,18 @@ demo: $(VENV)/.demo ## serve the dashboard and train a leaking and a fixed run i
 test: $(VENV)/.test lint ## lint, types and the tests of a change: ten minutes on two cores
 	$(call tests, and not long)
 
-test-all: $(VENV)/.test lint ## what CI runs: also what takes long, and the audit
+test-all: $(VENV)/.test lint ## what CI runs: also the slow tests, and the audit
 	$(call tests)
 	@$(MAKE) --no-print-directory audit
 
-test-leaks: $(VENV)/.test ## the programs with planted leaks and their twins (CHECK=1 enforces)
+test-leaks: $(VENV)/.test ## programs with planted leaks and their healthy twins (CHECK=1 enforces)
 	CHECK=$(CHECK) $(PYTHON) -m pytest -m leaks $(TEST_ARGS)
 
 test-weekly: $(VENV)/.test ## hours: soak, fuzzing, sanitizers, coverage of the core
 	LEAKLINE_SOAK_SECONDS=$${LEAKLINE_SOAK_SECONDS:-600} LEAKLINE_FUZZ_BODIES=$${LEAKLINE_FUZZ_BODIES:-10000} \
 	LEAKLINE_FUZZ_EXAMPLES=$${LEAKLINE_FUZZ_EXAMPLES:-100} .ci/weekly $(PYTHON) $(TEST_ARGS)
 
-test-integrations: $(INTEGRATIONS)/.integrations ## trainings of five frameworks, other tools (15 minutes)
+test-integrations: $(INTEGRATIONS)/.integrations ## trainings with five frameworks, other tools (15 minutes)
 	@.ci/bring-tfjs .peers/tfjs
 	@$(INTEGRATIONS)/bin/python -m benchmarks.server.install prometheus
 	$(INTEGRATIONS)/bin/python -m pytest -m integrations tests/integrations $(TEST_ARGS)
@@ -59,13 +59,14 @@ test-integrations: $(INTEGRATIONS)/.integrations ## trainings of five frameworks
 test-gpu: ## the client on an NVIDIA GPU, without a network (GPU_PYTHON, GPU_ARGS)
 	@PYTHONPATH="agent_client:.$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) -m benchmarks.client.gpu $(GPU_ARGS)
 
-audit: $(VENV)/.test $(AUDIT)/.tools ## known holes, licences, age of images (OFFLINE=1, OFFLINE=ok)
+audit: $(VENV)/.test $(AUDIT)/.tools ## vulnerabilities, licences, age of images (OFFLINE=1, OFFLINE=ok)
 	@OFFLINE=$(OFFLINE) .ci/audit $(AUDIT) $(PYTHON)
 
-lint: $(VENV)/.test ## ruff, and mypy --strict over both packages
+lint: $(VENV)/.test ## ruff, mypy --strict over both packages, and the words of all text
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
+	$(PYTHON) .ci/prose
 
 format: $(VENV)/.test ## let ruff format the code
 	$(PYTHON) -m ruff format .
@@ -73,7 +74,7 @@ format: $(VENV)/.test ## let ruff format the code
 docs: $(VENV)/.test ## write docs/reference from the code
 	$(PYTHON) docs/reference/generate.py
 
-bench-peers: $(VENV)/.test ## install what the benchmarks compare with
+bench-peers: $(VENV)/.test ## install the tools that the benchmarks compare with
 	$(PYTHON) -m pip install --quiet objgraph pympler guppy3 memray
 	$(PYTHON) -m benchmarks.server.install
 

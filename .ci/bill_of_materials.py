@@ -1,7 +1,5 @@
 #!/usr/bin/env python3
-"""Print a bill of materials as CycloneDX: this interpreter, the distributions it sees, the scripts that the pages load,
-and Debian's packages.
-"""
+"""Print a CycloneDX bill of materials: the interpreter, its distributions, the pages' scripts and Debian packages."""
 
 from __future__ import annotations
 
@@ -38,7 +36,7 @@ def _component(kind: str, name: str, version: str, url: str, licence: str = "") 
         "version": version,
         "purl": reference,
     }
-    # As the package says it, which need not be a name of SPDX.
+    # As stated by the package, which need not be an SPDX identifier.
     return {**component, "licenses": [{"license": {"name": licence}}]} if licence else component
 
 
@@ -50,7 +48,7 @@ def _distribution(found: Distribution) -> dict[str, Any]:
         for text in about.get_all("Classifier", [])
         if text.startswith("License :: ")
     ]
-    # A licence in full is no name of one.
+    # The full text of a licence is not its name.
     named = (about.get("License") or "").strip()
     licence = (
         about.get("License-Expression") or "; ".join(classified) or named.partition("\n")[0][:100]
@@ -59,7 +57,7 @@ def _distribution(found: Distribution) -> dict[str, Any]:
 
 
 def _scripts() -> list[dict[str, Any]]:
-    """Return the scripts of others, from the note beside each."""
+    """Return the third-party scripts, from the README.txt next to each."""
     notes = sorted(STATIC.glob("vendor/*/README.txt"))
     words = [
         re.search(r"npm package (\S+)\), version (\S+), (\S+) licence", note.read_text())

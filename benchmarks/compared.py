@@ -4,8 +4,8 @@
     make bench-compared BENCH_ARGS=--again    write the page from the last measurement
     make bench-compared PAIRS=7 SHORT=        override the short settings below
 
-Every cost is a ratio to a baseline or to Leakline from the same run. A peer that is not installed has a row that says
-so. The last measurement is in compared.json, so that a test can compare the page with it.
+Every cost is a ratio to a baseline or to Leakline from the same run. A peer that is not installed has a row with that
+note. The last measurement is in compared.json, so that a test can compare the page with it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TOOLS: Final = (
     "LeakCanary",
 )  # fmt: skip
 WORDS: Final = {"yes": "yes", "partly": "partly", "unknown": "?"}
-# Each benchmark with the settings that make it short.
+# The settings that make each benchmark short.
 BENCHMARKS: Final[Mapping[str, Mapping[str, str]]] = {
     "client": {
         "PARTS": "census,peers,overhead", "HEAPS": "300000", "REPEATS": "3",

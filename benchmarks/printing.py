@@ -1,4 +1,4 @@
-"""What all benchmarks share: tables for people and for documents, where to write them, and how strict they are."""
+"""Shared parts of all benchmarks: tables as text and Markdown, output options, and the strictness of targets."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Final
 
 Lines = Sequence[Sequence[str]]
-# Makes every bound as much stricter. Only for the tests that see a check fail.
+# Makes every target stricter by this factor. Only for tests that need a failing check.
 SCALE: Final = float(os.environ.get("LEAKLINE_BENCH_SCALE", "1"))
 
 
 def text_table(title: str, lines: Lines, left: Sequence[bool]) -> str:
-    """``lines`` below each other, the first of them the heads; ``left``: which columns are words, not figures."""
+    """Return a text table. The first of ``lines`` is the heading; ``left`` marks left-aligned columns of words."""
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     written = [
         "  ".join(
@@ -27,14 +27,14 @@ def text_table(title: str, lines: Lines, left: Sequence[bool]) -> str:
 
 
 def markdown_table(title: str, lines: Lines, left: Sequence[bool]) -> str:
-    """The same for a document."""
+    """Return the same table as Markdown."""
     ruler = ["---" if words else "---:" for words in left]
     written = ["| " + " | ".join(line) + " |" for line in (lines[0], ruler, *lines[1:])]
     return "\n".join((f"### {title[0].upper()}{title[1:]}", "", *written, ""))
 
 
 def options(program: str, description: str | None, each: str) -> argparse.Namespace:
-    """``--json`` and ``--markdown``; ``each`` is what a program is told of."""
+    """Parse ``--json`` and ``--markdown``; ``each`` names what the JSON contains."""
     parser = argparse.ArgumentParser(
         prog=f"python -m benchmarks.{program}",
         description=description,

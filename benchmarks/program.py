@@ -1,4 +1,4 @@
-"""A benchmark that people run: the rows they ask for, its tables, and whether every figure holds."""
+"""A benchmark program: the selected rows, its tables, and the check of every target."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .server.rows import Figure, Line, Part, figure_table, part_table, to_json
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """``rows`` by the names that ROWS knows them by. ``shortened``: measures too little to be held to anything."""
+    """A benchmark. ``rows`` are keyed by the names in ROWS; ``shortened`` runs measure too little to check targets."""
 
     name: str
     description: str | None
@@ -25,11 +25,11 @@ class Program:
     shortened: bool
 
     def run(self, machine: str) -> int:
-        """The exit status. ``machine``: on what, in a line."""
+        """Run the selected rows and return the exit status. ``machine`` describes the machine in a line."""
         written = options(self.name, self.description, "all parts")
         asked = self._asked()
         if self.shortened:
-            machine += ", SHORT: figures are not to be believed"
+            machine += ", SHORT: figures are not reliable"
         print(machine, flush=True)
         parts: list[Part] = []
         for name in asked:
@@ -40,18 +40,18 @@ class Program:
             print(f"({name}: {time.monotonic() - began:.0f} s)", flush=True)
             parts += found
         figures = [figure for part in parts for figure in part.figures]
-        print("\n" + figure_table("what is held", figures))
+        print("\n" + figure_table("targets", figures))
         if written.json is not None:
             told = {"machine": machine, "parts": [to_json(part) for part in parts]}
             written.json.write_text(json.dumps(told, indent=1))
         if written.markdown is not None:
-            tables = [figure_table("what is held", figures, markdown=True)]
+            tables = [figure_table("targets", figures, markdown=True)]
             tables += [part_table(part, markdown=True) for part in parts]
             written.markdown.write_text("\n".join((machine, "", *tables)))
         return self.check(figures, asked) if os.environ.get("CHECK") else 0
 
     def check(self, figures: Sequence[Figure], asked: Sequence[str]) -> int:
-        """The exit status. Says what falls short, and what this says nothing about."""
+        """Print every missed target and everything that was not checked, and return the exit status."""
         short = [figure for figure in figures if not figure.holds]
         for figure in short:
             told = (
@@ -66,11 +66,11 @@ class Program:
         if self.shortened:
             self._say("SHORT=1 measures less than what is held, so CHECK=1 fails with it")
         if not figures:
-            self._say("these rows hold no figure; CHECK=1 has nothing to check")
+            self._say("these rows have no targets; CHECK=1 has nothing to check")
         return 1 if short or self.shortened or not figures else 0
 
     def _measured(self, name: str) -> list[Part]:
-        """What breaks off costs its own figures, not those of the others."""
+        """Measure a row; if it fails, report its figures as missing so that the other rows still run."""
         try:
             return self.rows[name]()
         except (Failed, OSError, KeyError) as error:

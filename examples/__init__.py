@@ -1,1 +1,1 @@
-"""Small real trainings with leaks to switch on; run from the checkout: `python -m examples.dqn_fuel_breaks`."""
+"""Small real trainings with optional leaks; run them from the checkout: `python -m examples.dqn_fuel_breaks`."""

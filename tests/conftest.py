@@ -1,4 +1,4 @@
-"""The order of the suite, and what its processes begin with."""
+"""The order of the suite, and the initial state of its processes."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from types import ModuleType
 import pytest
 from hypothesis import settings
 
-# How long an example takes says how busy the machine is.
+# The duration of an example depends on how busy the machine is.
 settings.register_profile("leakline", deadline=None)
 settings.load_profile("leakline")
 
 
 def pytest_configure() -> None:
-    """A shell hands down to what it puts into the background that interrupts are ignored; our children need theirs."""
+    """Restore the default handler of SIGINT: shells ignore interrupts in background jobs, which children inherit."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Read no file without a test that is `alone` where only those are to run: importing all takes a quarter minute."""
-    # As the Makefile writes it.
+    """Skip files without an `alone` test if only those should run: importing all files takes 15 seconds."""
+    # The expression that the Makefile uses.
     if not config.getoption("markexpr").startswith("alone and") or not collection_path.match(
         "test_*.py"
     ):
@@ -34,15 +34,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Cheap tests first, trainings after them, the browser last: its driver leaves an event loop running on this
-    thread until the session ends, and asyncio runs no other beside it.
+    """Run cheap tests first, trainings after them, and the browser last.
+
+    The browser's driver leaves an event loop running in this thread until the session ends, and asyncio allows no
+    second one.
     """
     items.sort(key=_turn)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """What a test printed goes from xdist's worker to its controller as UTF-8, which has no lone surrogates."""
+    """Replace lone surrogates in captured output, since xdist sends it to its controller as UTF-8."""
     report = yield
     report.sections = [
         (name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections
@@ -52,9 +54,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.fixture(autouse=True)
 def default_logging() -> Iterator[None]:
-    """Give each test the logging of a new process, and put back what the test sets up: `init` and `serve` configure it
-    for the process that they are in.
-    """
+    """Give each test the logging of a new process and restore it, since `init` and `serve` configure logging."""
     root, own = logging.getLogger(), logging.getLogger("leakline")
     handlers, level = root.handlers[:], root.level
     _reset(own)
@@ -71,25 +71,26 @@ def _reset(logger: logging.Logger) -> None:
     logger.setLevel(logging.NOTSET)
 
 
-# What a test is in, or imports, and what a process that runs the tests of one folder alone would not have.
+# Top-level packages of tests, and imports that a process which runs only one folder would not have.
 _IMPORTED = frozenset({"tests", "benchmarks", "docs", "examples", "leakline_server"})
 
 
 @pytest.fixture(scope="module")
 def only_own_folder(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Hide the modules that tests of other folders have imported: to a probe they are parts of the program that it
-    observes, with globals and classes of their own.
+    """Hide modules imported by tests of other folders.
+
+    To a probe they would be part of the observed program, with their own globals and classes.
     """
     own = request.node.module.__name__.rpartition(".")[0]
     hidden = _take_modules(own)
     yield
-    # A module that was imported again refers to others that were.
+    # A module that was imported again refers to other new modules.
     _take_modules(own)
     sys.modules.update(hidden)
 
 
 def _take_modules(own: str) -> dict[str, ModuleType]:
-    """Remove what tests have imported from the modules, except the folder ``own``, and return it."""
+    """Remove modules imported by tests from `sys.modules`, except those of the folder ``own``, and return them."""
     stay = ("tests.conftest.", f"{own}.")
     names = [
         name

@@ -1,4 +1,4 @@
-"""Batches of version 1 of the wire format, in columns of JSON, as older clients and JavaScript send them."""
+"""Batches of version 1 of the wire format, in JSON columns, as sent by older clients and JavaScript."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 /**
- * Leakline for TensorFlow.js: what a training keeps in memory, sent to a Leakline server from a page or from Node.
+ * Leakline for TensorFlow.js: memory telemetry of a training, sent to a Leakline server from a page or from Node.
  *
- * One module without dependencies; `tf` is given to it. What travels is described in the client's `snapshot.py`:
- * batches of snapshots, idempotent by instance and sequence. After `init` nothing here throws into the training, waits
- * for the network, or keeps a tensor alive. What is lost is counted by reason and reported with the next batch.
+ * One module without dependencies; the caller passes `tf`. The Python client's `snapshot.py` describes the wire format:
+ * batches of snapshots, idempotent by instance and sequence. After `init` no call throws into the training, waits for
+ * the network, or keeps a tensor alive. Losses are counted by reason and reported with the next batch.
  *
  * @example
  * import * as leakline from "./leakline.js";
@@ -11,57 +11,57 @@
  */
 
 /** @typedef {"normal" | "elevated" | "high" | "critical"} Band */
-/** @typedef {{elevated: number, high: number, critical: number}} Bands A band begins above its number of tensors. */
+/** @typedef {{elevated: number, high: number, critical: number}} Bands A band begins above this number of tensors. */
 /**
  * @typedef {object} Options
- * @property {any} tf the TensorFlow.js that trains
- * @property {string} [server] default: LEAKLINE_SERVER, else where this module was loaded from, else this machine
- * @property {string} [token] sent as a bearer token; default: LEAKLINE_TOKEN, or the file that LEAKLINE_TOKEN_FILE names
- * @property {string} [project] default: LEAKLINE_PROJECT, else that of the token, else "default"
+ * @property {any} tf the TensorFlow.js module of the training
+ * @property {string} [server] default: LEAKLINE_SERVER, else the server that this module was loaded from, else this machine
+ * @property {string} [token] sent as a bearer token; default: LEAKLINE_TOKEN, or the content of LEAKLINE_TOKEN_FILE
+ * @property {string} [project] default: LEAKLINE_PROJECT, else the project of the token, else "default"
  * @property {string} [name] default: LEAKLINE_RUN_NAME, else a readable random one
  * @property {string} [runId] join this run; default: LEAKLINE_RUN_ID, else a new one
- * @property {string} [unit] what the x axis counts: "generation", "episode", "epoch" or "step"
+ * @property {string} [unit] of the x axis: "generation", "episode", "epoch" or "step"
  * @property {number} [total] planned units
- * @property {string[]} [phases] declared ones are reported when they never ran
- * @property {Record<string, unknown>} [config] what JSON can hold
+ * @property {string[]} [phases] declared phases; one that never ran is reported
+ * @property {Record<string, unknown>} [config] any JSON object
  * @property {string[]} [tags]
  * @property {"online" | "disabled"} [mode] disabled: every call does nothing; default: LEAKLINE_MODE, else online
  * @property {Partial<Bands> | false} [bands] limits of the tensor count; false: no bands
- * @property {number} [intervalSeconds] between two background readings; 0: none
- * @property {number} [sendSeconds] the longest that a snapshot waits to be sent while the server answers
- * @property {boolean} [quiet] nothing on the console, and nothing the server asks for is done
- * @property {typeof globalThis.fetch} [fetch] in place of the runtime's
- * @property {() => number} [clock] in place of the runtime's, in seconds
+ * @property {number} [intervalSeconds] between two background readings; 0: no readings
+ * @property {number} [sendSeconds] longest time that a snapshot waits to be sent while the server is reachable
+ * @property {boolean} [quiet] no console output, and requests from the server are refused
+ * @property {typeof globalThis.fetch} [fetch] replaces the runtime's
+ * @property {() => number} [clock] replaces the runtime's, in seconds
  */
 /** @typedef {{sequence?: number, time: number, kind: string, name: string, generation: number | null, phase: string | null, data: object}} RunEvent */
 /** @typedef {{time: number, monotonic: number, generation: number | null, phase: string | null, label: string, kind: string, series: Record<string, number>, events: RunEvent[]}} Row */
 /** @typedef {{tensors: number, bytes: number, band: Band}} Reading */
-/** @typedef {{rows: Row[], first: number, count: number, text: string, again: boolean, carried: boolean}} Sent A batch, as it stays until the server has it. */
+/** @typedef {{rows: Row[], first: number, count: number, text: string, again: boolean, carried: boolean}} Sent A batch, unchanged until the server has accepted it. */
 
-/** Limits of a report of normal and leaking trainings: up to 99 tensors are normal. */
+/** Default limits, from a report on normal and leaking trainings: up to 99 tensors are normal. */
 export const BANDS = Object.freeze({ elevated: 99, high: 200, critical: 500 });
-/** The name under which the analysis shows tensors of TensorFlow.js. */
+/** The type name of TensorFlow.js tensors in the analysis. */
 export const TENSOR = "tf.Tensor";
 
-const QUEUE_LIMIT = 2_000; // snapshots that wait while no server answers
-const BATCH_LIMIT = 100; // snapshots sent together
-const EVENT_LIMIT = 500; // events that wait with them
+const QUEUE_LIMIT = 2_000; // queued snapshots while no server answers
+const BATCH_LIMIT = 100; // snapshots per batch
+const EVENT_LIMIT = 500; // queued events
 const PHASE_LIMIT = 200; // phase ends sent per generation
-const PATH_LIMIT = 256; // phases per run whose time is sent
-const NAME_LIMIT = 200; // names of phases, marks, gauges
+const PATH_LIMIT = 256; // phases per run with a time series
+const NAME_LIMIT = 200; // characters in names of phases, marks, gauges
 const GAUGE_LIMIT = 64;
-const CONFIG_BYTES = 65_536; // a server refuses twice as much
+const CONFIG_BYTES = 65_536; // the server's limit is twice as high
 const CLEANUP_LIMIT = 16;
 const BEACON_BYTES = 60_000; // browsers refuse 64 KiB
-const TIMEOUT_SECONDS = globalThis.document ? 15 : 5; // a request on its way holds Node
+const TIMEOUT_SECONDS = globalThis.document ? 15 : 5; // a pending request keeps Node alive
 const FINISH_SECONDS = 2;
-const RETRY_SECONDS = 0.5; // then twice as long each time, up to
+const RETRY_SECONDS = 0.5; // doubled with each attempt, up to
 const RETRY_AT_MOST = 60;
-const FRAMES_SECONDS = 1; // the shortest time that a frame rate is measured over
-const PAGE_SECONDS = 20; // between two requests for the bytes of the whole page
+const FRAMES_SECONDS = 1; // minimum time to measure a frame rate
+const PAGE_SECONDS = 20; // between two requests for the bytes of the entire page
 const REPORT_MIB = 2 ** 20;
 const RETRYABLE = new Set([408, 425, 429]);
-const SNAPSHOTS_LOST = ["queue_full", "refused", "too_large"]; // reasons, as the server adds them up
+const SNAPSHOTS_LOST = ["queue_full", "refused", "too_large"]; // the reasons that the server sums
 const ADVICE = {
   elevated: "watch whether it comes down again after each step",
   high: "look for tensors that are neither in tf.tidy() nor disposed of",
@@ -70,7 +70,7 @@ const ADVICE = {
 const WORDS = ["amber", "brave", "calm", "crisp", "eager", "gentle", "keen", "lively", "misty", "noble", "quiet", "steady"];
 const ANIMALS = ["badger", "crane", "dove", "falcon", "finch", "fox", "heron", "lynx", "otter", "plover", "raven", "stork"];
 
-/** The band of a count of tensors. @param {number} tensors @param {Bands} [bands] @returns {Band} */
+/** Return the band of a tensor count. @param {number} tensors @param {Bands} [bands] @returns {Band} */
 export function bandOf(tensors, bands = BANDS) {
   if (tensors > bands.critical) return "critical";
   if (tensors > bands.high) return "high";
@@ -78,7 +78,7 @@ export function bandOf(tensors, bands = BANDS) {
 }
 
 /**
- * Begin a run. The only call that throws: a TypeError that names the option and its value.
+ * Begin a run. This is the only call that throws: a TypeError with the option and its value.
  * @param {Options} options
  * @returns {Run}
  */
@@ -86,7 +86,7 @@ export function init(options) {
   return new Run(settingsOf(options));
 }
 
-/** One run, as the training loop holds it. Every call is safe: our own failures are counted and stay inside. */
+/** The run of a training loop. Every call is safe: internal errors are counted and never reach the training. */
 export class Run {
   /** @param {ReturnType<typeof settingsOf>} settings */
   constructor(settings) {
@@ -97,9 +97,9 @@ export class Run {
     this._on = !this._disabled;
     this._losses = /** @type {Record<string, number>} */ ({});
     this._generation = /** @type {number | null} */ (null);
-    this._axis = /** @type {number | null} */ (null); // of the newest generation
-    this._given = /** @type {number | null} */ (null); // its number in the program
-    this._highest = -Infinity; // of the program's numbers
+    this._axis = /** @type {number | null} */ (null); // number of the newest generation on the axis
+    this._given = /** @type {number | null} */ (null); // the program's own number for it
+    this._highest = -Infinity; // highest number used by the program
     this._renumbered = false;
     this._began = 0;
     this._phases = /** @type {string[][]} */ ([]);
@@ -109,15 +109,15 @@ export class Run {
     this._gauges = new Map();
     this._events = /** @type {RunEvent[]} */ ([]);
     this._band = /** @type {Band} */ ("normal");
-    this._warned = new Map(); // band -> when
+    this._warned = new Map(); // band -> time of the last report
     this._above = 0; // steps above the high limit since a band was reported
-    this._unreliable = /** @type {boolean | undefined} */ (undefined); // as TensorFlow.js says of its bytes
+    this._unreliable = /** @type {boolean | undefined} */ (undefined); // whether TensorFlow.js calls its byte counts unreliable
     this._cleanups = new Map();
     this._asked = /** @type {{id: string, kind: string, type?: string}[]} */ ([]);
-    this._known = new Set(); // ids of requests
-    this._busy = new Set(); // cleanups that are not done yet
+    this._known = new Set(); // ids of received requests
+    this._busy = new Set(); // cleanups in progress
     this._cost = 0;
-    this._last = -Infinity; // monotonic times never repeat backwards
+    this._last = -Infinity; // monotonic times never decrease
     this._ended = /** @type {Promise<void> | null} */ (null);
     this._said = new Set();
     this._stops = /** @type {(() => void)[]} */ ([]);
@@ -132,7 +132,7 @@ export class Run {
     });
   }
 
-  /** Where one generation ends and the next begins. With a function: it runs in it, and its end ends the generation. */
+  /** End the open generation and begin the next. With a function: run it in the new generation, which ends with it. */
   generation(/** @type {number} */ number, /** @type {(() => any) | undefined} */ body = undefined) {
     this._safely(() => this._open(number));
     return body && this._around(body, () => this._close());
@@ -142,7 +142,7 @@ export class Run {
   step(/** @type {number} */ number, /** @type {(() => any) | undefined} */ body = undefined) { return this.generation(number, body); }
 
   /**
-   * Run a part of the training, and take a snapshot at its end. Gives what `body` gives; a promise is waited for.
+   * Run a part of the training and take a snapshot at its end. Returns the result of `body`; a promise is awaited.
    * @template T @param {string} name @param {() => T} body @returns {T}
    */
   phase(name, body) {
@@ -157,7 +157,7 @@ export class Run {
     });
   }
 
-  /** After a training step: well under 0.1 ms. Warns when the count of tensors has come into a worse band. @returns {Reading | null} */
+  /** Call this after a training step; takes well under 0.1 ms. Warns when the tensor count has reached a worse band. @returns {Reading | null} */
   check() {
     return this._safely(() => {
       const reading = this._look(1);
@@ -166,7 +166,7 @@ export class Run {
     }) ?? null;
   }
 
-  /** Any number on the same axis. */
+  /** Record a number on the same axis. */
   gauge(/** @type {string} */ name, /** @type {number} */ value) {
     this._safely(() => {
       if (!Number.isFinite(value)) return this._lose("bad_values");
@@ -176,18 +176,18 @@ export class Run {
     });
   }
 
-  /** An event on the charts. */
+  /** Add an event to the charts. */
   mark(/** @type {string} */ name) { this._safely(() => this._addEvent("mark", String(name), {})); }
 
-  /** Text next to the charts. */
+  /** Add a text next to the charts. */
   note(/** @type {string} */ text, /** @type {string} */ link = "") {
     this._safely(() => this._addEvent("note", "note", { text: String(text).slice(0, 4_000), ...(link ? { link } : {}) }));
   }
 
-  /** A reading at any time. */
+  /** Take a snapshot now. */
   snapshot(/** @type {string} */ label = "snapshot") { this._safely(() => this._take("manual", String(label))); }
 
-  /** What is in memory now, also in the console of a page. @returns {Record<string, number | string>} */
+  /** Return the current readings, for example for the console of a page. @returns {Record<string, number | string>} */
   stats() {
     return this._safely(() => {
       const series = this._read();
@@ -196,12 +196,12 @@ export class Run {
   }
 
   /**
-   * Let `body` be called to clean up, between two steps of the training: in `check`, or where a phase or generation ends.
+   * Register a cleanup. It runs between two steps of the training: in `check`, or at the end of a phase or generation.
    * @param {string} name
-   * @param {() => unknown} body yours: nothing is ever disposed of but by it
-   * @param {{above?: number | null, onRequest?: boolean, collect?: boolean}} [when] `above` so many tensors by itself
-   *   (null, the default: never), `onRequest` when a person asks on the page of the run, `collect` forces a collection
-   *   after it where the runtime offers one
+   * @param {() => unknown} body frees the memory; Leakline itself never disposes of anything
+   * @param {{above?: number | null, onRequest?: boolean, collect?: boolean}} [when] `above`: run automatically above
+   *   this number of tensors (default null: never); `onRequest`: run when requested on the page of the run; `collect`:
+   *   force a garbage collection afterwards if the runtime offers one
    */
   registerCleanup(name, body, when = {}) {
     this._safely(() => {
@@ -215,7 +215,7 @@ export class Run {
     });
   }
 
-  /** Run what is registered, now, and tell what each has freed. @returns {Promise<void>} */
+  /** Run all registered cleanups now and report what each has freed. @returns {Promise<void>} */
   async cleanup() {
     await Promise.all([...this._cleanups.keys()].map((name) => this._clean(name, "it was asked for")));
   }
@@ -229,11 +229,11 @@ export class Run {
     };
   }
 
-  /** Send what waits, for a few seconds at most. @returns {Promise<void>} */
+  /** Send queued snapshots, for a few seconds at most. @returns {Promise<void>} */
   async flush() { await this._outbox?.drain(FINISH_SECONDS); }
 
   /**
-   * The end of the run. Also by itself when Node has nothing left to do, and when a page is left.
+   * End the run. This also happens automatically when Node has nothing left to do, and when a page is left.
    * @param {"finished" | "failed" | "terminated"} [state] @returns {Promise<void>} never rejected
    */
   finish(state = "finished", reason = "") {
@@ -258,7 +258,7 @@ export class Run {
     this._say(`leakline: ${this._outbox.sent} snapshots sent, ${lost} lost: ${this.url}`, "info");
   }
 
-  /** Run the training's own code once, and ours after it, whatever comes of either. */
+  /** Run the training's own code once, and ours after it, even if one of them throws. */
   _around(/** @type {() => any} */ body, /** @type {(error?: unknown) => void} */ after) {
     let result;
     try {
@@ -294,7 +294,7 @@ export class Run {
     }
   }
 
-  /** The number on the axis, which only goes forward; the numbers of a second loop continue it. */
+  /** Return the number on the axis, which never decreases: the numbers of a second loop continue it. */
   _continued(/** @type {number} */ number) {
     if (this._axis === null || this._given === null) return Math.floor(number);
     if (number <= this._given) return this._axis + 1;
@@ -321,7 +321,7 @@ export class Run {
   _endPhase(/** @type {string} */ path, /** @type {number} */ seconds, /** @type {any} */ error) {
     if (!path) return;
     if (this._paths.size < PATH_LIMIT) this._paths.add(path);
-    // A name that is new each time would be a series of its own each time.
+    // A name that is new each time would create a new series each time.
     if (this._paths.has(path)) this._spent.set(path, (this._spent.get(path) ?? 0) + seconds);
     if (error !== undefined) this._addEvent("exception", path, { type: error?.constructor?.name ?? typeof error }, path);
     this._phaseEnds += 1;
@@ -332,7 +332,7 @@ export class Run {
 
   _now() { return this._settings.monotonic(); }
 
-  /** All samples of this moment; what a probe does not know is left out. */
+  /** Return all current readings; unknown values are left out. */
   _read() {
     const began = this._now();
     const series = /** @type {Record<string, number>} */ ({});
@@ -357,14 +357,14 @@ export class Run {
     this._outbox?.add(row);
   }
 
-  /** An event; it goes with the next snapshot. */
+  /** Add an event to the next snapshot. */
   _addEvent(/** @type {string} */ kind, /** @type {string} */ name, /** @type {object} */ data, /** @type {string | null} */ phase = this._phases.at(-1)?.join("/").slice(0, 256) ?? null) {
     if (!this._on) return;
     if (this._events.length >= EVENT_LIMIT) return this._lose("events");
     this._events.push({ time: this._settings.time(), kind, name: name.slice(0, NAME_LIMIT) || kind, generation: this._generation, phase, data });
   }
 
-  /** What TensorFlow.js says. Whether it calls its bytes reliable is recorded whenever that changes, as with another backend. @returns {any} */
+  /** Read TensorFlow.js. An event is recorded when its bytes become reliable or unreliable, as with another backend. @returns {any} */
   _memory() {
     const memory = this._settings.tf.memory();
     const unreliable = memory.unreliable === true;
@@ -378,7 +378,7 @@ export class Run {
 
   _bandOf(/** @type {number} */ tensors) { return this._settings.bands ? bandOf(tensors, this._settings.bands) : "normal"; }
 
-  /** Read the tensors, and tell of a band that was not there before. @param {number} steps of the training that this ends @returns {Reading} */
+  /** Read the tensors and report a change of the band. @param {number} steps number of training steps that end here @returns {Reading} */
   _look(steps = 0) {
     const began = this._now();
     const { numTensors: tensors, numBytes: bytes } = this._memory();
@@ -388,7 +388,7 @@ export class Run {
     if (band !== this._band) {
       const worse = Object.keys(ADVICE).indexOf(band) > Object.keys(ADVICE).indexOf(this._band);
       this._band = band;
-      // A count that goes back and forth over a limit in each step is reported once in a while.
+      // A count that crosses a limit in each step is reported at most once per interval.
       if (this._now() - (this._warned.get(band) ?? -Infinity) >= Math.max(1, this._settings.intervalSeconds)) {
         this._warned.set(band, this._now());
         this._reportBand(worse, { tensors, bytes, band });
@@ -403,7 +403,7 @@ export class Run {
     const often = times >= 2 ? `, ${times} times as many as normal` : "";
     const steps = this._above;
     this._above = 0;
-    // One is the step that came into this band.
+    // A single step is the one that reached this band.
     const long = steps > 1 ? `, ${steps} steps above ${bands.high} since a band was last reported` : "";
     const counted = `${tensors} tensors (${mebibytes(bytes)})${often}${long}`;
     const above = band === "normal" ? null : bands[band];
@@ -413,7 +413,7 @@ export class Run {
     if (worse && band !== "elevated" && band !== "normal") this._say(`leakline: ${text}`, "warn", false);
   }
 
-  /** Steps above the limit that no event of a band has reported: the count has stayed there to the end. */
+  /** Report the steps above the limit since the last band event: the count has stayed there to the end. */
   _reportSteps() {
     if (!this._above || !this._settings.bands) return;
     const text = `${this._above} steps above ${this._settings.bands.high} tensors since a band was last reported`;
@@ -421,20 +421,20 @@ export class Run {
     this._above = 0;
   }
 
-  /** Registered cleanups that are due, on the training's own turn: it is between two of its steps. */
+  /** Run the cleanups that are due. The training calls this between two of its steps. */
   _runDue(/** @type {Reading | undefined} */ reading = undefined) {
     if (!this._cleanups.size && !this._asked.length) return;
     const asked = this._asked.splice(0);
-    for (const wish of asked) this._beside(this._answer(wish));
+    for (const wish of asked) this._inBackground(this._answer(wish));
     const tensors = reading ? reading.tensors : this._settings.tf.memory().numTensors;
     for (const [name, each] of this._cleanups) {
       if (each.above === null || tensors <= each.above || this._now() - each.ran < this._settings.intervalSeconds) continue;
-      this._beside(this._clean(name, `tfjs.tensors is ${tensors}, above ${each.above}`));
+      this._inBackground(this._clean(name, `tfjs.tensors is ${tensors}, above ${each.above}`));
     }
   }
 
-  /** Nobody waits for this; in Node a rejection that nobody takes would end the program. */
-  _beside(/** @type {Promise<unknown>} */ work) {
+  /** Run work that nobody awaits; in Node an unhandled rejection would end the program. */
+  _inBackground(/** @type {Promise<unknown>} */ work) {
     const guarded = work.catch(() => this._lose("client_errors")).finally(() => this._busy.delete(guarded));
     this._busy.add(guarded);
   }
@@ -455,7 +455,7 @@ export class Run {
     });
   }
 
-  /** Whether it went well. Never rejected. */
+  /** Run a cleanup; resolves to true if it succeeded. Never rejected. */
   async _clean(/** @type {string} */ name, /** @type {string} */ because) {
     const each = this._cleanups.get(name);
     if (!this._on || !each || each.running) return false;
@@ -467,7 +467,7 @@ export class Run {
     try {
       const result = each.body();
       if (typeof result?.then === "function") await result;
-      // Only where a runtime was started so that it offers one.
+      // Only available if the runtime was started with --expose-gc.
       if (each.collect && typeof globalThis.gc === "function") globalThis.gc();
     } catch (error) {
       failed = /** @type {any} */ (error)?.constructor?.name ?? "Error";
@@ -491,7 +491,7 @@ export class Run {
     this._say(`leakline: ${effect}${outcome}`, deeper || failed ? "warn" : "info", false);
   }
 
-  /** What the server asks for with its answers; done when the training comes by. */
+  /** Queue the requests in the server's answer; they run at the next step of the training. */
   _wish(/** @type {unknown} */ wishes) {
     for (const wish of Array.isArray(wishes) ? wishes.slice(0, 16) : []) {
       if (typeof wish?.id !== "string" || typeof wish.kind !== "string" || this._known.has(wish.id)) continue;
@@ -501,7 +501,7 @@ export class Run {
     }
   }
 
-  /** Background readings, and what is to be done when the page or the process goes. */
+  /** Start background readings and listen for the end of the page or the process. */
   _watch() {
     if (this._settings.intervalSeconds > 0) {
       const beat = () => this._safely(() => { this._take("sample", "sample"); this._look(); });
@@ -515,7 +515,7 @@ export class Run {
         this._stops.push(() => target.removeEventListener(name, act));
       };
       listen(globalThis, "pagehide", (event) => this._safely(() => this._leave(!event.persisted)));
-      // Phones end a page that is out of sight without another word.
+      // Phones may end a hidden page without another event.
       listen(document, "visibilitychange", () => this._safely(() => { if (document.visibilityState === "hidden") this._leave(false); }));
     } else if (typeof globalThis.process?.once === "function") {
       const ended = () => void this.finish();
@@ -524,7 +524,7 @@ export class Run {
     }
   }
 
-  /** The page goes, and perhaps for good: all that waits, while it still can. */
+  /** The page is hidden or left: send everything that is queued while this is still possible. */
   _leave(/** @type {boolean} */ forGood) {
     if (forGood) this._take("finish", "the page is left");
     else if (this._events.length) this._take("sample", "the page is out of sight");
@@ -545,7 +545,7 @@ export class Run {
 
   _lose(/** @type {string} */ reason, many = 1) { this._losses[reason] = (this._losses[reason] ?? 0) + many; }
 
-  /** One line on the console, the same one once. */
+  /** Print a line on the console; with `once`, the same line only once. */
   _say(/** @type {string} */ text, /** @type {"warn" | "info"} */ how = "warn", once = true) {
     if (this._settings.quiet || (once && this._said.has(text))) return;
     if (once && this._said.size < 100) this._said.add(text);
@@ -553,23 +553,23 @@ export class Run {
   }
 }
 
-/** Snapshots on their way: a bounded queue, one request at a time, later and later while the server does not answer. */
+/** A bounded queue of snapshots, sent with one request at a time and with backoff while the server does not answer. */
 class Outbox {
   /** @param {ReturnType<typeof settingsOf>} settings @param {Record<string, number>} losses @param {(wishes: unknown) => void} wish @param {(text: string) => void} say */
   constructor(settings, losses, wish, say) {
     this.sent = 0;
     this._queue = /** @type {Row[]} */ ([]);
     this._formed = /** @type {Sent[]} */ ([]);
-    this._next = 0; // sequence number of the first snapshot that no batch has
+    this._next = 0; // sequence number of the first snapshot that is not in a batch
     this._attempt = 1;
     this._joined = false;
     this._closed = false;
     this._failures = 0; // in a row
-    this._notBefore = 0; // as the server asked
+    this._notBefore = 0; // from Retry-After
     this._timer = /** @type {any} */ (null);
     this._at = 0;
     this._sending = /** @type {Promise<void> | null} */ (null);
-    this._asking = /** @type {Set<AbortController>} */ (new Set()); // requests on their way
+    this._asking = /** @type {Set<AbortController>} */ (new Set()); // pending requests
     this._settings = settings;
     this._losses = losses;
     this._wish = wish;
@@ -577,7 +577,7 @@ class Outbox {
     this._instance = randomHex(16);
   }
 
-  /** Snapshots that wait, formed into batches or not. */
+  /** Number of queued snapshots, in batches or not. */
   get waiting() { return this._formed.reduce((sum, batch) => sum + batch.count, this._queue.length); }
 
   add(/** @type {Row} */ row) {
@@ -588,7 +588,7 @@ class Outbox {
     this._wake(this._queue.length >= BATCH_LIMIT ? 0 : this._settings.sendSeconds);
   }
 
-  /** The least useful one goes: a background reading, then a phase end, then the oldest. Its events stay. */
+  /** Drop the least useful snapshot: a background reading, else a phase end, else the oldest. Its events are kept. */
   _drop() {
     const find = (/** @type {string} */ kind) => this._queue.findIndex((row) => row.kind === kind);
     const at = Math.max(0, [find("sample"), find("phase_end")].find((i) => i >= 0) ?? 0);
@@ -602,7 +602,7 @@ class Outbox {
 
   _lose(/** @type {string} */ reason, many = 1) { this._losses[reason] = (this._losses[reason] ?? 0) + many; }
 
-  /** Look again so many seconds from now, or sooner where that is planned. */
+  /** Send in this many seconds, unless it is already scheduled sooner. */
   _wake(/** @type {number} */ seconds) {
     const at = this._settings.monotonic() + seconds;
     if (this._sending || (this._timer && this._at <= at)) return;
@@ -612,7 +612,7 @@ class Outbox {
     loosely(this._timer);
   }
 
-  /** Send until nothing waits or the server says no. One at a time. @returns {Promise<void>} never rejected */
+  /** Send until the queue is empty or the server refuses. One call at a time. @returns {Promise<void>} never rejected */
   _send() {
     this._sending ??= this._sendAll().catch((error) => {
       this._lose("client_errors");
@@ -625,7 +625,7 @@ class Outbox {
     return this._sending;
   }
 
-  /** What waits now; what comes meanwhile goes together the next time. Gives seconds to wait where the server said no. */
+  /** Send what is queued now; newer snapshots wait for the next call. Returns the seconds to wait if the server refused. */
   async _sendAll() {
     const until = this._next + this._queue.length;
     while (!this._closed && (this._formed.length || (this._queue.length && this._next < until))) {
@@ -641,7 +641,7 @@ class Outbox {
     return null;
   }
 
-  /** @returns {Promise<number | null>} seconds to wait at least; null where it went well, or for good not */
+  /** @returns {Promise<number | null>} minimum seconds to wait; null after success or a permanent failure */
   async _join() {
     const header = this._header();
     const { status, body, after } = await this._ask("POST", "/runs", wireText(header));
@@ -655,7 +655,7 @@ class Outbox {
 
   _header() {
     const { runId, project, name, unit, total, phases, tags, config, startedAt } = this._settings;
-    // What this clock says now, so that a server can tell one that lies from snapshots that waited.
+    // Lets the server distinguish a wrong clock from snapshots that were queued.
     const sent_at = this._settings.time();
     return { id: runId, project, name, unit, total, started_at: startedAt, sent_at, phases, tags, config, environment: environmentOf(this._settings.tf), process: this._identity() };
   }
@@ -677,7 +677,7 @@ class Outbox {
       return null;
     }
     if (status === 404 && !batch.again) {
-      // The server has begun anew: so do we, once.
+      // The server has lost the run, for example with a new database: join again, once.
       batch.again = true;
       this._joined = false;
       return null;
@@ -696,12 +696,12 @@ class Outbox {
 
   _path(/** @type {string} */ rest) { return `/runs/${encodeURIComponent(this._settings.runId)}${rest}`; }
 
-  /** Take the next snapshots into a batch, which stays as it is until the server has it: that makes it idempotent. */
+  /** Move the next snapshots into a batch. It stays unchanged until the server has it, which makes it idempotent. */
   _formOne() {
     this._form(this._batch(this._queue.slice(0, BATCH_LIMIT), this._next));
   }
 
-  /** The first of the queue are in this batch from now on. */
+  /** Move the first snapshots of the queue into this batch. */
   _form(/** @type {Sent} */ batch) {
     this._queue.splice(0, batch.count);
     this._next += batch.count;
@@ -718,7 +718,7 @@ class Outbox {
     this._formed.splice(0, 1, this._batch(parts[0], batch.first), this._batch(parts[1], batch.first + half));
   }
 
-  /** Whether this is the server's last word on a request. Without a login or the right to be here it is the last at all. */
+  /** Return true if the answer is final for this request. Without authentication or permission, sending stops for good. */
   _refused(/** @type {number | null} */ status, /** @type {any} */ body) {
     if (status === null || RETRYABLE.has(status) || (status >= 500 && status !== 501 && status !== 505)) return false;
     const said = body?.error?.message ?? `the server answered with ${status}`;
@@ -732,7 +732,7 @@ class Outbox {
     return true;
   }
 
-  /** One request. @returns {Promise<{status: number | null, body: any, after: number}>} never rejected; null: no answer */
+  /** Send one request. @returns {Promise<{status: number | null, body: any, after: number}>} never rejected; null: no answer */
   async _ask(/** @type {string} */ method, /** @type {string} */ path, /** @type {string} */ text) {
     const patience = new AbortController();
     const timer = setTimeout(() => patience.abort(), 1000 * TIMEOUT_SECONDS);
@@ -760,13 +760,13 @@ class Outbox {
     return { "content-type": "application/json", ...(token ? { authorization: `Bearer ${token}` } : {}) };
   }
 
-  /** Send what waits now, for so many seconds at most. */
+  /** Send what is queued, for this many seconds at most. */
   async drain(/** @type {number} */ seconds) {
     const left = () => deadline - this._settings.monotonic();
     const deadline = this._settings.monotonic() + seconds;
     let pause = this._notBefore - this._settings.monotonic();
     while (!this._closed && this.waiting && left() > Math.max(0, pause)) {
-      // These timers hold Node until then; of ours only a request on its way does too.
+      // Unlike our other timers, these keep Node alive until then.
       if (pause > 0) await new Promise((resolve) => { setTimeout(resolve, 1000 * pause); });
       clearTimeout(this._timer);
       this._timer = null;
@@ -779,7 +779,7 @@ class Outbox {
     if (this._joined && !this._closed) await within(FINISH_SECONDS, this._ask("PATCH", this._path(""), this._ending(state, reason)));
     this._closed = true;
     clearTimeout(this._timer);
-    // A server that does not answer keeps nobody from ending.
+    // An unreachable server must not keep the program from exiting.
     for (const patience of this._asking) patience.abort();
   }
 
@@ -788,8 +788,8 @@ class Outbox {
   }
 
   /**
-   * What a page that goes can still send: the oldest first, with room kept for its end. What a beacon carried is kept, for
-   * whether it came nobody says: where the page lives on it is sent again, and counts once.
+   * Send what a closing page still can: the oldest first, with room for the end of the run. Batches sent as beacons are
+   * kept, because their arrival is unknown: if the page lives on they are sent again, and the server drops duplicates.
    */
   leave(/** @type {boolean} */ forGood) {
     if (this._closed) return;
@@ -804,13 +804,13 @@ class Outbox {
     };
     if (this._joined || part("/runs", wireText(this._header()), () => {})) {
       for (const batch of this._formed) if (!batch.carried) this._carry(batch, part);
-      // Batches stay as they are: while no server answers, what waits stays where the least useful can be dropped.
+      // A formed batch cannot be thinned out, so while no server answers, snapshots stay in the queue.
       if (forGood || !this._failures) this._carryQueue(part);
     }
     if (forGood) this._part("PATCH", this._path(""), ending, () => {});
   }
 
-  /** All of a batch, or as many of its snapshots as there is room for. @param {Sent} batch @param {(path: string, text: string, failed: () => void) => boolean} part */
+  /** Send a batch, or as many of its snapshots as fit. @param {Sent} batch @param {(path: string, text: string, failed: () => void) => boolean} part */
   _carry(batch, part) {
     const failed = () => { batch.carried = false; };
     const piece = (/** @type {Row[]} */ rows, /** @type {number} */ first, /** @type {string} */ text) => {
@@ -824,7 +824,7 @@ class Outbox {
     if (!piece(batch.rows, batch.first, batch.text)) batch.carried = false;
   }
 
-  /** As many of those that no batch has as there is room for. @param {(path: string, text: string, failed: () => void) => boolean} part */
+  /** Send as many snapshots of the queue as fit. @param {(path: string, text: string, failed: () => void) => boolean} part */
   _carryQueue(part) {
     let many = BATCH_LIMIT;
     while (many && this._queue.length) {
@@ -837,21 +837,21 @@ class Outbox {
 
   _part(/** @type {string} */ method, /** @type {string} */ path, /** @type {string} */ text, /** @type {() => void} */ failed) {
     const url = `${this._settings.server}/api/v1${path}`;
-    // Plain text needs no question beforehand from another origin, for which there is no time; a beacon carries no token.
+    // Plain text needs no CORS preflight, for which there is no time; a beacon cannot carry a token.
     if (method === "POST" && !this._settings.token && navigator.sendBeacon(url, new Blob([text], { type: "text/plain" }))) return;
     this._settings.fetch(url, { method, body: text, headers: this._headers(), credentials: "omit", keepalive: true }).catch(failed);
   }
 }
 
-/** JSON as servers read it: half a character, which a text that was cut may end with, is none. */
+/** Return JSON in which lone surrogates, left over from truncated texts, are replaced. */
 function wireText(/** @type {unknown} */ value) {
   return JSON.stringify(value).replace(/\\\\|\\ud[89a-f][0-9a-f]{2}/g, (found) => (found === "\\\\" ? found : "\ufffd"));
 }
 
-/** Bytes on the wire. */
+/** Return the size in bytes on the wire. */
 function sizeOf(/** @type {string} */ text) { return new Blob([text]).size; }
 
-/** Rows as the wire has them: columns, and events by sequence number. @param {Row[]} rows @param {number} first @param {object} process @param {Record<string, number>} lost */
+/** Convert rows to the wire format: columns, and events by sequence number. @param {Row[]} rows @param {number} first @param {object} process @param {Record<string, number>} lost */
 export function toWire(rows, first, process, lost) {
   const column = (/** @type {"time" | "monotonic" | "generation" | "phase" | "label" | "kind"} */ name) => rows.map((row) => row[name]);
   const names = [...new Set(rows.flatMap((row) => Object.keys(row.series)))];
@@ -870,7 +870,7 @@ function tensorMemory(memory) {
   return measured(named);
 }
 
-/** Of Node. @returns {Record<string, number>} */
+/** Read the memory of a Node process. @returns {Record<string, number>} */
 function processMemory() {
   if (globalThis.document || typeof globalThis.process?.memoryUsage !== "function") return {};
   const { rss, heapUsed, external, arrayBuffers } = globalThis.process.memoryUsage();
@@ -880,19 +880,19 @@ function processMemory() {
   });
 }
 
-/** Of Chromium: to the byte on isolated pages, in steps and late on others. @returns {Record<string, number>} */
+/** Read the heap size in Chromium: exact on isolated pages, coarse and delayed on others. @returns {Record<string, number>} */
 function heapMemory() {
   const memory = /** @type {any} */ (globalThis.performance)?.memory;
   return memory ? measured({ "js.heap_bytes": memory.usedJSHeapSize }) : {};
 }
 
-/** Whole numbers above zero or zero; what is not known is left out, and never zero. @param {Record<string, unknown>} named */
+/** Keep non-negative numbers, rounded; unknown values are left out, never zero. @param {Record<string, unknown>} named */
 function measured(named) {
   const known = Object.entries(named).filter(([, value]) => typeof value === "number" && Number.isFinite(value) && value >= 0);
   return Object.fromEntries(known.map(([name, value]) => [name, Math.round(Number(value))]));
 }
 
-/** Frames a second since the reading before; nothing of time in which the page was out of sight. @param {(() => void)[]} stops */
+/** Return a reader of the frames per second since its last call; it reads nothing if the page was hidden meanwhile. @param {(() => void)[]} stops */
 function frameCounter(stops) {
   if (!globalThis.document || typeof globalThis.requestAnimationFrame !== "function") return undefined;
   let frames = 0, since = performance.now(), hidden = document.visibilityState === "hidden", next = 0;
@@ -912,7 +912,7 @@ function frameCounter(stops) {
   };
 }
 
-/** What the browser counts to this page with its frames and workers; isolated pages get it, and only now and then. */
+/** Return a reader of the page's memory including frames and workers; only isolated pages get it, and not often. */
 function pageBytes() {
   const ask = /** @type {any} */ (globalThis.performance)?.measureUserAgentSpecificMemory;
   if (!globalThis.crossOriginIsolated || typeof ask !== "function") return undefined;
@@ -928,7 +928,7 @@ function pageBytes() {
   };
 }
 
-/** What a run was made with. @param {any} tf */
+/** Return versions and backend of this run. @param {any} tf */
 function environmentOf(tf) {
   const known = (/** @type {() => any} */ read) => { try { return read() ?? null; } catch { return null; } };
   const version = known(() => tf.version.tfjs ?? tf.version_core);
@@ -944,10 +944,10 @@ function whereAmI() {
   return { host: String(nodeOs()?.hostname() ?? "").slice(0, 256), pid: globalThis.process?.pid ?? 0 };
 }
 
-/** From Node 20.16 on; an import of it would end the module in a page. */
+/** Return node:os, since Node 20.16; a static import would break the module in a page. */
 function nodeOs() { return globalThis.process?.getBuiltinModule?.("node:os"); }
 
-/** The token of LEAKLINE_TOKEN, or of the file that LEAKLINE_TOKEN_FILE names. @param {Record<string, string | undefined>} env */
+/** Return the token from LEAKLINE_TOKEN or from the file in LEAKLINE_TOKEN_FILE. @param {Record<string, string | undefined>} env */
 function tokenOf(env) {
   const path = env.LEAKLINE_TOKEN_FILE?.trim();
   if (!path) return env.LEAKLINE_TOKEN || undefined;
@@ -957,7 +957,7 @@ function tokenOf(env) {
   if (!files) throw wrong("cannot be read by this program; it needs Node 20.16 or newer");
   let content;
   try {
-    // Checked before it is opened: a pipe would block until somebody writes to it.
+    // Checked before opening: a pipe would block until somebody writes to it.
     content = files.statSync(path).isFile() && files.readFileSync(path, "latin1");
   } catch (error) {
     throw wrong(`cannot be read (${/** @type {any} */ (error).code})`);
@@ -969,7 +969,7 @@ function tokenOf(env) {
   return token;
 }
 
-/** Checked options, with what the environment and the defaults add. @param {any} given */
+/** Validate the options and add values from the environment and defaults. @param {any} given */
 function settingsOf(given) {
   const options = given ?? {};
   const env = (globalThis.document ? undefined : globalThis.process?.env) ?? {};
@@ -1015,13 +1015,13 @@ function settingsOf(given) {
   };
 }
 
-/** The server that this module was loaded from, if a page did. */
+/** Return the server that a page loaded this module from, if any. */
 function servedFrom() {
   const address = /^(https?:\/\/.*)\/static\/js\/leakline\.js/.exec(import.meta.url);
   return address?.[1];
 }
 
-/** A copy as JSON has it, which nobody changes any more; undefined: JSON cannot hold it, or it is no object. */
+/** Return a JSON copy, so that later changes have no effect; undefined if it is not an object that JSON can hold. */
 function plainJson(/** @type {any} */ given) {
   if (typeof given !== "object" || Array.isArray(given)) return undefined;
   try {
@@ -1039,14 +1039,14 @@ function show(/** @type {unknown} */ value) {
   }
 }
 
-/** Seconds of a Retry-After header. @param {string | null} said */
+/** Parse a Retry-After header to seconds. @param {string | null} said */
 function retryAfter(said) {
   if (!said) return 0;
   const seconds = /^\d+$/.test(said) ? Number(said) : (Date.parse(said) - Date.now()) / 1000;
   return Number.isFinite(seconds) ? Math.min(3_600, Math.max(0, seconds)) : 0;
 }
 
-/** Not `randomUUID`, which pages without TLS have not. */
+/** Return random hex digits; `randomUUID` is missing on pages without TLS. */
 function randomHex(/** @type {number} */ bytes) {
   return Array.from(crypto.getRandomValues(new Uint8Array(bytes)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
@@ -1058,12 +1058,12 @@ function randomName() {
 
 function mebibytes(/** @type {number} */ bytes) { return `${(bytes / REPORT_MIB).toFixed(2)} MiB`; }
 
-/** Wait for this, but not longer. @param {number} seconds @param {Promise<unknown>} work */
+/** Wait for the work, but not longer than this. @param {number} seconds @param {Promise<unknown>} work */
 async function within(seconds, work) {
   let late;
   await Promise.race([work, new Promise((resolve) => { late = setTimeout(resolve, 1000 * seconds); })]);
   clearTimeout(late);
 }
 
-/** A timer that does not keep Node alive. */
+/** Keep a timer from keeping Node alive. */
 function loosely(/** @type {any} */ timer) { timer?.unref?.(); }

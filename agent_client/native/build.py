@@ -61,7 +61,7 @@ class NotBuilt(Exception):
 
 
 def wanted() -> bool | None:
-    """What LEAKLINE_BUILD_NATIVE says: False skips, True makes a failure an error, None builds if possible.
+    """Read LEAKLINE_BUILD_NATIVE: False skips the build, True makes a failure an error, None builds if possible.
 
     Raises `ValueError` for any other value than 0, 1 or nothing.
     """
@@ -122,7 +122,7 @@ def build(folder: Path, module: Module = CLIENT, *, extra: Sequence[str] = ()) -
     try:
         check(module)
         folder.mkdir(parents=True, exist_ok=True)
-        # Beside the target, so that the replacement is one step and a process that has the old one keeps it.
+        # In the folder of the target, so that the replacement is atomic and a running process keeps the old module.
         with tempfile.TemporaryDirectory(prefix="_native-", dir=folder) as made:
             fresh = Path(made) / target.name
             _compile(module, fresh, extra)

@@ -656,7 +656,7 @@ ll_add_walk(PyObject *module)
 #if PY_MINOR_VERSION == 14
     if ((Py_Version >= 0x030E0500) != (PY_VERSION_HEX >= 0x030E0500)) {
         PyErr_SetString(PyExc_ImportError,
-                        "leakline._native was compiled for another collector than that of this 3.14: compile it anew");
+                        "leakline._native was compiled for another collector than that of this 3.14: compile it again");
         return -1;
     }
 #endif

@@ -1,1 +1,1 @@
-"""What Leakline costs the program it observes, beside what others cost: `make bench-client`."""
+"""Benchmarks of the client's cost in the program it observes, compared with other tools: `make bench-client`."""

@@ -1,17 +1,17 @@
-"""What Leakline costs the program it observes, in one run, beside what others cost.
+"""Measure the cost of Leakline in the program it observes, and compare it with other tools in the same run.
 
-    make bench-peers                  installs the others: objgraph, Pympler, guppy3, memray
+    make bench-peers                  installs the other tools: objgraph, Pympler, guppy3, memray
     make bench-client                 prints the tables
-    make bench-client CHECK=1         ends with 1 when a target falls short, or could not be measured
+    make bench-client CHECK=1         exits with 1 when a target is missed or could not be measured
 
-    HEAPS=100000,1000000              objects on the collector's list (default: 100000,1000000,5000000)
-    PARTS=census,pauses               of census, pauses, peers, overhead, memory (default: all)
-    REPEATS=5  PAIRS=7  SNAPSHOTS=10000             medians, pairs of runs, phases for the client's memory
+    HEAPS=100000,1000000              number of objects tracked by the collector (default: 100000,1000000,5000000)
+    PARTS=census,pauses               any of census, pauses, peers, overhead, memory (default: all)
+    REPEATS=5  PAIRS=7  SNAPSHOTS=10000             repeats per median, pairs of runs, phases for the client's memory
     LOOPS=1  POPULATION=16                          length of the training loops, size of the example
-    BENCH_ARGS="--json FILE --markdown FILE"        all rows for programs, all tables for documents
+    BENCH_ARGS="--json FILE --markdown FILE"        all rows as JSON, all tables as Markdown
 
-Every heap and every training loop is a process of its own. CPU time and ratios of one run are what counts: wall time
-and absolute figures belong to the machine.
+Every heap and every training loop has its own process. Compare CPU time and ratios from the same run: wall time and
+absolute figures depend on the machine.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _heaps() -> list[int]:
 
 
 def _heap(objects: int, parts: list[str]) -> Iterator[Row]:
-    """The native looks and the peers in one process; in another, without the native module, the fallback."""
+    """Yield the rows of the native scans and the peers from one process, then the pure Python fallback from another."""
     if not parts:
         return
     for switch in ("1", "0"):
@@ -78,7 +78,7 @@ def _heap(objects: int, parts: list[str]) -> Iterator[Row]:
 
 
 def _printed(found: Iterator[Row]) -> list[Row]:
-    """One table of them, as soon as all its rows are there."""
+    """Print each table once all its rows are available, and return the rows."""
     rows = merged(found)
     for table, mine in _by_table(rows):
         print("\n" + text_table(table, mine), flush=True)

@@ -1,4 +1,4 @@
-"""The processes in which everything is measured: one CPU thread for what computes, the same hashes in each."""
+"""Child processes for all measurements: one CPU thread for numeric libraries and the same hash seed in each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from signal import SIGCONT, SIGSTOP
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-# Threads of its own would make CPU time depend on how many cores are free.
+# With several threads, CPU time would depend on how many cores are free.
 PINNED: Final = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
@@ -22,38 +22,39 @@ PINNED: Final = {
 }
 
 
-# Long beside what a cache needs to fill again, short beside what a machine needs to become faster or slower.
+# Long compared with the time to refill a cache, short compared with the time in which a machine's speed drifts.
 TURN_SECONDS: Final = 1.0
 
 
 def run_child(
     module: str, *arguments: str, environment: Mapping[str, str] | None = None
 ) -> list[str]:
-    """The lines that a module of this package prints. Ends the benchmark with its words when it fails."""
-    with _told(module, arguments):
+    """Return the lines that a module of this package prints. Exit with its stderr if it fails."""
+    with _progress(module, arguments):
         return _lines(_started((module, *arguments), None, environment or {}))
 
 
 def run_in_turns(
     commands: Sequence[Sequence[str]], *, core: int | None, environment: Mapping[str, str]
 ) -> list[list[str]]:
-    """As many modules with their arguments, on one core: each goes on for a second while the others stand still.
+    """Run modules on one core in turns: each runs for a second while the others are stopped.
 
-    What makes the core slow makes all of them slow, and each has its caches to itself. ``core`` None: any.
+    Whatever slows the core down slows all of them, and each has the caches to itself. With ``core`` None, any core is
+    used.
     """
     children = [_started(command, core, environment) for command in commands]
     try:
-        with _told(commands[0][0], commands[0][1:]):
+        with _progress(commands[0][0], commands[0][1:]):
             _take_turns(children)
             return [_lines(child) for child in children]
     finally:
-        # What stands still does not hear an interrupt.
+        # A stopped process does not receive SIGINT.
         for child in children:
             child.kill()
 
 
 def _take_turns(children: Sequence[subprocess.Popen[str]]) -> None:
-    """Until only one is left, which may go on."""
+    """Alternate between the children until only one is left, which may then run on."""
     while len(left := [child for child in children if child.poll() is None]) > 1:
         for child in left:
             for other in left:
@@ -67,7 +68,7 @@ def _take_turns(children: Sequence[subprocess.Popen[str]]) -> None:
 def _started(
     command: Sequence[str], core: int | None, environment: Mapping[str, str]
 ) -> subprocess.Popen[str]:
-    """``core``: the only one that it may use, with all its threads."""
+    """Start a module. ``core`` is the only core that its threads may use."""
     bound = [] if core is None else ["taskset", "--cpu-list", str(core)]
     module, *arguments = command
     return subprocess.Popen(
@@ -78,8 +79,8 @@ def _started(
 
 
 @contextmanager
-def _told(module: str, arguments: Sequence[str]) -> Iterator[None]:
-    """Some of them take a minute."""
+def _progress(module: str, arguments: Sequence[str]) -> Iterator[None]:
+    """Show on a terminal what is being measured: some modules take a minute."""
     shown = sys.stderr.isatty()
     if shown:
         what = f"measuring: {module} {' '.join(arguments)}"

@@ -3,8 +3,8 @@
     PYTHONPATH=agent_client:. python3 -m benchmarks.client.gpu [--json FILE]
 
 Needs Linux, one NVIDIA GPU with 6 GiB free, and a Python with torch; no network and no other package. Takes less
-than eight minutes. docs/memory.md explains the metrics. Each line has what was done, what should be read, what was
-read, and the verdict: ok, FAIL, or "not known" where the driver does not say it (in most containers it lists no
+than eight minutes. docs/memory.md explains the metrics. Each line shows the step, the expected range, the reading and
+the verdict: ok, FAIL, or "not known" where the driver does not report the value (in most containers it lists no
 processes).
 
 Exit status: 0 all passed, 1 something failed, 77 no NVIDIA GPU.
@@ -40,15 +40,16 @@ from .timing import ratio_interval
 
 GIB: Final = 2**30
 ROOT: Final = Path(__file__).resolve().parents[2]
-# As automake and others have it: skipped, neither passed nor failed.
+# automake and others use this status for a skipped test.
 NO_GPU: Final = 77
-# torch rounds requests up to 512 bytes and takes blocks of 2 or 20 MiB from the driver, which hands out 2 MiB pages.
+# torch rounds requests up to 512 bytes and requests blocks of 2 or 20 MiB from the driver, which allocates 2 MiB
+# pages.
 ROUNDING: Final = 2 * MIB
-# Kernels that are loaded at their first use take memory too, outside the allocator.
+# Kernels loaded on first use also need memory, outside the allocator.
 MODULES: Final = 64 * MIB
-# A context on the cards and drivers of these years.
+# Size of a CUDA context with current GPUs and drivers.
 CONTEXT: Final = (64 * MIB, 4 * GIB)
-# Smaller than 10 MiB and larger than 1: torch cuts five of them from one block of 20 MiB.
+# Between 1 and 10 MiB, so that torch cuts five of them from one block of 20 MiB.
 PIECE: Final = 4 * MIB
 PIECES: Final = 250
 BLOCK: Final = 20 * MIB
@@ -57,15 +58,15 @@ NEIGHBOUR: Final = 512 * MIB
 CALLS: Final = 200
 PARTS: Final = ("readings", "trainings", "overhead")
 PAIRS: Final = 6
-# The client may cost this much of the time of a training, the lower end of the interval counts.
+# Largest ratio of training time with and without the client; the lower end of the interval is compared.
 MOST_OVERHEAD: Final = 1.05
 CHILD_SECONDS: Final = 120
-# No pair of the overhead is begun later than this.
+# No pair of the overhead part starts later than this.
 BEGIN_SECONDS: Final = 360
-# Where the driver lists no processes, or under numbers that are not ours, these are absent.
+# Absent where the driver lists no processes, or lists them by PIDs of another namespace.
 MAY_BE_ABSENT: Final = ("gpu.0.process_bytes", "gpu.0.outside_bytes")
 RESIDENT: Final = ("RssAnon", "RssFile", "RssShmem")
-# How far growth per generation may be off, as a share.
+# Tolerance for the growth per generation, as a share.
 OFF: Final = 0.2
 LEAKS: Final = ("suspected", "confirmed")
 OF_THE_DEVICE: Final = ("gpu", "gpu_fragmentation")
@@ -73,7 +74,7 @@ OF_THE_DEVICE: Final = ("gpu", "gpu_fragmentation")
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """``read`` should lie between ``low`` and ``high``. None: not known, which only ``may_be_absent`` allows."""
+    """A reading that must be between ``low`` and ``high``; None (not known) is allowed only with ``may_be_absent``."""
 
     what: str
     low: float
@@ -96,12 +97,12 @@ def _number(value: float) -> str:
     return f"{value:,.3f}" if abs(value) < 10 and value != round(value) else f"{value:,.0f}"
 
 
-# What was measured and is not checked.
+# Measured values that are not checked.
 FIGURES: Final[dict[str, Any]] = {}
 
 
 class Readings:
-    """The readings of device 0, and how they changed with the last step."""
+    """The readings of device 0 and their change since the last step."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -119,7 +120,7 @@ class Readings:
         )
 
     def grew(self, series: str, by: float, off: float = 0) -> Check:
-        """Check the change since the step before, in bytes or failures."""
+        """Check the change since the previous step, in bytes or failures."""
         return Check(
             f"{self.what}: {series}",
             by - off,
@@ -163,7 +164,7 @@ def _before_cuda(torch: Any) -> Iterator[Check]:
 def _in_use(torch: Any, readings: Readings) -> Iterator[Check]:
     total = torch.cuda.get_device_properties(0).total_memory
     free, seen = torch.cuda.mem_get_info(0)
-    # torch leaves out what the driver keeps for itself.
+    # torch's total excludes memory reserved by the driver.
     yield readings.level("gpu.0.total_bytes", total, 1.05 * total)
     yield readings.level("gpu.0.used_bytes", seen - free - MODULES, seen - free + 0.05 * seen)
     yield readings.level("gpu.0.outside_bytes", *CONTEXT)
@@ -208,7 +209,7 @@ def _fragments(torch: Any, readings: Readings) -> Iterator[Check]:
 
 
 def _outside_the_allocator(readings: Readings) -> Iterator[Check]:
-    """Take 512 MiB from the driver itself, as libraries do."""
+    """Allocate 512 MiB from the driver directly, as libraries do."""
     driver, address = ctypes.CDLL("libcuda.so.1"), ctypes.c_uint64()
     code = driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(GIB // 2))
     yield Check("512 MiB from the driver: return code", 0, 0, code)
@@ -222,7 +223,7 @@ def _outside_the_allocator(readings: Readings) -> Iterator[Check]:
 
 
 def _too_much(torch: Any, readings: Readings) -> Iterator[Check]:
-    """Under a limit of 2 GiB, request what fits once the cache is emptied, and what never fits."""
+    """With a limit of 2 GiB, request a size that fits once the cache is emptied, and one that never fits."""
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.set_per_process_memory_fraction(2 * GIB / total, 0)
     cached = torch.empty(GIB, dtype=torch.uint8, device=DEVICE)
@@ -241,7 +242,7 @@ def _too_much(torch: Any, readings: Readings) -> Iterator[Check]:
 
 
 def _pinned(torch: Any) -> Iterator[Check]:
-    """Pin host memory, write to it, and see where the kernel charges it."""
+    """Pin host memory, write to it, and check where the kernel accounts for it."""
     before = _resident()
     page_locked = torch.empty(PINNED, dtype=torch.uint8, pin_memory=True)
     page_locked.fill_(1)
@@ -253,7 +254,7 @@ def _pinned(torch: Any) -> Iterator[Check]:
 
 
 def _resident() -> dict[str, int]:
-    """Return the three parts of resident memory, bytes."""
+    """Return the three parts of resident memory in bytes."""
     lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
     found = (line.split() for line in lines)
     sizes = {words[0].rstrip(":"): 1024 * int(words[1]) for words in found if words[-1:] == ["kB"]}
@@ -261,11 +262,11 @@ def _resident() -> dict[str, int]:
 
 
 def _second_process(readings: Readings) -> Iterator[Check]:
-    """Let another process take memory of the same card."""
+    """Let another process allocate memory on the same GPU."""
     readings.step("before a second process")
     with _neighbour("hold", str(NEIGHBOUR)):
         readings.step("512 MiB in a second process")
-        # Its context comes with it.
+        # The other process's context is included.
         yield Check(
             f"{readings.what}: gpu.0.used_bytes", NEIGHBOUR, NEIGHBOUR + CONTEXT[1], readings.change("gpu.0.used_bytes")
         )  # fmt: skip
@@ -278,7 +279,7 @@ def _second_process(readings: Readings) -> Iterator[Check]:
 
 
 def _in_a_forked_child() -> Check:
-    """Count what a child that uses no CUDA reads of a process on the device: the allocator is the parent's."""
+    """Check that a forked child without CUDA reports no series of the parent's allocator."""
     child = os.fork()
     if child == 0:
         mine = [
@@ -290,7 +291,7 @@ def _in_a_forked_child() -> Check:
 
 
 def check_leak(verdict: Verdict, rate: float = LEAK_BYTES) -> list[Check]:
-    """Check the verdict on tensors that stay in a replay buffer on the device."""
+    """Check the verdict on tensors kept in a replay buffer on the device."""
     found = [f for f in _leaks(verdict) if f.kind == "gpu"]
     named = [f for f in found if any(s.name.endswith("Tensor") for s in f.suspects)]
     growth = [f.growth_bytes_per_generation.estimate for f in found if f.phase == "collect"]
@@ -303,7 +304,7 @@ def check_leak(verdict: Verdict, rate: float = LEAK_BYTES) -> list[Check]:
 
 
 def check_fragmentation(verdict: Verdict, rate: float = REST) -> list[Check]:
-    """Check the verdict on reserved memory that grows while the tensors do not."""
+    """Check the verdict on reserved memory that grows while allocated memory does not."""
     found = [f for f in _leaks(verdict) if f.kind == "gpu_fragmentation"]
     growth = [f.growth_bytes_per_generation.estimate for f in found if f.phase == "collect"]
     return [
@@ -314,12 +315,12 @@ def check_fragmentation(verdict: Verdict, rate: float = REST) -> list[Check]:
 
 
 def check_healthy(name: str, verdict: Verdict) -> list[Check]:
-    """Check that nothing is said of a device whose memory is bounded, cached, or taken by another process."""
+    """Check that there are no findings for a device whose memory is bounded, cached, or used by another process."""
     return _none(name, verdict, OF_THE_DEVICE)
 
 
 def check_pinned(verdict: Verdict) -> list[Check]:
-    """Check the verdict on pinned host memory that stays: a leak of tensors, not of the device."""
+    """Check the verdict on pinned host memory that is kept: a leak of tensors, not of the device."""
     named = [
         f for f in _leaks(verdict) if f.phase == "collect" and any(s.name.endswith("Tensor") for s in f.suspects)
     ]  # fmt: skip
@@ -339,7 +340,7 @@ def _none(name: str, verdict: Verdict, kinds: Sequence[str]) -> list[Check]:
 
 
 def check_series(name: str, history: RunHistory) -> list[Check]:
-    """Check that the recording has the readings of the device: what is absent cannot be called healthy."""
+    """Check that the device's series were recorded: without them, no verdict could be called healthy."""
     recorded = {series for process in history.processes for series in process.series}
     wanted = ("cuda.0.allocated_bytes", "cuda.0.reserved_bytes", "gpu.0.used_bytes")
     return [Check(f"{name}: series recorded", 3, 3, len(recorded & set(wanted)))]
@@ -353,7 +354,7 @@ VERDICTS: Final[Mapping[str, Callable[[Verdict], list[Check]]]] = {
 
 
 def trainings() -> Iterator[Check]:
-    """Record every program through the client, analyse its spool, and check the verdict."""
+    """Record every program with the client, analyse its spool, and check the verdict."""
     for name in PROGRAMS:
         with tempfile.TemporaryDirectory() as folder:
             if name == "neighbour":
@@ -383,7 +384,7 @@ def _described(finding: Finding) -> dict[str, Any]:
 
 
 def overhead(begin_before: float) -> Iterator[Check]:
-    """Time a training with and without the client, in pairs, the first of a pair in turns."""
+    """Time a training with and without the client in pairs; which one of a pair runs first alternates."""
     seconds: dict[str, list[float]] = {"without": [], "with": []}
     for pair in range(PAIRS):
         if pair >= 2 and time.monotonic() > begin_before:
@@ -411,7 +412,7 @@ def _finished(program: str, folder: str, *arguments: str) -> subprocess.Complete
             timeout=CHILD_SECONDS, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        # As timeout(1) has it. The other programs still run.
+        # The status that timeout(1) uses. The other programs still run.
         return subprocess.CompletedProcess(
             command, 124, "", f"{program}: not done after {CHILD_SECONDS} s"
         )
@@ -419,7 +420,7 @@ def _finished(program: str, folder: str, *arguments: str) -> subprocess.Complete
 
 @contextmanager
 def _neighbour(*arguments: str) -> Iterator[None]:
-    """Run another process on the card, from when it has its memory until the block ends."""
+    """Run another process on the GPU; enter the block once it has allocated its memory."""
     child = subprocess.Popen(
         _command(*arguments), cwd=ROOT, env=_environment(""),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -432,7 +433,7 @@ def _neighbour(*arguments: str) -> Iterator[None]:
     finally:
         child.kill()
         child.communicate()
-        # The driver takes its memory back a moment later.
+        # The driver frees its memory a moment later.
         time.sleep(1)
 
 
@@ -441,7 +442,7 @@ def _command(*arguments: str) -> list[str]:
 
 
 def _environment(folder: str) -> dict[str, str]:
-    """Without settings of ours, or of torch's allocator, that would change what is measured."""
+    """Return the environment without our settings and torch's allocator settings, which would affect results."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -496,7 +497,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def conclude(checks: Iterable[Check]) -> int:
-    """Print the numbers of passed and failed checks, and return the exit status."""
+    """Print how many checks passed and failed, and return the exit status."""
     results = [check.result for check in checks]
     unknown = results.count("not known")
     if unknown:
@@ -507,7 +508,7 @@ def conclude(checks: Iterable[Check]) -> int:
 
 
 def _guarded(part: Callable[[], Iterator[Check]]) -> Iterator[Check]:
-    """Yield the checks of a part; one that raises has failed, and the next part still runs."""
+    """Yield the checks of a part; if it raises, report a failed check so that the next part still runs."""
     try:
         yield from part()
     except (Exception, SystemExit) as error:  # noqa: BLE001

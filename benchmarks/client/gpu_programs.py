@@ -1,8 +1,8 @@
-"""Small trainings on one GPU, each a process of its own: `gpu.py` starts them, records them and checks what is said.
+"""Small training programs for one GPU: `gpu.py` runs each in its own process, records it and checks the verdict.
 
     python -m benchmarks.client.gpu_programs leak
 
-Every program keeps a model on the device and trains it; they differ in what they keep besides.
+Every program trains a model on the device; they differ in the additional memory that they keep.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any, Final
 MIB: Final = 2**20
 DEVICE: Final = "cuda:0"
 GENERATIONS: Final = 32
-# What a leak adds per generation, in two tensors.
+# Growth of a leak per generation, in two tensors.
 LEAK_BYTES: Final = 32 * MIB
-# Blocks of 10 MiB and more are segments of their own. Two of WHOLE are dropped, two of PIECE cut from them, and what is
-# left of each is too small for REST: allocated stays, reserved grows by REST per generation.
+# Blocks of 10 MiB or more are separate segments. Each generation drops two of WHOLE and cuts two of PIECE from them;
+# the remainders are too small for REST. Allocated memory stays the same and reserved memory grows by REST.
 WHOLE, PIECE, REST = 32 * MIB, 17 * MIB, 30 * MIB
-# Seconds that a generation lasts at least: readings of once a second see several generations.
+# Minimum duration of a generation in seconds, so that readings once a second cover several generations.
 PACE: Final = 0.15
-# Of the training whose cost is measured.
+# Sizes of the training for the overhead measurement.
 WARM_UP, MEASURED, STEPS = 3, 25, 400
 WIDTH, BATCH = 1024, 256
 
@@ -36,7 +36,7 @@ def tensor(torch: Any, size: int) -> Any:
 
 
 class ReplayBuffer:
-    """Transitions on the device; without ``capacity`` they stay for ever."""
+    """Transitions on the device, kept forever unless ``capacity`` is given."""
 
     def __init__(self, capacity: int | None = None) -> None:
         self.transitions: deque[Any] = deque(maxlen=capacity)
@@ -46,12 +46,12 @@ class ReplayBuffer:
 
 
 def leak(torch: Any) -> Step:
-    """Keep two tensors more per generation."""
+    """Keep two more tensors per generation."""
     return _collecting(torch, ReplayBuffer())
 
 
 def bounded(torch: Any) -> Step:
-    """Keep at most eight tensors: the healthy twin of ``leak``."""
+    """Keep at most eight tensors: the healthy counterpart of ``leak``."""
     return _collecting(torch, ReplayBuffer(8))
 
 
@@ -64,7 +64,7 @@ def _collecting(torch: Any, buffer: ReplayBuffer) -> Step:
 
 
 def cached(torch: Any) -> Step:
-    """Use 256 to 512 MiB in every generation and drop them: torch's allocator keeps the memory for reuse."""
+    """Allocate 256 to 512 MiB in every generation and drop it: torch's allocator keeps the memory for reuse."""
 
     def collect(generation: int) -> None:
         batch = [tensor(torch, 64 * MIB) for _ in range((8, 4, 6)[generation % 3])]
@@ -74,7 +74,7 @@ def cached(torch: Any) -> Step:
 
 
 def fragmented(torch: Any) -> Step:
-    """Replace two tensors by three of the same total size, none of which fits into what the others leave."""
+    """Replace two tensors with three of the same total size, the last of which does not fit into freed blocks."""
     kept = [tensor(torch, WHOLE) for _ in range(2 * GENERATIONS)]
 
     def collect(generation: int) -> None:
@@ -85,7 +85,7 @@ def fragmented(torch: Any) -> Step:
 
 
 def replaced(torch: Any) -> Step:
-    """Replace two tensors by two of the same size: the healthy twin of ``fragmented``."""
+    """Replace two tensors with two of the same size: the healthy counterpart of ``fragmented``."""
     kept = [tensor(torch, WHOLE) for _ in range(2 * GENERATIONS)]
 
     def collect(generation: int) -> None:
@@ -96,12 +96,12 @@ def replaced(torch: Any) -> Step:
 
 
 def neighbour(torch: Any) -> Step:
-    """Keep nothing; another process on the card grows at the same time."""
+    """Keep nothing, while another process on the GPU grows."""
     return lambda generation: None
 
 
 def pinned(torch: Any) -> Step:
-    """Keep 16 MiB more of pinned host memory per generation."""
+    """Keep 16 MiB more pinned host memory per generation."""
     kept: list[Any] = []
 
     def collect(generation: int) -> None:
@@ -137,7 +137,7 @@ def trainer(torch: Any) -> Callable[[int], None]:
 
 
 def run_program(name: str) -> None:
-    """Train for `GENERATIONS`, recorded into the folder that the environment names."""
+    """Train for `GENERATIONS` and record into the folder from the environment."""
     import torch
 
     import leakline
@@ -157,7 +157,7 @@ def run_program(name: str) -> None:
 
 
 def grow() -> None:
-    """Take 64 MiB of the device twice a second, up to 2 GiB; end after a minute."""
+    """Allocate 64 MiB on the device twice a second, up to 2 GiB; exit after a minute."""
     import torch
 
     kept = [tensor(torch, 64 * MIB)]
@@ -170,7 +170,7 @@ def grow() -> None:
 
 
 def hold(size: int) -> None:
-    """Hold this much of the device until the standard input ends."""
+    """Hold this many bytes on the device until standard input is closed."""
     import torch
 
     kept = tensor(torch, size)
@@ -181,7 +181,7 @@ def hold(size: int) -> None:
 
 
 def measure(how: str) -> None:
-    """Print the seconds that the generations of a small training took, with or without Leakline."""
+    """Print the seconds that a small training took, with or without Leakline."""
     import torch
 
     train = trainer(torch)

@@ -1,4 +1,4 @@
-"""Heaps as training programs have them: aged, of many classes, with arrays where the collector does not look."""
+"""Heaps like those of training programs: aged, with many classes, and with arrays that the collector does not track."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, Final
 
 CLASSES: Final = 200
 SUSPECTS: Final = 1_000
-# Tracked objects that one round of `_objects` makes.
+# Tracked objects per round of `_objects`.
 _PER_ROUND: Final = 7
 
 
 class Suspect:
-    """What the search for holders is asked about."""
+    """The class whose holders are searched for."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -34,7 +34,7 @@ REGISTRY = Registry()
 
 @dataclass(slots=True)
 class Planted:
-    """What must stay alive, and how many arrays are among it."""
+    """Objects to keep alive, and the number of arrays among them."""
 
     kept: list[object]
     arrays: int
@@ -42,15 +42,15 @@ class Planted:
 
 
 def planted_heap(objects: int) -> Planted:
-    """About ``objects`` that the collector lists, in an order that has nothing to do with their addresses."""
+    """Build a heap of about ``objects`` tracked objects, listed in an order unrelated to their addresses."""
     there = len(gc.get_objects())
-    # torch alone brings more than the smallest heap asks for; half of a heap at least is aged.
+    # torch alone may create more objects than the smallest heap has; at least half of a heap is aged.
     kept = _objects(max(objects - there, objects // 2) // _PER_ROUND)
     REGISTRY.finished["kept"] += [Suspect(i) for i in range(SUSPECTS)]
     arrays = 15_000 if objects < 500_000 else 150_000
     buffers = (_deque_of_tuples(arrays // 2), _list_of_dicts(arrays - arrays // 2))
     random.Random(1).shuffle(kept)
-    # A list made last: a full collection then lists the objects in its order, not in that of their making.
+    # After a full collection the collector lists objects in the order of this list, not in the order of creation.
     aged = list(kept)
     kept.clear()
     gc.collect()
@@ -58,7 +58,7 @@ def planted_heap(objects: int) -> Planted:
 
 
 def tracked_counts() -> Counter[type]:
-    """The brute-force count of all that the collector lists."""
+    """Count all tracked objects by brute force."""
     return Counter(map(type, gc.get_objects()))
 
 
@@ -66,14 +66,14 @@ def _objects(rounds: int) -> list[object]:
     kinds = [_kind(number) for number in range(CLASSES)]
     kept: list[object] = []
     for i in range(rounds):
-        # Squared, so that a few classes have most of the instances, as in a program.
+        # Squared, so that a few classes have most of the instances, as in a real program.
         kind = kinds[int((i * 2_654_435_761 % 2**32 / 2**32) ** 2 * CLASSES)]
         kept += [kind(i), {"key": i, "value": [i, i + 1]}, (i, [i]), {i}]
     return kept
 
 
 class Kept:
-    """What all classes of the heap are made from."""
+    """Base class of all classes of the heap."""
 
     def __init__(self, value: int) -> None:
         self.number = value

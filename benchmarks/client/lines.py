@@ -1,6 +1,6 @@
-"""What listening to the program's lines costs: per printed line, and as a share of a core at 10,000 lines a second.
+"""Measure the cost of capturing the program's output: per printed line, and as a share of a core at 10,000 lines/s.
 
-Lines are printed to a file that keeps nothing, with and without, in turns; making events of them is timed apart.
+Lines are printed to /dev/null with and without capture, in turns; building events from them is timed separately.
 
 example: python -m benchmarks.client.lines
 """
@@ -28,20 +28,20 @@ def one_text(stream: Any) -> None:
 
 
 def four_words(stream: Any) -> None:
-    """Eight calls of ``write`` a line."""
+    """Print lines that take eight calls of ``write`` each."""
     for step in range(LINES):
         print("step", step, "loss", 0.123, file=stream)
 
 
 def cpu_seconds(work: Callable[[Any], None], stream: Any) -> float:
-    """Of one line."""
+    """Return the CPU seconds per line."""
     started = time.process_time()
     work(stream)
     return (time.process_time() - started) / LINES
 
 
 def measure(work: Callable[[Any], None]) -> tuple[float, float, float]:
-    """Seconds of one line plain, of what listening adds to it, and of one event."""
+    """Return seconds per plain line, additional seconds per captured line, and seconds per event."""
     plain: list[float] = []
     listened: list[float] = []
     taking: list[float] = []
@@ -63,8 +63,8 @@ def main() -> None:
         plain, line, event = measure(work)
         share = LINES_A_SECOND * line + event / EVENT_SECONDS
         sys.stdout.write(
-            f"{work.__name__}: {plain * 1e9:,.0f} ns a line, {line * 1e9:,.0f} ns more listened to, "
-            f"{event * 1e3:.2f} ms an event; at {LINES_A_SECOND:,} lines a second {share:.2%} of a core\n"
+            f"{work.__name__}: {plain * 1e9:,.0f} ns per line, {line * 1e9:,.0f} ns more captured, "
+            f"{event * 1e3:.2f} ms per event; at {LINES_A_SECOND:,} lines/s {share:.2%} of a core\n"
         )
 
 

@@ -1,4 +1,4 @@
-"""The looks at the heap that are measured: ours, each with what it is held to."""
+"""The heap scans of Leakline that are measured, each with its targets."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from leakline.sampling.sampler import Sampler
 
 from .heaps import Suspect
 
-# Targets for ratios are for heaps of a million objects and more: on smaller ones what a look costs at least shows.
+# Ratio targets apply to heaps of a million objects or more: on smaller ones the fixed cost of a scan dominates.
 LARGE: Final = 900_000
 HUGE: Final = 4_500_000
-# What a search may cost on a huge heap.
+# Time limit of a holder search on a huge heap.
 HOLDER_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One way to look at the heap. ``run`` is None where it is not built; ``why`` then says so."""
+    """One kind of heap scan. ``run`` is None if it is not built; ``why`` gives the reason."""
 
     name: str
     run: Callable[[], Any] | None
@@ -35,17 +35,17 @@ class Look:
     pause_at_most_ms: float | None = None
     cpu_at_most_ms: float | None = None
     why: str = ""
-    # What the answer says, for the last column.
+    # Text for the last column, from the result.
     says: Callable[[Any], str] | None = None
-    # Whether the answer is right, for a look that gives no counts.
+    # Checks the result of a scan that returns no counts.
     is_right: Callable[[Any], bool] | None = None
-    # Gives (arrays, instances by the address of their class) of what `run` returned, where it counts everything.
+    # Returns (arrays, instances by address of their class) from the result, for scans that count everything.
     counts: Callable[[Any], tuple[int, Mapping[int, int]]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What is read at every phase end: short, and held to milliseconds."""
+    """A reading taken at every phase end: short, with a target in milliseconds."""
 
     name: str
     run: Callable[[], object]
@@ -54,7 +54,7 @@ class Reading:
 
 @dataclass(slots=True)
 class PhaseEndReadings:
-    """A sampler as a run has it after its baseline."""
+    """A sampler in the state it has in a run after the baseline."""
 
     sampler: Sampler = field(default_factory=lambda: Sampler(Governor(1.0)))
     counts: ClassCounts = field(default_factory=ClassCounts)
@@ -77,12 +77,12 @@ class PhaseEndReadings:
 
 
 def is_native() -> bool:
-    """Whether this process was started to measure the native looks."""
+    """Return True if this process measures the native scans."""
     return os.environ.get("LEAKLINE_NATIVE") != "0"
 
 
 def looks(objects: int) -> Iterator[Look]:
-    """All looks of this process; which depends on whether the native module is switched off."""
+    """Yield the scans for this process; they depend on whether the native module is disabled."""
     if is_native():
         yield from _native(objects)
         yield _holders(objects)
@@ -125,7 +125,7 @@ def _holders(objects: int) -> Look:
 
 
 def in_slices(work: Any) -> Any:
-    """Sliced work as the client's own thread does it, with breaks in which others have the lock."""
+    """Run sliced work like the client's own thread does, with breaks in which other threads get the lock."""
     while not work.step(SLICE_SECONDS):
         time.sleep(BREAK_SECONDS)
     return work.result()

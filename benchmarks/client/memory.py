@@ -1,4 +1,4 @@
-"""How much memory the client itself needs in a process: private bytes with it and without, after many snapshots.
+"""Measure the client's own memory: private bytes of a process with and without it, after many snapshots.
 
 example: python -m benchmarks.client.memory 10000 leakline
 """
@@ -26,7 +26,7 @@ TABLE: Final = "memory of the client"
 
 
 def memory() -> Iterator[Row]:
-    """Medians of differences between processes that did the same, one of them observed."""
+    """Yield medians of the differences between pairs of processes with the same work, one of them observed."""
     runs = [
         [
             json.loads(run_child("memory", str(SNAPSHOTS), tool)[-1])
@@ -48,11 +48,11 @@ def memory() -> Iterator[Row]:
 
 
 def main(snapshots: int, tool: str) -> None:
-    """A program that keeps nothing, with phases that follow each other without rest."""
+    """Run a program that keeps nothing and whose phases follow each other without pauses."""
     if tool == "nothing":
         _report(Nothing(), snapshots)
         return
-    # Without a budget every phase end is a snapshot.
+    # Without an overhead limit, every phase end takes a snapshot.
     os.environ["LEAKLINE_MAX_OVERHEAD"] = "1"
     import leakline
 

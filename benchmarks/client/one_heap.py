@@ -1,4 +1,4 @@
-"""Looks at one heap, in a process of its own, and prints rows as JSON.
+"""Measure scans of one heap in a separate process and print rows as JSON.
 
 example: python -m benchmarks.client.one_heap 1000000 census,pauses
 """
@@ -53,7 +53,7 @@ class Bench:
     arrays_before: int
 
     def census(self) -> Iterator[Row]:
-        """CPU and memory of every look next to the reference, and whether what they count is right."""
+        """Yield CPU time and memory of every scan next to the reference, and whether the counts are right."""
         if is_native():
             yield self._reference()
             yield from self._phase_end()
@@ -64,12 +64,12 @@ class Bench:
                 yield self._look(look, look.run)
 
     def pauses(self, baseline_ms: float) -> Iterator[Row]:
-        """The longest that a thread beside each look could not run, beyond what switching costs anyway."""
+        """Yield the longest time that a thread could not run during each scan, minus the cost of switching alone."""
         if is_native():
             yield Row(self.table, "reference", {"pause_ms": _beyond(baseline_ms, reference)})
             yield Row(
                 self.table, "a busy program, nothing measured", {"pause_ms": baseline_ms},
-                note="taken off the others' pauses",
+                note="subtracted from the other pauses",
             )  # fmt: skip
         for look in looks(self.objects):
             if look.run is None:
@@ -79,7 +79,7 @@ class Bench:
             yield Row(self.table, look.name, {"pause_ms": _beyond(baseline_ms, look.run)}, at_most)
 
     def peers(self, baseline_ms: float) -> Iterator[Row]:
-        """What others cost, need and find."""
+        """Yield cost, pauses and results of the peers."""
         for look, found in peers():
             if look.run is None:
                 yield Row(self.table, look.name, missing=NOT_MEASURED, note=look.why)
@@ -141,7 +141,7 @@ def _beyond(baseline_ms: float, run: Callable[[], Any]) -> float:
 
 
 def _off(counts: Mapping[int, int]) -> int:
-    """Classes of the heap whose count, by address, differs from that of brute force."""
+    """Return how many classes of the heap have a count that differs from the brute-force count."""
     return sum(
         counts.get(id(cls), 0) != count
         for cls, count in tracked_counts().items()
@@ -150,7 +150,7 @@ def _off(counts: Mapping[int, int]) -> int:
 
 
 def _arrays() -> int:
-    """Arrays that torch and numpy themselves keep, counted by brute force over all that can be reached."""
+    """Count the arrays that torch and numpy themselves keep, by brute force over everything reachable."""
     import numpy as np
 
     seen: set[int] = set()
@@ -172,7 +172,7 @@ def _arrays() -> int:
 
 
 def _load_torch() -> None:
-    """Its thousands of classes and hundreds of thousands of objects are part of the heap of a training program."""
+    """Import torch, whose thousands of classes and many objects belong to a training program's heap."""
     if find_spec("torch") is None:
         return
     import torch

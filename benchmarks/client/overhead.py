@@ -1,10 +1,10 @@
-"""What a training loop costs more under Leakline, and under others: pairs of runs that take turns on one core.
+"""Measure the additional CPU time of a training loop with Leakline and others, in pairs that take turns on one core.
 
-Runs one after the other differ by a tenth on a machine that others use as well, and a hundred pairs would not tell one
-per cent. The two of a pair take turns of a second: whatever makes their core slow makes both slow.
+On a machine with other work, consecutive runs differ by a tenth, and a hundred pairs would not resolve one per cent.
+The two runs of a pair take turns of a second, so whatever slows their core down slows both.
 
-Each stands still for half of the time, so that wall time passes twice as fast as for a training alone. The client is
-given half of its share of wall time, which is its usual share of CPU time, and reads in the background half as often.
+Each run is stopped for half of the time, so wall time passes twice as fast as for a training alone. The client
+therefore gets half of its share of wall time, which is its usual share of CPU time, and half the sampling rate.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from .rows import NOT_MEASURED, Row
 from .timing import ratio_interval
 from .training import LOOPS, TOOLS
 
-# On the example; fewer than seven say nothing.
+# Number of pairs on the example; fewer than seven are inconclusive.
 PAIRS: Final = int(os.environ.get("PAIRS", "7"))
-# On the other loops, which are held to nothing.
+# Number of pairs on the other loops, which have no targets.
 FEWER_PAIRS: Final = min(PAIRS, 3)
-# Others cost so much that a few generations tell.
+# Other tools cost so much that a few generations are enough.
 PEER_GENERATIONS: Final = 4
 SCALE: Final = float(os.environ.get("LOOPS", "1"))
-# What is per wall time, of which each run of a pair has twice as much.
+# Settings per wall time, of which each run of a pair has twice as much.
 PER_WALL_TIME: Final = {
     "LEAKLINE_MAX_OVERHEAD": str(DEFAULT_MAX_OVERHEAD / 2),
     "LEAKLINE_SAMPLE_SECONDS": str(DEFAULT_SAMPLE_SECONDS * 2),
 }
 TABLE: Final = "training loops: CPU as ratio to the bare loop, of pairs that take turns on a core, with 95 % intervals"
 
-# A thread that waits costs less than runs differ: one pair would say nothing of it.
+# The cost of an idle thread is smaller than the variation between runs: one pair would not show it.
 _NO_PEERS: Final = ("nothing", "leakline", "a thread that waits")
 
 Run = Mapping[str, Any]
@@ -47,7 +47,7 @@ Pair = tuple[Run, Run]
 
 
 def overhead(with_peers: bool) -> list[Row]:
-    """One row for each loop and tool; only Leakline on the example is held to anything."""
+    """Return one row for each loop and tool; only Leakline on the example has targets."""
     found = []
     for loop, (_, usual) in LOOPS.items():
         generations = max(2, round(usual * SCALE))
@@ -59,7 +59,7 @@ def overhead(with_peers: bool) -> list[Row]:
 
 
 def _pairs(loop: str, tool: str, generations: int, number: int) -> list[Pair]:
-    """As many pairs at once as there are cores to share, at most two: each process has the loop's memory."""
+    """Run the pairs on up to two cores at the same time; more would need too much memory."""
     cores = _cores()[:2]
     free: SimpleQueue[int | None] = SimpleQueue()
     for core in cores:
@@ -70,7 +70,7 @@ def _pairs(loop: str, tool: str, generations: int, number: int) -> list[Pair]:
 
 
 def _pair(loop: str, tool: str, generations: int, free: SimpleQueue[int | None]) -> Pair:
-    """With the tool, and without, on a core that no other pair uses."""
+    """Run the loop with and without the tool on a core that no other pair uses."""
     core = free.get()
     commands = [("training", loop, one, str(generations)) for one in (tool, "nothing")]
     both = run_in_turns(commands, core=core, environment=PER_WALL_TIME)
@@ -80,7 +80,7 @@ def _pair(loop: str, tool: str, generations: int, free: SimpleQueue[int | None])
 
 
 def _cores() -> list[int | None]:
-    """None where processes cannot be bound to one."""
+    """Return the cores to use; [None] where processes cannot be bound to one."""
     known = getattr(os, "sched_getaffinity", lambda pid: {None})(0)
     return list(known)
 
@@ -109,7 +109,7 @@ def _of_leakline(loop: str, pairs: list[Pair]) -> Row:
 
 
 def _of_peer(loop: str, tool: str) -> Row:
-    """One pair: what others cost is far more than runs differ."""
+    """Measure one pair: the cost of other tools is far larger than the variation between runs."""
     name = f"{loop}: {tool}"
     if tool.startswith("memray") and find_spec("memray") is None:
         return Row(TABLE, name, missing=NOT_MEASURED, note="not installed: make bench-peers")

@@ -1,4 +1,4 @@
-"""What others' looks at the heap cost, called as their users call them, and whether they see arrays."""
+"""Cost of heap scans of other tools, called as their users call them, and whether they count arrays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Found = Callable[[Any], int]
 
 
 def peers() -> Iterator[tuple[Look, Found]]:
-    """Each peer with what tells how many arrays its answer counts; absent ones without a look."""
+    """Yield each peer with a function that counts the arrays in its result; missing peers have no scan."""
     yield from _by_type_check()
     yield from _objgraph()
     yield from _guppy()
@@ -22,7 +22,7 @@ def peers() -> Iterator[tuple[Look, Found]]:
 
 
 def _by_type_check() -> Iterator[tuple[Look, Found]]:
-    """Profilers written by hand: for each watched type, all objects of which `isinstance` says so."""
+    """Yield a hand-written profiler: for each watched type, all objects that are instances of it."""
     watched = _watched()
 
     def profile() -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""A figure, what it is held to, and the tables that people read."""
+"""Rows of figures with their targets, and the tables printed from them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from benchmarks import printing
 
-# How each figure is headed and written, in the order of the columns.
+# Heading and format of each figure, in the order of the columns.
 COLUMNS: Final[Mapping[str, tuple[str, str]]] = {
     "cpu_ms": ("CPU ms", "{:,.3f}"),
     "ratio": ("x reference", "{:.3f}"),
@@ -35,8 +35,8 @@ NOT_MEASURED: Final = "not measured"
 class Row:
     """One line of one table.
 
-    ``figures`` are in the unit of their name, ``at_most`` and ``exactly`` what some of them are held to. ``missing``
-    says why there are none: it fails the check like a figure that is too large. ``raw`` is for the JSON only.
+    ``figures`` are in the unit of their name; ``at_most`` and ``exactly`` are the targets of some of them. ``missing``
+    is the reason why there are none: it fails the check like a figure that is too large. ``raw`` is for the JSON only.
     """
 
     table: str
@@ -54,7 +54,7 @@ class Row:
         )
 
     def failures(self) -> list[str]:
-        """What falls short, in words; empty when nothing does."""
+        """Return a sentence for each missed target."""
         if self.missing:
             return [self.missing]
         held = {**self.at_most, **self.exactly}
@@ -89,7 +89,7 @@ class Row:
 
 
 def merged(rows: Iterable[Row]) -> list[Row]:
-    """Rows of the same table and name become one: several parts measure the same look."""
+    """Merge rows of the same table and name, since several parts measure the same scan."""
     found: dict[tuple[str, str], Row] = {}
     for row in rows:
         known = found.get((row.table, row.name))
@@ -109,14 +109,14 @@ def merged(rows: Iterable[Row]) -> list[Row]:
 
 
 def text_table(title: str, rows: Sequence[Row]) -> str:
-    """One table as text, with the columns that any of its rows has."""
+    """Return one table as text, with every column that any of its rows has."""
     lines = _cells(rows)
     figures = len(lines[0]) - 4
     return printing.text_table(title, lines, [True, *[False] * figures, True, True, True])
 
 
 def markdown_table(title: str, rows: Sequence[Row]) -> str:
-    """The same for a document, without what the figures are held to."""
+    """Return the table as Markdown, without the targets."""
     lines = [[*line[:-3], line[-1]] for line in _cells(rows)]
     figures = len(lines[0]) - 2
     return printing.markdown_table(title, lines, [True, *[False] * figures, True])

@@ -1,4 +1,4 @@
-"""Clocks: CPU seconds in turns with a reference, the longest pause of a thread beside, peak memory."""
+"""Clocks: CPU seconds in turns with a reference, the longest pause of a concurrent thread, and peak memory."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from statistics import fmean, median, stdev
 from typing import Any, Final
 
 REPEATS: Final = int(os.environ.get("REPEATS", "5"))
-# A look that takes longer than this is not repeated for the sake of its median.
+# A scan that takes longer than this is not repeated for a median.
 PATIENCE_SECONDS: Final = 5.0
 TICK_SECONDS: Final = 0.0005
 MB: Final = 1e6
-# Two-sided 95 % of Student's t, by degrees of freedom.
+# Two-sided 95 % quantiles of Student's t, by degrees of freedom.
 _T95: Final = (
     12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
     2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
@@ -28,13 +28,13 @@ _T95: Final = (
 
 
 def reference() -> None:
-    """The fastest pure pass over the collector's list: what every look is compared with."""
+    """Run the fastest pure Python pass over the tracked objects: the reference for every scan."""
     Counter(map(type, gc.get_objects()))
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Medians of CPU milliseconds, of a look and of the reference that took turns with it."""
+    """Median CPU milliseconds of a scan and of the reference that took turns with it."""
 
     milliseconds: float
     reference_milliseconds: float
@@ -46,7 +46,7 @@ class Cost:
 
 
 def in_turns(look: Callable[[], object], repeats: int = REPEATS) -> Cost:
-    """CPU time of the whole process: a look may use other threads."""
+    """Measure the CPU time of the entire process, since a scan may use other threads."""
     looks: list[float] = []
     references: list[float] = []
     for _ in range(repeats):
@@ -60,7 +60,7 @@ def in_turns(look: Callable[[], object], repeats: int = REPEATS) -> Cost:
 
 
 def each(look: Callable[[], object], times: int = 20, repeats: int = 7) -> float:
-    """Median CPU milliseconds of one of many short looks."""
+    """Return the median CPU milliseconds of one of many short scans."""
     look()
     found = []
     for _ in range(repeats):
@@ -72,10 +72,10 @@ def each(look: Callable[[], object], times: int = 20, repeats: int = 7) -> float
 
 
 class Ticker:
-    """A thread that wants to run every half millisecond, beside the work of the thread that made it.
+    """A thread that wants to run every half millisecond while the thread that created it works.
 
-    A gap counts for as much as the working thread has computed between two ticks: what other processes take from
-    both threads is no pause of ours.
+    A gap is the CPU time of the working thread between two ticks, so time that other processes take from both threads
+    does not count.
     """
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class Ticker:
     def __enter__(self) -> Ticker:
         self._last = time.clock_gettime(self._clock)
         self._thread.start()
-        # The thread's own start is no pause.
+        # Exclude the start of the thread.
         time.sleep(0.01)
         self._gap = 0.0
         return self
@@ -109,12 +109,12 @@ class Ticker:
 
 
 def longest_gap_ms(look: Callable[[], object], repeats: int = 3) -> float:
-    """The longest time that a ticking thread could not run, over all repeats."""
+    """Return the longest time in milliseconds that a ticking thread could not run, over all repeats."""
     return max(once(look).gap_ms for _ in range(repeats))
 
 
 def busy(seconds: float = 1.0) -> None:
-    """A program that computes in Python and is never measured: what switching alone costs a ticking thread."""
+    """Compute in Python without any scan, to measure the cost of thread switching alone."""
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
         for _ in range(200):
@@ -122,13 +122,13 @@ def busy(seconds: float = 1.0) -> None:
 
 
 def private_bytes() -> int:
-    """Anonymous resident memory plus swap of this process."""
+    """Return anonymous resident memory plus swap of this process in bytes."""
     return _status("RssAnon") + _status("VmSwap")
 
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """The first call of a look: its answer, and what it cost."""
+    """The first call of a scan: its result and its cost."""
 
     answer: Any
     cpu_ms: float
@@ -138,10 +138,10 @@ class Once:
 
 
 def once(look: Callable[[], Any]) -> Once:
-    """Call a look with a ticking thread beside it."""
-    # What was freed before is given back, or the peak would hide in it.
+    """Call a scan while a ticking thread runs."""
+    # Return freed memory to the system, or the peak would not show in the high-water mark.
     ctypes.CDLL(None).malloc_trim(0)
-    # Sets the high-water mark to what is resident now.
+    # Resets the high-water mark to the current resident memory.
     Path("/proc/self/clear_refs").write_text("5")
     before = _status("VmRSS")
     with Ticker() as ticker:
@@ -161,14 +161,14 @@ def _status(key: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean ratio with its 95 % interval; one pair has none."""
+    """A mean ratio with its 95 % interval, which a single pair does not have."""
 
     middle: float
     low: float | None = None
     high: float | None = None
 
     def figures(self, name: str) -> dict[str, float]:
-        """As figures of a row: ``<name>_ratio``, ``<name>_low``, ``<name>_high``."""
+        """Return the figures of a row: ``<name>_ratio``, ``<name>_low``, ``<name>_high``."""
         figures = {f"{name}_ratio": self.middle}
         if self.low is not None and self.high is not None:
             figures |= {f"{name}_low": self.low, f"{name}_high": self.high}
@@ -176,7 +176,7 @@ class Interval:
 
 
 def ratio_interval(with_it: Sequence[float], without: Sequence[float]) -> Interval:
-    """Of paired runs: the mean of the logarithms of their ratios, by Student's t."""
+    """Return the mean ratio of paired runs with an interval from Student's t, computed on logarithms."""
     logs = [math.log(a / b) for a, b in zip(with_it, without, strict=True)]
     middle = fmean(logs)
     if len(logs) < 2:

@@ -1,7 +1,7 @@
-"""One training loop under one tool, in a process of its own, and prints what it cost as JSON.
+"""Run one training loop with one tool in a separate process and print its cost as JSON.
 
-The clocks run from the first generation to the last, and once more from where the start is over: a tool that learns its
-program in the first generations does that once, and a training runs for days.
+Costs are measured from the first generation to the last, and again from the middle of the run: a tool that learns about
+its program in the first generations does so once, and a training runs for days.
 
 example: python -m benchmarks.client.training example leakline 16
 """
@@ -32,7 +32,7 @@ Loop = Callable[[Any, int], None]
 
 
 class Nothing:
-    """The run of a program that is not observed."""
+    """Stands in for a run in a program that is not observed."""
 
     def generation(self, number: int) -> None: ...
 
@@ -43,7 +43,7 @@ class Nothing:
 
 
 class Clocked:
-    """A run that notes what its process has cost by then when the generation ``start`` begins."""
+    """A run that records the costs of its process when the generation ``start`` begins."""
 
     def __init__(self, run: Any, start: int) -> None:
         self._run, self._start = run, start
@@ -64,7 +64,7 @@ class Clocked:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """CPU seconds of the process, and what of them the client itself says were its own; 0 for every other tool."""
+    """CPU seconds of the process, and the part that the client attributes to itself; 0 for every other tool."""
 
     cpu: float
     ledger: float
@@ -81,7 +81,7 @@ class Costs:
 
 
 def allocations(run: Any, generations: int) -> None:
-    """Little but objects made and dropped: the worst that a program can do to a profiler of allocations."""
+    """Create and drop many objects: the worst case for an allocation profiler."""
     kept: list[Any] = []
     for number in range(generations):
         run.generation(number)
@@ -96,7 +96,7 @@ def allocations(run: Any, generations: int) -> None:
 
 
 def network(run: Any, generations: int) -> None:
-    """A small network trained with torch on one CPU thread."""
+    """Train a small network with torch on one CPU thread."""
     import torch
 
     torch.manual_seed(0)
@@ -121,18 +121,18 @@ def network(run: Any, generations: int) -> None:
 
 
 def example(run: Any, generations: int) -> None:
-    """The repository's reinforcement learning, with a small population."""
+    """Train the repository's reinforcement learning example with a small population."""
     sys.path.insert(0, str(EXAMPLES))
     trainer: Any = import_module("erl_trading.trainer")
     leaks: Any = import_module("erl_trading.leaks")
     market: Any = import_module("erl_trading.market")
-    # Every generation trains, as those of a long training do.
+    # Every generation trains, as in a long training.
     trainer.REPLAY_READY = 1
     no_leaks = leaks.Leaks.of([])
     trainer.Trainer(run, market.make_market(0), no_leaks, POPULATION).train(generations)
 
 
-# Each loop, with its generations.
+# Each loop with its number of generations.
 LOOPS: Final[dict[str, tuple[Loop, int]]] = {
     "allocations": (allocations, 40),
     "network": (network, 40),
@@ -170,7 +170,7 @@ def memray(**options: Any) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def idle_thread() -> Iterator[Any]:
-    """What a second thread costs that does nothing: with one alone, allocators and shared pointers need no locks."""
+    """Run a second, idle thread: with a single thread, allocators and shared pointers need no locks."""
     over = threading.Event()
     thread = threading.Thread(target=over.wait, daemon=True)
     thread.start()
@@ -191,13 +191,13 @@ TOOLS: Final[dict[str, Callable[[], contextlib.AbstractContextManager[Any]]]] = 
 
 
 def main(loop: str, tool: str, generations: int) -> None:
-    """The first half of the generations is the start."""
+    """Run the loop and print its costs; the first half of the generations is the start."""
     _warm(loop)
     with TOOLS[tool]() as run:
         begun = Costs.now(run)
         clocked = Clocked(run, generations // 2)
         LOOPS[loop][0](clocked, generations)
-        # The end of a generation comes with the beginning of the next.
+        # The end of a generation is recorded when the next one begins.
         clocked.generation(generations)
         ended = Costs.now(run)
         assert clocked.at_start is not None
@@ -211,13 +211,14 @@ def main(loop: str, tool: str, generations: int) -> None:
 
 
 def _warm(loop: str) -> None:
-    """Load what the loop loads before any tool is started: importing is not training."""
+    """Import what the loop needs before any tool starts: importing is not training."""
     if loop != "allocations":
         import torch
 
         torch.set_num_threads(1)
         LOOPS[loop][0](Nothing(), 1)
-    # One is due after so many imports, in the first run that happens to make enough objects: in neither, then.
+    # The imports make a collection due in whichever run first allocates enough objects; this keeps it out of all of
+    # them.
     gc.collect()
 
 

@@ -1,1 +1,1 @@
-"""How often the analysis is wrong, and how soon it is right, beside five simple detectors: `make bench-detection`."""
+"""Error rates and delays of the analysis, compared with five simple detectors: `make bench-detection`."""

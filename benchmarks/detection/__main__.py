@@ -1,18 +1,18 @@
-"""How often the analysis is wrong, and how soon it is right, beside five simple detectors.
+"""Measure how often the analysis is wrong and how soon it is right, compared with five simple detectors.
 
     make bench-detection              prints the tables for 20 runs of each family
-    make bench-detection CHECK=1      ends with 1 when a target falls short, or could not be measured
+    make bench-detection CHECK=1      exits with 1 when a target is missed or could not be measured
 
     RUNS=20                           runs per family; RUNS=full: 170 of each healthy, 140 of each leaking family
     FAMILIES=flat,linear              some of the families
-    FRESH=1                           beside the public seeds fresh ones, and the difference; FRESH=WORD repeats them
-    JOBS=2                            processes that share the work (default: all cores)
-    SOAK=1000                         generations of the long run whose looks are timed; 0 for none
-    RECORDED=FOLDER                   beside all that, memory of real machines: its .csv files, see recorded.py
-    BENCH_ARGS="--json FILE --markdown FILE"        every run for programs, all tables for documents
+    FRESH=1                           also runs with fresh seeds, and the difference; FRESH=WORD repeats them
+    JOBS=2                            number of processes (default: all cores)
+    SOAK=1000                         generations of the long run whose examinations are timed; 0 for none
+    RECORDED=FOLDER                   also memory series of real machines: its .csv files, see recorded.py
+    BENCH_ARGS="--json FILE --markdown FILE"        every run as JSON, all tables as Markdown
 
-Every detector is asked after every generation of every run, as in a run watched live. The runs are made up and the same
-on every machine; so are all figures.
+Every detector is evaluated after every generation of every run, as in a run watched live. The runs are generated and
+the same on every machine, and so are all figures.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _for_programs(
     other: Sequence[Outcome],
     fresh: Sequence[Figure],
 ) -> dict[str, object]:
-    def told(figure: Figure) -> dict[str, object]:
+    def as_json(figure: Figure) -> dict[str, object]:
         value = figure.value if figure.value != float("inf") else None
         return {
             **asdict(figure),
@@ -112,9 +112,9 @@ def _for_programs(
 
     return {
         "seeds": PUBLIC,
-        "figures": [told(figure) for figure in found],
+        "figures": [as_json(figure) for figure in found],
         "runs": [asdict(outcome) for outcome in public],
-        "fresh_figures": [told(figure) for figure in fresh],
+        "fresh_figures": [as_json(figure) for figure in fresh],
         "fresh_runs": [asdict(outcome) for outcome in other],
     }
 
@@ -124,7 +124,7 @@ def _for_documents(tables: Sequence[tuple[str, Table]]) -> str:
 
 
 def _soaked() -> list[Figure]:
-    """By itself, when nothing else of ours takes a core."""
+    """Measure the long run after everything else, when no other work of ours uses a core."""
     generations = 0 if os.environ.get("SOAK") == "0" else _number("SOAK") or _SOAK
     return soak_figures(soak(generations)) if generations else []
 
@@ -151,7 +151,7 @@ def _families() -> list[Family]:
 
 
 def _runs() -> int | None:
-    """Runs per family; None for as many as the published figures stand on."""
+    """Return the number of runs per family; None for as many as in the published figures."""
     if os.environ.get("RUNS") == "full":
         return None
     return _number("RUNS") or _RUNS

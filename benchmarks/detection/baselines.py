@@ -1,7 +1,7 @@
-"""Five simple detectors on one curve, asked after every reading: what Leakline is compared with.
+"""Five simple detectors for one curve, evaluated after every reading: the baselines that Leakline is compared with.
 
-Each is a class with ``strength(value)``: take one more reading (bytes), say how sure it is now; it alarms from
-``critical`` on. ``limit`` is where memory ends, in bytes.
+Each is a class with ``strength(value)``, which adds a reading (bytes) and returns how certain the detector is; it
+alarms at ``critical`` or above. ``limit`` is the memory limit in bytes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from operator import mul
 from statistics import NormalDist
 from typing import Final, Protocol
 
-_FEWEST: Final = 8  # readings, before a rank test says anything
+_FEWEST: Final = 8  # readings before a rank test reports anything
 _PREDICTED_FROM: Final = 20  # readings
 _AHEAD: Final = 100  # generations
 _SHORTEST_LINE: Final = 10  # readings
@@ -29,7 +29,7 @@ class Detector(Protocol):
 
 
 class MannKendall:
-    """Rank trend test: two-sided at ``level``, and upwards."""
+    """Rank trend test, upwards, with the critical value of a two-sided test at ``level``."""
 
     def __init__(self, level: float = 0.05) -> None:
         self.critical = _NORMAL.inv_cdf(1 - level / 2)
@@ -38,7 +38,7 @@ class MannKendall:
         self._ties = Ties()
 
     def strength(self, value: float) -> float:
-        """The standard score; 0 before enough is read."""
+        """Return the standard score; 0 with too few readings."""
         self.add(value)
         return z_score(self.score, self.variance()) if len(self.values) >= _FEWEST else 0.0
 
@@ -51,7 +51,7 @@ class MannKendall:
 
 
 class Ties:
-    """Kendall's S and its variance for readings that come one by one; ``add`` says by how much S changes."""
+    """Kendall's S and its variance for readings that arrive one by one; ``add`` returns the change of S."""
 
     def __init__(self) -> None:
         self._sorted: list[float] = []
@@ -76,14 +76,14 @@ def _tied(n: int) -> int:
 
 
 def z_score(score: int, variance: float) -> float:
-    """Standard score of Kendall's S with the correction for continuity; 0 where the variance makes no sense."""
+    """Return the standard score of Kendall's S with continuity correction; 0 if the variance is not positive."""
     if variance <= 0 or not score:
         return 0.0
     return (score - math.copysign(1, score)) / math.sqrt(variance)
 
 
 class HamedRao(MannKendall):
-    """The same with the variance of readings that resemble their neighbours (Hamed and Rao, 1998)."""
+    """Mann-Kendall with the variance for autocorrelated readings (Hamed and Rao, 1998)."""
 
     def __init__(self, level: float = 0.01) -> None:
         super().__init__(level)
@@ -100,12 +100,12 @@ class HamedRao(MannKendall):
             return super().variance()
         slope = _middle(self._slopes)
         rest = _ranks([value - slope * i for i, value in enumerate(self.values)])
-        # Neighbours are related where their correlation leaves the 95 % band of white noise, whatever the level is.
+        # Autocorrelation counts where it leaves the 95 % band of white noise, whatever the level is.
         return super().variance() * inflation(rest, _NORMAL.inv_cdf(0.975))
 
 
 def inflation(ranks: Sequence[float], quantile: float) -> float:
-    """How much larger the variance of S is than that of unrelated readings: by all lags that stand out."""
+    """Return the factor by which autocorrelation inflates the variance of S, from all significant lags."""
     n = len(ranks)
     mean = sum(ranks) / n
     away = [rank - mean for rank in ranks]
@@ -127,7 +127,7 @@ def _middle(ordered: Sequence[float]) -> float:
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """From one upwards; equal values share the mean of their ranks."""
+    """Return ranks starting at one; equal values share the mean of their ranks."""
     order = sorted(range(len(values)), key=values.__getitem__)
     ranks = [0.0] * len(values)
     first = 0
@@ -142,7 +142,7 @@ def _ranks(values: Sequence[float]) -> list[float]:
 
 
 class PredictLinear:
-    """Least squares over the last 20 readings reach the limit within the next 100 generations."""
+    """Alarms if least squares over the last 20 readings reach the limit within the next 100 generations."""
 
     critical = 1.0
 
@@ -151,7 +151,7 @@ class PredictLinear:
         self._values: list[float] = []
 
     def strength(self, value: float) -> float:
-        """Where the line ends, as a share of the limit."""
+        """Return the predicted value as a share of the limit."""
         self._values = [*self._values[1 - _PREDICTED_FROM :], value]
         if len(self._values) < _PREDICTED_FROM:
             return 0.0
@@ -160,7 +160,7 @@ class PredictLinear:
 
 
 def least_squares(values: Sequence[float]) -> tuple[float, float, float]:
-    """(slope per reading, the line at the newest reading, R2)."""
+    """Return (slope per reading, value of the line at the newest reading, R2)."""
     n = len(values)
     middle, mean = (n - 1) / 2, sum(values) / n
     across = sum((i - middle) * (v - mean) for i, v in enumerate(values))
@@ -171,7 +171,7 @@ def least_squares(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 class BackwardRegression:
-    """Some line back from the newest reading fits well and reaches the limit within the next 100 generations."""
+    """Alarms if any well-fitting line back from the newest reading reaches the limit within 100 generations."""
 
     critical = 1.0
 
@@ -180,7 +180,7 @@ class BackwardRegression:
         self._values: list[float] = []
 
     def strength(self, value: float) -> float:
-        """Of the lines that fit, where the steepest ends, as a share of the way to the limit."""
+        """Return the end of the steepest line that fits, as a share of the way to the limit."""
         self._values.append(value)
         if len(self._values) < _SHORTEST_LINE:
             return 0.0
@@ -195,9 +195,9 @@ class BackwardRegression:
 
 
 def _line_end(m: int, total: float, weighted: float, squared: float) -> float:
-    """Where a line from its sums over ``m`` readings, counted backwards, ends; 0 for one that fits badly or falls."""
+    """Return the end of a line from its sums over ``m`` readings, counted backwards; 0 if it fits badly or falls."""
     middle, mean = (m - 1) / 2, total / m
-    across = weighted - middle * total  # negative when memory rises: the count runs backwards
+    across = weighted - middle * total  # negative when memory rises: the index runs backwards
     wide, high = m * (m * m - 1) / 12, squared - total * mean
     if across >= 0 or high <= 0 or across * across / (wide * high) <= _GOOD_FIT:
         return 0.0
@@ -206,7 +206,7 @@ def _line_end(m: int, total: float, weighted: float, squared: float) -> float:
 
 
 class Twice:
-    """Memory is twice what it was at first."""
+    """Alarms when memory is twice its first value."""
 
     critical = 2.0
 
@@ -218,7 +218,7 @@ class Twice:
         return value / self._first
 
 
-# Name -> the detector for a run with this limit in bytes.
+# Name -> factory of the detector for a run with this limit in bytes.
 BASELINES: Final[dict[str, Callable[[float], Detector]]] = {
     "Mann-Kendall": lambda limit: MannKendall(),
     "Hamed-Rao": lambda limit: HamedRao(),
@@ -229,6 +229,6 @@ BASELINES: Final[dict[str, Callable[[float], Detector]]] = {
 
 
 def strengths(name: str, readings: Sequence[float], limit: float) -> tuple[list[float], float]:
-    """(how sure one of them is after each reading, from where on it alarms)."""
+    """Return (strength of a detector after each reading, its critical value)."""
     detector = BASELINES[name](limit)
     return [detector.strength(value) for value in readings], detector.critical

@@ -1,4 +1,4 @@
-"""One made-up run with its truth, and the sketch it is drawn from. Memory in bytes, shares are of the baseline."""
+"""A generated run with its ground truth, and the sketch it is built from. Memory in bytes, shares of the baseline."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ GIB: Final = 2**30
 SHORTEST: Final = 30  # generations
 LONGEST: Final = 150
 PHASES: Final = ("evaluate", "train", "evolve")
-# Share of the baseline by which readings scatter, and how much one resembles the one before it.
+# Standard deviation of readings as a share of the baseline, and their autocorrelation.
 _NOISE: Final = (0.002, 0.02)
 _RESEMBLANCE: Final = (0.0, 0.6)
 _BASELINE_BYTES: Final = (0.3 * GIB, 30 * GIB)
-# A healthy run has so many times the memory it ever takes.
+# The limit of a healthy run as a multiple of its peak memory.
 _HEADROOM: Final = (1.2, 4.0)
-# Half of the programs say how long they mean to run: so many times what is seen of them.
+# Half of the programs declare their planned length, as a multiple of the generations seen.
 _PLANNED: Final = (1.2, 2.0)
 
 Values = tuple[float, ...]
@@ -27,7 +27,7 @@ Values = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class Leak:
-    """What is lost: ``shares[i]`` of the baseline by the end of reading ``i``, without noise.
+    """The lost memory: ``shares[i]`` of the baseline by the end of reading ``i``, without noise.
 
     ``start`` is the first generation that leaks, ``slope`` its loss per generation as a share of the baseline.
     """
@@ -39,11 +39,11 @@ class Leak:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One run: what is read at the end of each generation, and what is true of it.
+    """One run: the readings at the end of each generation, and the ground truth.
 
-    ``private`` holds noise, ``clean`` does not. ``beside`` is memory outside the process that the limit counts too,
-    with noise. ``others`` are further series by their names, ``witness`` those that a second witness adds.
-    ``out_at`` is the reading at which a leaking run reaches ``limit_bytes``.
+    ``private`` contains noise, ``clean`` does not. ``beside`` is memory outside the process that counts towards the
+    limit, with noise. ``others`` are further series by name, ``witness`` those that a second witness adds. ``out_at``
+    is the reading at which a leaking run reaches ``limit_bytes``.
     """
 
     family: str
@@ -60,12 +60,12 @@ class Case:
     capacities: Mapping[str, int] = field(default_factory=dict)
     generation: tuple[int, ...] = ()
     attempt: tuple[int, ...] = ()
-    # Private bytes at the end of each phase, one row per phase; empty without phase accounts.
+    # Private bytes at the end of each phase, one row per phase; empty without memory by phase.
     inside: tuple[Values, ...] = ()
-    where: Mapping[str, int] = field(default_factory=dict)  # series -> the phase that it changes in
+    where: Mapping[str, int] = field(default_factory=dict)  # series -> phase of the change
     initially: Mapping[str, float] = field(
         default_factory=dict
-    )  # series -> before the first generation
+    )  # series -> value before the first generation
     out_at: int | None = None
 
     def __len__(self) -> int:
@@ -73,7 +73,7 @@ class Case:
 
     @property
     def seen(self) -> list[float]:
-        """What a detector of one curve reads: memory that nobody can take back, of all processes."""
+        """The input of single-curve detectors: memory that cannot be reclaimed, of all processes."""
         if not self.beside:
             return list(self.private)
         return [a + b for a, b in zip(self.private, self.beside, strict=True)]
@@ -84,7 +84,7 @@ def log_uniform(rng: random.Random, low: float, high: float) -> float:
 
 
 def first_order_noise(rng: random.Random, n: int, size: float) -> list[float]:
-    """AR(1): each reading keeps a part of the last one's deviation; ``size`` is its standard deviation."""
+    """Return AR(1) noise: each reading keeps a part of the last deviation; ``size`` is the standard deviation."""
     keep = rng.uniform(*_RESEMBLANCE)
     fresh = size * math.sqrt(1 - keep * keep)
     found = [rng.gauss(0, size)]
@@ -94,7 +94,7 @@ def first_order_noise(rng: random.Random, n: int, size: float) -> list[float]:
 
 
 class Sketch:
-    """A run while it is drawn: parts of its memory, each in one phase, and what else is read of it."""
+    """A run under construction: parts of its memory, each in one phase, and further series."""
 
     def __init__(
         self,
@@ -123,11 +123,11 @@ class Sketch:
         self._beside: tuple[Values, Values] | None = None
 
     def add(self, shape: Callable[[int], float], phase: int = 0) -> None:
-        """Memory on top of the baseline, a share of it per reading, that changes in one phase."""
+        """Add memory on top of the baseline, as a share per reading, that changes in one phase."""
         self._parts.append((phase, [shape(i) for i in range(self.n)]))
 
     def passes(self, shape: Callable[[int], float], phase: int) -> None:
-        """Memory that is there at the end of one phase and gone at the end of the next."""
+        """Add memory that exists at the end of one phase and is gone at the end of the next."""
         self._passing.append((phase, [shape(i) for i in range(self.n)]))
 
     def leak(
@@ -148,7 +148,7 @@ class Sketch:
         return leak
 
     def elsewhere(self, series: str, before: float, leak: Leak) -> None:
-        """Memory of other processes under the same limit: ``before`` of the baseline, and the leak on top."""
+        """Add a leak in other processes that share the limit, on top of ``before`` (a share of the baseline)."""
         self._leaks.append(leak)
         clean = tuple(self.baseline * (before + share) for share in leak.shares)
         scatter = first_order_noise(self.rng, self.n, self.noise * self.baseline)
@@ -156,7 +156,7 @@ class Sketch:
         self.others[series] = self._beside[1]
 
     def _counted(self, leak: Leak, phase: int, name: str) -> None:
-        """The second witness: a class and the list that keeps it grow with the leak; half of them are measured."""
+        """Add the second witness: counts of a class and its list grow with the leak; half of them have bytes."""
         each, before = self.rng.randint(4, 64), self.rng.randint(0, 200)
         counts = tuple(float(before + round(each * s / leak.slope)) for s in leak.shares)
         kept = f"container.app.{name.rsplit('.', 1)[-1]}Log.kept.length"
@@ -189,7 +189,7 @@ class Sketch:
         ]
 
     def _inside(self, clean: Sequence[float], scatter: Sequence[float]) -> tuple[Values, ...]:
-        """What is read at the end of each phase: what changed in it or before it, and the run's own noise."""
+        """Return the readings at the end of each phase: changes in or before the phase, plus the run's noise."""
         return tuple(
             tuple(self._at_phase_end(i, phase, scatter) for i in range(self.n))
             for phase in range(len(PHASES))
@@ -206,7 +206,7 @@ class Sketch:
 
 
 def _together(leaks: Sequence[Leak]) -> Leak | None:
-    """Several leaks of one run as one truth: what all of them lose."""
+    """Combine several leaks of one run into one ground truth with their total loss."""
     if not leaks:
         return None
     shares = tuple(sum(column) for column in zip(*(leak.shares for leak in leaks), strict=True))

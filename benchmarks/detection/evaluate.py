@@ -1,4 +1,4 @@
-"""One run through all detectors: when each first alarmed, and how far off ours was. Generations, bytes."""
+"""Evaluate all detectors on one run: when each alarmed first, and the errors of ours. Generations, bytes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from .generators import Draw, drawn
 from .histories import Recording
 from .online import Level, Look, looks
 
-SOON: Final = 15  # generations in which a fast leak should be suspected
+SOON: Final = 15  # generations within which a fast leak should be suspected
 FAST: Final = 0.02  # share of the baseline per generation
-# Of its life a run that runs out should have so much left when it is warned.
+# A run that runs out of memory should be warned with at least this share of its life left.
 AHEAD: Final = 0.20
 _START_WITHIN: Final = (2.0, 0.10)  # generations, share of the leak's age
 _CHUNK: Final = 4
@@ -28,7 +28,7 @@ _CHUNK: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """At half of the life that is left at the start. ``error`` is a share of the generations truly left then.
+    """A forecast half-way from the start of the leak to the end. ``error`` is a share of the remaining generations.
 
     ``error`` and ``covered`` are None when nothing was forecast.
     """
@@ -39,11 +39,12 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What all detectors made of one run. Positions are those of readings, counted from 0.
+    """Results of all detectors on one run. Positions are indexes of readings, from 0.
 
-    In a healthy run ``suspected`` and ``confirmed`` are the first such looks of all, in a leaking one the first from
-    the start on; ``early`` is an alarm before it. ``undeclared`` is ``suspected`` when nobody declares a capacity.
-    ``baselines`` are the first alarms of the others in the same sense, ``strongest`` how sure they ever were in it.
+    In a healthy run ``suspected`` and ``confirmed`` are the first such examinations, in a leaking run the first since
+    the start of the leak; ``early`` is an alarm before it. ``undeclared`` is ``suspected`` and ``confirmed`` without
+    declared capacities. ``baselines`` are the first alarms of the other detectors in the same range, ``strongest``
+    their maximum strength.
     """
 
     family: str
@@ -80,12 +81,12 @@ class Outcome:
         return self.slope >= FAST and self.age > SOON
 
     def was_soon(self, at: int | None) -> bool:
-        """Whether a look at this reading came early enough after the start."""
+        """Return True if this reading is at most `SOON` generations after the start."""
         return at is not None and self.start is not None and at - self.start <= SOON
 
 
 def outcomes(draws: Iterable[Draw], jobs: int | None = None) -> Iterator[Outcome]:
-    """In the order of the draws, however many processes share the work."""
+    """Yield the outcomes in the order of the draws, however many processes share the work."""
     jobs = jobs or os.cpu_count() or 1
     if jobs == 1:
         yield from map(evaluated, draws)
@@ -100,7 +101,7 @@ def evaluated(draw: Draw) -> Outcome:
 
 
 def healthy(case: Case, number: int) -> Outcome:
-    """A run that does not leak: every alarm is a false one."""
+    """Evaluate a run that does not leak: every alarm is a false one."""
     baselines, strongest = _baselines(case, 0)
     seen = looks(case)
     unsaid = looks(case, declared=False) if case.capacities else seen
@@ -137,13 +138,13 @@ def _with_witness(found: Outcome, case: Case) -> Outcome:
 
 
 def first_at(seen: Sequence[Look], level: Level, start: int = 0) -> int | None:
-    """The first reading from ``start`` on after which it was this level or above."""
+    """Return the first reading since ``start`` whose status was this level or above."""
     wanted = ("confirmed",) if level == "confirmed" else ACTIVE
     return next((i for i, look in enumerate(seen) if i >= start and look.level in wanted), None)
 
 
 def _baselines(case: Case, start: int) -> tuple[dict[str, int | None], dict[str, float]]:
-    """(the first alarm, how sure it ever was) of each, from the start on."""
+    """Return (first alarm, maximum strength) of each baseline detector since the start."""
     alarmed: dict[str, int | None] = {}
     strongest: dict[str, float] = {}
     for name in BASELINES:
@@ -154,7 +155,7 @@ def _baselines(case: Case, start: int) -> tuple[dict[str, int | None], dict[str,
 
 
 def _accuracy(case: Case, leak: Leak) -> tuple[float | None, bool | None, float | None]:
-    """(generations off in the start, whether that is close, share off in the rate) at the end of the run."""
+    """Return (error of the start in generations, is close, relative error of the rate) at the end of the run."""
     verdict = examine(Recording(case).until(len(case)))
     active = [finding for finding in verdict.findings if finding.status in ACTIVE]
     if not active:
@@ -173,7 +174,7 @@ def _start_off(active: Sequence[Finding], leak: Leak) -> float | None:
 
 
 def leaked_rate(leak: Leak, end: int, baseline: float) -> float:
-    """Bytes per generation truly lost from the start to reading ``end``: least squares of what is lost."""
+    """Return the true loss in bytes per generation from the start to reading ``end``, by least squares."""
     points = leak.shares[leak.start : end]
     middle, mean = (len(points) - 1) / 2, sum(points) / len(points)
     across = sum((i - middle) * (share - mean) for i, share in enumerate(points))
@@ -191,7 +192,7 @@ def _forecast(case: Case, leak: Leak) -> Forecast:
 
 
 def _warned(case: Case, seen: Sequence[Look]) -> bool:
-    """Whether it was said in time that memory runs out."""
+    """Return True if a warning came while at least `AHEAD` of the run was left."""
     assert case.out_at is not None
     in_time = int((1 - AHEAD) * (case.out_at + 1))
     return any(look.warned for look in seen[:in_time])

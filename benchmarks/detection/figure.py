@@ -1,4 +1,4 @@
-"""One figure with its target, as the made-up corpus and the live suite report it. Shares are between 0 and 1."""
+"""One figure with its target, as reported by the generated corpus and the live suite. Shares are between 0 and 1."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _FORMATS: Final[dict[Unit, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure with what it is held to, if anything. ``value`` is None where nothing could be measured.
+    """One figure with its target, if any. ``value`` is None if it could not be measured.
 
-    ``bound`` is where the true share lies at worst with 95 % certainty. ``short`` is why it falls short for another
-    reason than its value.
+    ``bound`` is the worst true share with 95 % confidence. ``short`` is a reason to miss the target other than the
+    value.
     """
 
     code: str
@@ -40,7 +40,7 @@ class Figure:
         return self.least is not None or self.most is not None
 
     def failure(self) -> str:
-        """What falls short, in words; empty when nothing does."""
+        """Return the reason why the target is missed, or an empty string."""
         if not self.is_held:
             return ""
         if self.value is None:

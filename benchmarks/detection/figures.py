@@ -1,4 +1,4 @@
-"""The figures that the analysis is held to, from the outcomes of all runs. Shares are between 0 and 1."""
+"""The figures with targets for the analysis, computed from the outcomes of all runs. Shares are between 0 and 1."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .figure import Figure, at_least, at_most, written
 from .generators import FAMILIES
 from .shares import Share, quantile
 
-_MATTERS: Final = 0.005  # slope, share of the baseline per generation
+_MATTERS: Final = 0.005  # smallest slope that counts, share of the baseline per generation
 _LONG_ENOUGH: Final = 36  # generations after the start
 _RATE_WITHIN: Final = 0.10
 _TIMES_LESS: Final = 10.0
@@ -32,7 +32,7 @@ def figures(outcomes: Sequence[Outcome]) -> list[Figure]:
 
 
 def _false_alarms(healthy: Sequence[Outcome], known: Sequence[Outcome]) -> list[Figure]:
-    """A1. A fill that nobody declared is shown beside: whether it stops, nobody can tell before it does."""
+    """Return A1. Undeclared fills are counted separately: nobody can know that they stop before they do."""
     found = []
     for level, position, most in (("suspected", 0, 0.05), ("confirmed", 1, 0.01)):
         name = f"healthy runs ever {level}, bounds declared where the code has them"
@@ -67,7 +67,7 @@ def _recall(leaking: Sequence[Outcome]) -> list[Figure]:
 
 
 def _comparisons(healthy: Sequence[Outcome], leaking: Sequence[Outcome]) -> list[Figure]:
-    """A3, held over all leaks; beside it over those that A2 asks for, which are old enough and large enough."""
+    """Return A3: the target covers all leaks; a second row covers those of A2, which are old and large enough."""
     old = [o for o in leaking if _is_plain(o)]
     name = "times fewer false alarms than {}, no fewer leaks found"
     held = [_comparison(name.format(b), b, healthy, leaking, _TIMES_LESS) for b in BASELINES]
@@ -79,7 +79,7 @@ def _comparisons(healthy: Sequence[Outcome], leaking: Sequence[Outcome]) -> list
 def _at_equal_recall(
     baseline: str, healthy: Sequence[Outcome], leaking: Sequence[Outcome]
 ) -> Figure:
-    """Against the same detector made just so strict that it still finds as many leaks as we do."""
+    """Compare with the same detector, made so strict that it finds as many leaks as we do."""
     name = f"times fewer false alarms than {baseline}, made so strict that it finds as many leaks"
     runs, ratios, said = len(healthy) + len(leaking), [], []
     if not healthy or not leaking:
@@ -91,7 +91,7 @@ def _at_equal_recall(
             critical = sure[found.hits - 1]
             theirs = Share.of(o.strongest[baseline] >= critical for o in healthy)
             ratios.append(_times_less(ours, theirs))
-            said.append(f"{level} {_told(ours, found)}, theirs {_told(theirs, found)}")
+            said.append(f"{level} {_rates(ours, found)}, theirs {_rates(theirs, found)}")
     return Figure(
         "A3", name, max(ratios, default=0.0), "x", _TIMES_LESS, runs=runs, note="; ".join(said)
     )
@@ -104,10 +104,10 @@ def _comparison(
     leaking: Sequence[Outcome],
     least: float | None = None,
 ) -> Figure:
-    """At the one of our two levels that compares best among those at which our recall is no worse."""
+    """Compare at the better of our two levels, among those whose recall is no worse."""
     false = Share.of(o.baselines[baseline] is not None for o in healthy)
     found = Share.of(o.baselines[baseline] is not None for o in leaking)
-    runs, said = len(healthy) + len(leaking), [f"theirs {_told(false, found)}"]
+    runs, said = len(healthy) + len(leaking), [f"theirs {_rates(false, found)}"]
     if not healthy or not leaking:
         return Figure("A3", name, None, "x", least, runs=runs)
     ratios = {}
@@ -115,14 +115,14 @@ def _comparison(
         ours = _ever(healthy, level), _ever(leaking, level)
         ratio, as_good = _times_less(ours[0], false), ours[1].hits >= found.hits
         ratios[level] = (as_good, ratio)
-        said.append(f"{level} {_told(*ours)}")
+        said.append(f"{level} {_rates(*ours)}")
     as_good, best = max(ratios.values())
     short = "" if as_good else "they find more leaks than either of our levels"
     note = "; ".join([short, *said] if short else said)
     return Figure("A3", name, best, "x", least, runs=runs, note=note, short=short)
 
 
-def _told(false: Share, found: Share) -> str:
+def _rates(false: Share, found: Share) -> str:
     return f"{written(false.value, '%')} false {written(found.value, '%')} found"
 
 
@@ -133,7 +133,7 @@ def _times_less(ours: Share, theirs: Share) -> float:
 
 
 def _accuracy(leaking: Sequence[Outcome]) -> list[Figure]:
-    """A7, at the end of each run whose leak stands then, by memory alone."""
+    """Return A7: at the end of each run whose leak is active then, from memory alone."""
     starts = Share.of(o.start_ok for o in leaking if o.start_ok is not None)
     rates = [o.rate_off for o in leaking if o.rate_off is not None]
     close = Share.of(rate <= _RATE_WITHIN for rate in rates)
@@ -146,7 +146,7 @@ def _accuracy(leaking: Sequence[Outcome]) -> list[Figure]:
 
 
 def _forecasts(leaking: Sequence[Outcome]) -> list[Figure]:
-    """A8, half-way between the start of the leak and the end of memory. No forecast is an error without end."""
+    """Return A8, half-way from the start of the leak to out of memory. No forecast is an infinite error."""
     asked = [o.forecast for o in leaking if o.forecast is not None]
     errors = [math.inf if f.error is None else f.error for f in asked]
     given = [f for f in asked if f.covered is not None]
@@ -168,7 +168,7 @@ def _ever(outcomes: Iterable[Outcome], level: str) -> Share:
 
 
 def _is_plain(outcome: Outcome) -> bool:
-    """Whether a leak is large enough and went on for long enough that it must be confirmed."""
+    """Return True if a leak is so large and so old that it must be confirmed."""
     return outcome.age >= _LONG_ENOUGH and outcome.slope >= _MATTERS
 
 

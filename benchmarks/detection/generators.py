@@ -1,4 +1,4 @@
-"""All families with their seeds: the same word gives the same runs, on every machine."""
+"""All families with their seeds: the same word gives the same runs on every machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .cases import LONGEST, SHORTEST, Case
 
 Make = Callable[[random.Random, int], Case]
 
-# The word of the public corpus. Change it, and all published figures are of other runs.
+# The word of the public corpus. Changing it changes the runs of all published figures.
 PUBLIC: Final = "public 1"
 FULL_HEALTHY: Final = 170  # runs per family
 FULL_LEAKING: Final = 140
@@ -21,7 +21,7 @@ FULL_LEAKING: Final = 140
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """``bound_known`` is false where something fills that the code bounds and nobody declared."""
+    """A family of runs. ``bound_known`` is False where a bounded structure fills without a declared capacity."""
 
     name: str
     make: Make
@@ -31,7 +31,7 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """One run to draw: it depends on these three and on nothing else."""
+    """One run to draw; it depends only on these three values."""
 
     word: str
     family: str
@@ -81,7 +81,7 @@ def fresh_word() -> str:
 
 
 def draws(word: str, families: list[Family], runs: int | None) -> Iterator[Draw]:
-    """``runs`` of each family; without a number as many as the published figures stand on."""
+    """Yield ``runs`` draws of each family; without a number, as many as in the published figures."""
     for family in families:
         count = runs or (FULL_LEAKING if family.leaks else FULL_HEALTHY)
         for number in range(count):

@@ -1,4 +1,4 @@
-"""Healthy runs: memory that rises, swings, steps or peaks, and is no leak. Each family is one function."""
+"""Healthy runs: memory that rises, oscillates, steps or peaks without a leak. Each family is one function."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def flat(rng: random.Random, n: int) -> Case:
 
 
 def declared_fill(rng: random.Random, n: int) -> Case:
-    """A buffer of known capacity fills, at times beyond the end of the run; its size is measured to 10 %."""
+    """Fill a buffer of known capacity, possibly beyond the end of the run; its size is measured to 10 %."""
     sketch = Sketch(rng, n, phase_accounts=rng.random() < 0.5)
     fill_declared(sketch, rng.randint(n // 6, round(1.3 * n)), rng.uniform(0.3, 4.0))
     return sketch.case("declared fill")
 
 
 def fill_declared(sketch: Sketch, full_after: int, size: float) -> None:
-    """A declared buffer that is full after so many generations and then holds ``size`` of the baseline."""
+    """Add a declared buffer that is full after ``full_after`` generations and then holds ``size`` of the baseline."""
     held = [min(1.0, (i + 1) / full_after) for i in range(sketch.n)]
     measured = sketch.rng.uniform(0.9, 1.1) * size * sketch.baseline
     sketch.add(lambda i: size * held[i])
@@ -35,7 +35,7 @@ def fill_declared(sketch: Sketch, full_after: int, size: float) -> None:
 
 
 def undeclared_fill(rng: random.Random, n: int) -> Case:
-    """The same without a word of its capacity, in half of the runs in native memory; it is full within the run."""
+    """Fill a buffer without declared capacity within the run, in half of the runs in native memory."""
     sketch = Sketch(rng, n)
     full, size = rng.randint(n // 6, 2 * n // 3), rng.uniform(0.3, 4.0)
     held = [min(1.0, (i + 1) / full) for i in range(n)]
@@ -62,7 +62,7 @@ def logarithm(rng: random.Random, n: int) -> Case:
 
 
 def steps(rng: random.Random, n: int) -> Case:
-    """One to four steps up that stay."""
+    """Add one to four permanent steps up."""
     sketch = Sketch(rng, n)
     found = [(rng.randint(2, n - 2), rng.uniform(0.05, 0.6)) for _ in range(rng.randint(1, 4))]
     sketch.add(lambda i: sum(size for at, size in found if i >= at))
@@ -70,7 +70,7 @@ def steps(rng: random.Random, n: int) -> Case:
 
 
 def sawtooth(rng: random.Random, n: int) -> Case:
-    """What the collector frees every so many generations."""
+    """Add memory that the collector frees every few generations."""
     sketch = Sketch(rng, n)
     period, size = rng.randint(3, 12), rng.uniform(0.05, 0.8)
     sketch.add(lambda i: size * (i % period) / period)
@@ -85,7 +85,7 @@ def season(rng: random.Random, n: int) -> Case:
 
 
 def wandering(rng: random.Random, n: int) -> Case:
-    """Noise of its own that is slow and always comes back."""
+    """Add slow noise that always returns to its mean."""
     sketch = Sketch(rng, n)
     pull, size, levels = rng.uniform(0.05, 0.3), rng.uniform(0.005, 0.03), [0.0]
     for _ in range(n - 1):
@@ -95,7 +95,7 @@ def wandering(rng: random.Random, n: int) -> Case:
 
 
 def page_cache(rng: random.Random, n: int) -> Case:
-    """Files that are read stay in memory, up to the limit; the process itself takes no more."""
+    """Keep files in the page cache up to the limit; the process itself does not grow."""
     sketch = Sketch(rng, n)
     room, full = 0.95 * (sketch.headroom - 1), rng.randint(n // 6, n)
     files = [sketch.baseline * room * min(1.0, (i + 1) / full) for i in range(n)]
@@ -107,7 +107,7 @@ def page_cache(rng: random.Random, n: int) -> Case:
 
 
 def arenas(rng: random.Random, n: int) -> Case:
-    """Allocator arenas: one jump for each, most of them early, none once every thread has its own."""
+    """Add allocator arenas: one jump each, most of them early, and none once every thread has its own."""
     sketch = Sketch(rng, n)
     at = [int(0.4 * n * rng.random() ** 2) for _ in range(rng.randint(3, 6))]
     each = rng.uniform(0.02, 0.06)
@@ -118,7 +118,7 @@ def arenas(rng: random.Random, n: int) -> Case:
 
 
 def kept_by_allocator(sketch: Sketch, held: Sequence[float]) -> dict[str, Values]:
-    """What the C library says of itself when it keeps these shares of the baseline without using them."""
+    """Return the C library's own figures when it keeps these shares of the baseline without using them."""
     before, says = sketch.rng.uniform(0.01, 0.05), sketch.rng.uniform(0.9, 1.0)
     return {
         "allocator.kept_bytes": tuple(sketch.baseline * (before + says * h) for h in held),
@@ -127,7 +127,7 @@ def kept_by_allocator(sketch: Sketch, held: Sequence[float]) -> dict[str, Values
 
 
 def checkpoints(rng: random.Random, n: int) -> Case:
-    """A checkpoint every k generations is still in memory when its generation ends."""
+    """Hold a checkpoint in memory at the end of every k-th generation."""
     sketch = Sketch(rng, n)
     period, size = rng.randint(5, 20), rng.uniform(0.1, 1.0)
     sketch.add(lambda i: size * (i % period == period - 1))
@@ -135,7 +135,7 @@ def checkpoints(rng: random.Random, n: int) -> Case:
 
 
 def evaluations(rng: random.Random, n: int) -> Case:
-    """Every k generations a larger evaluation: a peak inside it, and a little that is freed in the next one."""
+    """Run a larger evaluation every k generations: a peak inside it, and a rest that the next one frees."""
     sketch = Sketch(rng, n, phase_accounts=True)
     period, size, left = rng.randint(4, 12), rng.uniform(0.3, 2.0), rng.uniform(0.0, 0.1)
     sketch.passes(lambda i: size * (i % period == period - 1), 0)
@@ -144,7 +144,7 @@ def evaluations(rng: random.Random, n: int) -> Case:
 
 
 def population(rng: random.Random, n: int) -> Case:
-    """The population grows and shrinks between two sizes; its members are counted."""
+    """Let the population grow and shrink between two sizes; its members are counted."""
     sketch = Sketch(rng, n)
     low, high, each = 8, rng.randint(16, 40), rng.uniform(0.005, 0.03)
     usual = (low + high) / 2
@@ -158,7 +158,7 @@ def population(rng: random.Random, n: int) -> Case:
 
 
 def warm_up(rng: random.Random, n: int) -> Case:
-    """Ten generations that each add a little less or the same, and nothing after them."""
+    """Grow in each of ten generations by the same or a little less, and not after them."""
     sketch = Sketch(rng, n)
     size, bend = rng.uniform(0.1, 1.0), rng.uniform(0.6, 1.0)
     sketch.add(lambda i: size * min(1.0, i / 10) ** bend)
@@ -166,7 +166,7 @@ def warm_up(rng: random.Random, n: int) -> Case:
 
 
 def resume(rng: random.Random, n: int) -> Case:
-    """The run breaks off, begins again some generations earlier in a new process, and warms up once more."""
+    """Interrupt the run, restart it some generations earlier in a new process, and warm up again."""
     sketch = Sketch(rng, n)
     broke, back = rng.randint(n // 4, 3 * n // 4), rng.randint(0, 6)
     lower, pace, size = rng.uniform(0.0, 0.3), rng.randint(1, 4), rng.uniform(0.1, 0.5)

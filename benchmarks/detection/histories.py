@@ -1,4 +1,4 @@
-"""A case as the client would have recorded it: one row at each phase end and generation end, cut anywhere."""
+"""Conversion of a case to a recorded history: one row at each phase end and generation end, cut at any reading."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Row:
 
 
 class Recording:
-    """All rows of a case; ``end`` gives the history of its first so many readings."""
+    """All rows of a case; ``until`` returns the history of its first readings."""
 
     def __init__(self, case: Case, *, witness: bool = False, declared: bool = True) -> None:
         self._case = case
@@ -61,12 +61,12 @@ class Recording:
         return rows
 
     def _before(self) -> dict[str, float]:
-        """What is read before the first generation."""
+        """Return the readings before the first generation."""
         counts = {n: v for n, v in self._case.initially.items() if n in self._series}
         return {_PRIVATE: self._case.baseline, **counts}
 
     def _at_phase_end(self, i: int, position: int) -> dict[str, float]:
-        """Counts that are known at every snapshot: they change in the phase they belong to."""
+        """Return the counts known at every snapshot: they change in the phase they belong to."""
         return {
             name: values[i] if position >= self._case.where[name] else values[i - 1]
             for name, values in self._series.items()

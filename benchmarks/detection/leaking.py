@@ -1,4 +1,4 @@
-"""Leaking runs: memory that is lost in every generation, in one that comes, or every so often. One function each."""
+"""Leaking runs: memory lost in every generation, from a later one on, or periodically. Each family is one function."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from .cases import Case, Leak, Sketch, log_uniform
 from .healthy import fill_declared, kept_by_allocator
 
-# Lost per generation, share of the baseline.
+# Loss per generation as a share of the baseline.
 SLOPES: Final = (0.004, 0.15)
 _LITTLE: Final = (0.004, 0.008)
 _SLOW: Final = 0.005
@@ -24,7 +24,7 @@ def evenly(slope: float) -> Callable[[int], float]:
 
 
 def every(period: int, slope: float) -> Callable[[int], float]:
-    """Nothing for a while, then the loss of the whole while at once; the first time at the start."""
+    """Lose the whole of a period at its first generation, then nothing until the next period."""
     return lambda k: slope * period * ((k - 1) // period + 1)
 
 
@@ -45,7 +45,7 @@ def late(rng: random.Random, n: int) -> Case:
 
 
 def rising_sawtooth(rng: random.Random, n: int) -> Case:
-    """The collector frees most of it every so often, and each time less than before."""
+    """Let the collector free most of it periodically, and each time less than before."""
     sketch, slope = Sketch(rng, n), draw_slope(rng)
     period = rng.randint(4, 10)
     size = rng.uniform(0.5, 3.0) * slope * period
@@ -61,14 +61,14 @@ def stairs(rng: random.Random, n: int) -> Case:
 
 
 def intermittent(rng: random.Random, n: int) -> Case:
-    """Every third generation."""
+    """Leak in every third generation."""
     sketch, slope = Sketch(rng, n), draw_slope(rng)
     sketch.leak(_soon(rng, n), slope, every(3, slope))
     return sketch.case("intermittent")
 
 
 def accelerating(rng: random.Random, n: int) -> Case:
-    """Half the slope at first, half as much again at the end."""
+    """Start with half the slope and end with one and a half times it."""
     sketch, slope = Sketch(rng, n), draw_slope(rng)
     start = _soon(rng, n)
     sketch.leak(start, slope, lambda k: slope * k * (0.5 + 0.5 * k / (n - start)))
@@ -76,7 +76,7 @@ def accelerating(rng: random.Random, n: int) -> Case:
 
 
 def fill_and_leak(rng: random.Random, n: int) -> Case:
-    """A leak beside a declared buffer that fills."""
+    """Leak while a declared buffer fills."""
     sketch, slope = Sketch(rng, n, phase_accounts=rng.random() < 0.5), draw_slope(rng)
     fill_declared(sketch, rng.randint(n // 6, n), rng.uniform(0.3, 4.0))
     sketch.leak(0, slope, evenly(slope))
@@ -84,7 +84,7 @@ def fill_and_leak(rng: random.Random, n: int) -> Case:
 
 
 def after_full(rng: random.Random, n: int) -> Case:
-    """It leaks from the generation on in which a declared buffer is full."""
+    """Leak from the generation in which a declared buffer is full."""
     sketch, slope = Sketch(rng, n), draw_slope(rng)
     full = rng.randint(n // 8, n // 2)
     fill_declared(sketch, full, rng.uniform(0.3, 2.0))
@@ -101,7 +101,7 @@ def warm_up_and_leak(rng: random.Random, n: int) -> Case:
 
 
 def noisy(rng: random.Random, n: int) -> Case:
-    """Readings scatter by as much as one generation leaks."""
+    """Scatter the readings by as much as one generation leaks."""
     slope = draw_slope(rng)
     sketch = Sketch(rng, n, noise=slope * rng.uniform(0.7, 1.3))
     sketch.leak(_soon(rng, n), slope, evenly(slope))
@@ -109,7 +109,7 @@ def noisy(rng: random.Random, n: int) -> Case:
 
 
 def counted(rng: random.Random, n: int) -> Case:
-    """Little memory, but counts that rise exactly: of a class that is watched, or that is measured."""
+    """Leak little memory, but with exactly rising counts of a class that is watched or measured."""
     slope = log_uniform(rng, *_LITTLE)
     sketch = Sketch(rng, n, phase_accounts=True)
     sketch.leak(_soon(rng, n), slope, evenly(slope))
@@ -121,7 +121,7 @@ def counted(rng: random.Random, n: int) -> Case:
 
 
 def two_at_once(rng: random.Random, n: int) -> Case:
-    """Two classes in two phases, from the same generation on."""
+    """Leak two classes in two phases from the same generation."""
     sketch, slope = Sketch(rng, n, phase_accounts=True), draw_slope(rng)
     start, part = _soon(rng, n), rng.uniform(0.3, 0.7)
     sketch.leak(start, part * slope, evenly(part * slope), phase=0, name="app.Environment")
@@ -137,7 +137,7 @@ def slow(rng: random.Random, n: int) -> Case:
 
 
 def children(rng: random.Random, n: int) -> Case:
-    """The process is flat, its loader workers grow."""
+    """Keep the process flat while its loader workers grow."""
     sketch, slope = Sketch(rng, n), draw_slope(rng)
     start = _soon(rng, n)
     shares = tuple(slope * max(0, i - start + 1) for i in range(n))
@@ -147,7 +147,7 @@ def children(rng: random.Random, n: int) -> Case:
 
 
 def allocator(rng: random.Random, n: int) -> Case:
-    """The C library keeps what the program has freed, and more of it each time."""
+    """Let the C library keep freed memory, and more of it each time."""
     sketch, slope = Sketch(rng, n), draw_slope(rng)
     leak = sketch.leak(_soon(rng, n), slope, evenly(slope))
     sketch.others |= kept_by_allocator(sketch, leak.shares)

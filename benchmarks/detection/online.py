@@ -1,6 +1,6 @@
-"""The analysis at every generation of a run, as a run watched live would have shown it.
+"""The analysis after every generation of a run, as a run watched live would have shown it.
 
-As in the server, each look leaves to the next what it has worked out of older moments.
+As in the server, each examination reuses results of the previous one.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ LEVELS: Final[tuple[Level, ...]] = ("confirmed", "suspected", "")
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """After one generation: how sure the analysis is of a leak, and whether it expects memory to run out."""
+    """The result after one generation: the strongest leak status, and whether memory is expected to run out."""
 
     level: Level
     warned: bool
 
 
 class _Watch:
-    """One run of one process, looked at again and again as it grows."""
+    """One run of one process, examined repeatedly as it grows."""
 
     def __init__(self) -> None:
         self._kept = Kept()
@@ -52,7 +52,7 @@ class _Watch:
 def looks(
     case: Case, *, witness: bool = False, declared: bool = True, end: int | None = None
 ) -> list[Look]:
-    """One look after each reading, of the first ``end`` or of all."""
+    """Return one result after each of the first ``end`` readings, or of all."""
     watch, recording = _Watch(), Recording(case, witness=witness, declared=declared)
     last = len(case) if end is None else min(end, len(case))
     return [watch.look(recording.until(i + 1)) for i in range(last)]

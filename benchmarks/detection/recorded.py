@@ -1,8 +1,8 @@
-"""Series of memory recorded on real machines, which nobody says leak: each stretch of one is a healthy run.
+"""Memory series recorded on real machines without a known leak: each window of one is a healthy run.
 
-Read from files that people bring along, because the public ones carry licences of their own: one CSV file per
-series, the newest reading last, its value in the last column; lines without a number there are passed over. What
-the numbers count does not matter, since they are scaled: the median of a stretch is 8 GiB.
+Series are read from files that users provide, because the public ones carry licences of their own: one CSV file per
+series, the newest reading last, its value in the last column; lines without a number there are skipped. The unit does
+not matter, since values are scaled so that the median of a window is 8 GiB.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .evaluate import Outcome, healthy
 from .figure import Figure, at_most
 from .shares import Share
 
-# A series of five minutes each becomes one run of half a day for every so many readings.
+# This many readings become one run: with one reading per five minutes, half a day.
 STRETCH: Final = LONGEST
 _MEDIAN: Final = 8 * GIB
 _HEADROOM: Final = 2.0
@@ -27,11 +27,11 @@ _MOST: Final = 0.01
 
 
 class NoReadings(ValueError):
-    """A file without a single number where they should be."""
+    """A file without a single number in its last column."""
 
 
 def recorded_runs(folder: Path) -> Iterator[Outcome]:
-    """Every whole stretch of every series, as healthy runs. Raises NoReadings, OSError."""
+    """Yield every complete window of every series as a healthy run. Raises NoReadings, OSError."""
     files = sorted(folder.glob("*.csv"))
     if not files:
         raise NoReadings(f"{folder} holds no .csv file")
@@ -44,7 +44,7 @@ def recorded_runs(folder: Path) -> Iterator[Outcome]:
 
 
 def readings_of(lines: Iterable[str]) -> list[float]:
-    """Numbers above zero: a machine whose memory reads zero was not read."""
+    """Return the numbers above zero: a memory reading of zero is a failed reading."""
     found = (_number(line.rsplit(",", 1)[-1]) for line in lines)
     return [value for value in found if value is not None and value > 0]
 
@@ -59,7 +59,7 @@ def case_of(name: str, values: Sequence[float]) -> Case:
 
 
 def recorded_figures(found: Sequence[Outcome]) -> list[Figure]:
-    """A4: of all stretches, those ever alarmed; and of those, the ones that somebody would have been woken for."""
+    """Return A4: the share of windows ever suspected, and of those ever confirmed, which would alert somebody."""
     suspected = Share.of(one.suspected is not None for one in found)
     confirmed = Share.of(one.confirmed is not None for one in found)
     of = f"stretches of {STRETCH} readings of real machines"

@@ -1,4 +1,4 @@
-"""A share of runs with what it may be at worst: one-sided 95 % bounds (Clopper and Pearson), and quantiles."""
+"""Shares of runs with one-sided 95 % confidence bounds (Clopper and Pearson), and quantiles."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ class Share:
         return self.hits / self.runs if self.runs else None
 
     def upper(self) -> float:
-        """With 95 % certainty it is not larger."""
+        """Return the upper 95 % confidence bound."""
         if self.hits >= self.runs:
             return 1.0
         return _where(lambda p: at_most(self.hits, self.runs, p) - _DOUBT)
 
     def lower(self) -> float:
-        """With 95 % certainty it is not smaller."""
+        """Return the lower 95 % confidence bound."""
         return 1.0 - Share(self.runs - self.hits, self.runs).upper()
 
 
 def at_most(hits: int, runs: int, p: float) -> float:
-    """Chance of no more than so many hits when each run is one with chance ``p``."""
+    """Return the probability of at most ``hits`` hits in ``runs`` trials with probability ``p``."""
     if p <= 0:
         return 1.0
     if p >= 1:
@@ -63,7 +63,7 @@ def _where(falls: Callable[[float], float]) -> float:
 
 
 def quantile(values: Sequence[float], share: float) -> float | None:
-    """The value that so large a share does not exceed; one of the values, so that infinity stays apart."""
+    """Return the smallest of the values that at least this share does not exceed; no interpolation."""
     if not values:
         return None
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]

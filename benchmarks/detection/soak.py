@@ -1,8 +1,8 @@
-"""One long run watched from its first generation to its last: what each look costs, what is kept, how often it tells.
+"""One long run watched from start to end: cost of each examination, size of the cache, and number of incidents.
 
-Sixty series of which a fifth are noisy and some grow, six snapshots in each generation, one leak. Looked at after
-each generation with what the look before has left, on as much of the run as the store gives, as the server does; the
-clock is CPU time of the examination alone.
+The run has sixty series, of which a fifth are noisy and some grow, six snapshots in each generation, and one leak. It
+is examined after each generation with the cache of the previous examination, on as much of the run as the store
+returns, as the server does. The clock is CPU time of the examination alone.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PHASES: Final = ("collect", "collect/episode", "train", "evaluate", "evolve")
 _MIB: Final = 2**20
 _STEADY: Final = 36
 _NOISY: Final = 12
-# The leak: so many instances in each generation, kept in one phase.
+# The leak: instances added in each generation, kept in one phase.
 _EACH: Final = 16
 _CAPACITY: Final = 100_000
 _TENTH: Final = 10
@@ -38,7 +38,7 @@ _OBJECTS: Final = 2_000_000
 
 @dataclass(slots=True)
 class Soak:
-    """By look. ``anew`` has the cost of a few looks for which nothing was kept."""
+    """Results by examination. ``anew`` has the cost of a few examinations without a cache."""
 
     seconds: list[float] = field(default_factory=list)
     anew: list[float] = field(default_factory=list)
@@ -59,15 +59,15 @@ def soak(generations: int) -> Soak:
             began = time.process_time()
             anew = examine(history)
             found.anew.append(time.process_time() - began)
-            assert anew == verdict, "what is kept has changed an answer"
+            assert anew == verdict, "the cache has changed a result"
     size = marginal_bytes([kept], objects_visited=_OBJECTS)
-    assert size is not None, "what is kept is too much to be sized"
+    assert size is not None, "the cache is too large to be sized"
     found.state_bytes = size
     return found
 
 
 def recorded(generations: int) -> RunHistory:
-    """Return the run as it is after so many generations."""
+    """Return the run after this many generations."""
     run = _Recording()
     for _ in range(generations):
         run.go_on()
@@ -75,9 +75,9 @@ def recorded(generations: int) -> RunHistory:
 
 
 def soak_figures(found: Soak) -> list[Figure]:
-    """A9 and A10; the ratio travels from machine to machine, the milliseconds do not."""
+    """Return A9 and A10. The ratio can be compared between machines, the milliseconds cannot."""
     n = len(found.seconds)
-    # The first looks have little to look at.
+    # The first examinations have little data.
     tenth = max(1, n // _TENTH)
     flat = median(found.seconds[-tenth:]) / median(found.seconds[tenth : 2 * tenth])
     p95 = quantile(found.seconds, 0.95)
@@ -87,9 +87,9 @@ def soak_figures(found: Soak) -> list[Figure]:
     return [
         Figure("A9", f"incidents of one leak, {run}", len(found.incidents), "x", most=1.1),
         Figure("A10", f"one examination, 95th percentile, {run}", 1e3 * p95, "ms", most=2.0),
-        Figure("A10", "the same without what is kept, times as dear", saved, "x"),
-        Figure("A10", "what is kept, per phase", kib, "KiB", most=64.0),
-        Figure("A10", "last tenth of the looks against the second", flat, "x", most=1.2),
+        Figure("A10", "the same without the cache, times as expensive", saved, "x"),
+        Figure("A10", "size of the cache, per phase", kib, "KiB", most=64.0),
+        Figure("A10", "last tenth of the examinations against the second", flat, "x", most=1.2),
     ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The tables that people read: one line per family, one per figure; as text and for documents."""
+"""The printed tables: one line per family and one per figure, as text and as Markdown."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEALTHY_TITLE: Final = (
 LEAKING_TITLE: Final = "leaking runs: share found, with its 95 % lower bound where it is ours"
 ACCURACY_TITLE: Final = "leaking runs: how soon, how close"
 FIGURES_TITLE: Final = "figures"
-SOAK_TITLE: Final = "one long run, looked at after each generation"
+SOAK_TITLE: Final = "one long run, examined after each generation"
 RECORDED_TITLE: Final = "memory of real machines"
 
 
@@ -96,7 +96,7 @@ def _groups(outcomes: Sequence[Outcome]) -> Iterable[tuple[str, list[Outcome]]]:
 
 
 def figure_table(figures: Sequence[Figure], other: Sequence[Figure] = ()) -> Table:
-    """One line per figure; ``other``: the same figures of fresh seeds, with the difference in points."""
+    """Return one line per figure. ``other`` has the same figures for fresh seeds; the difference is in points."""
     head = ["", "", "figure", "95 % bound", "runs", "target", "", ""]
     lines = [
         [
@@ -120,7 +120,7 @@ def _difference(a: Figure, b: Figure) -> str:
 
 
 def text_table(title: str, table: Table) -> str:
-    """Words to the left, figures to the right."""
+    """Return a text table with words left-aligned and figures right-aligned."""
     columns = range(len(table[0]))
     left = [any(c.isalpha() for line in table[1:] for c in line[i][:1]) for i in columns]
     return printing.text_table(title, table, left)

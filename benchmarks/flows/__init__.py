@@ -1,1 +1,1 @@
-"""How many files and Python calls a reading, a batch, an examination and a message take."""
+"""Number of files and Python calls that a reading, a batch, an examination and a message take."""

@@ -1,15 +1,14 @@
-"""How many files and Python calls a phase end, a batch, an examination and a message take.
+"""Count the files and Python calls that a phase end, a batch, an examination and a message take.
 
-    make bench-flows                  prints the table, then what is held
-    make bench-flows CHECK=1          ends with 1 when a path exceeds its target
-
+    make bench-flows                  prints the table, then the targets
+    make bench-flows CHECK=1          exits with 1 when a path exceeds its target
     BENCH_ARGS="--json FILE --markdown FILE"
 
-Counts, not times: they differ little from one machine to the next. A small training leaks into a server in this
-process; the calls of each thread are counted by themselves, once everything has been called a few times. A file is
-part of the path of a reading when its functions are called at least half as often as there are readings. Files of
-probes are left out: each probe is one. The run that is examined is made up, the same each time: sixty series, six
-snapshots in each generation, one leak.
+Counts, not times: they differ little between machines. A small leaking training sends to a server in this process;
+the calls of each thread are counted separately, after everything has been called a few times. A file is part of the
+path of a reading when its functions are called at least half as often as there are readings. Files of probes are left
+out: each probe is one. The examined run is generated and always the same: sixty series, six snapshots in each
+generation, one leak.
 """
 
 from __future__ import annotations
@@ -57,10 +56,10 @@ from leakline_server.workers.examination_worker import Examiner, Wakes
 from .counting import Calls, Count
 
 GENERATIONS: Final = 48
-# Generations that are not counted: by then every function has been called once.
+# Generations that are not counted, so that every function has been called once.
 STARTED_AFTER: Final = 8
 PHASES: Final = ("collect", "train", "evaluate")
-# After each phase: where nothing takes its time, one thread takes many readings at once.
+# Pause after each phase: without it, one thread would take many readings at the same time.
 PAUSE_SECONDS: Final = 0.03
 PATIENCE_SECONDS: Final = 60.0
 LOOP: Final = "event loop"
@@ -69,7 +68,7 @@ KEPT: Final = list["Kept"]()
 
 
 class Kept:
-    """What the training leaks."""
+    """The class that the training leaks."""
 
     def __init__(self, number: int) -> None:
         self.numbers = [float(number)] * 1_000
@@ -85,12 +84,12 @@ class _Receiver(http.server.BaseHTTPRequestHandler):
         type(self).taken += 1
 
     def log_message(self, *_: object) -> None:
-        """Say nothing of a request."""
+        """Do not log requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class CodePath:
-    """What is counted: ``units`` times the same, by one thread. ``most_files`` and ``most_calls`` are the targets."""
+    """The calls of one thread for ``units`` of the same work. ``most_files`` and ``most_calls`` are the targets."""
 
     name: str
     count: Count
@@ -110,7 +109,7 @@ class CodePath:
 
 @contextmanager
 def _receiving() -> Iterator[http.server.ThreadingHTTPServer]:
-    """The server that messages are sent to."""
+    """Run the server that receives messages."""
     receiver = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Receiver)
     threading.Thread(target=receiver.serve_forever, args=(0.05,), daemon=True).start()
     try:
@@ -158,7 +157,7 @@ def _train(run: leakline.Run, generations: range) -> None:
 
 
 def _sent(address: str) -> str:
-    """Send a run that is made up, and return its id."""
+    """Send a generated run and return its id."""
     history = recorded(GENERATIONS)
     (process,) = history.processes
     identity = ProcessIdentity(process.instance, 0, os.getpid(), "bench", "main", 1)
@@ -203,7 +202,7 @@ def _paths() -> Iterator[CodePath]:
                 messages = _Receiver.taken - delivering
             made_up = _sent(address)
             _until(lambda: _is_examined(engine, made_up), "the server does not examine the run")
-        # By nobody else now, and with nothing kept of the look before.
+        # The examiner of the server is idle now; nothing is cached from its examination.
         with examining.watch(), examining.counted():
             Examiner(engine, PATIENCE_SECONDS, Wakes(lambda run: None, lambda: None)).examine(
                 made_up
@@ -236,7 +235,7 @@ def measure() -> list[Part]:
     paths = list(_paths())
     return [
         Part(
-            "files and Python calls per path; probes count among the calls alone",
+            "files and Python calls per path; probes count as calls only",
             [path.line() for path in paths],
             [figure for path in paths for figure in path.figures()],
         )

@@ -1,4 +1,4 @@
-"""Counts what threads call, with the interpreter's own profiling hook."""
+"""Counts of the functions that threads call, with the interpreter's profiling hook."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, Final
 import leakline
 import leakline_server
 
-# The probes are counted apart: each of them is a file of its own by design.
+# Probes are left out of the files: each of them is a file of its own by design.
 _ROOTS: Final = tuple(str(Path(package.__file__).parent) + "/" for package in (leakline, leakline_server))  # fmt: skip
 _PROBES: Final = "/leakline/probes/"
 
@@ -31,7 +31,7 @@ class Count:
         return self.functions.total()
 
     def of(self, file: str, function: str) -> int:
-        """``file`` is the last part of its path."""
+        """Return the calls of a function; ``file`` is the last part of its path."""
         return sum(
             n
             for (path, name), n in self.functions.items()
@@ -39,7 +39,7 @@ class Count:
         )
 
     def files(self, units: int) -> list[str]:
-        """Files whose functions are called at least half as often as there are ``units``, so nothing rare."""
+        """Return the files whose functions are called at least half as often as there are ``units``."""
         entered: Counter[str] = Counter()
         for (path, _), count in self.functions.items():
             entered[path] += count
@@ -47,7 +47,7 @@ class Count:
 
 
 class Calls:
-    """By the name of the thread. Threads that start after `watch` has begun are counted, and the one that calls it."""
+    """Counts by thread name, of the thread that calls `watch` and of threads started inside it."""
 
     def __init__(self) -> None:
         self._of: defaultdict[str, Count] = defaultdict(Count)
@@ -59,7 +59,7 @@ class Calls:
             self._of[threading.current_thread().name].functions[code.co_filename, code.co_name] += 1
 
     def take(self) -> dict[str, Count]:
-        """What was counted since this was called last."""
+        """Return the counts since the last call."""
         taken, self._of = dict(self._of), defaultdict(Count)
         return taken
 

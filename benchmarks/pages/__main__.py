@@ -1,10 +1,10 @@
-"""What Leakline's pages cost, in a real Chromium beside a real server.
+"""Measure the cost of Leakline's pages in a real Chromium with a real server.
 
-    make bench-pages                  prints a table for each part, then every figure with what it is held to
-    make bench-pages CHECK=1          ends with 1 when a figure falls short, or could not be measured
+    make bench-pages                  prints a table for each part, then every figure with its target
+    make bench-pages CHECK=1          exits with 1 when a target is missed or could not be measured
 
     ROWS=open,update,list             some of them
-    SHORT=1                           everything once and less of it: to see that it runs; no CHECK=1 passes with it
+    SHORT=1                           one short pass, to check that it works; CHECK=1 always fails with it
     BENCH_ARGS="--json FILE --markdown FILE"
 
 Nothing is cached when a page is opened, and server and browser share the machine's cores.

@@ -1,4 +1,4 @@
-"""A real Chromium, and what it tells of a page: when charts were painted, what was loaded, what the main thread did."""
+"""A real Chromium and its measurements of a page: when charts were painted, bytes loaded, main thread time."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from playwright.sync_api import Browser, CDPSession, Page, sync_playwright
 
 VIEW: Final = {"width": 1280, "height": 900}
 LONGEST_SECONDS: Final = 60.0
-# After the last chart was drawn for so long, the page is as it stays.
+# The page is complete when no chart was drawn for this long.
 QUIET_MS: Final = 600
 _ARGUMENTS: Final = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 )  # fmt: skip
 _CHROMIUMS: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-# A chart is there when the frame that shows it has been painted: two frames after it was drawn.
+# A chart counts when its frame has been painted: two frames after it was drawn.
 _WATCH: Final = """
 globalThis.bench = { first: 0, last: 0 };
 new MutationObserver(() => {
@@ -36,7 +36,7 @@ new MutationObserver(() => {
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Milliseconds from the start of the navigation, and bytes as they came over the wire."""
+    """Milliseconds since the start of the navigation, and bytes transferred."""
 
     first_chart: float
     all_in_view: float
@@ -61,7 +61,7 @@ def chromium() -> Iterator[Browser]:
 
 @contextmanager
 def new_page(browser: Browser) -> Iterator[tuple[Page, CDPSession]]:
-    """One that knows nothing of those before: no cache, no storage."""
+    """Open a page without cache and storage of earlier pages."""
     context = browser.new_context(viewport=VIEW)  # type: ignore[arg-type]
     page = context.new_page()
     session = context.new_cdp_session(page)
@@ -70,7 +70,7 @@ def new_page(browser: Browser) -> Iterator[tuple[Page, CDPSession]]:
 
 
 def opened(browser: Browser, address: str, charts: bool = True) -> Opened:
-    """``charts``: whether the page has any."""
+    """Open a page and measure it; ``charts`` says whether it has any."""
     received = 0.0
 
     def finished(told: dict[str, Any]) -> None:
@@ -89,9 +89,9 @@ def opened(browser: Browser, address: str, charts: bool = True) -> Opened:
 
 
 def until_drawn(page: Page) -> None:
-    """Raises Failed."""
+    """Wait until all charts in view are drawn. Raises Failed."""
     until = time.monotonic() + LONGEST_SECONDS
-    # Asked again and again: the page's policy lets nobody in it evaluate text.
+    # Polled, because the page's content security policy does not allow evaluation inside it.
     while not page.evaluate(f"bench.first && performance.now() - bench.last > {QUIET_MS}"):
         if time.monotonic() > until:
             raise Failed(f"{page.url}: no chart was drawn within {LONGEST_SECONDS:g} s")
@@ -99,11 +99,11 @@ def until_drawn(page: Page) -> None:
 
 
 def watch_charts(page: Page) -> None:
-    """Before the page is opened."""
+    """Record when charts are painted. Call it before the page is opened."""
     page.add_init_script(_WATCH)
 
 
 def main_thread_seconds(session: CDPSession) -> float:
-    """So far, all that the page's main thread did. ``Performance.enable`` comes before."""
+    """Return the seconds of work on the page's main thread so far. Needs ``Performance.enable`` before."""
     found = session.send("Performance.getMetrics")["metrics"]
     return float(next(each["value"] for each in found if each["name"] == "TaskDuration"))

@@ -1,4 +1,4 @@
-"""The list of 10,000 runs as a page, with and without a search; and what each page weighs."""
+"""The list of 10,000 runs as a page, with and without a search; and the transfer size of each page."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SEARCHES: Final = {
 def measure(browser: Browser) -> list[Part]:
     with running(Unpinned) as server:
         fill(server)
-        # What it had to do about so many new runs at once is not what a page costs.
+        # A restart leaves the work for so many new runs out of the measurement.
         server.stop()
         server.start()
         server.settle(30, 1.0)
@@ -50,7 +50,7 @@ def measure(browser: Browser) -> list[Part]:
             [Figure(f"{RUNS:,} runs listed with a search", SERVER_MS, slowest, unit=" ms", note="the slowest of all")],
         ),
         Part(
-            "what a page weighs over the wire, nothing cached", weights,
+            "transfer size of a page, nothing cached", weights,
             [Figure("page weight, compressed, in all", WEIGHT_KB, heaviest, unit=" kB", note="the heaviest")],
         ),
     ]  # fmt: skip
@@ -62,7 +62,7 @@ def _line(connection: HTTPConnection, name: str, query: str) -> Line:
 
 
 def _page(connection: HTTPConnection, query: str) -> tuple[float, int]:
-    """Milliseconds until it has arrived, and its bytes."""
+    """Return the milliseconds until the page has arrived, and its size in bytes."""
     began = time.perf_counter()
     connection.request("GET", f"/?{urlencode({'q': query})}", headers={"accept-encoding": "gzip"})
     answer = connection.getresponse()

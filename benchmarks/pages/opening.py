@@ -1,6 +1,6 @@
-"""How long the page of a run takes, from the navigation to its charts: of a short run, and of one of 1,000,000.
+"""Time to open the page of a run, from navigation to charts: for a short run and one of 1,000,000 snapshots.
 
-Each time in a browser that has nothing cached, after news of the run, so that the server has nothing worked out either.
+Each time, the browser has an empty cache and a new snapshot has invalidated the server's results.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Final
 
-from benchmarks.server.feeding import full_or_short, running, streamed, tell
+from benchmarks.server.feeding import full_or_short, log_progress, running, streamed
 from benchmarks.server.load import closed
 from benchmarks.server.rows import Figure, Line, Part
 from benchmarks.server.samples import SECONDS_APART, Samples, stream
@@ -22,7 +22,7 @@ from .browser import Opened, opened
 SHORT_RUN: Final = 1_000
 LONG_RUN: Final = full_or_short(1_000_000, 20_000)
 REPEATS: Final = full_or_short(7, 2)
-# A generation: each look at the page comes after one.
+# Snapshots of a generation; one generation arrives before each page load.
 NEWS: Final = 4
 AT_MOST_TIMES: Final = 1.5
 FIRST_CHART_MS: Final = 1_000.0
@@ -30,7 +30,7 @@ SETTLING_SECONDS: Final = full_or_short(120, 20)
 
 
 class Unpinned(Leakline):
-    """On all cores, as the browser is."""
+    """Not bound to a core, so that it runs like the browser."""
 
     pinned = False
 
@@ -41,7 +41,7 @@ def measure(browser: Browser) -> list[Part]:
         left = {length: _fed(server, seed, length) for seed, length in enumerate(lengths)}
         server.settle(SETTLING_SECONDS, 2.0)
         found: dict[int, list[Opened]] = {length: [] for length in lengths}
-        # In turns, and the first of each is for whatever is done once.
+        # In turns; the first of each includes one-time work and is dropped.
         for turn in range(REPEATS + 1):
             for length in lengths:
                 closed(server.address, [[server.request(f"r{length}", next(left[length]))]])
@@ -60,10 +60,10 @@ def measure(browser: Browser) -> list[Part]:
 
 
 def _fed(server: Leakline, seed: int, length: int) -> Iterator[Samples]:
-    """A run of so many snapshots; gives the generations that come after them."""
+    """Create a run of this many snapshots; return the generations that come after them."""
     run = f"r{length}"
     server.create([run], total=length // NEWS)
-    tell(f"{length:,} snapshots")
+    log_progress(f"{length:,} snapshots")
     started = time.time() - length * SECONDS_APART
     pieces = stream(seed, length + NEWS * (REPEATS + 1), started)
     parts = _parts(pieces, length)
@@ -72,7 +72,7 @@ def _fed(server: Leakline, seed: int, length: int) -> Iterator[Samples]:
 
 
 def _parts(pieces: Iterator[Samples], length: int) -> Iterator[Samples]:
-    """Batches up to the length, generations beyond it."""
+    """Yield batches up to the length, and single generations beyond it."""
     for piece in pieces:
         inside = max(0, min(piece.count, length - piece.first))
         yield from piece.part(0, inside).parts(200)

@@ -1,7 +1,7 @@
-"""What a live page spends on its main thread when snapshots arrive: for each chart in view, and for those that are not.
+"""Main thread time of a live page when snapshots arrive: per chart in view, and for charts that are not.
 
-The same updates come twice: to a page that shows charts, and to one scrolled to where it shows none. What it spends
-more with charts is theirs, divided by how often they were drawn anew.
+The same updates are measured twice: on a page that shows charts, and on one scrolled to where it shows none. The
+difference is the cost of the charts, divided by how often they were redrawn.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GENERATIONS: Final = 2_000
 UPDATES: Final = full_or_short(40, 6)
 SECONDS_BETWEEN: Final = 0.4
 AT_MOST_MS: Final = 20.0
-# Counts how often each chart is drawn, by whether it is in view or within the margin at which charts are made ready.
+# Counts how often each chart is drawn, by whether it is in view or within the margin in which charts are prepared.
 _COUNT: Final = """() => {
   globalThis.drawn = { inside: 0, outside: 0 };
   for (const chart of document.querySelectorAll(".js-plotly-plot")) {
@@ -56,7 +56,7 @@ def measure(browser: Browser) -> list[Part]:
     figures = [
         Figure(
             "main thread per update and chart in view", AT_MOST_MS, each / drawn if drawn else None, unit=" ms",
-            missing="no chart was drawn anew", note=f"{drawn:,.0f} drawn in {UPDATES} updates",
+            missing="no chart was redrawn", note=f"{drawn:,.0f} drawn in {UPDATES} updates",
         ),
         Figure("charts out of view that an update draws", 0.0, outside),
     ]  # fmt: skip
@@ -91,5 +91,5 @@ def _updates(page: Page, server: Leakline, news: Iterator[Samples]) -> None:
     for _ in range(UPDATES):
         closed(server.address, [[server.request("live", next(news))]])
         page.wait_for_timeout(SECONDS_BETWEEN * 1e3)
-    # The last ones are drawn, and what the server draws for the page has come.
+    # Wait until the last updates are drawn and the charts that the server renders have arrived.
     page.wait_for_timeout(3_000)

@@ -1,16 +1,16 @@
-"""Post as thousands of training processes would, from recorded runs, and tell what each of them costs the servers.
+"""Simulate thousands of training processes that post recorded snapshots, and print the servers' cost per process.
 
     python -m benchmarks.scale                                   1,000 and 10,000 processes, one server on SQLite
-    python -m benchmarks.scale --database postgres --servers 3   as many servers on one Postgres, in turn
+    python -m benchmarks.scale --database postgres --servers 3   several servers on one Postgres, used in turn
     python -m benchmarks.scale --server http://a:8765 --server http://b:8765 --processes 20000
-    python -m benchmarks.scale --recorded .leakline/RUN          what a client has recorded, instead of a small training
+    python -m benchmarks.scale --recorded .leakline/RUN          a client's recording instead of a small training
 
-Every process joins a run and then posts ``--together`` snapshots each time that so many are due, one every
-``--interval`` seconds, each over a connection of its own and to the servers in turn, as behind a proxy. A client sends
-a snapshot 0.3 s after it was taken: that is ``--together 1``. CPU and memory are those that each server tells in
-/metrics, and those of a Postgres started here; the analysis is told apart. All of it shares the machine with the
-simulator. In a minute nothing is sealed or compacted yet: costs are those of taking snapshots in, and memory and disk
-those of young runs. What was sealed meanwhile, if `--seconds` is long enough, is told in the table.
+Every process joins a run and takes a snapshot every ``--interval`` seconds; it posts ``--together`` snapshots per
+request, over its own connection and to the servers in turn, as behind a proxy. A client sends a snapshot 0.3 s after
+taking it, which is ``--together 1``. CPU and memory are read from each server's /metrics and from a Postgres started
+here; the analysis is listed separately. All of it shares the machine with the simulator. Within a minute nothing is
+sealed or compacted: costs are those of ingest, and memory and disk those of young runs. If `--seconds` is long enough
+for sealing, the table shows how many snapshots were sealed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ JOINING: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """So many processes for a while: what was posted, and what the servers used."""
+    """One number of processes: what was posted, and what the servers used."""
 
     processes: int
     seconds: float
@@ -160,7 +160,7 @@ def _step(
     _join(servers, runs, simulated)
     joining = time.perf_counter() - began
     period = options.interval * options.together
-    # Every process has posted once, and is known, before anything is counted.
+    # Every process posts once before the measurement, so that the servers know it.
     drive(_plans(servers, runs, simulated, options, rng, period), patient=True)
     before, used, began = settled(servers), time.process_time(), time.perf_counter()
     load = drive(_plans(servers, runs, simulated, options, rng, options.seconds), patient=True)
@@ -187,7 +187,7 @@ def _plans(
     servers: Servers, runs: Sequence[str], simulated: Sequence[Process],
     options: argparse.Namespace, rng: random.Random, seconds: float,
 ) -> list[Plan]:  # fmt: skip
-    """Each process posts first at a moment of its own within the period."""
+    """Return a plan for each process; its first post is at a random time within the period."""
     period = options.interval * options.together
     return [
         Plan(
@@ -232,12 +232,12 @@ def _table(steps: Sequence[Step], markdown: bool = False) -> str:
 
 
 def _allow_sockets(processes: int) -> None:
-    """One each, here and in the servers started from here."""
+    """Raise the limit of open files: one socket per process, here and in the servers started from here."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if 0 < hard < processes + 200:
         raise SystemExit(
             f"benchmarks.scale: {processes} processes need as many sockets, and {hard} may be open here;"
-            " raise the limit (ulimit -Hn) or take fewer"
+            " raise the limit (ulimit -Hn) or use fewer processes"
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
@@ -249,21 +249,30 @@ def _options() -> argparse.Namespace:
     )  # fmt: skip
     numbers = lambda text: [int(n) for n in text.split(",")]  # noqa: E731
     parser.add_argument("--processes", type=numbers, default=[1_000, 10_000], metavar="N,N")
-    parser.add_argument("--ranks", type=int, default=1, metavar="N", help="processes of a run")
+    parser.add_argument("--ranks", type=int, default=1, metavar="N", help="processes per run")
     parser.add_argument(
-        "--server", action="append", metavar="URL", help="of a server that runs already"
+        "--server",
+        action="append",
+        metavar="URL",
+        help="address of a running server; repeat it for several",
     )
     parser.add_argument("--database", choices=("sqlite", "postgres"), default="sqlite")
     parser.add_argument(
-        "--servers", type=int, default=1, metavar="N", help="to start on one Postgres"
+        "--servers", type=int, default=1, metavar="N", help="servers to start on one Postgres"
     )
     parser.add_argument(
-        "--interval", type=float, default=5.0, metavar="SECONDS", help="between two snapshots"
+        "--interval",
+        type=float,
+        default=5.0,
+        metavar="SECONDS",
+        help="seconds between two snapshots",
     )
     parser.add_argument(
-        "--together", type=int, default=1, metavar="N", help="snapshots of a request"
+        "--together", type=int, default=1, metavar="N", help="snapshots per request"
     )
-    parser.add_argument("--seconds", type=float, default=60.0, metavar="S", help="of posting")
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, metavar="S", help="seconds of posting"
+    )
     parser.add_argument(
         "--recorded", type=Path, metavar="PATH", help="a spool, or a folder with one"
     )

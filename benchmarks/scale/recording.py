@@ -1,7 +1,7 @@
-"""Recorded snapshots, posted again as those of thousands of processes.
+"""Recorded snapshots, posted again in the name of thousands of processes.
 
-From a spool (any that a client has written), or from a small training that is recorded here: half a minute of
-phases and generations with objects that come and go, through the real client, without a server.
+They come from a spool that a client has written, or from a small training recorded here: half a minute of phases and
+generations that create and drop objects, with the real client and without a server.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ run.finish()
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What one process has recorded, in order."""
+    """The snapshots of one process in order."""
 
     snapshots: tuple[Snapshot, ...]
 
     @property
     def series_each(self) -> float:
-        """Numbers of a snapshot, on average."""
+        """Average number of values per snapshot."""
         return sum(len(s.samples) for s in self.snapshots) / len(self.snapshots)
 
 
 def of_spool(path: Path) -> Recording:
-    """Of one spool, or the first of a folder."""
+    """Read one spool, or the first of a folder."""
     spools = sorted(path.rglob("*.spool")) if path.is_dir() else [path]
     if not spools:
         raise SystemExit(f"benchmarks.scale: {path} holds no spool; give one that a client wrote")
@@ -76,7 +76,7 @@ def recorded_now() -> Recording:
 
 
 class Process:
-    """One simulated process: the recording over and over, under its own name and by the clock of now."""
+    """One simulated process: repeats the recording with its own name and the current time."""
 
     def __init__(self, recording: Recording, instance: str, rank: int, start_at: int) -> None:
         self._recording, self._at, self._sequence = recording, start_at, 0
@@ -91,7 +91,7 @@ class Process:
         return max(found) - min(found) + 1 if found else 0
 
     def body(self, count: int, seconds_apart: float) -> tuple[bytes, bool]:
-        """The next ``count`` snapshots as the client sends them; whether they are compressed."""
+        """Return the next ``count`` snapshots as the client sends them, and whether they are compressed."""
         now = time.time()
         taken = [self._next(now - (count - 1 - i) * seconds_apart) for i in range(count)]
         batch = Batch(ProcessIdentity(**self.identity), tuple(taken))

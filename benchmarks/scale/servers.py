@@ -1,4 +1,4 @@
-"""The servers that are posted to: those of given addresses, or some started here on one database."""
+"""The servers that receive the posts: given addresses, or servers started here on one database."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from benchmarks.server.subjects import Leakline, started_postgres
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Of all servers together. Seconds of CPU so far; what is not known is 0."""
+    """Totals of all servers. CPU in seconds so far; unknown values are 0."""
 
     cpu: float
     analysis: float
@@ -31,7 +31,7 @@ class Reading:
 
 
 class Servers:
-    """Where processes post to; each server is told of by its own /metrics."""
+    """The servers that processes post to; readings come from each server's /metrics."""
 
     def __init__(self, addresses: Sequence[Address]) -> None:
         self.addresses = list(addresses)
@@ -69,7 +69,7 @@ class OnSqlite(Servers):
         self._folder = folder
 
     def _disk(self) -> float:
-        """Without the write-ahead log, which does not grow with what is stored."""
+        """Return the size without the write-ahead log, which does not grow with the stored data."""
         return (self._folder / "leakline.db").stat().st_size
 
 
@@ -83,7 +83,7 @@ class OnPostgres(Servers):
         return cpu_seconds([self._postmaster])
 
     def _disk(self) -> float:
-        """Without the write-ahead log, which is bounded by a setting of Postgres."""
+        """Return the size without the write-ahead log, which a setting of Postgres bounds."""
         with self._engine.connect() as connection:
             asked = sqlalchemy.text("SELECT pg_database_size(current_database())")
             return float(connection.execute(asked).scalar_one())
@@ -101,7 +101,7 @@ def given(urls: Sequence[str]) -> Servers:
 
 @contextmanager
 def started(database: str, servers: int) -> Iterator[Servers]:
-    """Fresh ones on a fresh database; gone afterwards."""
+    """Start new servers on a new database; remove them afterwards."""
     with (
         TemporaryDirectory(prefix="leakline-scale-", ignore_cleanup_errors=True) as name,
         ExitStack() as stack,
@@ -139,7 +139,7 @@ class _OnUrl(Leakline):
 
 
 def settled(servers: Servers, longest_seconds: float = 120.0) -> Reading:
-    """Once nothing but the analysis works."""
+    """Wait until nothing but the analysis uses CPU, and return the readings."""
     until, before = time.monotonic() + longest_seconds, servers.read()
     while True:
         time.sleep(1.0)

@@ -1,19 +1,19 @@
-"""What Leakline's server costs, in one run beside what a user could take instead.
+"""Measure the cost of Leakline's server, and compare it with alternatives in the same run.
 
-    make bench-peers           brings VictoriaMetrics, Prometheus, InfluxDB, trackio, MLflow, Aim, W&B
-    make bench-server                 prints a table for each part, then every figure with what it is held to
-    make bench-server CHECK=1         ends with 1 when a figure falls short, or could not be measured; says which rows
-                                      were not asked for
+    make bench-peers                  installs VictoriaMetrics, Prometheus, InfluxDB, trackio, MLflow, Aim, W&B
+    make bench-server                 prints a table for each part, then every figure with its target
+    make bench-server CHECK=1         exits with 1 when a target is missed or could not be measured; lists the rows
+                                      that were not selected
 
-    ROWS=ingest,runs                  of ingest, runs, latency, disk, reads, overlay, list, fanout, loggers, kills
+    ROWS=ingest,runs                  any of ingest, runs, latency, disk, reads, overlay, list, fanout, loggers, kills
     KILLS=200                         of each kind of server, instead of 20
-    SHORT=1                           everything once and less of it: to see that it runs; no CHECK=1 passes with it
+    SHORT=1                           one short pass, to check that it works; CHECK=1 always fails with it
     BENCH_ARGS="--json FILE --markdown FILE"
 
-Who is measured has one core to itself, who measures has the others. Peers take turns and get the same samples: 65
-numbers a snapshot. CPU is that of all processes of a server until it is quiet again; ours has sealed all blocks
-that are full by then, and what the rest of the finished runs and compaction take is measured apart and added.
-Leakline's analysis, which no peer has and which is bounded by time, is told apart.
+The measured server has one core to itself, the driver has the others. Peers take turns and receive the same samples:
+65 numbers per snapshot. CPU is that of all processes of a server until it is idle again; by then Leakline has sealed
+all full blocks, and the cost of sealing the rest of the finished runs and of compaction is measured separately and
+added. Leakline's analysis, which no peer has and which is limited by time, is listed separately.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The same samples as each server takes them: a whole HTTP request, ready to be sent.
+"""The same samples in the format of each server: complete HTTP requests, ready to be sent.
 
-Ours is the client's own: `leakline.snapshot.batch_to_bytes`, gzipped by `leakline.transport.http_delivery`.
-VictoriaMetrics and Prometheus take remote write (protocol buffers written here, compressed with snappy), InfluxDB its
-line protocol, trackio and MLflow their own JSON.
+Leakline's are the client's own: `leakline.snapshot.batch_to_bytes`, gzipped by `leakline.transport.http_delivery`.
+VictoriaMetrics and Prometheus receive remote write (protocol buffers encoded here, compressed with snappy), InfluxDB
+its line protocol, trackio and MLflow their own JSON.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from leakline.transport.http_delivery import Body, pack
 
 from .samples import PHASES, SNAPSHOTS_PER_GENERATION, Samples
 
-# Of a millisecond from 2004 to 2039 as a varint.
+# Length of a time in milliseconds between 2004 and 2039 as a varint.
 _TIME_BYTES: Final = 6
 _SAMPLE: Final = np.dtype(
     [("field", "u1"), ("length", "u1"), ("double", "u1"), ("value", "<f8"), ("integer", "u1"),
@@ -44,7 +44,7 @@ def request(
 
 
 def leakline_batch(part: Samples) -> Batch:
-    """The same snapshots as the client has them, of a process without a name."""
+    """Return the snapshots as the client's batch, with an empty process name."""
     names = tuple(part.columns)
     rows = zip(*(values.tolist() for values in part.columns.values()), strict=True)
     times = zip(part.times.tolist(), part.monotonic.tolist(), rows, strict=True)
@@ -63,7 +63,7 @@ def leakline(run: str, part: Samples) -> bytes:
 
 
 class Written:
-    """A batch as it travels without the name of its process, which is filled in for each of many."""
+    """An encoded batch without the name of its process, which is filled in for each of many."""
 
     _NAME: Final = b'"instance":""'
 
@@ -74,7 +74,7 @@ class Written:
         self._numbers = data[end:]
 
     def body(self, instance: str) -> Body:
-        """Return what the client sends of this batch of the process ``instance``."""
+        """Return the body that the client would send for this batch from the process ``instance``."""
         head = self._before + f'"instance":"{instance}"'.encode() + self._after
         head += b" " * (-len(head) % 8)
         return pack(PREFIX.pack(MAGIC, len(head)) + head + self._numbers, CONTENT_TYPE)
@@ -98,7 +98,7 @@ def remote_write(run: str, part: Samples, compress: Compress, path: str) -> byte
 
 
 def write_request(run: str, part: Samples) -> bytes:
-    """prometheus.WriteRequest: field 1 a TimeSeries of Labels (field 1) and Samples (field 2: double, milliseconds)."""
+    """Encode prometheus.WriteRequest: 1 TimeSeries of Labels (1) and Samples (2: double, milliseconds)."""
     entries = np.zeros(part.count, _SAMPLE)
     entries["field"], entries["length"] = 0x12, _SAMPLE.itemsize - 2
     entries["double"], entries["integer"] = 0x09, 0x10
@@ -132,14 +132,14 @@ def varint(number: int) -> bytes:
 
 
 def _varints(numbers: Any) -> Any:
-    """All of them in ``_TIME_BYTES`` bytes; the moments of this century need exactly so many."""
+    """Encode all numbers in ``_TIME_BYTES`` bytes; times of this century need exactly that many."""
     sevens = (numbers[:, None] >> (7 * np.arange(_TIME_BYTES))) & 0x7F
     sevens[:, :-1] |= 0x80
     return sevens.astype("u1")
 
 
 def lines(run: str, part: Samples) -> bytes:
-    """One line a snapshot, all its numbers as fields of it: the cheapest way that InfluxDB has."""
+    """Return one line per snapshot with all its numbers as fields: the cheapest form for InfluxDB."""
     form = ",".join(
         f"{name}={'%r' if values.dtype.kind == 'f' else '%di'}"
         for name, values in part.columns.items()
@@ -167,7 +167,7 @@ def trackio(run: str, part: Samples, token: str) -> bytes:
 
 
 def mlflow(run: str, part: Samples) -> bytes:
-    """At most 1,000 numbers a request: 15 snapshots."""
+    """Return a request of at most 1,000 numbers, which are 15 snapshots."""
     milliseconds = np.round(part.times * 1e3).astype(np.int64).tolist()
     metrics = [
         {"key": name, "value": value, "timestamp": milliseconds[i], "step": part.first + i}

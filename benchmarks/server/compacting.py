@@ -1,4 +1,4 @@
-"""What a server does of its own accord after it has answered: sealing at once, compaction once a run is over."""
+"""Background work of a server after it has answered: sealing soon after, compaction once a run is over."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .subjects import Leakline
 
 POLL_SECONDS: Final = 2.0
 LONGEST_SEALING_SECONDS: Final = 300.0
-# Both are looked for every half minute, wait until a run has been quiet for a minute, and take a quarter of a core.
+# Both are checked every half minute, wait until a run has been idle for a minute, and use a quarter of a core.
 LONGEST_SECONDS: Final = 420.0
 SPACE_SECONDS: Final = 36.0
 
@@ -27,12 +27,12 @@ _LEFT: Final = sqlalchemy.text(
 
 
 def sealed(server: Leakline) -> float:
-    """Snapshots, since it was started."""
+    """Return how many snapshots were sealed since the server was started."""
     return server.metric("leakline_snapshots_sealed_total") or 0.0
 
 
 def until_sealed(server: Leakline, snapshots: float) -> None:
-    """Until so many snapshots were sealed since the start. Raises Failed."""
+    """Wait until this many snapshots were sealed since the start. Raises Failed."""
     until = time.monotonic() + LONGEST_SEALING_SECONDS
     while (found := sealed(server)) < snapshots:
         if time.monotonic() > until:
@@ -42,14 +42,14 @@ def until_sealed(server: Leakline, snapshots: float) -> None:
 
 @dataclass(slots=True, eq=False)
 class _Watched:
-    """``before`` and ``began``: CPU seconds, and what was done, when nothing had been done yet."""
+    """``before`` and ``began``: CPU seconds and work done before the background work started."""
 
     server: Leakline
     before: float
     began: float
 
     def look(self) -> bool:
-        """Whether nothing is left to do."""
+        """Return True if nothing is left to do."""
         spent, done = _spent(self.server), _done(self.server)
         if done == self.began:
             self.before = spent
@@ -57,9 +57,10 @@ class _Watched:
 
 
 def compacted(servers: Sequence[Leakline], longest: float = LONGEST_SECONDS) -> dict[str, float]:
-    """Until nothing is left to seal or compact of runs that are over.
+    """Wait until nothing of finished runs is left to seal or compact.
 
-    CPU seconds of each server from when it began with it, by its name; without the analysis. Raises Failed.
+    Return the CPU seconds of each server since its background work began, by name, without the analysis. Raises
+    Failed.
     """
     waiting = [_Watched(server, _spent(server), _done(server)) for server in servers]
     spent: dict[str, float] = {}
@@ -79,7 +80,7 @@ def compacted(servers: Sequence[Leakline], longest: float = LONGEST_SECONDS) -> 
 
 
 def left(server: Leakline) -> int:
-    """Segments as they were sealed, and processes of which enough waits to be sealed."""
+    """Return the number of uncompacted segments plus processes with enough data to seal."""
     engine = sqlalchemy.create_engine(server.database_url)
     try:
         with engine.connect() as connection:
@@ -89,7 +90,7 @@ def left(server: Leakline) -> int:
 
 
 def until_space_is_back(server: Leakline, longest: float) -> None:
-    """Until no more space of the database is given back; that, too, is looked for every half minute."""
+    """Wait until no more database space is freed, which is also checked every half minute."""
     until, quiet_since, before = time.monotonic() + longest, time.monotonic(), None
     while time.monotonic() < until and time.monotonic() - quiet_since < SPACE_SECONDS:
         time.sleep(POLL_SECONDS)
@@ -99,7 +100,7 @@ def until_space_is_back(server: Leakline, longest: float) -> None:
 
 
 def _spent(server: Leakline) -> float:
-    return server.cpu() - server.beside()
+    return server.cpu() - server.analysis_cpu()
 
 
 def _done(server: Leakline) -> float:

@@ -1,4 +1,4 @@
-"""Bytes a sample, once everything is merged or compacted."""
+"""Bytes per sample on disk, once everything is merged or compacted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .subjects import (
 RUNS: Final = full_or_short(24, 8)
 SNAPSHOTS: Final = 12_288
 BYTES_AT_MOST: Final = 1.0
-# Background work comes in turns: quiet for so long is quiet.
+# Background work is periodic: a server is idle after this long without any.
 QUIET_SECONDS: Final = 4.0
 
 

@@ -1,4 +1,4 @@
-"""500 viewers of live pages: what an event delivered to one of them costs the server, ingest included."""
+"""Server CPU per event delivered to one of 500 viewers of live pages, including ingest."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def measure() -> list[Part]:
         lines[0].figures["us_per_event"], unit=" µs", note="of one run",
     )  # fmt: skip
     title = (
-        f"live pages: {VIEWERS} viewers, {POSTS_PER_SECOND} batches a second and run, {SECONDS} s"
+        f"live pages: {VIEWERS} viewers, {POSTS_PER_SECOND} batches per second and run, {SECONDS} s"
     )
     return [Part(title, lines, [figure])]
 
@@ -53,7 +53,7 @@ def _line(server: Leakline, runs: int) -> Line:
     audience = _Audience(server, names)
     audience.settle()
     server.settle()
-    beside, before, events = server.beside(), cpu_seconds(server.pids), audience.events
+    analysis, before, events = server.analysis_cpu(), cpu_seconds(server.pids), audience.events
     began = time.perf_counter()
     for post in range(posts):
         for name in names:
@@ -61,7 +61,7 @@ def _line(server: Leakline, runs: int) -> Line:
         audience.listen_until(began + (post + 1) / POSTS_PER_SECOND)
     audience.settle()
     cpu = cpu_seconds(server.pids) - before
-    analysed = server.beside() - beside
+    analysed = server.analysis_cpu() - analysis
     delivered = audience.events - events
     audience.close()
     figures = {
@@ -72,12 +72,12 @@ def _line(server: Leakline, runs: int) -> Line:
     each = delivered / VIEWERS / posts
     return Line(
         f"{VIEWERS} viewers of {runs} run{'s' if runs > 1 else ''}", figures,
-        note=f"{each:.1f} events a viewer and batch",
+        note=f"{each:.1f} events per viewer and batch",
     )  # fmt: skip
 
 
 def _bodies(name: str, seed: int, count: int, started: float) -> list[bytes]:
-    """Single snapshots, which a server may take gzipped or not; here always gzipped."""
+    """Return single snapshots; a client may send them gzipped or not, here they always are."""
     return [
         Written(leakline_batch(part)).body(name).data
         for part in samples(seed, count, started).parts(1)
@@ -90,7 +90,7 @@ def _request(name: str, body: bytes) -> bytes:
 
 
 class _Audience:
-    """Viewers that count what comes, and one connection that posts."""
+    """Viewers that count received events, and one connection that posts."""
 
     def __init__(self, server: Leakline, names: list[str]) -> None:
         self.events = 0
@@ -118,7 +118,7 @@ class _Audience:
             raise Failed(answer[:400].decode(errors="replace"))
 
     def settle(self) -> None:
-        """Until nothing has come for a second."""
+        """Wait until no event has arrived for a second."""
         last, moment = self.events, time.perf_counter()
         while time.perf_counter() - moment < 1.0:
             self.listen_until(time.perf_counter() + 0.1)
@@ -135,7 +135,7 @@ class _Audience:
         if not got:
             raise Failed("a live stream ended")
         text = self._torn[number] + got
-        # What may be the beginning of a line waits for its end.
+        # An incomplete line is kept until its end arrives.
         whole, _, self._torn[number] = text.rpartition(b"\n")
         self.events += len(_EVENT.findall(whole))
 

@@ -1,4 +1,4 @@
-"""Samples into a server, and what that costs it: its CPU from the first request until it is quiet again."""
+"""Functions that send samples to a server and measure its CPU from the first request until it is idle again."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .samples import SAMPLES, Samples, stream
 from .subjects import Absent, Leakline, Subject
 
 SHORT: Final = bool(os.environ.get("SHORT"))
-# Bodies of so many different runs are made; more runs get the same numbers under other names.
+# Bodies are made for this many different runs; more runs send the same numbers with other names.
 DIFFERENT: Final = 10
 AnySubject = TypeVar("AnySubject", bound=Subject)
 
 
-def tell(what: str) -> None:
-    """Where it is, for who waits; the tables go to stdout."""
+def log_progress(what: str) -> None:
+    """Print progress to stderr; the tables go to stdout."""
     print(f"  {time.strftime('%H:%M:%S')} {what}", file=sys.stderr, flush=True)
 
 
@@ -35,13 +35,14 @@ def full_or_short(full: int, short: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """``cpu`` without the analysis, which is ``beside``; ``wall`` from the first request to the last answer.
+    """Cost of sending samples. ``cpu`` excludes the analysis, which is ``analysis_cpu``.
 
-    ``compaction`` is the part of ``cpu`` that came when the runs were over; 0 where that was not measured.
+    ``wall`` is from the first request to the last answer. ``compaction`` is the part of ``cpu`` after the runs were
+    over; 0 if it was not measured.
     """
 
     cpu: float
-    beside: float
+    analysis_cpu: float
     wall: float
     snapshots: int
     requests: int
@@ -56,7 +57,7 @@ class Cost:
         }
         if self.compaction:
             figures["compaction_cpu"] = self.compaction / (self.snapshots * SAMPLES) * 1e6
-        return figures | ({"analysis_cpu_seconds": self.beside} if self.beside else {})
+        return figures | ({"analysis_cpu_seconds": self.analysis_cpu} if self.analysis_cpu else {})
 
     @property
     def per_million(self) -> float:
@@ -65,11 +66,11 @@ class Cost:
 
 @contextmanager
 def running(subject: type[AnySubject]) -> Iterator[AnySubject]:
-    """A server of this kind in a folder that is gone afterwards. Raises Absent."""
+    """Run a server of this kind in a temporary folder. Raises Absent."""
     with tempfile.TemporaryDirectory(
         prefix="leakline-bench-", ignore_cleanup_errors=True
     ) as folder:
-        tell(f"starting {subject.name}")
+        log_progress(f"starting {subject.name}")
         made = subject(Path(folder))
         made.start()
         try:
@@ -79,7 +80,7 @@ def running(subject: type[AnySubject]) -> Iterator[AnySubject]:
 
 
 def started_now(seconds: float = 1_800.0) -> float:
-    """A while ago, because time-series databases refuse what is old or yet to come."""
+    """Return a time in the recent past: time-series databases refuse old and future samples."""
     return time.time() - seconds
 
 
@@ -91,9 +92,10 @@ def requests_of(
     started: float,
     first: int = 0,
 ) -> list[list[bytes]]:
-    """The requests of every run in order, made before anything is timed. ``runs``: our name -> the server's.
+    """Return the requests of every run in order, made before the measurement.
 
-    ``first``: how many snapshots each run has sent before, as many at a time.
+    ``runs`` maps our names to the server's. ``first`` is the number of snapshots that each run has sent before, in
+    requests of the same size.
     """
     made = [
         list(stream(seed, first + snapshots, started, snapshots))[-1]
@@ -110,7 +112,7 @@ def requests_of(
 def leakline_requests(
     runs: Mapping[str, str], made: Sequence[Samples], size: int
 ) -> list[list[bytes]]:
-    """The numbers are written once for each of the different runs; the process is named anew for each."""
+    """Encode the numbers once per different run; only the process name differs between the others."""
     texts = [
         [bodies.Written(bodies.leakline_batch(part)) for part in each.parts(size)] for each in made
     ]
@@ -123,17 +125,17 @@ def leakline_requests(
 def feed(
     subject: Subject, queues: Sequence[Iterable[bytes]], snapshots: int, are_sealed: int
 ) -> Cost:
-    """``snapshots`` in all. Every queue has a connection of its own. Ours has sealed so many of them when it ends."""
+    """Send ``snapshots`` in total, with one connection per queue. At the end Leakline has sealed ``are_sealed``."""
     subject.settle()
     had = sealed(subject) if isinstance(subject, Leakline) else 0.0
-    beside, before = subject.beside(), subject.cpu()
+    analysis_cpu, before = subject.analysis_cpu(), subject.cpu()
     load = closed(subject.address, queues)
     if isinstance(subject, Leakline):
         until_sealed(subject, had + are_sealed)
     subject.settle()
-    cpu, analysed = subject.cpu() - before, subject.beside() - beside
+    cpu, analysed = subject.cpu() - before, subject.analysis_cpu() - analysis_cpu
     cost = Cost(cpu - analysed, analysed, load.wall, snapshots, load.requests)
-    tell(
+    log_progress(
         f"{subject.name}: {snapshots:,} snapshots, {cost.per_million:.4f} CPU s per million samples"
     )
     return cost
@@ -142,18 +144,18 @@ def feed(
 def streamed(
     subject: Subject, run: str, pieces: Iterable[Samples], size: int = 200
 ) -> Iterator[bytes]:
-    """Requests made as they are sent, for runs whose bodies would not fit into memory."""
+    """Yield requests made while they are sent, for runs whose bodies would not fit into memory."""
     for piece in pieces:
         for part in piece.parts(size):
             yield subject.request(run, part)
 
 
 def present(kinds: Sequence[type[Subject]], folder: Path) -> tuple[list[Subject], dict[str, str]]:
-    """Those that can be started, started; and why the others cannot."""
+    """Start the subjects that are installed; return them, and the reason for each of the others."""
     found, missing = [], {}
     for kind in kinds:
         try:
-            tell(f"starting {kind.name}")
+            log_progress(f"starting {kind.name}")
             subject = kind(folder / kind.__name__)
             subject.start()
             found.append(subject)
@@ -176,5 +178,5 @@ def all_running(kinds: Sequence[type[Subject]]) -> Iterator[tuple[list[Subject],
 
 
 def median_by(costs: Sequence[Cost], key: Callable[[Cost], float]) -> Cost:
-    """The cost in the middle."""
+    """Return the cost with the median key."""
     return sorted(costs, key=key)[len(costs) // 2]

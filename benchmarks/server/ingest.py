@@ -1,7 +1,7 @@
-"""What a stored snapshot costs: batches of 200, 20 and 1 from 50 runs at once, peers in turns.
+"""Cost of a stored snapshot: batches of 200, 20 and 1 from 50 runs at the same time, peers in turns.
 
-Each repeat goes on with the same runs, for as many snapshots as Leakline seals into a segment of each. When all
-repeats are over the runs are finished, and what it costs to seal what is left, and compaction, is added to each.
+Each repeat continues the same runs with as many snapshots as Leakline seals into a segment of each. After all repeats
+the runs are finished, and the cost of sealing the rest and of compaction is added to each.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from .feeding import (
     all_running,
     feed,
     full_or_short,
+    log_progress,
     median_by,
     requests_of,
     started_now,
-    tell,
 )
 from .rows import Figure, Line, Part
 from .samples import SECONDS_APART
@@ -38,13 +38,13 @@ from .subjects import (
 
 RUNS: Final = full_or_short(50, 5)
 REPEATS: Final = full_or_short(3, 1)
-# Of each run and repeat: with the last batch a segment is full. What is sent singly is less in all than is compacted
-# while a run goes on, so compaction comes at the end, and in nobody else's turn.
+# Per run and repeat: the last batch fills a segment. Single snapshots are fewer in total than compaction of a live run
+# needs, so compaction happens at the end and during no peer's turn.
 SNAPSHOTS: Final = {200: 4_200, 20: 4_100, 1: 512}
-# Of these. A block of larger batches ends within the last of them.
+# Snapshots of these that are sealed. A block of larger batches ends within the last of them.
 SEALED: Final = {200: BLOCK, 20: BLOCK, 1: 512}
 DATABASES: Final = (VictoriaMetrics, Prometheus, InfluxDB)
-# Once, and of fewer runs and snapshots, because they take so long; what counts is the cost of a snapshot.
+# Measured once and with fewer runs and snapshots, because they are so slow; the figure is the cost per snapshot.
 LOGGERS: Final[dict[type[Subject], tuple[int, int]]] = {
     Trackio: (10, full_or_short(600, 200)), MLflow: (10, 30),
 }  # fmt: skip
@@ -58,7 +58,7 @@ def measure() -> list[Part]:
 
 
 def _size(size: int) -> Part:
-    """On servers of its own: time-series databases refuse what is an hour older than the newest that they have."""
+    """Measure on new servers: time-series databases refuse samples an hour older than their newest."""
     kinds = (Leakline, LeaklinePostgres, *DATABASES, *(LOGGERS if size == 200 else ()))
     with all_running(kinds) as (subjects, missing):
         return _measured(size, subjects, missing)
@@ -86,7 +86,7 @@ def _measured(size: int, subjects: list[Subject], missing: dict[str, str]) -> Pa
 def _with_compaction(
     ours: list[Leakline], names: Mapping[str, Mapping[str, str]], middle: Mapping[str, Cost]
 ) -> dict[str, Cost]:
-    """Of all repeats, each of which has as many snapshots as the others."""
+    """Add the compaction of all repeats in equal parts, since each repeat has the same number of snapshots."""
     for server in ours:
         server.finish(list(names[server.name].values()))
         server.settle()
@@ -95,7 +95,9 @@ def _with_compaction(
     for server in ours:
         cost, later = middle[server.name], spent[server.name] / REPEATS
         found[server.name] = replace(cost, cpu=cost.cpu + later, compaction=later)
-        tell(f"{server.name}: compaction adds {found[server.name].figures()['compaction_cpu']:.4f}")
+        log_progress(
+            f"{server.name}: compaction adds {found[server.name].figures()['compaction_cpu']:.4f}"
+        )
     return found
 
 
@@ -104,7 +106,7 @@ def _cpu(cost: Cost) -> float:
 
 
 def _in_turn(subjects: list[Subject], repeat: int) -> list[Subject]:
-    """Another one begins each time."""
+    """Rotate the subjects so that another one begins in each repeat."""
     at = repeat % len(subjects)
     return subjects[at:] + subjects[:at]
 

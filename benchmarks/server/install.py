@@ -1,8 +1,8 @@
-"""Bring what `make bench-server` compares with, into ``.peers`` and nowhere else; nothing of it is started.
+"""Install the peers of `make bench-server` into ``.peers`` only; none of them is started.
 
-Debian's packages of the time-series databases are unpacked, not installed, so that no service begins to run; the Python
-servers get an environment of their own. What cannot be had is told, and printed as not measured later. With names as
-arguments only those are brought: `make test-integrations` asks for Prometheus.
+Debian packages of the time-series databases are unpacked, not installed, so that no service starts; the Python servers
+get their own environment. What cannot be installed is printed here and later marked as not measured. With names as
+arguments, only those are installed: `make test-integrations` needs Prometheus.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def main(names: Sequence[str]) -> int:
     missing = [name for name in DEBIAN if name in wanted and not _unpacked(name)]
     missing += _installed([name for name in PYTHON if name in wanted])
     for name in missing:
-        print(f"{name} could not be had; what needs it is skipped, and told as not measured")
+        print(f"{name} could not be installed; rows that need it are marked as not measured")
     return 0
 
 
 def _installed(names: Sequence[str]) -> list[str]:
-    """Those that could not be had."""
+    """Install packages and return the names of those that failed."""
     if names and not PEERS_PYTHON.exists():
         _done([sys.executable, "-m", "venv", str(PEERS / "venv")])
     pip = [str(PEERS_PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]

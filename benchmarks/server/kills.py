@@ -1,4 +1,4 @@
-"""The kill loop of the tests, told as a figure: a server killed under load again and again, SQLite and Postgres."""
+"""The kill loop of the tests as a figure: a server killed repeatedly under load, on SQLite and Postgres."""
 
 from __future__ import annotations
 
@@ -15,23 +15,21 @@ from .rows import Figure, Line, Part
 ROOT: Final = Path(__file__).resolve().parents[2]
 TEST: Final = "tests/soak/test_server_kills.py"
 KILLS: Final = os.environ.get("KILLS") or str(full_or_short(20, 6))
-# The server on SQLite, the server on Postgres, one of three servers on Postgres.
+# The server on SQLite, the server on Postgres, and one of three servers on Postgres.
 TESTS: Final = 3
 _COUNT: Final = re.compile(r"(\d+) (passed|failed|errors?|skipped|deselected|xfailed|xpassed)")
 
 
 def measure() -> list[Part]:
     if not (ROOT / TEST).exists():
-        raise SystemExit(
-            f"bench-server: {TEST} is not there; ROWS=kills needs the whole repository"
-        )
+        raise SystemExit(f"bench-server: {TEST} is missing; ROWS=kills needs the entire repository")
     ended = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-m", "soak", "-p", "no:cacheprovider", TEST],
         cwd=ROOT, env={**os.environ, "LEAKLINE_SOAK_SERVER_KILLS": KILLS},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     last = (ended.stdout.strip().splitlines() or [ended.stderr.strip()])[-1]
-    name = f"{KILLS} kills under load, SQLite and Postgres: tests that found one lost or doubled"
+    name = f"{KILLS} kills under load, SQLite and Postgres: tests that found a snapshot lost or duplicated"
     failed = failures(ended.returncode, last)
     figure = Figure(name, 0.0, failed, note=last)
     if failed is None:
@@ -42,7 +40,7 @@ def measure() -> list[Part]:
 
 
 def failures(status: int, last: str) -> int | None:
-    """How many of the tests failed, by pytest's last line; None when not every one of them ran to its end."""
+    """Return the number of failed tests from pytest's last line; None unless all of them ran to the end."""
     counts = {kind: int(number) for number, kind in _COUNT.findall(last)}
     failed = counts.get("failed", 0)
     whole = counts.keys() <= {"passed", "failed"} and sum(counts.values()) == TESTS

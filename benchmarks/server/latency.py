@@ -1,8 +1,9 @@
-"""How long a batch of one snapshot takes while 4,000 snapshots a second arrive, peers in turns.
+"""Latency of a batch of one snapshot while 4,000 snapshots a second arrive, peers in turns.
 
-Open loop: 50 runs send 100 snapshots each in turn; beside them a probe every 20 ms, timed from when it was due. Each
-run has sent another part of a segment before, so that runs become due for sealing all the time, as they do for good;
-how much was sealed is read from /metrics. Compaction is not part of it: it waits until a run is longer, or over.
+Open loop: 50 runs send 100 snapshots each in turn; a probe follows every 20 ms and is timed from when it was due. Each
+run has sent a different part of a segment before, so that runs become due for sealing all the time, as in steady
+state; the number of sealed snapshots is read from /metrics. Compaction is not included: it waits until a run is
+longer, or over.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ PROBE_SECONDS: Final = 0.02
 SECONDS: Final = full_or_short(10, 3)
 REPEATS: Final = full_or_short(3, 1)
 AT_MOST_MS: Final = 10.0
-# Batches of a segment, and snapshots of one that are sent singly; then it is sealed.
+# Batches until a segment is sealed, and single snapshots until one is sealed.
 BATCHES_SEALED: Final = 41
 SINGLES_SEALED: Final = 512
-# What is sent is sealed, but for what is under way at both ends.
+# Share of the sent snapshots that must be sealed; those in progress at both ends are not.
 SEALED_AT_LEAST: Final = 0.7
 
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """``seconds`` of every probe, ``cores`` that the server used, and how many snapshots it sealed meanwhile."""
+    """Latencies of all probes, ``cores`` used by the server, and snapshots sealed and sent meanwhile."""
 
     seconds: list[float]
     cores: float
@@ -98,7 +99,7 @@ def _probed(subject: Subject, repeat: int) -> Probed:
         before.append(requests[:sent_before])
         offset = 0.05 + i * apart / RUNS
         during.append(Plan(subject.address, every(apart, offset, requests[sent_before:])))
-    # The run of the probes is sealed in the middle.
+    # The run of the probes is sealed in the middle of the measurement.
     sent_before = SINGLES_SEALED - probes // 2
     singles = _bodies(subject, probing, 99, sent_before + probes, 1, started)
     before.append(singles[:sent_before])
@@ -109,7 +110,7 @@ def _probed(subject: Subject, repeat: int) -> Probed:
 
 
 def sent_before_of(run: int) -> int:
-    """Batches that a run has sent before: of the runs, as many each number below those of a segment."""
+    """Return how many batches a run has sent before: spread evenly over the batches of a segment."""
     return run * BATCHES_SEALED // RUNS
 
 
@@ -119,13 +120,13 @@ def _driven(subject: Subject, plans: list[Plan], sent: int) -> Probed:
     load = drive(plans)
     cores = (subject.cpu() - before) / (time.perf_counter() - began)
     has = sealed(subject) if isinstance(subject, Leakline) else 0.0
-    # The first probes meet connections that are being opened.
+    # The first probes include opening connections.
     return Probed(load.seconds["probe"][10:], cores, has - had, sent)
 
 
 def _bodies(
     subject: Subject, run: str, seed: int, count: int, size: int, started: float
 ) -> list[bytes]:
-    """``count`` batches of ``size``, made before anything is timed."""
+    """Return ``count`` batches of ``size``, made before the measurement."""
     made = samples(seed, count * size, started)
     return [subject.request(run, part) for part in made.parts(size)]

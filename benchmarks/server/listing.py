@@ -1,4 +1,4 @@
-"""A page of 100 of 10,000 runs with their sparklines: the first, a late one, and filtered."""
+"""Time of a page of 100 of 10,000 runs with their sparklines: the first, a late one, and filtered."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CONNECTIONS: Final = 50
 def measure() -> list[Part]:
     with running(Leakline) as server:
         fill(server)
-        # What it had to do about 10,000 new runs at once is not what a page costs.
+        # A restart leaves the work for 10,000 new runs out of the measurement.
         server.stop()
         server.start()
         server.settle(30, 1.0)
@@ -49,7 +49,7 @@ def measure() -> list[Part]:
 
 
 def fill(server: Leakline) -> None:
-    """``RUNS`` of them in ten projects, each with some snapshots."""
+    """Create ``RUNS`` runs in ten projects, each with some snapshots."""
     names = [f"l{i}" for i in range(RUNS)]
     for i in range(10):
         server.create(names[i::10], project=f"p{i}")
@@ -63,7 +63,7 @@ def fill(server: Leakline) -> None:
 
 
 def _page(connection: HTTPConnection, query: dict[str, str]) -> tuple[float, bytes]:
-    """Milliseconds, and the answer."""
+    """Return milliseconds and the body of the answer."""
     began = time.perf_counter()
     connection.request("GET", f"/api/v1/runs?{urlencode({'limit': PAGE, **query})}")
     answer = connection.getresponse()

@@ -1,7 +1,7 @@
-"""Many kept connections from one thread: what is due is sent, what is answered is timed.
+"""Load generator: many kept connections from one thread send requests when they are due and time the answers.
 
-A connection sends its next request when the one before is answered and the next is due. With ``due`` 0 that is at once
-(closed loop); else the time counts from when the request was due, whatever kept it waiting (open loop).
+A connection sends its next request once the previous one is answered and the next one is due. With ``due`` 0 that is
+immediately (closed loop); otherwise the time counts from when the request was due, whatever delayed it (open loop).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 Address = tuple[str, int]
-# Seconds from the start, and the request or what makes it when it is due.
+# Seconds since the start, and the request or a function that makes it when it is due.
 Due = tuple[float, "bytes | Callable[[], bytes]"]
 
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
@@ -28,7 +28,7 @@ TIMEOUT_SECONDS: Final = 120.0
 
 
 class Failed(Exception):
-    """A server answered what nobody can go on with. One line."""
+    """An answer of a server that ends the benchmark. One line."""
 
     def __init__(self, what: str) -> None:
         super().__init__(" ".join(what.split()))
@@ -36,7 +36,7 @@ class Failed(Exception):
 
 @dataclass(slots=True)
 class Load:
-    """What came of it. ``seconds`` are those of the answers, by the connection's ``mark``."""
+    """Results: ``seconds`` has the latencies by the connection's ``mark``."""
 
     wall: float = 0.0
     statuses: Counter[int] = field(default_factory=Counter)
@@ -50,7 +50,7 @@ class Load:
 
 @dataclass(slots=True, eq=False)
 class Plan:
-    """What one connection does."""
+    """The requests of one connection."""
 
     address: Address
     requests: Iterator[Due]
@@ -68,12 +68,12 @@ def every(
 
 
 def closed(address: Address, queues: Sequence[Iterable[bytes]]) -> Load:
-    """All of them as fast as they are answered, a connection each."""
+    """Send all queues as fast as they are answered, with one connection each."""
     return drive([Plan(address, at_once(queue)) for queue in queues])
 
 
 def drive(plans: Sequence[Plan], patient: bool = False) -> Load:
-    """``patient``: what is refused for now (429, 503) is sent again when the server says; else it fails."""
+    """Run the plans. With ``patient``, refused requests (429, 503) are repeated after Retry-After; else they fail."""
     driver = _Driver(patient)
     return driver.run([_Connection(plan) for plan in plans])
 
@@ -210,7 +210,7 @@ class _Driver:
             self._answer(connection, status)
 
     def _again(self, connection: _Connection) -> None:
-        """A kept connection may have been closed meanwhile; a new one that is closed without an answer is a failure."""
+        """Reconnect: a kept connection may have been closed, but a new one closed without an answer is a failure."""
         fresh = connection.fresh
         self._close(connection)
         if fresh:
@@ -239,7 +239,7 @@ class _Driver:
 
 
 def whole_answer(received: bytearray) -> int | None:
-    """The status of a whole answer."""
+    """Return the status once the answer is complete, else None."""
     head = received.find(b"\r\n\r\n")
     if head < 0:
         return None

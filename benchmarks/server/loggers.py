@@ -1,4 +1,4 @@
-"""What logging a snapshot costs the trainer itself, through each tracker's own client, without a server."""
+"""CPU of the training process for logging a snapshot with each tracker's own client, without a server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tempfile
 from dataclasses import replace
 from typing import Final
 
-from .feeding import full_or_short, tell
+from .feeding import full_or_short, log_progress
 from .machine import on_server_core
 from .rows import Line, Part
 from .samples import SAMPLES
@@ -18,7 +18,7 @@ from .subjects import ROOT, Absent, peers_python
 
 SNAPSHOTS: Final = full_or_short(150, 30)
 OURS: Final = "Leakline, offline"
-# How each is called in the table, and its module.
+# Name of each in the table, and its module.
 LOGGERS: Final = {
     OURS: "leakline", "W&B, offline": "wandb", "MLflow, SQLite": "mlflow", "trackio, local": "trackio",
     "Aim, local": "aim",
@@ -31,7 +31,7 @@ def measure() -> list[Part]:
     title = (
         f"loggers without a server: CPU of the trainer, {SNAPSHOTS} snapshots of {SAMPLES} numbers"
     )
-    return [Part(title, [_beside(line, ours) for line in lines])]
+    return [Part(title, [_with_ratio(line, ours) for line in lines])]
 
 
 def _measured(name: str, module: str) -> Line:
@@ -39,7 +39,7 @@ def _measured(name: str, module: str) -> Line:
         python = sys.executable if name == OURS else peers_python(module)
     except Absent as error:
         return Line(name, missing=str(error))
-    tell(f"logging through {name}")
+    log_progress(f"logging through {name}")
     with tempfile.TemporaryDirectory(
         prefix="leakline-bench-", ignore_cleanup_errors=True
     ) as folder:
@@ -59,7 +59,7 @@ def _measured(name: str, module: str) -> Line:
     return Line(name, figures)
 
 
-def _beside(line: Line, ours: float | None) -> Line:
+def _with_ratio(line: Line, ours: float | None) -> Line:
     if line.name == OURS or ours is None or not line.figures:
         return line
     return replace(line, figures={**line.figures, "ratio": line.figures["cpu_per_million"] / ours})

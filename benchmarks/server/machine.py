@@ -1,4 +1,4 @@
-"""What is read of processes and folders: CPU, memory and disk, of a server with all that it has started."""
+"""CPU, memory and disk usage of servers, including all processes that they have started."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from typing import Final
 
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 CORES: Final = sorted(os.sched_getaffinity(0))
-# One core for whoever is measured, the others for whoever measures.
+# The measured server has one core, the driver the others.
 SERVER_CORE: Final = CORES[0]
 DRIVER_CORES: Final = CORES[1:] or CORES
 MIB: Final = 2**20
 
 
 def end_with_all_that_was_started() -> None:
-    """A benchmark that is told to end stops its servers first, as one that is interrupted does."""
+    """Let SIGTERM exit like an interrupt, so that a benchmark stops its servers first."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
@@ -32,14 +32,14 @@ def pin_driver() -> None:
 
 
 def on_server_core(command: Sequence[str]) -> list[str]:
-    """The program finds one core when it starts, and plans for one."""
+    """Return the command bound to one core from the start, so that the program plans for one."""
     if shutil.which("taskset") is None:
         raise SystemExit("bench-server: needs taskset (Debian: apt-get install util-linux)")
     return ["taskset", "-c", str(SERVER_CORE), *command]
 
 
 def family(pid: int) -> list[int]:
-    """A process and all that descend from it."""
+    """Return a process and all its descendants."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -54,7 +54,7 @@ def family(pid: int) -> list[int]:
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """Of these processes with all their descendants, alive and waited for; to the microsecond of those alive."""
+    """Return the CPU seconds of processes and all descendants, alive (in microseconds) and reaped (in ticks)."""
     return sum(_own(each) for pid in pids for each in family(pid))
 
 
@@ -67,12 +67,12 @@ def _own(pid: int) -> float:
 
 
 def _stat(pid: int) -> list[str]:
-    """From the state on: [0] state, [1] parent, [13] and [14] ticks of children that were waited for."""
+    """Return the fields from the state on: [0] state, [1] parent, [13] and [14] ticks of reaped children."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def resident_mib(pids: Iterable[int]) -> float:
-    """Private and shared pages of one process; of several, what they share is counted once for each."""
+    """Return resident memory in MiB; pages shared by several processes count once for each."""
     total = 0
     for pid in pids:
         for each in family(pid):
@@ -102,7 +102,7 @@ def wait_for(port: int, process: subprocess.Popen[bytes], seconds: float = 180.0
 
 
 def disk_bytes(folder: Path) -> int:
-    """What the files take, not what they could hold."""
+    """Return the disk space used by the files, not their apparent size."""
     found = 0
     for path in folder.rglob("*"):
         with suppress(OSError):
@@ -112,7 +112,7 @@ def disk_bytes(folder: Path) -> int:
 
 
 def forget_pages(folder: Path) -> None:
-    """Written out, and dropped from the page cache."""
+    """Write the files to disk and drop them from the page cache."""
     os.sync()
     for path in folder.rglob("*"):
         with suppress(OSError):

@@ -1,8 +1,8 @@
-"""From one run at a time to a thousand: what a snapshot costs, and what the server keeps in memory of runs that go on.
+"""Cost per snapshot with one to a thousand runs at the same time, and the server's memory for live runs.
 
-However many come at once, each run has the same snapshots, with the last of which a segment of it is full; few at a
-time are followed by others. So each snapshot is stored and sealed once, and nothing else: compaction, which goes by the
-segment and not by the number of runs, is in `ingest`.
+Whatever the number at the same time, each run has the same snapshots, the last of which fills a segment; few at a time
+are followed by others. So each snapshot is stored and sealed once, and nothing else: compaction, which depends on
+segments and not on the number of runs, is part of `ingest`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from .feeding import (
     feed,
     full_or_short,
     leakline_requests,
+    log_progress,
     median_by,
     running,
     started_now,
-    tell,
 )
 from .rows import Figure, Line, Part
 from .samples import SECONDS_APART, samples
@@ -29,21 +29,21 @@ from .subjects import Leakline
 
 REPEATS: Final = full_or_short(3, 1)
 BATCH: Final = 64
-# With the last batch a block is full, and all of it is sealed.
+# The last batch fills a block, and all of it is sealed.
 SNAPSHOTS: Final = 4_096
 MOST: Final = full_or_short(1_000, 100)
-# Runs at once -> runs in all.
+# Runs at the same time -> total runs.
 SHAPES: Final = {1: full_or_short(50, 3), 10: full_or_short(50, 10), 100: 100, MOST: MOST}
 FLAT_WITHIN: Final = 1.5
 MEMORY_MIB: Final = 250.0
 
 
-# A thousand trainings do not send at the same moment; in a closed loop on a connection each they would.
+# A thousand trainings do not send at the same moment; in a closed loop with a connection each, they would.
 CONNECTIONS: Final = 100
 
 
 class _Watch(threading.Thread):
-    """The most that was resident, looked at five times a second."""
+    """Records the maximum resident memory, sampled five times a second."""
 
     def __init__(self, subject: Leakline) -> None:
         super().__init__(daemon=True)
@@ -81,12 +81,12 @@ def measure() -> list[Part]:
     per_snapshot = [cost.per_million for cost in middle.values()]
     figures = [
         Figure(
-            f"cost per snapshot from 1 to {MOST:,} runs at once: dearest to cheapest", FLAT_WITHIN,
+            f"cost per snapshot from 1 to {MOST:,} runs at once: most expensive to cheapest", FLAT_WITHIN,
             max(per_snapshot) / min(per_snapshot), unit=" ×",
         ),
         Figure(
             f"server memory with {MOST:,} live runs", MEMORY_MIB, max(memory[MOST]), unit=" MiB",
-            note=f"the most at any moment, {SNAPSHOTS:,} snapshots of 65 numbers each",
+            note=f"maximum at any moment, {SNAPSHOTS:,} snapshots of 65 numbers each",
         ),
     ]  # fmt: skip
     title = (
@@ -97,8 +97,8 @@ def measure() -> list[Part]:
 
 
 def _requests() -> list[list[bytes]]:
-    """Of all runs of the largest shape; the others send those of the first."""
-    tell(f"making the batches of {MOST:,} runs")
+    """Return the requests of all runs of the largest shape; the other shapes send those of the first runs."""
+    log_progress(f"making the batches of {MOST:,} runs")
     names = {name: name for name in _names(MOST)}
     started = started_now(SNAPSHOTS * SECONDS_APART + 60)
     made = [samples(seed, SNAPSHOTS, started) for seed in range(min(DIFFERENT, MOST))]
@@ -110,7 +110,7 @@ def _names(runs: int) -> list[str]:
 
 
 def queues_of(requests: Sequence[Sequence[bytes]], at_once: int) -> list[list[bytes]]:
-    """For each connection: so many runs in turn, and after them the next; each run's requests in order."""
+    """Return a queue for each connection: ``at_once`` runs in turn, then the next; each run's requests in order."""
     connections = min(CONNECTIONS, at_once)
     queues: list[list[bytes]] = [[] for _ in range(connections)]
     for first in range(0, len(requests), at_once):

@@ -1,8 +1,8 @@
-"""One series of 10,000 to 1,000,000 points drawn to 2,000, warm and after a restart; ten runs over each other.
+"""Time to read one series of 10,000 to 1,000,000 points as 2,000, warm and after a restart, and ten runs overlaid.
 
-Every answer is taken apart: spikes of a single snapshot are planted, and it is counted how many of them it shows.
-Warm ranges differ a little from one request to the next, as zooming does; VictoriaMetrics is asked with its cache of
-answers and without, and the faster counts. The time is until the answer has arrived, on a kept connection.
+Every answer is parsed: spikes of a single snapshot are planted, and the visible ones are counted. Warm ranges differ
+slightly between requests, as with zooming; VictoriaMetrics is queried with and without its result cache, and the
+faster one counts. The time is until the answer has arrived, on a kept connection.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RESTARTS: Final = full_or_short(3, 2)
 SPIKES: Final = 40
 SPIKE_BYTES: Final = 2**36
 AGAINST_WARM: Final = 0.15
-# Without the cache of answers, which VictoriaMetrics keeps over a restart: after one its data are to be read.
+# Without the result cache, which VictoriaMetrics keeps over a restart: afterwards its data must be read.
 NO_CACHE: Final = ", nocache"
 OVERLAID: Final = 10
 OVERLAID_POINTS: Final = full_or_short(100_000, 20_000)
@@ -45,7 +45,7 @@ OVERLAY_MS: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Of one run: Unix seconds."""
+    """A range of one run in Unix seconds."""
 
     run: str
     start: float
@@ -56,7 +56,7 @@ class Range:
         return (self.stop - self.start) / POINTS
 
 
-# Asks for POINTS points, and gives all values in which a spike could show.
+# Requests POINTS points and returns all values in which a spike could appear.
 Ask = Callable[[HTTPConnection, Range], Sequence[float]]
 
 
@@ -93,7 +93,7 @@ def _line(kind: type[Subject]) -> Line:
 def _measured(server: Subject) -> Line:
     ranges = _filled(server)
     forms = FORMS[type(server)]
-    # The whole of the longest, in each of the ways there are; the best of them is what counts.
+    # The whole range of the longest series in each available form; the fastest one counts.
     way = min(forms, key=lambda form: _warm(server, ranges[LENGTHS[-1]], forms[form]))
     figures = {COLUMNS[n]: _warm(server, found, forms[way]) for n, found in ranges.items()}
     connection = HTTPConnection(*server.address, timeout=300)
@@ -108,7 +108,7 @@ def _measured(server: Subject) -> Line:
 
 
 def _filled(server: Subject) -> dict[int, Range]:
-    """One after the other in time, the longest last: some refuse what is older than what they have."""
+    """Fill the series one after the other in time, the longest last: some servers refuse older samples."""
     names = server.create([f"r{length}" for length in LENGTHS])
     started = time.time() - (sum(LENGTHS) + 3_600) * SECONDS_APART
     ranges = {}
@@ -125,7 +125,7 @@ def _filled(server: Subject) -> dict[int, Range]:
 
 
 def _with_spikes(pieces: Iterator[Samples], length: int) -> Iterator[Samples]:
-    """Each of another height, at places that have nothing to do with buckets."""
+    """Add spikes of different heights at positions unrelated to any bucket boundaries."""
     places = np.random.default_rng(1).choice(length, SPIKES, replace=False)
     for piece in pieces:
         values = piece.columns[READ_NAME].copy()
@@ -138,7 +138,7 @@ def _with_spikes(pieces: Iterator[Samples], length: int) -> Iterator[Samples]:
 
 
 def _warm(server: Subject, whole: Range, ask: Ask) -> float:
-    """Milliseconds."""
+    """Return the median in milliseconds of warm requests."""
     connection = HTTPConnection(*server.address, timeout=300)
     ask(connection, whole)
     spent = []
@@ -152,12 +152,12 @@ def _warm(server: Subject, whole: Range, ask: Ask) -> float:
 
 
 def _cold(server: Subject, whole: Range, ask: Ask) -> float:
-    """The first question after a restart with nothing of its files in memory. Milliseconds."""
+    """Return the milliseconds of the first request after a restart with an empty page cache."""
     server.stop()
     forget_pages(server.folder)
     server.start()
     connection = HTTPConnection(*server.address, timeout=300)
-    # Connected before the clock runs, as a page that is open.
+    # Connected before the clock starts, as an open page would be.
     connection.connect()
     began = time.perf_counter()
     ask(connection, whole)
@@ -183,12 +183,12 @@ def _leakline(connection: HTTPConnection, asked: Range) -> Sequence[float]:
         connection, path,
         {"name": READ_NAME, "x": "time", "points": POINTS, "from": asked.start, "to": asked.stop},
     )  # fmt: skip
-    # Taken apart when the time is up: a page does that in the browser, for all of them alike.
+    # Parsed after the clock has stopped: a page parses in the browser, which costs the same for all of them.
     return _Later(raw, lambda found: found["items"][0]["max"])
 
 
 class _Later(Sequence[float]):
-    """Values of an answer, read from it when they are asked for."""
+    """Values of an answer, parsed on first use."""
 
     def __init__(self, raw: bytes, values: Callable[[Any], Sequence[Any]]) -> None:
         self._raw, self._values = raw, values
@@ -219,7 +219,7 @@ def _series(asked: Range) -> str:
 
 
 def _promql(*functions: str, **more: object) -> Ask:
-    """A query for each function, as users must ask where there is none for several."""
+    """Return a query per function, because there is no function for several values."""
 
     def ask(connection: HTTPConnection, asked: Range) -> Sequence[float]:
         window = f"{int(asked.step * 1e3)}ms"
@@ -241,7 +241,7 @@ def _influx(connection: HTTPConnection, asked: Range) -> Sequence[float]:
     return _Later(raw, lambda found: [v[2] for v in found["results"][0]["series"][0]["values"]])
 
 
-# How to ask, by what it is called: all that a user of each would think of.
+# The forms in which a user of each server would ask, by name.
 FORMS: Final[dict[type[Subject], dict[str, Ask]]] = {
     Leakline: {"first, last, min and max in one answer": _leakline},
     VictoriaMetrics: {
@@ -274,7 +274,7 @@ def overlay() -> list[Part]:
         connection = HTTPConnection(*server.address, timeout=300)
         spent, raw = [], b""
         for i in range(WARM + 1):
-            # One generation more is left out each time.
+            # Each request leaves out one more generation.
             query = [("run", run) for run in runs] + [
                 ("name", READ_NAME), ("x", "generation"), ("points", str(POINTS)), ("from", str(i)),
             ]  # fmt: skip
@@ -285,7 +285,7 @@ def overlay() -> list[Part]:
     warm = median(spent[1:])
     answered = len(json.loads(raw)["items"])
     name = f"{OVERLAID} runs of {OVERLAID_POINTS:,} points overlaid by generation"
-    line = Line(name, {"ms": warm, "kib": len(raw) / 1024}, note=f"first time {spent[0]:.0f} ms")
+    line = Line(name, {"ms": warm, "kib": len(raw) / 1024}, note=f"first request {spent[0]:.0f} ms")
     figure = Figure(name, OVERLAY_MS, warm, unit=" ms")
     if answered != OVERLAID:
         figure = Figure(name, OVERLAY_MS, missing=f"{answered} runs in the answer")

@@ -1,4 +1,4 @@
-"""What a part of the benchmark gives: lines of its table, and the figures that are held to something."""
+"""The results of a part of the benchmark: lines of its table, and the figures with targets."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any, Final
 
 from benchmarks import printing
 
-# How each figure of a line is headed and written, in the order of the columns.
+# Heading and format of each figure of a line, in the order of the columns.
 COLUMNS: Final[Mapping[str, tuple[str, str]]] = {
     "runs": ("runs", "{:,.0f}"),
     "cpu_per_million": ("CPU s per million samples", "{:.4f}"),
-    "compaction_cpu": ("of it compaction", "{:.4f}"),
-    "us_per_snapshot": ("µs a snapshot", "{:,.1f}"),
-    "us_per_request": ("µs a request", "{:,.0f}"),
+    "compaction_cpu": ("of which compaction", "{:.4f}"),
+    "us_per_snapshot": ("µs per snapshot", "{:,.1f}"),
+    "us_per_request": ("µs per request", "{:,.0f}"),
     "snapshots_per_cpu_second": ("snapshots per CPU s", "{:,.0f}"),
     "ratio": ("Leakline is × better", "{:,.2f}"),
     "per_second": ("snapshots/s, one core", "{:,.0f}"),
-    "analysis_cpu_seconds": ("analysis beside it, CPU s", "{:.2f}"),
+    "analysis_cpu_seconds": ("analysis, CPU s", "{:.2f}"),
     "memory_mib": ("memory MiB", "{:,.0f}"),
-    "running_bytes": ("B a sample, running", "{:.3f}"),
-    "stopped_bytes": ("B a sample, stopped", "{:.3f}"),
+    "running_bytes": ("B per sample, running", "{:.3f}"),
+    "stopped_bytes": ("B per sample, stopped", "{:.3f}"),
     "compaction_per_million": ("compaction, s per million", "{:.4f}"),
     "ten_thousand_ms": ("10,000 ms", "{:,.1f}"),
     "hundred_thousand_ms": ("100,000 ms", "{:,.1f}"),
@@ -37,11 +37,11 @@ COLUMNS: Final[Mapping[str, tuple[str, str]]] = {
     "files": ("files", "{:,.0f}"),
     "calls": ("Python calls", "{:,.0f}"),
     "events": ("events delivered", "{:,.0f}"),
-    "us_per_event": ("µs an event", "{:.1f}"),
+    "us_per_event": ("µs per event", "{:.1f}"),
     "first_chart_ms": ("first chart, ms", "{:,.0f}"),
     "opened_ms": ("all charts in view, ms", "{:,.0f}"),
     "wire_kb": ("kB over the wire", "{:,.0f}"),
-    "ms_per_update": ("main thread ms an update", "{:.1f}"),
+    "ms_per_update": ("main thread ms per update", "{:.1f}"),
     "drawn": ("charts drawn in view", "{:,.0f}"),
     "drawn_outside": ("out of view", "{:,.0f}"),
 }
@@ -49,7 +49,7 @@ COLUMNS: Final[Mapping[str, tuple[str, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a part's table. ``missing`` says why it has no figures."""
+    """One line of a part's table. ``missing`` is the reason why it has no figures."""
 
     name: str
     figures: Mapping[str, float] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What is held: ``value`` at least or at most ``bound``. ``missing`` says why there is none: it fails the check."""
+    """A figure with a target: ``value`` at least or at most ``bound``. ``missing`` is why there is none."""
 
     name: str
     bound: float

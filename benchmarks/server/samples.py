@@ -1,7 +1,7 @@
-"""The samples that every server gets: 65 numbers a snapshot, as a training of an hour or of days would make them.
+"""The samples that every server receives: 65 numbers per snapshot, as from a training of hours or days.
 
-15 readings (memory in pages, seconds, objects of the interpreter) and 50 counts of object types: 12 busy, 15 slow, 23
-that stand still. Moments jitter as a real clock does. What a run is made of depends on its seed alone.
+15 readings (memory in pages, seconds, interpreter objects) and 50 counts of object types: 12 busy, 15 slow, 23
+constant. Times jitter as with a real clock. The data of a run depends on its seed alone.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SLOW: Final = tuple(f"type.trading.Slow{i}.count" for i in range(15))
 STILL: Final = tuple(f"type.trading.Still{i}.count" for i in range(23))
 NAMES: Final = (*READINGS, *BUSY, *SLOW, *STILL)
 SAMPLES: Final = len(NAMES)
-# The series that readers ask for.
+# The series that readers request.
 READ_NAME: Final = "process.rss_bytes"
 
 
@@ -47,7 +47,7 @@ class Samples:
         return len(self.times)
 
     def part(self, start: int, count: int) -> Samples:
-        """``count`` snapshots from the ``start``-th of these."""
+        """Return ``count`` snapshots, beginning with the ``start``-th."""
         cut = slice(start, start + count)
         return Samples(
             self.first + start,
@@ -62,7 +62,7 @@ class Samples:
 
 
 def stream(seed: int, count: int, started: float, piece: int = 20_000) -> Iterator[Samples]:
-    """``count`` snapshots from ``started`` on, in pieces that go on from one another."""
+    """Yield ``count`` snapshots beginning at ``started``, in consecutive pieces."""
     random = np.random.default_rng(seed)
     state: dict[str, float] = {}
     for first in range(0, count, piece):
@@ -70,7 +70,7 @@ def stream(seed: int, count: int, started: float, piece: int = 20_000) -> Iterat
 
 
 def samples(seed: int, count: int, started: float) -> Samples:
-    """All of them at once."""
+    """Return all snapshots in one piece."""
     (found,) = stream(seed, count, started, max(1, count))
     return found
 
@@ -109,12 +109,12 @@ def _piece(
     columns["phase.train.seconds"] = np.round(random.gamma(9, 0.01, count), 6)
     columns["generation.seconds"] = np.round(random.gamma(9, 0.05, count), 6)
     for i, name in enumerate(BUSY):
-        # Below nothing there is nothing: it is thrown back.
+        # Counts are never negative: the walk is reflected at zero.
         columns[name] = np.abs(walk(name, 1000 * (i + 1), random.integers(-20 - i, 21 + i, count)))
     for i, name in enumerate(SLOW):
         columns[name] = walk(name, 100 * i, (random.random(count) < 0.01).astype(np.int64))
     for i, name in enumerate(STILL):
         columns[name] = np.full(count, 1000 + i)
-    # Clocks tell nanoseconds; of those of 1970 a float keeps a quarter of a microsecond.
+    # Clocks report nanoseconds; a float of Unix time resolves a quarter of a microsecond.
     monotonic = np.round(1000.0 + at + jitter, 9)
     return Samples(first, started + at + jitter, monotonic, columns)

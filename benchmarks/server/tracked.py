@@ -1,8 +1,8 @@
-"""One program that logs snapshots through a tracker's own client, and prints what that cost it as JSON.
+"""Log snapshots with one tracker's own client in this process, and print the cost as JSON.
 
-Each tracker runs in an environment that has it, so nothing is imported here but what all of them have. The clock runs
-from the first snapshot until the tracker says that it is done, over the process and all that it has started: W&B
-writes in a process of its own.
+Each tracker runs in its own environment, so this module imports only what all of them have. The clock runs from the
+first snapshot until the tracker has finished, for the process and everything it has started: W&B writes in a separate
+process.
 
 example: python -m benchmarks.server.tracked aim 65 150 /tmp/folder
 """
@@ -21,13 +21,13 @@ from typing import Any, Final
 from benchmarks.server.machine import cpu_seconds
 
 Snapshot = dict[str, float]
-# What takes a step and its snapshot, and what is called when they are over.
+# A function that logs a step with its snapshot, and one that ends the run.
 Opened = tuple[Callable[[int, Snapshot], object], Callable[[], object]]
 
 
 def leakline(folder: Path) -> Opened:
-    """Gauges and a snapshot. It reads memory and counts objects besides, as it always does."""
-    # With a budget, snapshots that come this fast would be thinned.
+    """Log gauges and a snapshot. Leakline also reads memory and counts objects, as it always does."""
+    # With an overhead limit, snapshots at this rate would be thinned out.
     os.environ["LEAKLINE_MAX_OVERHEAD"] = "1"
     run: Any = import_module("leakline").init(
         "benchmark", mode="offline", quiet=True, directory=folder

@@ -1,4 +1,4 @@
-"""Train; the ten lines that Leakline needs are in `train` and around the phases in `trainer.py`."""
+"""Run the training. The ten lines that Leakline needs are in `train` and around the phases in `trainer.py`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def main() -> int:
 
 
 def train(options: argparse.Namespace) -> int:
-    # Imported only now: torch takes seconds, and --help must not need it.
+    # Imported late: torch takes seconds, and --help must not need it.
     import torch
 
     import leakline
@@ -44,7 +44,9 @@ def train(options: argparse.Namespace) -> int:
         tags=options.leak or ["no leak"],
         server=options.server,
     )
-    trainer = Trainer(run, Leaks.of(options.leak), options.environments, options.seed, tell)
+    trainer = Trainer(
+        run, Leaks.of(options.leak), options.environments, options.seed, print_progress
+    )
     run.expect(FireEnvironment, options.environments)
     for name, target, capacity in trainer.tracked():
         run.track(name, target, capacity=capacity)
@@ -57,7 +59,7 @@ def train(options: argparse.Namespace) -> int:
     return 0
 
 
-def tell(episode: int, mean_return: float) -> None:
+def print_progress(episode: int, mean_return: float) -> None:
     print(f"episode {episode}: {mean_return:+.2f} % of the fuel", flush=True)
 
 
@@ -71,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="example: python -m examples.dqn_fuel_breaks --leak experience --name before-fix",
     )
     parser.add_argument("--episodes", type=int, default=20)
-    parser.add_argument("--environments", type=int, default=8, help="that burn side by side")
+    parser.add_argument("--environments", type=int, default=8, help="number of parallel fires")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--leak", action="append", default=[], choices=SWITCHES, metavar="NAME",
@@ -79,10 +81,10 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument(
         "--fix", action="append", default=[], choices=FIXES, metavar="NAME",
-        help=f"declare this fix, with what it promises; may be given several times: {', '.join(FIXES)}",
+        help=f"declare this fix with its promises; may be given several times: {', '.join(FIXES)}",
     )  # fmt: skip
     parser.add_argument("--project", default="dqn-fuel-breaks")
-    parser.add_argument("--name", help="of the run (default: a readable random one)")
+    parser.add_argument("--name", help="name of the run (default: a readable random one)")
     parser.add_argument("--server", help="address of the Leakline server")
     parser.add_argument("--run-id", help="join or resume this run")
     return parser

@@ -1,4 +1,4 @@
-"""The DQN: a network that values each block as a place to dig, its slow target, and what is noted of its training."""
+"""The DQN: a network that rates each block as a place to dig, its target network, and its training history."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _network() -> nn.Sequential:
 
 
 class DQNAgent:
-    """``bounded``: keep the newest numbers of the training only. ``attached``: hand surprises out with their graphs."""
+    """A DQN agent. ``bounded`` limits its histories; ``attached`` makes `surprise` return tensors with their graphs."""
 
     def __init__(self, *, bounded: bool = True, attached: bool = False) -> None:
         self.attached = attached
@@ -48,13 +48,13 @@ class DQNAgent:
         self.training_steps = 0
         self.losses = _history(NUMBERS_KEPT if bounded else None)
         self.rewards = _history(NUMBERS_KEPT if bounded else None)
-        # For the log, which is written as JSON: plain lists.
+        # Plain lists, because the log is written as JSON.
         self.values = _history(VALUES_KEPT if bounded else None)
 
     def act(
         self, observations: Cells, curiosity: float, random: np.random.Generator
     ) -> tuple[list[int], torch.Tensor]:
-        """The blocks to dig, and what each is thought to be worth, (environments,)."""
+        """Return the blocks to dig and the estimated value of each, (environments,)."""
         with torch.set_grad_enabled(self.attached):
             values = self.online(as_planes(observations))
         best = values.argmax(dim=1).tolist()
@@ -67,7 +67,7 @@ class DQNAgent:
     def surprise(
         self, expected: torch.Tensor, rewards: Sequence[float], following: Cells, done: bool
     ) -> list[Any]:
-        """How wrong the agent was about each; numbers, but for an agent that hands them out attached."""
+        """Return the agent's error for each transition: numbers, or tensors with their graphs if ``attached``."""
         wanted = self._worth(
             torch.as_tensor(rewards).float(), as_planes(following), torch.tensor(float(not done))
         )
@@ -75,7 +75,7 @@ class DQNAgent:
         return list(wrong) if self.attached else wrong.tolist()
 
     def note(self, rewards: Sequence[float], observations: Cells) -> None:
-        """What is logged of a step, for each environment."""
+        """Record the rewards and values of a step for the log, for each environment."""
         with torch.no_grad():
             values = self.target(as_planes(observations)).tolist()
         self.rewards.extend(float(reward) for reward in rewards)
@@ -94,9 +94,9 @@ class DQNAgent:
             self.target.load_state_dict(self.online.state_dict())
 
     def cleanup_memory(self) -> None:
-        """What can be given back between two training steps."""
+        """Free what is not needed between two training steps."""
         gc.collect()
-        # The allocator keeps what was freed in between; not all have a way to be told otherwise.
+        # The C allocator keeps freed memory for reuse; malloc_trim exists only in glibc.
         with contextlib.suppress(AttributeError, OSError):
             ctypes.CDLL(None).malloc_trim(0)
         if torch.cuda.is_initialized():

@@ -1,4 +1,4 @@
-"""Plays episodes in all environments at once and hands what happened to the replay buffer."""
+"""Plays episodes in all environments at the same time and stores the transitions in the replay buffer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CURIOSITY: Final = 0.3
 
 
 class Experience(NamedTuple):
-    """One step in one environment, as it is drawn: observations from 0 to 1."""
+    """One step in one environment, for the pictures: observations from 0 to 1."""
 
     observation: NDArray[np.float32]
     action: int
@@ -29,7 +29,7 @@ class Experience(NamedTuple):
 
 
 class ExperienceCollector:
-    """``limit``: the most that the local buffer holds; without one nothing ever leaves it."""
+    """Collects experiences. ``limit`` bounds the local buffer; with None it is never cleared."""
 
     def __init__(self, agent: DQNAgent, replay: ReplayBuffer, limit: int | None, seed: int) -> None:
         self.agent, self.replay, self.limit = agent, replay, limit
@@ -41,7 +41,7 @@ class ExperienceCollector:
     def collect(
         self, environment: VectorisedFireEnvironment, episode: int, after_step: Callable[[], None]
     ) -> float:
-        """One episode in each environment; gives the mean return. ``after_step`` is called after each step."""
+        """Play one episode in each environment and return the mean return. ``after_step`` is called after each step."""
         began, returns, done = time.perf_counter(), 0.0, False
         observations = environment.reset(episode)
         as_drawn = observations.astype(np.float32) / 255.0
@@ -70,6 +70,6 @@ class ExperienceCollector:
             del self.experience_buffer[: -self.limit]
 
     def clear_local_buffer(self) -> None:
-        """Nobody clears a buffer that nobody bounded."""
+        """Clear the local buffer, unless it is unbounded (the leak)."""
         if self.limit is not None:
             self.experience_buffer.clear()

@@ -1,4 +1,4 @@
-"""One stretch of land on fire, and a crew that digs fuel breaks into it."""
+"""An area of land on fire, and a crew that digs fuel breaks into it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UNBURNT, BURNING, BURNT, BREAK = range(4)
 BURNS_OUT: Final = 0.35
 IGNITION: Final = 0.26
 DIGGING_COST: Final = 0.01
-# To the neighbours, as (rows, columns).
+# Offsets to the neighbours as (rows, columns).
 DIRECTIONS: Final = tuple((r, c) for r in (-1, 0, 1) for c in (-1, 0, 1) if r or c)
 
 Cells = NDArray[np.uint8]
@@ -24,10 +24,10 @@ Plane = NDArray[np.float64]
 
 
 class FireEnvironment:
-    """SIZE x SIZE cells of fuel, a fire somewhere in them, and a block of cells to dig away in each step.
+    """SIZE x SIZE cells of fuel, a fire among them, and a block of cells to dig away in each step.
 
-    The land, and with it how fire runs over it, is worked out once, when the environment is made. The frames of the
-    episode are for the picture.
+    The land, and how fire spreads over it, is computed once in the constructor. The frames of the episode are for the
+    picture.
     """
 
     def __init__(self, seed: int) -> None:
@@ -39,7 +39,7 @@ class FireEnvironment:
         self.frames: list[Cells] = []
 
     def reset(self, seed: int) -> Cells:
-        """Light a new fire; gives the first observation, (PLANES, BLOCKS, BLOCKS)."""
+        """Start a new fire and return the first observation, (PLANES, BLOCKS, BLOCKS)."""
         self.random = np.random.default_rng(seed)
         self.cells = np.zeros((SIZE, SIZE), dtype=np.uint8)
         row, column = self.random.integers(SIZE // 4, 3 * SIZE // 4, 2)
@@ -48,7 +48,7 @@ class FireEnvironment:
         return self._observation()
 
     def step(self, block: int) -> tuple[Cells, float, bool]:
-        """Dig ``block`` away and let the fire run: next observation, reward in percent of the fuel, done."""
+        """Dig ``block`` away and let the fire spread: next observation, reward in percent of the fuel, done."""
         dug = self._dig(block)
         lost = self._burn()
         self.frames.append(self.cells.copy())
@@ -66,10 +66,10 @@ class FireEnvironment:
         return int(fresh.sum())
 
     def _burn(self) -> float:
-        """One step of the fire; gives the share of all fuel that caught fire."""
+        """Advance the fire by one step and return the share of all fuel that caught fire."""
         burning = self.cells == BURNING
         around = np.pad(burning, 1)
-        # Logarithms: what several neighbours leave of a cell is their product.
+        # Logarithms, because the chances of several neighbours are multiplied.
         spared = np.zeros((SIZE, SIZE))
         for (rows, columns), chance in zip(DIRECTIONS, self.sparing, strict=True):
             from_there = around[1 - rows : 1 - rows + SIZE, 1 - columns : 1 - columns + SIZE]
@@ -81,7 +81,7 @@ class FireEnvironment:
         return float(self.fuel[caught].sum() / self.fuel.sum())
 
     def _observation(self) -> Cells:
-        """Fuel left, fire and breaks by block, each from 0 to 255."""
+        """Return fuel left, fire and breaks by block, each from 0 to 255."""
         planes = (self.fuel * (self.cells == UNBURNT), self.cells == BURNING, self.cells == BREAK)
         side = SIZE // BLOCKS
         blocks = np.stack(planes).reshape(PLANES, BLOCKS, side, BLOCKS, side).mean(axis=(2, 4))
@@ -89,7 +89,7 @@ class FireEnvironment:
 
 
 def _hills(random: np.random.Generator) -> Plane:
-    """SIZE x SIZE from 0 to 1, in patches whose edges are blurred."""
+    """Return SIZE x SIZE values from 0 to 1 in patches with blurred edges."""
     side = SIZE // 8
     hills = np.kron(random.random((8, 8)), np.ones((side, side)))
     for axis in (0, 1):
@@ -98,7 +98,7 @@ def _hills(random: np.random.Generator) -> Plane:
 
 
 def _sparing(fuel: Plane, height: Plane, wind: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(8, SIZE, SIZE): log of the chance that fire from there spares a cell. It runs uphill and with the wind."""
+    """Return the log of the chance that fire from each direction spares a cell: it spreads uphill and with the wind."""
     chances = []
     for rows, columns in DIRECTIONS:
         rise = height - np.roll(height, (rows, columns), (0, 1))

@@ -1,4 +1,4 @@
-"""Fixes that a training can declare, one for each leak, with what was promised of them."""
+"""Fixes that a training can declare, one for each leak, with their promises."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final
 from ..erl_trading.fixes import Fix
 
 _PLACE: Final = "examples/dqn_fuel_breaks"
-# The replay buffer still fills, which is no growth; what is bounded is full within a few episodes.
+# The replay buffer still fills, which is not growth; bounded containers are full within a few episodes.
 _PROMISES: Final[dict[str, Any]] = {"growth_bytes_per_generation": "1 MiB"}
 
 

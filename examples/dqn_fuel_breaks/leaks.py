@@ -1,9 +1,8 @@
-"""The leaks that can be switched on, each with the right answer about it.
+"""The optional leaks, each with the expected finding.
 
-The answers are measured by planting: the same training with and without the switch, read by procfs and by counting
-(`python -m tests.leaks.measure dqn_fuel_breaks`), never taken from what Leakline says. The numbers in the docstrings
-are those of `tests/leaks/catalogue.py`; a test compares the two, and the measurement reports when they are
-no longer true.
+The expected findings are measured: the same training with and without the leak, read from procfs and counted (`python
+-m tests.leaks.measure dqn_fuel_breaks`), never taken from Leakline's output. The numbers in the docstrings are those
+of `tests/leaks/catalogue.py`; a test compares the two, and the measurement reports when they are no longer true.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Leaks:
-    """Each switch plants one leak; the training does the same otherwise, down to the last digit."""
+    """Each switch plants one leak; the training results are otherwise identical to the last digit."""
 
     metrics: bool = False
-    """Losses, rewards and the values of all blocks, logged as plain lists, have no bound.
+    """Losses, rewards and the values of all blocks are logged in unbounded lists.
 
     Right: kind container; phase collect; DQNAgent.values, tracked as values; 320 lists of values and
     3 MiB per episode, from episode 0.
@@ -32,7 +31,7 @@ class Leaks:
     """
 
     experience: bool = False
-    """The local buffer of experiences has no bound, and no cleanup reaches it.
+    """The local buffer of experiences is unbounded, and no cleanup clears it.
 
     Right: kind container; phase collect; ExperienceCollector.experience_buffer, tracked as experience, or the
     Experience it holds; 320 experiences and 1.2 MiB per episode, from episode 0, in which it passes its declared
@@ -40,14 +39,14 @@ class Leaks:
     """
 
     environments: bool = False
-    """Every episode makes vectorised environments of its own, and a list keeps them all.
+    """Every episode makes its own vectorised environments, and a list keeps them all.
 
     Right: kind objects; phase collect; FireEnvironment, held by Trainer.vectorised; 8 environments and
-    3.5 MiB per episode, from episode 1, the first that does not find them made.
+    3.5 MiB per episode, from episode 1, since episode 0 uses those of the constructor.
     """
 
     figures: bool = False
-    """Pictures are closed with `pyplot.close()`, which closes the newest figure and leaves the one before open.
+    """Pictures are closed with `pyplot.close()`, which closes only the newest of two figures.
 
     Right: kind objects; phase plot; matplotlib's Figure; 0.5 figures and 1.9 MiB per episode, from episode 1: one
     every second episode.

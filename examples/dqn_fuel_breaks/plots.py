@@ -1,4 +1,4 @@
-"""Pictures of the training: where breaks were dug, and how the returns went."""
+"""Pictures of the training: where breaks were dug, and the returns so far."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .collector import Experience
 from .environment import ACTIONS, BLOCKS
 
 mpl.use("Agg")
-# Leaks are to be seen, not warned of.
+# The example shows the leak; matplotlib's own warning would only distract.
 mpl.rcParams["figure.max_open_warning"] = 0
 
 from matplotlib import pyplot  # noqa: E402
@@ -22,7 +22,7 @@ from matplotlib import pyplot  # noqa: E402
 def plot_progress(
     returns: Sequence[float], experiences: Sequence[Experience], *, close_current: bool
 ) -> tuple[bytes, bytes]:
-    """Both pictures as PNG. ``close_current``: close whichever figure is pyplot's current one, once."""
+    """Return both pictures as PNG. With ``close_current``, only pyplot's current figure is closed (the leak)."""
     breaks = _breaks(experiences)
     curve = _curve(returns)
     pictures = _png(breaks), _png(curve)

@@ -1,4 +1,4 @@
-"""What the agent trains on: the newest transitions, the surprising ones more often."""
+"""The replay buffer: the newest transitions, sampled in favour of surprising ones."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Batch:
 
 
 class ReplayBuffer:
-    """The newest ``capacity`` transitions, in arrays whose memory comes page by page as they are written.
+    """The newest ``capacity`` transitions, in arrays whose pages are allocated when they are first written.
 
-    ``priorities`` holds how wrong the agent was about each when it was met: numbers, or whatever it was handed.
+    ``priorities`` has the agent's error for each transition when it was added: numbers, or tensors if attached.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -55,7 +55,7 @@ class ReplayBuffer:
         self._added += 1
 
     def sample(self, size: int, random: np.random.Generator) -> Batch:
-        """Of two drawn for each place the more surprising one."""
+        """Sample ``size`` transitions, each the more surprising one of a random pair."""
         pairs = random.integers(0, len(self), (size, 2))
         rows = np.array([max(pair, key=self._priority) for pair in pairs])
         return Batch(
@@ -72,5 +72,5 @@ class ReplayBuffer:
 
 
 def as_planes(observations: Cells) -> torch.Tensor:
-    """As the network wants them, from 0 to 1."""
+    """Return observations as floats from 0 to 1 for the network."""
     return torch.from_numpy(observations).float() / 255.0

@@ -37,7 +37,7 @@ class Telemetry(Protocol):
 
 @dataclass
 class Trainer:
-    """Owns all that lives longer than an episode."""
+    """Owns everything that lives longer than an episode."""
 
     run: Telemetry
     leaks: Leaks
@@ -61,7 +61,7 @@ class Trainer:
         self.vectorised = [self._new_environment()]
 
     def train(self, episodes: int) -> list[float]:
-        """Gives the mean return of every episode, oldest first."""
+        """Train and return the mean return of every episode, oldest first."""
         for episode in range(episodes):
             self.run.episode(episode)
             with self.run.phase("collect"):
@@ -80,7 +80,7 @@ class Trainer:
         return self.returns
 
     def tracked(self) -> list[tuple[str, Any, int | None]]:
-        """(name, container or what gives it, the capacity it has or is meant to have) of what holds on to things."""
+        """Return (name, container or getter, actual or intended capacity) of everything that stores objects."""
         agent, collector = self.agent, self.collector
         histories = {"losses": agent.losses, "rewards": agent.rewards, "values": agent.values}
         return [
@@ -119,5 +119,5 @@ class Trainer:
             self.agent.cleanup_memory()
 
     def _new_environment(self) -> VectorisedFireEnvironment:
-        # The same land each time; the fires are told apart by the episode.
+        # The land is the same each time; the seed of a fire depends on the episode.
         return VectorisedFireEnvironment(self.seed, self.environments)

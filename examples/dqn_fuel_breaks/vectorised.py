@@ -1,4 +1,4 @@
-"""Several fires side by side, stepped together so that the network decides for all of them at once."""
+"""Several fires stepped in parallel, so that the network decides for all of them with one call."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class VectorisedFireEnvironment:
         return len(self.environments)
 
     def reset(self, episode: int) -> Cells:
-        """A fire of its own in each; (environments, PLANES, BLOCKS, BLOCKS)."""
+        """Start a different fire in each; return observations of (environments, PLANES, BLOCKS, BLOCKS)."""
         first = episode * len(self)
         return np.stack([each.reset(first + i) for i, each in enumerate(self.environments)])
 
     def step(self, actions: Sequence[int]) -> tuple[Cells, NDArray[np.float64], bool]:
-        """All end their episodes in the same step."""
+        """Step all environments; all end their episodes in the same step."""
         began = time.perf_counter()
         steps = [each.step(a) for each, a in zip(self.environments, actions, strict=True)]
         self.step_times.append(time.perf_counter() - began)
@@ -37,7 +37,7 @@ class VectorisedFireEnvironment:
         return np.stack(observations), np.asarray(rewards), all(done)
 
     def cleanup_memory(self) -> None:
-        """Let the frames of an episode go that is over."""
+        """Drop the frames of finished episodes."""
         for each in self.environments:
             if each.is_over():
                 each.frames.clear()

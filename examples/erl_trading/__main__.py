@@ -1,4 +1,4 @@
-"""Train; the ten lines that Leakline needs are in `main` and around the phases in `trainer.py`."""
+"""Run the training. The ten lines that Leakline needs are in `train` and around the phases in `trainer.py`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def main() -> int:
 
 
 def train(options: argparse.Namespace) -> int:
-    # Imported only now: torch takes seconds, and --help must not need it.
+    # Imported late: torch takes seconds, and --help must not need it.
     import torch
 
     import leakline
@@ -49,11 +49,11 @@ def train(options: argparse.Namespace) -> int:
         server=options.server,
     )
     trainer = Trainer(
-        run, make_market(options.seed), Leaks.of(options.leak), population, options.seed, tell,
+        run, make_market(options.seed), Leaks.of(options.leak), population, options.seed, print_progress,
         options.replay_ready, options.critic_steps,
     )  # fmt: skip
     run.expect(TradingEnvironment, population)
-    # The population, and the best agent so far.
+    # The population and the best agent so far.
     run.expect(DDPGAgent, (population, population + 1), after="evolve_population")
     run.track("replay", trainer.replay, capacity=trainer.replay.capacity)
     for name in options.fix:
@@ -66,7 +66,7 @@ def train(options: argparse.Namespace) -> int:
     return 0
 
 
-def tell(progress: object) -> None:
+def print_progress(progress: object) -> None:
     print(progress, flush=True)
 
 
@@ -88,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument(
         "--fix", action="append", default=[], choices=FIXES, metavar="NAME",
-        help=f"declare this fix, with what it promises; may be given several times: {', '.join(FIXES)}",
+        help=f"declare this fix with its promises; may be given several times: {', '.join(FIXES)}",
     )  # fmt: skip
     parser.add_argument(
         "--replay-ready", type=int, default=6_000, metavar="NUMBER",
@@ -96,17 +96,17 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument(
         "--critic-steps", type=int, default=48, metavar="NUMBER",
-        help="of the critic alone before each step of the actor; most of the time goes there (default %(default)s)",
+        help="critic steps before each actor step; they take most of the time (default %(default)s)",
     )  # fmt: skip
     parser.add_argument("--project", default="erl-trading")
-    parser.add_argument("--name", help="of the run (default: a readable random one)")
+    parser.add_argument("--name", help="name of the run (default: a readable random one)")
     parser.add_argument("--server", help="address of the Leakline server")
     parser.add_argument("--run-id", help="join or resume this run")
     return parser
 
 
 def _main_under_its_own_name() -> None:
-    # From the wheel this is leakline.examples.erl_trading, and what is Leakline's own is not observed.
+    # In the wheel this is leakline.examples.erl_trading, and Leakline does not observe its own modules.
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     runpy.run_module("erl_trading", run_name="__main__", alter_sys=True)
 

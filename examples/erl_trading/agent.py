@@ -32,7 +32,7 @@ def _network(inputs: int, outputs: int, *last: nn.Module) -> nn.Sequential:
 
 
 class DDPGAgent:
-    """Actor, critic, their slow targets and two Adam optimisers."""
+    """Actor, critic, their target networks and two Adam optimisers."""
 
     def __init__(self) -> None:
         self.actor = _network(OBSERVATION_SIZE, ASSETS, nn.Tanh())
@@ -47,7 +47,7 @@ class DDPGAgent:
         self.critic_optimiser = torch.optim.Adam(self.critic.parameters(), CRITIC_LEARNING_RATE)
 
     def act(self, observation: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Positions in [-1, 1], (ASSETS,)."""
+        """Return positions in [-1, 1], (ASSETS,)."""
         with torch.inference_mode():
             action: NDArray[np.float64] = self.actor(torch.as_tensor(observation).float()).numpy()
             return action.astype(np.float64)
@@ -55,11 +55,11 @@ class DDPGAgent:
     def accumulate(
         self, experience: Experience, share: float, *, retain_graph: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Add ``share`` of the gradients of one batch; gives the critic's and the actor's loss."""
+        """Add ``share`` of the gradients of one batch and return the critic's and the actor's loss."""
         e = experience
         critic_loss = self._critic_loss(e)
         (share * critic_loss).backward(retain_graph=retain_graph)
-        # The actor's loss runs through the critic, which must not learn from it.
+        # The actor's loss flows through the critic, which must not learn from it.
         self.critic.requires_grad_(False)
         actor_loss = -_value(self.critic, e.observations, self.actor(e.observations)).mean()
         (share * actor_loss).backward(retain_graph=retain_graph)
@@ -67,13 +67,13 @@ class DDPGAgent:
         return critic_loss, actor_loss
 
     def train_critic(self, experience: Experience) -> None:
-        """One step of the critic alone: it must judge well before the actor follows it."""
+        """Train only the critic for one step: it must be accurate before the actor follows it."""
         self._critic_loss(experience).backward()
         self.critic_optimiser.step()
         self.critic_optimiser.zero_grad(set_to_none=True)
 
     def step(self) -> None:
-        """Use up the accumulated gradients and let the targets follow."""
+        """Apply the accumulated gradients and update the target networks."""
         for optimiser in (self.critic_optimiser, self.actor_optimiser):
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
@@ -82,20 +82,20 @@ class DDPGAgent:
             _follow(self.critic_target, self.critic)
 
     def clone(self) -> DDPGAgent:
-        """An agent of its own with the same weights and the same optimiser state."""
+        """Return a new agent with the same weights and optimiser state."""
         twin = DDPGAgent()
         for name, state in self.state().items():
             getattr(twin, name).load_state_dict(_copied(state))
         return twin
 
     def mutate(self, size: float) -> None:
-        """Shake the actor's weights by normal noise of ``size`` times the spread of each layer."""
+        """Add normal noise of ``size`` times the standard deviation of each layer to the actor's weights."""
         with torch.no_grad():
             for weights in self.actor.parameters():
                 weights.add_(torch.randn_like(weights), alpha=size * float(weights.std()))
 
     def state(self) -> dict[str, dict[str, Any]]:
-        """The state dicts of networks and optimisers by attribute name. They share memory with the agent."""
+        """Return the state dicts of networks and optimisers by attribute name. They share memory with the agent."""
         parts = (
             "actor", "critic", "actor_target", "critic_target", "actor_optimiser", "critic_optimiser",
         )  # fmt: skip
@@ -121,7 +121,7 @@ def _follow(target: nn.Module, leader: nn.Module) -> None:
 
 
 def _copied(state: Any) -> Any:
-    # An optimiser's load_state_dict takes tensors as they are; two agents must not share them.
+    # An optimiser's load_state_dict does not copy tensors; two agents must not share them.
     if isinstance(state, torch.Tensor):
         return state.clone()
     if isinstance(state, dict):

@@ -1,4 +1,4 @@
-"""What a checkpoint of the population would hold, and checkpoints on their way to where they are kept."""
+"""Checkpoints of the population, and their upload."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Checkpoint = list[dict[str, dict[str, Any]]]
 
 
 def deep_copies(population: Sequence[DDPGAgent]) -> Checkpoint:
-    """Deep copies of all state dicts: as much memory again as the population, while they live."""
+    """Return deep copies of all state dicts, which take as much memory as the population."""
     return [copy.deepcopy(agent.state()) for agent in population]
 
 
 @dataclass(frozen=True)
 class Upload:
-    """A copy of one agent's state: the agent goes on training while it waits."""
+    """A copy of one agent's state: the agent continues to train while the upload is pending."""
 
     generation: int
     state: dict[str, dict[str, Any]]
@@ -35,7 +35,7 @@ class Upload:
 
 @dataclass
 class CheckpointUploads:
-    """``stalled``: the connection hangs, and nothing that waits is ever sent."""
+    """A queue of uploads. ``stalled`` simulates a hanging connection, so that pending uploads are never sent."""
 
     stalled: bool = False
     sent_bytes: int = 0

@@ -17,10 +17,10 @@ Array = NDArray[np.float64]
 
 
 class TradingEnvironment:
-    """Twelve assets over ``EPISODE_DAYS`` days from ``first_day`` of the market.
+    """Twelve assets over ``EPISODE_DAYS`` days of the market, from ``first_day``.
 
-    An environment computes the observations of its days once, when it is made, and records what
-    happened in its episode, for the summary at the end.
+    The observations of its days are computed once in the constructor; the history of the episode is recorded for the
+    summary at the end.
     """
 
     def __init__(self, market: Market, first_day: int, *, keep_history: bool = False) -> None:
@@ -37,7 +37,7 @@ class TradingEnvironment:
         self.wealth = 1.0
 
     def reset(self) -> Array:
-        """Start an episode; gives the first observation, (OBSERVATION_SIZE,)."""
+        """Start an episode and return the first observation, (OBSERVATION_SIZE,)."""
         if not self.keep_history:
             self.episode_rewards.clear()
             self.episode_actions.clear()
@@ -62,7 +62,7 @@ class TradingEnvironment:
         return observation, 100.0 * gain, self.day == EPISODE_DAYS
 
     def fitness(self) -> float:
-        """The gain of the episode just played, in percent of the starting wealth."""
+        """Return the gain of the last episode in percent of the starting wealth."""
         return 100.0 * (self.wealth - 1.0)
 
     def _observation(self) -> Array:
@@ -71,7 +71,7 @@ class TradingEnvironment:
 
 
 def _standardised(features: NDArray[np.float32]) -> Array:
-    """(days, assets, FEATURES) as (days, assets * FEATURES), each column with mean 0 and spread 1."""
+    """Reshape (days, assets, FEATURES) to (days, assets * FEATURES) and standardise each column."""
     table = features.reshape(len(features), -1).astype(np.float64)
     spread = table.std(axis=0)
     spread[spread == 0.0] = 1.0

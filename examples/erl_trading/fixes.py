@@ -1,4 +1,4 @@
-"""Fixes that a training can declare, with what was promised of them. None of them changes what the training does."""
+"""Fixes that a training can declare, with their promises. None of them changes the results of the training."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 
 @dataclass(frozen=True)
 class Fix:
-    """``phase``: the one that was blamed; ``location``: where the program was changed."""
+    """``phase`` is the one of the finding; ``location`` is where the program was changed."""
 
     phase: str
     location: str
@@ -17,7 +17,7 @@ class Fix:
 
 
 FIXES: Final[dict[str, Fix]] = {
-    # Losses are stored as numbers, no longer with their graphs. What the replay buffer may hold is no growth.
+    # Losses are stored as numbers, no longer with their graphs. Filling the replay buffer is not growth.
     "detach_losses": Fix(
         phase="train_population",
         location="erl_trading/trainer.py: Trainer.train_population",
@@ -27,19 +27,19 @@ FIXES: Final[dict[str, Fix]] = {
             "gpu_peak_bytes": "1 GiB",
         },
     ),
-    # Environments are used again and know nothing of each other; the collector stays on.
+    # Environments are reused and do not reference each other; the collector stays enabled.
     "break_cycles": Fix(
         phase="evaluate_population",
         location="erl_trading/trainer.py: Trainer.evaluate_population",
         promises={"growth_bytes_per_generation": "1 MiB"},
     ),
-    # A batch is let go after its step.
+    # A batch is dropped after its step.
     "drop_batches": Fix(
         phase="train_population",
         location="erl_trading/trainer.py: Trainer.train_population",
         promises={"growth_bytes_per_generation": "1 MiB"},
     ),
-    # A checkpoint is sent before the next one waits.
+    # A checkpoint is sent before the next one is queued.
     "drain_uploads": Fix(
         phase="upload_checkpoints",
         location="erl_trading/checkpoints.py: CheckpointUploads.add",

@@ -1,8 +1,8 @@
-"""The leaks that can be switched on, each with the right answer about it.
+"""The optional leaks, each with the expected finding.
 
-The answers are measured by planting: the same training with and without the switch, read by procfs and by counting
-(`python -m tests.leaks.measure erl_trading`), never taken from what Leakline says. The numbers in the docstrings are
-those of `tests/leaks/catalogue.py`; a test compares the two, and the measurement reports when they are no longer true.
+The expected findings are measured: the same training with and without the leak, read from procfs and counted (`python
+-m tests.leaks.measure erl_trading`), never taken from Leakline's output. The numbers in the docstrings are those of
+`tests/leaks/catalogue.py`; a test compares the two, and the measurement reports when they are no longer true.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Leaks:
-    """Each switch plants one leak; the training does the same otherwise, down to the last digit."""
+    """Each switch plants one leak; the training results are otherwise identical to the last digit."""
 
     loss_graph: bool = False
-    """Losses are logged as they are, with the graph that made them.
+    """Losses are logged as tensors with their autograd graphs.
 
     `backward(retain_graph=True)`, the usual way to silence "trying to backward through the graph a second
     time", keeps the activations, and through the graph the weights of agents long replaced stay alive, too.
@@ -26,7 +26,7 @@ class Leaks:
     """
 
     episode_history: bool = False
-    """The environments, which are used again every generation, never clear the history of an episode.
+    """The environments, which are reused every generation, never clear the history of an episode.
 
     Right: kind container, or arrays, which the lists keep; phase evaluate_population; held by
     TradingEnvironment.episode_observations and its two sisters; 3200 steps and 6.4 MiB per generation, from
@@ -34,21 +34,21 @@ class Leaks:
     """
 
     kept_environments: bool = False
-    """Every episode makes an environment of its own, and a list keeps them all.
+    """Every episode makes its own environment, and a list keeps them all.
 
     Right: kind objects; phase evaluate_population; TradingEnvironment, held by Trainer.environments; 16
     environments and 11.2 MiB per generation, from generation 0.
     """
 
     cyclic_environments: bool = False
-    """Each generation makes environments of its own, which know each other, and the collector is off.
+    """Each generation makes new environments that reference each other, and the collector is off.
 
     Right: kind cyclic_garbage; phase evaluate_population; TradingEnvironment, which nothing but each other keeps; 16
     environments and 11.7 MiB per generation, from generation 0.
     """
 
     old_population: bool = False
-    """Every population that was replaced is kept.
+    """Replaced populations are kept.
 
     Right: kind objects; phase evolve_population; DDPGAgent, held by Trainer.past_populations; 16 agents and
     16.4 MiB per generation, from generation 0. (The agents of the first generations are lighter: Adam has no
@@ -56,7 +56,7 @@ class Leaks:
     """
 
     deepcopied_checkpoints: bool = False
-    """All state dicts are deep-copied before the population is replaced, and dropped at once.
+    """All state dicts are deep-copied before the population is replaced, and dropped immediately.
 
     Right: nothing. A peak inside evolve_population, of the size of a population; no growth, never above watch.
     """
@@ -70,14 +70,14 @@ class Leaks:
     """
 
     figures: bool = False
-    """The picture drawn every fifth generation is never closed.
+    """The figure drawn every fifth generation is never closed.
 
     Right: kind objects; phase plot_progress; matplotlib's Figure; one figure of about 4 MiB every fifth
     generation, which is 0.2 figures and 0.8 MiB per generation, from generation 4. Small, and in steps.
     """
 
     loss_history: bool = False
-    """The list of losses, plain numbers, has no bound.
+    """The list of losses, plain numbers, is unbounded.
 
     Right: kind container; phase train_population; Trainer.losses; 320 numbers and 0.01 MiB per generation,
     from generation 4, where it passes the 1000 a bounded one keeps. It grows and does not matter: never above
@@ -92,7 +92,7 @@ class Leaks:
     """
 
     pending_uploads: bool = False
-    """Checkpoints wait for an upload that hangs, and nothing bounds how many.
+    """Checkpoints wait for an upload that hangs, without a limit.
 
     Right: kind objects; phase upload_checkpoints; Upload, held by CheckpointUploads.pending; 4 uploads and 4.1 MiB per
     generation, from generation 0. After generation 12 more than 50 wait, and a warning says so.

@@ -1,4 +1,4 @@
-"""A made-up market: returns with a slow drift that can be learnt, drowned in noise."""
+"""A generated market: returns with a slow drift that can be learned, hidden in noise."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Market:
 
 
 def make_market(seed: int, days: int = DAYS, assets: int = ASSETS) -> Market:
-    """The same seed gives the same market."""
+    """Generate a market; the same seed gives the same market."""
     random = np.random.default_rng(seed)
     drift = np.zeros((days, assets))
     for day in range(1, days):
@@ -50,7 +50,7 @@ def _features(returns: NDArray[np.float64]) -> NDArray[np.float32]:
     for number, horizon in enumerate(HORIZONS):
         for day in range(horizon, days):
             window = returns[day - horizon : day]
-            # Scaled so that both are about one in size whatever the horizon.
+            # Scaled so that both are about one for every horizon.
             features[day, :, 2 * number] = window.mean(axis=0) * np.sqrt(horizon) / NOISE_SIZE
             features[day, :, 2 * number + 1] = window.std(axis=0) / NOISE_SIZE
     return features

@@ -1,4 +1,4 @@
-"""A picture of the progress every few generations, when matplotlib is installed."""
+"""A plot of the progress every few generations, if matplotlib is installed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def plot_progress(history: Sequence[Progress], *, keep_open: bool) -> bytes:
-    """The picture as PNG; nothing without matplotlib. ``keep_open`` leaves the figure registered in pyplot."""
+    """Return the plot as PNG, or nothing without matplotlib. ``keep_open`` leaves the figure registered in pyplot."""
     if pyplot is None:
         return b""
     figure, axes = pyplot.subplots(figsize=(10, 6), dpi=120)

@@ -1,4 +1,4 @@
-"""What the whole population has lived through, for training."""
+"""The replay buffer with the transitions of the entire population."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Experience:
 class ReplayBuffer:
     """The newest ``capacity`` transitions.
 
-    The arrays have their full size from the start, but the system hands out their memory page by page
-    when it is first written: the process grows until the buffer is full, and then no more.
+    The arrays have their full size from the start, but the system allocates their pages when they are first written:
+    the process grows until the buffer is full, and no further.
     """
 
     def __init__(self, capacity: int) -> None:

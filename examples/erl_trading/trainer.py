@@ -36,7 +36,7 @@ MUTATION_SIZE: Final = 0.15
 EXPLORATION_NOISE: Final = 0.1
 LOSSES_KEPT: Final = 1_000
 PLOT_EVERY: Final = 5
-# More than these on their way, and uploads are too slow.
+# With more pending uploads than this, the upload is too slow.
 UPLOADS_PENDING: Final = 50
 
 
@@ -71,9 +71,9 @@ class Progress:
 
 @dataclass
 class Trainer:
-    """Owns all that lives longer than a generation.
+    """Owns everything that lives longer than a generation.
 
-    The training phase is left out until the buffer holds ``replay_ready`` transitions.
+    The training phase is skipped until the buffer has ``replay_ready`` transitions.
     """
 
     run: Telemetry
@@ -107,9 +107,9 @@ class Trainer:
         self.environments = self._new_environments()
 
     def train(self, generations: int) -> list[Progress]:
-        """Gives the progress of every generation, oldest first."""
+        """Train and return the progress of every generation, oldest first."""
         if self.leaks.cyclic_environments:
-            # For speed, as people do.
+            # Some programs disable it for speed.
             gc.disable()
         for generation in range(generations):
             self.run.generation(generation)
@@ -139,7 +139,7 @@ class Trainer:
         return fitness
 
     def train_population(self) -> None:
-        """population x GRADIENT_STEPS x ACCUMULATION_STEPS times two losses."""
+        """Train each agent for GRADIENT_STEPS steps of ACCUMULATION_STEPS batches, with two losses per batch."""
         for agent in self.population:
             for _ in range(GRADIENT_STEPS):
                 for _ in range(self.critic_steps):
@@ -157,7 +157,7 @@ class Trainer:
                 agent.step()
 
     def evolve_population(self, fitness: Sequence[float]) -> None:
-        """The best stay, as clones; the others are mutated clones of tournament winners."""
+        """Replace the population: the best stay as clones, the others are mutated clones of tournament winners."""
         ranking = sorted(range(len(fitness)), key=lambda slot: -fitness[slot])
         self._remember_best(self.population[ranking[0]], fitness[ranking[0]])
         if self.leaks.old_population:
@@ -172,7 +172,7 @@ class Trainer:
         self.population = children
 
     def upload_checkpoints(self, generation: int) -> None:
-        """The clones of the best; the others are made of them."""
+        """Queue an upload for each of the elites."""
         for agent in self.population[:ELITES]:
             self.uploads.add(Upload.of(agent, generation))
         self.run.gauge("pending_uploads", len(self.uploads.pending), warn_above=UPLOADS_PENDING)
@@ -192,14 +192,14 @@ class Trainer:
         return environment.fitness()
 
     def _new_environments(self) -> list[TradingEnvironment]:
-        """One for each agent."""
+        """Return one environment for each agent."""
         made = [self._new_environment() for _ in range(self.population_size)]
         for each in made if self.leaks.cyclic_environments else ():
             each.rivals = made
         return made
 
     def _new_environment(self) -> TradingEnvironment:
-        # All play the same days, so that their fitness can be compared.
+        # All agents play the same days, so that their fitness is comparable.
         return TradingEnvironment(self.market, FIRST_DAY, keep_history=self.leaks.episode_history)
 
     def _tournament(self, fitness: Sequence[float]) -> int:

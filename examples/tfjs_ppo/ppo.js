@@ -1,14 +1,14 @@
 /**
- * A small training in the manner of PPO with TensorFlow.js: an actor, a critic, and gradients clipped by their norm.
- * With a leak it does what agents were found to do: "norms" and "clipped" are never disposed of, the norms of gradients and
- * the clipped gradients themselves, and no `tf.tidy` is around the step that makes them.
+ * A small PPO-like training with TensorFlow.js: an actor, a critic, and gradients clipped by their norm.
+ * The leaks are those found in real agents: with "norms" the norms of gradients, and with "clipped" the clipped gradients
+ * are never disposed of, and the step that makes them has no `tf.tidy`.
  */
 
 export const LEAKS = ["norms", "clipped"];
 
 const OBSERVATIONS = 32, ACTIONS = 4, HIDDEN = 128, STEPS = 32, CLIP_NORM = 0.01, CLIP_RATIO = 0.2;
 
-/** Numbers that are the same each time. */
+/** A seeded random number generator. */
 function dice(seed) {
   let state = seed;
   return () => { state = (1664525 * state + 1013904223) % 2 ** 32; return state / 2 ** 32; };
@@ -31,7 +31,7 @@ export class PpoAgent {
     this.random = dice(7);
   }
 
-  /** Play some steps of a game in which the best action is told by the first observations. */
+  /** Play some steps of a game in which the first observations determine the best action. */
   rollout() {
     const observations = Array.from({ length: STEPS * OBSERVATIONS }, () => this.random() - 0.5);
     const chances = this.tf.tidy(() => this.actor.predict(this.tf.tensor2d(observations, [STEPS, OBSERVATIONS])).arraySync());
@@ -85,7 +85,7 @@ export class PpoAgent {
   }
 }
 
-/** Train, and tell Leakline; gives the count of tensors at the end. */
+/** Train with Leakline and return the number of tensors at the end. */
 export async function train(tf, run, { leaks = [], generations = 25, updates = 7 } = {}) {
   const agent = new PpoAgent(tf, { leaks });
   for (let generation = 0; generation < generations; generation += 1) {
@@ -95,7 +95,7 @@ export async function train(tf, run, { leaks = [], generations = 25, updates = 7
       for (const each of played) {
         agent.train(each);
         run.check();
-        // The page stays alive meanwhile.
+        // Yield, so that the page stays responsive.
         await new Promise((resolve) => { setTimeout(resolve, 0); });
       }
     });

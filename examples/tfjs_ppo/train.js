@@ -7,7 +7,7 @@ import { LEAKS, train } from "./ppo.js";
 
 const switches = Object.fromEntries(["leak", ...LEAKS.map((leak) => `leak-${leak}`)].map((name) => [name, { type: "boolean" }]));
 const { values } = parseArgs({ options: { ...switches, generations: { type: "string", default: "25" } } });
-// From the folder where it is run, wherever this file lies.
+// Resolved from the current folder, not from the folder of this file.
 const tf = createRequire(`${process.cwd()}/`)("@tensorflow/tfjs");
 await tf.setBackend("cpu");
 const generations = Number(values.generations);

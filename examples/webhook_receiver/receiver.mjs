@@ -1,16 +1,16 @@
-// Prints Leakline's alerts as lines, and believes only what is signed, fresh and new.
+// Print Leakline's alerts as lines, after checking signature, age and id.
 //
-//   npm install standardwebhooks    (without it, signatures are checked by node:crypto as the specification says)
+//   npm install standardwebhooks    (without it, signatures are checked with node:crypto as specified)
 //   WEBHOOK_SECRET=whsec_... node receiver.mjs
 //
-// WEBHOOK_SECRET may be several secrets with spaces between while one is exchanged; PORT is 9000 unless set.
+// WEBHOOK_SECRET may have several secrets separated by spaces during a rotation; PORT defaults to 9000.
 
 import { createHmac, timingSafeEqual } from "node:crypto";
 import { createServer } from "node:http";
 
 const MAX_BODY_BYTES = 20_000;
 const TOLERANCE_SECONDS = 300;
-// A message that nobody took comes again for hours, always with the same id. In real life: a table.
+// An undelivered message is retried for hours, always with the same id. In production, use a table.
 const MAX_REMEMBERED_IDS = 10_000;
 const PARTS = { where: "where", what: "what", how_much: "how much", when: "since when", forecast: "forecast" };
 
@@ -40,11 +40,11 @@ const Verifier = library?.Webhook ?? ByHand;
 const secrets = (process.env.WEBHOOK_SECRET ?? "").split(/\s+/).filter(Boolean).map((one) => new Verifier(one));
 const seen = new Set();
 
-/** The message, or null where no secret signed it within five minutes of now. */
+/** The message, or null if no secret signed it within five minutes of now. */
 function verified(body, headers) {
   for (const secret of secrets) {
     try {
-      // Over the bytes as they came: parsing and printing JSON again changes them.
+      // Verified over the raw bytes: parsing and serialising the JSON again would change them.
       return secret.verify(body, headers);
     } catch {
       continue;
@@ -53,7 +53,7 @@ function verified(body, headers) {
   return null;
 }
 
-/** The alert for people. Names in it come from training scripts: plain text, whatever they look like. */
+/** The alert as plain text; names in it come from training scripts and are not trusted. */
 function lines(message) {
   const data = message.data ?? {};
   const told = [`[${message.type}] ${data.title}`, `  ${data.summary}`];
@@ -65,7 +65,7 @@ function lines(message) {
   return told.map((line) => line.replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu, " "));
 }
 
-/** The status to answer. Any from 200 to 299 ends the sender's tries. */
+/** The status to answer. Any status from 200 to 299 ends the sender's retries. */
 function take(body, headers) {
   const message = verified(body, headers);
   if (message === null || typeof message !== "object") {
@@ -73,7 +73,7 @@ function take(body, headers) {
     return 400;
   }
   const id = headers["webhook-id"];
-  // Sent again because our answer was lost, or played back by somebody: taken, and not acted upon.
+  // A duplicate (our answer was lost, or the message is replayed) is accepted but not processed again.
   if (!seen.has(id)) {
     console.log(lines(message).join("\n"));
     seen.add(id);
@@ -96,7 +96,7 @@ const server = createServer((request, response) => {
     else answer(take(Buffer.concat(pieces), request.headers));
   });
 });
-// Whoever sends a byte a minute is not waited for.
+// Limits slow senders.
 server.requestTimeout = 10_000;
 
 if (secrets.length === 0) {

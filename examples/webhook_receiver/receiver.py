@@ -1,9 +1,9 @@
-"""Prints Leakline's alerts as lines, and believes only what is signed, fresh and new.
+"""Print Leakline's alerts as lines, after checking signature, age and id.
 
     pip install standardwebhooks
     WEBHOOK_SECRET=whsec_... python receiver.py
 
-WEBHOOK_SECRET may be several secrets with spaces between while one is exchanged; PORT is 9000 unless set.
+WEBHOOK_SECRET may have several secrets separated by spaces during a rotation; PORT defaults to 9000.
 """
 
 import os
@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from standardwebhooks import Webhook, WebhookVerificationError
 
 MAX_BODY_BYTES = 20_000
-# A message that nobody took comes again for hours, always with the same id. In real life: a table.
+# An undelivered message is retried for hours, always with the same id. In production, use a table.
 MAX_REMEMBERED_IDS = 10_000
 PARTS = {
     "where": "where",
@@ -29,10 +29,10 @@ seen: OrderedDict[str, None] = OrderedDict()
 
 
 def verified(body: bytes, headers: dict[str, str]) -> object:
-    """The message, or None where no secret signed it within five minutes of now."""
+    """Return the message, or None if no secret signed it within five minutes of now."""
     for secret in secrets:
         try:
-            # Over the bytes as they came: parsing and printing JSON again changes them.
+            # Verified over the raw bytes: parsing and serialising the JSON again would change them.
             return secret.verify(body, headers)
         except (WebhookVerificationError, ValueError):
             continue
@@ -40,7 +40,7 @@ def verified(body: bytes, headers: dict[str, str]) -> object:
 
 
 def lines(message: dict) -> list[str]:
-    """The alert for people. Names in it come from training scripts: plain text, whatever they look like."""
+    """Return the alert as plain text; names in it come from training scripts and are not trusted."""
     data = message.get("data")
     data = data if isinstance(data, dict) else {}
     told = [f"[{message.get('type')}] {data.get('title')}", f"  {data.get('summary')}"]
@@ -55,7 +55,7 @@ def lines(message: dict) -> list[str]:
 
 
 class Receiver(BaseHTTPRequestHandler):
-    timeout = 10  # seconds; whoever sends a byte a minute does not stop the others for longer
+    timeout = 10  # seconds; a slow sender must not block the others for longer
 
     def do_POST(self) -> None:
         size = self.headers.get("content-length", "")
@@ -67,13 +67,13 @@ class Receiver(BaseHTTPRequestHandler):
             self.answer(self.take(self.rfile.read(int(size))))
 
     def take(self, body: bytes) -> int:
-        """The status to answer. Any from 200 to 299 ends the sender's tries."""
+        """Return the status to answer. Any status from 200 to 299 ends the sender's retries."""
         message = verified(body, dict(self.headers.items()))
         if not isinstance(message, dict):
             print("refused: not signed by us, or older than five minutes", file=sys.stderr)
             return 400
         message_id = self.headers["webhook-id"]
-        # Sent again because our answer was lost, or played back by somebody: taken, and not acted upon.
+        # A duplicate (our answer was lost, or the message is replayed) is accepted but not processed again.
         if message_id not in seen:
             print("\n".join(lines(message)), flush=True)
             seen[message_id] = None
@@ -87,7 +87,7 @@ class Receiver(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Nothing: the alerts are the output."""
+        """Do not log requests: the alerts are the output."""
 
 
 if __name__ == "__main__":

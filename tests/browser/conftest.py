@@ -25,16 +25,16 @@ from leakline.transport.http_delivery import request_json
 if TYPE_CHECKING:
     from tests.browser.everything import World
 
-# What a machine without a display, a GPU or a network still can do; and nothing that calls home.
+# Chromium flags for machines without a display, GPU or network; they also turn off all background requests.
 ARGUMENTS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 )  # fmt: skip
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-# Of a machine that does other things as well; a server ends within seconds on one that does not.
+# Long enough for a busy machine; on an idle one a server exits within seconds.
 ENDS_WITHIN_SECONDS = 60
 expect.set_options(timeout=PATIENCE_MS)
-# How Chromium tells of one; whatever else a page does wrong begins otherwise.
+# How Chromium's console message for a failed request begins; all other errors begin differently.
 FAILED_REQUEST = "Failed to load resource: "
 
 
@@ -58,7 +58,7 @@ def chromium_path() -> str:
 
 @contextmanager
 def serving(folder: Path, port: int = 0, **settings: str) -> Iterator[str]:
-    """The address of ``leakline serve`` on the SQLite database of a folder."""
+    """Run ``leakline serve`` on a SQLite database in the folder and yield its address."""
     database = {"LEAKLINE_DATABASE_URL": f"sqlite:///{folder}/leakline.db"}
     environment = {**os.environ, **database, **settings}
     with (folder / "errors.log").open("w+") as errors:
@@ -94,8 +94,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """Servers with something and with nothing on every page."""
-    # It starts its servers as we do.
+    """Run one server with something and one with nothing on every page."""
+    # Imported late because this module imports us.
     from tests.browser.everything import everything
 
     with everything(tmp_path_factory.mktemp("world")) as made:
@@ -112,7 +112,7 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture
 def open_page(chromium: Browser, server: str) -> Iterator[Callable[..., Page]]:
-    """Opens a path of the server in a window of its own; errors and foreign requests fail the test at its end."""
+    """Open a path of the server in a new window; errors and foreign requests fail the test at its end."""
     wrong: list[str] = []
     contexts = []
 
@@ -153,8 +153,7 @@ def open_page(chromium: Browser, server: str) -> Iterator[Callable[..., Page]]:
 
 @pytest.fixture
 def open_far_away(chromium: Browser) -> Iterator[Callable[..., Page]]:
-    """Opens a file in a browser without a network; any request but for what is in the file fails the test, and any
-    error."""
+    """Open a file in a browser without a network; any error or other request fails the test."""
     wrong: list[str] = []
     contexts = []
 
@@ -188,20 +187,20 @@ LEAK, FIX = "pair-leak", "pair-fix"
 
 @pytest.fixture(scope="session")
 def two_runs(server: str) -> None:
-    """A run that leaks and one that does not, both ended, for tests that change neither."""
+    """Send a leaking and a fixed run, both ended, for tests that change neither."""
     for run, leaking in ((LEAK, True), (FIX, False)):
         training = MadeTraining(server, run, leaking)
         training.start()
         training.run_generations(8)
         training.finish()
-        # What is read without scripts does not change once it is there.
+        # Pages without scripts must not change after they are loaded.
         verdict = f"/runs/{run}/verdict"
         eventually(lambda at=verdict: request_json(server, "GET", at)["generations"] == 8)  # type: ignore[misc]
 
 
 @pytest.fixture
 def train(server: str) -> Callable[..., MadeTraining]:
-    """Starts a made-up training that reports to the server."""
+    """Return a function that starts a simulated training reporting to the server."""
 
     def start(run: str, generations: int = 0, **options: object) -> MadeTraining:
         training = MadeTraining(server, run, **options)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""A server with something on every page, for tests that look at all of them."""
+"""A server with something on every page, for tests that visit all pages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.json_batches import batch_to_wire
 from leakline.snapshot import Batch, ProcessIdentity, Snapshot
 from leakline.transport.http_delivery import request_json
 
-# Page -> its path. Those that need a server without runs are opened on one.
+# Page -> its path. Pages that also exist without runs are visited on an empty server too.
 PAGES = {
     "list": "/",
     "nothing found": "/?q=nothing-like-this",
@@ -48,7 +48,7 @@ EMPTY = {f"{name}, empty": PAGES[name] for name in _WITHOUT_RUNS}
 
 @dataclass
 class World:
-    """``address`` of the server with everything, ``empty`` of the one with nothing."""
+    """Two servers: ``address`` has something on every page, ``empty`` has nothing."""
 
     address: str
     empty: str
@@ -66,7 +66,7 @@ def everything(folder: Path) -> Iterator[World]:
     for name in ("full", "empty"):
         (folder / name).mkdir()
     with (
-        # Nothing listens there, so a delivery has tries that failed.
+        # Nothing listens at the webhook's address, so that a delivery has failed attempts.
         serving(folder / "full", LEAKLINE_WEBHOOK_ALLOW="127.0.0.0/8") as address,
         serving(folder / "empty") as empty,
     ):

@@ -1,8 +1,8 @@
-"""What people, or somebody who means harm, may call a run, a phase or a type. None of it may be anything but text."""
+"""Malicious or unusual names of runs, phases and types, all of which must be shown as text."""
 
 from __future__ import annotations
 
-# Whatever of these comes to life makes an element of this class or sets this property of the window.
+# Active content from any of these labels makes an element of this class or sets this property of the window.
 ALIVE = "hostile"
 
 LABELS = (

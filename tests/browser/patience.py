@@ -1,5 +1,6 @@
-"""Waiting with a deadline, and moves of the mouse that several tests make. Playwright's own wait for an expression
-needs eval, which our pages forbid.
+"""Functions that wait with a deadline, and mouse moves shared by several tests.
+
+Playwright's own wait for an expression needs eval, which our pages forbid.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from collections.abc import Callable
 
 from playwright.sync_api import Page, expect
 
-# Reached by what fails alone: a machine that does other things as well takes its time.
+# Only failing tests wait this long: a busy machine is slow.
 DEADLINE_SECONDS = 90.0
 PATIENCE_MS = 60_000
 
 
 def until(page: Page, check: Callable[[], bool]) -> None:
-    """Until it is true; events of the page are handled between two looks."""
+    """Wait until the check is true; events of the page are handled between two checks."""
     end = time.monotonic() + DEADLINE_SECONDS
     while not check():
         assert time.monotonic() < end, f"not within {DEADLINE_SECONDS:.0f} s"
@@ -25,7 +26,7 @@ def until(page: Page, check: Callable[[], bool]) -> None:
 
 
 def eventually(check: Callable[[], bool]) -> None:
-    """Until it is true, where no page is open."""
+    """Wait until the check is true, without an open page."""
     pause, end = threading.Event(), time.monotonic() + DEADLINE_SECONDS
     while not check():
         assert time.monotonic() < end, f"not within {DEADLINE_SECONDS:.0f} s"
@@ -39,7 +40,7 @@ def text_of(address: str) -> str:
 
 
 def draw_everything(page: Page) -> int:
-    """Charts are drawn when they come into view; gives how many there are."""
+    """Scroll to all charts, since they are drawn when they come into view, and return their number."""
     charts = page.locator(".chart").all()
     for chart in charts:
         chart.scroll_into_view_if_needed()
@@ -48,13 +49,13 @@ def draw_everything(page: Page) -> int:
 
 
 def open_all(page: Page) -> None:
-    """Everything that is folded is opened, and every chart is drawn."""
+    """Open all folded elements and draw all charts."""
     page.locator("details").evaluate_all("all => all.forEach((each) => { each.open = true; })")
     draw_everything(page)
 
 
 def drag(page: Page, chart: str, left: float = 0.3, right: float = 0.6) -> None:
-    """Over a part of a chart, as a viewer does who zooms; left and right are shares of its width."""
+    """Drag over a part of a chart to zoom; left and right are shares of its width."""
     area = page.locator(f"#chart-{chart} .nsewdrag").first
     area.scroll_into_view_if_needed()
     box = area.bounding_box()
@@ -67,5 +68,5 @@ def drag(page: Page, chart: str, left: float = 0.3, right: float = 0.6) -> None:
 
 
 def fits(page: Page, width: int) -> bool:
-    """Whether nothing of the page is wider than a screen of this width."""
+    """Return True if nothing on the page is wider than a screen of this width."""
     return bool(page.evaluate("document.documentElement.scrollWidth") <= width)

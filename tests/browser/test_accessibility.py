@@ -1,4 +1,4 @@
-"""Pages are for everybody: axe-core finds nothing grave, and no script, mouse, light or wide screen is needed."""
+"""Accessibility: axe-core finds no serious violation, and the pages work without scripts, mouse or a wide screen."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PHONE = {"width": 390, "height": 844}
 
 
 def violations(page: Page) -> list[str]:
-    """What is wrong and where, one line each. The script is ours, so the page's policy has no say in it."""
+    """Return one line per violation. The script is injected, so the page's content security policy does not apply."""
     if not page.evaluate("'axe' in window"):
         page.evaluate(AXE.read_text())
     found: dict[str, Any] = page.evaluate("axe.run({ resultTypes: ['violations'] })")
@@ -33,7 +33,7 @@ def violations(page: Page) -> list[str]:
 
 
 @pytest.mark.long
-def test_axe_would_find_something(world: World, open_page: Open) -> None:
+def test_axe_detects_a_violation(world: World, open_page: Open) -> None:
     page = open_page("/settings", address=world.address)
     page.evaluate("document.querySelector('main').append(document.createElement('button'))")
     assert [line for line in violations(page) if line.startswith("critical button-name")]
@@ -41,11 +41,9 @@ def test_axe_would_find_something(world: World, open_page: Open) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", [*PAGES, *EMPTY])
-def test_axe_finds_nothing_grave_and_nothing_is_wider_than_a_phone(
-    world: World, open_page: Open, name: str
-) -> None:
+def test_pages_pass_axe_and_fit_a_phone(world: World, open_page: Open, name: str) -> None:
     if name == "live run":
-        # It would be silent by now.
+        # The run would be silent by now.
         world.live.run_generation()
     page = open_page(
         world.path_of(name), address=world.address_of(name), expect_failed_requests=name in MISSING,
@@ -56,7 +54,7 @@ def test_axe_finds_nothing_grave_and_nothing_is_wider_than_a_phone(
     open_all(page)
     assert fits(page, PHONE["width"])
     page.evaluate("window.scrollTo(0, 0)")
-    # All pages are found without scrolling the bar.
+    # All navigation links are visible without scrolling.
     expect(page.locator(".top nav a").last).to_be_in_viewport(ratio=1)
     assert violations(page) == []
     page.set_viewport_size({"width": 1280, "height": 900})
@@ -66,20 +64,21 @@ def test_axe_finds_nothing_grave_and_nothing_is_wider_than_a_phone(
 
 
 @pytest.mark.long
-def test_axe_finds_nothing_grave_in_the_list_of_keys(world: World, open_page: Open) -> None:
+def test_the_list_of_shortcuts_passes_axe(world: World, open_page: Open) -> None:
     page = open_page("/", address=world.address)
     page.keyboard.press("?")
     expect(page.get_by_role("dialog")).to_be_visible()
     assert violations(page) == []
 
 
-# What somebody without a mouse has to reach, wherever it stands.
+# All controls that must be reachable without a mouse.
 CONTROLS = "main :is(a[href], button, input, select, textarea, summary, [tabindex='0'])"
-# Of radio buttons the chosen one; what is hidden or not to be used is not reached, and plotly's own are for the mouse.
+# Of radio buttons only the chosen one is reachable; hidden and disabled controls are not, and plotly's are for the
+# mouse.
 REACHABLE = f"""() => [...document.querySelectorAll("{CONTROLS}")].filter((each) =>
     each.checkVisibility({{ visibilityProperty: true }}) && !each.disabled && !each.closest(".modebar")
     && each.type !== "hidden" && !(each.type === "radio" && !each.checked))"""
-# How what has the focus looks: whether a ring is around it, and where it lies.
+# State of the focused element: whether it has a focus ring, and where it is.
 FOCUSED = """() => {
   const at = document.activeElement, style = getComputedStyle(at), box = at.getBoundingClientRect();
   return { ring: style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 1, name: at.outerHTML.slice(0, 120),
@@ -87,7 +86,7 @@ FOCUSED = """() => {
            top: at === document.body || at.matches(".skip") };
 }"""
 MAX_CONTROLS = 400
-# The others have the same, or fewer.
+# The other pages have the same controls, or fewer.
 WITH_CONTROLS = (
     "list", "live run", "comparison", "overlay", "choosing two", "incidents", "alerts", "settings", "patterns",
     "document", "no such run",
@@ -96,7 +95,7 @@ WITH_CONTROLS = (
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", WITH_CONTROLS)
-def test_the_keyboard_reaches_everything_and_shows_where_it_is(
+def test_the_keyboard_reaches_every_control_and_shows_the_focus(
     world: World, open_page: Open, name: str
 ) -> None:
     page = open_page(
@@ -187,7 +186,7 @@ def test_the_keyboard_reaches_the_shortcuts_and_the_tabs(two_runs: None, open_pa
 
 
 @pytest.mark.long
-def test_a_chart_gives_away_its_numbers_and_offers_no_other_place(
+def test_a_chart_can_be_saved_but_not_shared_elsewhere(
     two_runs: None, open_page: Open, tmp_path: Path
 ) -> None:
     page = open_page("/runs/pair-leak", accept_downloads=True)

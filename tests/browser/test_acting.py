@@ -1,4 +1,4 @@
-"""What one can do where one looks: the page of a run mutes, notifies, compares and shares."""
+"""Actions on the page of a run: mute, notify, compare and share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Open = Callable[..., Page]
 
 
 @pytest.mark.parametrize("scripts", [True, False])
-def test_a_leak_is_muted_where_it_is_seen_and_unmuted_there(
+def test_a_leak_is_muted_and_unmuted_on_the_run_page(
     train: Train, open_page: Open, scripts: bool
 ) -> None:
     run = f"muted-{scripts}"
@@ -46,7 +46,7 @@ def test_a_leak_is_muted_where_it_is_seen_and_unmuted_there(
     expect(leak.get_by_text("Mute…")).to_be_visible()
 
 
-def test_what_is_typed_to_mute_a_leak_survives_live_updates(train: Train, open_page: Open) -> None:
+def test_text_typed_to_mute_a_leak_survives_live_updates(train: Train, open_page: Open) -> None:
     training = train("typing-to-mute", 8, project="typing")
     page = open_page("/runs/typing-to-mute")
     leak = page.locator("article.finding").first
@@ -65,7 +65,7 @@ def test_what_is_typed_to_mute_a_leak_survives_live_updates(train: Train, open_p
     expect(leak.get_by_label("For")).to_have_value("604800")
 
 
-def test_a_run_is_compared_with_the_one_before_it_or_with_one_that_is_searched_for(
+def test_a_run_is_compared_with_the_previous_or_a_searched_run(
     train: Train, open_page: Open
 ) -> None:
     for name in ("first", "second", "third"):
@@ -85,7 +85,7 @@ def test_a_run_is_compared_with_the_one_before_it_or_with_one_that_is_searched_f
 
 @pytest.fixture
 def receiver() -> Iterator[str]:
-    """The address of one that takes every message."""
+    """Run a receiver that accepts every message, and yield its address."""
 
     class Taking(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -103,7 +103,7 @@ def receiver() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("scripts", [True, False])
-def test_a_pasted_address_gets_the_alerts_and_a_test_shows_what_arrived(
+def test_a_pasted_address_receives_alerts_and_a_test_message(
     tmp_path: Path, open_page: Open, receiver: str, scripts: bool
 ) -> None:
     with serving(tmp_path, LEAKLINE_WEBHOOK_ALLOW="127.0.0.0/8") as address:

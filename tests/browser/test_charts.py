@@ -1,4 +1,4 @@
-"""Charts under fingers and keys: scrolled past, followed, reset, on a logarithmic axis, and saved as images."""
+"""Charts with touch, mouse and keyboard: scrolling, following, zoom reset, logarithmic axes, and saved images."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def xaxis(page: Page) -> list[float]:
 
 
 def numbers(page: Page) -> dict[str, list[str]]:
-    """Line -> last, min, max, change as they stand below the chart."""
+    """Return line -> last, min, max, change from the table below the chart."""
     rows: list[list[str]] = page.locator("[data-numbers=trend] tbody tr").evaluate_all(
         "(rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent))"
     )
@@ -35,7 +35,7 @@ def numbers(page: Page) -> dict[str, list[str]]:
 
 
 def swipe(page: Page, chart: str, pixels: int) -> None:
-    """With one finger, upwards from the middle of a chart, as the browser itself takes it."""
+    """Swipe with one finger upwards from the middle of a chart, with the browser's own gesture."""
     box = page.locator(f"#chart-{chart} .nsewdrag").first.bounding_box()
     assert box is not None
     session = page.context.new_cdp_session(page)
@@ -73,12 +73,12 @@ def test_a_zoom_is_reset_with_a_button_by_mouse_and_by_keyboard(
     expect(reset).to_be_hidden()
     drag(page, "trend")
     expect(reset).to_be_visible()
-    # Nothing lies over the controls meanwhile.
+    # No notification covers the controls.
     expect(page.locator(".plotly-notifier")).to_have_count(0)
     reset.click()
     expect(reset).to_be_hidden()
     until(page, lambda: xaxis(page) == whole and "x=" not in page.url)
-    # Whoever came by keyboard is not sent to the top of the page.
+    # The focus of a keyboard user stays at the chart.
     expect(tools.get_by_role("button", name="PNG")).to_be_focused()
 
     drag(page, "trend")
@@ -91,7 +91,7 @@ def test_a_zoom_is_reset_with_a_button_by_mouse_and_by_keyboard(
 
 
 @pytest.mark.long
-def test_going_live_shows_the_whole_again(train: Train, open_page: Open) -> None:
+def test_going_live_resets_the_zoom(train: Train, open_page: Open) -> None:
     training = train("live-again", 6)
     page = open_page("/runs/live-again")
     mark = page.locator("#live")
@@ -132,7 +132,7 @@ def test_the_last_generations_are_followed_while_the_page_is_live(
     expect(button).to_have_attribute("aria-pressed", "false")
 
 
-def test_below_a_chart_stand_the_numbers_of_what_is_shown(two_runs: None, open_page: Open) -> None:
+def test_numbers_of_the_visible_range_are_below_the_chart(two_runs: None, open_page: Open) -> None:
     page = open_page(f"/runs/{LEAK}")
     drawn(page, 8)
     until(page, lambda: "rank 0 main" in numbers(page) or "generation end" in numbers(page))
@@ -144,14 +144,14 @@ def test_below_a_chart_stand_the_numbers_of_what_is_shown(two_runs: None, open_p
     until(page, lambda: numbers(page).get(name, [last])[0] != last)
     page.keyboard.press("r")
     until(page, lambda: numbers(page)[name] == [last, least, most, change])
-    # In the units of the viewer, as the rest of the page.
+    # In the viewer's units, like the rest of the page.
     page.keyboard.press("u")
     until(page, lambda: all(" GB" in each for each in numbers(page)[name]))
     page.get_by_role("button", name="RSS").click()
     until(page, lambda: "after train_population" in numbers(page))
 
 
-def test_a_logarithmic_axis_stands_in_the_address(two_runs: None, open_page: Open) -> None:
+def test_a_logarithmic_axis_is_kept_in_the_address(two_runs: None, open_page: Open) -> None:
     page = open_page(f"/runs/{LEAK}")
     drawn(page, 8)
 
@@ -169,10 +169,10 @@ def test_a_logarithmic_axis_stands_in_the_address(two_runs: None, open_page: Ope
     until(page, lambda: axis() == "linear" and "log=" not in page.url)
 
 
-def test_an_image_says_what_it_shows_and_of_which_run(two_runs: None, open_page: Open) -> None:
+def test_a_saved_image_names_its_chart_and_run(two_runs: None, open_page: Open) -> None:
     page = open_page(f"/runs/{LEAK}")
     drawn(page, 8)
-    # What is handed over to be drawn: nobody reads words in pixels.
+    # Checks the figure passed to the image export, since text in pixels cannot be checked.
     page.evaluate(
         """() => {
             const draw = Plotly.downloadImage;
@@ -192,9 +192,7 @@ def test_an_image_says_what_it_shows_and_of_which_run(two_runs: None, open_page:
     assert subtitle.startswith("generation 0 to ") and "20" in subtitle.partition(", ")[2]
 
 
-def test_time_along_the_charts_works_without_scripts_and_stays_live(
-    train: Train, open_page: Open
-) -> None:
+def test_the_time_axis_works_without_scripts_and_live(train: Train, open_page: Open) -> None:
     training = train("by-the-clock", 4)
     page = open_page("/runs/by-the-clock", java_script_enabled=False)
     page.get_by_role("link", name="time", exact=True).click()

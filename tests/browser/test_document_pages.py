@@ -1,4 +1,4 @@
-"""The documents in a real browser: found, read in order, pictures of one's own colours, and no other host."""
+"""The documents in a real browser: navigation, search, pictures in the colour scheme, and no foreign requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_a_document_is_two_clicks_from_any_page(server: str, open_page: Open) ->
     expect(alongside.locator("[aria-current=page]")).to_have_text("Find a leak")
 
 
-def test_the_documents_are_read_one_after_the_other(open_page: Open) -> None:
+def test_documents_link_to_the_next_one(open_page: Open) -> None:
     page = open_page("/docs")
     titles = []
     for _ in range(2):
@@ -32,13 +32,13 @@ def test_the_documents_are_read_one_after_the_other(open_page: Open) -> None:
     expect(page.locator("h1")).to_have_text(titles[0])
 
 
-def test_a_link_into_the_middle_of_a_document_leads_there(open_page: Open) -> None:
+def test_a_link_to_a_heading_scrolls_to_it(open_page: Open) -> None:
     page = open_page("/docs/concepts")
     page.locator(".document").get_by_role("link", name="leakline estimate").click()
     expect(page.locator("#check-an-estimate")).to_be_in_viewport()
 
 
-def test_pictures_are_those_of_the_pages_colours(open_page: Open) -> None:
+def test_pictures_match_the_colour_scheme(open_page: Open) -> None:
     page = open_page("/docs/run-page", color_scheme="light")
     light, dark = (page.locator(f".document img.only-{each}").first for each in ("light", "dark"))
     light.scroll_into_view_if_needed()
@@ -50,7 +50,7 @@ def test_pictures_are_those_of_the_pages_colours(open_page: Open) -> None:
     expect(light).to_be_hidden()
 
 
-def test_sizes_in_a_document_stay_as_they_were_written(open_page: Open) -> None:
+def test_sizes_in_documents_are_not_converted(open_page: Open) -> None:
     page = open_page("/docs/memory")
     before = page.locator(".document").inner_text()
     assert "128 KiB" in before
@@ -59,7 +59,7 @@ def test_sizes_in_a_document_stay_as_they_were_written(open_page: Open) -> None:
     assert page.locator(".document").inner_text() == before
 
 
-def test_a_wide_table_moves_on_a_phone_and_the_page_does_not(open_page: Open) -> None:
+def test_a_wide_table_scrolls_on_a_phone_and_the_page_does_not(open_page: Open) -> None:
     page = open_page("/docs/compared", width=390, height=844)
     assert fits(page, 390)
     table = page.locator(".document .scroll").nth(1)
@@ -67,7 +67,7 @@ def test_a_wide_table_moves_on_a_phone_and_the_page_does_not(open_page: Open) ->
     expect(table.locator("td:nth-child(2)").first).to_have_css("white-space", "normal")
     assert table.evaluate("(each) => each.scrollWidth - each.clientWidth") > 300
     assert table.evaluate("(each) => { each.scrollLeft = 300; return each.scrollLeft; }") == 300
-    # What a row is about is read in a few lines, not a word in each.
+    # The column is wide enough for a few words per line.
     assert table.locator("td:nth-child(2)").first.bounding_box()["width"] > 120  # type: ignore[index]
 
 

@@ -1,4 +1,4 @@
-"""What a run keeps to is expected with one click on its page, with and without scripts, and taken back."""
+"""Expectations on the run page: stable counts are expected and removed with one click, with and without scripts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.browser.training import MadeTraining
 Open = Callable[..., Page]
 Train = Callable[..., MadeTraining]
 ARRAYS = "numpy.ndarray"
-# Of a made-up training that keeps nothing.
+# The count in a simulated training without a leak.
 COUNT = 418
 
 
@@ -23,7 +23,7 @@ def row_of(page: Page) -> Locator:
 
 @pytest.mark.long
 @pytest.mark.parametrize("scripts", [True, False], ids=["with scripts", "without"])
-def test_one_click_expects_a_count_of_later_runs_too(
+def test_one_click_expects_a_count_in_later_runs_too(
     open_page: Open, train: Train, scripts: bool
 ) -> None:
     project = f"counts {scripts}"
@@ -50,9 +50,7 @@ def test_one_click_expects_a_count_of_later_runs_too(
 
 
 @pytest.mark.long
-def test_a_count_stays_to_be_clicked_while_the_run_goes_on_and_fits_a_phone(
-    open_page: Open, train: Train
-) -> None:
+def test_the_expect_button_stays_usable_during_live_updates(open_page: Open, train: Train) -> None:
     training = train("goes-on", 10, leaking=False, project="going on")
     page = open_page("/runs/goes-on", width=375, height=800)
     button = page.locator("#expectations").get_by_role("button", name=f"Expect {COUNT} {ARRAYS}")
@@ -62,21 +60,21 @@ def test_a_count_stays_to_be_clicked_while_the_run_goes_on_and_fits_a_phone(
     expect(button).to_be_focused()
     page.keyboard.press("Enter")
     expect(row_of(page)).to_contain_text("holds")
-    # A chart that is drawn anew has its width a moment later.
+    # A redrawn chart has its width a moment later.
     until(page, lambda: fits(page, 375))
     box = page.get_by_role("button", name=f"Stop expecting {COUNT} {ARRAYS}").bounding_box()
     assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= 375 and box["height"] >= 30  # fmt: skip
 
 
-# -- rules of people
+# -- custom rules
 
 
-def test_a_person_sets_a_rule_without_scripts(open_page: Open) -> None:
+def test_a_rule_is_set_without_scripts(open_page: Open) -> None:
     page = open_page("/alerts", java_script_enabled=False)
     name = "Long queue"
 
     def submit(button: Locator) -> None:
-        # Loading ends with a scroll to the rule, which would move the next button from under the mouse.
+        # Loading ends with a scroll to the rule, which would move the next button away from the pointer.
         with page.expect_navigation():
             button.click()
 
@@ -102,7 +100,7 @@ def test_a_person_sets_a_rule_without_scripts(open_page: Open) -> None:
     expect(rule).to_have_count(0)
 
 
-def test_a_ready_made_rule_is_one_click(open_page: Open) -> None:
+def test_a_predefined_rule_is_added_with_one_click(open_page: Open) -> None:
     page = open_page("/alerts")
     page.get_by_text("Add a predefined rule").click()
     page.get_by_label("Project for Bands of tensors").fill("erl")

@@ -1,4 +1,4 @@
-"""The first answers of the pages, on inputs that once got a wrong or a contradicting one."""
+"""The main answers of the pages, for inputs that once got a wrong or contradictory one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from leakline.transport.http_delivery import request_json
 
 Open = Callable[..., Page]
 ALL = "?tab=all"
-# As long as the generations of a run that somebody waits for.
+# Duration of a generation in seconds, as in a long training.
 SECONDS = 60.0
 
 
@@ -40,10 +40,10 @@ def report(
     seconds: float = SECONDS,
     more: Callable[[Snapshot], Mapping[str, float]] = lambda snapshot: {},
 ) -> str:
-    """Send what made-up trainings of one run recorded, as if the last snapshot had just been taken."""
+    """Send the recordings of simulated trainings of one run as if the last snapshot had just been taken."""
     run = trainings[0].run
     last = max(b.snapshots[-1].time for training in trainings for b in training.batches())
-    # The builder takes five snapshots a generation, a second apart.
+    # The builder takes five snapshots per generation, a second apart.
     scale, now = seconds / 5, time.time()
 
     def moved(snapshot: Snapshot) -> Snapshot:
@@ -61,7 +61,7 @@ def report(
 
 
 def verdict_of(server: str, run: str, generations: int) -> dict[str, Any]:
-    """The verdict once it has seen all of the run."""
+    """Return the verdict once it covers all generations of the run."""
     path = f"/runs/{run}/verdict"
     eventually(lambda: request_json(server, "GET", path)["generations"] >= generations)
     found: dict[str, Any] = request_json(server, "GET", path)
@@ -69,7 +69,7 @@ def verdict_of(server: str, run: str, generations: int) -> dict[str, Any]:
 
 
 def children(snapshot: Snapshot) -> dict[str, float]:
-    """Two loader workers, of which one keeps 4.26 MiB per generation."""
+    """Return the series of two loader workers, one of which keeps 4.26 MiB per generation."""
     leaking = (80 + 4.26 * (snapshot.generation or 0)) * MIB
     prefix = "children.process.loader_worker"
     return {
@@ -80,7 +80,7 @@ def children(snapshot: Snapshot) -> dict[str, float]:
 
 @pytest.fixture(scope="module")
 def runs(server: str) -> str:
-    """The address of a server with one run for each kind of question."""
+    """Send one run for each kind of question and return the server's address."""
     envs, env_type = kept_environments, "trading.TradingEnvironment"
     elsewhere = (Leak(EVALUATE, 0, {env_type: 16}), Leak(TRAIN, 11 * MIB))
     well = Training(run="fixed", generations=24, leaks=(envs(0.78 * MIB),))
@@ -111,7 +111,7 @@ def runs(server: str) -> str:
 
 
 def plain(text: str) -> str:
-    """The text with ordinary spaces, one at a time."""
+    """Return the text with single ordinary spaces."""
     return " ".join(text.split())
 
 
@@ -125,7 +125,7 @@ def row_of(page: Page, run: str) -> Any:
 
 
 def bars(page: Page, part: str) -> list[tuple[str, str]]:
-    """(name, amount) of each bar of a panel, in order."""
+    """Return (name, amount) of each bar of a panel, in order."""
     found = page.locator(f'[data-part="{part}"] .bars > li').all()
     return [
         (bar.locator("> :first-child").inner_text(), bar.locator(".number").inner_text())
@@ -137,7 +137,7 @@ def lines_of(drawn: Mapping[str, Any], group: str) -> dict[str, list[float]]:
     return {line["name"]: line["y"] for line in drawn["lines"] if line["group"] == group}
 
 
-def test_memory_that_ends_within_the_plan_is_forecast_however_far_ahead(
+def test_oom_within_the_planned_total_is_forecast_however_far_ahead(
     runs: str, open_page: Open
 ) -> None:
     page = open_page("/runs/ahead")
@@ -182,9 +182,7 @@ def test_one_line_explains_why_cause_and_phase_differ(runs: str, open_page: Open
     expect(growth.locator(".note")).to_contain_text("train_population")
 
 
-def test_the_rank_that_leaks_is_the_one_that_is_named_and_measured(
-    runs: str, open_page: Open
-) -> None:
+def test_the_leaking_rank_is_named_and_measured(runs: str, open_page: Open) -> None:
     page = open_page("/runs/ranks")
     sentence = page.locator("#verdict-sentence")
     expect(sentence).to_contain_text("rank 1")
@@ -196,7 +194,7 @@ def test_the_rank_that_leaks_is_the_one_that_is_named_and_measured(
     expect(page.locator('[data-part="processes"] [aria-current]')).to_have_text("rank 1 main")
 
 
-def test_a_leak_has_one_count_and_one_rate_wherever_it_is_named(runs: str, open_page: Open) -> None:
+def test_a_leak_has_the_same_count_and_rate_everywhere(runs: str, open_page: Open) -> None:
     page = open_page("/runs/before" + ALL)
     sentence = plain(page.locator("#verdict-sentence").inner_text())
     assert "keeps 16 TradingEnvironment per generation" in sentence
@@ -206,7 +204,7 @@ def test_a_leak_has_one_count_and_one_rate_wherever_it_is_named(runs: str, open_
     expect(first).to_have_text(f"type trading.TradingEnvironment +16, {rate} per generation")
     types = page.locator("[data-part='types.table'] tbody tr").first.locator("td").all_inner_texts()
     assert (types[6], plain(types[8])) == ("+16", rate)
-    # What is explained is one share.
+    # The explained share is the same everywhere.
     share = figure(page, "EXPLAINED").split(" of ")[0]
     page.locator(".finding details").first.locator("summary").click()
     evidence = page.locator(".finding .evidence").first
@@ -218,7 +216,7 @@ def test_types_are_rated_by_the_bytes_they_explain(runs: str, open_page: Open) -
     rows = page.locator("[data-part='types.table'] tbody tr")
     expect(rows.first).to_contain_text("trading.TradingEnvironment")
     expect(rows.first.locator("[data-status]").first).to_contain_text("problem")
-    # 32 more in each generation, of which each is small.
+    # Grows by 32 in each generation, but each is small.
     dicts = rows.filter(has=page.get_by_role("cell", name="dict", exact=True))
     expect(dicts.locator("[data-status]").first).to_contain_text("expected")
 
@@ -235,7 +233,7 @@ def test_severity_is_the_time_until_memory_runs_out(runs: str, open_page: Open) 
     expect(page.locator(".finding [data-priority]").first).to_have_text("minor")
 
 
-def test_of_a_finished_run_it_is_said_what_was_missing(runs: str, open_page: Open) -> None:
+def test_a_finished_run_says_what_was_missing_for_a_verdict(runs: str, open_page: Open) -> None:
     page = open_page("/runs/cut-short")
     said = page.locator(".verdict p.small").first
     expect(said).to_contain_text("Memory kept growing like a leak, but not long enough")
@@ -256,7 +254,7 @@ def test_the_score_of_forecasts_agrees_with_its_table(runs: str, open_page: Open
     assert [row[2] for row in leads].count("yes") == within
 
 
-def test_a_run_has_one_time_at_which_it_was_last_heard_of(server: str, open_page: Open) -> None:
+def test_a_run_has_one_last_seen_time(server: str, open_page: Open) -> None:
     report(server, Training(run="late", generations=4), seconds=5)
     verdict_of(server, "late", 4)
     page = open_page("/runs/late")
@@ -274,12 +272,12 @@ def test_a_comparison_has_one_conclusion(runs: str, open_page: Open) -> None:
     outcome = page.locator(".verdict .chip").first
     expect(outcome).to_have_text("Improved")
     expect(page.locator(".verdict")).not_to_contain_text("Fixed")
-    # A colour is a statement: only a change with an interval has one.
+    # Colour marks a significant change: only a change with an interval has one.
     for tile in page.locator(".changes .tile[data-status]").all():
         assert re.search(r"\(|\bto\b", tile.inner_text())
 
 
-def test_the_forecast_is_of_the_memory_that_is_shown(runs: str, open_page: Open) -> None:
+def test_the_forecast_matches_the_memory_shown(runs: str, open_page: Open) -> None:
     page = open_page("/runs/before")
     drawn = chart(page, "trend")
     ends = lines_of(drawn, "rss")["generation end"]

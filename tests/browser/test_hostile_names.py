@@ -1,8 +1,8 @@
-"""Whatever a training or a person can send is text wherever it is shown: more than fifty payloads in every field.
+"""Hostile names are shown as text everywhere: more than fifty payloads in every field that users can set.
 
-A server answers for each payload with all that it says of a run, which is read as browsers, readers of Markdown and
-spreadsheets read it. One run that has them all is opened in a real browser, and so are the file that is saved of it,
-the lists, and a leak of a type and a phase that are called like that.
+A server renders all pages and exports of one run per payload, which are parsed as browsers, Markdown readers and
+spreadsheets parse them. One run with all payloads is opened in a real browser, along with its saved file, the lists,
+and a leak whose type and phase have hostile names.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NOW = 1_760_000_000.0
 HTML = ("/runs/{0}?tab=all", "/runs/{0}/report.html")
 MARKDOWN = ("/runs/{0}/report.md",)
 TEXT = ("/runs/{0}/report.txt",)
-# Two runs side by side are rendered by the same macros, so every sixth is tried.
+# Two runs are rendered by the same macros, so only every sixth payload is tested.
 HTML_OF_TWO = (
     "/compare?before=f-0&after={0}",
     "/compare/report.html?before=f-0&after={0}",
@@ -41,12 +41,12 @@ HTML_OF_TWO = (
 )
 MARKDOWN_OF_TWO = ("/compare/report.md?before=f-0&after={0}",)
 TEXT_OF_TWO = ("/compare/report.txt?before=f-0&after={0}",)
-# As the page of a run tells them.
+# Minimum number of times that the page of a run shows its label.
 ONCE_AT_LEAST = 20
 
 
 def header(run: str, label: str, **more: Any) -> dict[str, Any]:
-    """What a process tells of its run, its machine and its build, each by this name."""
+    """Return a run header with the label in every field about run, machine and build."""
     return {
         "id": run, "project": label, "name": label, "unit": label, "started_at": NOW, "tags": [label[:64]],
         "phases": [label], "config": {label: label, "nested": {label: [label, {label: label}]}},
@@ -59,11 +59,11 @@ def header(run: str, label: str, **more: Any) -> dict[str, Any]:
 
 
 def events(label: str, sequence: int = 0) -> list[dict[str, Any]]:
-    """Each kind that a program can tell, with this name in all that it says."""
+    """Return one event of each kind with the label in every text field."""
     said = dict.fromkeys(
         ("text", "link", "error", "because", "location", "phase", "rejected", "unit"), label
     )
-    told: dict[str, dict[str, Any]] = {
+    kinds: dict[str, dict[str, Any]] = {
         "mark": {}, "note": {}, "exception": {}, "warning": {},
         "fix": {"promises": {f"count:{label}": 3, label: 1}},
         "cleanup": {"counts": {label: [5, 3]}, "freed_bytes": 5, "seconds": 1.0},
@@ -73,7 +73,7 @@ def events(label: str, sequence: int = 0) -> list[dict[str, Any]]:
         "log": {"lines": [label]},
     }  # fmt: skip
     at = {"sequence": sequence, "time": NOW, "name": label, "generation": 1, "phase": label}
-    return [{**at, "kind": kind, "data": said | data} for kind, data in told.items()]
+    return [{**at, "kind": kind, "data": said | data} for kind, data in kinds.items()]
 
 
 def batch(label: str, instance: str = "p1", rank: int = 0, **more: Any) -> dict[str, Any]:
@@ -111,8 +111,8 @@ def end(label: str, instance: str = "p1") -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A run for each of them, and one of them all: as processes, attempts, notes and settings."""
+def hostile_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Run a server with one run per label, and one run with all labels in processes, attempts, notes and settings."""
     folder = Path(tmp_path_factory.mktemp("fields"))
     with serving(folder, LEAKLINE_WEBHOOK_ALLOW="127.0.0.0/8") as address:
         runs = f"{address}/api/v1/runs"
@@ -121,7 +121,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             post(f"{runs}/f-{n}/batches", batch(label))
             patch(f"{runs}/f-{n}", end(label))
             who = {"instance": f"p{n}", "rank": n, "host": label, "role": "main"}
-            # Taken of the first.
+            # Only the values of the first process are used.
             everything = {} if n else {each: {each: each} for each in LABELS}
             more = {
                 "process": who,
@@ -135,7 +135,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             if n < 16:
                 hook = {"url": "http://127.0.0.1:9/", "name": label[:80]}
                 post(f"{address}/api/v1/webhooks", hook)
-            # The name of a rule goes into messages, so what is not seen is refused there.
+            # Rule names appear in messages, so names with invisible characters are refused.
             if label.isprintable():
                 never = {"name": label, "series": "process.rss_bytes", "above": 1e15}
                 post(f"{address}/api/v1/rules", never)
@@ -147,7 +147,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 class Browser(HTMLParser):
-    """What of a page would do something, and what it says."""
+    """A parser that collects active content and text of a page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -184,7 +184,7 @@ def without_blanks(text: str) -> str:
 
 
 def kept(text: str) -> str:
-    """What is stored of a name: without what turns the text around it."""
+    """Return the stored form of a name, without characters that reorder the text around it."""
     return without_blanks(without_control(text))
 
 
@@ -192,29 +192,33 @@ NUMBERS = range(len(LABELS))
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_in_every_field_of_a_run_it_is_text(told: str, number: int) -> None:
+def test_a_label_is_shown_as_text_in_every_field(hostile_server: str, number: int) -> None:
     run, label = f"f-{number}", LABELS[number]
     also = number % 6 == 0
     for path in HTML + HTML_OF_TWO * also:
         page = Browser()
-        page.feed(text_of(told + path.format(run)))
+        page.feed(text_of(hostile_server + path.format(run)))
         assert page.alive == [], path
         if path == HTML[0]:
             text = without_blanks("".join(page.said))
             assert text.count(kept(label)) >= ONCE_AT_LEAST
     for path in MARKDOWN + MARKDOWN_OF_TWO * also:
-        found = MarkdownIt("commonmark").enable("table").parse(text_of(told + path.format(run)))
+        found = (
+            MarkdownIt("commonmark")
+            .enable("table")
+            .parse(text_of(hostile_server + path.format(run)))
+        )
         parts = [part for token in found for part in (token, *(token.children or ()))]
         assert not {p.type for p in parts} & {"html_block", "html_inline", "image"}, path
         links = [str(p.attrGet("href")) for p in parts if p.type == "link_open"]
         assert all(each.startswith(("http://", "https://", "#")) for each in links), links
     for path in TEXT + TEXT_OF_TWO * also:
-        for line in text_of(told + path.format(run)).splitlines():
+        for line in text_of(hostile_server + path.format(run)).splitlines():
             assert without_control(line) == line, path
-    table = text_of(f"{told}/api/v1/runs/{run}/export.csv")
+    table = text_of(f"{hostile_server}/api/v1/runs/{run}/export.csv")
     for row in csv.reader(io.StringIO(table, newline="")):
         assert not [c for c in row if c.strip()[:1] in (*"=+-@＝＋－＠",) and not is_number(c)]
-    whole = json.loads(text_of(f"{told}/api/v1/runs/{run}"))
+    whole = json.loads(text_of(f"{hostile_server}/api/v1/runs/{run}"))
     assert whole["unit"] == without_control(label) and whole["notes"][0]["text"]
 
 
@@ -226,7 +230,7 @@ def is_number(text: str) -> bool:
     return True
 
 
-def test_the_reader_of_this_test_sees_what_comes_to_life() -> None:
+def test_the_parser_of_this_test_detects_active_content() -> None:
     for label in ('<b class=hostile>x</b>', '<a href=" java\nscript:x">', "<i onclick=x>", "<iframe>",
                   "<script>window.hostile=1</script>"):  # fmt: skip
         page = Browser()
@@ -243,7 +247,7 @@ def must_be_text(page: Page) -> None:
 
 
 Open = Callable[..., Page]
-# Which of the labels each page says at least so often.
+# Minimum number of times that each page shows each of these labels.
 EVERYWHERE = {
     "/runs/all?tab=all": (LABELS, 3),
     "/compare": (LABELS, 1),
@@ -256,7 +260,7 @@ LEAKS = (
     "/overlay?run=leak&run=all",
     "/incidents",
 )
-# What a page says, folded or not, without the numbers that its charts are drawn from.
+# Text of a page, folded or not, without the numbers of its charts.
 SAID = """() => {
   const copy = document.querySelector("main").cloneNode(true);
   for (const each of copy.querySelectorAll("script, noscript")) each.remove();
@@ -264,32 +268,34 @@ SAID = """() => {
 }"""
 
 
-def said(page: Page) -> str:
+def main_text(page: Page) -> str:
     return without_blanks(page.evaluate(SAID))
 
 
 @pytest.mark.parametrize("path", EVERYWHERE)
-def test_every_name_is_on_the_page_as_it_was_given(told: str, open_page: Open, path: str) -> None:
-    page = open_page(path, address=told)
+def test_every_name_is_shown_unchanged(hostile_server: str, open_page: Open, path: str) -> None:
+    page = open_page(path, address=hostile_server)
     must_be_text(page)
     labels, least = EVERYWHERE[path]
-    text = said(page)
+    text = main_text(page)
     assert not [label for label in labels if text.count(kept(label)) < least]
 
 
-# The list found by its project: of more than fifty runs a silent one is not on the first page.
+# Found by its project, since with more than fifty runs a silent one is not on the first page.
 @pytest.mark.parametrize("path", ["/?q=project:erl-trading", *LEAKS])
-def test_a_leak_of_a_type_that_is_called_like_markup(told: str, open_page: Open, path: str) -> None:
-    page = open_page(path, address=told)
+def test_a_type_named_like_markup_is_shown_as_text(
+    hostile_server: str, open_page: Open, path: str
+) -> None:
+    page = open_page(path, address=hostile_server)
     must_be_text(page)
-    # The list has the sentence alone, with what follows the last dot of a type.
+    # The list shows only the sentence, with the part of a type after its last dot.
     name = NamedByOthers.type_name if path in LEAKS else "keeps 16 hostile=1>"
     if "overlay" not in path:
-        assert without_blanks(name) in said(page)
+        assert without_blanks(name) in main_text(page)
 
 
-def test_a_search_for_a_name_shows_it_as_it_was_typed(told: str, open_page: Open) -> None:
-    page = open_page("/", address=told)
+def test_a_search_for_a_name_shows_it_as_it_was_typed(hostile_server: str, open_page: Open) -> None:
+    page = open_page("/", address=hostile_server)
     for label in LABELS[::9]:
         page.get_by_role("searchbox").fill(label)
         page.get_by_role("searchbox").press("Enter")
@@ -307,12 +313,12 @@ def test_a_search_for_a_name_shows_it_as_it_was_typed(told: str, open_page: Open
         "/compare/report.html?before=leak&after=all",
     ],
 )
-def test_no_name_comes_to_life_in_a_saved_file(
-    told: str,
+def test_no_name_becomes_active_in_a_saved_file(
+    hostile_server: str,
     open_far_away: Callable[..., Page],
     tmp_path: Path,
     path: str,
 ) -> None:
     file = tmp_path / "report.html"
-    file.write_text(text_of(told + path))
+    file.write_text(text_of(hostile_server + path))
     must_be_text(open_far_away(file))

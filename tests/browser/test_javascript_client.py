@@ -1,4 +1,4 @@
-"""`leakline.js` as it is: in Node and in pages of another origin, to a real server that allows them or does not."""
+"""`leakline.js` in Node and in pages of another origin, with a real server that allows the origin or not."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ window.run = await training(leakline, options, 16, Number(given.get("keeps")));
 if (given.get("finish")) await window.run.finish(); else await window.run.flush();
 document.querySelector("p").textContent = "trained";
 </script>"""
-# As much of TensorFlow.js as the page of the guide uses.
+# The parts of TensorFlow.js that the page of the guide uses.
 TENSORFLOW = """
 const memory = () => ({ numTensors: 4, numDataBuffers: 4, numBytes: 1024 });
 const fit = async (x, y, { epochs, callbacks }) => {
@@ -76,7 +76,7 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The origin of a page that trains, and that no server of ours serves."""
+    """Serve pages that train from an origin that is not our server, and yield the origin."""
     folder = tmp_path_factory.mktemp("elsewhere")
     (folder / "training.js").write_text(TRAINING)
     (folder / "index.html").write_text(PAGE)
@@ -117,7 +117,7 @@ def process_of(address: str, run: str) -> Any:
 
 
 def verdict_of(address: str, run: str) -> Any:
-    """When all generations are in it."""
+    """Return the verdict once it covers all generations."""
     return eventually(
         lambda: (found := ask(address, f"/runs/{run}/verdict"))["generations"] >= 16 and found
     )
@@ -127,7 +127,7 @@ def visit(page: Page, elsewhere: str, server: str, run: str, **more: object) -> 
     page.goto(f"{elsewhere}/?{urlencode({'server': server, 'run': run, **more})}")
 
 
-def test_a_program_in_node_reports_and_ends_by_itself(server: str, tmp_path: Path) -> None:
+def test_a_node_program_reports_and_exits_by_itself(server: str, tmp_path: Path) -> None:
     (tmp_path / "training.mjs").write_text(TRAINING)
     program = tmp_path / "program.mjs"
     program.write_text(
@@ -156,9 +156,7 @@ def test_a_program_in_node_reports_and_ends_by_itself(server: str, tmp_path: Pat
     assert names == ["tensors high", "tensors critical"]
 
 
-def test_what_changes_while_a_program_in_node_trains_reaches_the_verdict_and_the_page(
-    server: str, tmp_path: Path
-) -> None:
+def test_changes_during_a_node_training_reach_verdict_and_page(server: str, tmp_path: Path) -> None:
     changes = "unreliable: this.many > 600,"
     (tmp_path / "training.mjs").write_text(TRAINING.replace("return {", f"return {{ {changes}", 1))
     program = tmp_path / "program.mjs"
@@ -172,7 +170,7 @@ def test_what_changes_while_a_program_in_node_trains_reaches_the_verdict_and_the
     names = [(each["name"], each["generation"]) for each in told]
     assert names == [("tfjs bytes unreliable", 3), ("tensors at the end", None)]
     assert told[0]["data"]["tfjs_memory_unreliable"] is True
-    # All 16 steps are above it: one was told with the band high, two with critical.
+    # All 16 steps are above the limit: one was reported with the band high, two with critical.
     assert told[1]["data"]["steps_above_high"] == 13
     (finding,) = verdict_of(server, "changes")["findings"]
     assert any(
@@ -193,14 +191,14 @@ def test_a_page_of_an_allowed_origin_reports_and_the_leak_is_confirmed(
     assert verdict["status"] == "confirmed"
     assert verdict["summary"].startswith("train keeps 158 Tensor per generation: 6.03 MiB")
     told = text_of(f"{allowing}/runs/leaks?tab=all")
-    # Nobody reads the memory of its process: the trend is that of its tensors.
+    # The memory of the browser process is not measured: the trend shows the tensors.
     assert "Nothing was measured yet" not in told
     assert "tfjs.bytes" in told
     for name in ("after train", "TensorFlow.js tensors", "JavaScript heap"):
         assert name in told, name
 
 
-def test_a_page_that_is_left_sends_what_waits_and_says_so(
+def test_a_closed_page_sends_queued_snapshots_and_its_end(
     tab: Page, elsewhere: str, allowing: str
 ) -> None:
     visit(tab, elsewhere, allowing, "left", keeps=0)
@@ -210,7 +208,7 @@ def test_a_page_that_is_left_sends_what_waits_and_says_so(
     tab.goto("about:blank")
     after = eventually(lambda: (found := process_of(allowing, "left"))["end_state"] and found)
     assert (after["end_state"], after["end_reason"]) == ("finished", "the page was left")
-    # The end of a generation, the snapshot, and what stood there at last; in either order with the end.
+    # The end of a generation, the snapshot, and the final snapshot; in either order with the end of the run.
     assert eventually(lambda: process_of(allowing, "left")["stored"] == before + 3)
     events = eventually(lambda: ask(allowing, "/runs/left/events")["items"])
     assert "the last word" in [each["name"] for each in events]
@@ -230,7 +228,7 @@ def test_a_page_with_a_token_sends_it_at_the_end_too(
     assert set(sent) == {"Bearer t"}
 
 
-def test_a_page_of_another_origin_trains_on_and_is_told_what_to_set(
+def test_a_page_of_a_refused_origin_trains_on_and_logs_the_setting(
     tab: Page, elsewhere: str, server: str
 ) -> None:
     said: list[str] = []
@@ -241,18 +239,18 @@ def test_a_page_of_another_origin_trains_on_and_is_told_what_to_set(
     assert "refused" not in [run["id"] for run in ask(server, "/runs")["items"]]
 
 
-def test_the_page_of_the_guide_trains_where_a_server_allows_nothing_or_there_is_none(
+def test_the_page_of_the_guide_trains_without_a_usable_server(
     tab: Page, elsewhere: str, server: str
 ) -> None:
     with socket.socket() as bound:
-        # Bound and not listening: whoever asks there is refused.
+        # Bound but not listening: connections are refused.
         bound.bind(("127.0.0.1", 0))
         for address in (server, f"http://127.0.0.1:{bound.getsockname()[1]}"):
             tab.goto(f"{elsewhere}/guide.html?{urlencode({'server': address})}")
             expect(tab).to_have_title("trained")
 
 
-def test_when_to_come_again_can_be_read_by_pages(elsewhere: str, allowing: str) -> None:
+def test_retry_after_is_exposed_to_pages(elsewhere: str, allowing: str) -> None:
     request = urllib.request.Request(
         f"{allowing}/static/js/leakline.js", headers={"Origin": elsewhere}
     )

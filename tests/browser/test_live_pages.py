@@ -1,4 +1,4 @@
-"""An open page, or seven of one browser, follow their runs without a reload, and say when they do not."""
+"""Open pages, up to seven in one browser, follow their runs without a reload and show when they cannot."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def points(page: Page, chart: str = "trend") -> int:
 
 
 def wait_for_points(page: Page, number: int) -> None:
-    """Of the trend; a chart is drawn while it is in view."""
+    """Wait for this number of points in the trend, scrolling to it since charts are drawn in view."""
     page.locator("#chart-trend").scroll_into_view_if_needed()
     expect(page.locator("#chart-trend")).to_have_attribute(
         "data-points", str(number), timeout=PATIENCE_MS
@@ -60,7 +60,7 @@ def test_a_new_point_and_a_new_verdict_appear_without_a_reload(
     assert never_reloaded(page)
 
 
-def test_a_section_that_the_first_paint_had_not_is_added(train: Train, open_page: Open) -> None:
+def test_a_section_missing_at_first_paint_is_added_later(train: Train, open_page: Open) -> None:
     training = train("grows-sections")
     page = open_page("/runs/grows-sections")
     expect(page.locator("#large-objects")).to_have_count(0)
@@ -92,9 +92,7 @@ def test_zooming_pauses_and_a_double_click_resumes(train: Train, open_page: Open
 
 
 @pytest.mark.long
-def test_a_run_that_ends_while_the_page_is_zoomed_is_shown_as_it_ended(
-    train: Train, open_page: Open
-) -> None:
+def test_the_end_of_a_run_is_shown_on_a_zoomed_page(train: Train, open_page: Open) -> None:
     training = train("ends-zoomed", 6)
     page = open_page("/runs/ends-zoomed")
     mark = page.locator("#live")
@@ -123,9 +121,7 @@ def test_a_zoom_moves_every_chart(train: Train, open_page: Open) -> None:
     until(page, lambda: xaxis(page, "phases") == pytest.approx(trend))
 
 
-def test_the_stream_is_closed_while_nobody_looks_and_reopened_after(
-    train: Train, open_page: Open
-) -> None:
+def test_the_stream_is_closed_while_the_page_is_hidden(train: Train, open_page: Open) -> None:
     training = train("hidden", 2)
     page = open_page("/runs/hidden")
     mark = page.locator("#live")
@@ -139,7 +135,7 @@ def test_the_stream_is_closed_while_nobody_looks_and_reopened_after(
 
 
 @pytest.mark.long
-def test_a_page_goes_on_after_the_server_was_started_again(open_page: Open, tmp_path: Path) -> None:
+def test_a_page_continues_after_a_server_restart(open_page: Open, tmp_path: Path) -> None:
     with serving(tmp_path) as address:
         training = trained(address, "goes-on", 2)
         page = open_page("/runs/goes-on", address=address, expect_failed_requests=True)
@@ -175,7 +171,7 @@ def hide(page: Page, *, hidden: bool) -> None:
     )
 
 
-# A browser has six connections to a server.
+# A browser opens at most six connections to a server.
 WINDOWS = 7
 BEAT_MS = 5_000
 
@@ -188,7 +184,7 @@ def one_browser(chromium: Browser) -> Iterator[BrowserContext]:
 
 
 def let_a_beat_pass(pages: list[Page]) -> None:
-    """After which each takes a stream that is free, or looks."""
+    """Advance the clocks by a beat, after which each page takes a free stream or polls."""
     for page in pages:
         page.clock.fast_forward(BEAT_MS)
 
@@ -203,7 +199,7 @@ def test_the_seventh_window_loads_and_all_follow_the_run(
 ) -> None:
     trainings, pages = [], []
     for i in range(WINDOWS):
-        # Each just before its window opens: a run that has sent nothing for a while is not live.
+        # Started just before its window opens: a run that has sent nothing for a while is not live.
         trainings.append(train(f"window-{i}", 2))
         page = one_browser.new_page()
         page.clock.install()
@@ -225,7 +221,7 @@ def test_the_seventh_window_loads_and_all_follow_the_run(
             "data-points", "3", timeout=2 * PATIENCE_MS
         )
 
-    # A window that closes leaves its stream to one that had none.
+    # A closed window frees its stream for one that had none.
     pages[0].close()
     let_a_beat_pass(pages[1:])
     until(pages[-1], lambda: sum(told_by(page) == "looks" for page in pages[1:]) == 2)

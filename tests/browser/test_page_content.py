@@ -1,4 +1,4 @@
-"""What the contract says is on the screen stands there, with its numbers: on each page, and on the empty ones."""
+"""Each page shows what the contract requires, with its numbers, and the empty pages say what to do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from leakline.transport.http_delivery import request_json
 
 Open = Callable[..., Page]
 Train = Callable[..., MadeTraining]
-# Section -> what must stand in it.
+# Section -> required texts.
 ON_THE_PAGE_OF_A_RUN = {
     "trend": ("Private memory of all processes together changes by", "incident", "alert", "fix", "cleanup", "mark"),
     "findings": ("critical", "TradingEnvironment", "population_history", "confidence"),
@@ -58,7 +58,7 @@ def chart(page: Page, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.long
-def test_the_page_of_a_run_shows_all_that_the_contract_names(world: World, open_page: Open) -> None:
+def test_the_run_page_shows_everything_in_the_contract(world: World, open_page: Open) -> None:
     address = f"{world.address}/runs/live/fragments?tab=all"
     eventually(lambda: '"alert"' in text_of(address))
     page = open_page("/runs/live?tab=all", address=world.address)
@@ -66,14 +66,14 @@ def test_the_page_of_a_run_shows_all_that_the_contract_names(world: World, open_
     for section, words in ON_THE_PAGE_OF_A_RUN.items():
         for word in words:
             expect(page.locator(f"#{section}"), f"{word} in {section}").to_contain_text(word)
-    # Two ranks, each with its memory; the page shows one of them at a time.
+    # There are two ranks, each with its memory; the page shows one of them at a time.
     expect(page.locator("#processes tbody tr")).to_have_count(2)
     expect(page.locator('[data-part="processes"] a')).to_have_count(2)
-    # A history beside each type that grows.
+    # Each growing type has a sparkline of its history.
     histories = page.locator("#types .sparkline")
     assert histories.count() >= 2
     newest = 418 + 144 * (world.live.generation - 2)
-    # What the finding names comes first.
+    # The type named by the finding comes first.
     expect(page.locator("[data-part='types.table'] tbody tr").first).to_contain_text(
         "TradingEnvironment"
     )
@@ -84,9 +84,7 @@ def test_the_page_of_a_run_shows_all_that_the_contract_names(world: World, open_
 
 
 @pytest.mark.long
-def test_the_trend_has_its_plan_its_forecast_and_what_happened(
-    world: World, open_page: Open
-) -> None:
+def test_the_trend_shows_plan_forecast_and_events(world: World, open_page: Open) -> None:
     page = open_page("/runs/live?tab=phases", address=world.address)
     trend = chart(page, "trend")
     plans = [band for band in trend["bands"] if band["label"] == "plan"]
@@ -98,13 +96,13 @@ def test_the_trend_has_its_plan_its_forecast_and_what_happened(
     alert = next(mark for mark in trend["marks"] if mark["kind"] == "alert")
     assert alert["text"].startswith("Much memory fired: process.rss_bytes is ")
     assert trend["cone"]["x"][0] == world.live.generation - 1
-    # The sum of all processes is what is seen first.
+    # The sum of all processes is shown first.
     expect(page.get_by_role("button", name="Total")).to_have_attribute("aria-pressed", "true")
     levels = [level["label"] for level in chart(page, "phases")["levels"]]
     assert levels == ["budget", "leak threshold"]
 
 
-def test_the_rows_of_the_tables_of_objects_are_filtered(train: Train, open_page: Open) -> None:
+def test_rows_of_object_tables_are_filtered(train: Train, open_page: Open) -> None:
     training = train("filtered", 8)
     page = open_page("/runs/filtered?tab=objects")
     rows = page.locator("#types tbody tr")
@@ -115,7 +113,7 @@ def test_the_rows_of_the_tables_of_objects_are_filtered(train: Train, open_page:
     shown = page.locator("#types tbody tr:visible")
     expect(shown).to_have_count(1)
     expect(shown).to_contain_text("TradingEnvironment")
-    # A live update replaces the table and keeps what is filtered.
+    # A live update replaces the table and keeps the filter.
     before = shown.inner_text()
     training.run_generation()
     expect(shown).not_to_have_text(before, use_inner_text=True)
@@ -124,7 +122,7 @@ def test_the_rows_of_the_tables_of_objects_are_filtered(train: Train, open_page:
     expect(page.locator("#types tbody tr:visible")).to_have_count(every)
 
 
-def test_marks_are_told_when_one_points_at_them(train: Train, open_page: Open) -> None:
+def test_hovering_a_mark_shows_its_text(train: Train, open_page: Open) -> None:
     train("marked", 10)
     page = open_page("/runs/marked")
     texts: list[str] = []
@@ -142,10 +140,8 @@ def test_marks_are_told_when_one_points_at_them(train: Train, open_page: Open) -
 
 
 @pytest.mark.long
-def test_the_list_and_the_incidents_tell_how_urgent_a_leak_is(
-    world: World, open_page: Open
-) -> None:
-    # An incident has the class of the run in which it changed last, as it has its sentence.
+def test_list_and_incidents_show_the_priority_of_a_leak(world: World, open_page: Open) -> None:
+    # An incident has the priority of the run that changed it last, like its sentence.
     for path, words in (
         ("/?q=live", "critical"), ("/compare?before=live&after=fixed", "critical"),
         ("/incidents", "critical|major"),
@@ -157,7 +153,7 @@ def test_the_list_and_the_incidents_tell_how_urgent_a_leak_is(
 
 
 @pytest.mark.long
-def test_a_comparison_shows_all_that_the_contract_names(world: World, open_page: Open) -> None:
+def test_a_comparison_shows_everything_in_the_contract(world: World, open_page: Open) -> None:
     page = open_page("/compare?before=live&after=fixed", address=world.address)
     for tile in ("GROWTH", "PEAK", "TIME"):
         expect(page.locator(".changes")).to_contain_text(tile)
@@ -168,7 +164,7 @@ def test_a_comparison_shows_all_that_the_contract_names(world: World, open_page:
     phases, types = page.locator("#by-phase tbody"), page.locator("#by-type tbody")
     expect(phases).to_contain_text("evaluate_population")
     expect(phases).to_contain_text(" to ")
-    # Better or worse is only what is clear of the noise.
+    # Only significant changes are rated better or worse.
     rated = phases.locator("tr:has(td[data-status]) td:first-child")
     assert rated.all_inner_texts() == ["evaluate_population"]
     environments = types.locator("tr", has_text="TradingEnvironment")
@@ -178,7 +174,7 @@ def test_a_comparison_shows_all_that_the_contract_names(world: World, open_page:
 
 
 @pytest.mark.long
-def test_a_server_without_runs_says_what_to_type(world: World, open_page: Open) -> None:
+def test_a_server_without_runs_shows_how_to_start(world: World, open_page: Open) -> None:
     for path in ("/", "/compare"):
         page = open_page(path, address=world.empty)
         expect(page.locator("pre")).to_contain_text(f'server="{world.empty}"')
@@ -190,7 +186,7 @@ def test_a_server_without_runs_says_what_to_type(world: World, open_page: Open) 
     expect(page.locator("main")).to_contain_text("No run matches this search.")
 
 
-def test_a_run_that_has_just_begun_says_what_it_waits_for(
+def test_a_new_run_says_what_its_verdict_waits_for(
     train: Train, server: str, open_page: Open
 ) -> None:
     begun = {"id": "just-begun", "project": "erl-trading", "name": "just-begun", "unit": "epoch"}
@@ -205,7 +201,7 @@ def test_a_run_that_has_just_begun_says_what_it_waits_for(
     train("young", 3)
     eventually(lambda: request_json(server, "GET", "/runs/young/verdict")["generations"] == 3)
     page = open_page("/runs/young")
-    # A broken expectation may say something before that.
+    # A broken expectation may be reported earlier.
     text = page.locator(".verdict").inner_text()
     assert "2 more to go" in text or "TradingEnvironment" in text
 
@@ -215,7 +211,7 @@ MOST_OF_A_BATCH = 200
 
 
 def by_time(server: str, run: str, minutes: int) -> None:
-    """A program without generations that began so long ago, with a reading a minute."""
+    """Send a program without generations that began this many minutes ago, with a reading per minute."""
     began = time.time() - minutes * MINUTE
     header = {"id": run, "project": "erl-trading", "name": run, "unit": "generation"}
     post(f"{server}/api/v1/runs", {**header, "started_at": began})
@@ -238,7 +234,7 @@ def shown(page: Page) -> list[float]:
 
 
 @pytest.mark.long
-def test_a_program_without_generations_is_told_of_in_minutes(server: str, open_page: Open) -> None:
+def test_a_program_without_generations_is_shown_in_minutes(server: str, open_page: Open) -> None:
     for run in ("by-minutes", "by-minutes-too"):
         by_time(server, run, 90)
         eventually(lambda run=run: request_json(server, "GET", f"/runs/{run}/verdict")["findings"])  # type: ignore[misc]
@@ -257,27 +253,25 @@ def test_a_program_without_generations_is_told_of_in_minutes(server: str, open_p
     expect(page.locator("table.runs")).to_contain_text("per minute")
 
 
-def test_a_link_to_a_stretch_of_time_shows_the_same_when_the_axis_is_in_hours(
-    server: str, open_page: Open
-) -> None:
+def test_a_link_to_a_time_range_works_with_an_axis_in_hours(server: str, open_page: Open) -> None:
     by_time(server, "by-hours", 300)
     page = open_page("/runs/by-hours?x=600s..1800s")
     until(page, lambda: len(shown(page)) == 2)
     assert shown(page) == pytest.approx([1 / 6, 0.5])
     title = page.evaluate("document.getElementById('chart-trend').layout.xaxis.title.text")
     assert title == "hours since the start"
-    # Its own points, one a minute.
+    # Full resolution: one point per minute.
     expect(page.locator("#chart-trend")).to_have_attribute("data-of", "stretch")
     read = page.evaluate("document.getElementById('chart-trend').data[0].x")
     assert len(read) in (20, 21) and read[0] == pytest.approx(1 / 6, abs=1e-3)
-    # A zoom of the viewer is written down in seconds too.
+    # The viewer's zoom is written to the address in seconds too.
     drag(page, "trend")
     until(page, lambda: "x=600s" not in page.url)
     first, last = (float(each.rstrip("s")) for each in page.url.split("x=")[1].split(".."))
     assert 900 < first < 1000 and 1250 < last < 1350
 
 
-# -- a run of two ranks, of which one leaks
+# -- a run of two ranks, one of which leaks
 
 
 @pytest.fixture(scope="module")
@@ -289,7 +283,7 @@ def ranks(server: str) -> str:
 
 
 def rows(page: Page) -> list[dict[str, Any]]:
-    """Of the table of processes: head -> text."""
+    """Return the rows of the table of processes: heading -> text."""
     table = page.locator("#processes table")
     heads = table.locator("thead th").all_text_contents()
     found = [row.locator("td").all_text_contents() for row in table.locator("tbody tr").all()]
@@ -300,12 +294,12 @@ def chart_of(page: Page) -> str:
     return page.locator('[data-part="trend.data"] script').text_content() or ""
 
 
-def test_the_page_marks_the_rank_that_leaks_and_tells_the_growth_of_both(
+def test_the_page_marks_the_leaking_rank_and_shows_both_growths(
     server: str, ranks: str, open_page: Open
 ) -> None:
     page = open_page(f"/runs/{ranks}?tab=info")
     expect(page.locator("#processes a[href='#findings']")).to_have_count(1, timeout=60_000)
-    # The lines are those of the rank that leaks, with where it began.
+    # The lines are those of the leaking rank, with the start of the leak.
     expect(page.locator('[data-part="processes"] [aria-current]')).to_have_text("rank 1 main")
     assert "leak starts" in chart_of(page)
     expect(page.locator("#trend .note")).to_contain_text("of rank 1 main, which is shown")
@@ -317,7 +311,7 @@ def test_the_page_marks_the_rank_that_leaks_and_tells_the_growth_of_both(
     assert leaking[growth] != healthy[growth]
     expect(page.locator("#findings")).to_contain_text("rank 1 main")
 
-    # The same as the API says.
+    # The same numbers as in the API.
     told = request_json(server, "GET", f"/runs/{ranks}")
     whole = told["growth_bytes_per_generation"]["estimate"]
     each = [p["growth_bytes_per_generation"] for p in told["processes"]]
@@ -331,9 +325,7 @@ def test_the_page_marks_the_rank_that_leaks_and_tells_the_growth_of_both(
     assert told["processes"][1]["findings"]
 
 
-def test_the_rank_that_does_not_leak_is_shown_without_the_leak_of_the_other(
-    ranks: str, open_page: Open
-) -> None:
+def test_a_healthy_rank_is_shown_without_the_leak_of_the_other(ranks: str, open_page: Open) -> None:
     page = open_page(f"/runs/{ranks}?process=rank 0 main&tab=info")
     expect(page.locator("#processes a[href='#findings']")).to_have_count(1, timeout=60_000)
     expect(page.locator('[data-part="processes"] [aria-current]')).to_have_text("rank 0 main")
@@ -343,7 +335,7 @@ def test_the_rank_that_does_not_leak_is_shown_without_the_leak_of_the_other(
 
 
 @pytest.mark.long
-def test_on_a_phone_the_growth_of_each_rank_is_within_reach(ranks: str, open_page: Open) -> None:
+def test_the_growth_of_each_rank_is_visible_on_a_phone(ranks: str, open_page: Open) -> None:
     page = open_page(f"/runs/{ranks}?tab=info", width=390)
     page.locator("#processes").scroll_into_view_if_needed()
     for row in page.locator("#processes tbody tr").all():

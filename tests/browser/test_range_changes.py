@@ -1,4 +1,4 @@
-"""Two points of a run are compared: brushed, clicked, typed without scripts, and followed from a shared link."""
+"""Comparing two points of a run: selected by brushing, clicks, a form without scripts, or a shared link."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEAKING_RANK = "rank 1 main"
 
 @pytest.fixture(scope="module")
 def run(server: str) -> str:
-    """Of two ranks the second leaks. It has ended, so nothing on its page changes by itself."""
+    """Send a run with two ranks, the second of which leaks. It has ended, so its page does not change by itself."""
     for rank in (0, 1):
         training = MadeTraining(server, "ranged", leaking=rank == 1, rank=rank)
         training.start()
@@ -39,13 +39,13 @@ def drawn(page: Page) -> None:
 
 
 def first_of(page: Page, title: str) -> list[str]:
-    """Name and amount of the first bar of a list of the panel."""
+    """Return name and amount of the first bar in a list of the panel."""
     bar = page.locator(".ranked > div", has_text=title).locator("li").first
     return bar.locator("span").all_inner_texts()
 
 
 def shows_the_leak(page: Page, first: int, last: int) -> None:
-    """The panel, the address and the table of types speak of the same range."""
+    """Check that the panel, the address and the table of types show the same range."""
     expect(page.locator("#changes h2")).to_have_text(
         f"Changed between generation {first} and {last}"
     )
@@ -63,7 +63,7 @@ def shows_the_leak(page: Page, first: int, last: int) -> None:
 
 
 def point(page: Page, generation: int) -> None:
-    """Click a generation, as soon as it is pointed at."""
+    """Click a generation in the chart, once it is hovered."""
     at = page.evaluate(
         """(x) => {
             const { left, top } = document.getElementById("chart-trend").getBoundingClientRect();
@@ -81,7 +81,7 @@ def point(page: Page, generation: int) -> None:
 
 
 def marked(page: Page) -> bool:
-    """Whether a line of the chart marks the point that was clicked."""
+    """Return True if a line in the chart marks the clicked point."""
     found: bool = page.evaluate(
         """() => document.getElementById("chart-trend").layout.shapes.some(({ name }) => name === "clicked")"""
     )
@@ -89,7 +89,7 @@ def marked(page: Page) -> bool:
 
 
 def no_double_click(page: Page) -> None:
-    """Wait until a click is none: plotly takes two within 600 ms for one, wherever they are."""
+    """Wait until the next click cannot be a double click: plotly joins clicks within 600 ms, wherever they are."""
     at = page.evaluate("performance.now()")
     until(page, lambda: page.evaluate("performance.now()") > at + 650)
 
@@ -108,11 +108,11 @@ def test_brushing_shows_what_changed_and_a_reset_removes_it(run: str, open_page:
     page.keyboard.press("r")
     expect(page.locator("#changes .panel")).to_have_count(0)
     assert "x=" not in page.url
-    # The whole run again; its rows may be others by then, as the last verdict rates them.
+    # The entire run again; its rows may differ by then, rated by the last verdict.
     expect(page.locator("[data-part='types.table'] th").nth(3)).to_have_text("first")
 
 
-def test_two_clicks_are_a_range(run: str, open_page: Open) -> None:
+def test_two_clicks_select_a_range(run: str, open_page: Open) -> None:
     page = open_page(run)
     drawn(page)
     page.locator("#chart-trend").scroll_into_view_if_needed()
@@ -129,7 +129,7 @@ def test_two_clicks_are_a_range(run: str, open_page: Open) -> None:
 
 
 @pytest.mark.parametrize("way", ["Escape", "elsewhere", "double click", "the same again"])
-def test_a_marked_point_is_forgotten(way: str, run: str, open_page: Open) -> None:
+def test_a_marked_point_is_cleared(way: str, run: str, open_page: Open) -> None:
     page = open_page(run)
     drawn(page)
     page.locator("#chart-trend").scroll_into_view_if_needed()
@@ -149,7 +149,9 @@ def test_a_marked_point_is_forgotten(way: str, run: str, open_page: Open) -> Non
     assert "x=" not in page.url
 
 
-def test_a_clicked_point_takes_a_note(train: Callable[..., MadeTraining], open_page: Open) -> None:
+def test_a_note_is_added_at_a_clicked_point(
+    train: Callable[..., MadeTraining], open_page: Open
+) -> None:
     train("noted", GENERATIONS)
     page = open_page("/runs/noted?tab=events")
     drawn(page)
@@ -181,10 +183,10 @@ def test_the_form_compares_without_scripts(run: str, open_page: Open) -> None:
     page.get_by_role("button", name="Compare", exact=True).click()
     shows_the_leak(page, 4, 14)
     asked = parse_qs(urlsplit(page.url).query)
-    # The first tab is open by itself.
+    # The first tab is the default.
     assert asked == {"process": ["rank 0 main"], "x": ["4..14"]}
 
-    # The same page at other ranges, and of the whole run.
+    # The same page with other ranges, and with the entire run.
     page.get_by_role("link", name="Last 10 generations").click()
     shows_the_leak(page, 9, 19)
     assert parse_qs(urlsplit(page.url).query)["process"] == ["rank 0 main"]
@@ -211,7 +213,7 @@ def test_the_form_needs_no_mouse(run: str, open_page: Open) -> None:
     shows_the_leak(page, 3, 8)
 
 
-def test_what_is_typed_survives_live_updates(
+def test_typed_text_survives_live_updates(
     train: Callable[..., MadeTraining], open_page: Open
 ) -> None:
     training = train("typing", 6)
@@ -229,7 +231,7 @@ def test_what_is_typed_survives_live_updates(
     expect(page.locator("#changes h2")).to_have_text("Changed between generation 2 and 5")
 
 
-def test_a_shared_link_shows_the_same_at_once(run: str, server: str, open_page: Open) -> None:
+def test_a_shared_link_shows_the_range_immediately(run: str, server: str, open_page: Open) -> None:
     assert "Changed between generation 5 and 12" in text_of(f"{server}{run}?x=4.6..12.4")
     page = open_page(f"{run}?x=4.6..12.4")
     shows_the_leak(page, 5, 12)

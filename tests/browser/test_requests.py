@@ -1,4 +1,4 @@
-"""The buttons that ask a training to look or to clean up: the page says what became of it, beside them and aloud."""
+"""Buttons that request a census, holders or a cleanup from a training: the page shows and announces the outcome."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WAITING = "Waiting for the training to answer at its next phase end."
 
 @pytest.fixture
 def leaking(train: Train) -> Callable[[str], MadeTraining]:
-    """A live run with both buttons: what it keeps is held by nothing with a name."""
+    """Start a live run with both buttons: the holder of its leak is unknown."""
     return lambda run: train(run, 8, tells_holders=False)
 
 
@@ -26,7 +26,7 @@ def button(page: Page, kind: str) -> Locator:
 
 
 def words(page: Page, kind: str) -> Locator:
-    """What stands beside the button."""
+    """Return the text next to the button."""
     return page.locator(f":has(> [data-ask={kind}]) > [data-asked]")
 
 
@@ -35,32 +35,32 @@ def voice(page: Page) -> Locator:
 
 
 def press(page: Page, kind: str) -> None:
-    # A verdict comes after the first paint.
+    # The button appears with the verdict, after the first paint.
     expect(button(page, kind)).to_be_visible(timeout=PATIENCE_MS)
     button(page, kind).click()
 
 
-def told(training: MadeTraining) -> list[tuple[str, str | None]]:
-    """What a person asks of the training, as its next batch hears it."""
+def requests_of_persons(training: MadeTraining) -> list[tuple[str, str | None]]:
+    """Return the requests of persons that the training receives with its next batch."""
     training.run_generation()
     asked = [each for each in training.requests if each["asked_by"] == "person"]
     return [(each["kind"], each.get("type")) for each in asked]
 
 
-def draw_anew(page: Page, training: MadeTraining, kind: str) -> None:
-    """The next generation changes what is around the button, and it with that."""
+def redraw(page: Page, training: MadeTraining, kind: str) -> None:
+    """Wait until the next generation has replaced the button and its surroundings."""
     state = page.locator('[data-part="state"]')
     before, drawn = button(page, kind).element_handle(), state.text_content()
     training.run_generation()
     until(page, lambda: state.text_content() != drawn)
-    # Those at the head stay: nothing around them has changed.
+    # Buttons in the header stay: nothing around them has changed.
     if kind == "find_holders":
         until(page, lambda: not before.evaluate("(button) => button.isConnected"))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_request_waits_in_words_until_the_training_comes_to_it(
+def test_a_request_is_shown_as_waiting_until_the_training_answers(
     leaking: Callable[[str], MadeTraining], open_page: Open, kind: str
 ) -> None:
     run = f"waits-{kind}"
@@ -70,21 +70,21 @@ def test_a_request_waits_in_words_until_the_training_comes_to_it(
     expect(words(page, kind)).to_have_text(WAITING)
     expect(words(page, kind)).to_be_in_viewport()
     assert fits(page, 390)
-    draw_anew(page, training, kind)
+    redraw(page, training, kind)
     expect(words(page, kind)).to_have_text(WAITING)
     expect(page.locator("[data-asked]")).to_have_count(1)
     wanted = ENVIRONMENT if kind == "find_holders" else None
-    assert told(training) == [(kind, wanted)]
+    assert requests_of_persons(training) == [(kind, wanted)]
 
 
 @pytest.mark.long
-def test_the_training_answers_and_the_page_shows_it_without_a_reload_and_aloud(
+def test_an_answer_is_shown_and_announced_without_a_reload(
     leaking: Callable[[str], MadeTraining], open_page: Open
 ) -> None:
     training = leaking("answers")
     page = open_page("/runs/answers")
     page.evaluate("window.same = true")
-    # The region is there before its words, and is never exchanged: else nothing reads it.
+    # The live region exists before its text and is never replaced, or screen readers would not announce it.
     expect(voice(page)).to_have_text("")
     region = voice(page).element_handle()
     for kind in KINDS:
@@ -115,18 +115,18 @@ def test_the_keyboard_reaches_the_button_and_stays_on_it(
         if page.evaluate(here):
             break
     expect(button(page, kind)).to_be_focused()
-    # A live page draws it anew between the two keys.
-    draw_anew(page, training, kind)
+    # A live update redraws the button between two key presses.
+    redraw(page, training, kind)
     expect(button(page, kind)).to_be_focused()
     page.keyboard.press("Enter")
     expect(words(page, kind)).to_have_text(WAITING)
     expect(button(page, kind)).to_be_focused()
-    draw_anew(page, training, kind)
+    redraw(page, training, kind)
     expect(button(page, kind)).to_be_focused()
 
 
 @pytest.mark.long
-def test_a_focus_that_was_taken_away_is_not_brought_back(
+def test_a_lost_focus_is_not_restored(
     leaking: Callable[[str], MadeTraining], open_page: Open
 ) -> None:
     training = leaking("left")
@@ -134,23 +134,23 @@ def test_a_focus_that_was_taken_away_is_not_brought_back(
     expect(button(page, "find_holders")).to_be_visible(timeout=PATIENCE_MS)
     button(page, "find_holders").focus()
     page.locator("#verdict-sentence").click()
-    draw_anew(page, training, "find_holders")
+    redraw(page, training, "find_holders")
     assert page.evaluate("document.activeElement === document.body")
 
 
 @pytest.mark.long
-def test_a_cleanup_that_is_registered_can_be_asked_for(train: Train, open_page: Open) -> None:
+def test_a_registered_cleanup_can_be_requested(train: Train, open_page: Open) -> None:
     train("keeps", 1)
     expect(button(open_page("/runs/keeps"), "cleanup")).to_have_count(0)
     training = train("cleans", 1, registers_cleanup=True)
     page = open_page("/runs/cleans")
     for kind in ("census", "cleanup"):
         press(page, kind)
-    # Both stand at the head: each says which it is.
+    # Both are in the header, so each message names its button.
     expect(words(page, "cleanup")).to_have_text(
         [f"Clean up: {WAITING}", f"Take a census: {WAITING}"]
     )
-    assert told(training) == [("census", None), ("cleanup", None)]
+    assert requests_of_persons(training) == [("census", None), ("cleanup", None)]
     training.answer_requests()
     answer = "The training answered: done."
     expect(words(page, "cleanup")).to_have_text(
@@ -158,13 +158,13 @@ def test_a_cleanup_that_is_registered_can_be_asked_for(train: Train, open_page: 
     )
 
 
-def test_a_run_that_has_ended_refuses_in_one_line(train: Train, open_page: Open) -> None:
+def test_an_ended_run_refuses_a_request_in_one_line(train: Train, open_page: Open) -> None:
     training = train("over", 3)
     page = open_page("/runs/over", expect_failed_requests=True)
     expect(page.locator("#live")).to_have_attribute("data-live", "live", timeout=PATIENCE_MS)
     page.keyboard.press("l")
     expect(page.locator("#live")).to_have_attribute("data-live", "paused")
-    # Once it hears of the end, a paused page draws that as well, and its buttons are gone.
+    # A paused page would also show the end and remove its buttons, so updates are blocked.
     page.route("**/fragments*", lambda route: route.abort())
     training.finish()
     press(page, "census")
@@ -173,7 +173,7 @@ def test_a_run_that_has_ended_refuses_in_one_line(train: Train, open_page: Open)
     expect(voice(page)).to_have_text(refusal)
 
 
-def test_a_server_that_is_gone_is_said_to_be_gone(train: Train, open_page: Open) -> None:
+def test_an_unreachable_server_is_reported_at_the_button(train: Train, open_page: Open) -> None:
     train("alone")
     page = open_page("/runs/alone", expect_failed_requests=True)
     expect(button(page, "census")).to_be_visible(timeout=PATIENCE_MS)
@@ -184,8 +184,7 @@ def test_a_server_that_is_gone_is_said_to_be_gone(train: Train, open_page: Open)
     expect(voice(page)).to_have_text(gone)
 
 
-def test_an_answer_that_is_no_json_is_a_refusal(train: Train, open_page: Open) -> None:
-    """Of whatever stands between: it answers in its own words."""
+def test_an_answer_without_json_is_a_refusal(train: Train, open_page: Open) -> None:
     train("between")
     page = open_page("/runs/between", expect_failed_requests=True)
 

@@ -1,4 +1,4 @@
-"""In the list of runs: found, sorted, picked by mouse or keyboard, laid over each other, deleted, and brought back."""
+"""The list of runs: searching, sorting, picking by mouse or keyboard, overlays, deleting and restoring."""
 
 from __future__ import annotations
 
@@ -50,9 +50,7 @@ def in_api(server: str) -> list[str]:
         return sorted(item["name"] for item in json.load(answer)["items"])
 
 
-def test_nothing_can_be_done_with_nothing_and_an_overlay_takes_two_to_ten(
-    tries: str, open_page: Open
-) -> None:
+def test_buttons_depend_on_the_number_of_picked_runs(tries: str, open_page: Open) -> None:
     page = open_page(LIST)
     for name in ("Compare", "Overlay", "Delete"):
         expect(button(page, name)).to_be_disabled()
@@ -70,9 +68,7 @@ def test_nothing_can_be_done_with_nothing_and_an_overlay_takes_two_to_ten(
 
 
 @pytest.mark.long
-def test_three_runs_are_laid_over_each_other_and_the_link_shows_the_same(
-    tries: str, open_page: Open
-) -> None:
+def test_three_runs_are_overlaid_and_the_link_shows_the_same(tries: str, open_page: Open) -> None:
     page = open_page(LIST)
     check(page, "try-one", "try-two", "try-three")
     button(page, "Overlay").click()
@@ -84,7 +80,7 @@ def test_three_runs_are_laid_over_each_other_and_the_link_shows_the_same(
     axis = "document.getElementById('chart-overlay').layout.xaxis.range"
     page.evaluate("Plotly.relayout('chart-overlay', {'xaxis.range': [1.5, 4.5]})")
     expect(page).to_have_url(re.compile(r"x=1\.5\.\.4\.5"))
-    # The other series keeps the stretch, and so does whoever opens the link.
+    # The other series keeps the range, also for others who open the link.
     page.get_by_role("link", name="RSS").click()
     expect(page).to_have_url(re.compile(r"series=rss.*x=1\.5\.\.4\.5"))
     again = open_page(page.url.removeprefix(tries))
@@ -98,7 +94,7 @@ def test_three_runs_are_laid_over_each_other_and_the_link_shows_the_same(
 
 
 @pytest.mark.long
-def test_what_is_picked_survives_the_live_refresh_and_the_focus_stays(
+def test_picked_runs_and_focus_survive_a_live_refresh(
     tries: str, open_page: Open, server: str
 ) -> None:
     page = open_page(LIST)
@@ -110,12 +106,12 @@ def test_what_is_picked_survives_the_live_refresh_and_the_focus_stays(
     training.start()
     training.run_generations(2)
     training.finish()
-    # The row with the focus stays where it is until the keyboard asks for the new list.
+    # The focused row stays until the user asks for the new list.
     expect(page.locator("#updates")).to_be_visible(timeout=PATIENCE_MS)
     expect(page.locator(".runs[data-old]")).to_have_count(1)
     page.locator("#updates").focus()
     page.keyboard.press("Enter")
-    # All rows are drawn anew.
+    # All rows are redrawn.
     expect(page.locator(".runs[data-old]")).to_have_count(0, timeout=PATIENCE_MS)
     expect(page.get_by_label("Pick try-late", exact=True)).to_be_visible()
     expect(picked).to_be_checked()
@@ -129,9 +125,7 @@ def test_what_is_picked_survives_the_live_refresh_and_the_focus_stays(
     expect(page).to_have_url(re.compile("before=try-two&after=try-one"))
 
 
-def test_runs_are_sorted_and_grouped_by_the_head_of_a_column_or_by_a_choice(
-    tries: str, open_page: Open
-) -> None:
+def test_runs_are_sorted_by_column_and_grouped_by_choice(tries: str, open_page: Open) -> None:
     page = open_page(f"{LIST}&group=none")
     page.get_by_role("link", name="Run", exact=True).click()
     head = page.get_by_role("columnheader", name="Run", exact=True)
@@ -140,7 +134,7 @@ def test_runs_are_sorted_and_grouped_by_the_head_of_a_column_or_by_a_choice(
     page.get_by_role("link", name="Run", exact=True).click()
     expect(head).to_have_attribute("aria-sort", "descending")
     assert names(page) == sorted(names(page), reverse=True)
-    # The script that sends a choice is there.
+    # Wait for the script that submits a choice.
     page.wait_for_load_state()
     page.get_by_label("Group runs").select_option("tag")
     expect(page).to_have_url(re.compile("group=tag&sort=-name"))
@@ -150,7 +144,7 @@ def test_runs_are_sorted_and_grouped_by_the_head_of_a_column_or_by_a_choice(
 
 
 @pytest.mark.long
-def test_two_runs_are_deleted_and_brought_back_on_a_phone(
+def test_two_runs_are_deleted_and_restored_on_a_phone(
     tries: str, open_page: Open, server: str
 ) -> None:
     page = open_page(LIST, width=390, height=844)
@@ -172,9 +166,7 @@ def test_two_runs_are_deleted_and_brought_back_on_a_phone(
 
 
 @pytest.mark.long
-def test_what_is_deleted_is_found_again_and_brought_back(
-    tries: str, open_page: Open, server: str
-) -> None:
+def test_deleted_runs_are_found_and_restored(tries: str, open_page: Open, server: str) -> None:
     page = open_page(LIST)
     check(page, "try-one", "try-two", "try-three")
     button(page, "Delete").click()
@@ -206,7 +198,7 @@ def test_a_run_is_deleted_from_its_page(tries: str, open_page: Open, server: str
     assert "try-one" in in_api(server)
 
 
-def test_without_scripts_the_same_can_be_done(tries: str, open_page: Open, server: str) -> None:
+def test_the_run_list_works_without_scripts(tries: str, open_page: Open, server: str) -> None:
     page = open_page(LIST, java_script_enabled=False)
     check(page, "try-one", "try-two")
     button(page, "Overlay").click()
@@ -232,7 +224,7 @@ def test_too_many_runs_are_refused_in_a_line(tries: str, open_page: Open) -> Non
 
 
 @pytest.mark.long
-def test_a_row_stays_under_the_pointer_until_it_leaves_or_asks(
+def test_updates_do_not_move_a_hovered_row(
     train: Callable[..., MadeTraining], open_page: Open, server: str
 ) -> None:
     for name in ("first", "second"):
@@ -247,7 +239,7 @@ def test_a_row_stays_under_the_pointer_until_it_leaves_or_asks(
     updates.click()
     expect(page.locator(".runs .name")).to_have_text(["third", "second", "first"])
     expect(updates).to_be_hidden()
-    # Who goes away gets the news by himself.
+    # The list is updated when the pointer leaves it.
     page.locator(".runs .name").last.hover()
     train("fourth", project="hovered")
     expect(updates).to_be_visible(timeout=PATIENCE_MS)
@@ -256,7 +248,7 @@ def test_a_row_stays_under_the_pointer_until_it_leaves_or_asks(
 
 
 @pytest.mark.long
-def test_a_row_stays_where_it_is_while_it_has_the_focus(
+def test_updates_do_not_move_a_focused_row(
     train: Callable[..., MadeTraining], open_page: Open
 ) -> None:
     for name in ("one", "two"):
@@ -269,7 +261,7 @@ def test_a_row_stays_where_it_is_while_it_has_the_focus(
     train("three", project="focused", tags=("same",))
     expect(page.locator("#updates")).to_be_visible(timeout=PATIENCE_MS)
     assert names(page) == ["two", "one"]
-    # Of the same address there is one in each row.
+    # Each row has a link with the same address.
     page.keyboard.press("Tab")
     tag = page.locator("[data-run=one] .tag")
     expect(tag).to_be_focused()
@@ -284,7 +276,7 @@ def test_a_row_stays_where_it_is_while_it_has_the_focus(
 
 
 @pytest.mark.long
-def test_the_news_are_not_announced_under_the_pointer(
+def test_the_updates_button_is_not_shown_under_the_pointer(
     train: Callable[..., MadeTraining], open_page: Open
 ) -> None:
     for number in range(14):
@@ -305,8 +297,8 @@ def test_the_news_are_not_announced_under_the_pointer(
         expect(updates).to_be_hidden()
 
 
-def test_what_is_open_and_has_the_focus_is_known_by_its_name(tries: str, open_page: Open) -> None:
-    """And not by its place, where another may be after an exchange."""
+def test_open_details_and_focus_are_restored_by_name(tries: str, open_page: Open) -> None:
+    """Names are used because positions may change when a part is replaced."""
     page = open_page(LIST)
     found = page.evaluate("""async () => {
         const { takeParts } = await import("/static/js/page_fragments.js");
@@ -325,7 +317,7 @@ def test_what_is_open_and_has_the_focus_is_known_by_its_name(tries: str, open_pa
     assert found == [["b"], "/b", [], "BODY"]
 
 
-def test_each_run_has_one_row_that_can_be_read(tries: str, open_page: Open) -> None:
+def test_each_run_has_one_readable_row(tries: str, open_page: Open) -> None:
     page = open_page(LIST)
     heights = "[...document.querySelectorAll('.runs tbody tr')].map((row) => row.getBoundingClientRect().height)"
     assert max(page.evaluate(heights)) <= 44
@@ -337,14 +329,14 @@ def test_each_run_has_one_row_that_can_be_read(tries: str, open_page: Open) -> N
 
 
 @pytest.mark.long
-def test_a_refresh_without_news_leaves_everything_where_it_is(
+def test_a_refresh_without_changes_leaves_the_list_unchanged(
     train: Callable[..., MadeTraining], open_page: Open, server: str
 ) -> None:
     for number in range(30):
         train(f"run-{number}", project="quiet").finish()
     address = f"{server}/?q=project:quiet"
     page = open_page("/docs")
-    # What is still being looked at is news, too.
+    # The list also changes while a run is being examined.
     same = text_of(address)
     page.route(
         lambda url: url == address,
@@ -360,7 +352,7 @@ def test_a_refresh_without_news_leaves_everything_where_it_is(
         with page.expect_response(address):
             page.clock.fast_forward(REFRESH_MS)
     assert link.evaluate("element => element.isTheSame && element === document.activeElement")
-    # With news it is drawn anew when it is asked for; the keyboard stays where it was, and so does the page.
+    # With changes the list is redrawn on request; the focus and the scroll position stay.
     page.unroute_all()
     train("newest", project="quiet")
     page.clock.fast_forward(REFRESH_MS)

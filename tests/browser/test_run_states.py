@@ -1,4 +1,4 @@
-"""What a run is, by live mark, list and open page: one that ended, was killed or fell silent is not called live."""
+"""The state of a run in live mark, list and open page: an ended, killed or silent run is never shown as live."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def mark(page: Page, state: str) -> Locator:
     ("state", "reason", "word"),
     [("killed", MEMORY, "Killed"), ("silent", "", SILENT), ("finished", "", "Ended")],
 )
-def test_a_page_opened_afterwards_never_says_live(
+def test_a_page_opened_after_the_end_never_says_live(
     train: Train, open_page: Open, state: str, reason: str, word: str | re.Pattern[str]
 ) -> None:
     training = train(f"stands-{state}", 2)
     ends(training, state, reason)
     page = open_page("/")
-    # What the mark says from the first moment on.
+    # Record the texts of the mark from the first moment.
     page.context.add_init_script("""
         window.said = [];
         new MutationObserver(() => {
@@ -52,16 +52,14 @@ def test_a_page_opened_afterwards_never_says_live(
 
 
 @pytest.mark.long
-def test_a_run_that_is_presumed_killed_is_live_again_when_it_speaks(
-    train: Train, open_page: Open
-) -> None:
+def test_a_run_presumed_killed_is_live_again_when_it_sends(train: Train, open_page: Open) -> None:
     training = train("end_inferred", 3)
     page = open_page("/runs/end_inferred")
     expect(mark(page, "live")).to_have_text("Live")
     ends(training, "killed", MEMORY)
     expect(mark(page, "killed")).to_have_text("Killed")
     expect(page.locator(".facts .state")).to_have_text("killed for memory", timeout=PATIENCE_MS)
-    # Nobody is there to ask.
+    # Nobody can answer requests.
     expect(page.locator("[data-ask]")).to_have_count(0)
 
     training.run_generation()
@@ -72,9 +70,7 @@ def test_a_run_that_is_presumed_killed_is_live_again_when_it_speaks(
 
 
 @pytest.mark.long
-def test_a_silent_run_says_since_when_and_is_live_again_when_it_speaks(
-    train: Train, open_page: Open
-) -> None:
+def test_a_silent_run_shows_since_when_and_can_be_live_again(train: Train, open_page: Open) -> None:
     training = train("falls-silent", 3)
     page = open_page("/runs/falls-silent?tab=events")
     mark(page, "live")
@@ -90,7 +86,7 @@ def test_a_silent_run_says_since_when_and_is_live_again_when_it_speaks(
 
 
 @pytest.mark.long
-def test_a_paused_page_tells_that_its_run_was_killed(train: Train, open_page: Open) -> None:
+def test_a_paused_page_shows_that_its_run_was_killed(train: Train, open_page: Open) -> None:
     training = train("killed-while-paused", 4)
     page = open_page("/runs/killed-while-paused?tab=events")
     mark(page, "live")
@@ -105,9 +101,7 @@ def test_a_paused_page_tells_that_its_run_was_killed(train: Train, open_page: Op
 
 
 @pytest.mark.long
-def test_the_last_verdict_is_shown_on_a_page_of_a_run_that_has_just_ended(
-    train: Train, open_page: Open
-) -> None:
+def test_the_last_verdict_is_shown_after_the_end_of_a_run(train: Train, open_page: Open) -> None:
     training = train("just-ended", 1)
     page = open_page("/runs/just-ended")
     mark(page, "live")
@@ -119,7 +113,7 @@ def test_the_last_verdict_is_shown_on_a_page_of_a_run_that_has_just_ended(
     )
     page.reload()
     mark(page, "ended")
-    # Who comes shortly after the end is told what follows as well.
+    # A page opened shortly after the end still receives later changes.
     page.evaluate("window.same = true")
     patch(f"{training.server}/api/v1/runs/just-ended", {"name": "renamed since"})
     expect(page.locator("h1")).to_contain_text("renamed since", timeout=PATIENCE_MS)
@@ -127,7 +121,7 @@ def test_the_last_verdict_is_shown_on_a_page_of_a_run_that_has_just_ended(
 
 
 @pytest.mark.long
-def test_the_open_list_follows_how_its_runs_stand(train: Train, open_page: Open) -> None:
+def test_the_open_list_follows_the_states_of_its_runs(train: Train, open_page: Open) -> None:
     training = train("listed", 2)
     page = open_page("/?q=listed")
     state = page.locator("tr", has_text="listed").locator(".state")
@@ -144,12 +138,12 @@ def test_the_open_list_follows_how_its_runs_stand(train: Train, open_page: Open)
 
 
 @pytest.mark.long
-def test_since_when_a_run_is_silent_stays_within_its_column(train: Train, open_page: Open) -> None:
+def test_the_silent_since_text_fits_its_column(train: Train, open_page: Open) -> None:
     ends(train("silent-in-the-list", 2), "silent")
     page = open_page("/?q=silent-in-the-list", width=1000)
     state = page.locator(".state")
     expect(state).to_contain_text("silent since")
-    # The day comes with the time where that is not today: as long as it gets, and cut off where the column ends.
+    # The date is included for another day: the longest text, which is cut off at the end of the column.
     page.locator(".state time").evaluate("it => { it.textContent = 'Nov 24, 2026, 12:04:05 PM'; }")
     column = page.locator("td:has(> .state)")
     assert column.evaluate("it => getComputedStyle(it).overflowX") == "hidden"
@@ -187,7 +181,7 @@ def test_a_killed_run_shows_its_last_reading_and_its_last_line(
     expect(page.locator(".facts .state")).to_have_text("killed for memory")
     expect(page.locator("#end")).to_contain_text("191.20 GiB of its limit of 192.00 GiB")
     page.locator("#lines").scroll_into_view_if_needed()
-    # The table begins at its end, without a script.
+    # The table is scrolled to its end, without a script.
     expect(page.get_by_text("the very last line")).to_be_in_viewport()
     expect(page.locator("#lines code", has_text="onerror")).to_have_text(HOSTILE)
     assert "broken" not in page.title()

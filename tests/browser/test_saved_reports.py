@@ -1,4 +1,4 @@
-"""A report as a file, opened far from its server with the network off; and the button that copies a few lines."""
+"""Saved report files, opened without a server and network, and the button that copies a report as text."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PHONE = {"width": 390, "height": 844}
 
 @pytest.fixture
 def save(two_runs: None, open_page: Open, tmp_path: Path) -> Callable[[str], Path]:
-    """Saves the file that the menu of a page offers."""
+    """Return a function that saves the file from the menu of a page."""
 
     def saved(path: str) -> Path:
         page = open_page(path, accept_downloads=True)
@@ -56,11 +56,11 @@ def test_a_file_shows_its_charts_without_any_network(
     expect(page.locator("h1, h2").first).to_be_visible()
     expect(page.locator("#made")).to_contain_text("by Leakline")
     expect(page.locator(".chip svg").first).to_be_visible()
-    # The shapes are drawn, not only named.
+    # The icons are drawn, not only referenced.
     assert page.locator(".chip svg use").first.evaluate("each => each.getBBox().width") > 0
 
 
-def test_the_charts_of_a_file_are_zoomed_recoloured_and_taken_away(
+def test_charts_of_a_file_can_be_zoomed_recoloured_and_saved(
     save: Callable[[str], Path], open_far_away: Callable[..., Page], tmp_path: Path
 ) -> None:
     page = open_far_away(save(RUN), accept_downloads=True, color_scheme="light")
@@ -86,7 +86,7 @@ def test_the_charts_of_a_file_are_zoomed_recoloured_and_taken_away(
 
 
 @pytest.mark.parametrize("path", [RUN, COMPARISON])
-def test_axe_finds_nothing_grave_in_a_file_and_it_fits_a_phone(
+def test_a_file_passes_axe_and_fits_a_phone(
     save: Callable[[str], Path], open_far_away: Callable[..., Page], path: str
 ) -> None:
     page = open_far_away(save(path), viewport=PHONE)
@@ -99,7 +99,7 @@ def test_axe_finds_nothing_grave_in_a_file_and_it_fits_a_phone(
         assert violations(page) == []
 
 
-def test_a_file_asks_nobody_for_anything(
+def test_a_file_has_no_controls_that_need_a_server(
     save: Callable[[str], Path], open_far_away: Callable[..., Page]
 ) -> None:
     page = open_far_away(save(RUN))
@@ -126,7 +126,7 @@ def test_the_report_is_copied_with_the_keyboard(
     expect(page.locator("#copy-report")).to_have_text("Copied")
     copied = page.evaluate("navigator.clipboard.readText()")
     assert f"Page: {server}{path}" in copied
-    # To the letter what the server gives, of which a test has an example.
+    # Identical to the server's answer, which another test compares with an example.
     served = (
         path.replace("/compare?", "/compare/report.txt?") if "?" in path else f"{path}/report.txt"
     )
@@ -135,11 +135,11 @@ def test_the_report_is_copied_with_the_keyboard(
     expect(page.locator("#copy-report")).to_be_focused()
 
 
-def test_where_a_page_may_not_copy_the_text_stands_in_a_box(
+def test_without_a_clipboard_the_report_is_shown_in_a_dialog(
     two_runs: None, open_page: Open
 ) -> None:
     page = open_page(RUN)
-    # As on plain HTTP, where there is no such thing.
+    # As on plain HTTP, where the clipboard API is missing.
     page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
     page.get_by_role("button", name="Copy report").click()
     box = page.get_by_role("dialog", name="Copy report")
@@ -154,14 +154,14 @@ def test_where_a_page_may_not_copy_the_text_stands_in_a_box(
     expect(page.locator("#copy-report")).to_be_focused()
 
 
-def test_a_server_that_is_away_is_told_at_the_button(two_runs: None, open_page: Open) -> None:
+def test_a_failed_copy_is_reported_at_the_button(two_runs: None, open_page: Open) -> None:
     page = open_page(RUN, expect_failed_requests=True)
     page.route("**/report.txt", lambda route: route.abort())
     page.get_by_role("button", name="Copy report").click()
     expect(page.locator("#copy-report")).to_have_text("Not copied: the server does not respond")
 
 
-def test_the_menu_works_without_scripts_fits_a_phone_and_closes_as_menus_do(
+def test_the_share_menu_works_without_scripts_and_on_a_phone(
     two_runs: None, open_page: Open
 ) -> None:
     plain = open_page(RUN, java_script_enabled=False, **PHONE)

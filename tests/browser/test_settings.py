@@ -1,4 +1,4 @@
-"""Times are those of the viewer's zone, and sizes in the viewer's units, on every page and in every chart."""
+"""Times are shown in the viewer's time zone and sizes in the viewer's units, on every page and in every chart."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Open = Callable[..., Page]
 FAR = "Pacific/Auckland"
 BINARY = re.compile(r"\d[\s\u00a0][KMGT]iB\b")
 DECIMAL = re.compile(r"\d[\s\u00a0][kMGT]B\b")
-# An axis in the units in force.
+# The unit of a chart's y axis.
 AXIS = "document.getElementById('chart-trend').layout.yaxis.ticksuffix"
 
 
-# What a page says besides its charts, which are drawn when they come into view, and what is to be typed.
+# Text of a page without charts, which are drawn when they come into view, and without text that users type.
 SAID = """() => {
   const copy = document.querySelector("main").cloneNode(true);
   for (const each of copy.querySelectorAll("script, noscript, code, .chart, [data-choose]")) each.remove();
@@ -40,7 +40,7 @@ def words(page: Page) -> str:
 @pytest.mark.parametrize(
     "name", ["list", "live run", "killed run", "comparison", "incidents", "alerts", "patterns"]
 )
-def test_every_time_is_one_of_the_viewers_zone(world: World, open_page: Open, name: str) -> None:
+def test_every_time_is_in_the_viewers_time_zone(world: World, open_page: Open, name: str) -> None:
     page = open_page(PAGES[name], address=world.address, timezone_id=FAR, locale="en-GB")
     open_all(page)
     assert not re.search(r"\d\d:\d\d(:\d\d)? UTC", words(page))
@@ -55,14 +55,14 @@ def test_without_scripts_a_time_says_that_it_is_utc(two_runs: None, open_page: O
     expect(page.locator("#units")).to_be_hidden()
 
 
-def test_a_time_of_another_day_says_the_day(open_page: Open) -> None:
+def test_a_time_on_another_day_shows_the_date(open_page: Open) -> None:
     page = open_page("/patterns", timezone_id=FAR, locale="en-GB")
     expect(page.locator("#tables time")).to_contain_text("1 Feb 2026")
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("path", ["/", "/runs/fixed", "/compare?before=live&after=fixed"])
-def test_sizes_become_decimal_and_binary_again(world: World, open_page: Open, path: str) -> None:
+def test_sizes_switch_to_decimal_and_back(world: World, open_page: Open, path: str) -> None:
     page = open_page(path, address=world.address)
     open_all(page)
     before = words(page)
@@ -75,7 +75,7 @@ def test_sizes_become_decimal_and_binary_again(world: World, open_page: Open, pa
 
 
 @pytest.mark.long
-def test_charts_and_what_comes_later_are_decimal_too(world: World, open_page: Open) -> None:
+def test_charts_and_live_updates_use_decimal_units_too(world: World, open_page: Open) -> None:
     page = open_page("/runs/live", address=world.address)
     open_all(page)
     page.locator("#chart-trend").scroll_into_view_if_needed()
@@ -92,7 +92,7 @@ def test_charts_and_what_comes_later_are_decimal_too(world: World, open_page: Op
     until(page, lambda: not BINARY.search(words(page)))
 
 
-def test_names_stay_as_people_wrote_them(
+def test_names_with_units_are_not_converted(
     train: Callable[..., MadeTraining], open_page: Open
 ) -> None:
     train("at-most-2-GiB", 3, project="limit 2 GiB")
@@ -101,7 +101,7 @@ def test_names_stay_as_people_wrote_them(
     expect(page.get_by_role("link", name="limit 2 GiB")).to_be_visible()
 
 
-def test_the_settings_choose_the_same(open_page: Open) -> None:
+def test_units_and_theme_are_set_on_the_settings_page(open_page: Open) -> None:
     page = open_page("/settings", color_scheme="light")
     expect(page.get_by_role("radio", name="System")).to_be_checked()
     page.get_by_label("Decimal").check()
@@ -117,7 +117,7 @@ def test_the_settings_choose_the_same(open_page: Open) -> None:
     expect(page.get_by_label("Decimal")).to_be_checked()
 
 
-# -- who may sign in, and make a token
+# -- signing in, and making a token
 
 
 PASSWORD = "correct horse battery"

@@ -1,4 +1,4 @@
-"""A zoom brings points of its own: what one sample did is seen in the whole run, and exactly after a zoom."""
+"""A zoom loads points of a higher resolution: a spike is visible in the entire run, and exact after a zoom."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GENERATIONS = 12_000
 SPIKE_AT = 7_337
 MIB, GIB = 2**20, 2**30
 SPIKE = 40 * GIB
-# Snapshots that one batch may have.
+# Maximum number of snapshots per batch.
 BATCH = 200
 
 
@@ -47,14 +47,14 @@ def snapshot(generation: int) -> Snapshot:
 
 @pytest.fixture(scope="module")
 def long_run(server: str) -> str:
-    """12,000 generations, one of which was large for a moment."""
+    """Send 12,000 generations, one of which was large for a moment."""
     header = RunHeader("long", "zoom", "long", "generation", GENERATIONS, 1_750_000_000.0)
     post(f"{server}/api/v1/runs", header_to_wire(header))
     who = ProcessIdentity("long-1", 0, 1, "node-7", "main", 1)
     for first in range(0, GENERATIONS, BATCH):
         rows = tuple(snapshot(g) for g in range(first, min(first + BATCH, GENERATIONS)))
         post(f"{server}/api/v1/runs/long/batches", batch_to_wire(Batch(who, rows)))
-    # What is worked out of so many generations is kept as long as the run stays as it is: no test waits for it.
+    # Results for so many generations are cached while the run does not change, so no test waits for them.
     text_of(f"{server}/runs/long")
     verdict = "/runs/long/verdict"
     eventually(lambda: request_json(server, "GET", verdict)["generations"] == GENERATIONS)
@@ -63,7 +63,7 @@ def long_run(server: str) -> str:
 
 
 def drawn(page: Page, chart: str = "trend") -> list[dict[str, Any]]:
-    """The traces of a chart as plotly has them: name, x and y in the unit of the chart."""
+    """Return the traces of a plotly chart: name, x and y in the unit of the chart."""
     found: list[dict[str, Any]] = page.evaluate(
         """(id) => (document.getElementById(id).data ?? []).map((trace) => (
             { name: trace.name ?? "", x: [...trace.x], y: [...trace.y], fill: trace.fill ?? "" }))""",
@@ -83,7 +83,7 @@ def is_zoomed(page: Page) -> None:
     )
 
 
-def test_one_sample_is_seen_in_the_whole_run_and_is_exact_after_a_zoom(
+def test_a_spike_is_visible_in_the_entire_run_and_exact_after_a_zoom(
     long_run: str, open_page: Open
 ) -> None:
     page = open_page(long_run)
@@ -93,7 +93,7 @@ def test_one_sample_is_seen_in_the_whole_run_and_is_exact_after_a_zoom(
     assert max(max(band["y"]) for band in bands) == pytest.approx(SPIKE / GIB)
     assert max(line(page).values()) < SPIKE / GIB / 2
 
-    # Towards the spike, in steps, as a viewer comes nearer to what stands out.
+    # Zoom towards the spike in steps, as a viewer would.
     middle = SPIKE_AT / GENERATIONS
     drag(page, "trend", middle - 0.05, middle + 0.05)
     is_zoomed(page)
@@ -106,14 +106,14 @@ def test_one_sample_is_seen_in_the_whole_run_and_is_exact_after_a_zoom(
     assert sorted(near) == list(range(int(min(near)), int(max(near)) + 1))
 
 
-def test_a_link_to_a_stretch_shows_its_points_at_once(long_run: str, open_page: Open) -> None:
+def test_a_link_to_a_range_shows_its_points_immediately(long_run: str, open_page: Open) -> None:
     page = open_page(f"{long_run}?x={SPIKE_AT - 20}.5..{SPIKE_AT + 20}.5")
     is_zoomed(page)
     until(page, lambda: line(page).get(SPIKE_AT) == pytest.approx(SPIKE / GIB))
     assert len(line(page)) == 42
 
 
-def test_only_charts_change_by_a_zoom(long_run: str, open_page: Open) -> None:
+def test_a_zoom_changes_only_the_charts(long_run: str, open_page: Open) -> None:
     page = open_page(long_run)
     expect(page.locator("#chart-trend")).to_have_attribute(
         "data-points", "1000", timeout=PATIENCE_MS
@@ -131,9 +131,7 @@ def test_only_charts_change_by_a_zoom(long_run: str, open_page: Open) -> None:
     assert len(line(page)) == 1_000
 
 
-def test_an_answer_that_comes_late_does_not_replace_a_newer_one(
-    long_run: str, open_page: Open
-) -> None:
+def test_a_late_answer_does_not_replace_a_newer_one(long_run: str, open_page: Open) -> None:
     page = open_page(long_run)
     expect(page.locator("#chart-trend")).to_have_attribute(
         "data-points", "1000", timeout=PATIENCE_MS
@@ -150,11 +148,11 @@ def test_an_answer_that_comes_late_does_not_replace_a_newer_one(
     assert parse_qs(urlsplit(waiting[1].request.url).query)["x"][0] == wanted
     first, last = map(float, wanted.split(".."))
     assert first - 1 <= min(line(page)) and max(line(page)) <= last + 1
-    # The browser itself gave up the older question.
+    # The browser itself cancelled the older request.
     assert waiting[0].request.failure == "net::ERR_ABORTED"
 
 
-def test_both_runs_of_a_comparison_are_read_anew(
+def test_a_zoom_reloads_both_runs_of_a_comparison(
     long_run: str, train: Callable[..., MadeTraining], open_page: Open
 ) -> None:
     train("short", 8)
@@ -171,7 +169,7 @@ def test_both_runs_of_a_comparison_are_read_anew(
 
 
 @pytest.mark.long
-def test_what_was_seen_comes_back_with_a_copied_link(
+def test_a_copied_link_restores_the_view(
     train: Callable[..., MadeTraining], open_page: Open
 ) -> None:
     train("seen", 8)
@@ -191,7 +189,7 @@ def test_what_was_seen_comes_back_with_a_copied_link(
     until(again, lambda: hidden_lines(again) == hidden)
     assert again.url == page.url
 
-    # And what was hidden can be brought back.
+    # The hidden lines can be shown again.
     again.locator("#chart-trend .legendtoggle").first.click()
     until(again, lambda: not hidden_lines(again) and "hide=" not in again.url)
 

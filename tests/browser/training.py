@@ -1,6 +1,6 @@
-"""A made-up training that reports to a real server as the client does: over HTTP, batch by batch.
+"""A simulated training that reports to a real server like the client: over HTTP, batch by batch.
 
-Leaking, it keeps 16 environments per generation from generation 2 on; fixed, it keeps none.
+With the leak, it keeps 16 environments per generation from generation 2 on; fixed, it keeps none.
 """
 
 from __future__ import annotations
@@ -68,23 +68,23 @@ class MadeTraining:
     total: int | None = 25
     unit: str = "generation"
     registers_cleanup: bool = False
-    # With a plan, budgets, a fix with promises, a note, a gauge and a device.
+    # Adds a plan, budgets, a fix with promises, a note, a gauge and a device.
     rich: bool = False
     rank: int = 0
-    # Of a server that asks who it is.
+    # For servers with authentication.
     token: str = ""
     generation: int = 0
     sequence: int = 0
     private: float = 4.1 * GIB
     environments: int = 2
     buffer: int = 0
-    # What the server asked with its last answer.
+    # Requests from the server's last answer.
     requests: list[dict[str, str]] = field(default_factory=list)
     clock: float = field(default_factory=lambda: time.time() - 1200)
     dice: random.Random = field(default_factory=lambda: random.Random(4))
 
     def start(self) -> None:
-        """Join, and report the baseline with its declarations."""
+        """Join the run and report the baseline with its declarations."""
         torch = "2.13.0" if self.leaking or self.rank else "2.13.1"
         environment = {
             "python": "3.11.9",
@@ -157,7 +157,7 @@ class MadeTraining:
         self.generation += 1
 
     def answer_requests(self) -> None:
-        """Tell of each request the server knows that it was done."""
+        """Report each pending request of the server as done."""
         if not self.requests:
             self._send([self._snapshot("phase_end", TRAIN, "asks for requests")])
         done = [
@@ -230,7 +230,7 @@ class MadeTraining:
         )  # fmt: skip
 
     def _children(self) -> dict[str, float]:
-        """Two loader workers, and a collector that grows a little."""
+        """Return the memory of two loader workers, and of a collector that grows a little."""
         sizes = {"loader_worker-0": 120 * MIB, "loader_worker-1": 118 * MIB}
         sizes["collector-7"] = 64 * MIB + 64 * 1024 * self.generation
         told: dict[str, float] = {f"children.process.{n}.uss_bytes": b for n, b in sizes.items()}

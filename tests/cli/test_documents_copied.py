@@ -133,7 +133,7 @@ def test_every_documented_command_and_option_exists(document: str) -> None:
     text = (DOCS / document).read_text()
     if document.endswith(".md"):
         text = "\n".join(blocks(document, "sh"))
-    commands = re.findall(r"(?<![\w/.-])leakline ([a-z]+)([^|)>&\n]*)", text)
+    commands = re.findall(r"(?<![\w/.=-])leakline ([a-z]+)([^|)>&\n]*)", text)
     assert commands
     for name, rest in commands:
         parser = argparse.ArgumentParser(exit_on_error=False)

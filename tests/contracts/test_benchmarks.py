@@ -1,5 +1,6 @@
-"""`make bench-server`, `bench-client`, `bench-pages` and `bench-detection` on next to nothing: they measure what they
-say, and their checks can fail.
+"""Short runs of `make bench-server`, `bench-client`, `bench-pages` and `bench-detection`.
+
+They check that the benchmarks measure what they claim, and that their checks can fail.
 """
 
 from __future__ import annotations
@@ -60,13 +61,13 @@ def bench(package: str, *arguments: str, **settings: str) -> subprocess.Complete
 @pytest.mark.parametrize(
     ("package", "setting"), [("server", "ROWS"), ("client", "PARTS"), ("detection", "FAMILIES")]
 )
-def test_what_is_unknown_is_named(package: str, setting: str) -> None:
+def test_an_unknown_name_is_reported(package: str, setting: str) -> None:
     ended = bench(package, SHORT="1", **{setting: "reeds"})
     assert ended.returncode != 0
     assert f"bench-{package}: {setting} has 'reeds'" in ended.stderr
 
 
-# -- bench-server: every server gets the same numbers ------------------------------------------------------
+# -- bench-server: every server receives the same numbers ----------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +75,7 @@ def part() -> Samples:
     return samples(3, 20, STARTED)
 
 
-def test_a_snapshot_has_65_numbers_and_a_stream_goes_on_where_its_pieces_end() -> None:
+def test_a_snapshot_has_65_numbers_and_stream_pieces_are_continuous() -> None:
     pieces = list(stream(1, 50, STARTED, piece=20))
     assert len(NAMES) == 65
     assert [piece.first for piece in pieces] == [0, 20, 40]
@@ -84,7 +85,7 @@ def test_a_snapshot_has_65_numbers_and_a_stream_goes_on_where_its_pieces_end() -
     assert all(abs(step) < 1_000 for step in steps)
 
 
-def test_our_bodies_are_what_the_client_itself_sends(part: Samples) -> None:
+def test_our_bodies_are_those_of_the_client(part: Samples) -> None:
     batch = bodies.leakline_batch(part)
     assert [snapshot.time for snapshot in batch.snapshots] == part.times.tolist()
     columns = {n: [s.samples[n] for s in batch.snapshots] for n in NAMES}
@@ -93,7 +94,7 @@ def test_our_bodies_are_what_the_client_itself_sends(part: Samples) -> None:
     assert bodies.Written(batch).body("r1") == pack(batch_to_bytes(named), CONTENT_TYPE)
 
 
-def test_remote_write_holds_the_same_numbers_and_moments(part: Samples) -> None:
+def test_remote_write_has_the_same_numbers_and_times(part: Samples) -> None:
     series = [_series(each) for _, each in _fields(bodies.write_request("r1", part))]
     assert [labels for labels, _ in series] == [
         {"__name__": name.replace(".", "_"), "run": "r1"} for name in NAMES
@@ -103,7 +104,7 @@ def test_remote_write_holds_the_same_numbers_and_moments(part: Samples) -> None:
         assert points == list(zip(part.columns[name].tolist(), milliseconds, strict=True))
 
 
-def test_a_line_of_influx_holds_the_same_numbers(part: Samples) -> None:
+def test_an_influx_line_has_the_same_numbers(part: Samples) -> None:
     body = bodies.lines("r1", part).partition(b"\r\n\r\n")[2].decode().splitlines()
     assert len(body) == part.count
     key, fields, moment = body[7].split(" ")
@@ -114,7 +115,7 @@ def test_a_line_of_influx_holds_the_same_numbers(part: Samples) -> None:
     }
 
 
-def test_a_figure_says_whether_it_holds_and_fails_when_it_was_not_measured() -> None:
+def test_a_figure_fails_below_its_target_or_without_a_measurement() -> None:
     assert rows.Figure("a", 2.5, 2.6, at_least=True).verdict() == "ok"
     assert rows.Figure("a", 2.5, 2.4, at_least=True).verdict() == "SHORT"
     assert rows.Figure("a", 10.0, 10.1).verdict() == "SHORT"
@@ -138,13 +139,13 @@ def test_a_latency_without_sealing_is_not_measured() -> None:
         (2, "3 passed in 61.20s", None),
     ],
 )
-def test_kills_count_only_when_every_test_of_them_ran(
+def test_kills_count_only_when_all_their_tests_ran(
     status: int, last: str, failed: int | None
 ) -> None:
     assert kills.failures(status, last) == failed
 
 
-def test_the_check_names_what_it_says_nothing_about(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_check_names_what_it_did_not_check(capsys: pytest.CaptureFixture[str]) -> None:
     whole, good = replace(PROGRAM, shortened=False), rows.Figure("a", 10.0, 1.0)
     assert whole.check([good], ["ingest", "disk"]) == 0
     warned = capsys.readouterr().err
@@ -156,7 +157,7 @@ def test_the_check_names_what_it_says_nothing_about(capsys: pytest.CaptureFixtur
     assert whole.check([good, rows.Figure("b", 1.0, missing="gone")], ["ingest"]) == 1
 
 
-def test_a_part_runs_on_a_real_server_and_the_check_fails_when_a_target_cannot_be_reached(
+def test_a_server_part_runs_and_the_check_fails_for_a_missed_target(
     tmp_path: Path,
 ) -> None:
     written = tmp_path / "rows.json"
@@ -171,7 +172,7 @@ def test_a_part_runs_on_a_real_server_and_the_check_fails_when_a_target_cannot_b
 
 
 def _fields(message: bytes) -> list[tuple[int, Any]]:
-    """(number, payload) of a protocol buffer."""
+    """Return (number, payload) of each field of a protocol buffer message."""
     unknown = Empty()
     unknown.ParseFromString(message)
     return [(each.field_number, each.data) for each in UnknownFieldSet(unknown)]
@@ -195,7 +196,7 @@ def _series(message: bytes) -> tuple[dict[str, str], list[tuple[Any, int]]]:
 SMALLEST = {"HEAPS": "100000", "PARTS": "census", "REPEATS": "3"}
 
 
-def test_every_look_is_measured_and_the_check_fails_when_a_target_cannot_be_reached(
+def test_every_scan_is_measured_and_the_check_fails_for_a_missed_target(
     tmp_path: Path,
 ) -> None:
     out_of_reach = {"CHECK": "1", "LEAKLINE_BENCH_SCALE": "0.001"}
@@ -208,7 +209,7 @@ def test_every_look_is_measured_and_the_check_fails_when_a_target_cannot_be_reac
     ours = {"a phase end", "a nested phase end", "full census, native", "full census, in slices"}
     assert ours < found.keys() and any(name.startswith("holders of ") for name in found)
     assert all(row["missing"] or row["figures"]["cpu_ms"] > 0 for row in found.values())
-    # The pure census counts as brute force does.
+    # The pure Python census has the same counts as brute force.
     figures = found["full census, pure Python"]["figures"]
     assert (figures["arrays_found"], figures["classes_off"]) == (15_000, 0)
 
@@ -217,7 +218,7 @@ def test_every_look_is_measured_and_the_check_fails_when_a_target_cannot_be_reac
 
 
 @pytest.mark.soak
-def test_every_row_of_the_pages_is_measured_and_the_check_fails_when_a_target_cannot_be_reached(
+def test_every_page_row_is_measured_and_the_check_fails_for_a_missed_target(
     tmp_path: Path,
 ) -> None:
     written = tmp_path / "rows.json"
@@ -234,16 +235,16 @@ def test_every_row_of_the_pages_is_measured_and_the_check_fails_when_a_target_ca
     assert figures["charts out of view that an update draws"]["value"] == 0
 
 
-# -- bench-detection: what it prints, that its check can fail, and that its ground is true
+# -- bench-detection: its output, its check, and the ground truth of its corpus
 
 
 SMOKE = {"RUNS": "1", "FAMILIES": "flat,linear", "JOBS": "1", "SOAK": "40"}
-# Families in which more than the leak changes.
+# Families in which other memory changes besides the leak.
 NOT_ALONE = ("rising sawtooth", "fill and leak", "after full", "warm-up and leak")
 ALL = [family.name for family in (*HEALTHY, *LEAKING)]
 
 
-def test_it_prints_a_line_for_each_family_and_each_figure(tmp_path: Path) -> None:
+def test_bench_detection_prints_a_line_for_each_family_and_figure(tmp_path: Path) -> None:
     document = tmp_path / "all.md"
     written = tmp_path / "all.json"
     files = ("--json", str(written), "--markdown", str(document))
@@ -273,14 +274,14 @@ def theirs() -> tuple[str, ...]:
 
 
 def outcome(family: str, number: int, suspects: int | None, sure: float, **more: Any) -> Outcome:
-    """A run that each of the baselines suspects at the same moment, as sure as the others."""
+    """Return the outcome of a run that all baselines suspect at the same reading with the same strength."""
     if family == "linear":
         more = {"start": 0, **more}
     baselines, strongest = dict.fromkeys(theirs(), suspects), dict.fromkeys(theirs(), sure)
     return Outcome(family, number, 90, baselines=baselines, strongest=strongest, **more)
 
 
-def test_a_false_alarm_and_a_missed_leak_fall_short() -> None:
+def test_a_false_alarm_and_a_missed_leak_miss_their_targets() -> None:
     alarmed = outcome("flat", 0, None, 1.0, suspected=20)
     missed = outcome("linear", 0, 40, 1.0, slope=0.03)
     short = {(f.code, f.name): f.failure() for f in figures([alarmed, missed]) if f.failure()}
@@ -290,7 +291,7 @@ def test_a_false_alarm_and_a_missed_leak_fall_short() -> None:
     assert any(code == "A3" for code, _ in short)
 
 
-def test_a_detector_that_finds_more_leaks_is_not_beaten_by_fewer_false_alarms() -> None:
+def test_fewer_false_alarms_do_not_beat_a_detector_that_finds_more_leaks() -> None:
     runs = [outcome("flat", 0, 9, 1.0), outcome("linear", 0, 40, 1.0, slope=0.03)]
     held = [f for f in figures(runs) if f.is_held and "no fewer leaks found" in f.name]
     assert [f.failure() for f in held] == ["they find more leaks than either of our levels"] * 5
@@ -299,8 +300,8 @@ def test_a_detector_that_finds_more_leaks_is_not_beaten_by_fewer_false_alarms() 
 @pytest.mark.parametrize(
     ("ours", "others", "ratio"), [(1, 4, 4.0), (0, 4, float("inf")), (2, 0, 0.0)]
 )
-def test_others_are_compared_where_they_find_as_many(ours: int, others: int, ratio: float) -> None:
-    """Of four leaks we find three; the others must then be as sure as they were of the third."""
+def test_detectors_are_compared_at_equal_recall(ours: int, others: int, ratio: float) -> None:
+    """We find three of four leaks, so the baselines are compared at their strength for the third."""
     leaks = [outcome("linear", i, None, 2.0 + i, suspected=30 if i else None) for i in range(4)]
     healthy = [
         outcome("flat", i, None, 3.5 if i < others else 2.9, suspected=40 if i < ours else None)
@@ -310,7 +311,7 @@ def test_others_are_compared_where_they_find_as_many(ours: int, others: int, rat
     assert [f.value for f in found] == [ratio] * 5
 
 
-def test_memory_of_real_machines_is_read_from_files_and_cut_into_runs(tmp_path: Path) -> None:
+def test_recorded_memory_is_read_from_files_and_split_into_runs(tmp_path: Path) -> None:
     rng = random.Random(3)
     calm = [40 + rng.gauss(0, 1) for _ in range(310)]
     rising = [40 + 0.5 * i + rng.gauss(0, 1) for i in range(150)]
@@ -328,14 +329,14 @@ def test_memory_of_real_machines_is_read_from_files_and_cut_into_runs(tmp_path: 
     assert len(others) == 5
 
 
-def test_a_folder_without_series_is_named() -> None:
+def test_a_folder_without_series_is_reported() -> None:
     ended = bench("detection", **{**SMOKE, "FAMILIES": "flat", "SOAK": "0", "RECORDED": "nowhere"})
     assert (ended.returncode, ended.stdout.count("bench-detection")) == (1, 0)
     assert ended.stderr.strip() == "bench-detection: RECORDED: nowhere holds no .csv file"
 
 
 @pytest.mark.parametrize("family", ALL)
-def test_the_same_word_draws_the_same_run_and_another_word_another(family: str) -> None:
+def test_the_same_word_draws_the_same_run(family: str) -> None:
     case = drawn(Draw(PUBLIC, family, 3))
     assert case == drawn(Draw(PUBLIC, family, 3))
     assert case.private != drawn(Draw("another word", family, 3)).private
@@ -346,7 +347,7 @@ def test_the_same_word_draws_the_same_run_and_another_word_another(family: str) 
         assert case.out_at is None and max(case.clean) < case.limit_bytes
 
 
-def test_several_processes_find_what_one_finds() -> None:
+def test_several_processes_return_the_same_outcomes_as_one() -> None:
     asked = [Draw(PUBLIC, "flat", 1), Draw(PUBLIC, "steps", 1), Draw(PUBLIC, "flat", 2)]
     assert list(outcomes(asked, 2)) == list(outcomes(asked, 1))
 
@@ -377,7 +378,7 @@ def test_the_noiseless_memory_of_every_leak_has_its_slope(family: str) -> None:
 @pytest.mark.parametrize(
     "family", ["steps", "declared fill", "resume", "late start", "two at once", "children"]
 )
-def test_each_look_says_what_examine_says_of_the_same_prefix(family: str) -> None:
+def test_each_incremental_result_equals_a_full_examination(family: str) -> None:
     case = FAMILIES[family].make(random.Random(f"looks {family}"), 36)
     recording = Recording(case, witness=True)
     for i, look in enumerate(looks(case, witness=True)):
@@ -396,7 +397,7 @@ def _readings(seed: int, n: int, digits: int) -> list[float]:
 
 
 @pytest.mark.parametrize(("seed", "n", "digits"), [(1, 12, 6), (2, 40, 6), (3, 90, 1), (4, 40, 0)])
-def test_kendalls_score_and_its_p_are_scipys(seed: int, n: int, digits: int) -> None:
+def test_kendalls_score_and_p_value_match_scipy(seed: int, n: int, digits: int) -> None:
     stats = pytest.importorskip("scipy.stats")
     readings, test = _readings(seed, n, digits), MannKendall()
     for value in readings:
@@ -409,7 +410,7 @@ def test_kendalls_score_and_its_p_are_scipys(seed: int, n: int, digits: int) -> 
 
 
 @pytest.mark.parametrize(("hits", "runs"), [(0, 5), (3, 80), (79, 80), (40, 2040)])
-def test_the_bounds_are_those_of_the_beta_distribution(hits: int, runs: int) -> None:
+def test_bounds_of_shares_match_the_beta_distribution(hits: int, runs: int) -> None:
     stats = pytest.importorskip("scipy.stats")
     share = Share(hits, runs)
     assert share.upper() == pytest.approx(stats.beta.ppf(0.95, hits + 1, runs - hits), rel=1e-6)

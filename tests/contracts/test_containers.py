@@ -1,5 +1,6 @@
-"""Dockerfile, docker-compose.yml and the proxy's configuration, as far as they can be held without a container engine:
-they name only what exists, agree with each other, run as nobody in particular, and publish nothing beyond loopback.
+"""Checks of Dockerfile, docker-compose.yml and the proxy configuration without a container engine.
+
+They only refer to what exists, agree with each other, do not run as root, and publish nothing beyond loopback.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ SECRETS: dict[str, dict[str, str]] = PLAN["secrets"]
 DATED = ROOT / "requirements" / "dated.txt"
 MAKE_SECRETS = ROOT / "deploy" / "make-secrets"
 BUILD, RUNTIME = re.split(r"^FROM ", DOCKERFILE, flags=re.M)[1:]
-# A version of three or two numbers, or a digest; never what means something else tomorrow.
+# A version of three or two numbers, or a digest; never a tag that can move.
 PINNED = re.compile(r"[\w./-]+(:\d+\.\d+(\.\d+)?-[\w.-]+|@sha256:[0-9a-f]{64})")
 
 
@@ -77,27 +78,27 @@ def make_secrets(folder: Path) -> subprocess.CompletedProcess[str]:
 # -- the services ------------------------------------------------------------------------------------------
 
 
-def test_it_is_two_servers_on_one_postgres_behind_a_proxy() -> None:
+def test_compose_has_two_servers_on_one_postgres_behind_a_proxy() -> None:
     assert set(SERVICES) == {*SERVERS, "proxy", "postgres"}
-    # The same in everything: only their names differ, and so the first is looked at here.
+    # The servers differ only in their names, so only the first is checked.
     assert SERVICES["leakline-2"] == SERVER
 
 
-def test_only_the_port_of_the_proxy_is_published_on_this_machine_alone() -> None:
+def test_only_the_proxy_is_published_and_only_on_loopback() -> None:
     ports = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
     (published,) = ports.pop("proxy")
     assert ports == {}
     address, _, inside = published.rpartition(":")
     assert address.startswith("127.0.0.1:")
     assert f"listen {inside};" in PROXY
-    # The database is on a network that leads nowhere.
+    # The database is on an internal network.
     assert DATABASE["networks"] == ["database"]
     assert PLAN["networks"]["database"] == {"internal": True}
     assert "database" not in PROXIED["networks"]
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_every_name_of_a_service_leads_to_something(name: str) -> None:
+def test_every_name_in_a_service_exists(name: str) -> None:
     service = SERVICES[name]
     assert set(service.get("networks", [])) <= set(PLAN["networks"])
     for other, condition in service.get("depends_on", {}).items():
@@ -119,14 +120,14 @@ def test_every_name_of_a_service_leads_to_something(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_nothing_runs_as_root_or_takes_the_machine_with_it(name: str) -> None:
+def test_no_service_runs_as_root_or_without_limits(name: str) -> None:
     service = SERVICES[name]
     user = str(service["user"]) if "user" in service else _last("USER")
     assert user.split(":")[0] not in ("", "0", "root")
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert "privileged" not in service
-    # What it writes besides is in memory, or in a volume.
+    # Everything else that it writes is in memory or in a volume.
     assert service["read_only"] is True and service["tmpfs"]
     assert re.fullmatch(r"\d+g", service["mem_limit"]) and service["pids_limit"] > 0
     assert set(service["logging"]["options"]) == {"max-size", "max-file"}
@@ -140,14 +141,14 @@ def test_every_image_is_pinned() -> None:
     for image in images:
         assert PINNED.fullmatch(image), image
     assert len(set(re.findall(r"^FROM (\S+)", DOCKERFILE, re.M))) == 1
-    # With the day that `make audit` compares with today, and the example of the documents with it.
+    # Each has a date that `make audit` compares with today.
     dated = re.findall(r"^([\w./-]+:\S+) \d{4}-\d\d-\d\d$", DATED.read_text(), re.M)
     assert sorted(dated) == sorted(set(images))
     document = (ROOT / "docs" / "operating.md").read_text()
     assert set(re.findall(r"(?:postgres|nginx|python):\d[\w.-]+", document)) <= set(images)
 
 
-def test_a_vendored_script_is_the_one_that_its_note_names() -> None:
+def test_a_vendored_script_matches_the_hash_in_its_readme() -> None:
     notes = list((ROOT / "static" / "vendor").glob("*/README.txt"))
     assert notes
     notes.append(ROOT / "tests" / "browser" / "vendor" / "README.txt")
@@ -166,7 +167,7 @@ INSTALLED += [text for extra in ("server", "postgres", "notify") for text in EXT
     ("lock", "asked"),
     [("server.txt", INSTALLED), ("build.txt", PROJECT["build-system"]["requires"])],
 )
-def test_what_is_installed_into_the_image_is_pinned_and_proved(lock: str, asked: list[str]) -> None:
+def test_packages_of_the_image_are_pinned_with_hashes(lock: str, asked: list[str]) -> None:
     assert re.search(rf"pip .*install .*--require-hashes -r requirements/{lock}", DOCKERFILE)
     locked = (ROOT / "requirements" / lock).read_text()
     names = {canonicalize_name(name) for name in re.findall(r"^([\w.-]+)==", locked, re.M)}
@@ -176,7 +177,7 @@ def test_what_is_installed_into_the_image_is_pinned_and_proved(lock: str, asked:
 
 
 def _needed(asked: list[str]) -> set[str]:
-    """What is asked for, and what that asks for in turn. `pip check` knows of no extras."""
+    """Return the requested packages and all their dependencies, since `pip check` ignores extras."""
     waiting = [(Requirement(text), "") for text in asked]
     needed: set[tuple[str, str]] = set()
     while waiting:
@@ -191,9 +192,9 @@ def _needed(asked: list[str]) -> set[str]:
     return {name for name, _ in needed}
 
 
-def test_every_part_says_how_it_is() -> None:
+def test_every_service_has_a_health_check() -> None:
     checks = {name: s["healthcheck"]["test"] for name, s in SERVICES.items() if "healthcheck" in s}
-    # Those of the servers are that of the image, of which the next test is.
+    # The servers use the health check of the image, which the next test covers.
     assert set(checks) == {"proxy", "postgres"}
     assert all(check[0] in ("CMD", "CMD-SHELL") for check in checks.values())
     found = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/healthz", checks["proxy"][-1])
@@ -203,7 +204,7 @@ def test_every_part_says_how_it_is() -> None:
     assert checks["postgres"][1:] == [ready]
 
 
-def test_the_health_check_of_the_image_is_a_program_that_python_understands() -> None:
+def test_the_health_check_of_the_image_is_valid_python() -> None:
     command = re.search(r"HEALTHCHECK .*\n\s+CMD (\[.*\])", DOCKERFILE)
     assert command is not None
     python, option, program = yaml.safe_load(command[1])
@@ -214,8 +215,8 @@ def test_the_health_check_of_the_image_is_a_program_that_python_understands() ->
     assert f'"--port", "{port}"' in _last("CMD")
 
 
-def test_the_settings_are_ones_that_a_server_takes(tmp_path: Path) -> None:
-    # As compose fills them in, where nothing is set.
+def test_the_settings_in_compose_are_valid(tmp_path: Path) -> None:
+    # Filled in like compose does when nothing is set.
     given = {
         key: VARIABLE.sub(lambda found: found[2] or "", str(value))
         for key, value in SERVER["environment"].items()
@@ -229,13 +230,13 @@ def test_the_settings_are_ones_that_a_server_takes(tmp_path: Path) -> None:
     user, password = database["POSTGRES_USER"], (tmp_path / "database_password").read_text()
     assert f"//{user}:{password}@postgres:5432/{database['POSTGRES_DB']}" in config.database_url
     assert config.admin_password == (tmp_path / "admin_password").read_text()
-    # What people reach is the published port.
+    # Users reach the published port.
     (published,) = PROXIED["ports"]
     assert config.public_url == f"http://{published.rpartition(':')[0]}"
     assert config.log_format == "json"
 
 
-def test_what_the_image_starts_is_a_command_that_there_is(
+def test_the_image_starts_an_existing_command(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     program, command, *options = yaml.safe_load(_last("CMD"))
@@ -246,17 +247,17 @@ def test_what_the_image_starts_is_a_command_that_there_is(
     assert all(option in shown for option in options if option.startswith("--"))
 
 
-def test_the_proxy_knows_exactly_the_servers_and_waits_less_than_they_do() -> None:
+def test_the_proxy_knows_the_servers_and_closes_idle_connections_first() -> None:
     named = re.findall(r"^\s+server (\S+:\d+)", PROXY, re.M)
     assert named == [f"{name}:{_last('EXPOSE')}" for name in SERVERS] == list(nginx.SERVERS)
     kept = re.search(r"keepalive 64;.*?keepalive_timeout (\d+)s;", PROXY, re.S)
     assert kept is not None and int(kept[1]) < KEEP_ALIVE_SECONDS
-    # Stopping is over before it is a kill.
+    # Stopping must be finished before the container is killed.
     grace = SERVER["stop_grace_period"].rstrip("s")
     assert int(grace) > 5 * GRACEFUL_SHUTDOWN_SECONDS
 
 
-def test_the_proxy_writes_where_it_may_and_mounts_what_the_test_runs() -> None:
+def test_the_proxy_writes_only_to_tmp_and_mounts_the_tested_file() -> None:
     written = re.findall(r"^\s*(?:pid|\w+_temp_path) (\S+);", PROXY, re.M)
     assert len(written) == 6 and all(path.startswith("/tmp/") for path in written)
     assert PROXIED["read_only"] is True
@@ -266,7 +267,7 @@ def test_the_proxy_writes_where_it_may_and_mounts_what_the_test_runs() -> None:
     assert mounted.split(":")[1] == "/etc/nginx/nginx.conf"
 
 
-def test_nginx_understands_the_configuration(tmp_path: Path) -> None:
+def test_nginx_accepts_the_configuration(tmp_path: Path) -> None:
     file = tmp_path / "nginx.conf"
     file.write_text(nginx.configured(8080, (1, 2), tmp_path))
     checked = subprocess.run(
@@ -276,7 +277,7 @@ def test_nginx_understands_the_configuration(tmp_path: Path) -> None:
     assert checked.returncode == 0, checked.stderr
 
 
-def test_what_may_be_set_outside_is_documented() -> None:
+def test_variables_of_compose_are_documented() -> None:
     documented = (ROOT / "docs" / "settings.md").read_text()
     text = (ROOT / "docs" / "operating.md").read_text() + documented
     assert [f[1] for f in VARIABLE.finditer(COMPOSE) if f"`{f[1]}`" not in text] == []
@@ -284,8 +285,8 @@ def test_what_may_be_set_outside_is_documented() -> None:
         assert f"`{name}`" in documented, name
 
 
-def test_what_is_kept_and_taken_in_of_a_project_can_be_said_outside() -> None:
-    """The documents say so of all of them."""
+def test_limits_per_project_can_be_set_in_compose() -> None:
+    """The documents promise this for all of them."""
     config = Config()
     limits = {v for v, field in VARIABLES.items() if isinstance(getattr(config, field), PerProject)}
     assert {"LEAKLINE_KEEP_DAYS", "LEAKLINE_RUNS_PER_DAY"} < limits
@@ -296,12 +297,12 @@ def test_what_is_kept_and_taken_in_of_a_project_can_be_said_outside() -> None:
 # -- secrets -----------------------------------------------------------------------------------------------
 
 
-def test_neither_the_image_nor_the_servers_answer_without_a_login() -> None:
+def test_image_and_compose_keep_authentication_on() -> None:
     assert "LEAKLINE_INSECURE=" not in re.sub(r"#.*", "", DOCKERFILE)
     assert "LEAKLINE_INSECURE" not in SERVER["environment"]
 
 
-def test_no_secret_is_in_an_environment_or_has_a_default() -> None:
+def test_no_secret_is_in_an_environment_or_has_a_default_value() -> None:
     for name, service in SERVICES.items():
         for key, value in service.get("environment", {}).items():
             if re.search(r"PASSWORD|SECRET|TOKEN|DATABASE_URL", key) and value != f"${{{key}:-}}":
@@ -310,19 +311,19 @@ def test_no_secret_is_in_an_environment_or_has_a_default() -> None:
     assert not any("PASSWORD" in found[1] for found in VARIABLE.finditer(COMPOSE))
     for file in (ROOT / "docker-compose.yml", ROOT / "Dockerfile", *(ROOT / "deploy").iterdir()):
         assert not re.search(r"(?i)password\w*[:=]\s*[\w-]*leakline", file.read_text()), file
-    # A file that is missing is an error of compose, before anything starts.
+    # A missing file is an error of compose, before anything starts.
     assert {found["file"] for found in SECRETS.values()} == {f"./secrets/{key}" for key in SECRETS}
     assert "secrets/" in (ROOT / ".gitignore").read_text().split()
 
 
-def test_secrets_are_made_by_chance_and_those_that_are_there_stay(tmp_path: Path) -> None:
+def test_secrets_are_random_and_existing_ones_are_kept(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     for folder in (one, other):
         made = make_secrets(folder)
         assert made.returncode == 0, made.stderr
         assert {file.name for file in folder.iterdir()} == set(SECRETS)
         assert folder.stat().st_mode & 0o777 == 0o700
-        # The users of the containers are others than the one who made them.
+        # The users of the containers differ from the user who made them.
         assert {file.stat().st_mode & 0o777 for file in folder.iterdir()} == {0o644}
     assert (one / "database_password").read_text() != (other / "database_password").read_text()
     assert len((one / "admin_password").read_text()) == 48
@@ -334,14 +335,14 @@ def test_secrets_are_made_by_chance_and_those_that_are_there_stay(tmp_path: Path
     assert ":chosen@" in (one / "database_url").read_text()
 
 
-def test_a_password_that_is_no_part_of_an_address_is_refused(tmp_path: Path) -> None:
+def test_a_password_that_is_not_valid_in_a_url_is_refused(tmp_path: Path) -> None:
     (tmp_path / "database_password").write_text("p@ss/word")
     made = make_secrets(tmp_path)
     assert made.returncode == 1 and made.stderr.count("\n") == 1
     assert "letters, digits" in made.stderr and "p@ss" not in made.stderr
 
 
-def test_whom_the_proxy_names_is_believed_and_nobody_else_reaches_the_servers() -> None:
+def test_the_proxys_client_address_is_trusted() -> None:
     environment = SERVER["environment"]
     assert environment["LEAKLINE_TRUSTED_PROXIES"] == "*"
     assert "proxy_set_header X-Forwarded-For $remote_addr;" in PROXY
@@ -351,8 +352,8 @@ def test_whom_the_proxy_names_is_believed_and_nobody_else_reaches_the_servers() 
 # -- the image ---------------------------------------------------------------------------------------------
 
 
-def test_nothing_that_compiles_or_installs_is_in_the_image() -> None:
-    """The stage that is kept installs no package; what is copied into it was installed from outside."""
+def test_the_image_has_no_compiler_or_installer() -> None:
+    """The final stage installs no package; everything copied into it was installed by the build stage."""
     assert not re.search(r"apt-get|gcc|pip install|pip --python", RUNTIME)
     assert "pip uninstall --yes pip" in RUNTIME
     assert "venv --without-pip /leakline" in BUILD
@@ -363,7 +364,7 @@ def test_nothing_that_compiles_or_installs_is_in_the_image() -> None:
         assert not re.search(rf"^{name}==", locked, re.M), name
 
 
-def test_the_bill_of_materials_names_what_is_installed() -> None:
+def test_the_bill_of_materials_lists_the_installed_packages() -> None:
     script = ROOT / ".ci" / "bill_of_materials.py"
     assert "bill_of_materials.py > /leakline/bill-of-materials.json" in RUNTIME
     printed = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
@@ -383,7 +384,7 @@ def test_the_bill_of_materials_names_what_is_installed() -> None:
         assert {"bash", "dpkg"} <= debian
 
 
-# Everything that is mounted stays, read-only; /tmp is empty and may be written to.
+# All mounts stay and become read-only; /tmp is empty and writable.
 READ_ONLY = """
 set -e
 code=$(stat -c %m "$CODE")
@@ -422,14 +423,14 @@ def test_a_server_writes_nothing_outside_its_folder_and_tmp() -> None:
     assert (server.returncode, said) == (0, "")
 
 
-def test_what_is_copied_into_the_image_is_not_kept_out_of_it() -> None:
+def test_dockerignore_admits_everything_that_is_copied() -> None:
     kept = re.findall(r"^!(.+)$", (ROOT / ".dockerignore").read_text(), re.M)
     assert set(_copied()) == set(kept)
     assert all((ROOT / name).exists() for name in kept)
 
 
 @pytest.mark.long
-def test_what_is_copied_is_enough_to_build_the_whole_wheel(tmp_path: Path) -> None:
+def test_the_copied_files_are_enough_to_build_the_wheel(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
     copy(_copied(), source)
@@ -443,7 +444,7 @@ def test_what_is_copied_is_enough_to_build_the_whole_wheel(tmp_path: Path) -> No
         assert any(found.startswith(f"leakline_server/{name}") for found in names), name
 
 
-# -- `make audit`, with programs of the test in the place of pip-licenses and pip-audit ----------------------
+# -- `make audit`, with stub programs for pip-licenses and pip-audit ---------------------------------------
 
 SHIPS = [
     "Dockerfile",
@@ -456,15 +457,15 @@ SHIPS = [
 ]
 FINE = "exit 0"
 HOLE = "echo 'starlette 0.0.1 PYSEC-2026-1'; exit 1"
-# As pip-audit ends where there is no way to the service: with a sentence, or with the traceback of who looked.
+# How pip-audit exits when the service is unreachable: with a message, or with a traceback.
 UNREACHABLE = "echo 'ERROR:pip_audit._cli:Could not connect to the feed' >&2; exit 1"
 UNREACHABLE_TOO = "echo \"requests.exceptions.ConnectionError: HTTPSConnectionPool(host='x'): Max retries\" >&2; exit 1"
-# A hole whose words are those of a network, and a package that nobody knows.
+# A vulnerability whose text looks like a network error, and an unknown package.
 TELLING_HOLE = (
     "echo 'starlette 0.0.1 PYSEC-2026-1 requests that timed out: a ConnectionError leaks'; exit 1"
 )
 UNKNOWN = "echo 'ERROR:pip_audit._cli:starlette: Dependency not found on PyPI and could not be audited' >&2; exit 1"
-# A mirror has none of them; a service that lacks one has the others.
+# A mirror knows no package; a service that lacks one package knows the others.
 MIRROR = """
 if [[ $* = *--strict* ]]; then
   echo 'ERROR:pip_audit._cli:x: Dependency not found on PyPI and could not be audited' >&2; exit 1
@@ -480,7 +481,7 @@ DATED_THERE = "requirements/dated.txt"
 
 @pytest.fixture
 def ships(tmp_path: Path) -> Path:
-    """A copy of what ships, all of it published today, so that these tests are the same next year."""
+    """Copy everything that ships and date it today, so that these tests do not fail next year."""
     copy(SHIPS, tmp_path)
     replace_in(tmp_path / DATED_THERE, r" \d{4}-\d\d-\d\d$", f" {TODAY}")
     return tmp_path
@@ -509,34 +510,34 @@ def audited(
     )  # fmt: skip
 
 
-# `make audit` is a part of `make test-all`, and so are these.
+# `make audit` is part of `make test-all`, and so are these tests.
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("licences", "holes", "offline", "days", "status", "said"),
     [
-        (FINE, FINE, "", 183, 0, "no known hole"),
+        (FINE, FINE, "", 183, 0, "no known vulnerability"),
         (FINE, FINE, "", 184, 1, "is 184 days old"),
         (FINE, FINE, "ok", 184, 0, "is 184 days old"),
-        ("exit 1", FINE, "ok", 0, 1, "a licence is not among those"),
+        ("exit 1", FINE, "ok", 0, 1, "a licence is not accepted"),
         (FINE, HOLE, "", 0, 1, ".ci/lock"),
         (FINE, HOLE, "ok", 0, 1, ".ci/lock"),
         (FINE, HOLE, "1", 0, 0, "NOT looked up"),
         (FINE, UNREACHABLE, "", 0, 1, "NOT looked up"),
         *((FINE, said, "ok", 0, 0, "NOT looked up") for said in (UNREACHABLE, UNREACHABLE_TOO, MIRROR)),
-        # What fails for another reason is not taken for a missing network.
+        # Other failures are not mistaken for a missing network.
         *(
             (FINE, said, "ok", 0, 1, ".ci/lock")
             for said in ("echo 'Traceback'; exit 1", TELLING_HOLE, UNKNOWN, UNKNOWN_TO_A_SERVICE)
         ),
     ],
 )  # fmt: skip
-def test_the_audit_fails_for_a_licence_a_known_hole_and_an_old_image(
+def test_the_audit_fails_for_a_licence_a_vulnerability_and_an_old_image(
     ships: Path, licences: str, holes: str, offline: str, days: int, status: int, said: str
 ) -> None:
     replace_in(ships / DATED_THERE, r"^(postgres:\S+) .*$", rf"\1 {TODAY - timedelta(days)}")
     ended = audited(ships, licences, holes, offline)
     assert (ended.returncode, said in ended.stderr) == (status, True), ended.stderr
-    assert "no known hole" not in ended.stderr or holes == FINE
+    assert "no known vulnerability" not in ended.stderr or holes == FINE
     assert ("PYSEC-2026-1" in ended.stdout) == (offline != "1" and holes in (HOLE, TELLING_HOLE))
 
 
@@ -547,13 +548,13 @@ def test_the_audit_fails_for_a_licence_a_known_hole_and_an_old_image(
         ("Dockerfile", r"^FROM python:\S+$", "FROM python:3.99.0-slim", "python:3.99.0-slim ships"),
         ("docker-compose.yml", r"image: nginx:\S+", "image: 'nginx:9.9'  # new", "nginx:9.9 ships"),
         ("deploy/nginx.conf", r"\Z", "  - image: registry.example/sidecar:1\n", "registry.example/sidecar:1 ships"),
-        (DATED_THERE, r"\Z", f"redis:8.0.0 {TODAY}\n", "redis:8.0.0 is named by nothing"),
-        (DATED_THERE, r"^(nginx:\S+) .*$", r"\1 yesterday", "yesterday, which is not a day"),
-        (DATED_THERE, r"^(nginx:\S+) .*$", rf"\1 {TODAY + timedelta(days=1)}", "which is still to come"),
+        (DATED_THERE, r"\Z", f"redis:8.0.0 {TODAY}\n", "redis:8.0.0 is not used by anything"),
+        (DATED_THERE, r"^(nginx:\S+) .*$", r"\1 yesterday", "yesterday, which is not a date"),
+        (DATED_THERE, r"^(nginx:\S+) .*$", rf"\1 {TODAY + timedelta(days=1)}", "which is in the future"),
         (DATED_THERE, r"^plotly.*\n", "", "plotly-basic-4.1.1.min.js ships"),
     ],
 )  # fmt: skip
-def test_what_ships_without_a_day_fails_the_audit(
+def test_the_audit_fails_for_a_missing_or_wrong_date(
     ships: Path, file: str, pattern: str, by: str, why: str
 ) -> None:
     replace_in(ships / file, pattern, by)
@@ -563,7 +564,7 @@ def test_what_ships_without_a_day_fails_the_audit(
     assert DATED_THERE in ended.stderr
 
 
-def test_holes_are_looked_up_in_what_builds_the_image_too(ships: Path) -> None:
+def test_build_packages_are_audited_too(ships: Path) -> None:
     ended = audited(ships, holes='echo "$*"')
     for name in ("requirements/server.txt", "requirements/build.txt"):
         assert f"--requirement {name}" in ended.stdout

@@ -1,4 +1,4 @@
-"""What the documents name exists, what the code has is documented, links arrive, and the reference is the code's."""
+"""Names in documents exist, names in the code are documented, and links and reference are correct."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ SOURCES = [
 SETTING = re.compile(r"\bLEAKLINE_(?!LINE\b)[A-Z_]+\b")
 
 
-# -- what is named exists ----------------------------------------------------------------------------------
+# -- names in documents exist ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("paper", PAPERS, ids=lambda p: str(p.relative_to(ROOT)))
-def test_a_path_a_link_and_a_command_named_in_a_document_exist(paper: Path) -> None:
+def test_paths_links_and_commands_in_documents_exist(paper: Path) -> None:
     text = paper.read_text()
     top = {path.name for path in ROOT.iterdir()}
     for name in re.findall(r"`([\w.*-]+(?:/[\w.*-]+)+/?)`", text):
         if name.split("/")[0] in top and "*" not in name and not name.startswith(".leakline"):
-            # A recipe writes NAME for the reader's own: others of the kind exist.
+            # NAME in a recipe stands for the reader's own name: another file of the kind must exist.
             found = (
                 any(ROOT.glob(name.replace("NAME", "*")))
                 if "NAME" in name
@@ -82,8 +82,8 @@ def _settings(paths: list[Path]) -> set[str]:
     return {name for path in paths for name in SETTING.findall(path.read_text(errors="replace"))}
 
 
-def test_every_setting_of_a_document_is_read_somewhere_and_each_of_the_code_documented() -> None:
-    # The code puts these names together.
+def test_settings_in_documents_exist_and_those_of_the_code_are_documented() -> None:
+    # The code builds these names from parts.
     known = _settings(SOURCES) | {f"{name}_FILE" for name in (*SECRETS, "LEAKLINE_TOKEN")}
     for paper in PAPERS:
         assert _settings([paper]) <= known, paper
@@ -91,16 +91,16 @@ def test_every_setting_of_a_document_is_read_somewhere_and_each_of_the_code_docu
     assert _settings(code) <= _settings([DOCS / "settings.md"])
 
 
-# -- the documents hang together ---------------------------------------------------------------------------
+# -- links between documents -------------------------------------------------------------------------------
 
 
-def test_the_index_names_every_document_once() -> None:
+def test_the_index_lists_every_document_once() -> None:
     named = re.findall(r"\]\(([\w/.-]+\.md)\)", (DOCS / "README.md").read_text())
     assert sorted(named) == [each for each in SERVED if each != "README.md"]
 
 
 @pytest.mark.parametrize("document", SERVED)
-def test_every_link_arrives_at_its_anchor(document: str) -> None:
+def test_every_link_has_a_target(document: str) -> None:
     for target in re.findall(r'href="([^"]+)"', documents.read(document).body):
         path, _, anchor = target.partition("#")
         if target.startswith(("http:", "https:")):
@@ -115,7 +115,7 @@ def test_every_link_arrives_at_its_anchor(document: str) -> None:
 
 
 @pytest.mark.parametrize("paper", ["README", "ARCHITECTURE", "CONTRIBUTING", "CHANGELOG"])
-def test_anchors_of_the_papers_arrive_too(paper: str) -> None:
+def test_links_from_the_root_documents_have_targets(paper: str) -> None:
     text = (ROOT / f"{paper}.md").read_text()
     for target, anchor in re.findall(r"\]\(docs/([\w/.-]+\.md)#([\w-]+)\)", text):
         headings = re.findall(r"^#+ (.+)$", (DOCS / target).read_text(), re.M)
@@ -124,8 +124,8 @@ def test_anchors_of_the_papers_arrive_too(paper: str) -> None:
 
 
 @pytest.mark.parametrize("document", SERVED)
-def test_no_document_needs_html(document: str) -> None:
-    """It would stand there as text where the server shows it."""
+def test_no_document_contains_html(document: str) -> None:
+    """The server would show HTML as text."""
     text = re.sub(r"^<!-- [\w: -]+ -->\n", "", (DOCS / document).read_text(), flags=re.M)
     tokens = MarkdownIt("commonmark").enable("table").parse(text)
     inside = [each for token in tokens for each in (token, *(token.children or []))]
@@ -137,7 +137,7 @@ def generator() -> ModuleType:
     return importlib.import_module("generate")
 
 
-def test_the_reference_is_what_the_code_says() -> None:
+def test_the_reference_is_up_to_date() -> None:
     pages = generator().PAGES
     assert set(pages) == {path.name for path in (DOCS / "reference").glob("*.md")}
     for page, make in pages.items():
@@ -159,7 +159,7 @@ def test_every_entry_of_the_reference_has_a_description() -> None:
 
 # -- the parts of a page -----------------------------------------------------------------------------------
 
-# The rooms that make the parts of a page, and the template that has the others.
+# The modules that build the sections of a page, and the template with the others.
 RUN_PAGE = (
     "rendering/evidence_sections", "run_page/inventory_tables", "run_page/process_sections", "run_page/annotations",
     "run_page/fix_effects", "expectations/view", "run_page/verdict_view", "run_page/counted_objects",
@@ -190,17 +190,17 @@ def test_every_part_of_a_page_is_documented_by_its_title(
 
 
 def titles_of(path: Path) -> Iterator[str]:
-    """Of the sections that a room makes, before a comma: the run's unit is written as a generation."""
+    """Yield the titles of the sections in a module, up to a comma and with the run's unit as "generation"."""
     for call in ast.walk(ast.parse(path.read_text())):
         if isinstance(call, ast.Call) and getattr(call.func, "id", "") in ("Section", "_plain"):
             title = call.args[1]
-            # What is handed on is the title of another call.
+            # A variable is the title of another call.
             if isinstance(title, ast.Constant | ast.JoinedStr):
                 words = title.values if isinstance(title, ast.JoinedStr) else [title]
-                yield "".join(_said(each) for each in words).rstrip(", ")
+                yield "".join(_literal(each) for each in words).rstrip(", ")
 
 
-def _said(part: ast.expr) -> str:
+def _literal(part: ast.expr) -> str:
     if isinstance(part, ast.Constant):
         return str(part.value)
     value = part.value if isinstance(part, ast.FormattedValue) else None
@@ -209,13 +209,13 @@ def _said(part: ast.expr) -> str:
 
 # -- the names of series -----------------------------------------------------------------------------------
 
-# How a series begins; what follows in the code may be worked out.
+# How a series name begins; the code may compute the rest.
 FAMILY = "|".join(sorted({each.pattern.partition(".")[0] for each in names()}))
 SERIES = re.compile(rf"(?:{FAMILY})\.(?:[a-z_]+|<x>)(?:\.(?:[a-z_]+|<x>))?")
 
 
 def texts() -> Iterator[str]:
-    """Every text in the rooms whose readings are sent, with <x> for what is worked out."""
+    """Yield every string in the modules that send readings, with <x> for computed parts."""
     others = (
         "core/training_loop",
         "core/phase_accounting",
@@ -232,16 +232,16 @@ def texts() -> Iterator[str]:
                 yield "".join(str(p.value) if isinstance(p, ast.Constant) else "<x>" for p in parts)
 
 
-def test_every_series_that_a_probe_gives_is_named_and_every_name_is_given_by_something() -> None:
+def test_every_series_of_a_probe_is_listed_and_every_listed_one_exists() -> None:
     every = set(texts())
     given = {text for text in every if SERIES.fullmatch(text)}
-    # One that ends in what is worked out says its last part elsewhere.
+    # The last part of a name that ends in a computed part is written elsewhere.
     whole = [series for series in given if not series.endswith("<x>")]
     assert len(whole) > 40
     assert not [each for each in whole if not any(name.fits(each) for name in names())]
     script = (ROOT / "agent_client" / "js" / "leakline.js").read_text()
     given |= set(re.findall(r'"((?:tfjs|js)\.[a-z_]+)"', script))
-    # A name may be put together of a part that varies and one that is written somewhere.
+    # A name may consist of a varying part and a literal elsewhere.
     pieces = {piece for text in every if "<x>" in text for piece in text.split("<x>")}
     parts = {text.lstrip(".") for text in every} | {each.rpartition(".")[2] for each in pieces}
     assert not [
@@ -253,14 +253,14 @@ def test_every_series_that_a_probe_gives_is_named_and_every_name_is_given_by_som
     ]
 
 
-def test_a_name_stands_in_the_list_once() -> None:
+def test_a_series_name_is_listed_once() -> None:
     patterns = [each.pattern for each in names()]
     assert len(patterns) == len(set(patterns)) > 70
     assert all(each.meaning and not each.meaning.endswith(".") for each in names())
     assert all(family for _, family in FAMILIES.values())
 
 
-# -- each bound of the server is named once, and docs/limits.md says of it what the code does ---------------
+# -- every limit of the server has one name, and docs/limits.md states its value ---------------------------
 
 LIMITS = sorted(name for name in vars(limits) if name.isupper())
 
@@ -273,7 +273,7 @@ def shown(name: str, value: float) -> str:
     return f"{value:,.0f}" + (" s" if name.endswith("SECONDS") else "")
 
 
-def test_every_limit_is_documented_as_it_is_and_used() -> None:
+def test_every_limit_is_used_and_documented_with_its_value() -> None:
     rows = re.compile(r"^\|[^|]+\|([^|]+)\|[^|]+\| `(\w+)` \|$", re.M)
     listed = {name: said.strip() for said, name in rows.findall((DOCS / "limits.md").read_text())}
     assert listed == {name: shown(name, getattr(limits, name)) for name in LIMITS}
@@ -282,13 +282,13 @@ def test_every_limit_is_documented_as_it_is_and_used() -> None:
     assert set(LIMITS) <= {word for text in code for word in re.findall(r"\b[A-Z]\w+", text)}
 
 
-# Of pydantic and msgspec, and of parameters of routes.
+# Calls of pydantic and msgspec, and of route parameters.
 DECLARE = {"Field", "Query", "Path", "Meta", "Header", "Form", "Body", "Cookie"}
 BOUNDS = {"max_length", "min_length", "le", "lt", "ge", "gt", "max_items", "multiple_of"}
 
 
 def declared_bounds(text: str) -> list[tuple[str, ast.expr]]:
-    """(which bound, its value) of whatever is declared with one; a fixed length is a shape, and none."""
+    """Return (bound, value) of everything declared with a bound; a fixed length is a shape, not a bound."""
     found = []
     for node in ast.walk(ast.parse(text)):
         if not (isinstance(node, ast.Call) and getattr(node.func, "id", "") in DECLARE):
@@ -302,13 +302,13 @@ def declared_bounds(text: str) -> list[tuple[str, ast.expr]]:
 
 
 def of_its_own(value: ast.expr) -> list[str]:
-    """What a bound is made of that `limits.py` does not name; nothing and one need no name."""
+    """Return the parts of a bound that `limits.py` does not define; zero and one need no name."""
     parts = list(ast.walk(value))
     numbers = [str(n.value) for n in parts if isinstance(n, ast.Constant) and n.value not in (0, 1)]
     return numbers + [n.id for n in parts if isinstance(n, ast.Name) and n.id not in LIMITS]
 
 
-def test_every_bound_of_a_schema_is_one_of_them() -> None:
+def test_every_bound_of_a_schema_is_a_named_limit() -> None:
     seen = 0
     for path in SERVER.rglob("*.py"):
         for bound, value in declared_bounds(path.read_text()):
@@ -327,13 +327,13 @@ def test_every_bound_of_a_schema_is_one_of_them() -> None:
         ("Field(min_length=3, max_length=3)", []),
     ],
 )
-def test_a_number_of_its_own_is_found(text: str, expected: list[str]) -> None:
+def test_an_unnamed_number_in_a_bound_is_found(text: str, expected: list[str]) -> None:
     assert [each for _, value in declared_bounds(text) for each in of_its_own(value)] == expected
 
 
-def test_no_room_gives_a_limit_a_number_of_its_own() -> None:
+def test_no_module_defines_a_limit_of_its_own() -> None:
     for path in SERVER.rglob("*.py"):
-        # Chat services have bounds of their own, and a page has room for so many rows.
+        # Chat services have their own limits, and a page has a fixed number of rows.
         if (
             path.name == "limits.py"
             or "alerts" in path.parts
@@ -346,7 +346,7 @@ def test_no_room_gives_a_limit_a_number_of_its_own() -> None:
                 assert node.target.id not in LIMITS, f"{path.name} defines {node.target.id} again"
 
 
-# -- docs/compared.toml and compared.md: a word for each tool, a page and a test for each claim
+# -- docs/compared.toml and compared.md: a word for each tool, and a page and a test for each claim
 
 
 TEXT: Final = (DOCS / "compared.md").read_text(encoding="utf-8")
@@ -377,7 +377,7 @@ def test_every_feature_has_one_word_for_each_tool_and_a_known_one_for_leakline()
         assert feature["what"].strip()
 
 
-def test_the_page_has_the_features_that_are_shown() -> None:
+def test_the_page_lists_the_features_marked_as_shown() -> None:
     shown = TEXT.partition(compared.FEATURES_BEGIN)[2].partition(compared.FEATURES_END)[0]
     assert shown == compared.features(), "run: make bench-compared BENCH_ARGS=--again"
     number = len([each for each in FEATURES.values() if each.get("shown")])
@@ -385,13 +385,13 @@ def test_the_page_has_the_features_that_are_shown() -> None:
     assert f"{number} of {len(FEATURES)} features" in section("Features")
 
 
-def test_what_leakline_has_only_in_part_is_explained() -> None:
+def test_partial_features_of_leakline_are_explained() -> None:
     partly = [number for number in FEATURES if words_of(number)["Leakline"] == "partly"]
     assert partly
     assert [n for n in partly if "Leakline" not in FEATURES[n].get("notes", "")] == []
 
 
-def test_every_claim_of_ours_leads_to_a_page_and_a_test() -> None:
+def test_every_claim_of_ours_has_a_page_and_a_test() -> None:
     for number, feature in FEATURES.items():
         if words_of(number)["Leakline"] == "no":
             continue
@@ -402,7 +402,7 @@ def test_every_claim_of_ours_leads_to_a_page_and_a_test() -> None:
         assert re.search(r"^(async )?def test_", text, re.M), number
 
 
-def test_what_only_we_do_is_what_no_other_has() -> None:
+def test_features_listed_as_unique_are_unique() -> None:
     lists = re.findall(r"\(([\d, ]+)\)", section("What only Leakline does"))
     alone = {
         number
@@ -424,7 +424,7 @@ def test_every_other_tool_has_sources_on_the_web() -> None:
     assert all(re.fullmatch(r"https://[\w.-]+/\S+", page) for of in sources.values() for page in of)
 
 
-def test_a_server_shows_the_page_with_every_table_and_without_its_marks() -> None:
+def test_the_server_shows_every_table_of_the_page_without_markers() -> None:
     body = documents.read("compared.md").body
     assert body.count("<table>") == len(re.findall(r"^\|(?: ?---:? ?\|)+$", TEXT, re.M)) == 6
     assert "compared: begin" not in body and "features: begin" not in body
@@ -440,13 +440,13 @@ def recorded() -> dict[str, Any]:
 
 
 def tables(text: str) -> list[list[list[str]]]:
-    """The lines of each table, without the one below its heads."""
+    """Return the lines of each table without the delimiter row."""
     blocks = re.findall(r"(?:^\|.*\|\n)+", text, re.M)
     lines = [[line for line in block.splitlines() if "---" not in line] for block in blocks]
     return [[line[2:-2].split(" | ") for line in each] for each in lines]
 
 
-def test_the_page_has_what_was_measured_last_and_where(recorded: dict[str, Any]) -> None:
+def test_the_page_has_the_last_measurement_and_its_machine(recorded: dict[str, Any]) -> None:
     assert compared.page(recorded) == WRITTEN, "run: make bench-compared BENCH_ARGS=--again"
     first = WRITTEN.splitlines()[0]
     assert recorded["date"] in first
@@ -454,7 +454,7 @@ def test_the_page_has_what_was_measured_last_and_where(recorded: dict[str, Any])
     assert all(f"{name} {version}" in first for name, version in recorded["versions"].items())
 
 
-def test_writing_twice_is_writing_once(recorded: dict[str, Any]) -> None:
+def test_writing_the_page_is_idempotent(recorded: dict[str, Any]) -> None:
     assert compared.between(TEXT, compared.page(recorded)) == TEXT
     other = compared.between(TEXT, "written again\n")
     assert other.count("written again\n") == 1
@@ -462,7 +462,7 @@ def test_writing_twice_is_writing_once(recorded: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("mark", [compared.BEGIN, compared.END])
-def test_a_document_without_a_mark_is_left_alone(mark: str) -> None:
+def test_a_document_without_a_marker_is_not_changed(mark: str) -> None:
     with pytest.raises(SystemExit, match=mark.strip()):
         compared.between(TEXT.replace(mark, ""), WRITTEN)
 
@@ -486,7 +486,7 @@ def test_a_peer_that_is_not_installed_has_a_row_without_a_figure(
     assert loops["tracemalloc, 1 frame"] != ["not installed here"] * 3
 
 
-def test_what_our_client_is_charged_for_is_all_recorded(tmp_path: Path) -> None:
+def test_everything_that_our_client_is_charged_for_is_recorded(tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "benchmarks.server.tracked", "leakline", "65", "20", str(tmp_path)],
         cwd=ROOT, capture_output=True, text=True, check=True,

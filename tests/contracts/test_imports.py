@@ -1,4 +1,4 @@
-"""Which package may import which, how large a folder gets, what `import leakline` costs, and the public names."""
+"""Rules for imports between packages, the size of folders, the cost of `import leakline`, and the public names."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ import leakline
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# -- layers between packages, held by reading every import statement ----------------------------------------
+# -- layers between packages, checked for every import statement -------------------------------------------
 
 BASICS = ("leakline.errors", "leakline.snapshot", "leakline.text_format")
 
-# Package or module (longest prefix wins) -> what it may import besides itself and the standard library.
-# `if TYPE_CHECKING:` is free inside a distribution: nothing runs it.
+# Package or module (longest prefix wins) -> what it may import besides itself and the standard library. Imports in `if
+# TYPE_CHECKING:` are free within a distribution, since they never run.
 LAYERS: dict[str, tuple[str, ...]] = {
     "leakline": ("leakline.errors", "leakline.run"),
     "leakline.__main__": ("leakline.cli",),
@@ -40,7 +40,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     # Pure: no clock, no I/O, no dependency.
     "leakline.analysis": ("leakline.snapshot", "leakline.text_format"),
     "leakline.analysis.statistics": ("leakline.analysis.timeline",),
-    # From the source of a number to the server.
+    # The path of a number from its source to the server.
     "leakline.probes": ("leakline.snapshot", "torch", "numpy", "psutil"),
     "leakline.sampling": (*BASICS, "leakline.runtime", "leakline.probes", "torch", "numpy"),
     "leakline.transport": (*BASICS, "leakline.settings", "leakline.runtime", "leakline.console"),
@@ -56,7 +56,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "leakline.run": (
         *BASICS, "leakline.settings", "leakline.runtime", "leakline.console", "leakline.core", "leakline.actions",
     ),
-    # What stands on a run, and on what a run left.
+    # Packages that use a run, or the files of a run.
     "leakline.integrations": (
         "leakline.run", "leakline.core", "leakline.settings", "leakline.errors", "leakline.runtime",
         "lightning", "transformers", "stable_baselines3", "keras", "gymnasium",
@@ -132,7 +132,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "fastapi", "starlette", "pydantic", "jinja2", "markupsafe", "markdown_it", "prometheus_client", "msgspec",
         "zstandard", "leakline", "leakline_server",
     ),
-    # All pages stand on it, so it stands on none of them.
+    # All pages depend on it, so it depends on none of them.
     "leakline_server.web.rendering": (
         "fastapi", "starlette", "jinja2", "markupsafe", "leakline", "leakline_server.charts", "leakline_server.paths",
         "leakline_server.web.auth.authenticator", "leakline_server.web.search_query",
@@ -144,7 +144,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "leakline_server.serve": ("fastapi", "uvicorn", "leakline", "leakline_server"),
 }  # fmt: skip
 
-# The same for imports inside functions only, which run when something is first needed.
+# The same for imports inside functions, which run on first use.
 LAZILY: dict[str, tuple[str, ...]] = {
     "leakline.settings": ("leakline.transport.http_connection",),
     "leakline.console": ("leakline.analysis",),
@@ -156,7 +156,7 @@ LAZILY: dict[str, tuple[str, ...]] = {
     "leakline.cli": ("leakline_server", "uvicorn", "standardwebhooks"),
 }
 
-# Package -> what it must never import, whatever else holds.
+# Package -> packages that it must never import.
 FORBIDDEN: dict[str, tuple[str, ...]] = {
     "leakline": ("fastapi", "sqlalchemy", "jinja2", "msgspec"),
     "leakline.cli.drill_training": (
@@ -170,7 +170,7 @@ FORBIDDEN: dict[str, tuple[str, ...]] = {
     "leakline_server.workers": ("leakline_server.web",),
 }
 
-# Packages in layers of their own, the lowest first: no package imports a later one when it is loaded.
+# Layered packages, the lowest first: none imports a later one at import time.
 ORDER = (
     "leakline.runtime", "leakline.console", "leakline.analysis", "leakline.probes", "leakline.sampling",
     "leakline.transport", "leakline.actions", "leakline.core", "leakline.report", "leakline.importing",
@@ -198,7 +198,7 @@ def _modules() -> Iterator[tuple[str, Path]]:
 
 @cache
 def _imports(name: str) -> list[Import]:
-    """What a module imports that is not of the standard library."""
+    """Return the imports of a module that are not in the standard library."""
     path = MODULES[name]
     package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
     return list(_of_nodes(ast.parse(path.read_text()), package, path, "loaded"))
@@ -231,7 +231,7 @@ def _within(name: str, *prefixes: str) -> bool:
 
 
 def _longest(name: str, rows: Mapping[str, tuple[str, ...]]) -> str | None:
-    """Return the row of a table for a module. A row of a distribution holds for its `__init__` alone."""
+    """Return the matching row of a table for a module. The row of a distribution applies only to its `__init__`."""
     rooms = (row for row in rows if (name == row if "." not in row else _within(name, row)))
     return max(rooms, key=len, default=None)
 
@@ -239,7 +239,7 @@ def _longest(name: str, rows: Mapping[str, tuple[str, ...]]) -> str | None:
 MODULES = dict(_modules())
 
 
-def test_the_tables_name_only_what_exists() -> None:
+def test_the_tables_contain_only_existing_packages() -> None:
     for row in {*LAYERS, *LAZILY, *FORBIDDEN, *ORDER}:
         assert any(_within(name, row) for name in MODULES), f"no such package: {row}"
 
@@ -260,7 +260,7 @@ def test_a_module_imports_only_what_its_layer_allows(name: str) -> None:
             assert not _within(each.name, *names), f"{each.where}, forbidden in {above}"
 
 
-def test_no_package_imports_a_later_layer_when_it_is_loaded() -> None:
+def test_no_package_imports_a_later_layer_at_import_time() -> None:
     def turn(name: str) -> int | None:
         return next((i for i, package in enumerate(ORDER) if _within(name, package)), None)
 
@@ -271,7 +271,7 @@ def test_no_package_imports_a_later_layer_when_it_is_loaded() -> None:
             assert theirs is None or theirs <= mine, each.where
 
 
-def test_the_series_on_disk_are_used_by_their_interface_alone() -> None:
+def test_the_stored_series_are_used_only_through_their_interface() -> None:
     package = "leakline_server.store.series"
     inner = [name for name in MODULES if _within(name, package) and name != package]
     assert inner
@@ -287,13 +287,13 @@ def test_the_client_imports_foreign_libraries_only_inside_functions() -> None:
         assert [each.where for each in loaded if _within(each.name, *heavy)] == []
 
 
-# -- folders that a person can look through -----------------------------------------------------------------
+# -- size of folders ---------------------------------------------------------------------------------------
 
 MOST_MODULES_OF_A_FOLDER = 20
 MOST_MODULES_OF_THE_CLIENTS_ROOT = 10
-# Each feature of the pages has them; and each distribution its errors.
+# Every feature of the pages has these modules, and every distribution has errors.
 IN_MANY_FOLDERS = {"__init__", "api", "pages", "view", "errors"}
-# Packages that give what people import from them; any other __init__ is a docstring.
+# Packages that re-export names; any other __init__ is only a docstring.
 FACADES = {
     "leakline", "leakline.analysis", "leakline.cli", "leakline.importing", "leakline.report",
     "leakline_server.store.series",
@@ -313,7 +313,7 @@ def test_no_folder_has_too_many_modules_and_no_two_modules_the_same_name() -> No
     assert [same for same in names.values() if len(same) > 1] == []
 
 
-def test_every_package_says_what_it_imports_and_only_facades_import() -> None:
+def test_every_package_documents_its_imports_and_only_facades_import() -> None:
     for name, path in MODULES.items():
         if path.stem == "__init__":
             body = ast.parse(path.read_text()).body
@@ -324,14 +324,14 @@ def test_every_package_says_what_it_imports_and_only_facades_import() -> None:
                 assert len(body) == 1, f"{name}: an __init__ that imports makes circles"
 
 
-# -- `import leakline` is in the first lines of a training script -------------------------------------------
+# -- cost of `import leakline`, which is in the first lines of a training script ---------------------------
 
 REPEATS = 4
-# Of the CPU of an interpreter that starts and ends. Measured 9; `import asyncio` is 5 to 6.
+# Per cent of the CPU of an empty interpreter run. Measured 9; `import asyncio` costs 5 to 6.
 MOST_OF_AN_EMPTY_START = 14.0
 MOST_MODULES_OF_OURS = 108
 MOST_MODULES = 212
-# The server's, the program's, and what is loaded when it is first needed.
+# Packages of the server and the program, and modules loaded on first use.
 HEAVY = {
     *("torch", "numpy", "pandas", "psutil", "pynvml", "requests", "matplotlib"),
     *("leakline_server", "fastapi", "starlette", "pydantic", "sqlalchemy", "jinja2", "uvicorn", "msgspec"),
@@ -342,16 +342,16 @@ HEAVY = {
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
-    """As in an installed package: compiled once, wherever the tests may write."""
+    """Return an environment with compiled modules, as in an installed package, wherever the tests may write."""
     unwanted = {"PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX", "PYTHONPROFILEIMPORTTIME"}
     kept = {name: value for name, value in os.environ.items() if name not in unwanted}
     return {**kept, "PYTHONPYCACHEPREFIX": str(tmp_path_factory.mktemp("compiled"))}
 
 
-def test_importing_leakline_loads_nothing_that_is_heavy_or_may_be_missing(
+def test_importing_leakline_loads_nothing_heavy_or_optional(
     environment: Mapping[str, str],
 ) -> None:
-    """Neither server nor torch nor numpy; few modules; and it starts no thread."""
+    """Import neither server, torch nor numpy, only few modules, and start no thread."""
     code = (
         "import sys, threading, json; before = set(sys.modules); import leakline; "
         "print(json.dumps([sorted(set(sys.modules) - before), threading.active_count()]))"
@@ -366,11 +366,11 @@ def test_importing_leakline_loads_nothing_that_is_heavy_or_may_be_missing(
     assert len(loaded) <= MOST_MODULES, sorted(loaded - ours)
 
 
-def test_importing_leakline_takes_little_more_than_starting_python(
+def test_importing_leakline_costs_little_more_than_starting_python(
     environment: Mapping[str, str],
 ) -> None:
     _start("import leakline", environment)
-    # In turns, so that a busy machine slows both.
+    # In turns, so that other work on the machine slows both.
     starts = [
         (_start("pass", environment), _start("import leakline", environment))
         for _ in range(REPEATS)
@@ -379,23 +379,23 @@ def test_importing_leakline_takes_little_more_than_starting_python(
     assert ours < MOST_OF_AN_EMPTY_START * empty, f"{ours / empty:.1f} times an empty start"
 
 
-def test_importing_leakline_leaves_the_cost_of_the_native_module_for_later(
+def test_importing_leakline_does_not_load_the_native_module(
     environment: Mapping[str, str],
 ) -> None:
-    """What is compiled may be missing, broken or of another interpreter: the import must not meet it."""
+    """A compiled module may be missing, broken or for another interpreter, so the import must not load it."""
     opened = "import sys; sys.addaudithook(lambda event, args: event == 'import' and '_native' in args[0] and 1 / 0); "
     subprocess.run([sys.executable, "-c", opened + "import leakline"], env=environment, check=True)
 
 
 def _start(code: str, environment: Mapping[str, str]) -> float:
-    """CPU seconds of one interpreter from start to end."""
+    """Return the CPU seconds of one interpreter from start to end."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
 
-# -- what people may type is one list, and nothing else is public -------------------------------------------
+# -- the public API is one list ----------------------------------------------------------------------------
 
 RUN_CALLS = {
     "generation", "episode", "epoch", "step", "phase", "snapshot", "expect", "track", "gauge", "cleanup",
@@ -404,19 +404,19 @@ RUN_CALLS = {
 }  # fmt: skip
 
 
-def test_the_public_names_are_the_list() -> None:
+def test_the_public_names_match_the_list() -> None:
     public = {"init", "current", "Run", "LeaklineError", "BadArgument", "__version__"}
     assert set(leakline.__all__) == public
     assert all(hasattr(leakline, name) for name in public)
 
 
-def test_a_run_has_every_call_of_the_contract_and_each_is_explained() -> None:
+def test_a_run_has_every_call_of_the_contract_with_a_docstring() -> None:
     for call in RUN_CALLS:
         assert getattr(leakline.Run, call).__doc__, f"Run.{call} has no docstring"
         assert hasattr(leakline.current(), call), f"the run that does nothing has no {call}"
 
 
-def test_the_version_is_said_in_one_place() -> None:
+def test_the_version_is_the_same_everywhere() -> None:
     assert 'dynamic = ["version"]' in (ROOT / "pyproject.toml").read_text()
     package = (ROOT / "agent_client" / "js" / "package.json").read_text()
     assert f'"version": "{leakline.__version__}"' in package

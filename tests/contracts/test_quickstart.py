@@ -1,7 +1,7 @@
-"""docs/quickstart.md from its first command to its last, in an environment that has never heard of Leakline.
+"""docs/quickstart.md from its first command to its last, in an environment without Leakline.
 
-What is installed there comes the longest way: a source archive of this checkout, unpacked elsewhere, made a wheel,
-found by pip. Only what Leakline depends on is borrowed from the environment that runs the tests.
+The installation takes the longest path: a source archive of this checkout, unpacked elsewhere, built into a wheel, and
+found by pip. Only Leakline's dependencies are borrowed from the environment of the tests.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", QUICKSTART, re.M | re.S)
 COMMANDS = [text for language, text in BLOCKS if language == "sh"]
 (PROGRAM,) = (text for language, text in BLOCKS if language == "python")
 (SHOWN,) = (text for language, text in BLOCKS if not language)
-# Nothing of the checkout, and no setting of whoever runs the tests.
+# Variables that would leak the checkout or settings of the environment into the test.
 LEFT_OUT = ("PYTHON", "LEAKLINE_", "VIRTUAL_ENV", "PIP_")
 
 
 @dataclass
 class Machine:
-    """A folder, and an environment with pip in which `leakline` is still to be installed."""
+    """A folder and an environment with pip but without `leakline`."""
 
     folder: Path
     environment: dict[str, str]
@@ -83,7 +83,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Machine:
         "PATH": f"{home}/bin{os.pathsep}{os.environ['PATH']}", "PIP_NO_INDEX": "1",
         "PIP_FIND_LINKS": str(wheel.parent), "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         "PIP_ROOT_USER_ACTION": "ignore", "PIP_NO_COMPILE": "1", "LEAKLINE_PORT": "0",
-        # What a look costs depends on what else runs on this machine, and how many looks there are on what one costs.
+        # The cost of a heap scan depends on other load, and the number of scans depends on their cost.
         "LEAKLINE_MAX_OVERHEAD": "1",
     }  # fmt: skip
     machine = Machine(folder / "work", kept | settings)
@@ -94,14 +94,14 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Machine:
 
 
 def borrow(folder: Path, home: Path) -> None:
-    """All that is installed here but Leakline, which is on the path of this process by other ways."""
+    """Link everything installed here except Leakline, which reaches this process in other ways."""
     folder.mkdir()
     for path in {sysconfig.get_paths()[name] for name in ("purelib", "platlib")}:
         for each in Path(path).iterdir():
             if "leakline" not in each.name.lower():
                 (folder / each.name).symlink_to(each)
     (site,) = home.glob("lib/python*/site-packages")
-    # What such a line names is not searched for further ones, so no editable install comes along.
+    # The folder itself is not searched for .pth files, so an editable install is not picked up.
     (site / "borrowed.pth").write_text(f"{folder}\n")
 
 
@@ -123,7 +123,7 @@ def address(installed: Machine) -> Iterator[str]:
         process.wait(20)
 
 
-def test_a_wheel_of_the_source_archive_is_the_wheel_of_the_checkout(
+def test_the_wheel_from_the_source_archive_equals_that_of_the_checkout(
     wheel: Path, tmp_path: Path
 ) -> None:
     ours = zipfile.ZipFile(hatchling("wheel", ROOT, tmp_path)).namelist()
@@ -131,7 +131,7 @@ def test_a_wheel_of_the_source_archive_is_the_wheel_of_the_checkout(
     assert not [name for name in ours if name.startswith("leakline_server/docs/") and name.endswith(".py")]  # fmt: skip
 
 
-def test_what_is_installed_is_what_runs(installed: Machine, wheel: Path) -> None:
+def test_the_installed_package_is_the_one_that_runs(installed: Machine, wheel: Path) -> None:
     code = "import leakline, leakline_server as s; print(leakline.__file__, s.__file__)"
     said = installed.shell(f"python -c '{code}'")
     assert str(ROOT) not in said.stdout and said.stdout.count("site-packages") == 2
@@ -152,7 +152,7 @@ def test_an_installed_server_has_its_pages_documents_and_static_files(
     assert (installed.folder / ".leakline-server" / "leakline.db").is_file()
 
 
-def test_the_commands_in_their_order(address: str, installed: Machine) -> None:
+def test_the_commands_of_the_quickstart_work_in_order(address: str, installed: Machine) -> None:
     (installed.folder / "train.py").write_text(PROGRAM)
     _, _, train, verdict, fix, compare, gate = COMMANDS
 
@@ -160,7 +160,7 @@ def test_the_commands_in_their_order(address: str, installed: Machine) -> None:
     assert [each.returncode for each in done] == [0] * 5, "".join(each.stderr for each in done)
     trained, judged, _, compared, _ = done
     assert f"{address}/runs/" in trained.stderr
-    # Without the numbers of one machine.
+    # Without numbers, which depend on the machine.
     shown, first = (
         re.sub(r"\d+\.\d+", "#", text.splitlines()[0]) for text in (SHOWN, judged.stdout)
     )
@@ -168,6 +168,6 @@ def test_the_commands_in_their_order(address: str, installed: Machine) -> None:
     assert "__main__.Trainer.finished[*]" in judged.stdout
     assert "collections.deque(maxlen=8)" in (installed.folder / "train_fixed.py").read_text()
     assert "fixed" in compared.stdout.splitlines()[0].lower(), compared.stdout
-    # And it would close.
+    # The gate also fails in the opposite direction.
     other = gate.replace("before-fix", "x-fix").replace("after-fix", "before-fix")
     assert installed.shell(other.replace("x-fix", "after-fix")).returncode == 3

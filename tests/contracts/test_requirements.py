@@ -16,10 +16,10 @@ import pytest
 ROOT: Final = Path(__file__).resolve().parents[2]
 DOCUMENT: Final = Path(__file__).with_name("requirements.toml")
 ROWS: Final = {"A": 20, "B": 33, "C": 18, "D": 18, "E": 33, "F": 12, "G": 15}
-# Folders and marks whose tests another make target runs: a row needs one test that every change runs.
+# Folders and marks of tests that another make target runs: a row needs one test that runs for every change.
 ELSEWHERE: Final = ("tests/integrations/", "tests/leaks/", "tests/native/", "tests/soak/")
 DESELECTED: Final = {"integrations", "leaks", "soak"}
-# Why a test may stand aside on some machine, by words of its reason; and where no reason is written.
+# Words allowed in the reason of a skip, and packages for which importorskip is allowed.
 ALLOWED_REASONS: Final = (
     "no native module", "the native module is not built", "without the native module", "the count of tracked objects",
     "this system does not fork", "this kernel does not let", "this machine lets nobody", "needs npm",
@@ -60,7 +60,7 @@ def faults(text: str, root: Path, counts: dict[str, int]) -> Iterator[str]:
 
 
 def runs_elsewhere(reference: str, root: Path) -> bool:
-    """Whether `make test` leaves it out, by its folder or by a mark."""
+    """Return True if `make test` leaves the test out, by its folder or a mark."""
     name, _, inside = reference.partition("::")
     if name.startswith(ELSEWHERE):
         return True
@@ -69,7 +69,7 @@ def runs_elsewhere(reference: str, root: Path) -> bool:
 
 
 def faults_of(reference: str, root: Path) -> Iterator[str]:
-    """What keeps ``file::test`` or ``file.test.js::words`` from proving anything."""
+    """Yield the reasons why ``file::test`` or ``file.test.js::words`` proves nothing."""
     name, _, inside = reference.partition("::")
     if not inside or not name.startswith("tests/"):
         yield f"{reference} is not of the form tests/file::test"
@@ -89,7 +89,7 @@ def faults_of(reference: str, root: Path) -> Iterator[str]:
 
 
 def _test(path: Path, name: str) -> tuple[ast.Module, Function] | None:
-    """A file and a test in it. Of two of one name Python keeps the last."""
+    """Return the module and the test in it. If two have the same name, Python keeps the last."""
     if not path.is_file():
         return None
     module = _parsed(path.read_text(encoding="utf-8"))
@@ -103,7 +103,7 @@ def _parsed(text: str) -> ast.Module:
 
 
 def _marks(module: ast.Module, function: Function) -> list[ast.expr]:
-    """What holds for the test: its decorators and those of its file, by the name they are given or as they are."""
+    """Return the marks of the test: its decorators and those of its module, with names resolved."""
     given = {
         target.id: node.value
         for node in module.body
@@ -115,12 +115,12 @@ def _marks(module: ast.Module, function: Function) -> list[ast.expr]:
     listed = of_file.elts if isinstance(of_file, ast.List | ast.Tuple) else [of_file]
     marks = [*function.decorator_list, *(mark for mark in listed if mark is not None)]
     marks = [given.get(m.id, m) if isinstance(m, ast.Name) else m for m in marks]
-    # Some values of a parameter may be marked as they like.
+    # Single values of a parameter may be marked in any way.
     return [mark for mark in marks if "parametrize" not in _names(mark)]
 
 
 def _marked(mark: ast.expr) -> Iterator[str]:
-    """What keeps the test from running, or from counting."""
+    """Yield marks that keep the test from running or from counting."""
     calls = {call.func: call for call in ast.walk(mark) if isinstance(call, ast.Call)}
     for part in ast.walk(mark):
         if _last_name(part) in SKIPS:
@@ -133,7 +133,7 @@ def _marked(mark: ast.expr) -> Iterator[str]:
 
 
 def _left_out(scope: ast.Module | Function) -> Iterator[str]:
-    """`pytest.skip`, `pytest.xfail` and `pytest.importorskip` of it, and not of what is defined in it."""
+    """Yield calls of `pytest.skip`, `pytest.xfail` and `pytest.importorskip` in the scope, without nested functions."""
     waiting: list[ast.AST] = [*scope.body]
     while waiting:
         node = waiting.pop()
@@ -152,7 +152,7 @@ def _left_out(scope: ast.Module | Function) -> Iterator[str]:
 
 
 def _judged(reasons: list[ast.expr]) -> Iterator[str]:
-    """The words of a reason, what is filled in left out."""
+    """Yield a fault unless the reason, without its placeholders, is allowed."""
     parts = (part for each in reasons[:1] for part in ast.walk(each))
     reason = " ".join(str(part.value) for part in parts if isinstance(part, ast.Constant))
     if not any(words in reason for words in ALLOWED_REASONS):
@@ -174,7 +174,7 @@ def test_every_row_of_the_document_has_tests_that_run() -> None:
     assert list(faults(DOCUMENT.read_text(encoding="utf-8"), ROOT, ROWS)) == []
 
 
-def test_a_row_that_loses_one_test_or_all_of_them_fails() -> None:
+def test_a_row_that_loses_one_or_all_tests_fails() -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
     row = next(row for row in rows_of(text) if row.name == "R-A2")
     renamed = text.replace(row.tests[0], f"{row.tests[0]}_no_more")
@@ -185,7 +185,7 @@ def test_a_row_that_loses_one_test_or_all_of_them_fails() -> None:
     assert "R-A2 is missing" in faults(before + begin + after, ROOT, ROWS)
 
 
-# -- what it refuses, on tests made up ---------------------------------------------------------------------
+# -- rejected tests, on generated modules ------------------------------------------------------------------
 
 
 def row_text(name: str, *tests: str, what: str = "something") -> str:
@@ -198,7 +198,7 @@ Found = Callable[..., str]
 
 @pytest.fixture
 def found(tmp_path: Path) -> Found:
-    """The faults of a row whose one test is of a file with this source."""
+    """Return a function that lists the faults of a row whose only test is in a file with this source."""
 
     def call(source: str, inside: str = "test_it", name: str = "tests/test_a.py") -> str:
         path = tmp_path / name
@@ -227,9 +227,7 @@ def found(tmp_path: Path) -> Found:
         ("long = pytest.mark.integrations\n@long\n" + PLAIN, "no test that every change runs"),
     ],
 )  # fmt: skip
-def test_a_test_that_is_not_there_or_does_not_run_proves_nothing(
-    found: Found, source: str, why: str
-) -> None:
+def test_a_missing_or_skipped_test_proves_nothing(found: Found, source: str, why: str) -> None:
     assert why in found(source)
 
 
@@ -245,7 +243,7 @@ def test_a_test_that_is_not_there_or_does_not_run_proves_nothing(
         "@pytest.mark.skip\ndef test_other() -> None: ...\n" + PLAIN,
     ],
 )
-def test_a_test_that_runs_is_one(found: Found, source: str) -> None:
+def test_a_test_that_runs_is_accepted(found: Found, source: str) -> None:
     assert found(source) == ""
 
 
@@ -264,7 +262,7 @@ def test_a_row_needs_one_test_that_every_change_runs(found: Found, tmp_path: Pat
     assert list(faults(both, tmp_path, {"A": 1})) == []
 
 
-def test_what_is_not_there_is_a_fault(tmp_path: Path) -> None:
+def test_missing_files_and_rows_are_faults(tmp_path: Path) -> None:
     assert "does not exist" in "; ".join(faults_of("tests/test_b.py::test_it", tmp_path))
     assert "not of the form" in "; ".join(faults_of("docs/x.py::test_it", tmp_path))
     row = row_text("R-A1", "tests/a.py::test_a")

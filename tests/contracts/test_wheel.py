@@ -18,13 +18,13 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "agent_client" / "native" / "build.py"
 NATIVE = f"leakline/_native{sysconfig.get_config_var('EXT_SUFFIX')}"
 SERVER_NATIVE = NATIVE.replace("leakline/", "leakline_server/")
-# Where the setting says nothing, a wheel made here carries the module exactly when it can be compiled here.
+# By default, a wheel built here contains the native module exactly if it can be compiled here.
 CANNOT = subprocess.run(
     [sys.executable, str(BUILD), "--possible"], capture_output=True, text=True
 ).stderr.strip()
 
 
-# Of the session, for tests that start processes come last, after those of other files.
+# Session scope: tests that start processes run last, after those of other files.
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _build("wheel", tmp_path_factory.mktemp("wheel"))
@@ -64,7 +64,7 @@ def _python(site: Path, code: str, **setting: str) -> str:
 
 
 @pytest.mark.skipif(bool(CANNOT), reason=CANNOT)
-def test_a_wheel_made_where_a_compiler_is_carries_the_module_and_the_tag_of_the_platform(
+def test_a_wheel_built_with_a_compiler_has_module_and_platform_tag(
     wheel: Path, unpacked: Path
 ) -> None:
     version = f"cp{sys.version_info.major}{sys.version_info.minor}"
@@ -79,13 +79,13 @@ def test_a_wheel_made_where_a_compiler_is_carries_the_module_and_the_tag_of_the_
 
 
 @pytest.mark.skipif(bool(CANNOT), reason=CANNOT)
-def test_the_module_of_two_wheels_is_the_same_bytes(wheel: Path, tmp_path: Path) -> None:
+def test_the_native_module_builds_reproducibly(wheel: Path, tmp_path: Path) -> None:
     again = zipfile.ZipFile(_build("wheel", tmp_path))
     assert again.read(NATIVE) == zipfile.ZipFile(wheel).read(NATIVE)
     assert str(ROOT).encode() not in again.read(NATIVE)
 
 
-def test_a_wheel_made_without_the_module_is_for_every_interpreter_and_says_why_it_is_slower(
+def test_a_pure_wheel_is_for_every_interpreter_and_says_why_it_is_slower(
     pure: Path,
 ) -> None:
     assert pure.name.endswith("-py3-none-any.whl")
@@ -101,7 +101,7 @@ def test_a_wheel_made_without_the_module_is_for_every_interpreter_and_says_why_i
     assert why and "\n" not in why
 
 
-def test_a_compiler_that_fails_leaves_a_pure_wheel_or_is_an_error_where_that_is_asked(
+def test_a_failing_compiler_gives_a_pure_wheel_or_an_error_if_required(
     tmp_path: Path,
 ) -> None:
     pure = _build("wheel", tmp_path, CC="false")
@@ -113,7 +113,7 @@ def test_a_compiler_that_fails_leaves_a_pure_wheel_or_is_an_error_where_that_is_
     assert not list(tmp_path.glob("*.whl"))
 
 
-def test_a_source_archive_carries_what_compiles_the_module(tmp_path: Path) -> None:
+def test_a_source_archive_contains_the_sources_of_the_module(tmp_path: Path) -> None:
     with tarfile.open(_build("sdist", tmp_path)) as archive:
         inside = {name.partition("/")[2] for name in archive.getnames()}
     sources = {
@@ -123,7 +123,7 @@ def test_a_source_archive_carries_what_compiles_the_module(tmp_path: Path) -> No
     assert not [name for name in inside if name.endswith(".so")]
 
 
-def test_the_wheel_carries_pages_migrations_and_the_example(unpacked: Path) -> None:
+def test_the_wheel_contains_pages_migrations_and_the_example(unpacked: Path) -> None:
     for name in (
         "leakline_server/templates/base.html",
         "leakline_server/static/vendor/plotly/LICENSE",

@@ -1,10 +1,11 @@
-"""Write a database with the server of an older version, and what that server then answered: `schema_NNNN.db.xz` and
-`schema_NNNN.json.xz`, which `tests/server/test_old_databases.py` upgrades and asks again.
+"""Write a database with the server of an older version, and the answers of that server.
+
+`tests/server/test_old_databases.py` upgrades `schema_NNNN.db.xz` and compares its answers with `schema_NNNN.json.xz`.
 
     git archive COMMIT agent_client server migrations templates static | tar -x -C OLD
     PYTHONPATH=OLD/agent_client:OLD/server python tests/data/record_schema.py 0009 FOLDER
 
-The commits are named in that test. What is sent is what `schema_0004.json.xz` holds.
+That test lists the commits. The data that is sent comes from `schema_0004.json.xz`.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def main(schema: str, folder: Path) -> None:
     )
     with TestClient(create_app(config), base_url="http://127.0.0.1") as api:
         write(api, known["sent"])
-    # Its workers never run, so that the answers are those of what is stored.
+    # Its workers never run, so that the answers depend only on the stored data.
     api = TestClient(create_app(config), base_url="http://127.0.0.1")
     answers = {
         path: answer for path in questions(known, api) if (answer := asked(api, path)) is not None
@@ -86,7 +87,7 @@ def write(api: TestClient, sent: list[tuple[str, Any]]) -> None:
 
 
 def questions(known: dict[str, Any], api: TestClient) -> list[str]:
-    """Those of the other recordings, with the incident that this one found; each sample once is enough."""
+    """Return the paths of the other recordings, with the incident of this one; one query per sample is enough."""
     paths = [
         path for path in known["answers"] if "?name=*&" not in path and "/incidents/" not in path
     ]
@@ -95,7 +96,7 @@ def questions(known: dict[str, Any], api: TestClient) -> list[str]:
 
 
 def asked(api: TestClient, path: str) -> Any:
-    """The answer, page after page as one; None of what this version could not be asked."""
+    """Return the answer with all pages joined, or None if this version does not have the path."""
     answer = api.get(path)
     if answer.status_code != 200:
         return None

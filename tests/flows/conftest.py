@@ -1,4 +1,4 @@
-"""Real server processes and real trainings in processes of their own; nothing in between is replaced."""
+"""Real server processes and real training processes; nothing in between is replaced."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from leakline.analysis.results import SEVERITY
 from leakline.transport.http_delivery import request_json
 
 EXAMPLES: Final = Path(__file__).resolve().parents[2] / "examples"
-# A verdict over all generations is there well under a second after the training; a machine that does other things as
-# well takes longer, and what never comes fails all the same.
+# A verdict over all generations takes well under a second after the training; on a busy machine it takes longer, and a
+# missing one still fails.
 VERDICT_SECONDS: Final = 90.0
 TRAINING_SECONDS: Final = 400.0
-# Of the 48 by default: most of the time of a training goes there, and nothing of it stays.
+# Instead of the default 48: critic steps take most of the time of a training and do not affect memory.
 CRITIC_STEPS: Final = 1
-# Trained as the example is shipped; what these learn is compared with no other training.
+# Trained with default settings; results of these leaks are not compared with another training.
 AS_SHIPPED: Final = (("loss_history",), ("figures",), ("deepcopied_checkpoints",))
-# Generations this short leave too little of the default for the counts of a usual one.
+# With generations this short, the default overhead leaves too little time for the usual number of scans.
 OVERHEAD: Final = "0.05"
-# Graphs are looked at between the steps of autograd alone: within that, too seldom in generations of a second.
+# Graphs are scanned only between the steps of autograd, which the default makes too rare in generations of a second.
 OF_GRAPHS: Final = "0.1"
 
 
 def by_cost(names: Iterable[str], in_test_all: Container[str]) -> list[Any]:
-    """As parameters; what is not in `make test-all` is left to `make test-leaks`."""
+    """Return test parameters; those outside ``in_test_all`` run only in `make test-leaks`."""
     return [pytest.param(n, marks=() if n in in_test_all else pytest.mark.leaks) for n in names]
 
 
 def eventually(ask: Callable[[], Any], seconds: float = VERDICT_SECONDS) -> Any:
-    """Ask again until the answer is true; gives it."""
+    """Call ``ask`` until its result is true, and return the result."""
     pause, deadline = threading.Event(), time.monotonic() + seconds
     while not (found := ask()):
         assert time.monotonic() < deadline, f"still {found!r} after {seconds} s"
@@ -51,7 +51,7 @@ def eventually(ask: Callable[[], Any], seconds: float = VERDICT_SECONDS) -> Any:
 
 
 def clean_environment(**more: str) -> dict[str, str]:
-    """This process's environment without what it says of other runs."""
+    """Return this process's environment without settings of other runs."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("LEAKLINE_")}
     return {**kept, "PYTHONUNBUFFERED": "1", **more}
 
@@ -62,7 +62,7 @@ def _eventually() -> Callable[..., Any]:
 
 
 class Server:
-    """`leakline serve` on loopback; started again on the same folder and port it is the same server."""
+    """`leakline serve` on loopback. A restart with the same folder and port is the same server."""
 
     def __init__(self, folder: Path, port: int = 0, **environ: str) -> None:
         self.folder = folder
@@ -89,7 +89,7 @@ class Server:
             self.process.communicate(timeout=20)
 
     def verdict(self, run: str, generations: int) -> dict[str, Any]:
-        """The verdict over all generations."""
+        """Return the verdict once it covers all generations."""
 
         def ask() -> dict[str, Any] | None:
             found = self.get(f"/runs/{run}/verdict")
@@ -99,7 +99,7 @@ class Server:
 
 
 def leakline(server: Server, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A command, as people and CI call it."""
+    """Run a command as users and CI do."""
     return subprocess.run(
         [sys.executable, "-m", "leakline", *arguments, "--server", server.address],
         env=clean_environment(), capture_output=True, text=True, timeout=60, check=False,
@@ -115,7 +115,7 @@ def compare(
 def train(
     server: Server, folder: Path, run: str, program: str, *arguments: object, **environ: str
 ) -> int:
-    """Run this program as a training that reports to the server; gives its status."""
+    """Run the program as a training that reports to the server, and return its exit status."""
     folder.mkdir(exist_ok=True)
     (folder / "train.py").write_text(program)
     done = subprocess.run(
@@ -127,7 +127,7 @@ def train(
 
 
 def page_of(server: Server, path: str) -> str:
-    """A page; that of a run with all its tabs."""
+    """Return a page; for a run, with all its tabs."""
     tabs = "?tab=all" if re.fullmatch("/runs/[^/?]+", path) else ""
     with urlopen(server.address + path + tabs) as answer:
         return html.unescape(answer.read().decode())
@@ -138,18 +138,18 @@ def section(page: str, name: str) -> str:
 
 
 def text_of(markup: str) -> str:
-    """What is read of it; a break may be anywhere."""
+    """Return the visible text; a break may be anywhere."""
     return " ".join(re.sub(r"<[^>]+>", " ", markup.replace("<wbr>", "")).split())
 
 
 def rows_of(page: str, name: str) -> list[str]:
-    """The text of each row of the table in a section."""
+    """Return the text of each row of the table in a section."""
     return [text_of(row) for row in re.findall(r"<tr>.*?</tr>", section(page, name), re.DOTALL)]
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A training that ended. ``output`` is what it printed: one line of fitness per generation."""
+    """A finished training. ``output`` is what it printed: one line of fitness per generation."""
 
     run: str
     output: str
@@ -159,7 +159,7 @@ class Trained:
 
 
 class Training:
-    """`python -m erl_trading` in a process of its own."""
+    """`python -m erl_trading` in its own process."""
 
     def __init__(
         self, server: str, run: str, folder: Path, leaks: Sequence[str] = (), generations: int = 16,
@@ -179,7 +179,7 @@ class Training:
         )  # fmt: skip
 
     def read_until(self, text: str) -> str:
-        """Read what it prints up to the line that contains ``text``."""
+        """Read the output up to the line that contains ``text``."""
         assert self.process.stdout is not None
         seen = ""
         for line in self.process.stdout:
@@ -189,7 +189,7 @@ class Training:
         raise AssertionError(f"the training ended before {text!r}: {seen}")
 
     def wait(self) -> Trained:
-        """``output`` is what was not read before."""
+        """Wait for the end; ``output`` is the part that was not read before."""
         output, errors = self.process.communicate(timeout=TRAINING_SECONDS)
         return Trained(self.run, output, errors, self.process.returncode, self.spool)
 
@@ -223,7 +223,7 @@ def start_training() -> Iterator[Callable[..., Training]]:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One server on SQLite for all trainings of the session."""
+    """Run one server on SQLite for all trainings of the session."""
     started = Server(tmp_path_factory.mktemp("server"))
     yield started
     started.stop()
@@ -233,7 +233,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def trained(
     server: Server, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., tuple[Trained, dict[str, Any]]]:
-    """Train with these leaks, once per session: (the training, its verdict on the server)."""
+    """Train with these leaks, once per session, and return (the training, its verdict on the server)."""
     done: dict[tuple[str, ...], tuple[Trained, dict[str, Any]]] = {}
 
     def train(*leaks: str) -> tuple[Trained, dict[str, Any]]:
@@ -255,5 +255,5 @@ def severity(status: str) -> int:
 
 
 def accused(verdict: dict[str, Any]) -> list[dict[str, Any]]:
-    """Findings that blame something; one of status "ok" says that a growth does not matter."""
+    """Return the findings with a problem; status "ok" means that a growth does not matter."""
     return [finding for finding in verdict["findings"] if finding["status"] != "ok"]

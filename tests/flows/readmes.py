@@ -15,7 +15,7 @@ from tests.flows.conftest import clean_environment
 EXAMPLES: Final = Path(__file__).resolve().parents[2] / "examples"
 README: Final = (EXAMPLES / "README.md").read_text(encoding="utf-8")
 BLOCK: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
-# What differs between machines.
+# Parts that differ between machines.
 SIZE: Final = re.compile(r"-?[\d.]+ (?:B|KiB|MiB|GiB)\b")
 PERCENT: Final = re.compile(r"\b\d+ %")
 

@@ -1,4 +1,4 @@
-"""An alert arrives at least once: a real server is killed when it was received, and before that was noted."""
+"""Alerts are delivered at least once, even if the server is killed between receipt and recording."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ pytestmark = [pytest.mark.flow, pytest.mark.soak]
 
 
 def rows(server: Server, query: str, *values: object) -> list[tuple[Any, ...]]:
-    """From the database file itself, also when the server is gone."""
+    """Query the database file directly, which also works without a server."""
     database = server.folder / ".leakline-server" / "leakline.db"
     with contextlib.closing(sqlite3.connect(database, timeout=20)) as connection:
         return connection.execute(query, values).fetchall()
 
 
-def test_an_alert_whose_sender_is_killed_before_it_noted_the_answer_arrives_again(
+def test_an_alert_is_sent_again_if_its_sender_dies_before_recording(
     start_server: Callable[..., Server], eventually: Callable[..., Any], tmp_path: Any
 ) -> None:
     secret, received = make_secret(), []
@@ -39,13 +39,13 @@ def test_an_alert_whose_sender_is_killed_before_it_noted_the_answer_arrives_agai
                 server.process.kill()
                 server.process.wait(10)
             received.append((headers, Verifier(secret).verify(body, headers)))
-            # Who asked may be dead when the answer is ready.
+            # The sender may be dead when the answer is ready.
             with contextlib.suppress(OSError):
                 self.send_response(204)
                 self.end_headers()
 
         def log_message(self, *_: object) -> None:
-            """Nothing."""
+            """Do not log requests."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Receiver) as receiver:
         threading.Thread(target=receiver.serve_forever, args=(0.02,), daemon=True).start()
@@ -59,7 +59,7 @@ def test_an_alert_whose_sender_is_killed_before_it_noted_the_answer_arrives_agai
         failed = {"state": "failed", "reason": "ValueError"}
         request_json(server.address, "PATCH", "/runs/r1", failed)
         eventually(lambda: received)
-        # What is left is the claim of a process that is no more, and no try.
+        # The claim of a dead process is left, and no attempt.
         message = received[0][0]["webhook-id"]
         state = "SELECT state, attempts FROM deliveries WHERE alert_id = ?"
         assert rows(server, state, message) == [("claimed", 1)]

@@ -1,4 +1,4 @@
-"""Trainings like those of the reports, for real and as a client measures by default: what the page and the API say."""
+"""Real trainings like those of the bug reports, with default settings: what the page and the API show."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .conftest import Server, leakline, page_of, section, text_of, train
 pytestmark = [pytest.mark.flow, pytest.mark.timeout(300), pytest.mark.long]
 MIB = 2**20
 
-# Report 000. What is kept has its graph or not; the experience buffer forgets 50 too few once it is full.
+# Report 000: the kept tensors have their graphs or not, and the full experience buffer drops 50 too few.
 DQN = """
 import sys, time
 import torch, leakline
 torch.set_num_threads(1)
 attached, episodes = sys.argv[1] == "attached", int(sys.argv[2])
 network = torch.nn.Linear(64, 64)
-# One for all steps: the graphs would keep as many tensors as the buffer does, and a sample of ten finds either.
+# One for all steps: otherwise the graphs would keep as many tensors as the buffer, and a sample of ten finds either.
 observation = torch.randn(8, 64)
 replay, experience = [], []
 run = leakline.init(project="dqn", name=sys.argv[1], unit="episode", quiet=True)
@@ -45,7 +45,7 @@ for episode in range(episodes):
 run.finish()
 """
 
-# Report 002: 16 agents keep the losses of 32 steps, of which each is accumulated 6 times.
+# Report 002: 16 agents keep the losses of 32 steps, each of which is accumulated 6 times.
 LOSSES = """
 import time
 import torch, leakline
@@ -81,7 +81,7 @@ for generation in range(8):
 run.finish()
 """
 
-# Report 001: it says a line for each step, one of ours for each fifth generation, and is killed in the sixth.
+# Report 001: prints a line for each step, Leakline logs every fifth generation, and the run is killed in the sixth.
 KILLED = """
 import os, signal, sys, time
 import leakline
@@ -104,7 +104,7 @@ for generation in range(7):
         if generation % 5 == 0:
             print(f"[DEBUG] environments alive: {len(kept)}", file=sys.stderr, flush=True)
     if generation == 6:
-        # What was taken and said a second before is with the server.
+        # Data older than a second has reached the server.
         time.sleep(2.5)
         os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -117,21 +117,23 @@ def figure_of(page: str, name: str) -> dict[str, Any]:
 
 
 def points(server: Server, run: str, name: str) -> list[tuple[int, float]]:
-    """(generation, reading) at the ends of generations, where there was one."""
+    """Return (generation, reading) at the ends of generations that have one."""
     items = server.get(f"/runs/{run}/series?name={name}&kind=generation_end&points=2000")["items"]
     read = [(int(x), y) for item in items for x, y in zip(item["x"], item["last"], strict=True)]
     return [(x, y) for x, y in read if y is not None]
 
 
 def suspects(server: Server, run: str) -> list[str]:
-    """Return what the first finding of a run names now."""
+    """Return the names of the suspects in the first finding of a run."""
     first = server.get(f"/runs/{run}/verdict")["findings"][0]
     return [suspect["name"] for suspect in first["suspects"]]
 
 
 def rises_by(found: list[tuple[int, float]], each: float) -> None:
-    """So much per generation. A look beside the training reads at some moment of its generation, and may meet tensors
-    that live for a step."""
+    """Check the growth per generation.
+
+    A concurrent scan reads at some point of the generation and may include tensors that live for one step.
+    """
     assert len(found) >= 2 and found[-1][0] - found[0][0] >= 2, found
     least, most = ([y - each * (x + more) for x, y in found] for more in (1, 0))
     assert max(least) <= min(most) + max(10, 0.1 * each), found
@@ -139,7 +141,7 @@ def rises_by(found: list[tuple[int, float]], each: float) -> None:
 
 PRIORITIES = """
 import leakline
-# It ends where it is planned to: what would be left of a run without a plan raises the priority as well.
+# With a total: without one, the unknown remaining time would also raise the priority.
 run = leakline.init(project="erl", name="priorities", total=16, quiet=True)
 kept = []
 for generation in range(16):
@@ -155,13 +157,13 @@ EPISODES = 12
 
 @pytest.fixture(scope="module")
 def attached(server: Server, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The verdict of a training whose buffer keeps tensors with their graph."""
+    """Return the verdict of a training whose buffer keeps tensors with their graphs."""
     folder = tmp_path_factory.mktemp("dqn")
     assert train(server, folder, "dqn-attached", DQN, "attached", EPISODES) == 0
     return server.verdict("dqn-attached", EPISODES)
 
 
-def test_a_run_in_episodes_has_them_on_its_axis_and_in_its_texts(
+def test_a_run_in_episodes_uses_them_on_axes_and_in_texts(
     server: Server, attached: dict[str, Any]
 ) -> None:
     page = page_of(server, "/runs/dqn-attached")
@@ -184,30 +186,30 @@ def test_a_buffer_beyond_its_limit_is_flagged(server: Server) -> None:
     (row,) = re.findall(r"<tr>(?:(?!</tr>).)*>experience<.*?</tr>", page, re.DOTALL)
     assert "2,050" in row and "2,000" in row and "over" in row
     assert re.search(r'data-status="confirmed"|status-confirmed|confirmed', row)
-    # The chart goes above the line of its capacity.
+    # The line in the chart exceeds its capacity.
     (line,) = (each for each in figure_of(page, "fill")["lines"] if each["name"] == "experience")
     assert max(y for y in line["y"] if y is not None) == pytest.approx(1.025)
 
 
-def test_tensors_of_a_buffer_with_their_graph_are_counted_as_measured_by_default(
+def test_tensors_with_graphs_in_a_buffer_are_counted_by_default(
     server: Server, attached: dict[str, Any], eventually: Callable[..., Any]
 ) -> None:
     rises_by(points(server, "dqn-attached", "tensors.graph_count"), 200)
     finding = attached["findings"][0]
     assert (finding["kind"], finding["phase"]) == ("graph", "collect"), attached["summary"]
-    # The holder may come with the last snapshot, after the verdict on the last generation.
+    # The holder may arrive with the last snapshot, after the verdict on the last generation.
     eventually(lambda: any("replay" in name for name in suspects(server, "dqn-attached")))
     page = page_of(server, "/runs/dqn-attached")
     assert "tensors with a graph" in json.dumps(figure_of(page, "tensors"))
     assert "replay" in text_of(section(page, "findings"))
 
 
-def test_detached_tensors_of_a_buffer_are_no_finding(server: Server, tmp_path: Path) -> None:
+def test_detached_tensors_in_a_buffer_are_not_a_finding(server: Server, tmp_path: Path) -> None:
     assert train(server, tmp_path, "dqn-detached", DQN, "detached", EPISODES) == 0
     verdict = server.verdict("dqn-detached", EPISODES)
     counted = points(server, "dqn-detached", "tensors.graph_count")
     rises_by(counted, 0)
-    # They are there, and as many as were stored.
+    # The tensors exist, as many as were stored.
     rises_by(points(server, "dqn-detached", "tensors.count"), 200)
     assert not [f for f in verdict["findings"] if f["kind"] in ("graph", "tensors")], verdict[
         "summary"
@@ -215,17 +217,17 @@ def test_detached_tensors_of_a_buffer_are_no_finding(server: Server, tmp_path: P
     assert verdict["status"] not in ("suspected", "confirmed"), verdict["summary"]
 
 
-# How often graphs are counted depends on how long one look takes.
+# The number of graph scans depends on how long one takes.
 @pytest.mark.alone
-def test_kept_losses_are_3072_graphs_more_a_generation_as_measured_by_default(
+def test_kept_losses_are_3072_graphs_per_generation_by_default(
     server: Server, tmp_path: Path
 ) -> None:
     assert train(server, tmp_path, "losses", LOSSES) == 0
     verdict = server.verdict("losses", 8)
-    # Each graph keeps the tensor that it was computed from as well.
+    # Each graph also keeps the tensor that it was computed from.
     rises_by(points(server, "losses", "type.torch.Tensor.count"), 2 * 3_072)
-    # Graphs are counted as often as that fits the longest pause: on a slow machine once, or beside the training, which
-    # tells at the end of a generation what there was at its beginning.
+    # Graphs are scanned as often as the pause limit allows: on a slow machine once, or concurrently, and then the
+    # result at the end of a generation is from its beginning.
     graphs = points(server, "losses", "tensors.graph_count")
     assert graphs and all(3_072 * x <= y <= 3_072 * (x + 1.1) for x, y in graphs), graphs
     finding = verdict["findings"][0]
@@ -236,10 +238,10 @@ def test_kept_losses_are_3072_graphs_more_a_generation_as_measured_by_default(
     assert "3,072" in text_of(section(page, "findings"))
 
 
-def test_what_is_left_of_a_killed_run_has_all_four_on_the_page_and_in_the_file(
+def test_page_and_export_show_everything_left_of_a_killed_run(
     server: Server, tmp_path: Path, eventually: Callable[..., Any]
 ) -> None:
-    """The generation, the trend of memory, the last 50 lines, and what was said for debugging."""
+    """The generation, the memory trend, the last 50 lines, and the debug lines."""
     status = train(
         server, tmp_path, "killed-6", KILLED, LEAKLINE_LOG_LINES="1", LEAKLINE_MAX_OVERHEAD="1"
     )
@@ -250,7 +252,7 @@ def test_what_is_left_of_a_killed_run_has_all_four_on_the_page_and_in_the_file(
     (process,) = told["processes"]
     said = process["log_lines"]
     assert len(said) == 50
-    # 84 steps, and two lines for debugging, of which the first has gone with the oldest.
+    # 84 steps and two debug lines, the first of which was dropped with the oldest lines.
     assert said[-1] == "step 83: reward 0.5"
     assert "[DEBUG] environments alive: 12" in said
     assert said[0] == "step 35: reward 0.5"
@@ -266,7 +268,7 @@ def test_what_is_left_of_a_killed_run_has_all_four_on_the_page_and_in_the_file(
         assert all(line["y"][-1] - line["y"][0] > 6 * 5 * MIB for line in ends) and ends, path
         rows = re.findall(r"<code[^>]*>(.*?)</code>", section(page, "lines"))
         assert [re.sub(r"<[^>]+>", "", row) for row in rows] == said, path
-        # What the line of every fifth generation says: memory, and how many environments are alive.
+        # The line of every fifth generation has the memory and the number of live environments.
         assert "RSS" in text_of(section(page, "end")), path
         counted = next(
             each
@@ -276,10 +278,10 @@ def test_what_is_left_of_a_killed_run_has_all_four_on_the_page_and_in_the_file(
         assert counted["y"][-1] == 14, path
 
 
-def test_from_how_much_on_a_leak_is_critical_is_a_setting_of_the_server(
+def test_the_threshold_of_critical_leaks_is_a_server_setting(
     start_server: Callable[..., Server], tmp_path: Path
 ) -> None:
-    """It would be minor by default."""
+    """Growth of 12 MiB is critical here; by default it would be minor."""
     server = start_server(tmp_path, LEAKLINE_PRIORITIES="major=1 MiB,critical=10 MiB")
     assert train(server, tmp_path, "priorities", PRIORITIES) == 0
     verdict = server.verdict("priorities", 16)

@@ -1,4 +1,4 @@
-"""A real training with three collectors of which one keeps what it collects: its series, its line, its name."""
+"""A real training with three collectors, one of which keeps what it collects: its series, chart line and name."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ def last_of(server: Any, name: str) -> list[float]:
     return [y for y in item["last"] if y is not None]
 
 
-def test_each_collector_has_its_series_and_the_one_that_grows_is_named(
+def test_each_collector_has_a_series_and_the_growing_one_is_named(
     server: Any, tmp_path: Path
 ) -> None:
     status = train(server, tmp_path, "collectors", TRAINING, GENERATIONS, LEAKLINE_MAX_OVERHEAD="1")
     assert status == 0
 
-    # Each is a series of the API, and one of them grows.
+    # Each has a series in the API, and one of them grows.
     grown = {}
     for name in COLLECTORS:
         sizes = last_of(server, f"children.process.{name}.uss_bytes")
@@ -79,7 +79,7 @@ def test_each_collector_has_its_series_and_the_one_that_grows_is_named(
     together = last_of(server, "children.uss_bytes")
     assert (together[-1] - together[0]) / (len(together) - 1) == pytest.approx(sum(grown.values()))
 
-    # The finding names it, and nobody else.
+    # The finding names only the growing one.
     verdict = server.verdict("collectors", GENERATIONS)
     finding, *others = (f for f in verdict["findings"] if f["status"] in ("suspected", "confirmed"))
     assert finding["kind"] == "children"
@@ -88,7 +88,7 @@ def test_each_collector_has_its_series_and_the_one_that_grows_is_named(
     assert named == ["collector-1"]
     assert "(collector-1)" in verdict["summary"]
 
-    # The page shows a line and a row of each, what grows first.
+    # The page shows a line and a row for each, with the growing one first.
     page = page_of(server, "/runs/collectors")
     rows = rows_of(page, "children")
     first = next(row for row in rows if "collector" in row)

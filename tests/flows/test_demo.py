@@ -1,4 +1,4 @@
-"""`leakline demo`: real trainings, and an end without a trace."""
+"""`leakline demo` with real trainings, and its end without leftovers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 
 pytestmark = [pytest.mark.flow, pytest.mark.timeout(600)]
 
-# What Ctrl-C promises.
+# Documented limit for Ctrl-C.
 END_SECONDS = 2.0
 
 
@@ -45,7 +45,7 @@ class Demo:
         return psutil.Process(self.process.pid).children(recursive=True)
 
     def interrupt(self) -> float:
-        """Ctrl-C; gives the seconds until the end."""
+        """Send Ctrl-C and return the seconds until the process has exited."""
         began = time.monotonic()
         self.process.send_signal(signal.SIGINT)
         self.seen += self.process.communicate(timeout=20)[0]
@@ -71,7 +71,7 @@ def test_ctrl_c_during_a_training_ends_everything(demo: Any) -> None:
     running = demo("--port", "0", "--generations", "100")
     running.read_until("generation 0")
     children = running.children()
-    # The server, what looks at its runs, and the training.
+    # The server, its analysis process, and the training.
     assert len(children) == 3
     assert running.interrupt() < END_SECONDS
     assert "Traceback" not in running.seen
@@ -79,12 +79,12 @@ def test_ctrl_c_during_a_training_ends_everything(demo: Any) -> None:
 
 
 @pytest.mark.long
-def test_it_ends_by_itself_with_three_addresses_and_says_that_its_port_was_taken(demo: Any) -> None:
+def test_it_exits_with_three_addresses_and_reports_the_port_in_use(demo: Any) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        # In the first generation nothing trains yet: the buffer is not ready.
+        # The first generation does not train yet: the buffer is not ready.
         running = demo("--port", str(port), "--generations", "1", "--exit")
         seen, _ = running.process.communicate(timeout=300)
     assert running.process.returncode == 0, seen
@@ -95,7 +95,7 @@ def test_it_ends_by_itself_with_three_addresses_and_says_that_its_port_was_taken
 
 
 @pytest.mark.leaks
-def test_the_misdiagnosis_ends_with_the_phase_that_never_ran_and_the_leak_that_goes_on(
+def test_the_misdiagnosis_story_shows_the_skipped_phase_and_the_leak(
     demo: Any,
 ) -> None:
     running = demo("--port", "0", "--story", "misdiagnosis", "--generations", "10", "--exit")
@@ -109,5 +109,5 @@ def test_the_misdiagnosis_ends_with_the_phase_that_never_ran_and_the_leak_that_g
     assert "broken: Memory grows by " in told["promised"]
     assert "times the 1.00 MiB promised." in told["promised"]
     assert "evaluate_population keeps 16 TradingEnvironment per generation" in told["in fact"]
-    # For real: the trainer says itself, twenty times, that it left the training phase out.
+    # The trainer itself reports twenty times that it skipped the training phase.
     assert seen.count("buffer not ready: ") == 20

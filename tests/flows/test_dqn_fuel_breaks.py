@@ -1,6 +1,6 @@
-"""Report 000 as a program: each of its leaks is found, its cleanups are recorded, and the fixed run is well.
+"""The DQN example (report 000): each leak is found, cleanups are recorded, and the fixed run is healthy.
 
-The right answers are in `tests/leaks/catalogue.py`; they were measured without Leakline.
+The expected findings are in `tests/leaks/catalogue.py`; they were measured without Leakline.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from tests.flows.conftest import (
     severity,
 )
 from tests.leaks.catalogue import EXAMPLES
-from tests.leaks.scoring import score, told
+from tests.leaks.scoring import describe, score
 
 from leakline.cli.commands.drill import RATE_TOLERANCE, START_TOLERANCE
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PROJECT: Final = "dqn-fuel-breaks"
-# As many as the verdict needs, of the twenty that the example trains by itself.
+# As many as the verdict needs; the example trains twenty by default.
 EPISODES: Final = 16
 STEPS, TRAINING_STEPS = 40, 25
-# The others are trained by `make test-leaks` alone.
+# The others are trained only by `make test-leaks`.
 IN_TEST_ALL: Final = ("attached_tensors",)
 CASES: Final = EXAMPLES["dqn_fuel_breaks"]
 
-# (what it printed, its verdict)
+# (its output, its verdict)
 Train = Callable[..., tuple[str, dict[str, Any]]]
 
 pytestmark = [pytest.mark.flow, pytest.mark.timeout(600), pytest.mark.long]
@@ -45,7 +45,7 @@ pytestmark = [pytest.mark.flow, pytest.mark.timeout(600), pytest.mark.long]
 
 @pytest.fixture(scope="session")
 def dqn(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Train:
-    """Train with these leaks, or all fixes, once per session."""
+    """Train with these leaks, or with all fixes, once per session."""
     done: dict[tuple[str, ...], tuple[str, dict[str, Any]]] = {}
 
     def train(*leaks: str) -> tuple[str, dict[str, Any]]:
@@ -71,26 +71,24 @@ def name_of(*leaks: str) -> str:
     return "dqn-" + ("-".join(leaks).replace("_", "-") or "fixed")
 
 
-def test_the_fixed_training_is_well(dqn: Train, server: Server) -> None:
+def test_the_fixed_training_is_healthy(dqn: Train, server: Server) -> None:
     _, verdict = dqn()
-    assert verdict["status"] in ("ok", "filling"), told(verdict)
-    assert not accused(verdict), told(verdict)
+    assert verdict["status"] in ("ok", "filling"), describe(verdict)
+    assert not accused(verdict), describe(verdict)
     assert server.get(f"/runs/{name_of()}")["unit"] == "episode"
 
 
-def test_what_the_fixes_promised_holds(dqn: Train) -> None:
+def test_the_promises_of_the_fixes_hold(dqn: Train) -> None:
     _, verdict = dqn()
     promises = [each for each in verdict["assertions"] if each["origin"] == "fix"]
     assert {each["name"] for each in promises} == {fix.replace("_", " ") for fix in FIXES}
-    # Of a phase of a short run the interval may be too wide to say; of the whole run it is not.
+    # For a phase of a short run the interval may be too wide to decide; for the entire run it is not.
     assert not [each["sentence"] for each in promises if each["state"] == "broken"]
     whole = [each for each in promises if not each["metric"].startswith("phase_")]
     assert {each["state"] for each in whole} == {"holds"}
 
 
-def test_cleanups_are_recorded_where_they_ran_with_what_they_gave_back(
-    dqn: Train, server: Server
-) -> None:
+def test_cleanups_are_recorded_with_generation_and_freed_memory(dqn: Train, server: Server) -> None:
     dqn()
     ran: dict[str, list[int]] = {}
     for event in server.get(f"/runs/{name_of()}/events?limit=500")["items"]:
@@ -109,7 +107,7 @@ def test_cleanups_are_recorded_where_they_ran_with_what_they_gave_back(
     }
 
 
-def test_the_bounded_stores_are_full_and_no_fuller(dqn: Train, server: Server) -> None:
+def test_bounded_stores_are_exactly_full(dqn: Train, server: Server) -> None:
     dqn()
     full = {
         "experience": 300, "rewards": 1_000, "values": 200, "step_times": 100,
@@ -124,16 +122,16 @@ def test_the_bounded_stores_are_full_and_no_fuller(dqn: Train, server: Server) -
 @pytest.mark.parametrize("leak", by_cost(CASES, IN_TEST_ALL))
 def test_a_leak_is_suspected_with_its_phase_and_its_type_or_holder(dqn: Train, leak: str) -> None:
     _, verdict = dqn(leak)
-    assert severity(verdict["status"]) >= severity("suspected"), told(verdict)
-    assert score(CASES[leak], verdict["findings"][0]).is_right, told(verdict)
+    assert severity(verdict["status"]) >= severity("suspected"), describe(verdict)
+    assert score(CASES[leak], verdict["findings"][0]).is_right, describe(verdict)
 
 
 @pytest.mark.parametrize("leak", by_cost(CASES, IN_TEST_ALL))
-def test_its_rate_and_start_are_right(dqn: Train, leak: str) -> None:
+def test_rate_and_start_of_a_leak_are_right(dqn: Train, leak: str) -> None:
     _, verdict = dqn(leak)
     found = score(CASES[leak], verdict["findings"][0])
-    assert found.rate_off <= RATE_TOLERANCE, told(verdict)
-    assert found.start_off <= START_TOLERANCE, told(verdict)
+    assert found.rate_off <= RATE_TOLERANCE, describe(verdict)
+    assert found.start_off <= START_TOLERANCE, describe(verdict)
 
 
 @pytest.mark.parametrize("leak", by_cost(CASES, IN_TEST_ALL))

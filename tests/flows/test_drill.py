@@ -1,4 +1,4 @@
-"""`leakline drill` for real: server, webhook and training are processes, and nothing of them stays."""
+"""`leakline drill` with a real server, webhook and training, all of which are gone afterwards."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from leakline.cli.commands.drill import KINDS, TRAINING
 
 pytestmark = [pytest.mark.flow, pytest.mark.timeout(300)]
 
-# What Ctrl-C promises.
+# Documented limit for Ctrl-C.
 END_SECONDS = 2.0
-# Enough to suspect.
+# Enough for a suspected leak.
 GENERATIONS = "12"
 
 Drill = Callable[..., subprocess.Popen[str]]
@@ -38,7 +38,7 @@ def drill(tmp_path: Path) -> Iterator[Drill]:
             subprocess.Popen(
                 [sys.executable, "-m", "leakline", "drill", *arguments],
                 cwd=tmp_path, text=True,
-                # Looked at as often as generations of half a second allow.
+                # Scans as often as generations of half a second allow.
                 env=clean_environment(TMPDIR=str(tmp_path), LEAKLINE_MAX_OVERHEAD="0.2"),
                 stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             )
@@ -53,7 +53,7 @@ def drill(tmp_path: Path) -> Iterator[Drill]:
 
 
 def lives(process: psutil.Process) -> bool:
-    """A child of a process that was ended is buried by the machine's first process, which may take its time."""
+    """Return True if a process runs; an orphan is a zombie until the init process reaps it, which may take a while."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -68,14 +68,14 @@ def test_a_planted_leak_of_each_kind_is_found(drill: Drill, tmp_path: Path) -> N
     assert errors == ""
     assert re.findall(r"^(\w+): ", output, re.M) == [*KINDS]
     assert output.count(" right ") == 6 * len(KINDS)
-    # On a busy machine it may be confirmed when it is first told.
+    # On a busy machine the first alert may already be about a confirmed leak.
     alerts = r"alert\? +right  correctly signed: incident\.(?:suspected|confirmed)"
     assert len(re.findall(alerts, output)) == len(KINDS)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.long
-def test_a_leak_that_had_no_time_to_show_is_a_failed_drill(drill: Drill) -> None:
+def test_a_leak_without_time_to_show_fails_the_drill(drill: Drill) -> None:
     process = drill("objects", "--generations", "2")
     output, errors = process.communicate(timeout=120)
     assert process.returncode == 1, output + errors
@@ -122,8 +122,8 @@ print(json.dumps([planted, own.memory_full_info().uss - before]))
 @pytest.mark.parametrize(
     "kind", [pytest.param(k, marks=pytest.mark.long if k == "graph" else ()) for k in KINDS]
 )
-def test_what_is_planted_is_what_the_kernel_sees(kind: str) -> None:
-    """Without a run. The first generations also load and warm up what they need."""
+def test_planted_bytes_match_what_the_kernel_reports(kind: str) -> None:
+    """Compare the planted bytes with the kernel's, without a run. The first generations also import and warm up."""
     done = subprocess.run(
         [sys.executable, "-c", MEASURE, kind],
         cwd=TRAINING.parent, capture_output=True, text=True, timeout=60,

@@ -1,6 +1,6 @@
-"""The whole chain on real trainings: where, what, how much and since when; and the comparison with the fixed run.
+"""Real trainings end to end: where, what, how much and since when, and the comparison with the fixed run.
 
-The right answers are in `tests/leaks/catalogue.py`; they were measured without Leakline.
+The expected findings are in `tests/leaks/catalogue.py`; they were measured without Leakline.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from tests.flows.conftest import (
     severity,
 )
 from tests.leaks.catalogue import EXAMPLES, MIB
-from tests.leaks.scoring import score, told
+from tests.leaks.scoring import describe, score
 
 from leakline.analysis.status import ACTIVE
 from leakline.cli.commands.drill import RATE_TOLERANCE, START_TOLERANCE
 
 CASES: Final = EXAMPLES["erl_trading"]
-# One percent of what the training has resident without a leak; above it, rate and start must be right, too.
+# One per cent of the resident memory without a leak; above it, rate and start must be right, too.
 LARGE_BYTES = 0.01 * 440 * MIB
-# The others are trained by `make test-leaks` alone.
+# The others are trained only by `make test-leaks`.
 IN_TEST_ALL: Final = ("old_population",)
 
-# Each fix that the example declares, with the leak that it is of.
+# Each fix that the example declares, with its leak.
 FIXED: Final = {
     "break_cycles": "cyclic_environments",
     "drop_batches": "kept_batches",
@@ -42,7 +42,7 @@ WARMED_UP: Final = 28
 
 Train = Callable[..., Any]
 
-# The longest wait is a training on a busy machine.
+# The longest wait is for a training on a busy machine.
 pytestmark = [pytest.mark.flow, pytest.mark.timeout(600), pytest.mark.long]
 
 MATERIAL = [name for name, case in CASES.items() if case.matters]
@@ -52,35 +52,33 @@ HARMLESS = [name for name, case in CASES.items() if not case.matters]
 
 def test_a_training_without_a_leak_is_not_accused(trained: Train) -> None:
     _, verdict = trained()
-    # Its first ten generations fill caches and arenas, on a busy machine a few more: of 16 that may look unsteady.
-    assert verdict["status"] in ("ok", "filling", "watch"), told(verdict)
-    assert not accused(verdict), told(verdict)
+    # The first ten generations, or more on a busy machine, fill caches and arenas: a run of 16 may look unsteady.
+    assert verdict["status"] in ("ok", "filling", "watch"), describe(verdict)
+    assert not accused(verdict), describe(verdict)
 
 
 @pytest.mark.leaks
-def test_a_training_without_a_leak_that_has_warmed_up_is_well(
-    server: Server, tmp_path: Path
-) -> None:
+def test_a_warmed_up_training_without_a_leak_is_healthy(server: Server, tmp_path: Path) -> None:
     warm = Training(server.address, "warm", tmp_path, generations=28, critic_steps=CRITIC_STEPS)
     assert warm.wait().status == 0
     verdict = server.verdict("warm", 28)
-    assert verdict["status"] in ("ok", "filling"), told(verdict)
+    assert verdict["status"] in ("ok", "filling"), describe(verdict)
 
 
 @pytest.mark.parametrize("leak", by_cost(HARMLESS, IN_TEST_ALL))
-def test_what_does_not_matter_is_not_called_a_leak(trained: Train, leak: str) -> None:
+def test_harmless_growth_is_not_called_a_leak(trained: Train, leak: str) -> None:
     _, verdict = trained(leak)
     worst = CASES[leak].worst
-    assert severity(verdict["status"]) <= severity(worst), told(verdict)
+    assert severity(verdict["status"]) <= severity(worst), describe(verdict)
 
 
 @pytest.mark.parametrize(
     "leak", by_cost([name for name in HARMLESS if CASES[name].planted], IN_TEST_ALL)
 )
-def test_what_grows_and_does_not_matter_is_named(trained: Train, leak: str) -> None:
+def test_harmless_growth_is_named(trained: Train, leak: str) -> None:
     _, verdict = trained(leak)
     found = [score(CASES[leak], finding) for finding in verdict["findings"]]
-    assert any(each.is_right for each in found), told(verdict)
+    assert any(each.is_right for each in found), describe(verdict)
 
 
 @pytest.mark.parametrize("leak", by_cost(MATERIAL, IN_TEST_ALL))
@@ -88,20 +86,20 @@ def test_a_leak_is_suspected_with_its_phase_and_its_type_or_holder(
     trained: Train, leak: str
 ) -> None:
     _, verdict = trained(leak)
-    assert severity(verdict["status"]) >= severity("suspected"), told(verdict)
-    assert score(CASES[leak], verdict["findings"][0]).is_right, told(verdict)
+    assert severity(verdict["status"]) >= severity("suspected"), describe(verdict)
+    assert score(CASES[leak], verdict["findings"][0]).is_right, describe(verdict)
 
 
 @pytest.mark.parametrize("leak", by_cost(LARGE, IN_TEST_ALL))
 def test_a_large_leak_has_the_right_rate_and_start(trained: Train, leak: str) -> None:
     _, verdict = trained(leak)
     found = score(CASES[leak], verdict["findings"][0])
-    assert found.rate_off <= RATE_TOLERANCE, told(verdict)
-    assert found.start_off <= START_TOLERANCE, told(verdict)
+    assert found.rate_off <= RATE_TOLERANCE, describe(verdict)
+    assert found.start_off <= START_TOLERANCE, describe(verdict)
 
 
 @pytest.mark.leaks
-def test_a_loss_kept_for_long_is_told_with_its_graph(server: Server, tmp_path: Path) -> None:
+def test_a_long_kept_loss_is_reported_with_its_graph(server: Server, tmp_path: Path) -> None:
     leaks = ("loss_graph",)
     kept = Training(
         server.address, "kept", tmp_path, leaks, generations=28, critic_steps=CRITIC_STEPS
@@ -109,14 +107,12 @@ def test_a_loss_kept_for_long_is_told_with_its_graph(server: Server, tmp_path: P
     assert kept.wait().status == 0
     verdict = server.verdict("kept", 28)
     finding = verdict["findings"][0]
-    assert finding["kind"] == "graph", told(verdict)
-    assert score(CASES["loss_graph"], finding).start_off <= START_TOLERANCE, told(verdict)
+    assert finding["kind"] == "graph", describe(verdict)
+    assert score(CASES["loss_graph"], finding).start_off <= START_TOLERANCE, describe(verdict)
 
 
 @pytest.mark.leaks
-def test_more_than_50_pending_uploads_are_told_once_and_drained_ones_never(
-    server: Server, trained: Train
-) -> None:
+def test_more_than_50_pending_uploads_are_reported_once(server: Server, trained: Train) -> None:
     trained("pending_uploads"), trained()
     warned = _warnings(server, "pending-uploads")
     assert [(each["name"], each["generation"]) for each in warned] == [("pending_uploads", 12)]
@@ -137,7 +133,7 @@ def test_two_leaks_at_once_are_both_found(trained: Train) -> None:
         {finding["kind"] for finding in leaking if score(CASES[leak], finding).is_right}
         for leak in ("old_population", "loss_graph")
     )
-    assert agents and "graph" in losses, told(verdict)
+    assert agents and "graph" in losses, describe(verdict)
 
 
 @pytest.mark.parametrize("leak", by_cost(MATERIAL, IN_TEST_ALL))
@@ -147,9 +143,10 @@ def test_a_leak_does_not_change_what_is_learnt(trained: Train, leak: str) -> Non
 
 @pytest.fixture(scope="session")
 def fixed(server: Server, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The verdict of one training without a leak that declares all of ``FIXED``.
+    """Return the verdict of one training without a leak that declares all of ``FIXED``.
 
-    Of 16 generations, half of which fill the replay buffer and the allocator, a bound on growth may stay undecided.
+    With 16 generations, half of which fill the replay buffer and the allocator, a promise about growth may stay
+    undecided.
     """
     training = Training(
         server.address, "fixed", tmp_path_factory.mktemp("training"),
@@ -179,7 +176,7 @@ def test_the_leaking_and_the_fixed_run_compare_as_fixed(server: Any, trained: Tr
 
 @pytest.mark.leaks
 def test_a_fix_of_the_wrong_thing_has_no_effect(server: Any, trained: Train) -> None:
-    """The list of losses was bounded; the environments that were kept are still kept."""
+    """The list of losses was bounded, but the environments are still kept."""
     trained("kept_environments", "loss_history")
     trained("kept_environments")
     done = compare(server, "kept-environments-loss-history", "kept-environments", "--json")
@@ -190,7 +187,7 @@ def test_a_fix_of_the_wrong_thing_has_no_effect(server: Any, trained: Train) -> 
 
 @pytest.mark.leaks
 @pytest.mark.parametrize(("fix", "leak"), FIXED.items())
-def test_a_declared_fix_is_proved_and_keeps_its_promise(
+def test_a_declared_fix_works_and_keeps_its_promise(
     server: Server, trained: Train, fixed: dict[str, Any], fix: str, leak: str
 ) -> None:
     trained(leak)

@@ -1,4 +1,4 @@
-"""A server that dies, and one that never was: the training goes on and nothing accepted is lost."""
+"""A server that dies, or is never reachable: the training continues, and no accepted data is lost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from leakline.transport.spool_format import read_batches
 
 pytestmark = [pytest.mark.flow, pytest.mark.timeout(600), pytest.mark.long]
 
-# The second generation is the first that trains as well.
+# The second generation is the first that also trains.
 SHORT: dict[str, Any] = {"generations": 3, "critic_steps": 1}
 
 
@@ -24,7 +24,7 @@ def recorded_sequences(spool: Path) -> list[int]:
 
 
 def stored_sequences(server: Any, run: str) -> list[int]:
-    """Of all snapshots the server has of this run, oldest first."""
+    """Return the sequence numbers of all snapshots that the server has of this run, in order."""
     found: list[int] = []
     cursor = ""
     while True:
@@ -46,7 +46,7 @@ def test_a_killed_server_loses_nothing_it_accepted_and_the_run_continues(
     accepted = eventually(lambda: stored_sequences(server, "r1"))
     server.kill()
     training.read_until("generation 5")
-    # It does not end before the server is there again.
+    # Paused, so that it does not end before the server is back.
     training.process.send_signal(signal.SIGSTOP)
     again = start_server(tmp_path, server.port)
     training.process.send_signal(signal.SIGCONT)
@@ -62,7 +62,7 @@ def test_a_killed_server_loses_nothing_it_accepted_and_the_run_continues(
 
 @pytest.fixture(scope="module")
 def without_a_server(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """A training that no server ever answered."""
+    """Run a training without any reachable server."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{probe.getsockname()[1]}"
@@ -80,7 +80,7 @@ def test_without_a_server_the_training_is_the_same(
     assert "Traceback" not in without_a_server.errors
 
 
-def test_sync_uploads_all_and_twice_is_once(server: Any, without_a_server: Trained) -> None:
+def test_sync_uploads_everything_and_is_idempotent(server: Any, without_a_server: Trained) -> None:
     def sync() -> str:
         return leakline(server, "sync", str(without_a_server.spool)).stdout
 

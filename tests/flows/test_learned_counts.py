@@ -1,4 +1,4 @@
-"""A real training keeps to its counts, a person accepts them, and the next training that breaks them is told."""
+"""A real training has stable counts, a person accepts them, and the next training breaks them and is reported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .conftest import train
 
 pytestmark = [pytest.mark.flow, pytest.mark.long]
 
-# One agent more after each evolution, which evaluation drops; with "keep" the old population stays.
+# One additional agent after each evolution, which evaluation drops; with "keep" the old population stays.
 TRAINING = """
 import sys, time
 import leakline
@@ -45,7 +45,7 @@ run.finish()
 """
 
 
-def test_the_next_training_breaks_what_was_accepted(server: Any, tmp_path: Path) -> None:
+def test_the_next_training_breaks_the_accepted_counts(server: Any, tmp_path: Path) -> None:
     assert train(server, tmp_path, "keeps", TRAINING, "10") == 0
     server.verdict("keeps", 10)
     steady = server.get("/runs/keeps/expectations")["stable"]
@@ -55,7 +55,7 @@ def test_the_next_training_breaks_what_was_accepted(server: Any, tmp_path: Path)
         ("__main__.Agent", 16, "evaluate"),
         ("__main__.Agent", 17, "evolve"),
     ]
-    # Nothing that every program has.
+    # Types that every program has are left out.
     assert not [
         each for each in steady if each["type"].startswith(("threading.", "re.", "socket."))
     ]

@@ -1,6 +1,6 @@
-"""Live objects, garbage in cycles, and memory that the allocator keeps: one training each, in a process of its own.
+"""Live objects, garbage in cycles, and memory kept by the allocator, with one training process each.
 
-Nothing in between is replaced: the client records to disk, and the report's own reading and verdict judge it.
+Nothing in between is replaced: the client records to disk, and the report reads and judges the recording.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ PLAIN_CYCLES = """
                 values.append({"values": values, "i": i})
             del values
 """
-# Each block is trimmed, and what is left pins the heap behind it. The next generation's are a little larger than the
-# holes: they fit nowhere. Each is far below the size from which a block has a mapping of its own.
+# Each block is truncated, and its rest pins the heap behind it. The blocks of the next generation are slightly larger
+# than the holes, so they do not fit. All are far below the size from which malloc uses mmap.
 SURVIVORS = """
             blocks = [bytearray(b"x") * (40_000 + 1_000 * generation) for _ in range(60)]
             for block in blocks:
@@ -81,7 +81,7 @@ Train = Callable[..., Verdict]
 
 @pytest.fixture
 def train(tmp_path: Path) -> Train:
-    """Run this body in every generation's train phase; the verdict of what was recorded."""
+    """Return a function that runs this body in every generation's train phase and returns the verdict."""
 
     def run(body: str, begin: str = "", **environment: str) -> Verdict:
         code = LOOP.format(begin=begin, train=body.strip(), generations=GENERATIONS)
@@ -110,7 +110,7 @@ def first_of(verdict: Verdict) -> Finding:
 
 
 def kinds(verdict: Verdict) -> set[str]:
-    """Of all findings that are more than worth a look."""
+    """Return the kinds of all suspected and confirmed findings."""
     return {f.kind for f in verdict.findings if f.status in ("suspected", "confirmed")}
 
 
@@ -119,7 +119,7 @@ def names(finding: Finding) -> list[str]:
 
 
 @both_ways
-def test_a_growing_list_is_live_objects(train: Train, way: str) -> None:
+def test_a_growing_list_is_reported_as_live_objects(train: Train, way: str) -> None:
     verdict = train(GROWING_LIST, "history = []", LEAKLINE_NATIVE=way)
     finding = first_of(verdict)
     assert finding.kind in ("container", "objects"), verdict.summary
@@ -128,7 +128,7 @@ def test_a_growing_list_is_live_objects(train: Train, way: str) -> None:
 
 
 @both_ways
-def test_cycles_of_a_class_are_garbage_while_the_collector_is_off(train: Train, way: str) -> None:
+def test_cycles_of_a_class_are_garbage_with_the_collector_off(train: Train, way: str) -> None:
     verdict = train(CYCLES_OF_A_CLASS, "gc.disable()", LEAKLINE_NATIVE=way)
     finding = first_of(verdict)
     assert finding.kind == "cyclic_garbage", verdict.summary
@@ -139,9 +139,7 @@ def test_cycles_of_a_class_are_garbage_while_the_collector_is_off(train: Train, 
 
 
 @both_ways
-def test_more_than_were_declared_that_something_holds_are_live_objects(
-    train: Train, way: str
-) -> None:
+def test_held_objects_beyond_the_declared_count_are_live_objects(train: Train, way: str) -> None:
     held = DECLARED + CYCLES_OF_A_CLASS.replace("Node(number)", "kept.append(Node(number))")
     finding = first_of(train(held, "gc.disable()\nkept = []", LEAKLINE_NATIVE=way))
     assert finding.kind == "objects"
@@ -150,7 +148,7 @@ def test_more_than_were_declared_that_something_holds_are_live_objects(
 
 
 @both_ways
-def test_more_than_were_declared_in_cycles_are_garbage(train: Train, way: str) -> None:
+def test_cycles_beyond_the_declared_count_are_garbage(train: Train, way: str) -> None:
     verdict = train(DECLARED + CYCLES_OF_A_CLASS, "gc.disable()", LEAKLINE_NATIVE=way)
     finding = first_of(verdict)
     assert finding.kind == "cyclic_garbage", verdict.summary
@@ -169,13 +167,13 @@ def test_cycles_of_plain_lists_and_dicts_are_garbage_too(train: Train) -> None:
     assert kinds(verdict) == {"cyclic_garbage"}
 
 
-def test_cycles_that_the_collector_frees_are_no_leak(train: Train) -> None:
+def test_cycles_that_the_collector_frees_are_not_a_leak(train: Train) -> None:
     verdict = train(CYCLES_OF_A_CLASS)
     assert verdict.status in ("ok", "watch"), verdict.summary
 
 
 @both_ways
-def test_holes_between_survivors_are_kept_by_the_allocator(train: Train, way: str) -> None:
+def test_holes_between_survivors_are_memory_kept_by_the_allocator(train: Train, way: str) -> None:
     verdict = train(SURVIVORS, "survivors = []", LEAKLINE_NATIVE=way)
     finding = first_of(verdict)
     assert finding.kind == "allocator_retained", verdict.summary
@@ -185,8 +183,8 @@ def test_holes_between_survivors_are_kept_by_the_allocator(train: Train, way: st
     assert rest < 0.1 * finding.growth_bytes_per_generation.estimate
 
 
-def test_survivors_of_a_class_do_not_take_the_blame_for_the_holes(train: Train) -> None:
-    """Objects whose size nobody measured, as many as there are holes."""
+def test_survivors_of_a_class_are_not_blamed_for_the_holes(train: Train) -> None:
+    """Objects of unmeasured size, as many as there are holes."""
     body = SURVIVORS.replace("survivors.extend(blocks)", "survivors.extend(map(Result, blocks))")
     result = (
         "class Result:\n    def __init__(self, data):\n        self.data = data\nsurvivors = []"

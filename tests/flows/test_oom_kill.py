@@ -1,7 +1,6 @@
-"""A training that the kernel kills for memory: the run says so, and shows the last snapshot before.
+"""A training that the kernel kills for memory: the run says so and shows its last snapshot.
 
-In a real memory group where this machine lets us make one; else in one that only looks so to Leakline, with a kill of
-ours at its limit.
+Uses a real memory cgroup where we may create one; otherwise a simulated one for Leakline, with a kill at its limit.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ TRAINING: Final = """
     for generation in range(1000):
         run.generation(generation)
         with run.phase("collect"):
-            # 8 MiB of episodes that nobody lets go of.
+            # 8 MiB of episodes that are never freed.
             for _ in range(8):
                 kept.append(bytearray(os.urandom(1 << 10) * 1024))
                 time.sleep(0.008)
@@ -44,7 +43,7 @@ TRAINING: Final = """
 """
 
 ENTER_REAL: Final = "open({procs!r}, 'w').write(str(os.getpid()))"
-# Files that follow the memory of this process, from which Leakline reads; at the limit we kill as the kernel does.
+# Simulated cgroup files with the memory of this process; at the limit it is killed as the kernel would do.
 ENTER_SIMULATED: Final = """
     import pathlib, signal, threading
     import leakline.probes.memory.cgroup as cgroup
@@ -69,14 +68,14 @@ ENTER_SIMULATED: Final = """
 
 @contextlib.contextmanager
 def memory_group() -> Iterator[Path]:
-    """A group with our limit. Raises OSError where we may not make one."""
+    """Create a cgroup with our limit. Raises OSError if this is not allowed."""
     v1 = (V1 / "memory.limit_in_bytes").exists()
     group = (V1 if v1 else V2) / f"leakline-{uuid.uuid4().hex[:8]}"
     group.mkdir()
     try:
         (group / ("memory.limit_in_bytes" if v1 else "memory.max")).write_text(str(LIMIT))
         for name in ("memory.memsw.limit_in_bytes", "memory.swap.max"):
-            # Without it the kernel swaps instead of killing; where there is no swap there is nothing to forbid.
+            # Otherwise the kernel would swap instead of killing. The file is missing without swap.
             with contextlib.suppress(OSError):
                 (group / name).write_text(str(LIMIT) if v1 else "0")
         yield group
@@ -86,7 +85,7 @@ def memory_group() -> Iterator[Path]:
 
 @pytest.fixture
 def enter(tmp_path: Path) -> Iterator[str]:
-    """The lines by which a training enters its group."""
+    """Yield the lines with which a training enters its cgroup."""
     with contextlib.ExitStack() as stack:
         try:
             group = stack.enter_context(memory_group())
@@ -100,7 +99,7 @@ def enter(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def train(tmp_path: Path, enter: str) -> Callable[..., list[float]]:
-    """Run the training until it is killed; when each of its generations ended."""
+    """Run the training until it is killed and return the time at which each generation ended."""
 
     def run(server: str, name: str) -> list[float]:
         script = tmp_path / "train.py"
@@ -141,7 +140,7 @@ def check(server: Any, run: str, generations: list[float]) -> None:
     assert last["time"] > generations[-1] - 1.0
 
 
-def test_the_next_start_tells_that_the_run_was_killed_for_memory(
+def test_the_next_start_reports_that_the_run_was_killed_for_memory(
     server: Any, train: Any, tmp_path: Path, eventually: Any
 ) -> None:
     name = "killed-for-memory"
@@ -162,7 +161,7 @@ def test_the_next_start_tells_that_the_run_was_killed_for_memory(
     check(server, name, generations)
 
 
-def test_sync_tells_it_and_brings_what_no_server_heard(
+def test_sync_reports_the_kill_and_uploads_the_missing_data(
     server: Any, train: Any, tmp_path: Path
 ) -> None:
     name = "unheard"

@@ -1,4 +1,4 @@
-"""50 MiB a generation, planted in a phase of a real training: booked there, to the sum, and ranked first."""
+"""50 MiB per generation, leaked in one phase of a real training: accounted to that phase and ranked first."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ for generation in range(int(sys.argv[1])):
     with run.generation(generation):
         for phase in ("collect", "train", "evaluate"):
             with run.phase(phase):
-                # Every phase takes as much; one keeps it.
+                # Every phase allocates the same; one keeps it.
                 taken = bytearray(b"1") * (50 << 20)
                 if phase == "train":
                     kept.append(taken)
@@ -41,7 +41,7 @@ def at_ends(server: Any, run: str, name: str) -> dict[int, float]:
     return dict(zip(map(int, item["x"]), item["last"], strict=True))
 
 
-def test_what_one_phase_keeps_is_on_its_line_and_the_lines_are_the_whole(
+def test_kept_memory_is_accounted_to_its_phase_and_phases_add_up(
     server: Any, tmp_path: Path
 ) -> None:
     run = "phases"
@@ -52,14 +52,14 @@ def test_what_one_phase_keeps_is_on_its_line_and_the_lines_are_the_whole(
     assert phase_accounts["generations"] == list(range(GENERATIONS))
     lines = {line["name"]: line["bytes"] for line in phase_accounts["lines"]}
     for i, generation in enumerate(phase_accounts["generations"]):
-        # To the byte.
+        # Exact to the byte.
         assert sum(line[i] for line in lines.values()) == phase_accounts["total"][i], generation
         assert lines["train"][i] == pytest.approx(PLANTED, rel=0.1), generation
         for other in ("collect", "evaluate"):
-            # A phase that gives all back may keep what its first execution warmed up.
+            # A phase that frees everything may keep what its first execution warmed up.
             assert abs(lines[other][i]) < (0.1 if i else 0.3) * PLANTED, (generation, other)
 
-    # And the sum of the phase accounts is what the kernel says of the process from one end to the next.
+    # The sum of the phase accounts equals the change in the kernel's figures for the process.
     anon, swap = (at_ends(server, run, f"process.{name}_bytes") for name in ("anon", "swap"))
     ends = [anon[g] + swap.get(g, 0) for g in phase_accounts["generations"]]
     for i, (before, after) in enumerate(pairwise(ends), 1):

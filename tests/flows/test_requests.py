@@ -1,4 +1,4 @@
-"""Somebody asks on the server, and a training in another process looks, or cleans up: the answer comes back."""
+"""Requests on the server to a training in another process: a scan or a cleanup, and the answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from leakline.transport.http_delivery import request_json
 
 pytestmark = [pytest.mark.flow, pytest.mark.timeout(180)]
 
-# It trains until its input closes. Its class never grows, so nothing looks for its holders unasked.
+# Trains until its input is closed. Its class does not grow, so nothing searches its holders unasked.
 TRAINING = """
 import os, threading, leakline
 
@@ -69,7 +69,7 @@ def asked(server: Any, run: str, **body: Any) -> str:
 
 
 def outcomes(server: Any, run: str) -> dict[str, str]:
-    """Request id -> what came of it."""
+    """Return request id -> outcome."""
     events = server.get(f"/runs/{run}/events")["items"]
     return {
         event["data"]["request"]: event["data"]["outcome"]
@@ -86,7 +86,7 @@ def has_begun(server: Any, run: str) -> Callable[[], bool]:
     return ask
 
 
-def test_holders_and_a_census_come_back_and_what_cannot_be_done_is_said(
+def test_holders_and_census_are_returned_and_refusals_explained(
     server: Any, eventually: Any, start: Start
 ) -> None:
     process = start("asked-holders")
@@ -103,12 +103,12 @@ def test_holders_and_a_census_come_back_and_what_cannot_be_done_is_said(
     assert found == [("__main__.Agent", "__main__.Trainer.population[*]", 40)]
     process.communicate("x", timeout=60)
     assert process.returncode == 0
-    # Told once each, however often the server repeated itself until it had heard.
+    # Each is reported once, although the server repeats a request until it is answered.
     events = server.get("/runs/asked-holders/events")["items"]
     assert sum(event["kind"] == "mark" for event in events) == len(wanted)
 
 
-def test_a_training_that_refuses_says_so(server: Any, eventually: Any, start: Start) -> None:
+def test_a_training_that_refuses_reports_it(server: Any, eventually: Any, start: Start) -> None:
     process = start("asked-refused", LEAKLINE_REQUESTS="0")
     eventually(has_begun(server, "asked-refused"), 60.0)
     number = asked(server, "asked-refused", kind="find_holders", type="__main__.Agent")
@@ -118,20 +118,20 @@ def test_a_training_that_refuses_says_so(server: Any, eventually: Any, start: St
     assert process.returncode == 0
 
 
-def test_a_cleanup_runs_and_what_it_freed_comes_back(
+def test_a_cleanup_runs_and_reports_what_it_freed(
     server: Any, eventually: Any, start: Start
 ) -> None:
     process = start("asked-cleanup", REGISTERED="1")
 
-    def told(kind: str) -> list[dict[str, Any]]:
+    def events_of_kind(kind: str) -> list[dict[str, Any]]:
         found = server.get("/runs/asked-cleanup/events")["items"]
         return [event for event in found if event["kind"] == kind]
 
     eventually(has_begun(server, "asked-cleanup"), 60.0)
-    eventually(lambda: told("register_cleanup"), 60.0)
+    eventually(lambda: events_of_kind("register_cleanup"), 60.0)
     number = asked(server, "asked-cleanup", kind="cleanup")
     eventually(lambda: outcomes(server, "asked-cleanup") == {number: "done"}, 60.0)
-    (cleaned,) = told("cleanup")
+    (cleaned,) = events_of_kind("cleanup")
     assert (cleaned["name"], cleaned["data"]["because"]) == ("population", "it was asked for")
     assert cleaned["data"]["counts"]["__main__.Agent"] == [40, 0]
     process.communicate("x", timeout=60)

@@ -1,4 +1,4 @@
-"""A real training killed at generation 7 and resumed at 6: one run, one leak with one rate, nothing seen twice."""
+"""A real training killed at generation 7 and resumed at 6: one run, one leak with one rate, nothing counted twice."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.flow
 MIB = 2**20
 LEAKED = 8 * MIB
 
-# It holds much that a resume does not make again, and leaks the same in both attempts.
+# Has much memory that the resumed attempt does not allocate, and leaks the same in both attempts.
 TRAINING = """
 import os, signal, sys, time
 import leakline
@@ -40,7 +40,7 @@ for generation in range(first, last + 1):
         with run.phase("train"):
             time.sleep(0.05)
     if generation == die:
-        # What was taken a second before is with the server.
+        # Data older than a second has reached the server.
         time.sleep(1.5)
         os.kill(os.getpid(), signal.SIGKILL)
 run.finish()
@@ -56,7 +56,7 @@ def test_a_resumed_training_is_one_run_with_one_leak(
     assert train(server, tmp_path / "one", run, TRAINING, 0, 20, 300, 7) == -signal.SIGKILL
     second = tmp_path / ("two" if elsewhere else "one")
     assert train(server, second, run, TRAINING, 6, 22, 30, -1) == 0
-    # Without the first spool, the second attempt knows of none before it.
+    # Without the first spool, the second attempt does not know of an earlier one.
     said = [read_header(path)[1].attempt for path in (second / ".leakline").rglob("*.spool")]
     assert sorted(said) == ([1] if elsewhere else [1, 2])
 
@@ -79,7 +79,7 @@ def test_a_resumed_training_is_one_run_with_one_leak(
     assert ["-1" in str(e["command_line"]) for e in described] == [False, True]
     assert all("packages" in e and "python" in e for e in described)
 
-    # Each attempt by itself, and what the second did again.
+    # Each attempt is listed with its generations, and the repeated ones are known.
     first, second = verdict["attempts"]
     assert first["generations"] == {"first": 0, "last": 7}
     assert first["again"] is None
@@ -96,7 +96,7 @@ def test_a_resumed_training_is_one_run_with_one_leak(
 
     phase_accounts = server.get(f"/runs/{run}/phases")
     assert phase_accounts["generations"] == list(range(23))
-    # The 270 MiB that went with the process are no release, and what was done again is booked once.
+    # The 270 MiB freed by the end of the process are not a release, and repeated generations are counted once.
     assert min(phase_accounts["total"]) > -LEAKED
     lines = {line["name"]: line["bytes"] for line in phase_accounts["lines"]}
     for generation in range(23):
@@ -104,10 +104,8 @@ def test_a_resumed_training_is_one_run_with_one_leak(
         assert booked == pytest.approx(LEAKED, rel=0.3), generation
 
 
-def test_a_training_that_is_resumed_without_its_leak_is_not_one_that_recovered_by_dying(
-    server: Any, tmp_path: Path
-) -> None:
-    """Nothing that leaked, and half of the memory after the restart: that says nothing."""
+def test_a_restart_without_a_leak_is_not_reported_as_recovery(server: Any, tmp_path: Path) -> None:
+    """Nothing leaks, and half of the memory is gone after the restart, which proves nothing."""
     run = "resumed-healthy"
     script = TRAINING.replace("kept.append(Kept())", "Kept()")
     assert script != TRAINING
@@ -119,7 +117,7 @@ def test_a_training_that_is_resumed_without_its_leak_is_not_one_that_recovered_b
 
 
 @pytest.mark.long
-def test_what_three_machines_recorded_offline_is_the_same_run_in_whatever_order_it_is_synced(
+def test_offline_recordings_of_three_machines_sync_in_any_order(
     server: Any, tmp_path: Path
 ) -> None:
     run = "synced"

@@ -1,4 +1,4 @@
-"""Real workers and real ranks of a real torch: one run, its processes and its attempts, on a real server."""
+"""Real DataLoader workers and torchrun ranks on a real server: one run with its processes and attempts."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ if __name__ == "__main__":
     main()
 """
 
-# The launcher needs torch; of its ranks only the environment matters to us.
+# The launcher needs torch; for the ranks only its environment matters.
 RANK = """
 import os, pathlib, signal, time
 import leakline
@@ -69,7 +69,7 @@ for generation in range(6 * restart, 12):
     with run.generation(generation), run.phase("train"):
         pass
     if restart == 0 and generation == 7:
-        # Both are well on their way when one is killed; the other is ended by the launcher.
+        # Both are running when one is killed; the launcher terminates the other.
         if rank == 0:
             arrived.touch()
             time.sleep(60)
@@ -83,7 +83,7 @@ run.finish()
 
 
 def launched(folder: Path, server: Any, restarts: int) -> subprocess.CompletedProcess[str]:
-    """A launch of two ranks, the second of which is killed in generation 7 of its first attempt."""
+    """Launch two ranks, the second of which is killed in generation 7 of its first attempt."""
     (folder / "rank.py").write_text(RANK)
     environ = clean_environment(LEAKLINE_SERVER=server.address, OMP_NUM_THREADS="1")
     done = subprocess.run(
@@ -93,13 +93,13 @@ def launched(folder: Path, server: Any, restarts: int) -> subprocess.CompletedPr
         ],
         cwd=folder, env=environ, capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
-    # A quiet run: no line is ours. A traceback names the files of an environment, whatever that is called.
+    # A quiet run prints no line of ours. File names in a traceback may contain "leakline".
     assert not any(line.startswith("leakline: ") for line in done.stderr.splitlines())
     return done
 
 
 def recorded(folder: Path) -> dict[tuple[int, int], tuple[str, ProcessIdentity, str | None]]:
-    """(rank, attempt) -> run, process and how it ended, of every spool."""
+    """Return (rank, attempt) -> (run, process, end state) of every spool."""
     found = {}
     for path in (folder / ".leakline").rglob("*.spool"):
         run, process = read_header(path)
@@ -110,7 +110,7 @@ def recorded(folder: Path) -> dict[tuple[int, int], tuple[str, ProcessIdentity, 
     return found
 
 
-def test_ranks_of_a_launch_that_is_restarted_are_two_attempts_of_one_run(
+def test_a_restarted_launch_is_two_attempts_of_one_run(
     server: Any, tmp_path: Path, eventually: Callable[..., Any]
 ) -> None:
     done = launched(tmp_path, server, restarts=1)
@@ -118,7 +118,7 @@ def test_ranks_of_a_launch_that_is_restarted_are_two_attempts_of_one_run(
     found = recorded(tmp_path)
     ends = {key: end for key, (_, _, end) in found.items()}
     assert ends.pop((0, 1)) == "terminated"
-    # It could not say so; the next start of its rank may have found what it left.
+    # It could not report its end; the next start of its rank may have recovered it.
     assert ends.pop((1, 1)) in (None, "silent", "killed")
     assert ends == {(0, 2): "finished", (1, 2): "finished"}
     (run,) = {run for run, _, _ in found.values()}
@@ -140,7 +140,7 @@ def test_a_rank_that_dies_leaves_its_run_unfinished(
     assert launched(tmp_path, server, restarts=0).returncode != 0
     found = recorded(tmp_path)
     assert set(found) == {(0, 1), (1, 1)}
-    # Killed without a word; the other is told to end by the launcher.
+    # One is killed without a record of its end; the launcher terminates the other.
     assert found[1, 1][2] is None
     assert found[0, 1][2] == "terminated"
     (run,) = {run for run, _, _ in found.values()}
@@ -151,11 +151,11 @@ def test_a_rank_that_dies_leaves_its_run_unfinished(
     assert server.get(f"/runs/{run}")["state"] != "finished"
 
 
-# A worker that is spawned imports torch again.
+# A spawned worker imports torch again.
 @pytest.mark.parametrize(
     ("method", "persistent", "workers"), [("fork", False, 2), ("spawn", True, 1)]
 )
-def test_workers_of_a_data_loader_start_no_second_run(
+def test_data_loader_workers_do_not_start_a_second_run(
     tmp_path: Path, method: str, persistent: bool, workers: int
 ) -> None:
     script = tmp_path / "train.py"

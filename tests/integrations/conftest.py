@@ -1,7 +1,7 @@
-"""Real trainings of real frameworks in processes of their own, against a real server.
+"""Real trainings with real frameworks in their own processes, against a real server.
 
-Every test in this folder is marked `integrations`: `make test-integrations` runs them, in an environment of their own
-(`requirements/ml.txt`), and `make test` does not. A program of `programs/` takes "leak", "healthy" or "raise".
+Every test in this folder is marked `integrations`: `make test-integrations` runs them in a separate environment
+(`requirements/ml.txt`), and `make test` does not. A program in `programs/` takes "leak", "healthy" or "raise".
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @dataclass(frozen=True)
 class Ended:
-    """A program that ended: what it wrote, and what the server has of its run."""
+    """A finished program: its output, and its run on the server."""
 
     server: Server
     run: str
@@ -38,8 +38,8 @@ class Ended:
     errors: str
     folder: Path
 
-    def told(self) -> dict[str, Any]:
-        """The run as the server has it, once it has heard of its end."""
+    def final_state(self) -> dict[str, Any]:
+        """Return the run from the server once its end is known."""
 
         def ask() -> dict[str, Any] | None:
             run = self.server.get(f"/runs/{self.run}")
@@ -48,7 +48,7 @@ class Ended:
         return dict(eventually(ask))
 
     def verdict(self, generations: int) -> dict[str, Any]:
-        self.told()
+        self.final_state()
         return self.server.verdict(self.run, generations)
 
     def phase_accounts(self) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class Ended:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One server on SQLite for all trainings of the session."""
+    """Run one server on SQLite for all trainings of the session."""
     started = Server(tmp_path_factory.mktemp("server"))
     yield started
     started.stop()
@@ -68,7 +68,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def run_program(server: Server, tmp_path: Path) -> Callable[..., Ended]:
-    """Run a program of this folder, or the arguments after ``python``: its run has the id given."""
+    """Return a function that runs a program of this folder, or arguments of ``python``, with the given run id."""
 
     def run(name: str | Sequence[str], run: str, *arguments: str, **environ: str) -> Ended:
         command = [str(PROGRAMS / f"{name}.py")] if isinstance(name, str) else list(name)
@@ -79,7 +79,7 @@ def run_program(server: Server, tmp_path: Path) -> Callable[..., Ended]:
             cwd=tmp_path,
             env=clean_environment(
                 LEAKLINE_SERVER=server.address, OMP_NUM_THREADS="1", PYTHONPATH=str(PROGRAMS),
-                # Trainings of seconds: what is looked at in hours by default is looked at in them.
+                # Trainings of seconds need the scans that by default are spread over hours.
                 LEAKLINE_MAX_OVERHEAD="0.25", **environ,
             ),
             capture_output=True, text=True, timeout=PROGRAM_SECONDS, check=False,

@@ -12,7 +12,7 @@ from .conftest import Ended
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 NUMBERS = "from with_transformers import Model, Numbers\n"
-# Headings of the sections, with what a reader has already.
+# Headings of the sections, with the code that a reader already has.
 BEFORE = {
     "Lightning": "import torch\nfrom torch.utils.data import DataLoader, TensorDataset\n"
     "from with_lightning import Model\n"
@@ -39,25 +39,27 @@ def lines(name: str) -> str:
     return str(code)
 
 
-def test_every_section_has_lines_that_are_run() -> None:
+def test_every_section_has_code_that_is_tested() -> None:
     assert set(sections()) == set(BEFORE)
     assert all(len(lines(name).splitlines()) <= 14 for name in BEFORE)
 
 
 @pytest.mark.parametrize("name", BEFORE)
-def test_the_lines_run(run_program: Callable[..., Ended], tmp_path: Path, name: str) -> None:
+def test_the_code_of_a_section_runs(
+    run_program: Callable[..., Ended], tmp_path: Path, name: str
+) -> None:
     (tmp_path / "train.py").write_text(BEFORE[name] + lines(name))
     ended = run_program(["train.py"], f"document-{name.split()[0].lower()}")
     assert ended.status == 0, ended.errors
     assert ended.errors.count("leakline: run ") == 1
-    assert ended.told()["state"] == "finished"
+    assert ended.final_state()["state"] == "finished"
     assert ended.verdict(20)["generations"] == GENERATIONS.get(name, 20)
 
 
-def test_the_getting_started_of_find_a_leak_end_as_printed(
+def test_the_first_example_of_find_a_leak_prints_what_is_shown(
     run_program: Callable[..., Ended], tmp_path: Path
 ) -> None:
-    """A stranger's first run, with nothing that leaks: no finding, none of our own objects, no time of 0 s."""
+    """A first run without a leak: no finding, none of our own objects, and no duration of 0 s."""
     page = (DOCS / "find-a-leak.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", page, re.S)[:1]
     (shown,) = re.findall(r"```text\n(.*?)```", page, re.S)[:1]

@@ -1,5 +1,6 @@
-"""One line in a script of a framework shows its loop; a leak of a callback, an environment or a rank is named, and its
-twin is left alone.
+"""One line in a script shows the loop of its framework; leaks of callbacks, environments and ranks are named.
+
+Their healthy twins have no findings.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ ACTIVE = ("suspected", "confirmed")
 
 @dataclass(frozen=True)
 class Case:
-    """``phase``: where the callback keeps; ``ends``: how a run ends in which something raises."""
+    """A program and the phase in which its callback leaks. ``raised_after`` is for the variant with an exception."""
 
     program: str
     unit: str
@@ -56,12 +57,12 @@ def lines(phase_accounts: dict[str, Any]) -> set[str]:
 
 
 @each
-def test_a_healthy_training_accuses_nobody_and_shows_its_loop(
+def test_a_healthy_training_has_no_findings_and_shows_its_loop(
     run_program: Callable[..., Ended], case: Case
 ) -> None:
     ended = run_program(case.program, f"{case.name}-healthy", "healthy")
     assert ended.status == 0, ended.errors
-    told = ended.told()
+    told = ended.final_state()
     assert (told["state"], told["unit"], told["total"]) == ("finished", case.unit, 24)
     verdict = ended.verdict(case.generations)
     assert verdict["generations"] == case.generations
@@ -71,7 +72,7 @@ def test_a_healthy_training_accuses_nobody_and_shows_its_loop(
 
 
 @each
-def test_a_leak_of_a_callback_is_in_its_phase_and_named(
+def test_a_leak_in_a_callback_is_named_with_its_phase(
     run_program: Callable[..., Ended], case: Case
 ) -> None:
     ended = run_program(case.program, f"{case.name}-leak", "leak")
@@ -93,19 +94,19 @@ def test_a_training_that_raises_ends_as_failed(
     ended = run_program(case.program, f"{case.name}-raise", "raise")
     assert ended.status == 1
     assert "ZeroDivisionError: planted" in ended.errors
-    told = ended.told()
+    told = ended.final_state()
     assert told["state"] == "failed"
     assert told["processes"][0]["end_reason"] == "ZeroDivisionError"
     assert [e["name"] for e in ended.events() if e["kind"] == "exception"] == ["ZeroDivisionError"]
-    # The generation in which it raised is told as well.
+    # The generation with the exception is included.
     assert len(ended.phase_accounts()["generations"]) == case.raised_after
 
 
-# -- other callbacks go on with ours among them
+# -- other callbacks in the same list
 
 
 @pytest.mark.parametrize("bar", ["bar", "no bar"])
-def test_other_callbacks_read_the_loops_variables_and_are_called_within_the_run(
+def test_other_callbacks_see_loop_variables_and_an_active_run(
     run_program: Callable[..., Ended], bar: str
 ) -> None:
     ended = run_program("with_sb3_shared", "", bar)
@@ -130,19 +131,19 @@ def test_a_callback_can_be_copied_and_pickled(run_program: Callable[..., Ended],
 MARKET_BYTES = 2**21
 
 
-def test_environments_that_are_closed_and_dropped_accuse_nobody(
+def test_closed_and_dropped_environments_are_not_a_finding(
     run_program: Callable[..., Ended],
 ) -> None:
     ended = run_program("with_gymnasium", "gymnasium-healthy", "healthy")
     assert ended.status == 0, ended.errors
-    told = ended.told()
+    told = ended.final_state()
     assert (told["state"], told["unit"]) == ("finished", "episode")
     verdict = ended.verdict(24)
     assert verdict["status"] not in ACTIVE, verdict["summary"]
     assert "episode" in {line["name"] for line in ended.phase_accounts()["lines"]}
 
 
-def test_environments_that_are_kept_are_named(run_program: Callable[..., Ended]) -> None:
+def test_kept_environments_are_named(run_program: Callable[..., Ended]) -> None:
     ended = run_program("with_gymnasium", "gymnasium-leak", "leak")
     assert ended.status == 0, ended.errors
     verdict = ended.verdict(24)
@@ -158,14 +159,14 @@ def test_environments_that_are_kept_are_named(run_program: Callable[..., Ended])
     assert [y for item in gauge["items"] for y in item["last"]][-1] > 20
 
 
-def test_environments_of_a_vector_start_no_runs(run_program: Callable[..., Ended]) -> None:
+def test_environments_of_a_vector_do_not_start_runs(run_program: Callable[..., Ended]) -> None:
     ended = run_program("with_gymnasium_vector", "")
     assert ended.status == 0, ended.errors
     assert "leakline: " not in ended.errors
     assert not (ended.folder / ".leakline").exists()
 
 
-def test_a_replay_buffer_that_fills_is_no_leak(run_program: Callable[..., Ended]) -> None:
+def test_a_filling_replay_buffer_is_not_a_leak(run_program: Callable[..., Ended]) -> None:
     ended = run_program("with_sb3_replay", "sb3-replay")
     assert ended.status == 0, ended.errors
     verdict = ended.verdict(100)
@@ -179,10 +180,10 @@ def test_a_replay_buffer_that_fills_is_no_leak(run_program: Callable[..., Ended]
     assert (declared["name"], declared["data"]["capacity"]) == ("replay_buffer", 6_000)
 
 
-def test_a_run_of_the_program_is_used_and_goes_on(run_program: Callable[..., Ended]) -> None:
+def test_a_run_of_the_program_is_used_and_continues(run_program: Callable[..., Ended]) -> None:
     ended = run_program("with_keras_twice", "keras-twice")
     assert ended.status == 0, ended.errors
-    told = ended.told()
+    told = ended.final_state()
     assert (told["state"], told["project"], len(told["processes"])) == ("finished", "keras", 1)
     assert ended.verdict(8)["generations"] == 8
     phase_accounts = ended.phase_accounts()
@@ -198,17 +199,19 @@ DATASET_BYTES = 48_000 * 1_033
 
 
 def column(ended: Ended, name: str) -> list[float]:
-    """The values of a series that there are, in order."""
+    """Return the known values of a series in order."""
     answer: dict[str, Any] = ended.server.get(f"/runs/{ended.run}/series?name={name}&points=2000")
     return [y for item in answer["items"] for y in item["last"]]
 
 
-def test_growth_of_workers_is_theirs_and_bounded(run_program: Callable[..., Ended]) -> None:
+def test_growth_of_workers_is_attributed_to_them_and_bounded(
+    run_program: Callable[..., Ended],
+) -> None:
     ended = run_program("with_loader_workers", "loader-workers", "")
     assert ended.status == 0, ended.errors
     verdict = ended.verdict(GENERATIONS_OF_READERS)
     assert {f["kind"] for f in verdict["findings"]} <= {"children"}, verdict["findings"]
-    # All has been read by both for as long again: it is over.
+    # Both have read everything for the second half of the run, so the growth is over.
     assert verdict["status"] not in ("suspected", "confirmed"), verdict["summary"]
     phase_accounts = ended.phase_accounts()["total"]
     assert abs(sum(phase_accounts[2:])) < 0.2 * DATASET_BYTES
@@ -236,7 +239,7 @@ def program(request: pytest.FixtureRequest) -> str:
 
 
 def trained(run_program: Callable[..., Ended], program: str, variant: str) -> Ended:
-    """No run is given: the ranks find out that they are one."""
+    """Run without a run id: the ranks find out that they belong together."""
     command: Any = TORCHRUN if program == "with_torchrun" else program
     ended = run_program(command, "", variant)
     assert ended.status == 0, ended.errors
@@ -244,12 +247,12 @@ def trained(run_program: Callable[..., Ended], program: str, variant: str) -> En
     return Ended(ended.server, run, 0, ended.output, ended.errors, ended.folder)
 
 
-def test_the_rank_that_leaks_is_named(run_program: Callable[..., Ended], program: str) -> None:
+def test_the_leaking_rank_is_named(run_program: Callable[..., Ended], program: str) -> None:
     ended = trained(run_program, program, "leak")
-    told = ended.told()
+    told = ended.final_state()
     assert sorted(p["rank"] for p in told["processes"]) == [0, 1]
     assert {p["end_state"] for p in told["processes"]} == {"finished"}
-    # One of the ranks talks.
+    # Only one of the ranks prints.
     assert ended.errors.count("leakline: run ") == 1
     verdict = ended.verdict(GENERATIONS_OF_RANKS)
     assert verdict["status"] == "confirmed", verdict["summary"]
@@ -259,8 +262,6 @@ def test_the_rank_that_leaks_is_named(run_program: Callable[..., Ended], program
     assert any("Prediction" in name or "Keeper.kept" in name for name in named), named
 
 
-def test_ranks_that_do_not_leak_are_left_alone(
-    run_program: Callable[..., Ended], program: str
-) -> None:
+def test_healthy_ranks_have_no_findings(run_program: Callable[..., Ended], program: str) -> None:
     verdict = trained(run_program, program, "healthy").verdict(GENERATIONS_OF_RANKS)
     assert verdict["status"] not in ("suspected", "confirmed"), verdict["summary"]

@@ -1,4 +1,4 @@
-"""What W&B, MLflow, psrecord and mprof write today, read by `leakline import` as a person would call it."""
+"""Logs from current versions of W&B, MLflow, psrecord and mprof, read by `leakline import`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def growth(answer: dict[str, Any]) -> float:
     return float(answer["verdict"]["growth_bytes_per_generation"]["estimate"])
 
 
-def test_an_offline_run_of_wandb(run_program: Callable[..., Ended], tmp_path: Path) -> None:
+def test_an_offline_wandb_run_is_imported(
+    run_program: Callable[..., Ended], tmp_path: Path
+) -> None:
     ended = run_program("logs_to_wandb", "")
     assert ended.status == 0, ended.errors
     (log,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
@@ -47,7 +49,7 @@ def test_an_offline_run_of_wandb(run_program: Callable[..., Ended], tmp_path: Pa
         assert growth(answer) == pytest.approx(8 * MIB, rel=0.15)
 
 
-def test_a_database_of_mlflow(run_program: Callable[..., Ended], tmp_path: Path) -> None:
+def test_an_mlflow_database_is_imported(run_program: Callable[..., Ended], tmp_path: Path) -> None:
     ended = run_program("logs_to_mlflow", "")
     assert ended.status == 0, ended.errors
     answer = imported(tmp_path, "mlflow.db")
@@ -57,7 +59,7 @@ def test_a_database_of_mlflow(run_program: Callable[..., Ended], tmp_path: Path)
         "before-fix",
     )
     assert (answer["verdict"]["unit"], answer["verdict"]["generations"]) == ("step", 12)
-    # What MLflow itself takes in its first steps, a MiB and more in some, is within this.
+    # Memory of MLflow itself in its first steps, a MiB or more in some, is within the tolerance.
     assert growth(answer) == pytest.approx(32 * MIB, rel=0.15)
 
 
@@ -68,7 +70,9 @@ def test_a_database_of_mlflow(run_program: Callable[..., Ended], tmp_path: Path)
         ("mprof", ("mprof", "run", "-o", "out.txt", "-T", "0.2", "{program}")),
     ],
 )
-def test_a_recorder_from_outside(tmp_path: Path, form: str, command: tuple[str, ...]) -> None:
+def test_the_log_of_an_external_recorder_is_imported(
+    tmp_path: Path, form: str, command: tuple[str, ...]
+) -> None:
     program = f"{sys.executable} {PROGRAMS / 'keeps_memory.py'}"
     tool = Path(sys.executable).with_name(command[0])
     words = [word.format(program=program) for word in command[1:]]

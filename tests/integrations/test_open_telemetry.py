@@ -1,4 +1,4 @@
-"""The lines of docs/other-tools.md, with the real SDK and its real exporter, against a real server."""
+"""The example of docs/other-tools.md with the real SDK and exporter, against a real server."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "other-tools.md").read_te
 
 
 def exported_names() -> dict[str, str]:
-    """The environment of the page."""
+    """Return the environment variables of the page."""
     return dict(re.findall(r"^export (OTEL_\w+)=(\S+)$", PAGE, re.MULTILINE))
 
 
-def test_the_lines_of_the_page_make_a_run(
+def test_the_example_of_the_page_makes_a_run(
     run_program: Callable[..., Ended], tmp_path: Path
 ) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    # A program that leaks; the page's lines are those that tell of it.
+    # Makes the example leak; its own lines report the memory.
     leaking = code.replace(
         "for epoch in range(10):\n",
         "kept = []\nfor epoch in range(10):\n    kept.append(bytearray(b'x' * (16 << 20)))\n",
@@ -41,12 +41,12 @@ def test_the_lines_of_the_page_make_a_run(
     assert verdict["growth_bytes_per_generation"]["estimate"] > 12 * 2**20
     assert server.get(f"/runs/{run['id']}")["phases_seen"] == ["train"]
     (process,) = server.get(f"/runs/{run['id']}")["processes"]
-    # Each export tells all there was, and the provider exports once more at its end.
+    # Each export contains all current metrics, and the provider exports once more at its end.
     assert process["stored"] == 10 and process["lost"] == {}
 
 
 def _run(run_program: Callable[..., Ended], environ: dict[str, str]) -> Ended:
-    """With the port of this server in the place of the usual one."""
+    """Run the program with the port of this server instead of the default one."""
     first = run_program(["-c", "pass"], "")
     address = first.server.address
     moved = {

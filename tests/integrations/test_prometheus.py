@@ -1,4 +1,4 @@
-"""A real Prometheus with the lines of docs/other-tools.md scrapes a real server, and answers the whole dashboard."""
+"""A real Prometheus configured as in docs/other-tools.md scrapes a real server and answers every dashboard query."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from leakline.transport.http_delivery import request_json
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGE: Final = (ROOT / "docs" / "other-tools.md").read_text()
 DASHBOARD: Final = json.loads((ROOT / "static" / "grafana-dashboard.json").read_text())
-# What `make test-integrations` brings lies in .peers; a machine may have its own.
+# `make test-integrations` installs it into .peers, unless the machine has its own.
 PROMETHEUS: Final = shutil.which("prometheus") or shutil.which(
     "prometheus", path=str(ROOT / ".peers/usr/bin")
 )
 MIB: Final = 2**20
 STARTING: Final = 503
-# Nothing is refused, and no run has a plan: these have nothing to tell.
+# Nothing is refused and no run has a total, so these metrics have no value.
 EMPTY: Final = ("leakline_batches_refused_total", "leakline_run_generations_planned")
 
 
 @pytest.fixture(scope="module")
 def address(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Of a Prometheus that has scraped a server with a leaking run."""
+    """Yield the address of a Prometheus that has scraped a server with a leaking run."""
     if PROMETHEUS is None:
         pytest.skip("no prometheus on this machine, and none could be brought")
     _leaking_run(server)
     folder, port = tmp_path_factory.mktemp("prometheus"), _free_port()
     scrape, rules = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     scrape = scrape.replace("127.0.0.1:8765", server.address.removeprefix("http://"))
-    # Prometheus looks at rules once a minute by itself, and by then the run is silent.
+    # By default Prometheus evaluates rules once a minute, when the run is already silent.
     hurried = "global: {evaluation_interval: 1s}\n" + scrape.replace("15s", "1s")
     (folder / "prometheus.yml").write_text(hurried)
     (folder / "leakline-rules.yml").write_text(rules)
@@ -56,7 +56,7 @@ def address(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     )  # fmt: skip
     asked = f"http://127.0.0.1:{port}"
     try:
-        # Twice, because a rate needs two.
+        # Several scrapes, because a rate needs two.
         eventually(lambda: _values(asked, "count_over_time(leakline_live_runs[1m]) >= 3"), 60.0)
         yield asked
     finally:
@@ -85,7 +85,7 @@ def _leaking_run(server: Server) -> None:
 
 
 def _values(address: str, query: str) -> list[dict[str, Any]]:
-    """Raises HTTPError where Prometheus does not understand the query."""
+    """Query Prometheus. Raises HTTPError if it does not understand the query."""
     try:
         path = f"{address}/api/v1/query?{urlencode({'query': query})}"
         with urllib.request.urlopen(path, timeout=20) as answer:
@@ -95,7 +95,7 @@ def _values(address: str, query: str) -> list[dict[str, Any]]:
             raise
         return []
     except OSError:
-        # It is starting.
+        # Prometheus is still starting.
         return []
     assert found["status"] == "success", found
     values: list[dict[str, Any]] = found["data"]["result"]
@@ -106,7 +106,7 @@ def _filled_in(query: str) -> str:
     return query.replace("$project", ".*").replace("$name", ".*")
 
 
-def test_every_panel_has_something_to_draw(address: str) -> None:
+def test_every_panel_has_data(address: str) -> None:
     asked = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ())]
     assert len(asked) > 20
     for query in asked:
@@ -119,7 +119,7 @@ def test_the_rules_of_the_page_fire(address: str) -> None:
         found = _values(address, 'ALERTS{alertstate="firing"}')
         return {alert["metric"]["alertname"] for alert in found}
 
-    # The others wait for a forecast within half an hour, or for batches that pile up.
+    # The others need a forecast within half an hour, or a backlog of batches.
     assert "LeakConfirmed" in eventually(firing, 30.0)
     with urllib.request.urlopen(f"{address}/api/v1/rules", timeout=20) as answer:
         rules = json.load(answer)["data"]["groups"][0]["rules"]

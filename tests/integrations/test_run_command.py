@@ -1,4 +1,4 @@
-"""`leakline run` with what takes long: torchrun inside, a program that calls init late, pytest with workers."""
+"""Slow tests of `leakline run`: with torchrun, a program that calls init late, and pytest with workers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 from tests.cli.programs import Place
 from tests.flows.conftest import clean_environment, eventually
 
-# Without it glibc makes holes of the healthy rank's tensors that it never fills: in 3 of 27 programs without Leakline
-# memory grew by 6 MiB a second, and a finding of that is right.
+# Otherwise glibc fragments the heap of the healthy rank: in 3 of 27 programs without Leakline memory grew by 6 MiB/s,
+# and a finding about that would be right.
 MAPPED = "131072"
 RANK = """
 import os, time, sys
@@ -55,7 +55,7 @@ def run_of(said: Any) -> str:
     return str(line.rpartition("/")[2])
 
 
-def test_the_ranks_of_torchrun_are_one_run_and_the_one_that_leaks_is_named(
+def test_torchrun_ranks_are_one_run_and_the_leaking_one_is_named(
     server: Any, tmp_path: Path
 ) -> None:
     pytest.importorskip("torch")
@@ -90,10 +90,8 @@ def test_a_rank_that_fails_fails_the_launch(server: Any, tmp_path: Path) -> None
     assert run(tmp_path, server, *command).returncode == alone.returncode != 0
 
 
-def test_a_program_that_calls_init_late_goes_on_in_the_same_run(
-    server: Any, tmp_path: Path
-) -> None:
-    """What loads for long does not name us in its script: the server has heard of the run by then."""
+def test_a_program_that_calls_init_late_continues_the_same_run(server: Any, tmp_path: Path) -> None:
+    """The script loads for a long time and does not mention Leakline, so the run is announced before init is called."""
     (tmp_path / "later.py").write_text(
         textwrap.dedent(
             """
@@ -114,7 +112,7 @@ def test_a_program_that_calls_init_late_goes_on_in_the_same_run(
     assert server.verdict(told["id"], 7)["unit"] == "epoch"
 
 
-def test_marked_tests_are_judged_by_the_workers_of_xdist(tmp_path: Path) -> None:
+def test_marked_tests_are_checked_in_xdist_workers(tmp_path: Path) -> None:
     pytest.importorskip("xdist")
     (tmp_path / "test_it.py").write_text(
         textwrap.dedent(
@@ -145,8 +143,8 @@ def test_marked_tests_are_judged_by_the_workers_of_xdist(tmp_path: Path) -> None
     assert "leakline_growth_bytes_per_generation" in (tmp_path / "report.xml").read_text()
 
 
-def test_a_leak_is_named_from_inside_and_seen_from_outside(tmp_path: Path) -> None:
-    """The same process at the same time, because both take ten seconds."""
+def test_a_leak_is_named_from_inside_and_detected_from_outside(tmp_path: Path) -> None:
+    """Both in one process at the same time, because each takes ten seconds."""
     place = Place(tmp_path)
     script = place.write(
         """
@@ -193,12 +191,12 @@ def test_a_leak_is_named_from_inside_and_seen_from_outside(tmp_path: Path) -> No
     assert 0 not in sizes
     state, reason = recorded.how
     assert (state, "exit status is not available" in reason) == ("finished", True)
-    # Nothing of the watching process itself.
+    # Nothing of the watching process itself is recorded.
     names = {name for s in recorded.snapshots for name in s.samples}
     assert not any(name.startswith(("type.", "python.")) for name in names)
 
 
-def test_workers_of_a_pool_start_no_run_of_their_own(tmp_path: Path) -> None:
+def test_pool_workers_do_not_start_runs(tmp_path: Path) -> None:
     place = Place(tmp_path)
     said = place.python(
         """

@@ -1,9 +1,10 @@
-"""The catalogue of planted leaks: the programs of the suite and the switches of the examples, with the right answers.
+"""The catalogue of planted leaks: programs of the suite and switches of the examples, with the expected findings.
 
-They are what the author of a program would say; nothing here was learned from a tool. Sizes of programs are computed
-from the constants at the top of them: sums of what was allocated. What the kernel shows per generation was compared
-with them once and lay within 15 %, but for `activation_hooks`, where the allocator adds up to 17 % in some runs. What
-the switches of the examples add is measured by `tests/leaks/measure.py`. `leakline drill` has its three in `KINDS`.
+The findings are those that the author of a program would state; nothing was learned from a tool. Sizes of programs are
+sums of allocations, computed from the constants at their top. They were once compared with the kernel's figures per
+generation and agreed within 15 %, except for `activation_hooks`, where the allocator adds up to 17 % in some runs. The
+effect of the switches of the examples is measured by `tests/leaks/measure.py`. `leakline drill` has its three leaks in
+`KINDS`.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from leakline.cli.commands.drill import PlantedLeak
 
 PROGRAMS: Final = Path(__file__).with_name("programs")
 GENERATIONS: Final = 30
-# Up to here a leak and its twin do the same.
+# Generations in which a leak and its twin are identical.
 SAME_GENERATIONS: Final = 10
 MIB: Final = 2**20
-# A count of `tests/leaks/measure.py`.
+# Name of a count of `tests/leaks/measure.py`.
 GRAPHS: Final = "tensors with a graph"
 
 
@@ -29,9 +30,9 @@ GRAPHS: Final = "tensors with a graph"
 class Planted(PlantedLeak):
     """One leak of a program or of a switch.
 
-    ``size``: bytes per generation, in constants of the program or as measured. ``counted``: what grows by ``count`` per
-    generation, where that was measured. ``kinds`` follow from the types where they are not given: objects may be named
-    as such, by their container, by their declared count, or by what most of their bytes are.
+    ``size`` is in bytes per generation, as an expression of constants of the program or as measured. ``counted`` grows
+    by ``count`` per generation, where that was measured. ``kinds`` follow from the types unless given: objects may be
+    reported as such, as their container, as their declared count, or as the type of most of their bytes.
     """
 
     size: str | float
@@ -55,10 +56,10 @@ class Planted(PlantedLeak):
 class Case:
     """A program with a leaking variant and a healthy twin, or a switch of an example.
 
-    ``kind``: the cause, in the words people use for it. ``truth``: the answer in a sentence; that of a switch is its
-    docstring. ``twin``: what the healthy variant does instead. ``references``: public threads about the same cause.
-    ``held_back``: not to be looked at before the end. ``matters``: it has to be suspected at least. ``worst``: the
-    status that it may have at worst.
+    ``kind`` is the cause in common words. ``truth`` is the expected finding as a sentence; for a switch it is its
+    docstring. ``twin`` describes the healthy variant. ``references`` are public threads about the same cause. A
+    ``held_back`` case is not looked at before the end. A case that ``matters`` must at least be suspected. ``worst``
+    is the highest status allowed.
     """
 
     name: str
@@ -77,11 +78,11 @@ class Case:
 
     @property
     def bytes_per_generation(self) -> int:
-        """Of all its leaks together."""
+        """Bytes per generation of all its leaks together."""
         return sum(map(self.bytes_of, self.planted))
 
     def bytes_of(self, planted: Planted) -> int:
-        """Return what one of its leaks adds per generation."""
+        """Return the bytes per generation of one of its leaks."""
         if not isinstance(planted.size, str):
             return round(planted.size)
         return round(_value(ast.parse(planted.size, mode="eval").body, constants(self.name)))
@@ -89,7 +90,7 @@ class Case:
 
 @cache
 def constants(name: str) -> dict[str, float]:
-    """The numbers at the top of a program, which is not imported for that."""
+    """Return the numeric constants at the top of a program without importing it."""
     found: dict[str, float] = {}
     for line in ast.parse((PROGRAMS / f"{name}.py").read_text()).body:
         if not isinstance(line, ast.Assign):
@@ -106,7 +107,7 @@ def _flat(node: ast.expr) -> list[ast.expr]:
 
 
 def _is_number(node: ast.AST) -> bool:
-    """An expression of numbers and of constants defined before."""
+    """Return True for an expression of numbers and previously defined constants."""
     if isinstance(node, ast.Constant):
         return isinstance(node.value, int | float)
     if isinstance(node, ast.BinOp):
@@ -119,7 +120,7 @@ def _value(node: ast.expr, names: dict[str, float]) -> float:
     return float(eval(code, {"__builtins__": {}}, dict(names)))
 
 
-# Kept aside: one third, drawn once with random.Random(20261122).sample(sorted(names), len(names) // 3).
+# One third is held back, drawn once with random.Random(20261122).sample(sorted(names), len(names) // 3).
 CASES: Final = (
     Case(
         name="replay_past_capacity",
@@ -158,7 +159,7 @@ CASES: Final = (
     Case(
         name="past_populations",
         kind="replaced populations kept",
-        truth="evolve_population puts the replaced population, 24 agents, into Evolution.hall_of_fame for ever.",
+        truth="evolve_population puts the replaced population, 24 agents, into Evolution.hall_of_fame forever.",
         planted=(
             Planted(
                 phases=("evolve_population",),
@@ -187,7 +188,7 @@ CASES: Final = (
         name="shape_cache",
         kind="cache per input shape",
         references=("pytorch#27971", "pytorch#29893", "pytorch#32037", "pytorch#98688", "jax#2072"),
-        truth="Each generation trains on six lengths never met before; PositionTables.tables keeps a table of each.",
+        truth="Each generation trains on six new lengths; PositionTables.tables keeps a table of each.",
         planted=(
             Planted(
                 phases=("train",),
@@ -196,7 +197,7 @@ CASES: Final = (
                 size="SHAPES * (SHORTEST + LENGTHS / 2) * WIDTH * 4",
             ),
         ),
-        twin="a warm-up: batches are padded to 60 lengths, all met after ten generations",
+        twin="a warm-up: batches are padded to 60 lengths, all of them known after ten generations",
         held_back=True,
     ),
     Case(
@@ -346,7 +347,7 @@ CASES: Final = (
         name="helper_processes",
         kind="helper processes that are never stopped",
         references=("pytorch#973", "pytorch#11201", "pytorch#65198", "olmoearth PR #563"),
-        truth="start_shard forks a helper per generation that holds a shard and waits on its pipe for ever; the "
+        truth="start_shard forks a helper per generation that holds a shard and waits on its pipe forever; the "
         "training process itself stays as it is.",
         planted=(
             Planted(
@@ -503,7 +504,7 @@ CASES: Final = (
     ),
     Case(
         name="allocator_survivors",
-        kind="freed memory that the allocator cannot give back",
+        kind="freed memory that the allocator cannot return to the system",
         references=(
             "miloco PR #459",
             "synalinks PR #102",
@@ -680,7 +681,7 @@ CASES: Final = (
         kind="native memory that is never freed",
         references=("gym#2062", "gym#2094", "gym#2155", "gym PR #1509", "gym PR #2096"),
         truth="reset creates 400 bodies of 8 KiB in C per generation; those of old worlds are never freed, and "
-        "nothing knows their addresses any more.",
+        "nothing knows their addresses.",
         planted=(
             Planted(
                 phases=("reset",),
@@ -709,7 +710,7 @@ CASES: Final = (
                 kinds=("arrays",),
             ),
         ),
-        twin="the extension gives back all but the latest 200",
+        twin="the extension releases all but the latest 200",
         held_back=True,
     ),
     Case(
@@ -885,7 +886,7 @@ CASES: Final = (
         name="carried_hidden_state",
         kind="hidden state carried on with its graph",
         truth="rollout carries RecurrentPolicy.hidden on from generation to generation without detaching it, so that "
-        "one tensor holds the graph of every step since the start, 14 steps more per generation. Beside each "
+        "one tensor holds the graph of every step since the start, 14 more steps per generation. In addition to each "
         "step's inputs and state, its nodes pin a freed block of the size of the state.",
         planted=(
             Planted(
@@ -916,8 +917,8 @@ CASES: Final = (
     ),
 )
 
-# Kinds of programs whose first answer was wrong once. CASES is what Leakline is measured by, and nothing was tuned to
-# what is held back of it; these are for the opposite: each kind of wrong answer stays corrected.
+# Kinds of programs that once got a wrong first answer. CASES measure Leakline, and nothing was tuned to the held-back
+# ones; these are regression tests for each kind of wrong answer.
 FIRST_ANSWERS: Final = (
     Case(
         name="key_value_cache",
@@ -1212,7 +1213,7 @@ FIRST_ANSWERS: Final = (
     ),
     Case(
         name="declared_episode_store",
-        kind="a declared store of varying items, and a leak beside it",
+        kind="a declared store of varying items, and a separate leak",
         truth="evaluate keeps eight rendered frames per generation in rendered; the declared deque of episodes is "
         "full after 12 generations.",
         planted=(
@@ -1227,7 +1228,7 @@ FIRST_ANSWERS: Final = (
     ),
     Case(
         name="declared_sequence_replay",
-        kind="a declared store of varying items, and a leak beside it",
+        kind="a declared store of varying items, and a separate leak",
         truth="act keeps the hidden state of each sequence in Actor.hidden_of; the declared ring of sequences is full "
         "after 13 generations.",
         planted=(
@@ -1242,7 +1243,7 @@ FIRST_ANSWERS: Final = (
     ),
     Case(
         name="overwritten_outputs",
-        kind="a container that is replaced beside a leak of its type",
+        kind="a container that is replaced, and a leak of the same type",
         truth="train keeps ten losses with their graph per generation in Trainer.losses; Trainer.outputs is replaced.",
         planted=(
             Planted(
@@ -1256,7 +1257,7 @@ FIRST_ANSWERS: Final = (
     ),
     Case(
         name="overwritten_batches",
-        kind="a container that is replaced beside a leak of its type",
+        kind="a container that is replaced, and a leak of the same type",
         truth="profile keeps five arrays per generation in Profiler.snapshots; Loader.last_batches and "
         "Profiler.last_metrics are replaced.",
         planted=(
@@ -1271,7 +1272,7 @@ FIRST_ANSWERS: Final = (
     ),
     Case(
         name="overwritten_gradients",
-        kind="a container that is replaced beside a leak of its type",
+        kind="a container that is replaced, and a leak of the same type",
         truth="train keeps six dicts of clipped gradients per generation in GradientMonitor.clipped; "
         "GradientMonitor.last is replaced.",
         planted=(
@@ -1322,7 +1323,7 @@ FIRST_ANSWERS: Final = (
     ),
     Case(
         name="notebook_cell_again",
-        kind="generation numbers that begin again",
+        kind="generation numbers that restart",
         truth="predict keeps eight arrays per generation in predictions, over three executions of the cell.",
         planted=(
             Planted(
@@ -1336,7 +1337,7 @@ FIRST_ANSWERS: Final = (
     ),
     Case(
         name="pretrain_then_finetune",
-        kind="generation numbers that begin again",
+        kind="generation numbers that restart",
         truth="From generation 10 on, which the second loop calls 0, finetune keeps an attention map of 4.7 MiB per "
         "generation in Finetuner.attention_maps.",
         planted=(
@@ -1366,11 +1367,11 @@ FIRST_ANSWERS: Final = (
     ),
 )
 
-# Switches of the examples. One without a leak plants a peak.
+# Switches of the examples. A case without a leak plants a peak.
 _ERL_TRADING: Final = (
     Case(name="loss_graph", kind="losses kept with their graph", planted=(Planted(
         phases=("train_population",), types=("Tensor",), holders=("Trainer.losses",),
-        # Of 16 generations on a busy machine the graph was counted twice or thrice, which may be too few to tell.
+        # With 16 generations on a busy machine the graph was counted only two or three times, which may be too few.
         size=20.6 * MIB, first=(1, 1), kinds=("graph", "container"), counted=GRAPHS, count=1120,
     ),)),
     Case(name="episode_history", kind="episode history that a reset does not clear", planted=(Planted(
@@ -1380,7 +1381,7 @@ _ERL_TRADING: Final = (
             "TradingEnvironment.episode_actions",
             "TradingEnvironment.episode_rewards",
         ),
-        # What the lists keep is arrays, four fifths of the bytes.
+        # The lists keep arrays, which are four fifths of the bytes.
         size=6.4 * MIB, first=(1, 1), kinds=("container", "objects", "arrays"),
         counted="episode_observations", count=3200,
     ),)),
@@ -1438,7 +1439,7 @@ _DQN_FUEL_BREAKS: Final = (
         phases=("collect",), types=("FireEnvironment",), holders=("Trainer.vectorised",),
         size=3.5 * MIB, first=(1, 1), counted="FireEnvironment", count=8,
     ),)),
-    Case(name="figures", kind="figures of which every second is closed", planted=(Planted(
+    Case(name="figures", kind="figures of which only every second one is closed", planted=(Planted(
         phases=("plot",), types=("Figure",), holders=None,
         size=1.9 * MIB, first=(1, 1), counted="figures", count=0.5,
     ),)),

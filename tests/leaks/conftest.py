@@ -1,6 +1,6 @@
-"""The programs of the suite in processes of their own, against a real server; at the end, the figures.
+"""The programs of the live suite in their own processes, against a real server, and the figures at the end.
 
-``CHECK=1`` makes the session fail when a figure falls short or was not measured.
+``CHECK=1`` makes the session fail when a target is missed or was not measured.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tests.leaks.catalogue import CASES, GENERATIONS, Case
 from tests.leaks.scoring import Pair, Seen, pair
 from tests.leaks.watching import Watch
 
-# Ignored by git: all that was seen of each run, and figures.json. Not where the browser tests begin by emptying.
+# Ignored by git: everything recorded of each run, and figures.json. Browser tests do not empty this folder.
 RESULTS: Final = Path(__file__).resolve().parents[2] / "leak-results"
 PROGRAM_SECONDS: Final = 240.0
 
 
 @dataclass
 class Suite:
-    """What this session has scored so far."""
+    """The scores of this session so far."""
 
     began: float = field(default_factory=time.monotonic)
     ended: float | None = None
@@ -43,7 +43,7 @@ class Suite:
         return figures.Spent((self.ended - self.began) / 60, self.peak_bytes)
 
     def figures(self) -> tuple[dict[str, list[figures.Figure]], list[figures.Figure]]:
-        """By group, and of the whole."""
+        """Return the figures by group, and those of the entire suite."""
         groups = {}
         for name in figures.GROUPS:
             held_back = name != "open"
@@ -57,7 +57,7 @@ SUITE: Final = pytest.StashKey[Suite]()
 
 
 def run_program(program: Path, variant: str, server: Server, folder: Path) -> tuple[Seen, int]:
-    """All that was seen of it, and the largest memory of all processes together."""
+    """Run a program; return what was seen of it and the peak memory of all processes."""
     run = f"{program.stem}-{variant}".replace("_", "-")
     with Watch(server, run) as watch:
         ended = subprocess.run(
@@ -77,7 +77,7 @@ def run_program(program: Path, variant: str, server: Server, folder: Path) -> tu
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One server for all programs of the session."""
+    """Run one server for all programs of the session."""
     started = Server(tmp_path_factory.mktemp("server"))
     yield started
     started.stop()
@@ -91,7 +91,7 @@ def suite(request: pytest.FixtureRequest) -> Suite:
 
 @pytest.fixture
 def judged(suite: Suite, server: Server, tmp_path: Path) -> Callable[[Case], Pair]:
-    """Run both variants of a program over all generations; gives how they were told apart."""
+    """Return a function that runs both variants of a program over all generations and scores the pair."""
 
     def judge(case: Case) -> Pair:
         seen = {}
@@ -106,7 +106,7 @@ def judged(suite: Suite, server: Server, tmp_path: Path) -> Callable[[Case], Pai
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Writes the figures, and lets a figure that falls short fail the session when that was asked for."""
+    """Write the figures, and fail the session for a missed target if ``CHECK`` is set."""
     suite = session.config.stash.get(SUITE, None)
     if suite is None:
         return
@@ -124,9 +124,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     groups, whole = suite.figures()
     texts = [figures.by_program(suite.pairs), figures.summary(groups, whole)]
     if misnamed := figures.what_is_misnamed(suite.pairs):
-        texts.append(f"live suite: leaks that were found and named wrongly\n{misnamed}\n")
+        texts.append(f"live suite: leaks that were found but named wrongly\n{misnamed}\n")
     if wrong := figures.what_is_wrong(suite.pairs):
-        texts.append(f"live suite: pairs that were not told apart\n{wrong}\n")
+        texts.append(f"live suite: pairs that were not distinguished\n{wrong}\n")
     for text in texts:
         terminalreporter.write_line("\n" + text)
     if os.environ.get("CHECK"):

@@ -1,4 +1,4 @@
-"""The figures that the live suite is held to, and the tables that show them. Shares are between 0 and 1."""
+"""Figures and targets of the live suite, and the tables that show them. Shares are between 0 and 1."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ GROUPS: Final = ("open", "held back")
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What the suite took: minutes, and the largest memory of all its processes together at one moment."""
+    """Resources of the suite: minutes, and the peak memory of all its processes together."""
 
     minutes: float | None = None
     peak_bytes: int | None = None
 
 
 def figures(pairs: Sequence[Pair], expected: int) -> list[Figure]:
-    """Of one group; ``expected`` is how many pairs it has, so that a run of some of them does not pass for all."""
+    """Return the figures of a group of ``expected`` pairs; the check makes a partial run fail."""
     named = [each for pair in pairs for each in pair.leak.named]
     return [
         Figure("B2", "pairs scored", float(len(pairs)), "pairs", least=float(expected), runs=expected),
@@ -46,17 +46,17 @@ def figures(pairs: Sequence[Pair], expected: int) -> list[Figure]:
 
 
 def of_the_suite(spent: Spent) -> list[Figure]:
-    """What all that ran took together."""
+    """Return the resources used by the entire suite."""
     peak = None if spent.peak_bytes is None else spent.peak_bytes / 2**20
     return [
         Figure("B2", "duration of the suite", spent.minutes, "minutes", most=20.0),
-        # The target is 2 GB, of a thousand million bytes.
+        # The target is 2 GB in decimal units.
         Figure("B2", "memory of all processes together, at most", peak, "MiB", most=2e9 / 2**20),
     ]
 
 
 def _suspected_after(pairs: Sequence[Pair]) -> Figure:
-    """What was never suspected took without end."""
+    """Count a leak that was never suspected as infinite."""
     after = [
         math.inf if p.leak.suspected_after is None else float(p.leak.suspected_after) for p in pairs
     ]
@@ -65,7 +65,7 @@ def _suspected_after(pairs: Sequence[Pair]) -> Figure:
 
 
 def _rates(named: Sequence[Named]) -> list[Figure]:
-    """A leak that got no rate is off without end."""
+    """Count the error of a leak without a rate as infinite."""
     off = [math.inf if n.rate_off is None else n.rate_off for n in named]
     return [
         at_least("A7", "growth per generation within 10 %", Share.of(n.rate_close for n in named), 0.90),
@@ -75,12 +75,12 @@ def _rates(named: Sequence[Named]) -> list[Figure]:
 
 
 def _asked(named: Iterable[Named], answer: Callable[[Named], bool | None]) -> list[bool]:
-    """Only where there is a right answer."""
+    """Return only the answers for leaks that have a right answer."""
     return [found for n in named if (found := answer(n)) is not None]
 
 
 def summary(groups: dict[str, list[Figure]], suite: Sequence[Figure]) -> str:
-    """One line per figure, the groups beside each other; a group that did not run shows dashes."""
+    """Return one line per figure with the groups next to each other; a group that did not run shows dashes."""
     head = ["", "", *(cell for name in groups for cell in (name, "95 % bound", "of")), "target", ""]
     lines = [_line(tuple(groups), row) for row in zip(*groups.values(), strict=True)]
     empty = [""] * (3 * len(groups) - 1)
@@ -100,7 +100,7 @@ def _line(groups: Sequence[str], row: Sequence[Figure]) -> list[str]:
 
 
 def _mark(groups: Sequence[str], row: Sequence[Figure]) -> str:
-    """Where a figure falls short."""
+    """Return the groups in which a figure misses its target."""
     if not any(f.is_held for f in row):
         return ""
     short = [name for name, f in zip(groups, row, strict=True) if f.failure()]
@@ -108,7 +108,7 @@ def _mark(groups: Sequence[str], row: Sequence[Figure]) -> str:
 
 
 def by_program(pairs: Sequence[Pair]) -> str:
-    """One line per planted leak; what is wrong is in capitals."""
+    """Return one line per planted leak; wrong answers are in capitals."""
     head = [
         "", "leak", "after", "phase", "type", "top 3", "holder", "kind", "rate off", "start off", "twin",
         "at worst", "pair",
@@ -137,13 +137,13 @@ def _word(answer: bool | None) -> str:
 
 
 def what_is_wrong(pairs: Sequence[Pair]) -> str:
-    """Every pair that was not told apart, with what was said instead; empty when there is none."""
+    """Return every wrong pair with the server's output, or an empty string."""
     wrong = [(pair.name, pair.what_is_wrong()) for pair in pairs if not pair.is_right]
     return "\n".join(f"{name}\n  {said.replace(chr(10), chr(10) + '  ')}" for name, said in wrong)
 
 
 def what_is_misnamed(pairs: Sequence[Pair]) -> str:
-    """Every leak that was found and named wrongly in some respect, with what was said; empty when there is none."""
+    """Return every leak that was found but partly misnamed, with the server's output, or an empty string."""
     lines = []
     for pair in pairs:
         wrong = list(dict.fromkeys(word for n in pair.leak.named for word in n.wrong()))
@@ -153,7 +153,7 @@ def what_is_misnamed(pairs: Sequence[Pair]) -> str:
 
 
 def failures(groups: dict[str, list[Figure]], suite: Sequence[Figure]) -> list[str]:
-    """A line for each figure that falls short or was not measured."""
+    """Return a line for each figure that misses its target or was not measured."""
     found = [(f"{f.code}, {name}, {f.name}", f) for name, listed in groups.items() for f in listed]
     found += [(f"{f.code}, {f.name}", f) for f in suite]
     return [f"{where}: {f.failure()}" for where, f in found if f.failure()]
@@ -162,7 +162,7 @@ def failures(groups: dict[str, list[Figure]], suite: Sequence[Figure]) -> list[s
 def for_programs(
     pairs: Sequence[Pair], groups: dict[str, list[Figure]], suite: Sequence[Figure]
 ) -> dict[str, Any]:
-    """Plain JSON; without end is null, and ``text`` says so."""
+    """Return plain JSON; infinity becomes null, and ``text`` says so."""
     return {
         "groups": {name: [_plain(f) for f in listed] for name, listed in groups.items()},
         "suite": [_plain(f) for f in suite],

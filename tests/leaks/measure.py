@@ -1,19 +1,19 @@
-"""Measure what each leak switch of an example adds, without Leakline: the right answers come from here.
+"""Measure what each leak switch of an example adds, without Leakline: the source of the expected findings.
 
     python -m tests.leaks.measure erl_trading                       # every switch, against the catalogue
     python -m tests.leaks.measure erl_trading loss_graph figures    # some of them
 
-Each training runs in a process of its own, once without any switch and once with each. What the leak adds is the
-difference between the two at the same generation: both trainings do exactly the same otherwise.
+Each training runs in its own process, once without any switch and once with each. The leak is the difference between
+the two at the same generation, since both trainings are identical otherwise.
 
 - Memory: the anonymous resident memory of the process, from procfs, at generation ends.
 - Objects: `gc.get_objects`, and the lengths of the trainer's own containers.
 - The rate: the median of the slopes between all pairs of generations.
-- The phase: where what grows is made and kept, by counts at the ends of phases. The memory of the process
-  alone cannot show that: what one phase frees, the next one fills, and the system sees growth only in a third.
-- Below 1.5 MiB per generation procfs is too coarse; there the bytes of the kept objects are counted.
+- The phase: where the growing objects are created, by counts at phase ends. The memory of the process alone cannot
+  show that: memory freed in one phase is reused by the next, and the growth appears only in a third.
+- Below 1.5 MiB per generation procfs is too coarse, so the bytes of the kept objects are counted.
 
-Exit status 1 when the catalogue is wrong or off by more than a tenth.
+Exit status 1 if the catalogue is wrong or off by more than a tenth.
 """
 
 from __future__ import annotations
@@ -43,9 +43,11 @@ Counts = dict[str, int]
 
 @dataclass(frozen=True)
 class Example:
-    """``types``: counted by name. ``containers``: the trainer's own, as paths of attributes. ``walked``: of these the
-    ones whose bytes are counted object by object, for leaks that are too small for procfs; counting millions of objects
-    leaves traces of its own there.
+    """The objects and containers of an example that are counted.
+
+    ``types`` are counted by name. ``containers`` are the trainer's own, as attribute paths. ``walked`` are those whose
+    bytes are counted object by object, for leaks that are too small for procfs; counting millions of objects would
+    itself affect procfs.
     """
 
     generations: int
@@ -74,7 +76,7 @@ TRAININGS: Final = {
 
 @dataclass
 class Reading:
-    """The end of one generation; ``peak_bytes`` is the most the process ever had resident.
+    """The end of one generation. ``peak_bytes`` is the highest resident memory so far.
 
     ``phase_bytes``: change of private memory in each top-level phase. ``phase_counts``: change of ``counts``.
     """
@@ -89,7 +91,7 @@ class Reading:
 
 
 def memory() -> tuple[int, int, int]:
-    """(anonymous, whole, highest) resident bytes of this process."""
+    """Return (anonymous, total, peak) resident bytes of this process."""
     fields = {}
     for line in Path("/proc/self/status").read_text().splitlines():
         name, _, value = line.partition(":")
@@ -99,7 +101,7 @@ def memory() -> tuple[int, int, int]:
 
 
 class Meter:
-    """Stands where a Leakline run would stand, and reads procfs and counts at the same moments."""
+    """Replaces a Leakline run, and reads procfs and counts at the same points."""
 
     def __init__(self, example: Example) -> None:
         self.readings: list[Reading] = []
@@ -154,7 +156,7 @@ class Meter:
 
 
 def live_objects(types: Sequence[str]) -> Counts:
-    """Instances by class name, the tensors that hold a graph, and the figures pyplot keeps open."""
+    """Count instances by class name, tensors with a graph, and figures registered in pyplot."""
     counts = dict.fromkeys((*types, GRAPHS), 0)
     for thing in gc.get_objects():
         name = type(thing).__name__
@@ -168,7 +170,7 @@ def live_objects(types: Sequence[str]) -> Counts:
 
 
 def held_bytes(roots: Sequence[object]) -> int:
-    """Bytes of everything reachable from ``roots`` that belongs to the training, each object once."""
+    """Return the bytes of everything reachable from ``roots`` that belongs to the training, each object once."""
     import numpy as np
     import torch
 
@@ -213,7 +215,7 @@ def in_a_process(name: str, switches: Sequence[str], generations: int) -> list[R
 
 @dataclass(frozen=True)
 class Measured:
-    """What one switch adds. ``growing``: what is counted -> how many more per generation."""
+    """The effect of one switch. ``growing``: counted name -> growth per generation."""
 
     switch: str
     phase: str | None
@@ -226,7 +228,7 @@ class Measured:
 
     @property
     def bytes_per_generation(self) -> float:
-        """By procfs, or by counting where that is too coarse and the kept objects can be counted."""
+        """Growth from procfs, or from counting if that is too coarse and the kept objects can be counted."""
         coarse = self.private_bytes < COARSE_BYTES and self.held_bytes > 0
         return self.held_bytes if coarse else self.private_bytes
 
@@ -254,7 +256,7 @@ def difference(switch: str, with_leak: list[Reading], without: list[Reading]) ->
 
 
 def _phase_of(growing: dict[str, float], pairs: list[tuple[Reading, Reading]]) -> str | None:
-    """The phase in which most of what grows is added."""
+    """Return the phase in which most of the growing objects are added."""
     added: dict[str, int] = {}
     for a, b in pairs:
         for phase, counts in a.phase_counts.items():
@@ -264,7 +266,7 @@ def _phase_of(growing: dict[str, float], pairs: list[tuple[Reading, Reading]]) -
 
 
 def slope(values: Sequence[float]) -> float:
-    """The median of the slopes between all pairs: one late trim of the heap must not turn it."""
+    """Return the median of the slopes between all pairs, which a single late heap trim does not affect."""
     rates = [
         (later - earlier) / (j - i)
         for i, earlier in enumerate(values)

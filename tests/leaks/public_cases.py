@@ -1,4 +1,4 @@
-"""Leaks and their harmless likenesses as people reported them: facts from public threads, no text or code of theirs.
+"""Leaks and similar harmless behaviour as reported in public threads: facts only, no text or code from them.
 
 `public_cases.json` is a list of objects:
 
@@ -6,10 +6,10 @@
     cause       as stated in the threads; ``settled`` is false where they end without one
     references  `repository#number` or `repository PR #number`
     sees        what an observer sees
-    series      names of the series that move or that must not, `*` for what differs from run to run
-    signal      what tells it from harmless growth, or from a leak
-    status      of a verdict that is right at the end of such a run; any of them
-    kinds       of its finding where it is suspected or confirmed; any of them
+    series      names of the series that change or must not change; `*` for parts that differ between runs
+    signal      what distinguishes it from harmless growth, or from a leak
+    status      acceptable statuses of a verdict at the end of such a run
+    kinds       acceptable kinds of its finding, if it is suspected or confirmed
     oom_risk    whether memory may run out although nothing leaks
 """
 
@@ -42,12 +42,12 @@ class PublicCase:
 
     @property
     def programs(self) -> list[Case]:
-        """Programs of the suite that do the same."""
+        """Return the programs of the suite with the same behaviour."""
         return [case for case in CASES if set(case.references) & set(self.references)]
 
 
 def public_cases() -> list[PublicCase]:
-    """All of them. Raises TypeError for an entry with another field, or without one of them."""
+    """Return all cases. Raises TypeError for an entry with unknown or missing fields."""
     return [PublicCase(**_frozen(entry)) for entry in json.loads(FILE.read_text())]
 
 

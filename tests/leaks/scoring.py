@@ -1,7 +1,7 @@
-"""What the server said of a program against what its author knows: pure, dicts and truths in, scores out.
+"""Scores of the server's verdicts against the planted leaks: pure functions of dicts and ground truths.
 
-A leak is scored by what a page shows of it: the active findings in their order, the first of their suspects. What was
-not found is named wrongly in every respect, so that finding little cannot make a figure better.
+A leak is scored by what a page shows: the active findings in order, and the first of their suspects. A leak that was
+not found counts as wrongly named in every respect, so that finding fewer leaks cannot improve a figure.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from tests.leaks.catalogue import GENERATIONS, Case, Planted
 from leakline.analysis.status import ACTIVE
 from leakline.cli.commands.drill import KEEPERS, PLACES, START_TOLERANCE, Json, rate_off
 
-# What the figures count as close: a share of the growth, and of the leak's age.
+# Tolerances of the figures: a share of the growth, and of the leak's age.
 RATE_WITHIN: Final = 0.10
 START_WITHIN: Final = 0.10
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A verdict while the program ran, or its last one: after how many generations, and its status."""
+    """A verdict during the run or the last one: its number of generations and its status."""
 
     generations: int
     status: str
@@ -31,30 +31,30 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """All that was seen of one run. ``verdict`` is the last one, over all generations; ``looks`` in order."""
+    """Everything seen of one run. ``verdict`` is the last one, over all generations; ``looks`` are in order."""
 
     verdict: Json
     looks: tuple[Look, ...] = ()
     incidents: tuple[Json, ...] = ()
 
     def ever(self, statuses: Sequence[str] = ACTIVE) -> bool:
-        """Also what no look met: an incident keeps the status that its finding had last."""
+        """Return True if any status occurred, also between looks: an incident keeps the last status of its finding."""
         told = [self.verdict["status"], *(look.status for look in self.looks)]
         told += [incident["finding"]["status"] for incident in self.incidents]
         return any(status in statuses for status in told)
 
     @property
     def suspected_after(self) -> int | None:
-        """Generations seen by the first look that found a leak; None when no look did."""
+        """Number of generations at the first look that found a leak; None if there was none."""
         return next((look.generations for look in self.looks if look.status in ACTIVE), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """How right one planted leak was named. None: there is no right answer, as for the type of native memory.
+    """Scores of the names of one planted leak. None means that there is no right answer, as for native memory.
 
-    ``place``: of the first suspect with a right name, from 1. ``rate_off``: a share of the planted bytes;
-    ``start_off``: generations. They are None when nothing was said.
+    ``place`` is the position of the first suspect with a right name, from 1. ``rate_off`` is a share of the planted
+    bytes, ``start_off`` is in generations; they are None if the server gave none.
     """
 
     phase: bool = False
@@ -69,7 +69,7 @@ class Named:
 
     @property
     def is_right(self) -> bool:
-        """The right kind in the right phase, and a right type or holder before all other names."""
+        """The right kind in the right phase, with a right type or holder before all other names."""
         return self.phase and self.kind and self.place == 1
 
     @property
@@ -77,7 +77,7 @@ class Named:
         return self.rate_off is not None and self.rate_off <= RATE_WITHIN
 
     def wrong(self) -> list[str]:
-        """What was named wrongly, in words."""
+        """Return the aspects that were named wrongly."""
         answers = {
             "phase": self.phase, "type": self.type_first, "holder": self.holder, "kind": self.kind,
             "rate": self.rate_close, "start": self.start_close,
@@ -87,7 +87,7 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class LeakScore:
-    """The leaking variant. ``named`` has one entry per planted leak; ``told`` is what was said, in one line each."""
+    """Score of the leaking variant. ``named`` has one entry per planted leak; ``told`` describes the verdict."""
 
     detected: bool
     status: str
@@ -98,7 +98,7 @@ class LeakScore:
 
 @dataclass(frozen=True, slots=True)
 class TwinScore:
-    """The healthy variant: what was said at the end, and at any time before."""
+    """Score of the healthy variant: the verdict at the end, and whether it was worse before."""
 
     detected: bool
     status: str
@@ -109,7 +109,7 @@ class TwinScore:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A program's two variants, told apart or not."""
+    """Scores of both variants of a program."""
 
     name: str
     held_back: bool
@@ -118,11 +118,11 @@ class Pair:
 
     @property
     def is_right(self) -> bool:
-        """The leak is found, its twin is not at the end, and nobody was ever told that the twin surely leaks."""
+        """True if the leak is found, the twin is not at the end, and the twin was never confirmed."""
         return self.leak.detected and not self.twin.detected and not self.twin.ever_confirmed
 
     def what_is_wrong(self) -> str:
-        """What was said instead, for people; empty when the pair is right."""
+        """Return a description of the errors; empty if the pair is right."""
         lines = []
         if not self.leak.detected:
             lines.append(f"the leak is {self.leak.status}: {'; '.join(self.leak.told)}")
@@ -133,7 +133,7 @@ class Pair:
 
 
 def pair(case: Case, leak: Seen, twin: Seen) -> Pair:
-    """Both variants of a program, each over all generations."""
+    """Score both variants of a program, each over all generations."""
     return Pair(case.name, case.held_back, score_leak(case, leak), score_twin(twin))
 
 
@@ -141,18 +141,18 @@ def score_leak(case: Case, seen: Seen) -> LeakScore:
     active = [f for f in seen.verdict["findings"] if f["status"] in ACTIVE]
     status = seen.verdict["status"]
     named = _best_match(case, active)
-    return LeakScore(status in ACTIVE, status, seen.suspected_after, named, told(seen.verdict))
+    return LeakScore(status in ACTIVE, status, seen.suspected_after, named, describe(seen.verdict))
 
 
 def score_twin(seen: Seen) -> TwinScore:
     status = seen.verdict["status"]
     return TwinScore(
-        status in ACTIVE, status, seen.ever(), seen.ever(("confirmed",)), told(seen.verdict)
+        status in ACTIVE, status, seen.ever(), seen.ever(("confirmed",)), describe(seen.verdict)
     )
 
 
 def _best_match(case: Case, active: Sequence[Json]) -> tuple[Named, ...]:
-    """As many findings as there are leaks, from the first on; several leaks may come in any order."""
+    """Match the first findings to the planted leaks, in the order with the best result."""
     first = [*active[: len(case.planted)]]
     findings = [*first, *[None] * (len(case.planted) - len(first))]
     matches = [
@@ -171,13 +171,13 @@ def _answers_right(match: Iterable[Named]) -> int:
 
 
 def score(case: Case, finding: Json) -> Named:
-    """A finding against the one leak of a case."""
+    """Score a finding against the only leak of a case."""
     (leak,) = case.planted
     return named(case, leak, finding)
 
 
 def named(case: Case, leak: Planted, finding: Json | None) -> Named:
-    """One finding, or none, against one planted leak of a case."""
+    """Score a finding, or a missing one, against one planted leak of a case."""
     if finding is None:
         return Named(
             type_first=False if leak.types else None,
@@ -202,12 +202,12 @@ def named(case: Case, leak: Planted, finding: Json | None) -> Named:
 
 
 def start_tolerance(leak: Planted) -> float:
-    """Generations that the start may be off."""
+    """Return the allowed error of the start in generations."""
     return max(START_TOLERANCE, START_WITHIN * (GENERATIONS - leak.first[0]))
 
 
-def told(verdict: Json) -> tuple[str, ...]:
-    """The verdict's sentence, and a line for each finding."""
+def describe(verdict: Json) -> tuple[str, ...]:
+    """Return the summary of the verdict, and a line for each finding."""
     lines = [verdict["summary"]]
     for finding in verdict["findings"]:
         growth = finding["growth_bytes_per_generation"]["estimate"] / 2**20

@@ -1,6 +1,7 @@
-"""Each program of the suite, leaking and healthy, through the real chain: the server must tell the two apart.
+"""Each program of the suite, leaking and healthy, with a real server, which must distinguish the two.
 
-A pair that it does not tell apart is a failing test, however many the targets forgive; the figures come at the end.
+Every pair that it does not distinguish is a failing test, whatever the targets tolerate; the figures follow at the
+end.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from tests.leaks.catalogue import CASES, FIRST_ANSWERS, Case
 from tests.leaks.conftest import Suite, run_program
 from tests.leaks.scoring import Pair, pair
 
-# The longest wait is two trainings on a busy machine.
+# The longest wait is for two trainings on a busy machine.
 pytestmark = [pytest.mark.leaks, pytest.mark.timeout(600)]
 
 OPEN = [case for case in CASES if not case.held_back]
@@ -24,23 +25,23 @@ Judge = Callable[[Case], Pair]
 
 
 @pytest.mark.parametrize("case", OPEN, ids=lambda case: case.name)
-def test_a_leak_is_told_from_its_healthy_twin(case: Case, judged: Judge) -> None:
+def test_a_leak_is_distinguished_from_its_healthy_twin(case: Case, judged: Judge) -> None:
     found = judged(case)
     assert found.is_right, found.what_is_wrong()
 
 
 @pytest.mark.parametrize("case", HELD_BACK, ids=lambda case: case.name)
-def test_a_held_back_leak_is_told_from_its_healthy_twin(case: Case, judged: Judge) -> None:
-    """Left out with ``-k 'not held_back'`` until the end."""
+def test_a_held_back_leak_is_distinguished_from_its_healthy_twin(case: Case, judged: Judge) -> None:
+    """Can be left out with ``-k 'not held_back'`` until the end."""
     found = judged(case)
     assert found.is_right, found.what_is_wrong()
 
 
 @pytest.mark.parametrize("case", FIRST_ANSWERS, ids=lambda case: case.name)
-def test_a_leak_is_named_and_its_healthy_twin_is_not_accused(
+def test_a_leak_is_named_and_its_healthy_twin_has_no_finding(
     case: Case, suite: Suite, server: Server, tmp_path: Path
 ) -> None:
-    """Programs whose first answer was wrong once; they do not count in the figures."""
+    """Programs that once got a wrong first answer; they do not count in the figures."""
     leak, healthy = (
         run_program(case.program, variant, server, tmp_path)[0] for variant in ("leak", "healthy")
     )

@@ -1,4 +1,4 @@
-"""Beside a running program: every verdict the server gives of it, and the memory of all processes together."""
+"""A watcher of a running program: every verdict of the server, and the peak memory of all processes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.leaks.scoring import Look, Seen
 
 from leakline.errors import ServerRefused
 
-# The server examines a run at most every half second, so that nothing is said between two looks.
+# The server examines a run at most every half second, so no verdict is missed.
 LOOK_SECONDS: Final = 0.25
-# A verdict that nothing changed for so long after the end of its run is the last one.
+# A verdict that has not changed for this long after the end of its run is the last one.
 QUIET_SECONDS: Final = 1.5
 
 
 class Watch:
-    """Looks on a thread of its own while its ``with`` block runs; then ``last_verdict`` waits for the end."""
+    """Polls in a thread while its ``with`` block runs; then ``last_verdict`` waits for the end."""
 
     def __init__(self, server: Server, run: str) -> None:
         self.looks: list[Look] = []
@@ -43,7 +43,7 @@ class Watch:
         self._thread.join()
 
     def last_verdict(self, generations: int) -> Seen:
-        """What was seen in all, once the run has ended and its verdict, over all generations, changes no more."""
+        """Return everything that was seen, once the run has ended and its verdict no longer changes."""
         eventually(lambda: self._server.get(f"/runs/{self._run}")["state"] != "running")
         self._server.verdict(self._run, generations)
         verdict = self._unchanged()
@@ -59,7 +59,7 @@ class Watch:
         try:
             verdict = self._server.get(f"/runs/{self._run}/verdict")
         except ServerRefused:
-            # The program has not said yet that it is there.
+            # The program has not announced its run yet.
             return None
         look = Look(verdict["generations"], verdict["status"])
         if not self.looks or self.looks[-1] != look:
@@ -79,7 +79,7 @@ class Watch:
 
 
 def memory_of_all_bytes() -> int:
-    """This process and all below it, the server among them; what they share is counted once (Linux)."""
+    """Return the memory of this process and all descendants, with the server; shared memory counts once (Linux)."""
     here = psutil.Process()
     return sum(_proportional_bytes(each) for each in [here, *here.children(recursive=True)])
 
@@ -88,5 +88,5 @@ def _proportional_bytes(process: psutil.Process) -> int:
     try:
         return int(process.memory_full_info().pss)
     except psutil.Error:
-        # It ended meanwhile.
+        # The process has exited meanwhile.
         return 0

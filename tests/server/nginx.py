@@ -1,4 +1,4 @@
-"""Debian's nginx with the configuration of docker-compose.yml: other ports, and a folder of the test for /tmp."""
+"""Debian's nginx with the configuration of docker-compose.yml, but with other ports and a test folder for /tmp."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def program() -> str:
 
 
 def configured(port: int, servers: Sequence[int], folder: Path) -> str:
-    """The configuration with these ports and this folder, and nothing else changed."""
+    """Return the configuration with these ports and this folder, and nothing else changed."""
     text = CONFIGURATION.read_text()
     changes = {
         LISTENS: f"listen 127.0.0.1:{port};",
@@ -66,10 +66,10 @@ Change = Callable[[str], str]
 
 @contextlib.contextmanager
 def running(servers: Sequence[int], change: Change = lambda text: text) -> Iterator[Proxy]:
-    """``change``: what people are told to do with the configuration, once it has the ports of the test."""
+    """Run nginx; ``change`` edits the configuration as the documents say, after the test's ports are set."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    # Not under pytest's own folder, which only we may enter: its workers may be another user.
+    # Not in pytest's own folder, which only we may enter: the workers may be another user.
     folder = Path(tempfile.mkdtemp(prefix="leakline-nginx-"))
     (folder / "nginx.conf").write_text(change(configured(port, servers, folder)))
     also = "daemon off;" + (" user root;" if os.getuid() == 0 else "")

@@ -1,4 +1,4 @@
-"""Requests as an SDK of OpenTelemetry exports them, and what became of them."""
+"""Requests as an OpenTelemetry SDK exports them, and their results."""
 
 from __future__ import annotations
 

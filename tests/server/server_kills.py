@@ -1,4 +1,4 @@
-"""Servers killed under load and started again: what the database has of each run, against what was acknowledged."""
+"""Servers killed under load and restarted: compare what is stored of each run with what was acknowledged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 
 class RoundRobin:
-    """A proxy on loopback. A server that does not answer costs its request a 502, as it does everywhere."""
+    """A proxy on loopback. A request to a server that does not answer gets a 502, as with any proxy."""
 
     def __init__(self, ports: Sequence[int]) -> None:
         turns: Iterator[int] = itertools.cycle(ports)
@@ -68,15 +68,15 @@ def forward(port: int, method: str, path: str, body: bytes) -> tuple[int, bytes]
 
 
 NAME: Final = "type.app.Env.count"
-# Snapshots in a batch, each by a run of its own: from the smallest to the largest that clients send.
+# Snapshots per batch, one run for each: from the smallest to the largest batch that clients send.
 SIZES: Final = (1, 7, 20, 60, 200)
-# After the restart as many batches as these show that a run goes on where it was.
+# This many batches after the restart show that a run goes on where it was.
 BATCHES_AFTER: Final = 2
 
 
 @dataclass
 class Figures:
-    """Of all kills. ``wrong`` says what was lost, doubled or other than it was sent."""
+    """The totals of all kills. ``wrong`` lists what was lost, duplicated or changed."""
 
     kills: int = 0
     acknowledged: int = 0
@@ -91,17 +91,17 @@ class Figures:
 
 
 class Sender(threading.Thread):
-    """A training process: sends batch after batch, each until it is acknowledged."""
+    """A training process: it sends batch after batch, each until it is acknowledged."""
 
     def __init__(self, run: Any, size: int, port: int) -> None:
         super().__init__(daemon=True)
         self.run_, self.size, self.port = run, size, port
-        # Everything below it was acknowledged.
+        # All sequence numbers below this one were acknowledged.
         self.acknowledged = 0
         self.began = threading.Event()
         self.stopping = threading.Event()
         self.refusal: str | None = None
-        # Requests without an answer.
+        # The number of requests without an answer.
         self.unreached = 0
         self._pause = threading.Event()
 
@@ -115,7 +115,7 @@ class Sender(threading.Thread):
             self.began.set()
 
     def send_more(self, batches: int, port: int) -> None:
-        """The rest, after it was stopped: what was not acknowledged first, as every client does."""
+        """Send more batches after a stop, beginning with what was not acknowledged, as every client does."""
         self.port = port
         self.stopping.clear()
         path = f"/api/v1/runs/{self.run_.id}/batches"
@@ -124,7 +124,7 @@ class Sender(threading.Thread):
                 self.acknowledged += self.size
 
     def _until(self, path: str, body: Any) -> bool:
-        """Whether it was acknowledged before this is to stop."""
+        """Send the body until it is acknowledged; return False if the sender is stopped first."""
         data = json.dumps(body).encode()
         while not self.stopping.is_set():
             status, answer = forward(self.port, "POST", path, data)
@@ -141,9 +141,9 @@ class Sender(threading.Thread):
 def kill_and_check(
     start: Callable[[int], Any], make_run: Any, kills: int, servers: int = 1, seed: int = 1
 ) -> Figures:
-    """Kill one of the servers that many times, at a random moment. ``start(port)`` starts one, on any port for 0.
+    """Kill one of the servers ``kills`` times, at random moments. ``start(port)`` starts one; port 0 means any port.
 
-    The senders go on with the others, where there are others; then all runs of the round are read from each server.
+    The senders go on with the other servers, if any; then all runs of the round are read from each server.
     """
     chance, figures = random.Random(seed), Figures()
     running = [start(0) for _ in range(servers)]
@@ -179,9 +179,9 @@ def kill_and_check(
 
 
 def check(figures: Figures, sender: Sender, server: Any, *, exactly: bool) -> None:
-    """Everything acknowledged is there once, and as it was sent. ``exactly``: and nothing else is.
+    """Check that everything acknowledged is stored once and unchanged; if ``exactly``, nothing else may be stored.
 
-    Otherwise the batch that was under way may be there too, because its answer never came.
+    Otherwise the batch in flight may be stored too, because its answer never arrived.
     """
     run = sender.run_
     if sender.refusal is not None:

@@ -1,4 +1,4 @@
-"""Steps of tests of the server: an application in this process, and what is stored by it, sealed or damaged."""
+"""Helpers for server tests: an application in this process, and stored data that is sealed or damaged."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ from leakline_server.store.schema import Key, batches, runs
 from leakline_server.store.series import compaction, sealing
 from leakline_server.web.services import Services
 
-# What SQLite stores as text and its driver cannot read.
+# SQLite stores this as text, and its driver cannot read it.
 NOT_UTF8 = "CAST(X'FF5B' || 'sk-secret' AS TEXT)"
-# When everything has been idle for long, in Unix seconds.
+# A time in Unix seconds at which everything has been idle for long.
 LATER = 4e9
-# Of most tests the only process.
+# The only process in most tests.
 R1 = Key("r1", 1)
 START_SECONDS = 15.0
 
 
 def serving(url: str, *, raises: bool = True, **settings: Any) -> TestClient:
-    """The application on this database; its workers work while the client is entered."""
+    """Return a client of the application on this database; workers run while the client is entered."""
     app = create_app(Config(database_url=url, **settings))
     return TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=raises)
 
@@ -62,11 +62,11 @@ class Answer:
 
 @dataclass(frozen=True)
 class Client:
-    """A connection for each request."""
+    """Opens a connection for each request."""
 
     port: int
     services: Services
-    # With every request.
+    # Headers that are sent with every request.
     sends: Mapping[str, str] = field(default_factory=dict)
 
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
@@ -118,14 +118,14 @@ def engine_of(api: TestClient) -> Engine:
 
 
 def put_run(connection: sqlalchemy.Connection, run_id: str, **values: Any) -> None:
-    """One of project erl that has ended, as no client brought it."""
+    """Insert a finished run of project erl without a client."""
     of_all = {"project": "erl", "name": run_id, "unit": "generation", "state": "finished"}
     at = dict.fromkeys(("started_at", "created_at", "last_seen_at"), 1.0)
     connection.execute(insert(runs).values(id=run_id, **of_all | at | values))
 
 
 def find(engine: Engine, run_id: str, *, when: float, leaks: Sequence[str] = ("f1",)) -> Any:
-    """Save a verdict with these confirmed leaks, as an examination does; the first incident that changed."""
+    """Save a verdict with these confirmed leaks, as an examination does; return the first incident that changed."""
     growth = Interval(7.0, 6.0, 8.0)
     found = tuple(
         Finding(each, "confirmed", "objects", "train", 0.9, (), growth, None, 0.9) for each in leaks
@@ -136,7 +136,7 @@ def find(engine: Engine, run_id: str, *, when: float, leaks: Sequence[str] = ("f
 
 
 def save_verdict(engine: Engine, verdict: Verdict, when: float) -> Sequence[IncidentChange]:
-    """As an examination does, without alerts; what changed in its incidents."""
+    """Save a verdict as an examination does, without alerts; return the changes of incidents."""
     with writing(engine) as connection:
         found = incidents_after(findings.incidents_of(connection, verdict.run), verdict, when)
         findings.save(connection, verdict, to_json(verdict), found)
@@ -149,14 +149,14 @@ def load_for_examination(engine: Engine, run_id: str) -> tuple[RunHistory, int]:
 
 
 def change_file(engine: Engine, statement: str, **values: Any) -> None:
-    """Past all that the server knows, and past foreign keys; SQLite only."""
+    """Change the file without the server's knowledge and without checking foreign keys; SQLite only."""
     with contextlib.closing(sqlite3.connect(engine.url.database or "")) as database:
         database.execute(statement, values)
         database.commit()
 
 
 def count_of(engine: Engine, what: Any, *which: Any) -> int:
-    """Rows of a table, or whatever else can be asked for."""
+    """Count the rows of a table, or evaluate another query."""
     query = select(func.count()).select_from(what) if isinstance(what, Table) else select(what)
     with engine.connect() as connection:
         return int(connection.scalar(query.where(*which)) or 0)
@@ -164,7 +164,7 @@ def count_of(engine: Engine, what: Any, *which: Any) -> int:
 
 @contextlib.contextmanager
 def statements(engine: Engine, do: Callable[[str], Any] | None = None) -> Iterator[list[Any]]:
-    """Each (statement, parameters) as it is asked. ``do``: what somebody else does before the next."""
+    """Collect each (statement, parameters) as it is executed. ``do`` runs before the next statement."""
     asked: list[Any] = []
 
     def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
@@ -180,13 +180,13 @@ def statements(engine: Engine, do: Callable[[str], Any] | None = None) -> Iterat
 
 
 def make_idle(engine: Engine) -> None:
-    """As if all that waits had come long ago."""
+    """Make everything that is waiting look as if it had arrived long ago."""
     with writing(engine) as connection:
         connection.execute(update(batches).values(received_at=0.0))
 
 
 def seal(engine: Engine) -> None:
-    """All that waits and is enough for a segment."""
+    """Seal everything that is waiting and is enough for a segment."""
     make_idle(engine)
     while due := sealing.due(engine, LATER):
         for key in due:
@@ -194,7 +194,7 @@ def seal(engine: Engine) -> None:
 
 
 def seal_all(engine: Engine, key: Key = R1) -> None:
-    """All that waits of one process, be it as little as it may."""
+    """Seal everything that is waiting of one process, however little."""
     make_idle(engine)
     while sealing.seal(engine, key, LATER).snapshots:
         continue
@@ -207,7 +207,7 @@ def compact_all(engine: Engine) -> None:
 
 
 def damage_all_of(run: str, file: Path) -> None:
-    """Every text of its first row in each table, but for what says that it belongs to this run."""
+    """Damage every text of the first row in each table, except the column that links it to this run."""
     with contextlib.closing(sqlite3.connect(file)) as database:
         database.execute("PRAGMA foreign_keys=OFF")
         for table, of_run in (("runs", "id"), ("attempts", "run_id"), ("incidents", "run_id")):

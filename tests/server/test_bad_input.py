@@ -1,4 +1,4 @@
-"""Whatever is sent, the answer is an error of the contract that names what was wrong, and nothing is lost."""
+"""Any bad input gets an error of the contract that names what is wrong, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def api(shared_api: TestClient) -> TestClient:
 
 @pytest.fixture
 def stored(api: TestClient, make_run: Any) -> Any:
-    """A run with ten snapshots, which must still be there after every refusal."""
+    """Return a run with ten snapshots, which must still be stored after every refusal."""
     run = make_run()
     run.create(api)
     run.send(api, 0, 10)
@@ -47,7 +47,7 @@ def stored(api: TestClient, make_run: Any) -> Any:
 
 @pytest.fixture
 def other(api: TestClient, make_run: Any) -> Any:
-    """A run for what is not refused."""
+    """Return a run for requests that are accepted."""
     run = make_run(id=f"other-{uuid.uuid4()}")
     run.create(api)
     return run
@@ -84,7 +84,7 @@ SERIES = ("columns", "series")
 
 
 def event(kind: str, name: str = "f", **data: Any) -> Change:
-    """In place of the second."""
+    """Replace the second event."""
     said = {"sequence": 33, "time": 1.76e9, "kind": kind, "name": name, "data": data}
     return set_at("events", 1, value=said)
 
@@ -165,7 +165,7 @@ MALFORMED = {
 
 @pytest.mark.parametrize("name", MALFORMED)
 @pytest.mark.parametrize("path", [BATCHES, "/api/v1/runs"])
-def test_what_is_not_json_is_malformed(name: str, path: str, api: TestClient, stored: Any) -> None:
+def test_invalid_json_is_malformed(name: str, path: str, api: TestClient, stored: Any) -> None:
     answer = api.post(path, content=MALFORMED[name], headers={"content-type": "application/json"})
     error = refused(api, answer, 400, answer.json()["error"]["code"])
     if name == "a number that is not one" and path == BATCHES:
@@ -176,7 +176,7 @@ def test_what_is_not_json_is_malformed(name: str, path: str, api: TestClient, st
 
 @pytest.mark.parametrize("digits", [17, 19, 20, 400, 5_000])
 @pytest.mark.parametrize("column", ["constant", "moving", "holed"])
-def test_an_integer_that_is_much_too_long_is_refused(
+def test_a_far_too_long_integer_is_refused(
     column: str, digits: int, api: TestClient, stored: Any
 ) -> None:
     count = 60
@@ -193,7 +193,7 @@ def test_an_integer_that_is_much_too_long_is_refused(
     assert len(answer.json()["error"]["message"]) < 500
 
 
-def test_a_refusal_repeats_little_of_what_was_sent(api: TestClient, stored: Any) -> None:
+def test_a_refusal_repeats_little_of_the_input(api: TestClient, stored: Any) -> None:
     long = "x" * 100_000
     for change in (
         set_at("events", 0, "kind", value=long),
@@ -211,7 +211,7 @@ def test_a_refusal_repeats_little_of_what_was_sent(api: TestClient, stored: Any)
 
 @pytest.mark.parametrize("encoding", PACK)
 def test_a_damaged_compression_is_malformed(encoding: str, api: TestClient, stored: Any) -> None:
-    """What is none, what is cut off, and what more follows, which is never dropped."""
+    """The body is not compressed, is truncated, or has trailing data, which is never ignored."""
     headers, pack = {"content-encoding": encoding}, PACK[encoding]
     refused(api, api.post(BATCHES, content=b"not it", headers=headers), 400, "bad_compression")
     whole = pack(json.dumps(stored.wire(10, 3)).encode())
@@ -220,14 +220,14 @@ def test_a_damaged_compression_is_malformed(encoding: str, api: TestClient, stor
         refused(api, answer, 400, answer.json()["error"]["code"])
 
 
-def test_an_encoding_we_do_not_read_is_named(api: TestClient, stored: Any) -> None:
+def test_an_unsupported_encoding_is_named(api: TestClient, stored: Any) -> None:
     for encoding in ("br", "deflate", "gzip, gzip", "x" * 1000):
         headers = {"content-encoding": encoding}
         answer = api.post(BATCHES, content=zlib.compress(b"{}"), headers=headers)
         refused(api, answer, 415, "unsupported_encoding")
 
 
-def test_a_wrong_method_and_an_unknown_route_say_so_in_json(api: TestClient, stored: Any) -> None:
+def test_a_wrong_method_and_an_unknown_route_are_json_errors(api: TestClient, stored: Any) -> None:
     for method in ("GET", "PUT", "DELETE"):
         refused(api, api.request(method, BATCHES), 405, "method_not_allowed")
     routes = ("/api/v1/nothing", "/api/v2/runs", "/api", "/api/v1/runs/r1/nothing", f"{BATCHES}/")
@@ -287,7 +287,7 @@ def test_a_wrong_field_of_a_run_or_of_a_query_is_named(
     assert error["details"]["field"] == field
 
 
-def test_an_unknown_run_is_not_found_wherever_it_is_asked_for(api: TestClient, stored: Any) -> None:
+def test_an_unknown_run_is_not_found_on_any_route(api: TestClient, stored: Any) -> None:
     parts = (
         "", "/verdict", "/phases", "/types", "/containers", "/events", "/census", "/large-objects", "/holders",
     )  # fmt: skip
@@ -300,7 +300,7 @@ def test_an_unknown_run_is_not_found_wherever_it_is_asked_for(api: TestClient, s
     assert "POST /api/v1/runs" in error["message"]
 
 
-def test_fields_we_do_not_know_change_nothing(api: TestClient, other: Any) -> None:
+def test_unknown_fields_change_nothing(api: TestClient, other: Any) -> None:
     path = f"/api/v1/runs/{other.id}/batches"
     wire = other.wire(10, 3)
     plain = copy.deepcopy(wire)
@@ -310,14 +310,14 @@ def test_fields_we_do_not_know_change_nothing(api: TestClient, other: Any) -> No
     assert api.post(path, json=plain).json()["accepted"] == 0
 
 
-# What controls a terminal, and what turns or hides the text around it, as it is and escaped.
+# Characters that control a terminal or that reverse or hide text, literal and escaped.
 CONTROLS = ("\x00", "\x07", "\x1b")
 STEERING = ("\u202e", "\u2066", "\u2069", "\u200f", "\u061c", "\x85", "\x9b", "\u2028", "\ufeff")
 REMOVED = (*CONTROLS, *STEERING)
 
 
 @pytest.mark.parametrize("escaped", [True, False])
-def test_what_controls_or_turns_text_around_is_removed_from_every_text(
+def test_control_and_bidirectional_characters_are_removed_from_all_text(
     escaped: bool, api: TestClient, other: Any
 ) -> None:
     path = f"/api/v1/runs/{other.id}"
@@ -351,7 +351,7 @@ def test_what_controls_or_turns_text_around_is_removed_from_every_text(
     assert {event["name"] for event in api.get(f"{path}/events").json()["items"]} == {"m"}
     for query in ("r%00", "project:a%00b", "tag:%00", "status:%00", "%00"):
         assert api.get(f"/?q={query}").status_code == 200
-    # Text from right to left and emoji stay as they are.
+    # Right-to-left text and emoji stay unchanged.
     for name in ("שלום עולם", "مرحبا", "👩\u200d🔬 \U0001f9ea", "é ü 界"):
         assert api.patch(path, json={"name": name}).json()["name"] == name
 
@@ -399,7 +399,7 @@ def test_a_wrong_number_of_an_event_is_named(
     wire = other.wire(2, 1)
     wire["events"] = [{"sequence": 2, "time": 1.0, "kind": kind, "name": "x", "data": data}]
     refused_field(post(api, other, wire), f"events[0].data.{field}")
-    # A cleanup may have made memory grow.
+    # Memory may grow during a cleanup.
     grown = {"before_bytes": 1, "after_bytes": 5, "freed_bytes": -4, "seconds": 0.5}
     wire["events"][0] |= {"kind": "cleanup", "data": grown}
     assert post(api, other, wire).status_code == 200
@@ -416,7 +416,7 @@ def test_an_instance_keeps_its_first_rank(api: TestClient, other: Any) -> None:
     assert other.send(api, 3, 3) == 3
 
 
-def test_losses_never_shrink_and_stay_few(api: TestClient, other: Any) -> None:
+def test_losses_never_shrink_and_their_reasons_are_bounded(api: TestClient, other: Any) -> None:
     def lost() -> Any:
         return api.get(f"/api/v1/runs/{other.id}").json()["processes"][0]["lost"]
 
@@ -429,7 +429,7 @@ def test_losses_never_shrink_and_stay_few(api: TestClient, other: Any) -> None:
     assert lost()["thinned"] == 9
 
 
-def test_a_pure_repeat_does_not_touch_the_run(api: TestClient, other: Any) -> None:
+def test_a_pure_repeat_does_not_change_the_run(api: TestClient, other: Any) -> None:
     other.send(api, 0, 3)
     before = api.get(f"/api/v1/runs/{other.id}").json()
     assert other.send(api, 0, 3) == 0
@@ -440,7 +440,7 @@ def test_a_pure_repeat_does_not_touch_the_run(api: TestClient, other: Any) -> No
 
 
 def test_a_batch_that_cannot_be_stored_fails_alone(engine: Engine, make_run: Any) -> None:
-    """The checks keep such a value out; this is for the one they do not know yet."""
+    """The checks reject values that cannot be stored; this covers one that they do not know yet."""
     join_run(engine, RunHeader(**make_run().header, unit="generation"), 1.0)
     batches = []
     for i in range(3):

@@ -1,4 +1,4 @@
-"""Charts of a run: lines, bands, forecasts, phase accounts and a zoomed range; and the marks on them."""
+"""Charts of a run: lines, bands, forecasts, phase accounts, zoomed ranges, and their marks."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ def trend(told: dict[str, Any] | None, ends: list[float | None]) -> Chart:
     return chart_builder.trend_chart(AXIS, Palette(), points, [], told)
 
 
-def test_a_series_that_was_never_measured_makes_no_chart() -> None:
+def test_a_series_that_was_never_measured_has_no_chart() -> None:
     never = [line("process.rss_bytes", [0, 1], [None, None])]
     assert chart_builder.memory_chart(AXIS, never, None) is None
     assert chart_builder.gpu_chart(AXIS, [], None) is None
     assert chart_builder.phases_chart(AXIS, Palette(), PhaseAccounts((), (), ())) is None
 
 
-def test_a_device_shows_what_torch_and_the_driver_tell_of_it() -> None:
+def test_a_device_chart_shows_the_readings_of_torch_and_of_the_driver() -> None:
     names = [
         *(f"cuda.1.{n}" for n in ("allocated_bytes", "active_bytes", "reserved_bytes", "retries", "ooms")),
         *(f"gpu.1.{n}" for n in ("used_bytes", "total_bytes", "process_bytes", "outside_bytes")),
@@ -88,7 +88,7 @@ def test_a_device_shows_what_torch_and_the_driver_tell_of_it() -> None:
     ]  # fmt: skip
     chart = chart_builder.gpu_chart(AXIS, [line(name, [0, 1], [GIB, GIB]) for name in names], None)
     assert chart is not None
-    # Device 0 was seen before the program took device 1 into use.
+    # Device 0 has readings from before the program began to use device 1.
     assert [each.name for each in chart.lines] == [
         "GPU 1 allocated", "GPU 1 active", "GPU 1 reserved",
         "GPU 1 in use, driver", "GPU 1 this process, driver", "GPU 1 outside torch",
@@ -103,7 +103,7 @@ def test_a_device_shows_what_torch_and_the_driver_tell_of_it() -> None:
     assert [each.name for each in chart.lines] == ["GPU 3 in use, driver"]
 
 
-def test_failed_allocations_are_said_next_to_the_chart() -> None:
+def test_failed_allocations_are_reported_next_to_the_chart() -> None:
     points = [line("cuda.0.allocated_bytes", [0, 1], [GIB, GIB])]
     chart = chart_builder.gpu_chart(AXIS, points, None)
     last = {"cuda.0.retries": 7.0, "cuda.1.retries": None, "cuda.1.ooms": 1.0}
@@ -128,25 +128,25 @@ def test_the_start_of_a_leak_is_an_interval_not_a_line() -> None:
     assert without.bands == () and without.cone is None
 
 
-def test_a_limit_is_always_there_and_marked_as_one() -> None:
+def test_a_limit_is_always_shown_and_marked_as_a_limit() -> None:
     for found in (verdict(), verdict(status="ok", findings=[])):
         (level,) = trend(found, [GIB, 2 * GIB]).levels
         assert (level.value, level.label, level.limit) == (64 * GIB, "limit (container)", True)
-    # Nor does it depend on what the verdict counts by.
+    # It does not depend on the unit of the verdict either.
     private = [line("process.anon_bytes", [0, 1], [40 * GIB, 41 * GIB])]
     hours = Axis("hours since the start", "time", 3600)
     by_time = chart_builder.trend_chart(hours, Palette(), private, [], verdict())
     assert by_time.cone is None and by_time.levels == (level,)
 
 
-def test_the_forecast_opens_from_the_last_reading() -> None:
+def test_the_forecast_starts_at_the_last_reading() -> None:
     cone = trend(verdict(), [GIB, None, 2 * GIB, None]).cone
     assert cone is not None
     assert cone.x[0] == 2 and cone.estimate[0] == 2 * GIB
     assert cone.low[1] < cone.estimate[1] < cone.high[1]
 
 
-def test_each_phase_keeps_its_colour_and_what_is_outside_has_none() -> None:
+def test_each_phase_keeps_its_colour_and_memory_outside_has_none() -> None:
     palette = Palette.of(["train", "evaluate", "train"])
     phase_accounts = PhaseAccounts(
         (0, 1), tuple(book(n) for n in ("evaluate", "between")), (2.0, 2.0)
@@ -172,7 +172,7 @@ def test_thousands_of_generations_are_joined_without_changing_their_mean() -> No
     assert bars.y[0] == sum(values[:step]) / step
 
 
-def test_two_books_side_by_side_share_a_scale() -> None:
+def test_two_phase_account_charts_share_a_scale() -> None:
     low, high = chart_builder.same_scale(
         [
             PhaseAccounts((0,), (book("a", (5.0,)), book("b", (-2.0,))), (3.0,)),
@@ -189,7 +189,7 @@ def test_a_container_is_drawn_as_a_share_of_its_capacity() -> None:
     assert chart is not None and list(chart.lines[0].y) == [0.25, 0.5]
 
 
-def test_each_phase_end_is_one_line_and_nested_ones_wait_in_the_legend() -> None:
+def test_each_phase_end_is_one_line_and_nested_phases_are_hidden() -> None:
     private = [line("process.anon_bytes", [0], [1], phase) for phase in ("a", "a/b", None)]
     chart = chart_builder.trend_chart(AXIS, Palette.of(["a", "a/b"]), private, [], None)
     assert [(each.name, each.hidden) for each in chart.lines] == [
@@ -205,7 +205,7 @@ def planned(first: int, last: int | None, high: float | None, **changes: Any) ->
     return band | changes
 
 
-def test_planned_bands_lie_behind_the_lines_they_speak_of() -> None:
+def test_planned_bands_are_drawn_behind_the_lines_they_describe() -> None:
     bands = [
         planned(1, 2, 4 * GIB), planned(2, None, 5 * GIB, state="broken"), planned(3, 4, None),
         planned(1, 2, 3 * GIB, metric="gauge.pending"), planned(1, 2, 4 * GIB, process="rank 1 main"),
@@ -223,7 +223,7 @@ def test_planned_bands_lie_behind_the_lines_they_speak_of() -> None:
     assert drawn(said=verdict(findings=[])) == ()
 
 
-def test_what_was_planned_is_what_is_shown_first() -> None:
+def test_the_planned_memory_is_shown_first() -> None:
     def first(*bands: dict[str, Any]) -> str:
         told = verdict(findings=[], assertions=bands)
         return chart_builder.trend_chart(AXIS, Palette(), PRIVATE, RSS, told).groups[0].id
@@ -242,7 +242,7 @@ def test_the_memory_that_the_leading_finding_grows_in_is_shown_first() -> None:
     assert [group.id for group in chart.groups] == ["children", "private", "rss"]
     (drawn,) = [each for each in chart.lines if each.group == "children"]
     assert (drawn.name, list(drawn.y)) == ("Child processes", grown[0].y)
-    # The mark of the start stands on the line that rises, and nothing forecasts the one that does not.
+    # The start is marked on the rising line, and the other line has no forecast.
     assert [(band.label, band.group) for band in chart.bands] == [("leak starts", "children")]
     assert chart.cone is None and chart.cones == {}
     alone = chart_builder.trend_chart(AXIS, Palette(), private, [], verdict(), named=children)
@@ -254,7 +254,7 @@ def full_at(generation: float) -> dict[str, Any]:
     return {"risk": "high", "limit_bytes": 32 * GIB, "limit_source": "cgroup", "generation": when}
 
 
-def test_a_forecast_reaches_the_limit_where_that_is_a_risk_or_near() -> None:
+def test_a_forecast_reaches_the_limit_if_that_is_a_risk_or_near() -> None:
     ends: list[float | None] = [each * GIB for each in range(17)]
     safe = {"risk": "none"}
     near, far = (trend(verdict(oom=full_at(at) | safe), ends) for at in (30, 40))
@@ -266,7 +266,7 @@ def test_a_forecast_reaches_the_limit_where_that_is_a_risk_or_near() -> None:
     assert risky.cone.x[-1] > 40 and risky.levels
 
 
-def test_the_forecast_of_rss_goes_on_from_rss() -> None:
+def test_the_forecast_of_rss_continues_from_rss() -> None:
     x = [0.0, 1.0, 2.0]
     private = [line("process.anon_bytes", x, [GIB, 2 * GIB, 3 * GIB])]
     rss = [line("process.rss_bytes", x, [5 * GIB, 6 * GIB, 7 * GIB])]
@@ -283,37 +283,37 @@ def total_of(**layers: tuple[list[float], list[float | None]]) -> Chart:
     )
 
 
-def test_the_total_ends_where_all_processes_have_told_their_memory() -> None:
+def test_the_total_ends_where_all_processes_have_readings() -> None:
     behind = total_of(a=([0, 1, 2], [10.0, 10.0, 11.0]), b=([0, 1], [30.0, 30.0]))
     assert behind.cone is not None
     assert (behind.cone.x[0], behind.cone.estimate[0]) == (1, 40)
-    # That of one process goes on from its own end, and what nothing is known of has none.
+    # The forecast of one process continues from its own end; without data there is none.
     assert behind.cones == {"private": None}
-    # Readings at other moments: between two of them lies a line.
+    # Readings at different moments are interpolated linearly.
     apart = total_of(a=([0, 2, 4], [10.0, 12.0, 14.0]), b=([0, 1, 3], [30.0, 30.0, 34.0]))
     assert apart.cone is not None and (apart.cone.x[0], apart.cone.estimate[0]) == (3, 13 + 34)
     gap = total_of(a=([0, 1, 2], [10.0, None, 12.0]), b=([0, 1, 2], [30.0, 30.0, None]))
     assert gap.cone is not None and (gap.cone.x[0], gap.cone.estimate[0]) == (1, 11 + 30)
-    # One that has said nothing for very long: no sum that a forecast could go on from.
+    # If one process has been silent for very long, there is no sum that a forecast could continue.
     x = [float(each) for each in range(20)]
     assert total_of(a=(x, [10.0] * 20), b=([0, 1], [30.0, 30.0])).cone is None
 
 
-def test_memory_of_a_process_that_has_ended_is_free() -> None:
+def test_memory_of_an_ended_process_is_free() -> None:
     lives = line("a", [0, 1, 2, 3, 4, 5], [10.0] * 6)
     ended = line("b", [0, 1], [30.0, 30.0])
     (first, gone) = until_others([(lives, False), (ended, True)])
     assert first is lives
     assert (list(gone.x), list(gone.y)) == ([0, 1, 2, 5], [30, 30, 0, 0])
     assert add_up_processes([first, gone]).y == [40, 40, 10, 10, 10, 10]
-    # One that lives is unknown from there on, and one that ended with the others was not free before them.
+    # The memory of a live process is unknown from there on; one that ended with the others was not free before them.
     assert until_others([(lives, False), (ended, False)])[1] is ended
     nearly = line("b", [0, 1, 2, 3], [30.0] * 4)
     assert until_others([(lives, True), (nearly, True)])[1] is nearly
     assert add_up_processes([lives, nearly]).y == [40.0] * 4
 
 
-def test_what_the_verdict_names_is_drawn_over_the_rest() -> None:
+def test_lines_named_by_the_verdict_are_drawn_on_top() -> None:
     private = [*PRIVATE, line("process.anon_bytes", [0, 1], [GIB, GIB], "train")]
     private.append(line("process.anon_bytes", [0, 1], [GIB, GIB], "evaluate"))
     palette = Palette.of(["train", "evaluate"])
@@ -321,22 +321,22 @@ def test_what_the_verdict_names_is_drawn_over_the_rest() -> None:
     assert [(each.name, each.named) for each in chart.lines] == [
         ("generation end", False), ("after evaluate", False), ("after train", True),
     ]  # fmt: skip
-    # In the colour that it has on every chart.
+    # A line has the same colour on every chart.
     assert [each.colour for each in chart.lines] == [0, 2, 1]
 
 
-def test_a_forecast_that_may_be_anything_does_not_press_the_run_flat() -> None:
+def test_a_very_uncertain_forecast_does_not_flatten_the_chart() -> None:
     wide = {"estimate": GIB, "low": 0.0, "high": 100 * GIB}
     ends: list[float | None] = [each * GIB for each in range(17)]
     cone = trend(verdict(growth_bytes_per_generation=wide, oom=full_at(30)), ends).cone
     assert cone is not None
     assert max(cone.high) == 40 * GIB and len(cone.x) == 3
-    # Straight until there.
+    # The forecast is a straight line until there.
     slope = (cone.high[1] - cone.high[0]) / (cone.x[1] - cone.x[0])
     assert slope == pytest.approx(100 * GIB)
 
 
-def test_what_is_counted_by_the_minute_lies_where_its_minute_is() -> None:
+def test_values_counted_by_the_minute_are_drawn_at_their_minute() -> None:
     hours = Axis("hours since the start", "time", 3600)
     private = [line("process.anon_bytes", [each / 60 for each in range(241)], [GIB] * 241)]
 
@@ -347,18 +347,18 @@ def test_what_is_counted_by_the_minute_lies_where_its_minute_is() -> None:
     found = chart()
     assert [(b.first, b.last) for b in found.bands] == [(1.5 / 60, 4.5 / 60)]
     assert found.cone is not None
-    # A GiB a minute is sixty an hour.
+    # One GiB per minute is 60 GiB per hour.
     (x0, x1), (y0, y1) = found.cone.x, found.cone.estimate
     assert (y1 - y0) / (x1 - x0) == pytest.approx(60 * GIB)
     assert [(each.name, each.source and each.source.kind) for each in found.lines] == [
         ("memory", None)
     ]
-    # A verdict of generations says nothing of a place in time.
+    # A verdict in generations gives no position in time.
     other = chart(unit="generation")
     assert (other.bands, other.cone) == ((), None)
 
 
-def test_a_budget_of_every_generation_is_drawn_where_it_is_near() -> None:
+def test_a_budget_per_generation_is_drawn_where_it_is_near() -> None:
     phase_accounts = PhaseAccounts(
         (1, 2), (PhaseAccount("a", (GIB, GIB), (1, 1), (1, 1)),), (GIB, GIB)
     )
@@ -377,7 +377,7 @@ def test_a_budget_of_every_generation_is_drawn_where_it_is_near() -> None:
     assert budget_levels(None, phase_accounts) == ()
 
 
-def test_where_only_one_kind_of_memory_is_known_its_lines_wait_for_no_choice() -> None:
+def test_with_one_kind_of_memory_there_is_no_choice_of_lines() -> None:
     for private, rss in ((PRIVATE, []), ([], RSS)):
         chart = chart_builder.trend_chart(AXIS, Palette(), private, rss, None)
         assert chart.groups == ()
@@ -398,17 +398,17 @@ SPIKE_AT, SPIKE = 1_234, 9 * 2**30
         "1s..2", "s..2s",
     ],
 )  # fmt: skip
-def test_what_is_no_stretch_is_refused_with_its_value(text: str) -> None:
+def test_an_invalid_range_is_refused_with_its_value(text: str) -> None:
     with pytest.raises(InvalidField, match="smaller first"):
         read_stretch(text)
 
 
-def test_a_stretch_is_read_in_whole_generations_or_in_seconds_of_the_clock() -> None:
+def test_a_range_is_read_as_generations_or_as_seconds() -> None:
     stretch = read_stretch("-0.6..12.4")
     assert wanted(stretch, Axis("epoch"), 1_000.0) == (-1, 13)
     minutes, hours = Axis("minutes", "time", 60), Axis("hours", "time", 3600)
     assert wanted(Stretch(2, 3.5), minutes, 1_000.0) == (1_120.0, 1_210.0)
-    # Of a link in seconds it does not matter how old the run is by now.
+    # A link in seconds does not depend on how old the run is.
     linked = read_stretch("120s..210s")
     assert wanted(linked, minutes, 1_000.0) == wanted(linked, hours, 1_000.0) == (1_120.0, 1_210.0)
     with pytest.raises(InvalidField, match="without s"):
@@ -426,10 +426,10 @@ def test_the_extremes_of_a_sum_are_kept() -> None:
     assert added.y == [6, None, 9]
 
 
-def test_a_later_attempt_replaces_what_it_did_again() -> None:
+def test_a_later_attempt_replaces_repeated_generations() -> None:
     joined = join_attempts([line("a", [0, 1, 2], [1, 2, 3]), line("a", [2, 3], [30, 40])])
     assert (list(joined.x), list(joined.y)) == ([0, 1, 2, 3], [1, 2, 30, 40])
-    # One with a point for each snapshot keeps the extremes of one without.
+    # A point for each snapshot and a point for each bucket keep their extremes when joined.
     of_buckets = Points("a", "1", None, [0, 1], [5, 6], [1, 6], [9, 6])
     joined = join_attempts([of_buckets, Points("a", "2", None, [2], [4])])
     assert (joined.low, joined.high) == ([1, 6, 4], [9, 6, 4])
@@ -437,7 +437,7 @@ def test_a_later_attempt_replaces_what_it_did_again() -> None:
 
 @pytest.fixture(scope="module")
 def long_run(shared_api: TestClient, make_run: Any) -> TestClient:
-    """More generation ends than a chart has points, one of them far above the others for one snapshot."""
+    """Send more generation ends than a chart has points, one with a spike of a single snapshot."""
 
     def anon(sequence: int) -> int:
         return SPIKE if sequence == 3 * SPIKE_AT + 2 else 2**30 + sequence
@@ -460,17 +460,17 @@ def ends(lines: dict[str, Any]) -> dict[str, Any]:
     return dict(found)
 
 
-def test_a_stretch_has_every_reading_where_the_whole_has_a_bucket(long_run: TestClient) -> None:
+def test_a_zoomed_range_has_every_reading_instead_of_buckets(long_run: TestClient) -> None:
     whole = ends(lines_of(long_run, f"-1..{GENERATIONS}"))
     assert len(whole["x"]) == 2_000
     assert SPIKE not in whole["y"] and max(whole["high"]) == SPIKE
     near = ends(lines_of(long_run, f"{SPIKE_AT - 10.4}..{SPIKE_AT + 10.4}"))
     assert near["x"] == list(range(SPIKE_AT - 11, SPIKE_AT + 12))
     assert near["y"][near["x"].index(SPIKE_AT)] == SPIKE
-    # PhaseAccounts are split finer, too.
+    # Phase accounts have a finer resolution as well.
     lines = lines_of(long_run, f"{GENERATIONS - 200}..{GENERATIONS - 120}")
     assert {len(line["x"]) for line in lines["phases"]} == {81}
-    # A wrong stretch is one line.
+    # An invalid range gets an error of one line.
     assert long_run.get("/runs/nobody/lines?x=1..2").status_code == 404
     answer = long_run.get("/runs/nobody/lines?x=2..1")
     assert answer.status_code == 422 and "such as 12..40" in answer.text
@@ -500,21 +500,21 @@ def marks_of(*events: dict[str, Any], **more: Any) -> tuple[Mark, ...]:
     return marks(run, events, *others, effects, axis, more.get("clock", CLOCK))
 
 
-def test_nothing_is_marked_before_a_generation_has_ended_or_of_other_events() -> None:
+def test_nothing_is_marked_before_the_first_generation_end() -> None:
     assert marks_of(event("mark"), clock=Clock((), ())) == ()
     assert marks_of(event("expect"), event("track"), event("watch"), event("note")) == ()
 
 
-def test_what_has_no_generation_belongs_to_the_end_of_the_one_it_fell_in() -> None:
+def test_an_event_without_a_generation_gets_that_of_its_time() -> None:
     moments = (event("mark", time=time) for time in (1.0, 150.0, 999.0))
     before, within, after = marks_of(*moments)
     assert (before.x, within.x, after.x) == (0, 1, 2)
     assert marks_of(event("mark", time=150.0, generation=7))[0].x == 7
-    # Without generations it lies at its minute.
+    # In a chart without generations, it is drawn at its minute.
     assert marks_of(event("mark", time=150.0), axis=MINUTES)[0].x == 2.5
 
 
-def test_attempts_incidents_notes_and_cleanups_are_told() -> None:
+def test_attempts_incidents_notes_and_cleanups_are_marked() -> None:
     attempts = [{"number": n, "started_at": f"1970-01-01T00:0{n}:00.000+00:00"} for n in (1, 2)]
     opened = "1970-01-01T00:02:00.000+00:00"
     incident = {"first_seen_at": opened, "status": "confirmed", "summary": "train keeps 1 GiB"}
@@ -532,7 +532,7 @@ def test_attempts_incidents_notes_and_cleanups_are_told() -> None:
     assert len(long.text) <= 160 and long.text.endswith("…")
 
 
-def test_events_of_one_kind_leave_room_for_those_of_others() -> None:
+def test_events_of_one_kind_leave_room_for_others() -> None:
     name, data = CacheFall("cuda.0", 10 * GIB, 7 * GIB).event
     found = marks_of(
         event("fix", "bound", generation=5),
@@ -548,9 +548,7 @@ def test_events_of_one_kind_leave_room_for_those_of_others() -> None:
     assert len(marks_of(*(event("mark", generation=i) for i in range(500)))) == MAX_MARKS
 
 
-def test_a_cleanup_says_what_it_freed_on_a_device_and_is_marked_only_where_that_is_nothing() -> (
-    None
-):
+def test_a_cleanup_shows_what_it_freed_on_a_device_and_warns_if_nothing() -> None:
     for before, said, rating in (
         (8, "agent: freed 7.00 GiB of GPU memory", None),
         (1, "agent: freed nothing", "watch"),
@@ -565,7 +563,7 @@ def test_a_cleanup_says_what_it_freed_on_a_device_and_is_marked_only_where_that_
         assert cell.status == rating
 
 
-def test_a_full_collection_is_marked_with_the_bytes_that_memory_fell_by_across_it() -> None:
+def test_a_full_collection_shows_how_much_memory_fell() -> None:
     collected = {"freed": 1_000, "seconds": 0.5}
     texts = [
         mark.text
@@ -573,7 +571,7 @@ def test_a_full_collection_is_marked_with_the_bytes_that_memory_fell_by_across_i
         for mark in marks_of(event("collection", "full", **collected, resident_bytes=resident))
     ]
     assert texts[0] == "full collection: freed 1,000 objects, at least 20.00 MiB, in 0.50 s"
-    # The allocator kept it, or nobody read it: not known is not nothing.
+    # The allocator kept the memory, or it was not measured: unknown is not zero.
     assert texts[1:] == ["full collection: freed 1,000 objects of unknown size in 0.50 s"] * 3
     (nothing,) = marks_of(event("collection", "full", freed=0, seconds=0.5))
     assert (nothing.kind, nothing.text) == (
@@ -581,7 +579,7 @@ def test_a_full_collection_is_marked_with_the_bytes_that_memory_fell_by_across_i
     )  # fmt: skip
 
 
-def test_an_emptied_cache_of_a_device_is_marked_with_what_it_gave_back() -> None:
+def test_an_emptied_device_cache_shows_how_much_it_returned() -> None:
     name, data = CacheFall("cuda.0", 10 * GIB, 7 * GIB).event
     (found,) = marks_of(event("mark", name, **data))
     assert (found.kind, found.label) == ("mark", "cache of cuda.0")
@@ -590,7 +588,7 @@ def test_an_emptied_cache_of_a_device_is_marked_with_what_it_gave_back() -> None
     )
 
 
-def test_a_rule_that_fired_lies_at_its_generation_and_a_forecast_at_its_moment() -> None:
+def test_a_fired_rule_is_at_its_generation_and_a_forecast_at_its_time() -> None:
     rule = {
         "payload": {
             "rule": {"name": "many", "status": "firing"}, "when": {"generation": 2},
@@ -603,7 +601,7 @@ def test_a_rule_that_fired_lies_at_its_generation_and_a_forecast_at_its_moment()
         "created_at": 150.0,
         "event": "oom.risk",
     }
-    # Of an incident there is a sign already.
+    # An incident is marked already.
     incident = {**risk, "event": "incident.suspected"}
     first, second = marks_of(alerts=(rule, risk, incident))
     assert (first.kind, first.x, first.text) == ("alert", 1, "Risk high: soon")
@@ -611,14 +609,14 @@ def test_a_rule_that_fired_lies_at_its_generation_and_a_forecast_at_its_moment()
     assert second.text == "many fired: tensors.count is 612 at generation 2: above 500"
     over = {**rule["payload"], "rule": {"name": "many", "status": "resolved"}}
     assert marks_of(alerts=[{**rule, "payload": over}])[0].text.startswith("many resolved: ")
-    # What was found long after the run lies at its end.
+    # An alert from long after the run is drawn at its end.
     assert marks_of(alerts=[{**risk, "created_at": 1e9}], axis=MINUTES)[0].x == 20
 
 
 def effect(
     fix: str = "detach", *, after: float = MIB, since: float = 100.0, **more: Any
 ) -> dict[str, Any]:
-    """As the analysis gives it, of 10 MiB before."""
+    """Return the effect of a fix as the analysis reports it, with growth of 10 MiB before."""
     ends = {
         name: {"estimate": v, "low": v, "high": v}
         for name, v in (("before", 10 * MIB), ("after", after), ("difference", after - 10 * MIB))
@@ -630,7 +628,7 @@ def effect(
     return {**base, **more}
 
 
-def test_a_fix_tells_the_growth_on_both_sides_with_a_word_and_what_it_promised() -> None:
+def test_a_fix_shows_the_growth_before_and_after_and_its_promise() -> None:
     check = {
         "origin": "fix", "name": "detach", "metric": "growth_bytes_per_generation", "high": 2 * MIB, "state": "holds",
         "measured": {"estimate": MIB, "low": MIB, "high": MIB},
@@ -650,7 +648,7 @@ def test_a_fix_tells_the_growth_on_both_sides_with_a_word_and_what_it_promised()
     assert alone.text == "detach"
 
 
-def test_no_effect_is_an_answer_at_a_mark_and_names_what_it_was_compared_with() -> None:
+def test_a_fix_without_effect_says_so_and_names_the_baseline() -> None:
     told = effect(
         after=10 * MIB, outcome="no_effect", measure="phase_growth", subject="evaluate",
         against={"id": "r0", "name": "before-fix", "after": "r1"},
@@ -662,10 +660,10 @@ def test_no_effect_is_an_answer_at_a_mark_and_names_what_it_was_compared_with() 
     )
 
 
-def test_the_effect_of_a_fix_is_in_the_table_of_events_too() -> None:
+def test_the_effect_of_a_fix_is_in_the_table_of_events() -> None:
     commit, place = "1f0c9a2b" * 5, "training/trainer.py:281"
     fix = {**event("fix", "detach", generation=10, location=place), "phase": None}
-    # One that begins alike, and one before the fix had the form that is judged, have effects of their own.
+    # A name with the same beginning, and a fix from before effects had today's format, have effects of their own.
     twin = {**fix, "name": "detach" + "h" * 200, "generation": 2}
     again = {**fix, "time": 50.0, "generation": 4}
     told = [effect(), effect(twin["name"], after=2 * MIB)]
@@ -684,13 +682,13 @@ def test_the_effect_of_a_fix_is_in_the_table_of_events_too() -> None:
     )
 
 
-def test_each_byte_is_accounted_for_once_and_what_was_not_measured_is_said() -> None:
+def test_each_byte_is_accounted_for_once_and_unmeasured_kinds_are_named() -> None:
     assert accounted(None, {"arrays.bytes": 5.0}, None) == accounted(GIB, {}, None) == ""
     said = accounted(GIB, {"arrays.bytes": GIB / 4}, None)
     assert said.startswith("25 % of 1.00 GiB private memory is accounted for: arrays 256.00 MiB.")
     assert "Not measured: tensors, other objects, freed but kept by the C allocator." in said
     assert "more than the 1.00 GiB" in accounted(GIB, {"arrays.bytes": 2.0 * GIB}, None)
-    # Where arrays and tensors were looked at, what a census says of them is not added.
+    # If arrays and tensors were measured, their counts in a census are not added.
     types = [["numpy.ndarray", 9, GIB // 2], ["app.Env", 2, None]]
     said = accounted(GIB, {}, {"types": types})
     assert said.startswith("50 % of 1.00 GiB private memory is accounted for: arrays 512.00 MiB.")
@@ -704,7 +702,7 @@ def test_each_byte_is_accounted_for_once_and_what_was_not_measured_is_said() -> 
     assert "tensors 128.00 MiB, other objects 64.00 MiB" in said and "Not measured" not in said
 
 
-def test_a_plan_that_was_left_behind_is_no_progress() -> None:
+def test_an_abandoned_plan_is_not_progress() -> None:
     run = {"total": None, "generations": 12, "unit": "epoch"}
     band = {"origin": "band", "metric": "m", "last": 5}
     bands = {"assertions": [band, {**band, "last": None}]}
@@ -732,7 +730,7 @@ def test_alerts_say_whether_any_webhook_received_them() -> None:
     ]
 
 
-def test_what_happened_is_one_list_the_newest_first() -> None:
+def test_all_events_are_in_one_list_newest_first() -> None:
     alert = {"event": "risk", "created_at": 30.0, "payload": {"summary": "soon", "when": {}}}
     said = [{"text": "by hand", "at": 20.0}, {"text": "before there were times"}]
     mark, note = event("mark", "drop", time=10.0), event("note", "note", time=40.0, text="see it")

@@ -1,4 +1,4 @@
-"""Settings come from the environment, files and the command line, which wins; every wrong value is told at once."""
+"""Settings come from the environment, files and the command line, which wins; errors are reported together."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def test_every_wrong_value_is_named_with_its_variable() -> None:
         "LEAKLINE_RUNS_PER_DAY": "few", "LEAKLINE_BYTES_PER_DAY": "little",
         "LEAKLINE_TRUSTED_PROXIES": "proxy.example",
     }  # fmt: skip
-    # Whoever adds a setting says what is wrong with it.
+    # Every new setting needs a wrong value here.
     assert wrong.keys() == VARIABLES.keys()
     with pytest.raises(WrongSettings) as caught:
         from_environment(wrong)
     for name, value in wrong.items():
         assert name in str(caught.value)
-        # The address of a webhook is a secret in itself, and that of a database holds one.
+        # A webhook address is a secret, and a database URL contains one.
         assert (repr(value) in str(caught.value)) == (name not in SECRETS)
     assert "hunter2" not in str(caught.value)
     assert caught.value.exit_status == 2
@@ -63,7 +63,7 @@ def test_every_wrong_value_is_named_with_its_variable() -> None:
 DOCUMENTED = (Path(__file__).resolve().parents[2] / "docs" / "settings.md").read_text()
 
 
-def test_a_slip_in_a_name_is_reported_and_names_of_others_are_not() -> None:
+def test_a_misspelt_name_is_reported_and_names_of_others_are_not() -> None:
     given = {"LEAKLINE_KEEP_DAY": "3", "LEAKLINE_WEBHOOKS_URL": "x", "LEAKLINE_SERVER": "x", "PORT": "1",
              "LEAKLINE_DIR": "x", "LEAKLINE_RUN_ID": "x", "LEAKLINE_KEEP_DAYS": "3"}  # fmt: skip
     said = misspelt(given)
@@ -77,7 +77,7 @@ def test_a_slip_in_a_name_is_reported_and_names_of_others_are_not() -> None:
         from_environment({"LEAKLINE_PORT": "http", "LEAKLINE_KEEP_DAY": "3"})
 
 
-# A name, what is said of these values, and these.
+# A setting, the expected message, and wrong values.
 WRONG = (
     ("PORT", "", ["-1", "65536", "8765.0", "٣"]),
     ("PUBLIC_URL", "http://host:port", ["http://h:99999", "http://h:port", "http://[::1", "https://", "leaks.example"]),
@@ -99,21 +99,19 @@ WRONG = (
 @pytest.mark.parametrize(
     ("name", "told", "text"), [(*each, text) for *each, texts in WRONG for text in texts]
 )
-def test_a_wrong_value_is_reported_with_what_would_be_right(
-    name: str, told: str, text: str
-) -> None:
+def test_a_wrong_value_is_reported_with_a_correct_example(name: str, told: str, text: str) -> None:
     with pytest.raises(WrongSettings, match=f"LEAKLINE_{name}.*{told}"):
         from_environment({f"LEAKLINE_{name}": text})
 
 
-def test_nothing_set_is_the_default_and_the_command_line_wins(tmp_path: Path) -> None:
+def test_unset_values_are_defaults_and_the_command_line_wins(tmp_path: Path) -> None:
     assert from_environment({}) == from_environment({"LEAKLINE_PORT": ""}) == Config()
     named = {"LEAKLINE_DATABASE_URL_FILE": str(tmp_path / "missing")}
     given = {"LEAKLINE_PORT": "1", "LEAKLINE_HOST": "::1", **named}
     found = from_arguments(given, None, "2", "sqlite:///typed.db")
     assert (found.host, found.port, found.database_url) == ("::1", 2, "sqlite:///typed.db")
     assert found.address == "http://[::1]:2"
-    # Nobody can open `http://0.0.0.0`.
+    # A browser cannot open `http://0.0.0.0`.
     for host in ("0.0.0.0", "::"):
         assert Config(host=host, port=1).address == f"http://{socket.gethostname()}:1"
 
@@ -128,7 +126,7 @@ def test_a_class_that_is_not_named_keeps_its_limit() -> None:
 
 
 def test_networks_and_origins_are_lists() -> None:
-    # These have no host of their own, and stay as they are.
+    # These have no host of their own and stay unchanged.
     origins = ("http://a.example", "*", "null", "chrome-extension://abc", "http://[::1]:8000")
     found = from_environment(
         {
@@ -158,7 +156,7 @@ def test_loopback_needs_no_login(host: str) -> None:
         refuse_without_a_login(Config(host=host, login=True))
 
 
-def test_a_server_asks_everybody_or_nobody() -> None:
+def test_a_server_authenticates_everybody_or_nobody() -> None:
     assert not from_environment({}).asks_who_it_is
     for given in ({"LEAKLINE_LOGIN": "1"}, {"LEAKLINE_ADMIN_PASSWORD": "correct horse"}):
         assert from_environment(given).asks_who_it_is
@@ -177,7 +175,7 @@ def test_a_server_asks_everybody_or_nobody() -> None:
         ("https://leakline.example", {"LEAKLINE_HOST": "0.0.0.0"}, False),
     ],
 )
-def test_a_public_address_without_a_login_is_known(
+def test_a_public_address_without_a_login_is_detected(
     url: str, also: dict[str, str], told: bool
 ) -> None:
     config = from_environment({"LEAKLINE_PUBLIC_URL": url} | also)
@@ -185,7 +183,7 @@ def test_a_public_address_without_a_login_is_known(
 
 
 @pytest.mark.parametrize("password", ["p@geheim", "p@geheim/x", "p@geheim:1", "@geheim"])
-def test_an_address_that_a_password_breaks_is_refused_and_no_part_of_it_repeated(
+def test_a_database_url_broken_by_its_password_is_refused_and_not_repeated(
     password: str,
 ) -> None:
     url = f"postgresql+psycopg://leakline:{password}@postgres:5432/leakline"
@@ -197,7 +195,7 @@ def test_an_address_that_a_password_breaks_is_refused_and_no_part_of_it_repeated
 
 
 @pytest.mark.skipif(os.name == "nt", reason="rights are those of POSIX")
-def test_a_new_database_is_for_its_owner_alone_and_one_that_is_there_stays(tmp_path: Path) -> None:
+def test_a_new_database_is_private_and_an_existing_one_keeps_its_rights(tmp_path: Path) -> None:
     def rights(path: Path) -> int:
         return stat.S_IMODE(path.stat().st_mode)
 
@@ -224,12 +222,12 @@ def test_a_bad_password_is_refused_and_not_repeated(password: str) -> None:
 @pytest.mark.parametrize(
     "url", ["nonsense", "mysql://x/y", "postgresql+asyncpg://x/y", "sqlite://", "", "a://b:c/d"]
 )
-def test_a_database_we_cannot_use_is_named(url: str) -> None:
+def test_an_unsupported_database_is_named(url: str) -> None:
     with pytest.raises(BadDatabaseUrl):
         open_engine(url)
 
 
-def test_an_origin_is_the_one_of_its_pages_however_it_is_written(sqlite_url: str) -> None:
+def test_an_allowed_origin_is_normalized(sqlite_url: str) -> None:
     for written in ("http://A.example/", "HTTP://a.example:80", "http://a.example"):
         given = {"LEAKLINE_ALLOWED_ORIGINS": f"{written}, https://b.example:8443/"}
         found = from_environment(given)
@@ -238,16 +236,16 @@ def test_an_origin_is_the_one_of_its_pages_however_it_is_written(sqlite_url: str
     ask = {f"{asks}-method": "POST", f"{asks}-headers": "content-type"}
     with serving(sqlite_url, allowed_origins=found.allowed_origins) as api:
         answer = api.post("/api/v1/runs", json={}, headers={"origin": "http://a.example"})
-        # What is written is also said to have been.
+        # An accepted write is also reported to the page.
         assert answer.status_code == 201
         assert answer.headers["access-control-allow-origin"] == "http://a.example"
-        # Only the origins named may send from a browser.
+        # Only the allowed origins may send from a browser.
         for origin, named in (("http://a.example", "http://a.example"), ("http://b.example", None)):
             answer = api.options("/api/v1/runs/r1/batches", headers={"origin": origin, **ask})
             assert answer.headers.get("access-control-allow-origin") == named
 
 
-def test_the_client_for_pages_is_given_to_every_origin_and_nothing_else_is(sqlite_url: str) -> None:
+def test_only_the_browser_client_is_served_to_every_origin(sqlite_url: str) -> None:
     headers = {"origin": "http://b.example"}
     with serving(sqlite_url) as api:
         client = api.get("/static/js/leakline.js", headers=headers)
@@ -262,7 +260,7 @@ def test_the_client_for_pages_is_given_to_every_origin_and_nothing_else_is(sqlit
 
 
 @pytest.mark.parametrize("read", [from_environment, lambda env: from_arguments(env, *[None] * 3)])
-def test_a_database_at_the_former_place_is_used_and_one_line_says_so(
+def test_a_database_at_the_former_path_is_used_with_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, read: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -275,11 +273,11 @@ def test_a_database_at_the_former_place_is_used_and_one_line_says_so(
     assert found.database_url == "sqlite:///.leakline/leakline.db"
     assert found.advice_to_move is not None
     assert "move leakline.db* to .leakline-server" in found.advice_to_move
-    # The server says it where its log goes.
+    # The server writes the warning to its log.
     warned = [record.getMessage() for record in caplog.records]
     assert warned == ([found.advice_to_move] if read is from_environment else [])
     caplog.clear()
-    # Who names it knows where it is.
+    # A path that is set explicitly gets no warning.
     named = read({"LEAKLINE_DATABASE_URL": found.database_url})
     assert (named.database_url, named.advice_to_move) == (found.database_url, None)
     (tmp_path / ".leakline-server").mkdir()
@@ -307,21 +305,21 @@ def in_files(folder: Path, values: dict[str, str]) -> dict[str, str]:
     return named
 
 
-def test_every_secret_can_stand_in_a_file(tmp_path: Path) -> None:
-    # Whoever adds a secret setting adds it here and to the documents.
+def test_every_secret_can_be_read_from_a_file(tmp_path: Path) -> None:
+    # Every new secret setting belongs here and in the documents.
     assert GOOD.keys() == SECRETS
     for variable in (*SECRETS, "LEAKLINE_TOKEN"):
         assert f"`{variable}_FILE`" in DOCUMENTED
     assert from_environment(in_files(tmp_path, GOOD)) == from_environment(GOOD)
     assert misspelt({f"{variable}_FILE": "x" for variable in SECRETS}) == []
-    # Other settings have no files.
+    # Other settings cannot be read from files.
     others = {variable: "1" for variable in VARIABLES if variable not in SECRETS}
     assert from_environment(in_files(tmp_path, others)) == from_environment({})
 
 
-def test_wrong_files_are_all_named_at_once_and_nothing_of_them_is_shown(tmp_path: Path) -> None:
+def test_wrong_files_are_named_together_without_their_content(tmp_path: Path) -> None:
     wrong = in_files(tmp_path, dict.fromkeys(SECRETS, "SECRET"))
-    # Too short for a password.
+    # This is too short for a password.
     Path(wrong["LEAKLINE_ADMIN_PASSWORD_FILE"]).write_text("SECRET")
     with pytest.raises(WrongSettings) as caught:
         from_environment(wrong)
@@ -341,7 +339,7 @@ def test_a_setting_and_its_file_together_are_refused(
         assert said.startswith(f"environment {variable}_FILE=")
         assert said.endswith(f"{variable} is set too; set one of the two")
         assert value not in said
-    # A command says it in one line.
+    # A command reports it in one line.
     monkeypatch.setenv("LEAKLINE_DATABASE_URL_FILE", str(tmp_path / "missing"))
     assert main(["db", "upgrade"]) == 2
     said = capsys.readouterr().err

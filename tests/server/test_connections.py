@@ -1,4 +1,4 @@
-"""What strangers can do with a connection, and pages of other sites with a server; and headers for browsers."""
+"""What strangers can do with connections and pages of other sites with a server; and headers for browsers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PIECES = (
 )
 LARGE = "/static/vendor/plotly/plotly-basic-4.1.1.min.js"
 
-# At which a server under test waits until an answer is read.
+# The number of buffered bytes after which the server under test waits for the client to read.
 BUFFER = 2**16
 MANY = 400
 
@@ -63,7 +63,7 @@ def connected(client: Client, window: int = 2**20) -> Iterator[socket.socket]:
 
 
 def all_said(connection: socket.socket) -> bytes:
-    """What comes until the server closes; what it takes back with a reset counts as not said."""
+    """Return what arrives until the server closes; data that a reset discards is not included."""
     said = b""
     with contextlib.suppress(ConnectionError):
         while part := connection.recv(65_536):
@@ -76,7 +76,7 @@ def statuses(said: bytes) -> list[int]:
 
 
 def status(connection: socket.socket) -> int:
-    """Of the next answer, which is read to its end."""
+    """Read the next response to its end and return its status."""
     answer = http.client.HTTPResponse(connection)
     answer.begin()
     answer.read()
@@ -84,7 +84,7 @@ def status(connection: socket.socket) -> int:
 
 
 def refused(said: bytes, status: int) -> str:
-    """The code of the one answer, which is the contract's error, with what every answer says to browsers."""
+    """Check that the only response is an error of the contract with the security headers; return its code."""
     assert statuses(said) == [status], said[:300]
     top, _, body = said.partition(b"\r\n\r\n")
     assert b"connection: close" in top and b"x-content-type-options: nosniff" in top
@@ -99,7 +99,7 @@ def still_answers(client: Client) -> None:
 
 
 def sent_without_end(connection: socket.socket, piece: bytes, most: int) -> int:
-    """How many bytes went out until the server had enough."""
+    """Send pieces until the server closes the connection; return the number of bytes sent."""
     sent = 0
     with contextlib.suppress(ConnectionError):
         while sent < most:
@@ -119,17 +119,17 @@ ENDLESS: dict[str, tuple[bytes, bytes]] = {
 
 
 @pytest.mark.parametrize("what", ENDLESS)
-def test_what_never_ends_and_is_no_body_is_cut(what: str, client: Client) -> None:
+def test_an_endless_head_is_cut_off(what: str, client: Client) -> None:
     begin, piece = ENDLESS[what]
     with connected(client) as connection:
         connection.sendall(begin)
         sent = sent_without_end(connection, piece, 64 * 2**20)
-    # What the two kernels hold between them goes out without being read.
+    # The buffers of the two kernels accept data that the server does not read.
     assert sent < 16 * 2**20
     still_answers(client)
 
 
-def test_a_head_beyond_the_bound_is_refused_and_one_below_is_taken(client: Client) -> None:
+def test_a_head_over_the_limit_is_refused_and_one_below_is_accepted(client: Client) -> None:
     with connected(client) as connection:
         connection.sendall(HEALTH + b"X-Long: " + b"x" * limits.MAX_HEAD_BYTES + b"\r\n\r\n")
         assert refused(all_said(connection), 413) == "head_too_large"
@@ -142,7 +142,7 @@ def test_a_head_beyond_the_bound_is_refused_and_one_below_is_taken(client: Clien
     ("answered", "what"),
     [(False, b""), *product((False, True), (HEALTH * 10, b"\r\n" * 200))],
 )
-def test_a_head_that_does_not_come_or_a_byte_at_a_time_is_late(
+def test_a_missing_or_trickling_head_times_out(
     what: bytes, answered: bool, client: Client, patch: Any
 ) -> None:
     patch("limits.HEAD_SECONDS", 0.3)
@@ -160,7 +160,7 @@ def test_a_head_that_does_not_come_or_a_byte_at_a_time_is_late(
         assert time.monotonic() - began < 3
 
 
-def test_a_body_may_take_its_time_after_its_head(client: Client, patch: Any) -> None:
+def test_a_body_may_arrive_slowly_after_its_head(client: Client, patch: Any) -> None:
     patch("limits.HEAD_SECONDS", 0.1)
     patch("limits.UNREAD_SECONDS", 0.1)
     with connected(client) as connection:
@@ -173,7 +173,7 @@ def test_a_body_may_take_its_time_after_its_head(client: Client, patch: Any) -> 
         assert status(connection) == 201
 
 
-def test_requests_may_be_sent_ahead_and_no_more_than_may_wait(
+def test_pipelined_requests_are_accepted_up_to_the_limit(
     client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     with connected(client) as connection:
@@ -190,7 +190,7 @@ def test_requests_may_be_sent_ahead_and_no_more_than_may_wait(
     assert not [each for each in caplog.records if each.exc_info]
 
 
-def test_a_live_page_with_a_request_behind_it_ends_with_its_connection(
+def test_a_live_stream_with_a_pipelined_request_ends_with_its_connection(
     client: Client, eventually: Callable[..., Any]
 ) -> None:
     client.post("/api/v1/runs", {"id": "live"})
@@ -204,25 +204,25 @@ def test_a_live_page_with_a_request_behind_it_ends_with_its_connection(
 @pytest.mark.parametrize(
     "said", [b"\x16\x03\x01 hello\r\n\r\n", b"GET / HTTP/1.1\r\nno header\r\n\r\n" + b"x" * 100_000]
 )
-def test_what_is_no_http_is_refused_as_json(client: Client, said: bytes) -> None:
+def test_invalid_http_is_refused_as_json(client: Client, said: bytes) -> None:
     with connected(client) as connection:
         connection.sendall(said)
         assert refused(all_said(connection), 400) == "malformed_http"
 
 
-def test_an_answer_before_the_body_is_read_though_more_of_the_body_comes(client: Client) -> None:
+def test_a_response_before_the_end_of_the_body_keeps_the_connection(client: Client) -> None:
     with connected(client) as connection:
         connection.sendall(PIECES)
         piece = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
         for _ in range(limits.MAX_BODY_BYTES // 0x10000 + 4):
             connection.sendall(piece)
         assert status(connection) == 413
-        # The rest is read, and the connection serves on.
+        # The rest of the body is read, and the connection stays usable.
         connection.sendall(b"0\r\n\r\n" + HEALTH + b"\r\n")
         assert status(connection) == 200
 
 
-def test_a_body_that_goes_on_after_its_answer_is_not_read_for_ever(
+def test_a_body_that_continues_after_the_response_is_not_read_forever(
     client: Client, patch: Any
 ) -> None:
     patch("limits.UNREAD_SECONDS", 0.3)
@@ -259,7 +259,7 @@ def app(sqlite_url: str) -> FastAPI:
 
 @pytest.fixture
 def lost(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What ended each connection of a server whose kernel takes little of an answer."""
+    """Return why each connection ended, on a server whose kernel buffers little of a response."""
     found: list[Any] = []
 
     class Small(Connection):
@@ -277,9 +277,9 @@ def lost(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
-# With the larger buffer the entire answer fits, and nothing waits for the client.
+# With the larger buffer the entire response fits, and nothing waits for the client.
 @pytest.mark.parametrize(("version", "buffer"), [("1.1", 2**16), ("1.1", 2**24), ("1.0", 2**24)])
-def test_an_answer_that_nobody_reads_does_not_keep_its_connection(
+def test_a_response_that_nobody_reads_does_not_keep_its_connection(
     version: str, buffer: int, app: FastAPI, lost: list[Any], patch: Any,
     monkeypatch: pytest.MonkeyPatch, eventually: Any,
 ) -> None:  # fmt: skip
@@ -292,10 +292,10 @@ def test_an_answer_that_nobody_reads_does_not_keep_its_connection(
 
 
 @pytest.mark.parametrize(("ends", "path"), [("keep-alive", LARGE), ("close", "/large")])
-def test_a_client_that_reads_on_gets_an_answer_for_longer_than_the_deadline(
+def test_a_slow_but_steady_reader_may_take_longer_than_the_deadline(
     app: FastAPI, lost: list[Any], patch: Any, ends: str, path: str
 ) -> None:
-    """Of a file in pieces, and of one piece that the server hands over at once; what is read in between counts."""
+    """Read a file that is sent in pieces and a response that is written at once; each read extends the deadline."""
     patch("limits.ANSWER_SECONDS", 0.5)
     body = Path(LARGE[1:]).read_bytes() if path == LARGE else b"x" * 3_000_000
     app.router.routes.insert(0, Route("/large", lambda _: Response(body)))
@@ -311,19 +311,19 @@ def test_a_client_that_reads_on_gets_an_answer_for_longer_than_the_deadline(
         assert read == body
         assert time.monotonic() - began > 2 * limits.ANSWER_SECONDS
         if ends == "keep-alive":
-            # Its deadline has ended with it.
+            # The deadline ended with the response.
             slowly.wait(0.7)
             connection.sendall(HEALTH + b"\r\n")
             assert status(connection) == 200
 
 
-# A third of them is more than a server has threads.
+# A third of them is more than the number of server threads.
 SLOW = 150
 
 
 @contextlib.contextmanager
 def slow_connections(client: Client) -> Iterator[list[socket.socket]]:
-    """Heads, bodies and readers that do not come to their end, a third of each."""
+    """Yield connections with incomplete heads, incomplete bodies and unread responses, a third of each."""
     unread = f"GET {LARGE} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
     begun = (HEALTH + b"X-Slow: ", PIECES + b"1\r\n{\r\n", unread * 2)
     with contextlib.ExitStack() as held:
@@ -334,14 +334,14 @@ def slow_connections(client: Client) -> Iterator[list[socket.socket]]:
 
 
 def trickle(connections: list[socket.socket]) -> None:
-    """A byte more of each head, and of each body."""
+    """Send one more byte of each head and each body."""
     for number, connection in enumerate(connections):
         with contextlib.suppress(OSError):
             connection.send((b"x", b"1\r\n \r\n", b"")[number % 3])
 
 
 @pytest.mark.long
-def test_slow_connections_keep_nobody_from_being_answered_and_are_closed(
+def test_slow_connections_do_not_block_others_and_are_closed(
     app: FastAPI, lost: list[Any], patch: Any, eventually: Any
 ) -> None:
     for deadline in (
@@ -355,7 +355,7 @@ def test_slow_connections_keep_nobody_from_being_answered_and_are_closed(
             trickle(connections)
             assert client.ask("POST", "/api/v1/runs", {"id": f"r{number}"}).status == 201
             assert client.ask("GET", f"/api/v1/runs/r{number}").status == 200
-        # Those that were answered have ended, and no other.
+        # Only the connections that were answered have ended.
         assert len(lost) <= 2 * 5
 
         def closed() -> bool:
@@ -365,14 +365,14 @@ def test_slow_connections_keep_nobody_from_being_answered_and_are_closed(
         eventually(closed, 30.0)
 
 
-def test_this_was_tried_on_the_installed_uvicorn() -> None:
-    """`client_connections.py` overrides private methods: run this file on a newer one, then add it here."""
+def test_the_installed_uvicorn_version_was_tested() -> None:
+    """`client_connections.py` overrides private methods: run this file on a newer version, then add it here."""
     tried = ("0.50", "0.51", "0.52", "0.53", "0.54")
     assert uvicorn.__version__.rpartition(".")[0] in tried
 
 
 @pytest.mark.flow
-def test_a_server_with_few_files_turns_connections_away_and_serves_those_it_has(serve: Any) -> None:
+def test_a_server_without_free_files_refuses_connections_and_keeps_others(serve: Any) -> None:
     server = serve(files=MANY)
     with contextlib.ExitStack() as held:
         first, *others = [
@@ -383,10 +383,10 @@ def test_a_server_with_few_files_turns_connections_away_and_serves_those_it_has(
         assert status(first) == 200
         readable, _, _ = select.select(others[-MANY // 3 :], [], [], 20)
         assert status(readable[-1]) == 429
-        # The database has files left.
+        # There are files left for the database.
         first.sendall(b"GET /api/v1/runs HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert status(first) == 200
-        # It ends when it is asked to, whoever is connected.
+        # It shuts down on request although clients are connected.
         server.interrupt(signal.SIGTERM)
     assert server.process.returncode == 0
 
@@ -410,13 +410,13 @@ def status_for(client: TestClient, origin: str, method: str = "POST") -> int:
     return int(answer.status_code)
 
 
-def test_a_page_of_another_site_changes_nothing_and_allowed_ones_may(make_client: Any) -> None:
+def test_pages_of_other_sites_cannot_write_and_allowed_ones_can(make_client: Any) -> None:
     client = make_client()
     others = ("http://evil.example", "null", "", "http://127.0.0.1:9", "file://127.0.0.1:8765")
     for origin in others:
         for method in ("POST", "PATCH", "PUT", "DELETE"):
             assert status_for(client, origin, method) == 403
-    # Reading needs no origin of ours.
+    # Reading does not require an allowed origin.
     reading = client.get("/api/v1/runs", headers={"origin": "https://b.example"})
     assert reading.json()["items"] == []
     public = {"allowed_origins": ("https://a.example",), "public_url": "https://leakline.example"}
@@ -426,7 +426,7 @@ def test_a_page_of_another_site_changes_nothing_and_allowed_ones_may(make_client
     assert status_for(client, "https://b.example") == 403
 
 
-def test_only_names_of_loopback_and_a_public_address_are_answered(make_client: Any) -> None:
+def test_only_loopback_names_and_the_public_address_are_served(make_client: Any) -> None:
     client = make_client()
     for host in ("evil.example", "evil.example:8765", "10.0.0.1", "[::1", "::"):
         answer = client.get("/api/v1/runs", headers={"host": host})
@@ -440,13 +440,13 @@ def test_only_names_of_loopback_and_a_public_address_are_answered(make_client: A
     assert make_client(insecure=True).get("/healthz", headers=named).status_code == 200
 
 
-def test_head_is_answered_where_get_is(site: TestClient) -> None:
+def test_head_works_wherever_get_works(site: TestClient) -> None:
     for path in ("/", "/runs/r1", "/healthz", "/readyz"):
         assert site.head(path).status_code == 200
     assert site.head("/runs/nobody").status_code == 404
 
 
-def test_stars_are_matched_in_linear_time(api: TestClient, make_run: Any) -> None:
+def test_wildcards_are_matched_in_linear_time(api: TestClient, make_run: Any) -> None:
     run = make_run(extra={"gauge." + "a" * 500: lambda _: 1})
     run.create(api)
     run.send(api, 0, 6)
@@ -505,14 +505,14 @@ ANSWERS: dict[str, tuple[str, str, int, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("what", ANSWERS)
-def test_an_answer_of_any_kind_has_the_security_headers(what: str, site: TestClient) -> None:
+def test_every_kind_of_response_has_the_security_headers(what: str, site: TestClient) -> None:
     method, path, status, more = ANSWERS[what]
     answer = site.request(method, path, **more)
     assert answer.status_code == status, answer.text
     has_them(answer.headers)
 
 
-def test_a_bug_is_an_error_of_the_contract_and_a_page(site: TestClient, patch: Any) -> None:
+def test_a_bug_is_an_error_of_the_contract_or_a_page(site: TestClient, patch: Any) -> None:
     def broken(*_: Any) -> Any:
         raise RuntimeError("nobody foresaw this")
 
@@ -525,7 +525,7 @@ def test_a_bug_is_an_error_of_the_contract_and_a_page(site: TestClient, patch: A
     has_them(answer.headers)
 
 
-def test_a_bug_while_a_batch_is_taken_is_answered_and_logged(
+def test_a_bug_during_ingest_is_answered_and_logged(
     site: TestClient, api: TestClient, patch: Any
 ) -> None:
     def broken(*_: Any) -> Any:
@@ -536,7 +536,7 @@ def test_a_bug_while_a_batch_is_taken_is_answered_and_logged(
     answer = site.post(path, content=b"{}")
     assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
     has_them(answer.headers)
-    # The server logs what reaches it, with its traceback.
+    # The server logs the exception with its traceback.
     with pytest.raises(RuntimeError, match="nobody foresaw"):
         api.post(path, content=b"{}")
 
@@ -552,7 +552,7 @@ def has_them(headers: Any) -> None:
     assert "unsafe" not in policy
 
 
-def test_what_is_no_page_may_load_nothing(site: TestClient) -> None:
+def test_responses_that_are_not_pages_may_load_nothing(site: TestClient) -> None:
     of_api = ("/api/v1/runs", "/api/v1/runs/r1/export.json")
     for path in (*of_api, "/static/images/favicon.svg", "/metrics"):
         policy = site.get(path).headers["content-security-policy"]
@@ -561,7 +561,7 @@ def test_what_is_no_page_may_load_nothing(site: TestClient) -> None:
     assert css["cross-origin-resource-policy"] == "same-origin"
 
 
-def test_pages_and_scripts_come_compressed_and_once(site: TestClient) -> None:
+def test_pages_and_scripts_are_compressed_and_cached(site: TestClient) -> None:
     etag = site.get(LARGE).headers["etag"]
     again = site.get(LARGE, headers={"if-none-match": etag})
     assert (again.status_code, again.content) == (304, b"")

@@ -1,4 +1,4 @@
-"""Damage is found by checksums and by the check at the start, is reported, and costs only itself: reads go on."""
+"""Damage is detected by checksums and by the check at the start; it is reported, and the rest can still be read."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ READS = (
 
 @pytest.fixture(scope="module")
 def filled(sqlite_copies: Copies, tmp_path_factory: pytest.TempPathFactory, make_run: Any) -> Path:
-    """The folder of a database with 1,200 snapshots in two sealed segments, and 60 that are not sealed."""
+    """Return the folder of a database with 1,200 snapshots in two sealed segments and 60 unsealed ones."""
     folder = tmp_path_factory.mktemp("filled")
     with sqlite_copies.new(folder) as url, serving(url) as api:
         run = with_floats(make_run).begin(api, 600)
@@ -74,7 +74,7 @@ def with_floats(make_run: Any) -> Any:
 
 @pytest.fixture
 def database_url(request: pytest.FixtureRequest, tmp_path: Path, sqlite_copies: Copies) -> str:
-    """SQLite alone: packed snapshots are alike in both, and Postgres checks types and encoding itself."""
+    """Return a SQLite database: packed snapshots are the same in both, and Postgres checks types and encoding."""
     if "run" in request.fixturenames:
         shutil.copytree(request.getfixturevalue("filled"), tmp_path, dirs_exist_ok=True)
     with sqlite_copies.new(tmp_path, empty="run" in request.fixturenames) as url:
@@ -83,7 +83,7 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path, sqlite_copies: 
 
 @pytest.fixture
 def run(api: TestClient, make_run: Any) -> Any:
-    """The one that is there."""
+    """Return the run that is already in the database."""
     return with_floats(make_run)
 
 
@@ -94,7 +94,7 @@ def number_of(engine: Engine, name: str) -> int:
 
 
 def flip(engine: Engine, table: Table, column: str, where: Any, at: int = -1, bit: int = 4) -> None:
-    """Turn one bit of the first such row."""
+    """Flip one bit of the first matching row."""
     with writing(engine) as connection:
         key = table.primary_key.columns
         query = select(*key, table.c[column]).where(where).order_by(*key).limit(1)
@@ -122,7 +122,7 @@ def damaged_chunks(api: TestClient) -> float:
     return float(line.split()[-1])
 
 
-def test_a_series_misses_what_is_damaged_and_nothing_else(
+def test_a_series_lacks_only_its_damaged_part(
     api: TestClient, run: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine, whole = engine_of(api), read(api, READS[0])
@@ -141,7 +141,7 @@ def test_a_series_misses_what_is_damaged_and_nothing_else(
     assert damaged_chunks(api) == 1
     (said,) = [record.getMessage() for record in caplog.records]
     assert "run r1" in said and "float of snapshots 0 to 599" in said
-    # What is sent again is not refused because of damage.
+    # Snapshots that are sent again are not refused because of damage.
     assert run.send(api, 100, 50) == 0
     wire = run.wire(100, 50)
     wire["columns"]["series"]["process.rss_bytes"][3] += 1
@@ -153,7 +153,7 @@ def floats(api: TestClient, axis: str = "sequence") -> list[float]:
     return list(item["x"])
 
 
-def test_without_one_of_its_columns_a_stretch_is_left_out_of_what_needs_it(
+def test_a_segment_with_a_damaged_column_is_skipped_where_it_is_needed(
     api: TestClient, run: Any
 ) -> None:
     for column in (TIME, GENERATION, SEQUENCE, LABEL):
@@ -169,7 +169,7 @@ def test_without_one_of_its_columns_a_stretch_is_left_out_of_what_needs_it(
 
 
 @pytest.mark.parametrize("damaged", [[1220], [1200, 1220, 1240, 1260], [*range(1200, 1460, 20)]])
-def test_a_damaged_batch_does_not_keep_others_from_being_sealed(
+def test_a_damaged_batch_does_not_block_sealing_of_others(
     damaged: list[int], api: TestClient, run: Any
 ) -> None:
     engine = engine_of(api)
@@ -189,7 +189,7 @@ def test_a_damaged_batch_does_not_keep_others_from_being_sealed(
     read_all(api)
 
 
-def test_a_damaged_detail_costs_itself(
+def test_a_damaged_detail_affects_nothing_else(
     api: TestClient, run: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     before, newest = len(read(api, "events")["items"]), read(api, "census")["sequence"]
@@ -204,29 +204,27 @@ def test_a_damaged_detail_costs_itself(
     assert f"census of snapshots {newest} to" in caplog.text
 
 
-def test_damaged_log_lines_are_gone_and_new_ones_take_their_place(
-    api: TestClient, run: Any
-) -> None:
+def test_damaged_log_lines_are_replaced_by_new_ones(api: TestClient, run: Any) -> None:
     def say(sequence: int, line: str) -> None:
         body = run.wire(sequence, 1)
         event = {"sequence": sequence, "time": run.started, "kind": "log", "name": "log"}
         body["events"] = [event | {"data": {"lines": [line]}}]
         assert api.post("/api/v1/runs/r1/batches", json=body).status_code == 200
 
-    def told() -> Any:
+    def log_lines() -> Any:
         return api.get("/api/v1/runs/r1").json()["processes"][0]["log_lines"]
 
     say(1260, "before")
-    assert told() == ["before"]
+    assert log_lines() == ["before"]
     flip(engine_of(api), details, "body", details.c.kind == "log", at=4, bit=128)
-    assert told() == []
+    assert log_lines() == []
     assert damaged_chunks(api) == 1
     read_all(api)
     say(1261, "after")
-    assert told() == ["after"]
+    assert log_lines() == ["after"]
 
 
-def test_a_frame_that_says_it_is_huge_is_damaged_like_any_other(api: TestClient, run: Any) -> None:
+def test_a_frame_that_claims_a_huge_size_counts_as_damaged(api: TestClient, run: Any) -> None:
     engine = engine_of(api)
     this = chunks.c.series_id == number_of(engine, "float")
     for at in range(4, 16):
@@ -240,9 +238,7 @@ def test_a_frame_that_says_it_is_huge_is_damaged_like_any_other(api: TestClient,
     read_all(api)
 
 
-def test_the_neighbours_of_a_damaged_segment_are_compacted_without_it(
-    api: TestClient, run: Any
-) -> None:
+def test_the_neighbours_of_a_damaged_segment_are_compacted(api: TestClient, run: Any) -> None:
     engine = engine_of(api)
     for first in (1260, 1460, 1660):
         run.send(api, first, 200, size=20)
@@ -256,13 +252,13 @@ def test_the_neighbours_of_a_damaged_segment_are_compacted_without_it(
         rows = connection.execute(
             select(s.first_sequence, s.count, s.level).order_by("first_sequence")
         )
-        # The last batches before the damaged one were sealed with it.
+        # The batches just before the damaged one were sealed with it.
         assert rows.all() == [(0, 1200, 1), (1200, 260, 1), (1460, 400, 1)]
     assert read(api, READS[0]) == before
     assert compaction.due(engine, LATER) == []
 
 
-def test_damaged_numbers_of_pieces_are_read_from_their_chunk_instead(
+def test_damaged_summaries_are_recomputed_from_their_chunk(
     api: TestClient, run: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = engine_of(api)
@@ -302,7 +298,7 @@ OF_RUN = (
 
 @pytest.fixture
 def two_runs(standing_back: None, api: TestClient, make_run: Any) -> Engine:
-    """r1, of which a test damages something, and r2; each with an incident, an alert and what belongs to it."""
+    """Create r1, which a test damages, and r2, each with an incident, an alert and their related rows."""
     engine = engine_of(api)
     for name in ("r1", "r2"):
         run = make_run(id=name, instance=name)
@@ -340,7 +336,7 @@ def two_runs(standing_back: None, api: TestClient, make_run: Any) -> Engine:
 
 
 def each_damage(engine: Engine, table: Table) -> Iterator[tuple[str, str]]:
-    """Damage each column of the row of r1 in turn, and put all rows back."""
+    """Damage each column of the row of r1 in turn, and restore all rows afterwards."""
     file = engine.url.database or ""
     small = [each for each in metadata.sorted_tables if each.name not in PACKED]
     with contextlib.closing(sqlite3.connect(file)) as database:
@@ -361,7 +357,7 @@ def each_damage(engine: Engine, table: Table) -> Iterator[tuple[str, str]]:
                 for each in small:
                     columns = ", ".join(f'"{c.name}"' for c in each.c)
                     key = each.primary_key.columns
-                    # Else the number of the row is a column by itself.
+                    # Otherwise the row id is a separate column.
                     if "id" not in key or len(key) > 1 or isinstance(each.c.id.type, Text):
                         columns = f"rowid, {columns}"
                     database.execute(f"DELETE FROM {each.name}")
@@ -372,7 +368,7 @@ def each_damage(engine: Engine, table: Table) -> Iterator[tuple[str, str]]:
 
 
 def ways_of(column: Column[Any]) -> Iterable[str]:
-    """Those that can be told: in a text that anybody may write, only what is no text."""
+    """Return the kinds of damage that can be detected; in free text, only values that are not text."""
     if not isinstance(column.type, Text):
         return ("no number",)
     default = "" if column.server_default is None else str(column.server_default.arg)
@@ -390,7 +386,7 @@ def read_for(engine: Engine, asking: TestClient, path: str, table: str) -> str:
 
 @pytest.mark.long
 @pytest.mark.parametrize("table", STORED, ids=str)
-def test_a_damaged_row_takes_nothing_from_others(
+def test_a_damaged_row_does_not_affect_others(
     two_runs: Engine, api: TestClient, caplog: pytest.LogCaptureFixture, table: Table
 ) -> None:
     caplog.set_level(logging.INFO, "leakline")
@@ -399,7 +395,7 @@ def test_a_damaged_row_takes_nothing_from_others(
     before = [asking.get(path).text for path in of_other]
     wrong: list[Any] = []
     made_of = {path: read_for(two_runs, asking, path, table.name) for path in (*LISTS, *OF_RUN)}
-    # Rows with what replaced a damaged value, of which every page was asked for.
+    # Rows whose damaged values were replaced, for all pages that were requested.
     shown: set[Any] = set()
 
     def set_aside_so_far(column: str) -> int:
@@ -408,7 +404,7 @@ def test_a_damaged_row_takes_nothing_from_others(
 
     for column, way in each_damage(two_runs, table):
         replaced: Any = None
-        # A page that does not read the column never meets the damage.
+        # A page that does not read the column is not affected by the damage.
         named = re.compile(rf"\b{column}\b|\*(?!\))")
         for path in (path for path, read in made_of.items() if named.search(read)):
             answer = asking.get(path)
@@ -420,7 +416,7 @@ def test_a_damaged_row_takes_nothing_from_others(
                 if replaced in shown:
                     break
                 shown.add(replaced)
-        # What failed nowhere is found at the next start.
+        # Damage that caused no failure is found at the next start.
         set_aside(two_runs)
         assert [asking.get(path).text for path in of_other] == before
         if set_aside_so_far(column) != 1:
@@ -433,10 +429,10 @@ def test_a_damaged_row_takes_nothing_from_others(
     assert [run["id"] for run in api.get("/api/v1/runs").json()["items"]] == ["r2"]
 
 
-def test_a_damaged_run_says_so_and_can_be_exported_in_part_and_deleted(
+def test_a_damaged_run_is_marked_exported_in_part_and_deleted(
     two_runs: Engine, api: TestClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # With a row in nearly every table, nothing is found that is whole.
+    # With a row in nearly every table, no intact value is reported.
     assert set_aside(two_runs) == 0
     whole = {path: api.get(path).text for path in ("/api/v1/runs/r2", "/api/v1/runs/r2/verdict")}
     exported = api.get("/api/v1/runs/r1/export.csv").text
@@ -456,7 +452,7 @@ def test_a_damaged_run_says_so_and_can_be_exported_in_part_and_deleted(
     assert "verdict" in listed["r1"]
     (incident,) = api.get("/api/v1/runs/r1/incidents").json()["items"]
     assert incident["summary"] == "Stored data of this incident is damaged (finding)."
-    # Its project cannot be read, so it is one by itself.
+    # Its project cannot be read, so it forms a group of its own.
     groups = api.get("/api/v1/incidents").json()["items"]
     assert [run["run"] for group in groups for run in group["runs"]] in (["r1", "r2"], ["r2", "r1"])
     (alert,) = list_alerts(two_runs, "r1", 9)
@@ -464,13 +460,13 @@ def test_a_damaged_run_says_so_and_can_be_exported_in_part_and_deleted(
     page = api.get("/runs/r1")
     assert page.status_code == 200
     assert "Stored data of this run is damaged" in page.text
-    # Snapshots are whole.
+    # The snapshots are intact.
     assert api.get("/api/v1/runs/r1/export.csv").text == exported
     assert api.get("/api/v1/runs/r1/export.json").status_code == 200
     for path, text_of in whole.items():
         assert api.get(path).text == text_of
 
-    # Of the deliveries of the webhook the damaged one fails, and the next goes out.
+    # The delivery with the damaged row fails, and the next one is sent.
     change_file(two_runs, "UPDATE deliveries SET webhook_id = 1")
     claimed = claim(two_runs, 1, LATER, 60.0)
     assert claimed is not None and claimed.alert_id == "r2"
@@ -527,13 +523,13 @@ def test_each_loss_is_named_and_counted(
         assert count(engine) > before, statement
 
 
-def test_what_sqlite_finds_in_its_file_is_reported_once(
+def test_damage_that_sqlite_finds_is_reported_once(
     api: TestClient, small: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = engine_of(api)
     with sqlite3.connect(engine.url.database or "") as database:
         database.execute("PRAGMA writable_schema = ON")
-        # As two indexes of which each has lost its entries.
+        # Swap two indexes, so that each has lost its entries.
         swapped = ("ix_runs_started_at", "ix_runs_last_seen_at")
         ask = "SELECT rootpage FROM sqlite_master WHERE name = ?"
         pages = [database.execute(ask, (name,)).fetchone()[0] for name in swapped]

@@ -1,4 +1,4 @@
-"""A batch of either version is decoded, is packed and reads back as it was sent; and what that costs."""
+"""A batch of either version is decoded, packed and read back unchanged; and what that costs."""
 
 from __future__ import annotations
 
@@ -71,19 +71,21 @@ def lists(columns: BatchColumns) -> dict[str, list[Any]]:
     return {name: column.to_list() for name in columns.names() if (column := columns.numbers(name))}
 
 
-# Among doubles, a whole number of this size may have been an integer.
+# Among doubles, an integral value of this size may have been an integer.
 told_apart = floats.filter(lambda value: not 1e15 < abs(value) <= 2**53)
 
 
 @settings(max_examples=50)
 @given(tables(integers | told_apart | st.none()))
-def test_a_batch_is_taken_or_refused_alike_in_either_version(table: dict[str, list[Any]]) -> None:
+def test_a_batch_is_accepted_or_refused_alike_in_either_version(
+    table: dict[str, list[Any]],
+) -> None:
     wire = json.loads(body_of(table))
     assert taken(binary(wire)) == taken(json.dumps(wire).encode())
 
 
 def binary(wire: dict[str, Any], numbers: bytes | None = None, **fields: Any) -> bytes:
-    """Return a batch of version 1 as one of version 2, with other bytes behind the head, or other ``fields`` in it."""
+    """Return a version 1 batch as version 2, with other bytes after the head or other ``fields`` in it."""
     columns = wire["columns"]
     series = columns["series"]
     floats = [name for name, values in series.items() if float in map(type, values)]
@@ -110,7 +112,7 @@ def taken(body: bytes) -> dict[str, list[Any]]:
         return {"error": [error.code, error.message]}
 
 
-def test_what_the_client_encodes_is_what_the_server_and_the_client_decode() -> None:
+def test_server_and_client_decode_what_the_client_encodes() -> None:
     who = ProcessIdentity("p", 1, 2, "h", "worker", 3)
     snapshots = tuple(
         Snapshot(
@@ -141,7 +143,7 @@ def test_what_the_client_encodes_is_what_the_server_and_the_client_decode() -> N
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_the_client_sends_no_number_that_is_not_finite(value: float) -> None:
+def test_the_client_sends_only_finite_numbers(value: float) -> None:
     snapshot = Snapshot(0, 1.0, 1.0, None, None, "", "manual", {"gauge.a": value})
     with pytest.raises(ValueError, match="not finite"):
         batch_to_bytes(Batch(ProcessIdentity("p"), (snapshot,)))
@@ -158,7 +160,7 @@ NUMBERS: Final = binary(WIRE)[-64:]
 
 
 def with_number(at: int, value: float) -> bytes:
-    """The batch with another number at this place."""
+    """Return the batch with another number at this position."""
     return binary(WIRE, NUMBERS[: 8 * at] + np.array([value]).tobytes() + NUMBERS[8 * at + 8 :])
 
 
@@ -194,13 +196,15 @@ BROKEN: Final[dict[str, tuple[bytes, str, str | None]]] = {
 
 
 @pytest.mark.parametrize(("body", "code", "field"), BROKEN.values(), ids=BROKEN)
-def test_a_body_that_lies_is_refused_whole(body: bytes, code: str, field: str | None) -> None:
+def test_an_inconsistent_body_is_refused_as_a_whole(
+    body: bytes, code: str, field: str | None
+) -> None:
     with pytest.raises(RequestRefused) as refusal:
         decode.check("r", body, 1.0)
     error = refusal.value
     assert error.code == code, error.message
     assert field is None or error.details["field"] == field
-    # The answer is JSON.
+    # The error details can be written as JSON.
     json.dumps(error.details, allow_nan=False)
 
 
@@ -215,7 +219,7 @@ def test_a_missing_number_is_never_zero() -> None:
 
 @settings(max_examples=200)
 @given(st.data())
-def test_a_body_with_any_wrong_byte_is_taken_or_refused(data: st.DataObject) -> None:
+def test_a_body_with_any_wrong_byte_is_accepted_or_refused(data: st.DataObject) -> None:
     body = binary(WIRE)
     at, byte = data.draw(st.integers(0, len(body) - 1)), data.draw(st.integers(0, 255))
     for broken in (body[:at] + bytes((byte,)) + body[at + 1 :], body[:at], body[at:]):
@@ -246,7 +250,7 @@ def test_a_native_module_of_other_sources_is_not_used(monkeypatch: pytest.Monkey
 def test_a_body_is_read_back_as_it_was_packed(table: dict[str, list[Any]]) -> None:
     columns = decode.check("r", body_of(table), 1.0).columns
     if len(columns.time) > 9:
-        # What is packed of a part is contiguous.
+        # A packed part is contiguous.
         columns = columns.slice(3, 9)
     numbered = {name: 70_000 + i for i, name in enumerate(table)}
     body = incoming_batch.unpack(incoming_batch.pack(columns, numbered), dict)
@@ -262,7 +266,7 @@ def test_a_body_is_read_back_as_it_was_packed(table: dict[str, list[Any]]) -> No
     )  # fmt: skip
 
 
-def test_a_second_clock_that_says_the_same_takes_no_room() -> None:
+def test_an_identical_second_clock_takes_no_space() -> None:
     columns = decode.check("r", body_of({"gauge.a": list(range(60))}), 1.0).columns
     numbered = {"gauge.a": 1}
     columns.monotonic[:] = columns.time
@@ -275,7 +279,7 @@ def test_a_second_clock_that_says_the_same_takes_no_room() -> None:
     assert read.monotonic.tolist() == columns.monotonic.tolist()
 
 
-def test_a_flipped_bit_in_a_body_is_noticed() -> None:
+def test_a_flipped_bit_in_a_body_is_detected() -> None:
     columns = decode.check("r", body_of({"gauge.a": list(range(60))}), 1.0).columns
     body = incoming_batch.pack(columns, {"gauge.a": 1})
     noticed = 0
@@ -286,7 +290,7 @@ def test_a_flipped_bit_in_a_body_is_noticed() -> None:
         except CorruptChunk:
             noticed += 1
             continue
-        # A few bits of a frame mean nothing.
+        # A few bits of a frame have no meaning.
         assert read.time.tolist() == columns.time.tolist()
         column = read.series(1)
         assert column is not None
@@ -308,7 +312,7 @@ def test_a_body_of_an_older_version_is_read() -> None:
     assert body.phase == [None, "train", None]
 
 
-def test_a_body_of_a_later_form_is_not_guessed_at() -> None:
+def test_a_body_of_a_later_format_is_refused() -> None:
     columns = of_lists(wire_types.Columns([1.0], [1.0], [None], [None], [None], ["manual"], {}))
     form = msgspec.msgpack.decode(decompress(incoming_batch.pack(columns, {})))
     form[0] = 3
@@ -325,7 +329,7 @@ def batch(**told: Any) -> bytes:
 
 
 def snapshots(names_each: int) -> list[dict[str, Any]]:
-    """As many as may come, each with names of its own."""
+    """Return the maximum number of snapshots, each with its own names."""
     return [
         {"time": float(at), "series": {f"g{at * names_each + i}": i for i in range(names_each)}}
         for at in range(MAX_SNAPSHOTS)
@@ -347,7 +351,7 @@ def refused(body: bytes) -> None:
 
 
 def seconds(step: Callable[[bytes], object], body: bytes) -> float:
-    """CPU, of the cheapest try."""
+    """Return the CPU seconds of the fastest attempt."""
     took = []
     for _ in range(TRIES):
         began = time.process_time()
@@ -365,8 +369,8 @@ def peak_bytes(step: Callable[[bytes], object], body: bytes) -> int:
         tracemalloc.stop()
 
 
-def test_snapshots_with_names_of_their_own_are_refused_before_they_become_columns() -> None:
-    # Measured: 1.2 times; as columns 310 times, of 20,000 names, and 20 s of as many as here.
+def test_snapshots_with_their_own_names_are_refused_before_conversion() -> None:
+    # Measured: 1.2 times; as columns 310 times with 20,000 names, and 20 s with as many as here.
     body = batch(snapshots=snapshots(750))
     assert len(body) < 2**21
     assert seconds(refused, body) <= 10 * seconds(msgspec.json.decode, body)
@@ -379,18 +383,18 @@ def check(body: bytes) -> None:
     decode.check("r1", body, 1e9)
 
 
-def test_as_many_names_as_may_be_cost_no_more_one_by_one_than_in_columns() -> None:
+def test_the_maximum_of_names_costs_no_more_in_rows_than_in_columns() -> None:
     rows = snapshots(MAX_BATCH_SERIES // MAX_SNAPSHOTS)
     one_by_one, columns = batch(snapshots=rows), batch(**in_columns(rows))
-    # Measured: 0.15 times; by way of columns of objects 1.3 times.
+    # Measured: 0.15 times; through columns of objects 1.3 times.
     assert seconds(check, one_by_one) <= 0.6 * seconds(check, columns)
-    # Few bytes that become many numbers wait as many.
+    # Few bytes that become many numbers count as many while they wait.
     assert len(one_by_one) < 50_000
     size = decode.check("r1", one_by_one, 1e9).size_bytes
     assert size == MAX_BATCH_SERIES * MAX_SNAPSHOTS * 8
 
 
-def test_rows_are_the_columns_they_would_have_been() -> None:
+def test_rows_become_the_same_columns() -> None:
     values = [{"a": 1}, {"a": 2, "b": 1.5, "c": None}, {"a": 3, "b": 2, "d": 4}]
     rows: list[dict[str, Any]] = [
         {"time": float(at), "phase": "p" if at else None, "series": series}
@@ -423,5 +427,5 @@ def test_a_backslash_does_not_make_a_batch_expensive() -> None:
         "series": {f"g{i}": [i % 9 + at % 3 for at in range(MAX_SNAPSHOTS)] for i in range(2_000)},
     }
     body = batch(count=MAX_SNAPSHOTS, columns=columns)
-    # Measured: 8 times; where each number was looked through for control characters 24 times.
+    # Measured: 8 times; checking each number for control characters took 24 times.
     assert seconds(check, body) <= 15 * seconds(msgspec.json.decode, body)

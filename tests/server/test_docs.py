@@ -1,4 +1,4 @@
-"""Documents as pages: what is refused, what is never run, where links lead, and what every document holds to."""
+"""Documents as pages: what is refused, what is never executed, where links lead, and rules for every document."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ NO_DOCUMENTS = (
 )  # fmt: skip
 
 
-def test_what_is_no_document_is_not_found(api: TestClient) -> None:
+def test_anything_but_a_document_is_not_found(api: TestClient) -> None:
     for path in NO_DOCUMENTS:
         answer = api.get(path, follow_redirects=True)
         assert answer.status_code == 404, path
         assert "import" not in answer.text and "root:" not in answer.text
 
 
-def test_html_of_a_document_is_text() -> None:
+def test_html_in_a_document_is_shown_as_text() -> None:
     made = write(NASTY, "nasty.md")
     tags = set(re.findall(r"<(\w+)", made.body))
     assert tags <= {
@@ -52,7 +52,7 @@ def test_html_of_a_document_is_text() -> None:
     assert not re.search(r"<[^>]* (on\w+|style)=", made.body)
     assert 'href="javascript' not in made.body
     assert "elsewhere.example" not in re.sub(r"&lt;.*?&gt;", "", made.body)
-    # A number is at the right without a style of its own.
+    # Numbers are aligned right without an inline style.
     assert (
         '<td class="number">2</td>' in made.body and "<td><code>&lt;i&gt;</code></td>" in made.body
     )
@@ -76,12 +76,12 @@ def test_a_link_leads_to_the_page_of_its_document(document: str, link: str, lead
     assert f'href="{leads}"' in write(f"[there]({link})", document).body
 
 
-def test_anchors_are_those_of_the_repository_and_each_once() -> None:
+def test_anchors_match_those_of_the_repository_and_are_unique() -> None:
     made = write("# T\n\n## Does it `add up`?\n\n## Same\n\n## Same\n", "x.md")
     assert [each.anchor for each in made.headings] == ["does-it-add-up", "same", "same-1"]
 
 
-def test_a_picture_comes_with_its_dark_twin_where_there_is_one() -> None:
+def test_a_picture_has_its_dark_version_if_there_is_one() -> None:
     text = "![a](images/run-light.png)\n\n![b](images/lone-light.png)"
     body = write(text, "x.md", frozenset({"images/run-light.png", "images/run-dark.png"})).body
     names = ("run-light", "run-dark", "lone-light")
@@ -89,12 +89,12 @@ def test_a_picture_comes_with_its_dark_twin_where_there_is_one() -> None:
     assert body.count('alt="a"') == 2 and body.count("only-") == 2
 
 
-def test_the_index_names_groups_and_documents_of_ours_alone() -> None:
+def test_the_index_lists_only_our_groups_and_documents() -> None:
     text = "# D\n\n## Start\n\n- [One](one.md)\n- [Away](https://example.com/x.md) [Up](../up.md)\n"
     assert list(links_of(text)) == [Listed("Start", "one.md", "One")]
 
 
-def test_before_and_after_follow_the_index() -> None:
+def test_previous_and_next_follow_the_index() -> None:
     listed = tuple(Listed("G", f"{name}.md", name) for name in "abc")
     made = write("# T\n", "b.md")
     page = documents.document_page("b.md", made, listed)
@@ -106,7 +106,7 @@ def test_before_and_after_follow_the_index() -> None:
     assert unlisted.before is None and unlisted.after is None
 
 
-def test_a_document_is_also_found_by_the_name_of_its_file(api: TestClient) -> None:
+def test_a_document_is_also_found_by_its_file_name(api: TestClient) -> None:
     for asked, leads in (
         ("/docs/settings.md", "/docs/settings"),
         ("/docs/reference/series.md", "/docs/reference/series"),
@@ -183,7 +183,7 @@ def made_sections() -> list[Section]:
     return list(sections_of(written.title, written.body, "/docs/cooking"))
 
 
-def test_sections_are_the_texts_below_the_headings() -> None:
+def test_a_section_is_the_text_below_a_heading() -> None:
     first, boil, fry = made_sections()
     assert (first.heading, first.address) == ("", "/docs/cooking")
     assert first.text == "Rice & <b>beans</b>."
@@ -199,7 +199,7 @@ def test_sections_are_the_texts_below_the_headings() -> None:
         ("RICE salt", ["Boil rice"], True),
         ("cooking oil", ["Fry"], True),
         ("saff", ["Boil rice"], True),
-        # The beginning of a word is enough, its end is not.
+        # The beginning of a word matches, its end does not.
         ("cooker", [], False),
         ("oil salt", ["Boil rice", "Fry"], False),
         ("how do I fry?", ["Fry"], True),
@@ -209,7 +209,7 @@ def test_sections_are_the_texts_below_the_headings() -> None:
         ("(rice", ["Boil rice", "", "Fry"], True),
     ],
 )
-def test_a_search_finds_sections_with_all_words_or_with_the_most(
+def test_a_search_finds_sections_with_all_or_most_words(
     query: str, headings: list[str], has_all: bool
 ) -> None:
     found = search(query, made_sections())
@@ -228,7 +228,7 @@ def test_an_excerpt_marks_the_words_and_escapes_the_text() -> None:
     assert len(hit.excerpt.striptags()) < 300
 
 
-def test_many_results_are_counted_and_the_best_shown() -> None:
+def test_results_are_counted_and_the_best_are_shown() -> None:
     sections = [Section("T", f"H{n}", f"/docs/t#h{n}", "needle") for n in range(MOST_HITS + 5)]
     found = search("needle", sections)
     assert (len(found.hits), found.total) == (MOST_HITS, MOST_HITS + 5)
@@ -247,7 +247,7 @@ def test_the_search_page_links_to_the_headings(api: TestClient) -> None:
     assert 'value="forecast memory"' in answer.text
 
 
-def test_a_search_without_results_says_so_and_runs_nothing(api: TestClient) -> None:
+def test_a_search_without_results_says_so_and_executes_nothing(api: TestClient) -> None:
     answer = api.get("/docs", params={"q": '<script>alert("x")</script>'})
     assert "No section contains" in answer.text
     assert "<script>alert" not in answer.text
@@ -258,6 +258,6 @@ def test_a_search_without_results_says_so_and_runs_nothing(api: TestClient) -> N
     assert api.head("/docs", params={"q": "memory"}).status_code == 200
 
 
-def test_every_document_has_the_search(api: TestClient) -> None:
+def test_every_document_has_the_search_field(api: TestClient) -> None:
     for address in ("/docs", "/docs/compared", "/docs/reference/series"):
         assert 'action="/docs" role="search"' in api.get(address).text

@@ -1,4 +1,4 @@
-"""A database that vanishes, refuses to write or has no room: nothing is acknowledged that would not be found again."""
+"""A database that vanishes, refuses writes or has no space: nothing is acknowledged that is not stored."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _log_deleted(path: Path) -> Callable[[], Any]:
 
 
 @pytest.mark.long
-def test_a_database_that_vanishes_takes_nothing_until_it_is_back(
+def test_a_missing_database_accepts_nothing_until_it_is_back(
     serve: Any, make_run: Any, tmp_path: Path, eventually: Any
 ) -> None:
     path = tmp_path / "data" / "leakline.db"
@@ -86,13 +86,13 @@ def test_a_database_that_vanishes_takes_nothing_until_it_is_back(
         wire = run.wire(10 * number, 10)
         bring_back = lose(path)
         assert is_refused(wire)
-        # Also what is a row of its own, and whoever connects again.
+        # The same holds for other rows and for new connections.
         assert server.request("POST", "/api/v1/runs", make_run(id="r2").header)[0] == 503
         assert server.request("GET", "/readyz")[0] == 503
         bring_back()
         eventually(lambda: server.request("GET", "/readyz")[0] == 200)
         assert server.request("POST", batches, wire)[0] == 200
-    # Whoever opens what was deleted makes an empty one, and SQLite takes the write-ahead log for one left behind.
+    # Opening a deleted file creates an empty one, and SQLite then takes the write-ahead log for a leftover.
     bring_back = _file_deleted(path)
     subprocess.run([sys.executable, "-c", READ, path], check=True)
     assert not Path(f"{path}-wal").exists()
@@ -107,7 +107,7 @@ def test_a_database_that_vanishes_takes_nothing_until_it_is_back(
     assert [row["sequence"] for row in found["snapshots"]] == list(range(60))
 
 
-def test_a_connection_that_would_make_another_log_is_refused(tmp_path: Path) -> None:
+def test_a_connection_that_would_create_another_log_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "leakline.db"
     engine = open_engine(f"sqlite:///{path}")
     with writing(engine) as connection:
@@ -125,7 +125,7 @@ def test_a_connection_that_would_make_another_log_is_refused(tmp_path: Path) -> 
         bring_back()
     ping(engine)
     _add(engine, 2)
-    # Once all are closed SQLite takes the log away, and whoever opens the file makes another.
+    # When the last connection closes, SQLite removes the log; the next one that opens the file creates another.
     engine.dispose()
     _add(engine, 3)
     with engine.connect() as connection:
@@ -149,7 +149,7 @@ def test_a_refused_login_to_postgres_gives_its_reason_in_one_line(postgres_url: 
 
 
 class Refusing:
-    """Every transaction may only read, as on a standby of Postgres or on a file system that was mounted so."""
+    """Makes every transaction read-only, as on a Postgres standby or a file system mounted read-only."""
 
     def __init__(self, engine: Engine) -> None:
         self._sqlite, self._refusing = engine.dialect.name == "sqlite", True
@@ -171,7 +171,7 @@ def code(answer: Any) -> tuple[int, str]:
 
 @pytest.mark.parametrize("error", [PermissionError, RuntimeError])
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_who_waits_for_a_ping_is_answered_whatever_ends_it(
+def test_a_waiting_ping_is_answered_whatever_ends_it(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
     def broken(_engine: Engine) -> None:
@@ -184,7 +184,7 @@ def test_who_waits_for_a_ping_is_answered_whatever_ends_it(
     assert pinging(opened).result(60.0) is None
 
 
-def test_a_database_that_refuses_to_write_is_not_ready_until_it_does(
+def test_a_database_that_refuses_writes_is_not_ready(
     database_url: str, make_run: Any, eventually: Any, patch: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     patch("ingest.writer.REFUSED_WAIT_SECONDS", 0.05)
@@ -200,18 +200,18 @@ def test_a_database_that_refuses_to_write_is_not_ready_until_it_does(
             refused = api.get("/readyz")
             assert code(refused) == (503, "database_refuses")
             assert int(refused.headers["retry-after"]) >= 1
-        # The process is well, and what is stored can be read.
+        # The process is healthy, and stored data can be read.
         assert api.get("/healthz").status_code == api.get("/api/v1/runs/r1").status_code == 200
         said = [r.getMessage() for r in caplog.records if "could not write" in r.getMessage()]
         assert len(said) == 1 and "not ready" in said[0], caplog.text
         refusing.end()
-        # Nobody sends anything to a server that is not ready.
+        # No requests are sent to a server that is not ready.
         eventually(lambda: api.get("/readyz").status_code == 200)
         assert "the database accepts writes again" in caplog.text
         assert run.send(api, 5, 5) == 5
 
 
-def test_a_batch_that_cannot_be_stored_says_nothing_of_the_database(
+def test_a_batch_that_cannot_be_stored_does_not_change_readiness(
     database_url: str, make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make_run()
@@ -227,7 +227,7 @@ def test_a_batch_that_cannot_be_stored_says_nothing_of_the_database(
         assert code(api.get("/readyz")) == (200, "")
 
 
-# Numbers that pack badly, so that a few batches fill a small disk.
+# Numbers that compress badly, so that a few batches fill a small disk.
 SERIES = 60
 MIB = 2**20
 
@@ -240,7 +240,7 @@ def wide(make_run: Any, name: str = "r1") -> Any:
 
 
 class Limited:
-    """Lets the database grow by so many pages and no further, as a disk does."""
+    """Limits the growth of the database to a number of pages, as a disk does."""
 
     def __init__(self, engine: Engine, more: int) -> None:
         self._engine = engine
@@ -259,7 +259,7 @@ class Limited:
 
 
 def until_refused(post: Callable[[int], Any]) -> tuple[int, Any]:
-    """Batches of 50 until one is not taken: how many snapshots were, and the answer to the next."""
+    """Send batches of 50 until one is refused; return the number of accepted snapshots and the refusal."""
     for first in range(0, 20_000, 50):
         answer = post(first)
         if answer.status_code != 200:
@@ -267,7 +267,7 @@ def until_refused(post: Callable[[int], Any]) -> tuple[int, Any]:
     raise AssertionError("the disk never became full")
 
 
-def test_only_a_full_disk_is_called_one(engine: Engine) -> None:
+def test_only_a_full_disk_is_reported_as_one(engine: Engine) -> None:
     with pytest.raises(DATABASE_ERRORS) as caught, engine.connect() as connection:
         connection.exec_driver_sql("SELECT * FROM nowhere")
     assert not is_out_of_space(caught.value)
@@ -277,7 +277,7 @@ def test_only_a_full_disk_is_called_one(engine: Engine) -> None:
 
 
 @pytest.mark.long
-def test_batches_and_runs_are_refused_while_the_disk_is_full_and_taken_with_room(
+def test_batches_and_runs_are_refused_while_the_disk_is_full(
     sqlite_url: str,
     make_run: Any,
     caplog: pytest.LogCaptureFixture,
@@ -306,7 +306,7 @@ def test_batches_and_runs_are_refused_while_the_disk_is_full_and_taken_with_room
                 error = answer.json()["error"]
                 assert (answer.status_code, error["code"]) == (503, "disk_full")
                 assert "disk" in error["message"] and int(answer.headers["retry-after"]) >= 1
-            # Reading goes on, and the server says how it is.
+            # Reading still works, and the server reports its state.
             assert is_full() and count(api) == stored
             for path in ("/runs/r1", "/", "/readyz"):
                 assert api.get(path).status_code == 200
@@ -321,7 +321,7 @@ def test_batches_and_runs_are_refused_while_the_disk_is_full_and_taken_with_room
 
 
 class Full:
-    """No statement that writes finds room; whatever comes of a transaction before it does."""
+    """Fails every writing statement for lack of space, whatever the transaction did before."""
 
     def __init__(self, engine: Engine) -> None:
         self.met = 0
@@ -335,7 +335,7 @@ class Full:
             raise OperationalError(statement, None, error)
 
 
-def test_workers_that_meet_a_full_disk_tell_it_once_and_try_again_later(
+def test_workers_report_a_full_disk_once_and_retry_later(
     sqlite_url: str,
     make_run: Any,
     caplog: pytest.LogCaptureFixture,
@@ -353,7 +353,7 @@ def test_workers_that_meet_a_full_disk_tell_it_once_and_try_again_later(
         examiner.news(name)
     while clock[0] < 1_060.0:
         clock[0] += max(0.1, examiner.once())
-    # Each had its turn and none had many; from the 20th second on it is written every five that all are silent.
+    # Each run had its turn and none had many; from the 20th second on, all are marked silent every five seconds.
     assert 3 <= full.met <= 8 + 9
     monkeypatch.setattr(sealing, "ENOUGH_BATCHES", 1)
     sealer, met = Sealer(engine, lambda *_: None), full.met
@@ -361,7 +361,7 @@ def test_workers_that_meet_a_full_disk_tell_it_once_and_try_again_later(
     while sealer.once() == 0.0:
         pass
     assert full.met >= met + 3
-    # Nothing was sealed, so nothing is due.
+    # Nothing was sealed, so there is nothing to compact yet.
     assert Compactor(engine).once() > 0
     told = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
     assert len(told) == 1 and "the database disk is full" in told[0], told
@@ -375,12 +375,12 @@ def count(api: Any) -> int:
     return len(item["x"])
 
 
-# Others enter its mounts while it sleeps.
+# Other processes enter its mount namespace while it sleeps.
 HELD_DISK = 'mount -t tmpfs -o size=6m leakline "$1" && echo there && exec sleep 600'
 
 
 class Disk(contextlib.AbstractContextManager["Disk"]):
-    """A small one of its own, on which programs start and end."""
+    """A small disk of its own, on which programs start and end."""
 
     def __init__(self, folder: Path) -> None:
         if os.getuid() != 0 or shutil.which("unshare") is None:
@@ -403,7 +403,7 @@ class Disk(contextlib.AbstractContextManager["Disk"]):
         )
 
     def fill(self) -> None:
-        """To its last byte: a file that takes what is left."""
+        """Fill the disk to its last byte with a file."""
         with (self.inside / "junk").open("ab", buffering=0) as file, contextlib.suppress(OSError):
             while True:
                 file.write(bytes(4_096))
@@ -418,7 +418,7 @@ class Disk(contextlib.AbstractContextManager["Disk"]):
 
 @contextlib.contextmanager
 def served(disk: Disk, log: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server on the disk, and its address."""
+    """Start a server on the disk and yield its process and address."""
     with log.open("w") as errors:
         process = disk.start("serve", "--port", "0", stdout=subprocess.PIPE, stderr=errors)
     try:
@@ -436,7 +436,7 @@ def connected(address: str) -> httpx2.Client:
 
 
 def read_at_once(address: str, readers: int = 30) -> list[int]:
-    """The statuses of what so many ask for at a time: more than a pool has open by itself."""
+    """Read with more clients in parallel than a connection pool keeps open; return the statuses."""
     paths = ["/api/v1/runs/r1", "/runs/r1", "/api/v1/runs", "/api/v1/runs/r1/export.csv"]
 
     def read(number: int) -> int:
@@ -449,7 +449,7 @@ def read_at_once(address: str, readers: int = 30) -> list[int]:
 
 @pytest.mark.long
 @pytest.mark.flow
-def test_on_a_full_disk_many_read_at_a_time_and_with_room_it_goes_on(
+def test_many_clients_read_from_a_full_disk_and_ingest_resumes_with_space(
     tmp_path: Path, make_run: Any
 ) -> None:
     with Disk(tmp_path) as disk:
@@ -466,7 +466,7 @@ def test_on_a_full_disk_many_read_at_a_time_and_with_room_it_goes_on(
 
                 taken, answer = until_refused(post)
                 assert (answer.status_code, answer.json()["error"]["code"]) == (503, "disk_full")
-                # With room it goes on where it was, and nothing that was acknowledged is lost.
+                # With space, ingest continues where it was, and nothing acknowledged is lost.
                 disk.make_room()
                 assert run.send(api, 200 + taken, 50) == 50
                 stored = count(api)
@@ -477,7 +477,7 @@ def test_on_a_full_disk_many_read_at_a_time_and_with_room_it_goes_on(
             assert "the database disk has space again" in said[1]
             disk.fill()
             assert set(read_at_once(address)) == {200}
-            # Killed, so that what SQLite keeps next to the file is still there and is read as it is.
+            # Killing the server leaves SQLite's files next to the database, which are then read.
             process.kill()
             process.wait(10)
         disk.fill()
@@ -490,7 +490,7 @@ def test_on_a_full_disk_many_read_at_a_time_and_with_room_it_goes_on(
         )
         said, _ = backup.communicate(timeout=60)
         assert backup.returncode == 0, said
-        # Ended in order nothing is next to the file, and SQLite must make it again.
+        # After an orderly shutdown these files are gone, and SQLite must create them again.
         for shared in disk.inside.glob("leakline.db-shm"):
             shared.unlink()
         disk.fill()
@@ -501,7 +501,7 @@ def test_on_a_full_disk_many_read_at_a_time_and_with_room_it_goes_on(
 
 
 def fill(engine: Engine, run_id: str, mib: int) -> None:
-    """A run that ended, with so much in it."""
+    """Insert a run that ended, with this many MiB of data."""
     with writing(engine) as connection:
         put_run(connection, run_id)
         of = {"run_id": run_id, "process_id": 0, "count": 1, "revision": 1, "received_at": 1.0}
@@ -509,7 +509,7 @@ def fill(engine: Engine, run_id: str, mib: int) -> None:
         connection.execute(insert(batches), rows)
 
 
-def test_what_a_removed_run_took_is_given_back_in_small_steps(
+def test_space_of_a_removed_run_is_released_in_small_steps(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(disk_space, "SLACK_BYTES", MIB // 2)
@@ -517,7 +517,7 @@ def test_what_a_removed_run_took_is_given_back_in_small_steps(
     file = Path(engine.url.database or "")
 
     def size() -> int:
-        """When what was written has reached it."""
+        """Return the size of the file after a checkpoint."""
         with sqlite3.connect(file) as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         return file.stat().st_size

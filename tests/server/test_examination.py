@@ -1,4 +1,4 @@
-"""News of a run becomes a verdict, incidents and alerts, in a process of its own that may die at any moment."""
+"""New data of a run becomes a verdict, incidents and alerts, computed in a process that may die at any moment."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def clock() -> Clock:
 
 @pytest.fixture
 def woken() -> list[str]:
-    """Runs whose examination was announced."""
+    """Return the list of runs whose examination was announced."""
     return []
 
 
 @pytest.fixture
 def examiner(engine: Engine, clock: Clock, woken: list[str]) -> Examiner:
     examiner = Examiner(engine, 60.0, Wakes(woken.append, lambda: None), clock=clock, now=clock)
-    # It looks for what a server before it left undone; there is nothing yet.
+    # The examiner first looks for work that a previous server left; there is none yet.
     examiner.once()
     for name in ("r1", "r2"):
         run_registration.join_run(engine, RunHeader(name, "p", name, "generation", None, NOW), NOW)
@@ -73,7 +73,9 @@ def save(engine: Engine, said: Verdict, at: float) -> list[tuple[str | None, str
     return [(change.before, change.after) for change in save_verdict(engine, said, at)]
 
 
-def test_news_of_a_run_that_is_gone_stops_nothing(examiner: Examiner, woken: list[str]) -> None:
+def test_news_of_a_missing_run_does_not_stop_the_examiner(
+    examiner: Examiner, woken: list[str]
+) -> None:
     examiner.news("nobody")
     examiner.news("r1")
     assert examiner.once() == examiner.once() == 0.0
@@ -96,7 +98,7 @@ def test_a_bug_in_one_examination_is_logged_and_stops_no_other(
         examiner.news(run_id)
     rests = [working.attempt() for _ in range(3)]
     assert (rests[:2], woken) == ([BACK_OFF_SECONDS, 0.0], ["r2"])
-    # What does not come of damage comes again: without news it is not tried again.
+    # A failure without damage would repeat, so it is not retried without news.
     assert rests[2] > BACK_OFF_SECONDS
     assert caplog.text.count("could not examine run r1") == 1
     assert "MemoryError: a bug" in caplog.text
@@ -117,7 +119,7 @@ def test_one_run_is_examined_at_most_twice_a_second(
     examiner.news("r1")
     assert 0 < examiner.once() <= 0.5
     assert woken == ["r1"]
-    # Others do not wait for it.
+    # Other runs do not wait for it.
     examiner.news("r2")
     examiner.once()
     assert woken == ["r1", "r2"]
@@ -126,10 +128,10 @@ def test_one_run_is_examined_at_most_twice_a_second(
     assert woken == ["r1", "r2", "r1"]
 
 
-def test_a_run_that_has_just_ended_is_examined_without_a_rest(
+def test_a_run_that_has_just_ended_is_examined_without_a_pause(
     examiner: Examiner, woken: list[str]
 ) -> None:
-    """Somebody waits at the end of the training for what it says."""
+    """At the end of a training, the client waits for the verdict."""
     examiner.news("r1")
     examiner.once()
     examiner.news("r1", ended=True)
@@ -139,16 +141,14 @@ def test_a_run_that_has_just_ended_is_examined_without_a_rest(
     assert examiner.once() > 0
 
 
-def test_findings_become_incidents_whose_changes_are_reported_once(
-    examiner: Examiner, engine: Engine
-) -> None:
+def test_changes_of_incidents_are_reported_once(examiner: Examiner, engine: Engine) -> None:
     assert save(engine, verdict(finding()), NOW) == [(None, "suspected")]
     before = runs.get_summary(engine, "r1")
     assert save(engine, verdict(finding()), NOW + 1) == []
-    # A verdict that says the same changes no revision.
+    # An equal verdict does not change the revision.
     assert runs.get_summary(engine, "r1") == before
     (item,) = runs.list_runs(engine, runs.RunFilter(statuses=("suspected",)))["items"]
-    # The run has sent no generation: what the verdict counts then are minutes, and they are not shown.
+    # The run has not sent a generation: the verdict counts minutes, which are not shown.
     assert (item["id"], item["summary"], item["generations"]) == ("r1", "it leaks", 0)
     assert save(engine, verdict(finding("confirmed")), NOW + 2) == [("suspected", "confirmed")]
     assert save(engine, verdict(), NOW + 3) == [("confirmed", None)]
@@ -162,12 +162,12 @@ def test_findings_become_incidents_whose_changes_are_reported_once(
 
 
 def known_better(name: str, fingerprint: str, phase: str | None = "evaluate") -> Finding:
-    """The finding of this class, with its holder."""
+    """Return a finding of this class that also names its holder."""
     suspects = (Suspect("app.Env", "type"), Suspect(name, "holder"))
     return replace(finding("suspected", fingerprint), suspects=suspects, phase=phase)
 
 
-def test_a_leak_that_is_known_better_by_now_is_the_same_incident(
+def test_a_leak_that_is_known_better_is_the_same_incident(
     examiner: Examiner, engine: Engine
 ) -> None:
     start = Interval(1, 1, 2)
@@ -178,10 +178,10 @@ def test_a_leak_that_is_known_better_by_now_is_the_same_incident(
     assert save(engine, verdict(named), NOW + 1) == []
     (then,) = findings.list_incidents(engine, "r1")
     assert (then["id"], then["fingerprint"], then["kind"]) == (first["id"], "f2", "objects")
-    # And under its first name again, as when its holder is searched again.
+    # It also matches under its first name, when its holder is searched again.
     again = replace(named, fingerprint="f1", status="confirmed")
     assert save(engine, verdict(again), NOW + 2) == [("suspected", "confirmed")]
-    # Of one rank that was of several before, it is the same; of another rank, or in another phase, it is not.
+    # With several ranks before and one of them now, it is the same; another rank or phase is not.
     both = replace(again, process="rank 0 main, rank 1 main")
     assert save(engine, verdict(both), NOW + 3) == []
     one = replace(both, process="rank 0 main", fingerprint="f3")
@@ -194,9 +194,7 @@ def test_a_leak_that_is_known_better_by_now_is_the_same_incident(
     assert save(engine, verdict(elsewhere), NOW + 6) == another
 
 
-def test_the_name_in_common_counts_before_the_same_beginning(
-    examiner: Examiner, engine: Engine
-) -> None:
+def test_a_common_name_counts_before_a_common_start(examiner: Examiner, engine: Engine) -> None:
     start = Interval(1, 1, 2)
     unnamed = replace(finding("suspected", "f0"), kind="native", started_at_generation=start)
     env = replace(known_better("app.kept[*]", "f1"), started_at_generation=start)
@@ -208,8 +206,10 @@ def test_the_name_in_common_counts_before_the_same_beginning(
     assert left["id"] == ids["f1"]
 
 
-def test_names_may_be_exchanged_and_taken_by_others(examiner: Examiner, engine: Engine) -> None:
-    """A leak takes the name of one that was resolved, and its own first name goes to another leak."""
+def test_leaks_may_exchange_names_and_take_names_of_others(
+    examiner: Examiner, engine: Engine
+) -> None:
+    """A leak takes the name of a resolved one, and its own first name goes to another leak."""
     save(engine, verdict(known_better("app.kept[*]", "f2")), NOW)
     save(engine, verdict(), NOW + 1)
     save(engine, verdict(known_better("app.kept[*]", "f1")), NOW + 2)
@@ -227,10 +227,10 @@ def test_names_may_be_exchanged_and_taken_by_others(examiner: Examiner, engine: 
     assert len(set(listed.values())) == 3
 
 
-def test_what_fails_half_way_leaves_neither_verdict_nor_alert(
+def test_a_failed_examination_leaves_neither_verdict_nor_alert(
     examiner: Examiner, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The alert cannot be written: then its finding must not be either, or nobody would ever be told.
+    # If the alert cannot be written, the finding must not be saved, or it would never be reported.
     def fail(*_: Any) -> int:
         raise RuntimeError
 
@@ -242,10 +242,10 @@ def test_what_fails_half_way_leaves_neither_verdict_nor_alert(
     assert findings.current_verdict(engine, "r1")["status"] == "learning"  # type: ignore[index]
 
 
-def test_each_verdict_is_the_one_of_a_first_look(
+def test_each_verdict_equals_one_of_a_fresh_examination(
     standing_back: None, api: TestClient, make_run: Any
 ) -> None:
-    """Batches come in the wrong order and twice, and the server starts again in between."""
+    """Send batches out of order and twice, and restart the server in between."""
     run = make_run()
     run.create(api)
     engine = engine_of(api)
@@ -259,7 +259,7 @@ def test_each_verdict_is_the_one_of_a_first_look(
     assert examiner.examine("r1").generations == 30
 
 
-def test_of_few_runs_is_more_kept_than_is_stored(
+def test_the_analysis_cache_is_bounded_by_runs(
     examiner: Examiner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("leakline_server.workers.examination.KEPT_RUNS", 1)
@@ -268,7 +268,7 @@ def test_of_few_runs_is_more_kept_than_is_stored(
         assert list(examiner._look._kept) == [run_id]
 
 
-def test_a_silent_run_is_marked_and_one_that_ended_is_not(
+def test_a_silent_run_is_marked_and_an_ended_one_is_not(
     examiner: Examiner, engine: Engine, clock: Clock, woken: list[str]
 ) -> None:
     runs.change_run(engine, "r2", runs.Changes(state="finished"), NOW)
@@ -281,7 +281,7 @@ def test_a_silent_run_is_marked_and_one_that_ended_is_not(
     assert states() == ["running", "finished"]
     clock.now += 2
     examiner.once()
-    # Where other servers may have heard of them, one is looked at besides.
+    # Other servers may have received data, so the run is also examined.
     assert "r1" in woken
     assert states() == ["silent", "finished"]
 
@@ -305,7 +305,7 @@ def test_a_rank_that_failed_is_reported_when_the_others_have_vanished(
     assert told_of(engine, "r3") == ["run.finished"]
 
 
-def test_an_end_is_reported_once_when_an_earlier_attempt_is_heard_of_late(
+def test_an_end_is_reported_once_even_if_an_earlier_attempt_arrives_late(
     examiner: Examiner, engine: Engine
 ) -> None:
     for instance, began in (("new", NOW), ("late", NOW - 5_000)):
@@ -318,7 +318,7 @@ def test_an_end_is_reported_once_when_an_earlier_attempt_is_heard_of_late(
     assert told_of(engine, "r3") == ["run.killed"]
 
 
-def test_a_leak_that_is_sent_becomes_a_verdict_by_itself(
+def test_a_leak_becomes_a_verdict_without_a_request(
     api: Any, make_run: Any, eventually: Any
 ) -> None:
     run = make_run(leak_bytes=200 * 2**20)
@@ -341,7 +341,7 @@ ONCE = Examiner.once
 
 @pytest.fixture
 def local(sqlite_url: str, standing_back: None, make_run: Any) -> Iterator[TestClient]:
-    """What the process of the analysis does with another database is tested with servers on it."""
+    """Yield an application on SQLite; tests with real servers cover the analysis process on other databases."""
     with serving(sqlite_url) as api:
         make_run().begin(api, 90)
         yield api
@@ -363,7 +363,9 @@ def is_there(pid: int) -> bool:
 
 
 @pytest.mark.long
-def test_its_verdict_is_that_of_the_server(apart: Apart, local: TestClient, make_run: Any) -> None:
+def test_the_process_returns_the_verdict_of_the_server(
+    apart: Apart, local: TestClient, make_run: Any
+) -> None:
     with pytest.raises(NoSuchRun):
         apart("nobody")
     here = Looking(engine_of(local))
@@ -377,7 +379,7 @@ def test_its_verdict_is_that_of_the_server(apart: Apart, local: TestClient, make
 
 
 @pytest.mark.long
-def test_one_that_was_killed_is_started_again(apart: Apart) -> None:
+def test_a_killed_process_is_started_again(apart: Apart) -> None:
     apart("r1")
     first = apart.pid
     assert first is not None
@@ -392,7 +394,7 @@ def test_one_that_was_killed_is_started_again(apart: Apart) -> None:
 def test_an_answer_of_other_code_ends_the_process(
     apart: Apart, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after an upgrade under a server that runs."""
+    """This happens after an upgrade of a running server."""
     apart("r1")
 
     def load(_: object) -> None:
@@ -406,10 +408,10 @@ def test_an_answer_of_other_code_ends_the_process(
 
 
 @pytest.mark.long
-def test_what_cannot_be_read_there_is_asked_again(
+def test_a_run_is_examined_again_after_a_failure_in_the_process(
     apart: Apart, local: TestClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As after a kill while it looks: the examiner says so and looks again."""
+    """If the process is killed during an examination, the examiner reports it and tries again."""
     woken: list[str] = []
     at = [1000.0]
     wakes = Wakes(woken.append, lambda: None)
@@ -420,7 +422,7 @@ def test_what_cannot_be_read_there_is_asked_again(
     examiner.news("r1")
     ONCE(examiner)
     assert "could not examine run r1: the process of the analysis has ended" in caplog.text
-    # Not at once: the others have their turns.
+    # Not immediately: other runs have their turn first.
     at[0] += 1.0
     ONCE(examiner)
     assert woken == []
@@ -430,7 +432,7 @@ def test_what_cannot_be_read_there_is_asked_again(
 
 
 @pytest.mark.long
-def test_an_error_nobody_foresaw_comes_with_its_traceback(apart: Apart, local: TestClient) -> None:
+def test_an_unexpected_error_has_its_traceback(apart: Apart, local: TestClient) -> None:
     with writing(engine_of(local)) as connection:
         connection.execute(run_rows.update().values(phases="[broken"))
     with pytest.raises(ValueError, match=r"in the process of the analysis(.|\n)*Traceback"):
@@ -438,7 +440,9 @@ def test_an_error_nobody_foresaw_comes_with_its_traceback(apart: Apart, local: T
 
 
 @pytest.mark.long
-def test_it_ends_with_the_server_and_in_the_middle_of_a_look(apart: Apart, eventually: Any) -> None:
+def test_the_process_ends_with_the_server_even_during_an_examination(
+    apart: Apart, eventually: Any
+) -> None:
     apart("r1")
     pid = apart.pid
     assert pid is not None
@@ -451,7 +455,7 @@ def test_it_ends_with_the_server_and_in_the_middle_of_a_look(apart: Apart, event
         apart("r1")
 
 
-def test_where_no_process_can_be_started_it_looks_here(
+def test_without_a_process_the_server_examines_runs_itself(
     apart: Apart, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(*_: Any, **__: Any) -> None:
@@ -460,7 +464,7 @@ def test_where_no_process_can_be_started_it_looks_here(
     with monkeypatch.context() as broken:
         broken.setattr(module.subprocess, "Popen", refuse)
         assert apart("r1").verdict.run == "r1"
-    # Not tried at each look.
+    # A start is not attempted at each examination.
     assert apart("r1").cpu_seconds == 0
     monkeypatch.setattr(apart, "_here_until", 0.0)
     with monkeypatch.context() as broken:
@@ -476,10 +480,10 @@ def test_where_no_process_can_be_started_it_looks_here(
 
 
 @pytest.mark.long
-def test_one_of_another_version_is_not_asked(
+def test_a_process_of_another_version_is_not_used(
     apart: Apart, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As after an upgrade under a server that runs."""
+    """This happens after an upgrade of a running server."""
     with monkeypatch.context() as upgraded:
         upgraded.setattr(apart, "_version", "0.0.1")
         assert apart("r1").cpu_seconds == 0
@@ -491,10 +495,10 @@ def test_one_of_another_version_is_not_asked(
 
 
 @pytest.mark.long
-def test_it_imports_what_the_server_does(
+def test_the_process_imports_the_modules_of_the_server(
     apart: Apart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not what lies in the folder that the server is started in, as of a training with a module of a known name."""
+    """It ignores the folder that the server runs in, where a training may have a module of a standard name."""
     for name in ("random", "queue", "numpy"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong one')")
     monkeypatch.chdir(tmp_path)
@@ -502,7 +506,7 @@ def test_it_imports_what_the_server_does(
 
 
 @pytest.mark.long
-def test_what_is_damaged_is_counted_by_the_server(
+def test_damage_found_by_the_process_is_counted_by_the_server(
     apart: Apart, local: TestClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = engine_of(local)
@@ -516,7 +520,7 @@ def test_what_is_damaged_is_counted_by_the_server(
 
 
 @pytest.mark.long
-def test_a_server_that_is_killed_leaves_nobody_behind(
+def test_a_killed_server_leaves_no_process_behind(
     serve: Any, make_run: Any, eventually: Any
 ) -> None:
     server = serve()
@@ -545,7 +549,7 @@ def acknowledge(
         incident_groups.say(connection, "p", fingerprint, said)
 
 
-def test_what_people_say_of_a_leak_during_its_examination_is_heard(
+def test_an_acknowledgement_during_an_examination_is_respected(
     examiner: Examiner, engine: Engine
 ) -> None:
     save_verdict(engine, verdict(finding()), NOW)
@@ -559,7 +563,7 @@ def test_what_people_say_of_a_leak_during_its_examination_is_heard(
     assert examinations.save(engine, Looking(engine)("r1")) is not None
 
 
-def test_an_acknowledged_leak_that_becomes_critical_is_sent_at_once(
+def test_an_acknowledged_leak_that_becomes_critical_is_sent_immediately(
     examiner: Examiner, engine: Engine, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def examine(said: Verdict) -> None:

@@ -1,4 +1,4 @@
-"""Expectations: plans and counts that are declared, counts that a person accepts, promises of fixes, and ticks."""
+"""Expectations: declared plans and counts, counts that a person accepts, promises of fixes, and the checklist."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PLAN = (
 
 @pytest.fixture
 def send_plan(api: TestClient, make_run: Any) -> Send:
-    """A run that leaks 10 MiB in each generation, with a plan."""
+    """Return a function that sends a run with a plan; the run leaks 10 MiB in each generation."""
 
     def send_plan(generations: int = 12, plan: Any = PLAN) -> None:
         begin_with(api, make_run(), generations, plan)
@@ -49,7 +49,7 @@ def send_plan(api: TestClient, make_run: Any) -> Send:
 def begin_with(
     api: TestClient, run: Any, generations: int, events: Any, without: str | None = None
 ) -> None:
-    """Create it and send these generations in one batch; each event is of its beginning."""
+    """Create the run and send these generations in one batch, with the events at its beginning."""
     run.create(api)
     wire = run.wire(0, 3 * generations)
     at = {"sequence": 0, "time": run.started, "generation": None, "phase": None}
@@ -79,13 +79,13 @@ def test_the_page_lists_each_band_with_its_deviations_and_each_budget(
     send_plan()
     eventually(lambda: verdict_of(api).get("generations") == 12)
     page = api.get("/runs/r1?tab=all").text
-    # It is drawn behind the trend, too.
+    # It is also drawn behind the trend.
     (chart,) = re.findall(r'data-chart[^>]*>(\{"id":"trend".*?)</script>', page)
     assert '"label":"plan"' in chart
     assert page.index('id="findings"') < page.index('id="expectations"') < page.index('id="phases"')
     rows = rows_of(page)
     states = {row[0]: (row[1], row[2]) for row in rows if row[2] not in ("above", "below")}
-    # What is broken is first, and what holds last.
+    # Broken expectations come first, and those that hold come last.
     assert list(states.items()) == [
         ("app.Env: 2", ("program", "broken")),
         (f"{RSS}, from generation 4 on: 0 B to 1.00 MiB", ("band", "broken")),
@@ -102,7 +102,7 @@ def test_the_page_lists_each_band_with_its_deviations_and_each_budget(
     assert [row[-1] for row in rows if "evolve" in row[0]] == ["evolve&lt;b&gt; never ran."]
 
 
-def test_many_deviations_are_counted_and_not_all_listed(
+def test_many_deviations_are_counted_and_only_some_are_listed(
     api: TestClient, send_plan: Send, eventually: Any
 ) -> None:
     send_plan(30, [("band", RSS, {"first": 0, "last": None, "low_bytes": None, "high_bytes": 5})])
@@ -112,10 +112,10 @@ def test_many_deviations_are_counted_and_not_all_listed(
     assert rows[-1][0] == "– 20 more"
 
 
-def test_the_whole_time_of_the_run_is_told_until_it_has_ended(
+def test_the_duration_of_the_run_is_predicted_until_it_has_ended(
     api: TestClient, make_run: Any, eventually: Any
 ) -> None:
-    """12 of 25 generations, of 1.6 to 2 hours each: report 001 expected 40 to 50 hours."""
+    """Complete 12 of 25 generations of 1.6 to 2 hours each; report 001 expected 40 to 50 hours."""
     hours = (1.6, 1.8, 2.0)
     make_run(id="r1", extra={"generation.seconds": lambda n: 3600 * hours[n // 3 % 3]}).begin(
         api, 36
@@ -133,11 +133,11 @@ def test_the_whole_time_of_the_run_is_told_until_it_has_ended(
     assert "generations take about" not in api.get("/runs/r1?tab=all").text
 
 
-def test_a_verdict_from_before_plans_were_checked_has_no_such_section() -> None:
+def test_a_verdict_from_before_plans_were_checked_has_no_plan_section() -> None:
     assert expectations((), "generation") is None
 
 
-def test_the_page_tells_how_forecasts_turned_out_by_how_far_ahead_they_looked(
+def test_the_page_shows_the_accuracy_of_forecasts_by_lead_time(
     api: TestClient, make_run: Any, eventually: Any
 ) -> None:
     make_run(id="r1").begin(api, 3 * 24)
@@ -164,7 +164,7 @@ def test_the_page_tells_how_forecasts_turned_out_by_how_far_ahead_they_looked(
             assert f"– generation {each['made_at']} for {each['generation']}" in section
 
 
-def test_a_run_of_which_nothing_was_foretold_has_no_such_part(
+def test_a_run_without_forecasts_has_no_forecast_section(
     api: TestClient, make_run: Any, eventually: Any
 ) -> None:
     make_run(id="r1", leak_bytes=0).begin(api, 3 * 24)
@@ -188,14 +188,14 @@ def test_plain_numbers_stay_plain() -> None:
     ]  # fmt: skip
 
 
-# Whole generations of three snapshots each; one more than it takes.
+# Complete generations of three snapshots each; one more than learning takes.
 LEARNED = 27
 AGENTS_17 = {"type": "app.Agent", "low": 17, "high": 17}
 OF_FIRST = "/api/v1/runs/first/expectations"
 
 
 class Forms(HTMLParser):
-    """label of the button -> (action, fields) of each form of a page."""
+    """The forms of a page: label of the button -> (action, fields)."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -214,7 +214,7 @@ class Forms(HTMLParser):
 
 
 def agents(count: Callable[[int], int], environments: int = 2) -> dict[str, Any]:
-    """Of a run that keeps its environments: what differs is the count of agents, by generation."""
+    """Return the counts of a run with constant environments; the count of agents differs by generation."""
     return {
         "type.app.Agent.count": lambda sequence: count(sequence // 3),
         "type.app.Env.count": lambda sequence: environments,
@@ -226,14 +226,14 @@ def steady(make_run: Any, run: str, count: int = 17) -> Any:
 
 
 def doubling(make_run: Any) -> Any:
-    """A later run whose count of agents doubles after two generations."""
+    """Return a later run whose count of agents doubles after two generations."""
     extra = agents(lambda generation: 17 if generation < 2 else 33)
     return make_run(id="later", instance="later", leak_bytes=0, extra=extra)
 
 
 @pytest.fixture
 def learned(api: TestClient, make_run: Any) -> Iterator[TestClient]:
-    """With a run that keeps to 17 agents."""
+    """Yield an application with a run that always has 17 agents."""
     run = steady(make_run, "first")
     run.begin(api, LEARNED)
     yield api
@@ -244,7 +244,7 @@ def expected(api: TestClient, run: str) -> list[tuple[str, int, bool]]:
     return [(each["type"], each["high"], each["accepted"]) for each in found]
 
 
-def test_one_click_holds_for_every_later_run_until_it_is_taken_back(
+def test_one_click_applies_to_every_later_run_until_it_is_withdrawn(
     learned: TestClient, make_run: Any, eventually: Any
 ) -> None:
     def page(run: str) -> str:
@@ -259,7 +259,7 @@ def test_one_click_holds_for_every_later_run_until_it_is_taken_back(
     assert "is accepted as 17 in project erl" in page("first")
     assert "Expect 17 app.Agent" not in Forms(page("first")).found
 
-    # Two generations are enough: nothing has to be learned again.
+    # Two generations are enough, because nothing has to be learned again.
     doubling(make_run).begin(learned, 12)
     found = eventually(lambda: verdict_of(learned, "later")["findings"], 60.0)
     assert found[0]["kind"] == "count_contract"
@@ -278,7 +278,7 @@ def test_one_click_holds_for_every_later_run_until_it_is_taken_back(
     assert "is accepted as" not in page("first")
 
 
-def test_a_run_of_another_project_and_one_that_had_ended_are_not_concerned(
+def test_runs_of_other_projects_and_ended_runs_are_not_affected(
     learned: TestClient, make_run: Any
 ) -> None:
     steady(make_run, "ended").begin(learned, LEARNED)
@@ -296,7 +296,7 @@ def test_a_run_of_another_project_and_one_that_had_ended_are_not_concerned(
     assert "Expect 17 app.Agent" in learned.get("/runs/elsewhere").text
 
 
-def test_a_finished_run_can_be_learned_from(learned: TestClient) -> None:
+def test_counts_can_be_learned_from_a_finished_run(learned: TestClient) -> None:
     assert learned.patch("/api/v1/runs/first", json={"state": "finished"}).status_code == 200
     action, fields = Forms(learned.get("/runs/first").text).found["Expect 17 app.Agent"]
     assert "Expect 17" not in learned.get("/runs/first/report.html").text
@@ -307,7 +307,7 @@ def test_a_finished_run_can_be_learned_from(learned: TestClient) -> None:
     assert (row["name"], row["high"], row["state"]) == ("app.Agent", 17, "holds")
 
 
-def test_what_the_program_declares_goes_before_and_cannot_be_accepted(
+def test_a_declared_count_takes_precedence_and_cannot_be_accepted(
     learned: TestClient, make_run: Any
 ) -> None:
     assert "Expect 2 app.Env" not in learned.get("/runs/first").text
@@ -337,7 +337,9 @@ def test_what_the_program_declares_goes_before_and_cannot_be_accepted(
     assert "own declaration takes precedence" in learned.get("/runs/speaks").text
 
 
-def test_a_later_legal_change_is_learned_without_code(learned: TestClient, make_run: Any) -> None:
+def test_a_later_legitimate_change_is_learned_without_code(
+    learned: TestClient, make_run: Any
+) -> None:
     assert learned.post(OF_FIRST, json=AGENTS_17).status_code == 200
     steady(make_run, "changed", count=33).begin(learned, LEARNED)
     (found,) = learned.get("/api/v1/runs/changed/expectations").json()["stable"]
@@ -349,7 +351,7 @@ def test_a_later_legal_change_is_learned_without_code(learned: TestClient, make_
     assert told["stable"] == []
 
 
-def test_a_count_of_one_phase_and_that_of_all_readings_replace_each_other(
+def test_counts_for_one_phase_and_for_all_readings_replace_each_other(
     learned: TestClient,
 ) -> None:
     def accept(after: str | None, count: int) -> list[tuple[str | None, int]]:
@@ -371,7 +373,7 @@ def test_a_count_of_one_phase_and_that_of_all_readings_replace_each_other(
     assert (twice.status_code, twice.json()["error"]["code"]) == (404, "nothing_to_take_back")
 
 
-def test_a_form_that_names_what_is_not_there_is_refused(learned: TestClient) -> None:
+def test_a_form_with_an_unknown_type_or_phase_is_refused(learned: TestClient) -> None:
     agent = {"type": "app.Agent"}
     for fields in (
         agent, agent | {"count": "-1"}, agent | {"count": "1e3"}, agent | {"count": "9" * 16},
@@ -389,7 +391,7 @@ def test_bounds_are_checked_and_an_unknown_run_has_none(learned: TestClient) -> 
     assert learned.get("/api/v1/runs/nobody/expectations").status_code == 404
 
 
-def test_past_five_the_rest_is_folded_and_what_changed_comes_first(
+def test_more_than_five_counts_are_folded_and_changed_ones_come_first(
     api: TestClient, make_run: Any
 ) -> None:
     counts = {
@@ -422,7 +424,7 @@ PROMISES = {
 
 @pytest.fixture
 def fixed(api: TestClient, make_run: Any) -> Send:
-    """Twelve generations of a run with these fixes, declared as it begins; it leaks 10 MiB in each."""
+    """Return a function that sends twelve generations with fixes declared at the start; each leaks 10 MiB."""
 
     def fixed(run_id: str, fixes: dict[str, dict[str, Any]], later: float = 0.0) -> None:
         run = make_run(id=run_id, instance=f"process of {run_id}")
@@ -434,7 +436,7 @@ def fixed(api: TestClient, make_run: Any) -> Send:
 
 @pytest.fixture
 def send(fixed: Send) -> Send:
-    """A run with one fix."""
+    """Return a function that sends a run with one fix."""
 
     def send(run_id: str = "r1", promised: Any = None) -> None:
         data = {"phase": "evolve<b>", "location": "app.py:7", "promises": promised or PROMISES}
@@ -444,14 +446,12 @@ def send(fixed: Send) -> Send:
 
 
 def promises_of(page: str) -> dict[str, list[str]]:
-    """Promise of the fix -> its state, what was measured, and the sentence."""
+    """Return the state, the measurement and the sentence of each promise of the fix."""
     rows = rows_of(page)
     return {row[0].removeprefix("let them go (app.py:7): "): [*row[2:4], row[5]] for row in rows}
 
 
-def test_the_page_of_a_run_tells_promise_by_promise(
-    api: TestClient, send: Send, eventually: Any
-) -> None:
+def test_the_page_of_a_run_lists_each_promise(api: TestClient, send: Send, eventually: Any) -> None:
     send()
     eventually(lambda: verdict_of(api).get("assertions"))
     described(api, "runs/r1/verdict", Verdict)
@@ -467,13 +467,13 @@ def test_the_page_of_a_run_tells_promise_by_promise(
     state, _, sentence = rows["generations that memory allows"]
     assert state == "holds"
     assert sentence.endswith("12 were promised.")
-    # A comparison shows those of the run after.
+    # A comparison shows the promises of the later run.
     send("r0", {"generations": 99})
     after = promises_of(api.get("/compare?before=r0&after=r1").text)
     assert after["generations to complete"][2].endswith("25 were promised.")
     assert after["growth per generation"][0] == "broken"
     described(api, "compare?before=r0&after=r1", Comparison)
-    # The end of the run decides what was open.
+    # The end of the run decides promises that were still open.
     api.patch("/api/v1/runs/r1", json={"state": "failed"})
     ended = "The run ended after 12 generations; 25 were promised."
     eventually(lambda: ended in {check["sentence"] for check in verdict_of(api)["assertions"]})
@@ -483,7 +483,7 @@ def test_the_page_of_a_run_tells_promise_by_promise(
 
 
 def described(api: TestClient, path: str, model: type[Verdict | Comparison]) -> None:
-    """Its answer is what the description of the API says."""
+    """Check that the response matches the description of the API."""
     answer = api.get(f"/api/v1/{path}")
     adapter = TypeAdapter(model)
     again = adapter.dump_python(adapter.validate_json(answer.content), mode="json")
@@ -492,10 +492,10 @@ def described(api: TestClient, path: str, model: type[Verdict | Comparison]) -> 
     assert promised > set(PROMISES) - {"count:app.Env"} | {"type.app.Env.count"}
 
 
-def test_a_promise_that_is_none_is_shown_and_breaks_no_page(
+def test_an_invalid_promise_is_shown_and_breaks_no_page(
     api: TestClient, send: Send, eventually: Any
 ) -> None:
-    """Nor does one that is named as a series or a budget."""
+    """A promise that is named like a series or a budget breaks no page either."""
     promised = {"grows <b>": 5, "peak_bytes": "a lot", "generations": None}
     send(promised=promised | {"process.rss_bytes": 2**40, "generation.kept_bytes": 1})
     eventually(lambda: verdict_of(api).get("assertions"))
@@ -506,7 +506,7 @@ def test_a_promise_that_is_none_is_shown_and_breaks_no_page(
     assert rows["peak memory"][:2] == ["undecided", "not measured"]
 
 
-def test_each_of_several_fixes_has_its_effect_in_the_comparison_and_what_was_rejected(
+def test_each_of_several_fixes_shows_its_effect_and_rejected_alternatives(
     api: TestClient, fixed: Send
 ) -> None:
     fixed("r1", {})
@@ -520,7 +520,7 @@ def test_each_of_several_fixes_has_its_effect_in_the_comparison_and_what_was_rej
     answer = api.get("/api/v1/compare?before=r1&after=r2").json()
     effects = {each["fix"]: each for each in answer["effects"]}
     assert set(effects) == set(fixes)
-    # Both runs do the same, so what was measured has had no effect; what never ran is not told at all.
+    # Both runs do the same, so a measured fix has no effect; a fix in a phase that never ran is not listed.
     assert effects["close them"]["outcome"] == effects["everything"]["outcome"] == "no_effect"
     assert effects["close them"]["measure"] == "count"
     assert effects["upload less"]["outcome"] == "undecided"
@@ -534,7 +534,7 @@ def test_each_of_several_fixes_has_its_effect_in_the_comparison_and_what_was_rej
     assert "no effect:" in told and "rejected:" in told
 
 
-def test_fixes_declared_at_the_start_are_told_against_the_baseline_at_their_marks(
+def test_fixes_declared_at_the_start_are_compared_with_the_baseline(
     api: TestClient, fixed: Send, eventually: Any
 ) -> None:
     fixed("r1", {})
@@ -546,7 +546,7 @@ def test_fixes_declared_at_the_start_are_told_against_the_baseline_at_their_mark
     page = api.get("/runs/r2?tab=all").text
     (section,) = re.findall(r'<section class="panel" id="effects".*?</section>', page, re.DOTALL)
     assert "no effect" in section and "/compare?before=r1&amp;after=r2" in section
-    # At its mark on the trend, which is drawn before.
+    # The mark on the trend, which comes earlier on the page, shows the effect too.
     assert "against " in page.split('id="effects"')[0]
 
 
@@ -554,7 +554,7 @@ FREED_NOTHING = {"before_bytes": 9000, "after_bytes": 9000, "freed_bytes": 0, "s
 
 
 def listed(page: str) -> dict[str, tuple[str, str, str]]:
-    """question -> (shape, word, evidence), as they stand on the page."""
+    """Return the (shape, word, evidence) of each question on the page."""
     (part,) = re.findall(r'<ul class="panel-body ticks">.*?</ul>', page, re.DOTALL)
     pattern = r'#(\w+)"/>.*?<b>(.*?)</b> <span class="word">(.*?)</span><br>(.*?)</p>'
     return {
@@ -579,7 +579,7 @@ def test_the_page_lists_four_questions_with_their_evidence(
     )
     assert "12 generations complete, compared with the 25" in planned[2]
     assert "agent&lt;b&gt; ran once and freed nothing." in cleanups[2]
-    # After what was found, in the tab of events.
+    # The list follows the findings, in the tab of events.
     assert (
         page.index('id="findings"') < page.index('id="tab-events"') < page.index('id="checklist"')
     )
@@ -588,7 +588,7 @@ def test_the_page_lists_four_questions_with_their_evidence(
 def test_a_healthy_run_shows_four_ticks_on_its_page(
     api: TestClient, make_run: Any, eventually: Any
 ) -> None:
-    """Level memory here and on its device, past where a fix promised, and a cleanup that gives GPU memory back."""
+    """Memory is level here and on the device, past the generation of the promise, and a cleanup frees GPU memory."""
     device = {"cuda.0.allocated_bytes": lambda _: GIB, "cuda.0.reserved_bytes": lambda _: 2 * GIB}
     devices = {"cuda.0.allocated_bytes": [GIB, GIB], "cuda.0.reserved_bytes": [9 * GIB, 2 * GIB]}
     events = [
@@ -605,6 +605,6 @@ def test_a_healthy_run_shows_four_ticks_on_its_page(
     assert "agent GPU ran once and freed 7.00 GiB of GPU memory." in evidence[3]
 
 
-def test_a_verdict_of_before_there_was_a_checklist_has_none() -> None:
+def test_a_verdict_from_before_the_checklist_has_no_ticks() -> None:
     assert ticks(None) == ()
     assert ticks({"status": "ok"}) == ()

@@ -1,4 +1,4 @@
-"""A run as a file has every snapshot once, in three formats, in bounded memory, and no formula."""
+"""An exported run has every snapshot once, in three formats, in bounded memory and without formulas."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from leakline_server.text_cleaning import without_control
 
 @pytest.fixture
 def run(api: TestClient, make_run: Any) -> Any:
-    """Two processes; gaps, a late batch, values that turn into floats, names that spreadsheets would compute."""
+    """Create two processes with gaps, a late batch, integers that become floats, and names that look like formulas."""
     made = make_run(
         extra={
             "gauge.mixed": lambda i: i if i < 100 else i + 0.5,
@@ -88,7 +88,7 @@ def test_csv_has_a_column_for_each_series_and_no_formula(api: TestClient, run: A
     assert [cell for cell in texts if cell.strip()[0] in "=+-@＝＋－＠"] == []
 
 
-def test_names_that_would_be_more_are_text_in_every_file(api: TestClient, make_run: Any) -> None:
+def test_hostile_names_are_text_in_every_file(api: TestClient, make_run: Any) -> None:
     run = make_run()
     run.create(api)
     wire = run.wire(0, len(LABELS))
@@ -98,18 +98,18 @@ def test_names_that_would_be_more_are_text_in_every_file(api: TestClient, make_r
     clean = [without_control(label) for label in LABELS]
     rows = json.loads(exported(api, "json"))["snapshots"]
     assert [row["label"] for row in rows] == clean
-    # A name that steered carries a sign of what it was; the others are as they were sent.
+    # A name with control characters gets a hash of the original; the others are unchanged.
     names = {re.sub(r"~[0-9a-f]{12}", "", name) for name in rows[0]["samples"]}
     assert {f"type.{label}.count" for label in clean} <= names
     assert {f"type.{label}.count" for label in clean if label in LABELS} <= set(rows[0]["samples"])
     table = list(csv.DictReader(io.StringIO(exported(api, "csv").decode(), newline="")))
-    # Apostrophes are what keeps a spreadsheet from reading a formula.
+    # Apostrophes keep a spreadsheet from reading a formula.
     assert [row["label"].replace("'", "") for row in table] == [c.replace("'", "") for c in clean]
     texts = [cell for row in table for cell in (row["label"], row["phase"], *row)]
     assert not [cell for cell in texts if cell.strip()[:1] in (*"=+-@＝＋－＠",)]
 
 
-def test_no_spreadsheet_finds_a_formula_whatever_it_takes_to_separate_cells(
+def test_no_spreadsheet_finds_a_formula_with_any_cell_separator(
     api: TestClient, make_run: Any
 ) -> None:
     labels = [
@@ -149,7 +149,7 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def test_parquet_is_read_back_by_others(api: TestClient, run: Any) -> None:
+def test_parquet_can_be_read_by_other_libraries(api: TestClient, run: Any) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     table = parquet.read_table(io.BytesIO(exported(api, "parquet")))
     found = table.to_pydict()
@@ -168,7 +168,7 @@ def test_parquet_is_read_back_by_others(api: TestClient, run: Any) -> None:
     ]
 
 
-def test_what_does_not_exist_is_said_and_an_empty_run_is_a_file(
+def test_a_missing_run_is_an_error_and_an_empty_run_is_a_file(
     api: TestClient, make_run: Any
 ) -> None:
     for form in ("json", "csv", "parquet"):
@@ -183,7 +183,7 @@ def test_what_does_not_exist_is_said_and_an_empty_run_is_a_file(
     assert "parquet" in answer.json()["error"]["message"]
 
 
-def test_without_pyarrow_there_is_a_sentence(
+def test_without_pyarrow_the_error_says_what_to_install(
     api: TestClient, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = builtins.__import__
@@ -199,10 +199,10 @@ def test_without_pyarrow_there_is_a_sentence(
     assert "pip install 'leakline[parquet]'" in answer.json()["error"]["message"]
 
 
-def test_steps_lose_nothing_while_rows_move_and_end_with_a_run_that_is_removed(
+def test_steps_lose_nothing_while_rows_move_and_end_if_the_run_is_removed(
     api: TestClient, make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What waits is sealed in the middle of the export."""
+    """Seal waiting snapshots in the middle of the export."""
     monkeypatch.setattr(snapshot_rows, "ROWS_PER_STEP", 60)
     make_run().begin(api, 300, size=20)
     engine = engine_of(api)
@@ -220,10 +220,10 @@ def test_steps_lose_nothing_while_rows_move_and_end_with_a_run_that_is_removed(
         list(pieces)
 
 
-def test_no_step_holds_more_than_a_step_and_a_stretch(
+def test_no_step_holds_more_than_one_step_and_one_segment(
     api: TestClient, make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So an export takes as much memory at the end of a long run as of a short one."""
+    """The end of a long export therefore takes as much memory as a short export."""
     monkeypatch.setattr(snapshot_rows, "ROWS_PER_STEP", 100)
     run = make_run()
     run.create(api)

@@ -1,4 +1,4 @@
-"""A burst of one project or run delays no other and leaves it room; who is turned away stays away for long enough."""
+"""A burst of one project or run does not delay others and leaves them room; refused clients wait long enough."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ def fill(queue: FairQueue[int], sender: Sender, room: tuple[int, int, int]) -> i
     return count
 
 
-def test_a_cheap_item_waits_for_one_expensive_one_at_most() -> None:
+def test_a_cheap_item_waits_for_at_most_one_expensive_one() -> None:
     other = Sender("other", "r2")
     queue = filled({CROWD: [4_000] * 40, other: [10] * 8})
     first = [queue.take(1, 0)[0] for _ in range(9)]
     assert first == [(CROWD, 0), *((other, n) for n in range(8))]
-    # An expensive one is taken by itself.
+    # An expensive item is taken alone.
     queue = filled({other: [10] * 3, CROWD: [4_000] * 2})
     assert [len(queue.take(64, 2_000)) for _ in range(4)] == [3, 1, 1, 0]
     assert (len(queue), queue._all.held, queue._all.branches) == (0, [0, 0, 0], {})
 
 
 def test_projects_and_runs_share_by_cost() -> None:
-    """Of two projects with the same cost to come each gets half, and of a project each run, however many it sends."""
+    """Projects share equally by cost, and so do the runs of a project, however many items they send."""
     runs = [Sender("many", f"r{n}") for n in range(9)]
     queue = filled({run: [50] * 90 for run in runs} | {CROWD: [500] * 40})
     taken = [queue.take(1, 0)[0][0] for _ in range(190)]
@@ -66,8 +66,8 @@ def test_projects_and_runs_share_by_cost() -> None:
     assert max(of_runs) - min(of_runs) <= TURN_COST // 50
 
 
-def test_who_was_alone_still_owes_what_it_cost() -> None:
-    """Whoever comes while an expensive item is being worked on goes before the next of them."""
+def test_a_sender_that_was_alone_still_owes_its_cost() -> None:
+    """A sender that arrives while an expensive item is processed is served before the next of them."""
     queue = filled({CROWD: [4_000] * 3})
     other = Sender("other", "r2")
     for number in range(2):
@@ -84,13 +84,13 @@ def test_a_run_may_fill_a_third_and_a_project_half() -> None:
         fill(queue, Sender("crowd", f"r{number}"), ROOM)
     assert len(queue) == 150
     assert fill(queue, Sender("other", "r1"), ROOM) >= 50
-    # Whoever comes next finds room, however many came before.
+    # The next sender has room, however many came before.
     for number in range(4):
         assert fill(queue, Sender(f"p{number}", "r1"), ROOM) > 0
 
 
 @pytest.mark.parametrize("amount", range(3))
-def test_each_amount_has_its_room(amount: int) -> None:
+def test_each_amount_has_its_own_limit(amount: int) -> None:
     queue: FairQueue[int] = FairQueue()
     weight = Weight(*(10 if i == amount else 1 for i in range(3)))
     for number in range(10):
@@ -102,7 +102,7 @@ def test_each_amount_has_its_room(amount: int) -> None:
     assert queue.has_room(CROWD, (300, 300, 300))
 
 
-def test_threads_lose_and_repeat_nothing() -> None:
+def test_concurrent_threads_lose_and_repeat_nothing() -> None:
     queue: FairQueue[tuple[int, int]] = FairQueue()
     taken: list[tuple[int, int]] = []
 
@@ -120,7 +120,7 @@ def test_threads_lose_and_repeat_nothing() -> None:
     assert len(queue) == 0
 
 
-def test_between_two_pieces_of_work_the_loop_does_what_else_is_due() -> None:
+def test_other_tasks_run_between_two_turns() -> None:
     done: list[str] = []
 
     async def check(turns: Turns, sender: Sender, cost: int) -> None:
@@ -142,7 +142,7 @@ def test_between_two_pieces_of_work_the_loop_does_what_else_is_due() -> None:
     assert [name for name in done if name != "-"].index("other") <= 2
 
 
-def test_a_turn_is_followed_by_a_pause_as_long() -> None:
+def test_a_turn_is_followed_by_a_pause_of_the_same_length() -> None:
     async def work() -> tuple[float, float]:
         turns, loop = Turns(pauses=True), asyncio.get_running_loop()
         async with turns.turn(CROWD, 1):
@@ -156,7 +156,7 @@ def test_a_turn_is_followed_by_a_pause_as_long() -> None:
     assert until_next >= 2 * worked
 
 
-def test_who_goes_away_while_it_waits_takes_no_turn() -> None:
+def test_a_cancelled_waiter_takes_no_turn() -> None:
     async def work() -> None:
         turns = Turns(at_once=2)
         begun, go_on = [], asyncio.Event()
@@ -191,7 +191,7 @@ def test_bodies_of_a_project_leave_as_much_room_as_they_take() -> None:
         assert set(coming.of_projects) == {"crowd", "other"}
     coming.add(-(MAX_BODIES_BYTES // 2), "crowd")
     assert (coming.size, coming.of_projects) == (0, {})
-    # A body that ends before it began takes nothing.
+    # A body that ends before it began takes no room.
     with coming.holding(0, "gone"), coming.holding(0, "gone"):
         coming.check("gone")
     assert (coming.size, coming.of_projects) == (0, {})
@@ -200,14 +200,14 @@ def test_bodies_of_a_project_leave_as_much_room_as_they_take() -> None:
 @pytest.mark.flow
 @pytest.mark.alone
 @pytest.mark.long
-def test_other_projects_do_not_feel_a_crowd_of_new_names(serve: Callable[..., Any]) -> None:
-    """In one queue for all they would wait as long as the crowd does; how long is measured by `make test-weekly`."""
+def test_other_projects_are_not_delayed_by_a_crowd_of_new_names(serve: Callable[..., Any]) -> None:
+    """In one queue for all they would wait as long as the crowd; `make test-weekly` measures how long."""
     waits = beside_a_crowd(serve().port, alone=2.0)
     assert waits.refused == []
     assert waits.crowded < 0.5 * waits.of_the_crowd, waits
 
 
-def test_many_are_asked_to_wait_longer_until_they_are_few_again() -> None:
+def test_the_retry_delay_grows_with_refusals_and_shrinks_again() -> None:
     turned_away = TurnedAway()
     for at in range(REFUSED_PER_SECOND - 1):
         assert turned_away.one_more(at / REFUSED_PER_SECOND) == 1
@@ -215,15 +215,15 @@ def test_many_are_asked_to_wait_longer_until_they_are_few_again() -> None:
     for at in range(10 * REFUSED_PER_SECOND):
         last = turned_away.one_more(at / (10 * REFUSED_PER_SECOND))
     assert last == 11
-    # The first of the second after: as many may follow.
+    # The first refusal of the next second: equally many may follow.
     assert turned_away.one_more(1.0) == 11
     assert turned_away.one_more(3.5) == 1
-    # Nobody is sent away for longer than a training waits anyway.
+    # The delay is never longer than the one that a training uses anyway.
     waits = {turned_away.one_more(9.5) for _ in range(100 * REFUSED_PER_SECOND)}
     assert waits == set(range(1, LONGEST_RETRY_SECONDS + 1))
 
 
-def test_what_is_refused_is_not_unpacked(sqlite_url: str, make_run: Any, patch: Any) -> None:
+def test_a_refused_body_is_not_decompressed(sqlite_url: str, make_run: Any, patch: Any) -> None:
     run = make_run()
     with serving(sqlite_url) as api:
         run.create(api)

@@ -1,4 +1,4 @@
-"""Requests that are almost right, by the thousand, and bombs: stored or refused, without a failure or memory."""
+"""Thousands of almost valid requests, and compression bombs: stored or refused, without failures or lost memory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ODD: Final[tuple[Any, ...]] = (
     list(range(300)), {str(i): i for i in range(100)},
 )  # fmt: skip
 
-# Answers to a body, whatever it is.
+# Bodies that are refused whatever they contain.
 _BOMB: Final = zstandard.compress(b" " * 20_000_000)
 _GZIP_BOMB: Final = gzip.compress(b"[" * 20_000_000)
 
@@ -51,7 +51,7 @@ class Sent:
 
 
 def requests(seed: int, count: int, wire: Mapping[str, Any]) -> Iterator[Sent]:
-    """``wire`` is a batch that could be sent, of 10 snapshots from number 0."""
+    """Yield requests; ``wire`` is a valid batch of 10 snapshots from number 0."""
     random = Random(seed)
     for number in range(count):
         yield _one(random, number, wire)
@@ -124,7 +124,7 @@ def _header(random: Random) -> dict[str, Any]:
 
 
 def _batch(random: Random, wire: Mapping[str, Any]) -> dict[str, Any]:
-    """Its details are of numbers of this batch."""
+    """Return a batch whose details refer to numbers of this batch."""
     made = dict(copy.deepcopy(dict(wire)))
     made["first_sequence"] = first = random.randrange(0, 5_000)
     made["process"] = dict(made["process"], instance=random.choice(("p1", "p2", "p3")))
@@ -135,7 +135,7 @@ def _batch(random: Random, wire: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _written(random: Random, value: Any) -> bytes:
-    """With up to three things wrong."""
+    """Encode a value with up to three errors in it."""
     value = copy.deepcopy(value)
     for _ in range(random.randrange(4)):
         _change(random, value)
@@ -143,7 +143,7 @@ def _written(random: Random, value: Any) -> bytes:
 
 
 def _change(random: Random, value: Any) -> None:
-    """At a place anywhere in it, as likely deep as shallow."""
+    """Change a random place in the value; deep and shallow places are equally likely."""
     thing = value
     while True:
         keys = list(thing) if isinstance(thing, dict) else list(range(len(thing)))
@@ -193,12 +193,12 @@ def _packed(random: Random, body: bytes) -> tuple[bytes, str]:
 BODIES: Final = int(os.environ.get("LEAKLINE_FUZZ_BODIES", "300"))
 SEED: Final = int(os.environ.get("LEAKLINE_FUZZ_SEED", "10"))
 IN_PROCESS: Final = 250
-# It is no test where everything is refused at the door.
+# If all requests were refused early, the test would prove nothing.
 TAKEN: Final = {
     ("batches", 200), ("batches", 422), ("batches", 413), ("runs", 200), ("rules", 201),
 }  # fmt: skip
 MAX_GROWTH_BYTES: Final = 10_000_000
-# Until every part of the server has been used, its caches are filled and its threads are there.
+# After this many requests every part of the server has been used, its caches are full and its threads are running.
 WARM_UP: Final = 500
 
 
@@ -207,7 +207,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def exchange(client: httpx2.Client, sent: Sent) -> tuple[str, int]:
-    """Send it, check the answer, and return what was sent to and the status."""
+    """Send a request, check the response, and return the kind of request and the status."""
     path = quote(sent.path, safe="/%")
     answer = client.request(sent.method, path, content=sent.body, headers=sent.headers)
     assert answer.status_code < 500, (answer.text, sent)
@@ -225,7 +225,7 @@ def test_hostile_bodies_are_refused_or_can_be_read(shared_api: TestClient, make_
     answers: Counter[tuple[str, int]] = Counter()
     for sent in requests(SEED, IN_PROCESS, make_run().wire(0, 10)):
         answers[exchange(shared_api, sent)] += 1
-    # Bombs are few.
+    # Bombs are rare.
     assert answers.keys() >= TAKEN - {("batches", 413)}, answers
     reads = (
         "", "/series?name=*", "/series?name=*&x=time&phase=*", "/events", "/verdict", "/phases", "/types",
@@ -238,7 +238,7 @@ def test_hostile_bodies_are_refused_or_can_be_read(shared_api: TestClient, make_
 
 @pytest.mark.long
 @pytest.mark.flow
-def test_hostile_bodies_are_no_failure_of_ours_and_no_memory_is_kept(
+def test_hostile_bodies_cause_no_failure_and_leave_no_memory_behind(
     serve: Any, database_url: str, make_run: Any
 ) -> None:
     server = serve(arguments=["--database-url", database_url])
@@ -264,14 +264,14 @@ def test_hostile_bodies_are_no_failure_of_ours_and_no_memory_is_kept(
 
 
 CONFIG: Final = Path(__file__).with_name("schemathesis.toml")
-# Of each operation. Few of them are made in seconds.
+# Examples of each operation; the default takes only seconds.
 EXAMPLES: Final = int(os.environ.get("LEAKLINE_FUZZ_EXAMPLES", "2"))
 PHASES: Final = "fuzzing" if EXAMPLES < 10 else "examples,coverage,fuzzing,stateful"
 
 
 @pytest.mark.long
 @pytest.mark.flow
-def test_every_operation_does_as_it_is_described(
+def test_every_operation_behaves_as_described(
     serve: Any, database_url: str, make_run: Any, tmp_path: Path
 ) -> None:
     pytest.importorskip("schemathesis")
@@ -300,9 +300,9 @@ def test_every_operation_does_as_it_is_described(
 
 
 MIB: Final = 2**20
-# The body, the two mebibytes kept of it, and what the window of zstd takes while it is read.
+# The body, the two mebibytes of it that are kept, and the window of zstd while it is read.
 MAX_PEAK_BYTES: Final = 12 * MIB
-# Of CPU.
+# CPU seconds.
 MAX_JSON_SECONDS: Final = 0.25
 TRIES: Final = 2
 
@@ -321,7 +321,7 @@ def peak_bytes(pid: int) -> int:
 
 
 MAX_CPU_SECONDS: Final = 0.1
-# As large as fits through: past 256 KiB it is refused before it is looked at.
+# The largest accepted bodies: past 256 KiB a body is refused before it is read.
 SIZES: Final = [
     ("gzip", 1_024), ("gzip", MAX_INFLATED_BYTES), ("gzip", MAX_INFLATED_BYTES + 1), ("gzip", 64 * MIB),
     ("zstd", 1_024), ("zstd", MAX_INFLATED_BYTES + 1), ("zstd", 1_024 * MIB),
@@ -329,7 +329,7 @@ SIZES: Final = [
 
 
 @pytest.mark.flow
-def test_a_bomb_is_refused_and_nothing_of_it_is_kept(shared_server: Any, make_run: Any) -> None:
+def test_a_bomb_is_refused_and_leaves_no_memory_behind(shared_server: Any, make_run: Any) -> None:
     server, run = shared_server, make_run(id="bombed")
     assert server.request("POST", "/api/v1/runs", run.header)[0] == 201
     path, pid = "/api/v1/runs/bombed/batches", server.process.pid
@@ -337,7 +337,7 @@ def test_a_bomb_is_refused_and_nothing_of_it_is_kept(shared_server: Any, make_ru
     for encoding, size in SIZES:
         body, headers = bomb(encoding, size), {"content-encoding": encoding}
         assert len(body) <= MAX_BODY_BYTES
-        # Everything that is needed to refuse one is there now.
+        # The first request allocates everything that a refusal needs.
         server.request("POST", path, body, headers)
         Path(f"/proc/{pid}/clear_refs").write_text("5")
         before, spent = peak_bytes(pid), cpu_seconds(pid)
@@ -345,7 +345,7 @@ def test_a_bomb_is_refused_and_nothing_of_it_is_kept(shared_server: Any, make_ru
             status, _ = server.request("POST", path, body, headers)
             assert status == (413 if size > MAX_INFLATED_BYTES else 400)
         assert peak_bytes(pid) - before <= MAX_PEAK_BYTES, (encoding, size)
-        # To inflate 1 GiB and throw it away takes about a second.
+        # Decompressing 1 GiB and discarding it takes about a second.
         assert (cpu_seconds(pid) - spent) / TRIES <= MAX_CPU_SECONDS, (encoding, size)
     newest = server.request("GET", "/api/v1/runs/bombed/snapshots?limit=1")[1]["items"][0]
     assert newest["sequence"] == 59
@@ -357,9 +357,9 @@ def cpu_seconds(pid: int) -> float:
 
 
 @pytest.mark.flow
-def test_few_bytes_of_json_do_not_hold_the_server_up(shared_server: Any) -> None:
+def test_a_few_bytes_of_compressed_json_do_not_block_the_server(shared_server: Any) -> None:
     shell = b'{"config":{"a":[%s]}}'
-    # What the smallest texts make the most objects of; and what has to be looked through.
+    # The shortest texts that create the most objects, and text that must be scanned.
     values = (b"[]", b'{"":1}', b"1", rb'"\u0001"')
     pid = shared_server.process.pid
     for size, value in product((MAX_BODY_BYTES, MAX_INFLATED_BYTES - 1), values):
@@ -372,5 +372,5 @@ def test_few_bytes_of_json_do_not_hold_the_server_up(shared_server: Any) -> None
             headers = {"content-encoding": "gzip"}
             assert shared_server.request("POST", "/api/v1/runs", body, headers)[0] == status
         took = (cpu_seconds(pid) - before) / TRIES
-        # Measured: 0.06 s of the empty lists; inflated to 2 MiB and looked at one by one 3.3 s.
+        # Measured: 0.06 s for the empty lists; inflated to 2 MiB and checked one by one 3.3 s.
         assert took <= MAX_JSON_SECONDS, (value, took)

@@ -1,5 +1,4 @@
-"""A snapshot is stored once, in whatever pieces it is sent and whichever server takes it; of what a process
-printed the newest lines are kept."""
+"""A snapshot is stored once, however it is split and whichever server accepts it; the newest log lines are kept."""
 
 from __future__ import annotations
 
@@ -58,7 +57,7 @@ def sequences(api: TestClient) -> list[int]:
     return sorted(row["sequence"] for row in rows)
 
 
-def test_other_pieces_are_trimmed_and_fill_gaps(api: TestClient, run: Any) -> None:
+def test_differently_split_batches_are_trimmed_and_fill_gaps(api: TestClient, run: Any) -> None:
     assert run.send(api, 5, 5) == run.send(api, 12, 5) == 5
     assert sequences(api) == [*range(5, 10), *range(12, 17)]
     assert run.send(api, 0, 20) == 10
@@ -103,7 +102,7 @@ def test_a_compressed_batch_is_the_same_batch(api: TestClient, run: Any) -> None
     assert run.send(api, 0, 30) == 0
 
 
-def test_the_smallest_batch_of_another_language_is_enough(api: TestClient, run: Any) -> None:
+def test_the_smallest_batch_of_another_client_is_accepted(api: TestClient, run: Any) -> None:
     row = {"time": 1.0, "series": {"js.heap_bytes": 12}}
     body = {"version": 1, "process": {"instance": "js"}, "first_sequence": 0, "snapshots": [row]}
     assert api.post(BATCHES, json=body).json()["accepted"] == 1
@@ -138,13 +137,13 @@ def say(run: Any, api: TestClient, sequence: int, lines: Any, count: int = 1) ->
     return api.post(f"/api/v1/runs/{run.id}/batches", json=body)
 
 
-def told(api: TestClient, run: Any) -> dict[str, list[str]]:
+def log_lines(api: TestClient, run: Any) -> dict[str, list[str]]:
     found = api.get(f"/api/v1/runs/{run.id}").json()
     return {process["instance"]: process["log_lines"] for process in found["processes"]}
 
 
 def kept_rows(api: TestClient) -> str:
-    """Every text of every row that could hold lines."""
+    """Return every text of every row that could contain log lines."""
     with engine_of(api).connect() as connection:
         bodies = [b for of in (details, batches) for b in connection.scalars(select(of.c.body))]
     return "".join(decompress(body).decode(errors="replace") for body in bodies)
@@ -152,22 +151,22 @@ def kept_rows(api: TestClient) -> str:
 
 def test_only_the_newest_lines_are_kept(api: TestClient, run: Any) -> None:
     run.send(api, 100, 3)
-    assert told(api, run) == {"p1": []}
+    assert log_lines(api, run) == {"p1": []}
     for sequence in range(4):
         lines = [f"batch {sequence} line {i}" for i in range(20)]
         assert say(run, api, sequence, lines).status_code == 200
     expected = [f"batch {s} line {i}" for s in range(4) for i in range(20)][-LINES_KEPT:]
-    assert told(api, run) == {"p1": expected}
+    assert log_lines(api, run) == {"p1": expected}
     stored = kept_rows(api)
     assert "batch 1 line 10" in stored
     assert "batch 1 line 9" not in stored
     assert "batch 0" not in stored
-    # What the client sends at once fits.
+    # The lines that the client sends at once fit.
     assert SENT_AT_ONCE <= LINES_KEPT
     assert say(run, api, 9, ["\u4e16" * LINE_LIMIT] * SENT_AT_ONCE).status_code == 200
 
 
-def test_lines_of_each_process_are_in_order_once_and_no_events(
+def test_lines_of_each_process_are_in_order_unique_and_not_events(
     api: TestClient, run: Any, make_run: Any
 ) -> None:
     other = make_run(instance="p2", rank=1)
@@ -175,13 +174,13 @@ def test_lines_of_each_process_are_in_order_once_and_no_events(
         assert say(run, api, 5, ["later"]).status_code == 200
     say(other, api, 0, ["of rank 1"])
     say(run, api, 2, ["\x1b[31msooner\x00\x07 'quoted' <b>"])
-    assert told(api, run) == {"p1": ["[31msooner 'quoted' <b>", "later"], "p2": ["of rank 1"]}
+    assert log_lines(api, run) == {"p1": ["[31msooner 'quoted' <b>", "later"], "p2": ["of rank 1"]}
     events = api.get("/api/v1/runs/r1/events").json()["items"]
     assert {event["kind"] for event in events} == {"mark", "expect"}
     assert "sooner" not in json.dumps(api.get("/api/v1/runs/r1/snapshots").json())
 
 
-def test_lines_of_runs_that_are_written_together_stay_apart(
+def test_lines_of_runs_that_are_written_together_stay_separate(
     api: TestClient, run: Any, make_run: Any
 ) -> None:
     other = make_run(id="r2")
@@ -190,21 +189,21 @@ def test_lines_of_runs_that_are_written_together_stay_apart(
     group = [decode.check(each.id, json.dumps(body).encode(), 2.0) for each, body in bodies]
     with writing(engine_of(api)) as connection:
         Inbox().store(connection, group)
-    assert told(api, run) == {"p1": ["of r1"]}
-    assert told(api, other) == {"p1": ["of r2"]}
+    assert log_lines(api, run) == {"p1": ["of r1"]}
+    assert log_lines(api, other) == {"p1": ["of r2"]}
 
 
-def test_lines_that_are_none_are_refused_by_name(api: TestClient, run: Any) -> None:
+def test_invalid_lines_are_refused_by_name(api: TestClient, run: Any) -> None:
     for lines in (
         None, "text", [], [1], ["x"] * (LINES_KEPT + 1), ["x" * (MAX_LINE_LENGTH + 1)], [["nested"]], {"a": "b"},
     ):  # fmt: skip
         answer = say(run, api, 0, lines)
         assert answer.status_code == 422, lines
         assert answer.json()["error"]["details"]["field"] == "events[0].data.lines"
-    assert told(api, run) == {}
+    assert log_lines(api, run) == {}
 
 
-def test_a_process_says_what_was_taken_stored_and_lost(api: TestClient, run: Any) -> None:
+def test_a_process_counts_accepted_stored_and_lost_snapshots(api: TestClient, run: Any) -> None:
     def process() -> tuple[int, int, dict[str, int]]:
         (found,) = api.get("/api/v1/runs/r1").json()["processes"]
         return found["taken"], found["stored"], found["lost"]
@@ -212,7 +211,7 @@ def test_a_process_says_what_was_taken_stored_and_lost(api: TestClient, run: Any
     run.send(api, 1, 600)
     run.send(api, 605, 5)
     assert process() == (609, 605, {})
-    # What was lost after the last batch was taken, too.
+    # Losses after the last accepted batch count, too.
     lost = {"queue_full": 9, "events": 5}
     empty = run.wire(11, 1) | {"count": 0, "lost": lost}
     empty |= {"columns": {"time": [], "series": {}}, "events": [], "first_sequence": 0}
@@ -221,7 +220,7 @@ def test_a_process_says_what_was_taken_stored_and_lost(api: TestClient, run: Any
 
 
 class Killed(Exception):
-    """In place of a server that ends before its transaction does."""
+    """Stands for a server that dies before the end of its transaction."""
 
 
 @dataclass(frozen=True)
@@ -236,7 +235,7 @@ class Send:
 ranks = st.integers(0, 1)
 killed = st.integers(0, 9).map(lambda n: n == 0)
 sends = st.builds(Send, ranks, ranks, st.integers(0, 40), st.integers(1, 25), killed)
-# A rank by itself is sealed.
+# A rank without a batch means that this rank is sealed.
 steps = st.lists(st.one_of(sends, sends, sends, ranks), max_size=25)
 numbers = iter(range(10**6))
 
@@ -248,7 +247,7 @@ def new_run(engine: Engine) -> str:
 
 
 def snapshot(rank: int, sequence: int) -> Snapshot:
-    """Every number has values of its own, and some have a series or an event that others have not."""
+    """Return a snapshot with unique values; some have a series or an event that others do not have."""
     samples: dict[str, int | float] = {
         "process.rss_bytes": 2**30 + 4096 * sequence + rank,
         "still.count": 7,
@@ -270,7 +269,7 @@ def batch(run_id: str, rank: int, first: int, count: int) -> Incoming:
 
 
 def store(engine: Engine, inbox: Inbox, found: Sequence[Incoming], *, killed: bool = False) -> int:
-    """How many snapshots were new."""
+    """Store the batches and return how many snapshots were new."""
     try:
         with writing(engine) as connection:
             outcomes, _ = inbox.store(connection, found)
@@ -300,7 +299,7 @@ def of_process(engine: Engine, run_id: str, rank: int, what: Any = processes.c.i
 
 
 def check(engine: Engine, run_id: str, sent: dict[int, set[int]]) -> None:
-    """Everything that was acknowledged is there once, with its values; and nothing else."""
+    """Check that everything acknowledged is stored once with its values, and nothing else."""
     for rank, expected in sent.items():
         number = of_process(engine, run_id, rank)
         if not expected:
@@ -356,8 +355,8 @@ def test_every_snapshot_is_stored_once_whichever_server_takes_it(
     check(engine, run_id, sent)
 
 
-def test_servers_that_take_the_same_batches_at_once_store_them_once(engine: Engine) -> None:
-    """Each in its own order and in its own pieces, as a proxy may bring retries."""
+def test_servers_that_accept_the_same_batches_at_once_store_them_once(engine: Engine) -> None:
+    """Each server gets them in another order and split differently, as retries through a proxy may arrive."""
     run_ids = [new_run(engine) for _ in range(3)]
     together = threading.Barrier(3)
 
@@ -389,15 +388,15 @@ def test_an_event_is_stored_once(engine: Engine) -> None:
     query = select(details.c.sequence).where(details.c.run_id == run_id)
     with engine.connect() as connection:
         assert sorted(connection.scalars(query)) == [0, 24, 32]
-    # Numbers of the run and of its process count what was written.
+    # The counts of the run and of its process match what was written.
     assert count_of(engine, runs.c.stored, runs.c.id == run_id) == 3
     store(engine, servers[0], [batch(run_id, 0, 5, 30), batch(run_id, 1, 0, 5)])
     assert count_of(engine, runs.c.stored, runs.c.id == run_id) == 4
     assert [of_process(engine, run_id, rank, processes.c.stored) for rank in (0, 1)] == [3, 4]
 
 
-def test_what_is_read_of_a_large_run_is_what_moved(engine: Engine) -> None:
-    """Rows of processes and series, which a run may have thousands of."""
+def test_only_the_changed_rows_of_a_large_run_are_read(engine: Engine) -> None:
+    """A run may have thousands of rows of processes and series."""
     run_id, servers = new_run(engine), [Inbox(), Inbox()]
     store(engine, servers[0], [batch(run_id, rank, 0, 30) for rank in range(12)])
     store(engine, servers[1], [batch(run_id, 3, 30, 5)])
@@ -406,10 +405,10 @@ def test_what_is_read_of_a_large_run_is_what_moved(engine: Engine) -> None:
     kept = servers[0]._runs[run_id].processes["p0"]
     read_again = [a for a in asked if re.match("SELECT.*FROM (processes|series)", a[0], re.S)]
     with writing(engine) as connection:
-        # What this transaction has changed since counts as well.
+        # What this transaction has changed since then counts as well.
         rows = [connection.exec_driver_sql(*each).all() for each in read_again]
     assert [len(found) for found in rows] == [1, 2]
-    # A process of which the other server has taken nothing is not read again.
+    # A process without new batches on the other server is not read again.
     store(engine, servers[1], [batch(run_id, 5, 35, 5)])
     store(engine, servers[0], [batch(run_id, 5, 40, 5)])
     assert servers[0]._runs[run_id].processes["p0"] is kept
@@ -417,7 +416,7 @@ def test_what_is_read_of_a_large_run_is_what_moved(engine: Engine) -> None:
     check(engine, run_id, {rank: set(range(counts.get(rank, 30))) for rank in range(12)})
 
 
-def test_another_attempt_is_known_to_whoever_reads_what_moved(engine: Engine) -> None:
+def test_a_new_attempt_is_noticed_when_changed_rows_are_read(engine: Engine) -> None:
     run_id, servers = new_run(engine), [Inbox(), Inbox()]
     store(engine, servers[0], [batch(run_id, 0, 0, 5), batch(run_id, 1, 0, 5)])
     with writing(engine) as connection:
@@ -431,7 +430,7 @@ def test_another_attempt_is_known_to_whoever_reads_what_moved(engine: Engine) ->
     assert (known.attempt, attempts) == (2, {"p0": 2, "p1": 1})
 
 
-def test_a_run_that_begins_again_by_the_same_name_is_not_taken_for_the_old_one(
+def test_a_recreated_run_is_not_taken_for_the_old_one(
     engine: Engine,
 ) -> None:
     run_id, inbox = new_run(engine), Inbox()
@@ -446,7 +445,7 @@ def test_a_run_that_begins_again_by_the_same_name_is_not_taken_for_the_old_one(
     check(engine, run_id, {0: {*range(10), *range(90, 100)}})
 
 
-def test_a_batch_that_contradicts_what_another_server_took_is_refused(engine: Engine) -> None:
+def test_a_batch_that_contradicts_one_of_another_server_is_refused(engine: Engine) -> None:
     run_id, servers = new_run(engine), [Inbox(), Inbox()]
     store(engine, servers[0], [batch(run_id, 0, 0, 10)])
     store(engine, servers[1], [batch(run_id, 0, 10, 10)])
@@ -459,26 +458,26 @@ def test_a_batch_that_contradicts_what_another_server_took_is_refused(engine: En
 
 
 def meanwhile(engine: Engine, do: Callable[[], object], *after: str) -> Any:
-    """After every question about these tables, somebody else does something before the next."""
+    """Run ``do`` after every query of these tables, before the next statement."""
     return statements(engine, lambda asked: any(f"FROM {t}" in asked for t in after) and do())
 
 
 @pytest.fixture
 def other(engine: Engine) -> Iterator[Engine]:
-    """The engine of another server on the same database."""
+    """Yield the engine of another server on the same database."""
     found = open_engine(engine.url.render_as_string(hide_password=False))
     yield found
     found.dispose()
 
 
-# On SQLite, who writes has one view, and is alone.
+# On SQLite, a writer has one view of the database and is alone.
 on_postgres = pytest.mark.parametrize(
     "database_url", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True
 )
 
 
 def with_gaps(engine: Engine, run_id: str, inbox: Inbox) -> set[int]:
-    """Two segments with a gap after every ten snapshots."""
+    """Store two segments with a gap after every ten snapshots."""
     sent: set[int] = set()
     for start in (0, 400):
         for first in range(start, start + 400, 20):
@@ -489,7 +488,7 @@ def with_gaps(engine: Engine, run_id: str, inbox: Inbox) -> set[int]:
 
 
 @on_postgres
-def test_what_is_compacted_while_a_server_loads_the_process_is_still_known(
+def test_snapshots_compacted_while_a_server_loads_them_are_still_known(
     engine: Engine, other: Engine
 ) -> None:
     run_id = new_run(engine)
@@ -504,7 +503,7 @@ def test_what_is_compacted_while_a_server_loads_the_process_is_still_known(
 
 @dataclass
 class Moving:
-    """Snapshots that wait to be sealed and then compacted, or for that alone, and are while somebody asks for them."""
+    """Snapshots that are sealed, compacted, or both, while they are being read."""
 
     run_id: str
     inbox: Inbox
@@ -532,7 +531,7 @@ def moving(
 
 
 @on_postgres
-def test_what_is_moved_while_a_batch_is_compared_still_contradicts_it(
+def test_snapshots_moved_during_a_comparison_still_contradict(
     engine: Engine, moving: Moving
 ) -> None:
     wrong: Any = batch(moving.run_id, 0, 4, 3)
@@ -545,7 +544,7 @@ def test_what_is_moved_while_a_batch_is_compared_still_contradicts_it(
 
 
 @on_postgres
-def test_last_readings_that_are_moved_while_they_are_read_are_read_once(
+def test_last_readings_that_move_during_a_read_are_read_once(
     engine: Engine, moving: Moving
 ) -> None:
     with engine.connect() as connection:
@@ -561,7 +560,7 @@ def test_last_readings_that_are_moved_while_they_are_read_are_read_once(
 
 
 @on_postgres
-def test_of_all_that_waits_only_what_a_segment_takes_is_read_and_held(engine: Engine) -> None:
+def test_only_the_batches_of_one_segment_are_read_at_a_time(engine: Engine) -> None:
     run_id, inbox = new_run(engine), Inbox()
     for first in range(0, 2000, 200):
         store(engine, inbox, [batch(run_id, 0, first + i, 5) for i in range(0, 200, 5)])
@@ -578,7 +577,7 @@ def test_of_all_that_waits_only_what_a_segment_takes_is_read_and_held(engine: En
     check(engine, run_id, {0: set(range(2000))})
 
 
-def test_a_process_whose_numbers_are_damaged_is_not_stored_twice(engine: Engine) -> None:
+def test_a_process_with_damaged_sequence_numbers_is_not_stored_twice(engine: Engine) -> None:
     run_id = new_run(engine)
     with_gaps(engine, run_id, Inbox())
     with writing(engine) as connection:
@@ -588,8 +587,8 @@ def test_a_process_whose_numbers_are_damaged_is_not_stored_twice(engine: Engine)
     assert corruption.count(engine) == 2
 
 
-def test_a_server_whose_clock_is_behind_makes_nothing_look_silent(engine: Engine) -> None:
-    """To one whose clock is ahead. A clock that was far ahead and is set right is believed again."""
+def test_a_server_whose_clock_is_behind_makes_no_run_look_silent(engine: Engine) -> None:
+    """The other server's clock is ahead. A clock that was far ahead is trusted again after it is set right."""
     run_id, ahead, behind = new_run(engine), Inbox(), Inbox()
     seen = (
         select(runs.c.last_seen_at, processes.c.last_seen_at)
@@ -611,7 +610,7 @@ stretch = st.tuples(st.integers(0, 40), st.integers(0, 8)).map(lambda s: (s[0], 
 
 
 @given(st.lists(stretch, max_size=12), stretch)
-def test_missing_is_what_a_set_would_miss(
+def test_missing_ranges_match_those_of_a_set(
     added: list[tuple[int, int]], asked: tuple[int, int]
 ) -> None:
     known, numbers = Intervals(added), set[int]()

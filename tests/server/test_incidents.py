@@ -1,4 +1,4 @@
-"""The same leak over all runs: where it was seen, what people said of it, on the page and in the API."""
+"""The same leak over all runs: where it was seen and how people acknowledged it, on the page and in the API."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Plant = Callable[..., None]
 
 @pytest.fixture
 def plant(api: TestClient) -> Plant:
-    """A run that began ``ago`` seconds ago, with these findings now."""
+    """Return a function that saves a run that began ``ago`` seconds ago, with these findings."""
     engine = engine_of(api)
 
     def write(
@@ -69,13 +69,11 @@ def say(api: TestClient, what: str, status: int = 200, fingerprint: str = "f1", 
 
 
 def back_again(plant: Plant, run: str, name: str) -> None:
-    """A run that began just now, after whatever was said."""
+    """Save a run that began just now, after any acknowledgement."""
     plant(run, finding(), name=name, ago=-1.0)
 
 
-def test_a_leak_of_several_runs_is_one_item_and_another_project_is_another(
-    api: TestClient, plant: Plant
-) -> None:
+def test_a_leak_of_several_runs_is_one_item_per_project(api: TestClient, plant: Plant) -> None:
     plant("a", finding("recovered"), finding(fingerprint="f2"))
     plant("b")
     plant("c", finding(priority="major"))
@@ -88,25 +86,27 @@ def test_a_leak_of_several_runs_is_one_item_and_another_project_is_another(
     assert (leak["state"], leak["priority"], leak["summary"]) == ("open", "major", "c leaks")
     assert leak["sentence"] == "Seen in a and c"
     assert len(listed(api)) == 3
-    # What is said in one project does not hold in another.
+    # An acknowledgement in one project does not apply to another.
     say(api, "ignore")
     states = [(i["project"], i["state"]) for i in listed(api) if i["fingerprint"] == "f1"]
     assert sorted(states) == [("erl", "ignored"), ("other", "open")]
 
 
-def test_seen_in_two_closed_by_a_note_and_back_in_a_third(api: TestClient, plant: Plant) -> None:
+def test_a_leak_closed_with_a_note_is_shown_as_back_in_a_later_run(
+    api: TestClient, plant: Plant
+) -> None:
     plant("a", finding("resolved"), name="A")
     plant("b", name="B")
     plant("c", finding(), name="C")
     closed = say(api, "close", reason="X")
-    # The answers are what the description of the API says.
+    # The responses match the description of the API.
     answer, one = api.get(PATH), api.get(f"{PATH}/f1", params={"project": "erl"})
     described = incidents_api.Leaks.model_validate_json(answer.content).model_dump(mode="json")
     assert described == answer.json()
     assert incidents_api.Leak.model_validate_json(one.content).model_dump() == one.json()
     assert closed["state"] == "closed"
     assert closed["sentence"] == "Seen in A and C, closed by note “X”"
-    # A run that was there before and goes on with it is not a run it came back in.
+    # A run that existed before and still leaks does not count as a return.
     plant("c", finding("suspected"), name="C")
     assert listed(api)[0]["state"] == "closed"
     back_again(plant, "f", "F")
@@ -119,7 +119,7 @@ def test_seen_in_two_closed_by_a_note_and_back_in_a_third(api: TestClient, plant
 @pytest.mark.parametrize(
     ("what", "state"), [("acknowledge", "acknowledged"), ("ignore", "ignored"), ("close", "closed")]
 )
-def test_what_is_said_holds_until_it_is_taken_back(
+def test_an_acknowledgement_applies_until_it_is_withdrawn(
     api: TestClient, plant: Plant, what: str, state: str
 ) -> None:
     plant("a", finding())
@@ -153,7 +153,7 @@ def test_an_acknowledgement_expires(
     assert (leak["state"], leak["acknowledgements"]) == ("open", [])
 
 
-def test_a_new_word_replaces_the_old_one_but_a_closing_note_stays(
+def test_a_new_acknowledgement_replaces_the_old_but_not_a_closing_note(
     api: TestClient, plant: Plant
 ) -> None:
     plant("a", finding())
@@ -170,7 +170,7 @@ def test_a_new_word_replaces_the_old_one_but_a_closing_note_stays(
     assert after["sentence"] == "Seen in a, closed by note “X”, muted: “again”, back in B"
 
 
-def test_a_leak_is_over_when_it_leaks_nowhere_and_growth_that_does_not_matter_was_never_one(
+def test_a_leak_is_over_if_no_run_leaks_and_watched_growth_is_no_leak(
     api: TestClient, plant: Plant
 ) -> None:
     plant("a", finding(), finding("watch", "f2"))
@@ -179,7 +179,7 @@ def test_a_leak_is_over_when_it_leaks_nowhere_and_growth_that_does_not_matter_wa
     assert states == {"f1": "over", "f2": "watched"}
 
 
-def test_a_wrong_word_is_refused_whole(api: TestClient, plant: Plant) -> None:
+def test_an_invalid_acknowledgement_is_refused_as_a_whole(api: TestClient, plant: Plant) -> None:
     plant("a", finding())
     why = {"reason": "x"}
     for what, body, field in (
@@ -196,9 +196,7 @@ def test_a_wrong_word_is_refused_whole(api: TestClient, plant: Plant) -> None:
     assert listed(api)[0]["acknowledgements"] == []
 
 
-def test_nobody_speaks_of_a_leak_that_no_run_of_the_project_has(
-    api: TestClient, plant: Plant
-) -> None:
+def test_a_leak_that_no_run_of_the_project_has_is_not_found(api: TestClient, plant: Plant) -> None:
     plant("a", finding())
     for fingerprint, project in (("f2", "erl"), ("f1", "nobody")):
         error = say(api, "ignore", 404, fingerprint, project=project)["error"]
@@ -208,9 +206,7 @@ def test_nobody_speaks_of_a_leak_that_no_run_of_the_project_has(
     assert api.get(PATH, params={"status": "leaking"}).status_code == 422
 
 
-def test_pages_of_the_list_leave_nothing_out_and_repeat_nothing(
-    api: TestClient, plant: Plant
-) -> None:
+def test_pages_of_the_list_neither_skip_nor_repeat_items(api: TestClient, plant: Plant) -> None:
     for run in range(4):
         plant(f"r{run}", *(finding(fingerprint=f"f{run}{n}") for n in range(3)))
     answer = api.get(PATH, params={"limit": 5}).json()
@@ -225,7 +221,7 @@ def test_pages_of_the_list_leave_nothing_out_and_repeat_nothing(
         assert api.get(PATH, params={"cursor": nonsense}).status_code == 422
 
 
-def test_of_many_runs_the_newest_are_shown_and_the_others_counted(
+def test_the_newest_runs_are_shown_and_the_others_are_counted(
     api: TestClient, plant: Plant
 ) -> None:
     for run in range(MAX_RUNS + 3):
@@ -236,7 +232,7 @@ def test_of_many_runs_the_newest_are_shown_and_the_others_counted(
     assert leak["sentence"] == "Seen in 23 runs, last in r22"
 
 
-def test_the_counts_of_the_page_are_those_of_the_list(api: TestClient, plant: Plant) -> None:
+def test_the_counts_of_the_page_match_the_list(api: TestClient, plant: Plant) -> None:
     plant("a", finding(), finding(fingerprint="f2"), finding("ok", "f3"), finding(fingerprint="f4"))
     say(api, "ignore")
     say(api, "close", fingerprint="f4", reason="X")
@@ -257,16 +253,16 @@ def read(api: TestClient, path: str, status: int = 200) -> str:
     return answer.text.replace("<wbr>", "")
 
 
-def test_the_page_tells_the_story_and_has_plain_forms(api: TestClient, plant: Plant) -> None:
+def test_the_page_shows_the_history_and_plain_forms(api: TestClient, plant: Plant) -> None:
     empty = read(api, "/incidents")
     assert "No incidents yet" in empty and "the note it was closed with" in empty
     plant("w", finding("watch", "f2", evidence=("a little",)))
-    # Growth that was never a leak is shown to who asks for it.
+    # Growth that was never a leak is shown only on request.
     assert "No incidents match" in read(api, "/incidents")
     for asked in ("status=watched", "project=erl&fingerprint=f2"):
         assert "Watched</span>" in read(api, f"/incidents?{asked}")
     plant("a", finding(), name="A")
-    # A cursor from nowhere leads back to the list.
+    # An unknown cursor leads back to the list.
     text = read(api, "/incidents?cursor=nonsense")
     read(api, "/incidents?status=nonsense", 422)
     story = ("a leaks", "Seen in A", "Leaking", "Clear the list.", "in evaluate", 'href="/runs/a"')
@@ -284,7 +280,7 @@ def post(api: TestClient, path: str, status: int = 303, **form: str) -> Any:
     return answer
 
 
-def test_forms_do_what_the_api_does_and_lead_back_to_the_leak(
+def test_forms_do_the_same_as_the_api_and_lead_back_to_the_leak(
     api: TestClient, plant: Plant
 ) -> None:
     plant("a", finding(), name="A")
@@ -301,7 +297,7 @@ def test_forms_do_what_the_api_does_and_lead_back_to_the_leak(
     assert "closed by note “X”" in read(api, "/incidents?status=closed")
 
 
-def test_a_wrong_form_is_refused_whole(api: TestClient, plant: Plant) -> None:
+def test_an_invalid_form_is_refused_as_a_whole(api: TestClient, plant: Plant) -> None:
     plant("a", finding())
     for action, form, status in (
         ("acknowledge", {"expires": "60"}, 422), ("acknowledge", {"expires": "3600", "back": "/alerts"}, 422),
@@ -325,9 +321,9 @@ def test_the_page_of_a_run_mutes_its_leaks_and_leads_back_to_itself(
     page = read(api, "/runs/a")
     assert 'href="/incidents?project=erl&amp;fingerprint=f1"' in page
     back = 'name="back" value="/runs/a"'
-    # Two forms of the leak, and that of Notify.
+    # Two forms are for the leak, and one is for Notify.
     assert page.count(back) == 3 and "Never alert for this leak in this project" in page
-    # No reason is needed here; the API asks for one.
+    # The page does not require a reason; the API does.
     at = {"back": "/runs/a"}
     answer = post(api, "/incidents/f1/acknowledge", expires="86400", **at)
     assert answer.headers["location"] == "/runs/a#findings"
@@ -350,7 +346,7 @@ def test_the_page_of_a_run_mutes_its_leaks_and_leads_back_to_itself(
         "https://evil.example/runs/a", "/\\evil.example", "/runs/a?x=\\", "/runs/" + "a" * 3_000, "javascript:alert(1)",
     ],
 )  # fmt: skip
-def test_a_form_leads_to_no_other_place_than_the_page_of_a_run(
+def test_a_form_can_lead_only_to_the_page_of_a_run(
     api: TestClient, plant: Plant, back: str
 ) -> None:
     plant("a", finding())
@@ -359,7 +355,7 @@ def test_a_form_leads_to_no_other_place_than_the_page_of_a_run(
     assert listed(api)[0]["acknowledgements"] == []
 
 
-def test_projects_can_be_chosen_once_there_are_two(api: TestClient, plant: Plant) -> None:
+def test_projects_can_be_chosen_if_there_are_two(api: TestClient, plant: Plant) -> None:
     plant("a", finding())
     assert '<select name="project">' not in read(api, "/incidents")
     plant("x", finding(fingerprint="f9"), project="other & more")
@@ -368,9 +364,7 @@ def test_projects_can_be_chosen_once_there_are_two(api: TestClient, plant: Plant
     assert "f9" in text and "a leaks" not in text
 
 
-def test_links_of_a_note_are_clickable_on_the_page_of_incidents_and_on_that_of_the_run(
-    api: TestClient, plant: Plant
-) -> None:
+def test_links_in_a_note_can_be_clicked_on_both_pages(api: TestClient, plant: Plant) -> None:
     evil = "<img src=x onerror=alert(1)>"
     plant("a", finding(advice=(evil,), phase_path=evil), name=evil)
     review = "https://forge.example/erl/pulls/7?tab=files"
@@ -378,7 +372,7 @@ def test_links_of_a_note_are_clickable_on_the_page_of_incidents_and_on_that_of_t
     say(api, "close", reason=f"fixed, see {review}. javascript:alert(1) {evil}")
     link = f'<a href="{review}" rel="noopener noreferrer">{review}</a>. javascript:alert(1) &lt;img'
     of_leak, of_run = read(api, "/incidents"), read(api, "/runs/a")
-    assert of_leak.count(link) == 2  # in the story, and where it is taken back
+    assert of_leak.count(link) == 2  # in the history and in the form that withdraws it
     assert "<b>Closed</b>" in of_run and of_run.count(link) == 1
     assert 'href="javascript' not in of_leak + of_run and "<img src=x" not in of_leak + of_run
     for text in (

@@ -1,4 +1,4 @@
-"""Each bound of `limits.py` is crossed: refused in one line, or folded, cut or left out, and counted."""
+"""Each limit of `limits.py` is exceeded: refused in one line, or folded, cut or left out, and counted."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_times_of_a_clock_ahead_are_clamped(api: TestClient, run: Any, make_run:
     assert process["clock_skew_seconds"] < -86_000
     assert process["started_at"] <= found["last_seen_at"]
     assert "clock of the process was minutes ahead" in api.get("/runs/r1?tab=all").text
-    # What was right before it was set is another snapshot's, and still a contradiction.
+    # These values belong to another snapshot after the correction and still contradict.
     wire["columns"]["series"]["process.rss_bytes"][0] += 1
     assert api.post(BATCHES, json=wire).status_code == 409
 
@@ -172,14 +172,14 @@ def assert_told_to_wait(answer: Any, code: str) -> None:
     assert 1 <= int(answer.headers["retry-after"]) <= 3_600
 
 
-def test_a_project_begins_so_many_runs_a_day(bounded: TestClient) -> None:
+def test_the_runs_of_a_project_and_day_are_bounded(bounded: TestClient) -> None:
     for n in range(3):
         assert bounded.post("/api/v1/runs", json={"id": f"r{n}", "project": "p"}).status_code == 201
     assert_told_to_wait(
         bounded.post("/api/v1/runs", json={"id": "r3", "project": "p"}), "too_many_runs"
     )
     assert bounded.get("/api/v1/runs/r3").status_code == 404
-    # Joining begins none, and others are no worse for it.
+    # Joining a run does not count, and other projects are not affected.
     assert bounded.post("/api/v1/runs", json={"id": "r1", "project": "p"}).status_code == 200
     assert bounded.post("/api/v1/runs", json={"id": "other", "project": "q"}).status_code == 201
     for n in range(5):
@@ -187,7 +187,7 @@ def test_a_project_begins_so_many_runs_a_day(bounded: TestClient) -> None:
         assert bounded.post("/api/v1/runs", json=header).status_code == 201
 
 
-def test_a_project_stores_so_many_bytes_a_day(bounded: TestClient, make_run: Any) -> None:
+def test_the_bytes_of_a_project_and_day_are_bounded(bounded: TestClient, make_run: Any) -> None:
     runs = [make_run(), make_run(id="r2"), make_run(id="r3")]
     for run, project in zip(runs, ("p", "p", "free"), strict=True):
         bounded.post("/api/v1/runs", json=run.header | {"project": project})
@@ -199,7 +199,7 @@ def test_a_project_stores_so_many_bytes_a_day(bounded: TestClient, make_run: Any
     assert_told_to_wait(
         bounded.post("/api/v1/runs/r2/batches", json=second.wire(0, 3)), "too_many_bytes"
     )
-    # What is there already is no news.
+    # Snapshots that are already stored do not count.
     assert first.send(bounded, 0, 100) == 0
     free.send(bounded, 0, 600)
     text = bounded.get("/metrics").text
@@ -207,7 +207,7 @@ def test_a_project_stores_so_many_bytes_a_day(bounded: TestClient, make_run: Any
 
 
 def test_bytes_of_today_survive_a_restart(database_url: str, make_run: Any, patch: Any) -> None:
-    # Each transaction tells the database.
+    # Every transaction writes its counts to the database.
     patch("store.ingest.project_quota.FLUSH_SECONDS", 0.0)
     bound = {"bytes_per_day": PerProject(2_000)}
     run = make_run()
@@ -228,7 +228,7 @@ def test_bytes_of_yesterday_do_not_count(bounded: TestClient, make_run: Any, pat
     run.send(bounded, 200, 3)
 
 
-def test_bounds_are_on_and_one_project_may_have_another() -> None:
+def test_limits_are_on_by_default_and_can_differ_by_project() -> None:
     assert Config().runs_per_day.of("p") == limits.RUNS_PER_DAY
     assert Config().bytes_per_day.of("p") == limits.BYTES_PER_DAY
     made = from_environment(
@@ -240,7 +240,7 @@ def test_bounds_are_on_and_one_project_may_have_another() -> None:
 
 
 # -- answers
-def test_lists_without_pages_end(api: TestClient, run: Any, patch: Any) -> None:
+def test_lists_without_pages_are_bounded(api: TestClient, run: Any, patch: Any) -> None:
     patch("store.details.MAX_LISTED", 2)
     wire = run.wire(0, 3)
     of = [{"sequence": 2, "type": f"T{i}"} for i in range(9)]
@@ -262,7 +262,7 @@ def test_lists_without_pages_end(api: TestClient, run: Any, patch: Any) -> None:
         assert [item[key] for item in items] == expected
 
 
-# Table -> the limits that bound its rows; what is derived of rows that have limits, where nothing else is.
+# Table -> the limits that bound its rows; rows derived from bounded rows need no limit of their own.
 BOUNDS: Final[dict[str, tuple[str, ...]]] = {
     "runs": ("RUNS_PER_DAY", "PROJECTS_PER_DAY"),
     "attempts": ("MAX_RUN_ATTEMPTS",), "processes": ("MAX_RUN_PROCESSES",),
@@ -270,19 +270,19 @@ BOUNDS: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(("batches", "segments", "chunks", "details"), ("BYTES_PER_DAY",)),
     "requests": ("MAX_REQUESTS", "MAX_PAST"), "incidents": ("MAX_RUN_INCIDENTS", "MAX_RUN_SERIES"),
     "alerts": ("MAX_RUN_ALERTS",), "webhooks": ("MAX_WEBHOOKS",),
-    # Of each leak, of which a run has so many.
+    # Per leak, and the leaks of a run are bounded.
     "acknowledgements": ("MAX_PAST", "MAX_RUN_INCIDENTS"),
     # Rules, and the accepted counts of each project.
     "assertions": ("MAX_RULES", "MAX_ACCEPTED_COUNTS", "MAX_PAST"),
-    # Of each run and rule, and of each alert and webhook.
+    # Per run and rule, and per alert and webhook.
     "assertion_states": ("RUNS_PER_DAY", "MAX_RULES"),
     **dict.fromkeys(("deliveries", "delivery_attempts"), ("MAX_RUN_ALERTS", "MAX_WEBHOOKS")),
-    # One of each run, or of each run that was.
+    # One per run, or per former run.
     **dict.fromkeys(("sizes", "deletions", "removals"), ("RUNS_PER_DAY",)),
-    # One of each project and day.
+    # One per project and day.
     "intake": ("PROJECTS_PER_DAY",), "tokens": ("MAX_TOKENS", "MAX_PAST"),
     "sessions": ("MAX_SESSIONS", "MAX_SESSIONS_OF_ONE"), "damaged": ("MAX_DAMAGED",),
-    # The keys are ours, and `test_the_keys_of_settings_are_few` counts them.
+    # The keys are fixed, and `test_the_settings_table_has_few_keys` counts them.
     "settings": (),
 }  # fmt: skip
 
@@ -291,7 +291,7 @@ BOUNDS: Final[dict[str, tuple[str, ...]]] = {
 def asking_api(
     sqlite_copies: Copies, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[TestClient]:
-    """A server that asks, with cheap hashes, and without an examiner that resolves what a test has planted."""
+    """Yield a server with authentication, cheap hashes, and no examiner that would resolve planted incidents."""
     cheap = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
     monkeypatch.setattr(credentials, "_hasher", lambda: cheap)
     monkeypatch.setattr(Examiner, "once", lambda self: 60.0)
@@ -318,7 +318,9 @@ def test_every_table_has_a_bound_that_is_a_limit() -> None:
     assert [table for table, names in BOUNDS.items() if not names] == ["settings"]
 
 
-def test_the_keys_of_settings_are_few(asking_api: TestClient, engine: Engine, admin: Any) -> None:
+def test_the_settings_table_has_few_keys(
+    asking_api: TestClient, engine: Engine, admin: Any
+) -> None:
     before = count_of(engine, schema.settings)
     for number in range(12):
         asking_api.post(
@@ -356,19 +358,21 @@ def test_all_sessions_are_bounded(asking_api: TestClient, engine: Engine, patch:
     assert count_of(engine, schema.sessions) == 4
 
 
-def test_revoked_tokens_go(asking_api: TestClient, engine: Engine, admin: Any, patch: Any) -> None:
+def test_old_revoked_tokens_are_removed(
+    asking_api: TestClient, engine: Engine, admin: Any, patch: Any
+) -> None:
     patch("store.access.MAX_PAST", 3)
     kept = token(engine, "read")[0]
     for _ in range(9):
         made = asking_api.post("/api/v1/tokens", json={"scope": "read"}, headers=admin)
         assert made.status_code == 201, made.text
         asking_api.delete(f"/api/v1/tokens/{made.json()['id']}", headers=admin)
-    # The one that was revoked last goes with the next that is made.
+    # The token that was revoked last is removed when the next one is created.
     assert count_of(engine, schema.tokens, schema.tokens.c.revoked_at.is_not(None)) == 4
     assert count_of(engine, schema.tokens, schema.tokens.c.id == kept) == 1
 
 
-def test_counts_no_longer_accepted_go(
+def test_counts_that_are_no_longer_accepted_are_removed(
     admin: Any, asking_api: TestClient, engine: Engine, make_run: Any, patch: Any
 ) -> None:
     patch("store.alerts.assertions.MAX_PAST", 3)
@@ -390,7 +394,7 @@ def begun(asking_api: TestClient, admin: Any) -> None:
     assert asking_api.post("/api/v1/runs", json=body, headers=admin).status_code == 201
 
 
-def test_old_notes_on_a_leak_go(
+def test_old_acknowledgements_of_a_leak_are_removed(
     asking_api: TestClient, engine: Engine, admin: Any, begun: None, patch: Any
 ) -> None:
     patch("store.incident_groups.MAX_PAST", 3)
@@ -400,7 +404,7 @@ def test_old_notes_on_a_leak_go(
         answer = asking_api.post(f"/api/v1/incidents/f1/{word}", json=body, headers=admin)
         assert answer.status_code == 200, answer.text
     table = schema.acknowledgements
-    # A note that still holds stays, however old it is.
+    # A note that still applies is kept, however old it is.
     assert count_of(engine, table, table.c.ended_at.is_(None), table.c.kind == "closed") == 1
     assert count_of(engine, table, table.c.ended_at.is_(None), table.c.kind == "acknowledged") == 1
     assert count_of(engine, table) == 5
@@ -435,7 +439,7 @@ def test_answered_requests_of_a_run_are_bounded(engine: Engine, begun: None, pat
     assert count_of(engine, schema.requests) == 4
 
 
-def test_rows_of_others_stay(engine: Engine) -> None:
+def test_keeping_the_newest_leaves_rows_of_other_projects(engine: Engine) -> None:
     table = schema.assertions
     row = {"origin": "accepted", "metric": "type.x.count", "source": "page", "created_at": 1.0}
     with writing(engine) as connection:
@@ -467,7 +471,7 @@ def client(
 
 @pytest.fixture(scope="module")
 def stored(client: Client, make_run: Any) -> Any:
-    """A run with ten snapshots, which must be there after whatever is refused."""
+    """Return a run with ten snapshots, which must still be stored after every refusal."""
     run = make_run(id="stored")
     client.post("/api/v1/runs", run.header)
     client.post(PATH.format("stored"), run.wire(0, 10))
@@ -475,7 +479,7 @@ def stored(client: Client, make_run: Any) -> Any:
 
 
 def batch(change: Callable[[dict[str, Any]], Any]) -> Cross:
-    """What the stored run would send next, with ``change`` made to it."""
+    """Return a function that sends the next batch of the stored run, changed by ``change``."""
 
     def cross(client: Client, run: Any) -> Answer:
         wire = run.wire(32, 3)
@@ -490,7 +494,7 @@ def sends(method: str, path: str, body: Any = None, **headers: str) -> Cross:
 
 
 def right(client: Client, run: Any) -> Answer:
-    """Nothing is wrong with it but that it comes now."""
+    """Send a valid batch, which is refused only because of when it arrives."""
     return client.ask("POST", PATH.format("stored"), run.wire(10, 3))
 
 
@@ -520,7 +524,7 @@ def nested(depth: int) -> Any:
 
 
 def attribute(depth: int) -> Any:
-    """Of OpenTelemetry."""
+    """Return an OpenTelemetry attribute value of this depth."""
     return {"arrayValue": {"values": [attribute(depth - 1)]}} if depth else {"intValue": "1"}
 
 
@@ -532,7 +536,7 @@ def wide_window(client: Client, run: Any) -> Answer:
 
 
 def raw(*parts: str) -> Cross:
-    """What is sent as it is, and the first answer to it."""
+    """Return a function that sends these parts as they are and returns the first response."""
 
     def cross(client: Client, run: Any) -> Answer:
         with socket.create_connection(("127.0.0.1", client.port), timeout=30) as connection:
@@ -552,7 +556,7 @@ TRICKLING = (
 
 @contextlib.contextmanager
 def a_server_that_asks(client: Client, *who: str, **more: Any) -> Iterator[Client]:
-    """Who each is, for what one sends whose token has this scope and project, or who has none."""
+    """Turn authentication on and yield a client with a token of this scope and project, or without one."""
     sends = {}
     if who:
         with pytest.MonkeyPatch.context() as patched:
@@ -566,7 +570,7 @@ def a_server_that_asks(client: Client, *who: str, **more: Any) -> Iterator[Clien
 
 
 def authorised(cross: Cross, *who: str, **more: Any) -> Cross:
-    """By default as an administrator."""
+    """Return the function with a token, by default an administrator's."""
 
     def asked(client: Client, run: Any) -> Answer:
         with a_server_that_asks(client, *(who or ("admin",)), **more) as asks:
@@ -602,14 +606,14 @@ def boxes(count: int) -> bytes:
 
 
 def signing_in(client: Client, run: Any) -> Answer:
-    """Of a server that asks: another reads no form to sign in."""
+    """Send a sign-in form that is too large to a server with authentication; other servers do not read it."""
     with a_server_that_asks(client) as asks:
         return asks.ask("POST", "/sign-in", b"secret=" + b"a" * limits.MAX_SIGN_IN_BYTES)
 
 
 @dataclass(frozen=True)
 class Way:
-    """How a bound is crossed. ``smaller``: where it is made smaller for the test, since the real one takes too long."""
+    """How a limit is exceeded. ``smaller``: names to set to smaller values if the real limit would take too long."""
 
     status: int
     cross: Cross
@@ -682,7 +686,7 @@ REFUSED: dict[str, Way] = {
         "GET", f"/sign-in?next={'x' * (limits.MAX_SECRET_LENGTH + 1)}", accept="application/json")),
     "MAX_LINE_LENGTH": Way(422, batch(rows(
         "events", 1, time=1.0, kind="log", name="log", data={"lines": ["x" * (limits.MAX_LINE_LENGTH + 1)]}))),
-    # A run, a project, what waits
+    # A run, a project, waiting work
     "MAX_RUN_PROCESSES": Way(
         409, batch(lambda wire: wire["process"].update({"instance": "one more"})),
         {"store.ingest.inbox.MAX_RUN_PROCESSES": 1}),
@@ -743,7 +747,7 @@ BUSY = {"MAX_BODIES_BYTES", "MAX_WAITING_BATCHES", "MAX_WAITING_SNAPSHOTS", "MAX
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_beyond_it_is_refused(
+def test_requests_over_the_limit_are_refused(
     name: str, client: Client, stored: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     way = REFUSED[name]
@@ -770,7 +774,7 @@ def test_beyond_it_is_refused(
     there = client.get("/api/v1/runs/stored/snapshots?limit=200")["items"]
     assert [row["sequence"] for row in there] == list(range(9, -1, -1))
     assert client.services.coming.size == 0
-    # What was refused left no room taken.
+    # Refused requests do not take any room.
     assert client.post(PATH.format("stored"), stored.wire(0, 10))["accepted"] == 0
 
 
@@ -785,7 +789,7 @@ def items(client: Client, make_run: Any, most: int) -> None:
 
 
 def words(name: str) -> Cut:
-    """Tags, and phases that are declared."""
+    """Return a function that sends too many tags or declared phases."""
 
     def cut(client: Client, make_run: Any, most: int) -> None:
         for n in range(2):
@@ -797,7 +801,7 @@ def words(name: str) -> Cut:
 
 
 def note(client: Client, run: str, many: int, text: str) -> list[dict[str, Any]]:
-    """Add this note so many times, numbered; those that are there then."""
+    """Add this note ``many`` times, numbered, and return the notes that are stored."""
     client.post("/api/v1/runs", {"id": run})
     for first in range(0, many, 60):
         sent = [{"text": f"{first + i} {text}"} for i in range(60)]
@@ -835,7 +839,7 @@ def listed_processes(client: Client, make_run: Any, most: int) -> None:
     assert client.ask("PATCH", "/api/v1/runs/crowd", end).status == 200
     run = client.get("/api/v1/runs/crowd")
     page = client.ask("GET", "/runs/crowd?tab=all").body.decode()
-    # The one that people look for is there, and the others from the first on.
+    # The process that people look for is listed, and the others are the first ones.
     assert [each["rank"] for each in run["processes"]] == [*range(most - 1), most + 2]
     assert run["processes_left_out"] == 3
     assert f"Showing {most} of {most + 3} processes" in page
@@ -868,7 +872,8 @@ def listed_lines(client: Client, make_run: Any, most: int) -> None:
     answer = client.ask("GET", "/api/v1/runs/loud")
     assert len(answer.body) < most + 100_000
     told = {each["rank"]: each for each in answer.json()["processes"]}
-    # Of the one that failed all, of one the newest, of the last none; and each says how many are missing.
+    # The failed process has all its lines, another has its newest one and the last has none; each says how many
+    # are missing.
     assert told[8]["log_lines"] == lines
     assert told[0]["log_lines"] == lines
     some = told[6]["log_lines"]
@@ -883,7 +888,7 @@ def listed_lines(client: Client, make_run: Any, most: int) -> None:
 
 RUNS = "store.runs.runs"
 PROCESSES = "store.runs.process_list"
-# What crosses it, and where it is made smaller for the test, to what.
+# How each limit is exceeded, and which name is set to which smaller value for the test.
 ABSORBED: dict[str, tuple[Cut, str, int]] = {
     "MAX_RUN_TAGS": (words("tags"), "", limits.MAX_RUN_TAGS),
     "MAX_DECLARED_PHASES": (words("phases"), "", limits.MAX_DECLARED_PHASES),
@@ -895,11 +900,11 @@ ABSORBED: dict[str, tuple[Cut, str, int]] = {
 }  # fmt: skip
 
 
-# These close the connection without an answer: `test_connections.py`.
+# Exceeding these closes the connection without a response: `test_connections.py`.
 CLOSED = {"HEAD_SECONDS", "MAX_PIPELINED", "UNREAD_SECONDS", "ANSWER_SECONDS", "MIN_READ_BYTES"}
 
 
-# Those that tests of their own cross: above, in `test_inbox.py`, `test_run_page.py` and `access/test_ingest_tokens.py`.
+# Limits that have their own tests: above, in `test_inbox.py`, `test_run_page.py` and `access/test_ingest_tokens.py`.
 ELSEWHERE = {
     "MAX_SESSIONS", "MAX_SESSIONS_OF_ONE", "MAX_PAST", "MAX_RUN_INCIDENTS", "MAX_RUN_ALERTS", "MAX_DAMAGED",
     "MAX_SKEW_SECONDS", "MAX_RUN_TYPES", "MAX_RUN_PHASES", "MAX_RUN_SERIES", "MAX_LISTED", "RUNS_PER_DAY",
@@ -908,13 +913,15 @@ ELSEWHERE = {
 
 
 @pytest.mark.parametrize("name", ABSORBED)
-def test_beyond_it_is_cut_and_counted(name: str, client: Client, make_run: Any, patch: Any) -> None:
+def test_data_over_the_limit_is_cut_and_counted(
+    name: str, client: Client, make_run: Any, patch: Any
+) -> None:
     cross, where, most = ABSORBED[name]
     if where:
         patch(f"{where}.{name}", most)
     cross(client, make_run, most)
 
 
-def test_every_bound_is_crossed() -> None:
+def test_every_limit_is_tested() -> None:
     assert not REFUSED.keys() & ABSORBED.keys()
     assert REFUSED.keys() | ABSORBED.keys() | CLOSED | ELSEWHERE == NAMES

@@ -57,7 +57,7 @@ class Stream:
                 event = {}
 
     def until(self, kind: str) -> tuple[list[tuple[str, Any]], Any]:
-        """(what came before, the first message of a kind)"""
+        """Return the messages before the first message of this kind, and that message."""
         before = []
         for name, data in self:
             if name == kind:
@@ -72,7 +72,7 @@ class Stream:
         self.close()
 
     def rows_until(self, sequence: int) -> list[int]:
-        """Sequence numbers of all rows, until this one came."""
+        """Return the sequence numbers of all rows up to this one."""
         seen: list[int] = []
         while sequence not in seen:
             _, data = self.until("snapshots")
@@ -87,7 +87,7 @@ class Stream:
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Client]:
-    """A server in this process that listens on a port; each test has a run of its own."""
+    """Yield a server in this process that listens on a port; each test has its own run."""
     with (
         copies_of(request).new(tmp_path_factory.mktemp("live")) as url,
         listening(create_app(Config(database_url=url))) as client,
@@ -97,7 +97,7 @@ def server(
 
 @dataclass
 class Watched:
-    """A run on the server, and those who watch it."""
+    """A run on the server, and its viewers."""
 
     server: Client
     run: Any
@@ -184,7 +184,7 @@ def test_a_reconnect_after_sealing_misses_nothing(watched: Watched, eventually: 
 
 
 @pytest.mark.parametrize("last", ["99999", "hello", "-1", "9" * 30])
-def test_an_unknown_id_is_answered_with_the_run_as_it_is(last: str, watched: Watched) -> None:
+def test_an_unknown_id_is_answered_with_the_current_run(last: str, watched: Watched) -> None:
     with watched.stream(headers={"Last-Event-ID": last}) as stream:
         before, run = stream.until("run")
     assert run["id"] == watched.run.id
@@ -200,7 +200,7 @@ def test_a_reader_that_was_away_for_too_long_reloads(watched: Watched, patch: An
     assert "reload" in kinds and "snapshots" not in kinds
 
 
-def test_many_batches_in_a_moment_are_few_messages(watched: Watched) -> None:
+def test_many_batches_at_once_become_few_messages(watched: Watched) -> None:
     messages, rows = 0, 0
     with watched.stream() as stream:
         stream.until("run")
@@ -220,7 +220,7 @@ def test_many_batches_in_a_moment_are_few_messages(watched: Watched) -> None:
     [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 0, marks=pytest.mark.long)],
     ids=["Ctrl-C", "SIGTERM"],
 )
-def test_a_signal_ends_the_server_its_streams_and_what_is_sent_to_it(
+def test_a_signal_ends_the_server_its_streams_and_its_uploads(
     how: signal.Signals, status: int, serve: Any, make_run: Any
 ) -> None:
     server, run = serve(), make_run()
@@ -234,7 +234,7 @@ def test_a_signal_ends_the_server_its_streams_and_what_is_sent_to_it(
             upload = held.enter_context(socket.create_connection(("127.0.0.1", server.port)))
             head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n"
             upload.sendall(f"{head}Expect: 100-continue\r\n\r\n".encode())
-            # The server asks for the body: it waits for it now.
+            # The server has asked for the body and is waiting for it.
             assert b"100" in upload.recv(100)
             upload.sendall(b"{")
         seconds, said = server.interrupt(how)
@@ -242,7 +242,7 @@ def test_a_signal_ends_the_server_its_streams_and_what_is_sent_to_it(
     assert server.process.returncode == status
     assert not re.search("traceback|error|cancel", said.lower()), said
     for stream in streams:
-        # The stream ended as a stream ends, not as a broken connection.
+        # The stream ended normally, not as a broken connection.
         assert all(kind in ("verdict", "run", "snapshots") for kind, _ in stream)
         stream.close()
 
@@ -266,7 +266,7 @@ class Run:
 
 @pytest.fixture
 def enter() -> Iterator[Callable[..., Any]]:
-    """Enter a context that lasts to the end of the test; after its loop, for which nothing is left to do."""
+    """Return a function that enters a context until the end of the test, after the test's event loop has ended."""
     kept: list[Any] = []
 
     def into(context: Any) -> Any:
@@ -279,7 +279,7 @@ def enter() -> Iterator[Callable[..., Any]]:
 
 @pytest.fixture
 def live(monkeypatch: pytest.MonkeyPatch) -> Live:
-    """Whose messages follow each other without a pause."""
+    """Return live updates without a pause between messages."""
     monkeypatch.setattr(live_module, "COALESCE_SECONDS", 0.0)
     return Live()
 
@@ -290,7 +290,7 @@ def run() -> Run:
 
 
 def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run an async test with its fixtures on a loop of its own."""
+    """Run an async test with its fixtures on its own event loop."""
 
     @functools.wraps(test)
     def run_test(live: Live, **given: Any) -> None:
@@ -329,8 +329,8 @@ async def test_one_read_serves_all_viewers(live: Live, run: Run, enter: Any) -> 
 
 
 @on_a_loop
-async def test_news_during_another_read_are_sent(live: Live, run: Run, enter: Any) -> None:
-    """That read has looked at the database already, and does not find them."""
+async def test_changes_during_another_read_are_sent(live: Live, run: Run, enter: Any) -> None:
+    """The other read has already queried the database and does not see them."""
     may_answer = asyncio.Event()
     may_answer.set()
 
@@ -348,7 +348,7 @@ async def test_news_during_another_read_are_sent(live: Live, run: Run, enter: An
     beginning = asyncio.create_task(second.begin(5))
     while len(run.reads) == looks:
         await asyncio.sleep(0)
-    # It has looked when the loop comes back to it, and only answers later.
+    # It has queried when control returns to the loop, and it answers later.
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     run.revision = 6
@@ -384,7 +384,7 @@ async def test_a_slow_viewer_gets_all_messages_together(live: Live, run: Run, en
 
 
 @on_a_loop
-async def test_a_viewer_away_for_longer_than_is_kept_is_read_for(
+async def test_a_viewer_that_was_away_too_long_gets_a_new_read(
     live: Live, run: Run, enter: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def is_read_for(last: int) -> None:
@@ -399,7 +399,7 @@ async def test_a_viewer_away_for_longer_than_is_kept_is_read_for(
         assert run.reads[reads:].count(begun) == 2
 
     await is_read_for(MAX_KEPT_MESSAGES + 1)
-    # By their bytes as well: two of them take more than that.
+    # Messages are also limited by their bytes: two of them exceed this limit.
     monkeypatch.setattr(live_module, "MAX_KEPT_BYTES", 4)
     await is_read_for(MAX_KEPT_MESSAGES + 3)
 
@@ -409,7 +409,7 @@ async def test_a_later_viewer_joins_the_others(live: Live, run: Run, enter: Any)
     first = enter(live.viewing("r1", "names", run.read))
     await first.begin(None)
     run.revision = 5
-    # Not told yet: who comes now has read more than the others were told.
+    # It has not been sent yet: the new viewer has read more than the others received.
     later = enter(live.viewing("r1", "names", run.read))
     assert await later.begin(None) == b"<5>"
     live.wake("r1")
@@ -420,11 +420,11 @@ async def test_a_later_viewer_joins_the_others(live: Live, run: Run, enter: Any)
 
 
 @on_a_loop
-async def test_a_wake_without_news_sends_nothing(live: Live, run: Run, enter: Any) -> None:
+async def test_a_wake_up_without_changes_sends_nothing(live: Live, run: Run, enter: Any) -> None:
     viewer = enter(live.viewing("r1", "names", run.read))
     run.revision = 3
     await viewer.begin(None)
-    # Nor do news of another run.
+    # Changes of another run send nothing either.
     live.wake("r2")
     live.wake_behind({"r1": 3, "r2": 7})
     await asyncio.sleep(0.01)
@@ -437,7 +437,7 @@ async def test_a_wake_without_news_sends_nothing(live: Live, run: Run, enter: An
 
 
 @on_a_loop
-async def test_a_quiet_stream_shows_that_it_lives(
+async def test_a_quiet_stream_sends_signs_of_life(
     live: Live, run: Run, enter: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_module, "BEAT_SECONDS", 0.01)
@@ -461,7 +461,7 @@ async def test_a_failing_database_ends_the_streams(live: Live, run: Run, enter: 
 
 
 @on_a_loop
-async def test_a_run_begun_again_ends_the_streams(live: Live, run: Run, enter: Any) -> None:
+async def test_a_recreated_run_ends_the_streams(live: Live, run: Run, enter: Any) -> None:
     run.revision = 9
     viewer = enter(live.viewing("r1", "names", run.read))
     await viewer.begin(None)
@@ -471,10 +471,10 @@ async def test_a_run_begun_again_ends_the_streams(live: Live, run: Run, enter: A
 
 
 @on_a_loop
-async def test_pages_of_a_run_removed_elsewhere_end(
+async def test_pages_of_a_run_that_another_server_removed_end(
     live: Live, run: Run, engine: Engine, enter: Any
 ) -> None:
-    """Another server, or the command line. Those of a run that is there stay."""
+    """The run was removed by another server or the command line. Pages of other runs stay open."""
     for name in ("r1", "r2"):
         join_run(engine, RunHeader(name, "erl", name, "generation", None, 1.0), 1.0)
     other = Run()
@@ -495,7 +495,7 @@ async def test_pages_of_a_run_removed_elsewhere_end(
 
 
 @on_a_loop
-async def test_viewers_that_left_leave_nothing(live: Live, run: Run) -> None:
+async def test_viewers_that_leave_are_cleaned_up(live: Live, run: Run) -> None:
     for _ in range(3):
         with live.viewing("r1", "names", run.read) as viewer:
             await viewer.begin(None)

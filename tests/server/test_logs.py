@@ -1,4 +1,4 @@
-"""What the server logs, with its request, in JSON where that is set; and that a secret is neither logged nor stored."""
+"""What the server logs, with its request and optionally as JSON; and that no secret is logged or stored."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ SECRETS = (
 
 
 @pytest.fixture
-def said() -> io.StringIO:
-    """What is logged, as set by `configure`."""
+def log_output() -> io.StringIO:
+    """Return the stream for the log that `configure` sets up."""
     return io.StringIO()
 
 
@@ -37,15 +37,15 @@ def lines(stream: io.StringIO) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("form", logs.FORMATS)
 @pytest.mark.parametrize("secret", SECRETS, ids=lambda s: s[:8])
 def test_no_secret_is_in_a_line_or_traceback(
-    form: logs.Format, secret: str, said: io.StringIO
+    form: logs.Format, secret: str, log_output: io.StringIO
 ) -> None:
-    logs.configure(form, "debug", said)
+    logs.configure(form, "debug", log_output)
     log.warning("a request with %s came", secret)
     try:
         raise RuntimeError(f"cannot use {secret} here")
     except RuntimeError:
         log.exception("it failed")
-    written = said.getvalue()
+    written = log_output.getvalue()
     for word in ("MfKQ9r8", "S3cr3t", "abc.def", "dXNlcj", "hunter2"):
         assert word not in written
     assert "RuntimeError" in written
@@ -53,26 +53,26 @@ def test_no_secret_is_in_a_line_or_traceback(
 
 
 @pytest.mark.parametrize("form", logs.FORMATS)
-def test_what_others_have_written_begins_no_line(form: logs.Format, said: io.StringIO) -> None:
-    logs.configure(form, "info", said)
+def test_text_of_others_cannot_begin_a_log_line(form: logs.Format, log_output: io.StringIO) -> None:
+    logs.configure(form, "info", log_output)
     log.warning("run %s is gone", 'x\n{"level": "error", "message": "hacked"}\r\x1b[2J\u2028y')
-    written = said.getvalue()
+    written = log_output.getvalue()
     assert len(written.splitlines()) == 1
     assert "\x1b" not in written and "\\u001b" not in written
 
 
-def test_a_secret_that_was_made_is_shown_where_it_is_told(said: io.StringIO) -> None:
-    logs.configure("json", "warning", said)
+def test_a_generated_secret_is_shown_if_the_line_allows_it(log_output: io.StringIO) -> None:
+    logs.configure("json", "warning", log_output)
     log.warning("made now: %s", SECRETS[0], extra={"shows_secret": True})
-    assert lines(said)[0]["message"] == f"made now: {SECRETS[0]}"
+    assert lines(log_output)[0]["message"] == f"made now: {SECRETS[0]}"
 
 
-def test_a_line_of_json_says_when_what_and_where(said: io.StringIO) -> None:
-    logs.configure("json", "info", said)
+def test_a_json_line_has_time_level_message_and_logger(log_output: io.StringIO) -> None:
+    logs.configure("json", "info", log_output)
     log.debug("not this")
     log.info("%d runs, ünï", 3)
     logging.getLogger("somebody.else").warning("and others")
-    mine, other = lines(said)
+    mine, other = lines(log_output)
     assert datetime.fromisoformat(mine["time"]).tzinfo is not None
     assert (mine["level"], mine["message"], mine["logger"]) == ("info", "3 runs, ünï", "leakline")
     assert (mine["process"], mine["thread"]) == (os.getpid(), "MainThread")
@@ -80,33 +80,35 @@ def test_a_line_of_json_says_when_what_and_where(said: io.StringIO) -> None:
     assert (other["logger"], other["level"]) == ("somebody.else", "warning")
 
 
-def test_a_request_has_the_id_of_the_proxy_or_ours(said: io.StringIO, sqlite_url: str) -> None:
-    logs.configure("json", "info", said)
+def test_a_request_has_the_id_of_the_proxy_or_ours(
+    log_output: io.StringIO, sqlite_url: str
+) -> None:
+    logs.configure("json", "info", log_output)
     of_proxy = "4bf92f3577b34da6a3ce929d0e0e4736"
     all_given = (of_proxy, "short", "x" * 65, '"} evil {"', "")
     with serving(sqlite_url) as api:
         for given in all_given:
             answer = api.get("/api/v1/runs?q=secret-word", headers={"x-request-id": given})
             assert answer.status_code == 200
-    logged = [line for line in lines(said) if "/api/v1/runs" in line["message"]]
+    logged = [line for line in lines(log_output) if "/api/v1/runs" in line["message"]]
     for given, line in zip(all_given, logged, strict=True):
         assert line["message"].startswith("GET /api/v1/runs 200 in ")
         assert (line["request"] == given) == (given == of_proxy)
         assert len(line["request"]) >= 8
-    assert "secret-word" not in said.getvalue()
+    assert "secret-word" not in log_output.getvalue()
 
 
-def test_a_bug_is_answered_with_the_id_of_its_line(
-    said: io.StringIO, sqlite_url: str, patch: Any, make_run: Any
+def test_a_bug_is_answered_with_the_id_of_its_log_line(
+    log_output: io.StringIO, sqlite_url: str, patch: Any, make_run: Any
 ) -> None:
-    logs.configure("json", "info", said)
+    logs.configure("json", "info", log_output)
     with serving(sqlite_url, raises=False) as api:
         make_run().create(api)
 
         def broken(*_: Any) -> None:
             raise ZeroDivisionError
 
-        # Of a page, and of what goes past the framework.
+        # A bug in a page, and one in a request that bypasses the framework.
         patch("web.ingest.api.decode.check", broken)
         patch("web.runs.api.runs.get_run", broken)
         for answer in (
@@ -115,7 +117,7 @@ def test_a_bug_is_answered_with_the_id_of_its_line(
         ):
             assert answer.status_code == 500
             named = answer.json()["error"]["details"]["request"]
-            assert named in [line.get("request") for line in lines(said)]
+            assert named in [line.get("request") for line in lines(log_output)]
 
 
 def test_errors_of_the_database_show_no_values(tmp_path: Path) -> None:
@@ -133,6 +135,6 @@ def test_a_server_writes_its_log_as_json(shared_server: Server, eventually: Any)
         return [json.loads(line)["message"] for line in written]
 
     assert shared_server.request("GET", "/healthz")[0] == 200
-    # The line is written when the answer has gone.
+    # The line is written after the response.
     eventually(lambda: any(each.startswith("GET /healthz 200") for each in logged()))
     assert any("did you mean LEAKLINE_KEEP_DAYS" in each for each in logged())

@@ -1,4 +1,4 @@
-"""`/metrics`: bounded headline numbers of live runs, names that are text, and documents that name what is there."""
+"""`/metrics`: bounded key figures of live runs, names that stay text, and documents that match what is exported."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ DASHBOARD = json.loads((ROOT / "static" / "grafana-dashboard.json").read_text())
 DOCUMENT = (ROOT / "docs" / "other-tools.md").read_text()
 PAGE = DOCUMENT.partition("\n## Prometheus and Grafana\n")[2]
 NAME = re.compile(r"\b(?:leakline|process)_[a-z_]+")
-# Of the process that the analysis computes in, which starts when there is something to look at, and of the server.
+# Metrics of the analysis process, which starts with the first examination, and of the server process.
 APART = ("leakline_analysis_", "process_")
-# The package, and the fixture of pytest.
+# The package and a pytest fixture, which are not metrics.
 NO_NUMBERS = {"leakline_server", "leakline_run"}
 
 
@@ -47,7 +47,7 @@ def verdict_of(client: TestClient, run: str, generations: int) -> dict[str, Any]
 
 @pytest.fixture(scope="module")
 def leaking(shared_api: TestClient, make_run: Any) -> Any:
-    """A run with a plan and a limit that leaks 64 MiB a generation, examined."""
+    """Return an examined run with a plan and a limit that leaks 64 MiB per generation."""
     run = make_run(leak_bytes=64 * 2**20, extra={"cgroup.limit_bytes": lambda sequence: LIMIT})
     shared_api.post("/api/v1/runs", json={**run.header, "total": 500})
     run.send(shared_api, 0, 90)
@@ -58,7 +58,7 @@ def leaking(shared_api: TestClient, make_run: Any) -> Any:
 LIMIT = 4 * 2**30
 
 
-def test_unknown_numbers_and_ended_runs_have_no_sample(api: TestClient) -> None:
+def test_unknown_values_and_ended_runs_have_no_sample(api: TestClient) -> None:
     api.post("/api/v1/runs", json={"id": "empty", "project": "p", "name": "n"})
     found = of_run(api, "empty")
     unknown = {
@@ -74,7 +74,7 @@ def test_unknown_numbers_and_ended_runs_have_no_sample(api: TestClient) -> None:
 @pytest.mark.parametrize(
     ("unit", "is_told"), [("minute", False), ("second", False), ("epoch", True)]
 )
-def test_only_counted_generations_have_a_number(
+def test_only_counted_generations_are_exported(
     shared_api: TestClient, unit: str, is_told: bool
 ) -> None:
     shared_api.post("/api/v1/runs", json={"id": unit, "project": "p", "name": "n", "unit": unit})
@@ -83,7 +83,7 @@ def test_only_counted_generations_have_a_number(
     assert ("leakline_run_generations" in found) is is_told
 
 
-def test_a_leaking_run_has_its_headline_numbers(shared_api: TestClient, leaking: Any) -> None:
+def test_a_leaking_run_exports_its_key_figures(shared_api: TestClient, leaking: Any) -> None:
     verdict = verdict_of(shared_api, leaking.id, 30)
     found = of_run(shared_api, leaking.id)
     assert found["leakline_run_rss_bytes"] == leaking.snapshot(89).samples["process.rss_bytes"]
@@ -121,7 +121,9 @@ def test_the_number_of_runs_is_bounded(api: TestClient, patch: Any) -> None:
     assert counts == {"leakline_live_runs": 5.0, "leakline_live_runs_left_out": 2.0}
 
 
-def test_values_of_a_newer_version_cost_only_their_own_numbers(api: TestClient, patch: Any) -> None:
+def test_values_of_a_newer_version_affect_only_their_own_metrics(
+    api: TestClient, patch: Any
+) -> None:
     patch("web.metrics.SEVERITY", ())
     patch("web.metrics.RISKS", ())
     api.post("/api/v1/runs", json={"id": "r"})
@@ -132,7 +134,7 @@ def test_values_of_a_newer_version_cost_only_their_own_numbers(api: TestClient, 
 
 @pytest.fixture(scope="module")
 def names(shared_api: TestClient, leaking: Any) -> dict[str, set[str]]:
-    """Every name that a server with a leaking run exports -> its labels."""
+    """Return the labels of every metric that a server with a leaking run exports."""
     shared_api.post("/api/v1/runs/nobody/batches", json={})
     shared_api.post("/api/v1/runs", json={"id": "planned", "total": 25})
     found: dict[str, set[str]] = {}
@@ -148,7 +150,7 @@ def queries() -> Sequence[str]:
     return [*panels, *(v["query"] for v in DASHBOARD["templating"]["list"] if v["type"] == "query")]
 
 
-def test_the_dashboard_asks_for_exported_numbers(names: dict[str, set[str]]) -> None:
+def test_the_dashboard_queries_only_exported_metrics(names: dict[str, set[str]]) -> None:
     asked = queries()
     assert len(asked) > 20
     for query in asked:
@@ -157,7 +159,7 @@ def test_the_dashboard_asks_for_exported_numbers(names: dict[str, set[str]]) -> 
         assert set(used) <= set(names), query
         selectors = re.findall(r"((?:leakline|process)_[a-z_]+)\{([^}]*)\}", query)
         for name, selector in selectors:
-            # Prometheus adds the job.
+            # Prometheus adds the label job.
             assert set(re.findall(r"(\w+)\s*=", selector)) <= names[name] | {"job"}, query
         for label in re.findall(r"by \((\w+)\)", query):
             assert label in names[used[0]], query
@@ -166,7 +168,7 @@ def test_the_dashboard_asks_for_exported_numbers(names: dict[str, set[str]]) -> 
         assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= names[name]
 
 
-def test_the_dashboard_is_whole_and_served(api: TestClient) -> None:
+def test_the_dashboard_is_complete_and_served(api: TestClient) -> None:
     assert api.get("/static/grafana-dashboard.json").json() == DASHBOARD
     ids = [panel["id"] for panel in DASHBOARD["panels"]]
     assert len(ids) == len(set(ids))
@@ -177,7 +179,7 @@ def test_the_dashboard_is_whole_and_served(api: TestClient) -> None:
             assert panel["description"] and panel["datasource"]["uid"] == "${datasource}"
 
 
-def test_the_document_names_every_number_and_no_other(names: dict[str, set[str]]) -> None:
+def test_the_document_lists_exactly_the_exported_metrics(names: dict[str, set[str]]) -> None:
     named = {name for name in NAME.findall(PAGE) if not name.startswith(APART)}
     ours = {name for name in names if name.startswith("leakline_") and not name.startswith(APART)}
     ours = {name for name in ours if not name.endswith("_created")}
@@ -185,7 +187,7 @@ def test_the_document_names_every_number_and_no_other(names: dict[str, set[str]]
     assert named == ours - short
 
 
-def test_other_documents_name_exported_numbers(names: dict[str, set[str]]) -> None:
+def test_other_documents_name_only_exported_metrics(names: dict[str, set[str]]) -> None:
     named = {
         (page.name, name)
         for page in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))

@@ -1,9 +1,9 @@
-"""Whatever schema a database is at, the server brings it to its own with all its data, or leaves it whole.
+"""The server migrates a database of any schema to its own with all its data, or leaves it untouched.
 
 Each `schema_NNNN.db` and `schema_NNNN.json` was made with the server of the commit named in `RECORDED`, the last with
-that schema, by `tests/data/record_schema.py`: three runs with two ranks, two attempts, a gap, a late batch, every kind
-of detail, a sealed stretch and alerts that never arrived. The JSON holds what was then answered to each of the
-questions; that of 0004 also the batches as they were sent to all of them.
+that schema, by `tests/data/record_schema.py`: three runs with two ranks, two attempts, a gap, a late batch, every
+kind of detail, a sealed segment and alerts that never arrived. The JSON has the answers of that server; that of 0004
+also has the batches that were sent to all servers.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ from leakline_server.store.schema import runs as runs_table
 
 
 def steps() -> list[str]:
-    """As Alembic follows them."""
+    """Return the revisions in the order of Alembic."""
     scripts = ScriptDirectory(str(MIGRATIONS))
     return [script.revision for script in scripts.walk_revisions()][::-1]
 
 
 def differences(engine: Engine) -> Any:
-    """Between the tables that are there and those of the code."""
+    """Return the differences between the tables of the database and those of the code."""
     with engine.connect() as connection:
         # Alembic cannot compare an index of an expression.
         options = {
@@ -64,11 +64,11 @@ def differences(engine: Engine) -> Any:
         return compare_metadata(context, metadata)
 
 
-# Beyond it there is no way back.
+# Older revisions cannot be restored by a downgrade.
 KEYS = "0005_keys_begin_with_the_run"
 
 
-def test_every_step_goes_up_and_where_it_can_down_again(empty_database_url: str) -> None:
+def test_every_step_goes_up_and_down_again_where_it_can(empty_database_url: str) -> None:
     engine, known = open_engine(empty_database_url), steps()
     upgrade(engine, MIGRATIONS, known[known.index(KEYS) - 1])
     downgrade(engine, MIGRATIONS, "base")
@@ -96,11 +96,11 @@ def test_a_current_database_is_left_alone(engine: Engine, monkeypatch: pytest.Mo
     assert current(engine) == steps()[-1]
 
 
-def test_the_files_of_the_steps_are_named_and_ordered_as_the_steps() -> None:
+def test_migration_files_are_named_and_ordered_like_their_revisions() -> None:
     assert revisions(MIGRATIONS) == steps()
 
 
-def test_a_database_of_a_newer_version_is_refused_with_a_sentence(engine: Engine) -> None:
+def test_a_database_of_a_newer_version_is_refused_with_a_message(engine: Engine) -> None:
     with writing(engine) as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999_future'")
     with pytest.raises(NewerDatabase, match=r"9999_future.*newer leakline"):
@@ -108,10 +108,10 @@ def test_a_database_of_a_newer_version_is_refused_with_a_sentence(engine: Engine
     assert current(engine) == "9999_future"
 
 
-def test_a_step_that_fails_leaves_nothing_behind(empty_database_url: str) -> None:
+def test_a_failed_step_leaves_nothing_behind(empty_database_url: str) -> None:
     engine = open_engine(empty_database_url)
     with writing(engine) as connection:
-        # In the way of the second migration.
+        # This table conflicts with the second migration.
         connection.exec_driver_sql("CREATE TABLE webhooks (id INTEGER)")
     with pytest.raises(Exception, match="webhooks"):
         upgrade(engine, MIGRATIONS)
@@ -125,11 +125,11 @@ def test_every_constraint_has_a_name() -> None:
 
 
 KNOWN = revisions(MIGRATIONS)
-# Those from which there is a way back to; older ones are recorded.
+# Schemas that a downgrade can reach; older ones are recorded.
 STEPS = KNOWN[KNOWN.index(KEYS) : -1]
-# Of one run: sealed as a block, sealed after it, and not yet.
+# The snapshots of one run: sealed as a block, sealed later, and not sealed yet.
 SNAPSHOTS = (300, 200, 40)
-# What a database, a page, a log, a spreadsheet or a template might take for more than text.
+# Text that a database, a page, a log, a spreadsheet or a template might interpret.
 HOSTILE = (
     "<script>alert(1)</script>", "'; DROP TABLE runs; --", "=HYPERLINK(1)", "%s {0} {{7*7}} :name", "\u202egnp.exe",
     "\U0001f4a5" * 8, "e\u0301\u2028\ufeff", "\\x00\\u0000",
@@ -173,7 +173,7 @@ ALL_RUNS = ("long", "short", "hostile")
 
 
 def answers_of(url: str, runs: Sequence[str] = ALL_RUNS) -> dict[str, Any]:
-    """Asked of a server whose workers never run, so that nothing changes meanwhile."""
+    """Ask a server whose workers never run, so that nothing changes meanwhile."""
     api = serving(url)
     found = {}
     for path in (*OF_ALL, *(f"/api/v1/runs/{run}{part}" for run in runs for part in OF_A_RUN)):
@@ -181,14 +181,14 @@ def answers_of(url: str, runs: Sequence[str] = ALL_RUNS) -> dict[str, Any]:
         assert answer.status_code == 200, (path, answer.text)
         found[path] = answer.json()
         if path.endswith(("objects", "holders")):
-            # Of objects that are equally large none comes first.
+            # Objects of equal size have no fixed order.
             found[path]["items"].sort(key=lambda row: json.dumps(row, sort_keys=True))
     engine_of(api).dispose()
     return found
 
 
 def gone_back(url: str) -> Iterator[str]:
-    """Each older schema, once the database is at it."""
+    """Downgrade the database step by step and yield each older schema."""
     for step in reversed(STEPS):
         engine = open_engine(url)
         downgrade(engine, MIGRATIONS, step)
@@ -205,7 +205,7 @@ def test_every_older_schema_reads_the_same(
     before = answers_of(database_url)
     assert len(before[LONG]["items"]) >= 6
     for step in gone_back(database_url):
-        # Of the oldest everything.
+        # Compare everything for the oldest schema.
         now = answers_of(database_url, ALL_RUNS if step == STEPS[0] else ("long",))
         for path, answer in now.items():
             assert before[path] == answer, (step, path)
@@ -216,7 +216,7 @@ def test_every_older_schema_reads_the_same(
 def test_the_upgrade_sets_damaged_values_aside(
     database_url: str, make_run: Any, tmp_path: Path, eventually: Any, caplog: pytest.LogCaptureFixture
 ) -> None:  # fmt: skip
-    """Whichever schema they are of, the upgrade succeeds, and costs no other run anything."""
+    """The upgrade succeeds from any schema, and other runs lose nothing."""
     filled(database_url, make_run, eventually)
     of_others = {
         path: a for path, a in answers_of(database_url).items() if "/runs/short" not in path
@@ -257,7 +257,7 @@ CONVERTED = {
     ("teams", f"{POWER}/{INVOKED}"): ("apprise", f"{POWER}/{INVOKED}"),
     ("slack", "https://hooks.slack.com/services/T/B/x"): ("slack", "https://hooks.slack.com/services/T/B/x"),
 }  # fmt: skip
-# apprise does not take these.
+# apprise does not accept these.
 DISABLED = (
     ("discord", "https://relay.example/api/v10/webhooks/123/t"),
     ("discord", f"{DISCORD}/123/t/slack"),
@@ -265,7 +265,7 @@ DISABLED = (
 )
 
 
-def test_discord_and_teams_go_by_way_of_apprise_or_say_why_not(engine: Engine) -> None:
+def test_discord_and_teams_webhooks_move_to_apprise_or_say_why_not(engine: Engine) -> None:
     downgrade(engine, MIGRATIONS, "0015_damaged")
     own = {"secret": "whsec_QUJD", "created_at": 1.0, "source": "api"}
     hooks = [{**own, "format": form, "url": url} for form, url in (*CONVERTED, *DISABLED)]
@@ -309,7 +309,7 @@ def test_discord_and_teams_go_by_way_of_apprise_or_say_why_not(engine: Engine) -
     assert found[1].url == f"{DISCORD}/123/t?thread_id=9"
 
 
-def test_a_webhook_converted_to_apprise_is_changed_only_to_our_formats(database_url: str) -> None:
+def test_a_converted_webhook_can_only_change_to_our_formats(database_url: str) -> None:
     engine, new = open_engine(database_url), "http://127.0.0.1:9/hook"
     own = {"secret": "whsec_QUJD", "created_at": 1.0, "source": "api"}
     with writing(engine) as connection:
@@ -336,7 +336,7 @@ def test_a_webhook_converted_to_apprise_is_changed_only_to_our_formats(database_
 
 BEFORE_ASSERTIONS = "0016_formats_by_apprise"
 BEFORE_NO_STRANDS = "0017_assertions"
-# As the server of that schema wrote them: ids with a gap, everything that may be missing, what was taken back.
+# Rows as the server of that schema wrote them: ids with a gap, missing optional values, withdrawn items.
 OLD_ROWS: dict[str, list[dict[str, Any]]] = {
     "rules": [
         {"id": 3, "name": "Host", "project": None, "run": None, "series": "process.rss_bytes", "measure": "rate",
@@ -438,7 +438,7 @@ CHECKED_BEFORE = {
 
 
 def test_checks_of_an_old_verdict_become_assertions(engine: Engine) -> None:
-    """A run that has ended is not examined again: its page and its gate read what was found then."""
+    """A run that has ended is not examined again: its page and its gate read the old findings."""
     downgrade(engine, MIGRATIONS, "0018_no_strands")
     before = first_verdict("r1", "generation") | CHECKED_BEFORE
     del before["assertions"]
@@ -472,7 +472,7 @@ def test_checks_of_an_old_verdict_become_assertions(engine: Engine) -> None:
         "free it (a.py:3): Env alive",
         "free it (a.py:3): generations to complete",
     ]
-    # As the analysis writes it today.
+    # The format that the analysis writes today.
     check = msgspec.convert(rows, list[AssertionCheck])[2]
     assert (check.leak, check.worst, check.worst_generation) == (9.0, 3.0, 7)
 
@@ -488,7 +488,7 @@ NAMED_BEFORE = {
 }  # fmt: skip
 
 
-def test_stored_verdicts_and_findings_have_the_plain_names(engine: Engine) -> None:
+def test_stored_verdicts_and_findings_get_the_new_names(engine: Engine) -> None:
     downgrade(engine, MIGRATIONS, "0019_assertions_of_verdicts")
     (finding,) = NAMED_BEFORE["findings"]
     incident = {"run_id": "r1", "status": "suspected", "kind": "native", "summary": "s"}
@@ -501,7 +501,7 @@ def test_stored_verdicts_and_findings_have_the_plain_names(engine: Engine) -> No
         connection.execute(runs_table.update().values(verdict=json.dumps(NAMED_BEFORE)))
         for each in ("f", "g"):
             text = json.dumps({**finding, "fingerprint": each})
-            # Two of one run: each row is read and written by itself.
+            # Two rows of one run: each is read and written separately.
             row = {**incident, "id": each, "fingerprint": each, "finding": text}
             connection.execute(insert(incidents_table), row)
     upgrade(engine, MIGRATIONS)
@@ -529,10 +529,8 @@ def test_stored_verdicts_and_findings_have_the_plain_names(engine: Engine) -> No
 
 
 @pytest.mark.parametrize("schema", ["0020_plain_names"], indirect=True)
-def test_runs_get_the_severity_of_the_verdicts_they_have(
-    old_database_url: str, schema: str
-) -> None:
-    """Also one that is silent, and will have no other verdict."""
+def test_runs_get_the_severity_of_their_verdicts(old_database_url: str, schema: str) -> None:
+    """This includes a silent run, which will get no other verdict."""
     engine, found = open_engine(old_database_url), runs_table.c
     with writing(engine) as connection:
         stored = connection.execute(select(found.id, found.verdict)).all()
@@ -540,7 +538,7 @@ def test_runs_get_the_severity_of_the_verdicts_they_have(
         leaks = first_verdict("x", "generation")
         leaks["findings"] = [{"status": "confirmed", "priority": "critical"}]
         state = {"verdict": json.dumps(leaks), "state": "silent"}
-        # More than are read at a time.
+        # More rows than are read at a time.
         for number in range(250):
             put_run(connection, f"silent-{number:03}", **state)
         put_run(connection, "odd", verdict='{"findings": 3}')
@@ -557,7 +555,7 @@ def test_runs_get_the_severity_of_the_verdicts_they_have(
     engine.dispose()
 
 
-def test_segments_no_longer_count_the_numbers_by_phase(engine: Engine) -> None:
+def test_segments_no_longer_count_numbers_by_phase(engine: Engine) -> None:
     downgrade(engine, MIGRATIONS, BEFORE_NO_STRANDS)
     before = MetaData()
     before.reflect(engine)
@@ -569,7 +567,7 @@ def test_segments_no_longer_count_the_numbers_by_phase(engine: Engine) -> None:
             for series, strands in ((1, b"12345"), (2, None), (3, b"123")):
                 more = {"series_id": series, "strands": strands if level else None}
                 _row(connection, before.tables["chunks"], first_sequence=first, **more)
-        # With nothing packed.
+        # This segment has nothing packed.
         _row(connection, of_segments, first_sequence=2048, level=2, bytes=70)
     upgrade(engine, MIGRATIONS)
     with engine.connect() as connection:
@@ -579,7 +577,7 @@ def test_segments_no_longer_count_the_numbers_by_phase(engine: Engine) -> None:
 
 
 def _row(connection: Connection, table: Table, **given: Any) -> None:
-    """Insert a row of run r1 with something in every column that has to have a value."""
+    """Insert a row of run r1 with a value in every required column."""
     made: dict[str, Any] = {"run_id": "r1", "process_id": 1}
     for column in table.columns:
         has_none = column.name not in given | made and column.server_default is None
@@ -601,7 +599,7 @@ def test_damaged_rules_do_not_stop_the_upgrade(sqlite_url: str) -> None:
             "accepted_counts SET type = CAST('secret' AS BLOB) WHERE id = 2",
         ):  # fmt: skip
             database.execute(f"UPDATE {change}")
-        # A value of which nothing is left, in a column that takes none such.
+        # A value that is completely lost, in a column that does not allow NULL.
         database.execute("PRAGMA writable_schema = ON")
         nullable = "sql = replace(sql, 'type TEXT NOT NULL', 'type TEXT')"
         database.execute(f"UPDATE sqlite_master SET {nullable} WHERE name = 'accepted_counts'")
@@ -645,9 +643,9 @@ RECORDED = {
     "0015_damaged": "f684e09", "0016_formats_by_apprise": "f646741", "0017_assertions": "801a53f",
     "0019_assertions_of_verdicts": "79af625", "0020_plain_names": "bb073dd", "0021_severity_of_runs": "e5f002a",
 }  # fmt: skip
-# Released together with the one after it: no server wrote it.
+# Released together with the next schema: no server wrote it.
 NEVER_THE_LAST = {"0011_intake", "0018_no_strands"}
-# Those that are made by going back from 0004, below, and from today, above.
+# Schemas made by a downgrade: from 0004 below, and from today's schema above.
 GONE_BACK_TO = {
     "0001_runs_and_samples", "0002_incidents_and_alerts", "0003_acknowledgements_and_rules",
     "0005_keys_begin_with_the_run", "0006_several_servers", "0007_removals_and_sizes",
@@ -695,14 +693,14 @@ def copy_rows(source_url: str, target_url: str, schema: str) -> None:
             if rows and table.name != "alembic_version":
                 connection.execute(insert(table), rows)
             if inspect(connection).get_columns(table.name)[0]["autoincrement"]:
-                # A server that wrote the rows would have drawn their numbers.
+                # A server that wrote the rows would have advanced the sequence of their ids.
                 drawn = f"pg_get_serial_sequence('{table.name}', 'id')"
                 connection.exec_driver_sql(f"SELECT setval({drawn}, max(id)) FROM {table.name}")
     source.dispose()
     target.dispose()
 
 
-# Fields of the recorded answers -> what they are called since 0020.
+# Fields of the recorded answers -> their names since 0020.
 RENAMED = {
     "presumed": "end_inferred", "said": "acknowledgements", "back": "reopened", "tries": "attempts",
     "next_try_at": "next_attempt_at", "outside": "violations", "judged": "checked", "off_by": "difference",
@@ -711,7 +709,7 @@ RENAMED = {
 
 
 def renamed(answer: Any) -> Any:
-    """A recorded answer with the names of fields, and the words for what people said, that it would have now."""
+    """Return a recorded answer with today's names of fields and words for acknowledgements."""
     if isinstance(answer, str):
         return answer.replace("acknowledged: “", "muted: “")
     if isinstance(answer, dict):
@@ -720,7 +718,7 @@ def renamed(answer: Any) -> Any:
 
 
 def asked(api: TestClient, path: str) -> Any:
-    """The answer; what is given page by page as one."""
+    """Return the answer, with all pages of a list joined."""
     answer = api.get(path).json()
     if "/snapshots?" not in path:
         return answer
@@ -732,7 +730,7 @@ def asked(api: TestClient, path: str) -> Any:
 
 
 def comparable(path: str, answer: Any) -> Any:
-    """Of objects that are equally large, or as many, none comes first; what was checked is one list since."""
+    """Sort objects of equal size or count, which have no fixed order, and join the lists that are one list now."""
     if "fixes" in answer:
         checked = [row for name in ("bands", "budgets", "fixes") for row in answer.pop(name, ())]
         answer["assertions"] = [{"sentence": row["sentence"]} for row in checked]
@@ -742,7 +740,7 @@ def comparable(path: str, answer: Any) -> Any:
 
 
 def missing(before: Any, now: Any, where: str = "") -> Iterator[str]:
-    """What was answered before and is not now; a field that came since is none of it."""
+    """Yield what was answered before and is missing now; new fields are ignored."""
     if isinstance(before, dict) and isinstance(now, dict):
         for name, value in before.items():
             if name not in now:
@@ -753,7 +751,7 @@ def missing(before: Any, now: Any, where: str = "") -> Iterator[str]:
         for number, value in enumerate(before):
             yield from missing(value, now[number], f"{where}[{number}]")
     elif where.endswith(".clock_skew_seconds") and (before or 0) > MAX_SKEW_SECONDS:
-        # The age of what was uploaded, which they took for a clock that is behind.
+        # The age of the upload, which older servers took for a clock that is behind.
         if now is not None:
             yield f"{where}: {before} is {now}, and not unknown"
     elif folded(before) != folded(now):
@@ -761,18 +759,18 @@ def missing(before: Any, now: Any, where: str = "") -> Iterator[str]:
 
 
 def folded(value: Any) -> Any:
-    """Sentences begin with a capital since."""
+    """Ignore case, because sentences begin with a capital letter now."""
     return value.casefold() if isinstance(value, str) else value
 
 
 def assert_reads_as_before(api: TestClient, answers: dict[str, Any]) -> None:
-    """No worker runs where ``api`` was not entered, so that nothing changes meanwhile."""
+    """Compare all answers; ``api`` was not entered, so no worker changes anything meanwhile."""
     for path, before in answers.items():
         now = comparable(path, asked(api, path))
         assert list(missing(comparable(path, renamed(before)), now)) == [], path
 
 
-def test_an_old_database_reads_as_it_did_and_takes_more(
+def test_an_old_database_reads_as_before_and_accepts_more(
     old_database_url: str, schema: str, answers: dict[str, Any], sent: list[tuple[str, Any]], make_run: Any
 ) -> None:  # fmt: skip
     engine = open_engine(old_database_url)
@@ -796,10 +794,10 @@ def test_an_old_database_reads_as_it_did_and_takes_more(
         assert len(rows["items"]) == len(before) + 60
 
 
-# The first goes through all migrations; `test_the_upgrade_sets_damaged_values_aside` has those between.
+# The first schema goes through all migrations; `test_the_upgrade_sets_damaged_values_aside` covers those between.
 @pytest.mark.parametrize("schema", [min(RECORDED), max(RECORDED)], indirect=True)
 @pytest.mark.parametrize("empty_database_url", ["sqlite"], indirect=True)
-def test_damage_in_an_old_database_costs_no_other_run(
+def test_damage_in_an_old_database_does_not_affect_other_runs(
     old_database_url: str, answers: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     damage_all_of("fresh", Path(old_database_url.removeprefix("sqlite:///")))
@@ -817,13 +815,13 @@ OF_RUNS = ("/series?", "/snapshots?", "/census", "/holders", "/large-objects")
 
 @pytest.mark.parametrize("first", sorted(GONE_BACK_TO)[:3])
 @pytest.mark.parametrize("schema", ["0004_ends_of_processes"], indirect=True)
-def test_the_first_schemas_keep_what_they_had_of_runs(
+def test_the_first_schemas_keep_the_data_of_runs(
     first: str, old_database_url: str, answers: dict[str, Any]
 ) -> None:
-    """Which had no rules, no findings, and no ends yet."""
+    """These schemas had no rules, no findings and no ends yet."""
     engine = open_engine(old_database_url)
     if old_database_url.startswith("sqlite"):
-        # Going back makes tables anew, and dropping one of old would take with it what refers to it.
+        # A downgrade recreates tables, and dropping an old one would delete the rows that refer to it.
         event.listen(engine, "connect", lambda made, _: made.execute("PRAGMA foreign_keys=OFF"))
     downgrade(engine, MIGRATIONS, first)
     assert current(engine) == first
@@ -834,6 +832,6 @@ def test_the_first_schemas_keep_what_they_had_of_runs(
 
 
 def test_every_schema_that_a_server_wrote_is_recorded() -> None:
-    """Whoever adds a migration records a database of before it."""
+    """A new migration needs a recorded database of the schema before it."""
     of_before = revisions(MIGRATIONS)[:-1]
     assert set(of_before) - GONE_BACK_TO - NEVER_THE_LAST <= set(RECORDED)

@@ -1,4 +1,4 @@
-"""What docker-compose.yml makes, without containers: two servers on one Postgres behind nginx; whom a proxy brings."""
+"""The services of docker-compose.yml without containers: two servers on one Postgres behind nginx; proxy headers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.long
 
 @dataclass
 class Site:
-    """Two servers, and the one address that people know."""
+    """Two servers, and the one address that people use."""
 
     servers: list[Any]
     proxy: nginx.Proxy
@@ -49,7 +49,7 @@ class Site:
         return status, json.loads(answer) if answer[:1] in (b"{", b"[") else answer
 
     def figure(self, server: Any, name: str) -> float:
-        """Of its own /metrics, which the proxy does not pass on."""
+        """Return a metric from the server's own /metrics, which the proxy does not forward."""
         told = server.request("GET", "/metrics")[1]
         return sum(
             float(line.split()[1]) for line in told.splitlines() if line.startswith(f"{name} ")
@@ -61,7 +61,7 @@ def site(
     request: pytest.FixtureRequest, serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Site]:
     monkeypatch.setenv("LEAKLINE_LOG_FORMAT", "json")
-    # As docker-compose.yml has it for the network that the proxy is on.
+    # The setting of docker-compose.yml for the network of the proxy.
     monkeypatch.setenv("LEAKLINE_TRUSTED_PROXIES", "127.0.0.1")
     with copies_of(request).new(tmp_path) as url:
         arguments = ["--database-url", url]
@@ -87,11 +87,11 @@ def test_a_run_is_live_on_the_other_server(site: Site, make_run: Any) -> None:
         began = time.monotonic()
         assert stream.rows_until(first + 9) == list(range(first, first + 10))
         waits.append(time.monotonic() - began)
-    # Held back by the proxy, nothing would come before much more had been written.
+    # If the proxy buffered the stream, nothing would arrive before much more had been written.
     assert sorted(waits)[len(waits) // 2] < 1.0, waits
     (watched,) = [s for s in site.servers if site.figure(s, "leakline_live_streams") == 1]
     (other,) = [server for server in site.servers if server is not watched]
-    # The proxy gives a request to the server with fewer under way, which is never the one with the stream.
+    # The proxy prefers the server with fewer active requests, which is never the one with the stream.
     assert site.figure(other, "leakline_batches_accepted_total") >= 5
     stream.close()
     page = site.call("GET", "/runs/r1")
@@ -99,7 +99,7 @@ def test_a_run_is_live_on_the_other_server(site: Site, make_run: Any) -> None:
 
 
 @pytest.mark.parametrize("how", ["killed", "stopped"])
-def test_a_server_that_goes_takes_nothing_with_it(site: Site, make_run: Any, how: str) -> None:
+def test_a_stopped_server_loses_nothing(site: Site, make_run: Any, how: str) -> None:
     senders = [
         Sender(make_run(id=f"k-{size}", instance=f"i-{size}"), size, site.port) for size in SIZES
     ]
@@ -116,7 +116,7 @@ def test_a_server_that_goes_takes_nothing_with_it(site: Site, make_run: Any, how
         began = time.monotonic()
         assert victim.process.wait(10) == 0
         assert time.monotonic() - began < 5
-    # With one of two they go on.
+    # They continue with one of the two servers.
     before = [sender.acknowledged for sender in senders]
     deadline = time.monotonic() + 30
     while any(s.acknowledged < was + 2 * s.size for s, was in zip(senders, before, strict=True)):
@@ -151,7 +151,7 @@ def test_a_page_of_a_lost_server_misses_nothing(site: Site, make_run: Any) -> No
     (watched,) = [s for s in site.servers if site.figure(s, "leakline_live_streams") == 1]
     watched.kill()
     with contextlib.suppress(http.client.IncompleteRead, ConnectionError):
-        # It ends rather than hangs.
+        # The stream ends rather than hangs.
         list(stream)
     known = stream.last_id
     stream.close()
@@ -169,7 +169,7 @@ FORM = "application/x-www-form-urlencoded"
 def asked(
     port: int, method: str, path: str, body: str = "", viewer: str = "127.0.0.1", tls: bool = False, **headers: str
 ) -> tuple[int, Any, str]:  # fmt: skip
-    """Status, headers and text of what a viewer at this address of this machine is answered."""
+    """Send a request from this address of the machine; return status, headers and text of the response."""
     to: Any = {"port": port, "timeout": 20, "source_address": (viewer, 0)}
     connection = http.client.HTTPConnection("127.0.0.1", **to)
     if tls:
@@ -192,14 +192,16 @@ def sign_in(
 
 @pytest.fixture
 def with_login(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As docker-compose.yml has it: the password alone makes servers on loopback ask, too."""
+    """Set the password as docker-compose.yml does, which turns authentication on for loopback, too."""
     monkeypatch.setenv("LEAKLINE_ADMIN_PASSWORD", PASSWORD)
-    # What uvicorn would listen to by itself.
+    # uvicorn would trust this setting by default.
     monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
 
 
 @pytest.mark.usefixtures("with_login")
-def test_a_session_holds_at_both_and_failures_count_by_viewer(site: Site, make_run: Any) -> None:
+def test_a_session_works_on_both_servers_and_failures_count_by_viewer(
+    site: Site, make_run: Any
+) -> None:
     port = site.port
     assert asked(port, "GET", "/", accept="text/html")[0] == 303
     assert site.call("GET", "/api/v1/runs")[0] == 401
@@ -218,7 +220,7 @@ def test_a_session_holds_at_both_and_failures_count_by_viewer(site: Site, make_r
         header = make_run(id=f"r{number}").header | {"project": "p"}
         status, _, text = asked(port, "POST", "/api/v1/runs", json.dumps(header), **bearer)
         assert status == 201, text
-    # Ten at each of the two servers.
+    # Ten on each of the two servers.
     tries = [sign_in(port, "a guess", "127.0.0.2")[0] for _ in range(24)]
     assert tries.count(401) == 20 and tries[-1] == 429, tries
     assert sign_in(port, PASSWORD)[0] == 303
@@ -227,14 +229,14 @@ def test_a_session_holds_at_both_and_failures_count_by_viewer(site: Site, make_r
 HELD = {"content-security-policy", "x-content-type-options", "x-frame-options", "referrer-policy"}
 
 
-def test_the_proxy_passes_on_all_but_the_metrics_and_answers_as_the_servers_do(
+def test_the_proxy_forwards_all_but_metrics_and_answers_like_the_servers(
     site: Site, eventually: Any
 ) -> None:
     for path in ("/healthz", "/readyz"):
         assert site.call("GET", path) == (200, {"status": "ok"})
     status, answer = site.call("GET", "/api/v1/runs/nobody")
     assert (status, answer["error"]["code"]) == (404, "run_not_found")
-    # What went wrong is in its log, an object a line, and nothing else is. nginx writes a line after its answer.
+    # The proxy logs failures, one object per line, and nothing else. nginx writes a line after its response.
     assert eventually(lambda: "GET /api/v1/runs/nobody 404" in site.proxy.access_log)
     told = [json.loads(line) for line in site.proxy.access_log.splitlines()]
     assert not [line for line in told if line["message"].endswith(" 200")]
@@ -246,7 +248,7 @@ def test_the_proxy_passes_on_all_but_the_metrics_and_answers_as_the_servers_do(
         assert all(len(headers.get_all(name, [])) == 1 for name in HELD), headers.items()
 
     port = site.port
-    # Of the servers, then of the proxy.
+    # Responses of the servers first, then of the proxy.
     status, headers, _ = asked(port, "GET", "/")
     assert status == 200 and all(len(headers.get_all(name)) == 1 for name in HELD)
     status, *said = asked(port, "GET", "/metrics")
@@ -260,7 +262,7 @@ def test_the_proxy_passes_on_all_but_the_metrics_and_answers_as_the_servers_do(
         check(status, *said, "body_too_large")
     for server in site.servers:
         server.kill()
-    # Nothing that a client takes for the last word.
+    # The client does not take this response as final.
     status, headers, text = asked(port, "GET", "/api/v1/runs")
     assert status == 502 and int(headers["retry-after"]) >= 1
     check(status, headers, text, "server_unreachable")
@@ -268,7 +270,7 @@ def test_the_proxy_passes_on_all_but_the_metrics_and_answers_as_the_servers_do(
     eventually(lambda: asked(port, "GET", "/api/v1/runs")[0] == 200)
 
 
-def test_one_address_has_a_bound_of_requests_at_once(site: Site, eventually: Any) -> None:
+def test_the_concurrent_requests_of_one_address_are_bounded(site: Site, eventually: Any) -> None:
     def trickles() -> socket.socket:
         held = socket.create_connection(("127.0.0.1", site.port), 20)
         held.sendall(
@@ -279,7 +281,7 @@ def test_one_address_has_a_bound_of_requests_at_once(site: Site, eventually: Any
     with contextlib.ExitStack() as held:
         for _ in range(256):
             held.enter_context(trickles())
-        # Once nginx has read them all.
+        # This happens once nginx has read them all.
         eventually(lambda: asked(site.port, "GET", "/healthz")[0] == 429)
         status, headers, text = asked(site.port, "GET", "/healthz")
         assert (status, json.loads(text)["error"]["code"]) == (429, "too_busy"), text
@@ -296,17 +298,17 @@ SNIPPETS = re.findall(
 
 
 def shut_out(port: int, **more: str) -> None:
-    """Ten wrong passwords, and the eleventh try is none."""
+    """Try ten wrong passwords; the eleventh attempt is refused unchecked."""
     found = [sign_in(port, "wrong", **more)[0] for _ in range(MAX_WRONG_PASSWORDS + 1)]
     assert found[:-1] == [401] * MAX_WRONG_PASSWORDS and found[-1] == 429
 
 
 @pytest.mark.parametrize("trusted", [None, "10.9.9.9"], ids=["nobody", "another"])
 @pytest.mark.usefixtures("with_login")
-def test_a_forged_address_is_not_believed(
+def test_a_forged_address_is_not_trusted(
     trusted: str | None, serve: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Any program on the machine could try passwords for ever."""
+    """Otherwise any program on the machine could guess passwords forever."""
     if trusted:
         monkeypatch.setenv("LEAKLINE_TRUSTED_PROXIES", trusted)
     port = serve().port
@@ -315,7 +317,7 @@ def test_a_forged_address_is_not_believed(
     proxied = {"x_forwarded_for": "192.0.2.99", "x_forwarded_proto": "https"}
     status, headers, _ = sign_in(port, PASSWORD, **proxied)
     assert status == 429 and int(headers["retry-after"]) > 0
-    # Another address of this machine is another.
+    # Another address of this machine is another client.
     status, headers, _ = sign_in(port, PASSWORD, viewer="127.0.0.2", x_forwarded_proto="https")
     assert status == 303
     assert "secure" not in headers["set-cookie"].lower()
@@ -325,22 +327,22 @@ def test_a_forged_address_is_not_believed(
 def behind(
     with_login: None, serve: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[nginx.Proxy]:
-    """A server behind nginx, which it believes."""
+    """Yield a server behind nginx, which it trusts."""
     monkeypatch.setenv("LEAKLINE_TRUSTED_PROXIES", "127.0.0.1")
     port = serve().port
     with nginx.running([port, port]) as proxy:
         yield proxy
 
 
-def test_a_named_proxy_brings_the_addresses_of_viewers(behind: nginx.Proxy) -> None:
-    # Whoever says to nginx that it is another is not believed there.
+def test_a_trusted_proxy_passes_on_the_addresses_of_viewers(behind: nginx.Proxy) -> None:
+    # nginx does not trust a client that claims another address.
     shut_out(behind.port, viewer="127.0.0.2", x_forwarded_for="127.0.0.1")
     assert sign_in(behind.port, PASSWORD, viewer="127.0.0.3")[0] == 303
     assert sign_in(behind.port, PASSWORD)[0] == 303
 
 
 @pytest.mark.usefixtures("with_login")
-def test_behind_an_unnamed_proxy_all_share_their_failures(
+def test_behind_an_untrusted_proxy_all_viewers_share_their_failures(
     serve: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port = serve().port
@@ -351,7 +353,7 @@ def test_behind_an_unnamed_proxy_all_share_their_failures(
 
 
 def with_tls(plain: int) -> nginx.Change:
-    """As docs/operating.md says it, with the certificate and the port of the test."""
+    """Return the change that docs/operating.md describes, with the certificate and the port of the test."""
     of_tls, redirect = SNIPPETS
 
     def change(text: str) -> str:
@@ -375,7 +377,7 @@ def free_port() -> int:
 
 
 @pytest.mark.usefixtures("with_login")
-def test_behind_documented_tls_the_cookie_goes_by_https_alone(
+def test_behind_the_documented_tls_the_cookie_is_only_sent_over_https(
     serve: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LEAKLINE_TRUSTED_PROXIES", "127.0.0.1/32")
@@ -405,11 +407,11 @@ def test_a_start_behind_https_names_the_missing_setting(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LEAKLINE_PUBLIC_URL", "https://a.example")
     monkeypatch.setenv("LEAKLINE_TRUSTED_PROXIES", trusted)
-    # This process goes on as it is.
+    # Leave the switch interval of this process alone.
     monkeypatch.setattr(sys, "setswitchinterval", lambda seconds: None)
     monkeypatch.setattr("leakline_server.serve._serve", lambda *_: pytest.fail("it serves"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        # It says what is to be said, and ends because the port is taken.
+        # The server warns, and then ends because the port is taken.
         assert main(["serve", "--port", f"{taken.getsockname()[1]}"]) == 1
     errors = capsys.readouterr().err
     assert "cannot listen" in errors
@@ -431,6 +433,6 @@ def test_a_start_behind_https_names_the_missing_setting(
         ("", []),
     ],
 )
-def test_the_setting_names_who_is_believed(text: str | None, expected: list[str]) -> None:
+def test_the_setting_names_the_trusted_proxies(text: str | None, expected: list[str]) -> None:
     given = {} if text is None else {"LEAKLINE_TRUSTED_PROXIES": text}
     assert believed(from_environment(given).trusted_proxies) == expected

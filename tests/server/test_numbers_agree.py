@@ -1,4 +1,4 @@
-"""One count, one rate and one window for a finding: in list, page, terminal, report, Markdown, Slack and API."""
+"""A finding has one count, rate and window in the list, page, terminal, report, Markdown, Slack and API."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def built(run: str, *trainings: Training) -> Case:
 
 
 def readings(run: str, unit: str, samples: Callable[[int], Mapping[str, float]]) -> Case:
-    """One reading at the end of each generation, or each second."""
+    """Return a case with one reading at the end of each generation, or each second."""
     number = (lambda at: None) if unit == "second" else (lambda at: at)
     rows = tuple(
         Snapshot(at, 1e9 + at, float(at), number(at), None, "", "generation_end",
@@ -117,7 +117,7 @@ def sizes_in(text: str, unit: str) -> list[tuple[float, float]]:
 
 
 def counts_in(text: str, name: str, unit: str) -> list[tuple[float, float]]:
-    """Return (count per generation, tolerance) of each rate that stands directly at the name of the suspect."""
+    """Return (count per generation, tolerance) of each rate directly next to the name of the suspect."""
     path = rf"(?:[\w.\[\]*<>]*\.)?{re.escape(name)}\b"
     words = r"(?: more)?(?: entr(?:y|ies) in)?"
     graph = r"(?: with (?:a|their) graphs?)?"
@@ -133,7 +133,7 @@ def counts_in(text: str, name: str, unit: str) -> list[tuple[float, float]]:
         ),
         (rf"{path}{graph} \+{_NUMBER}(?: per|,|$)", False),
         (rf"{path}{graph} {_NUMBER} more about every {_NUMBER} {unit}s", True),
-        # A rise at equal distances: so many every third generation.
+        # A rise at regular intervals, every third generation.
         (
             rf"(?:number of |keeps {_NUMBER} ){path}(?: grows by {_NUMBER})? every {_NUMBER}(?:st|nd|rd|th) {unit}",
             True,
@@ -154,12 +154,12 @@ def _number(text: str) -> float:
     return float(text.replace(",", "").replace("\u2212", "-").replace("+", ""))
 
 
-# Where a finding is of several processes, evidence is of one of them, and says of which.
+# The evidence of a finding in several processes is of one of them, and names it.
 _OF_ONE = re.compile(r"rank \d+ main: .*?\.(?= |$)")
 
 
 def plain(page: str) -> str:
-    """The text of a page, each element apart from the next."""
+    """Return the text of a page, with its elements separated."""
     page = re.sub(r"<(script|style)\b.*?</\1>", " ", page.replace("<wbr>", ""), flags=re.DOTALL)
     text = html.unescape(re.sub(r"<[^>]+>", " ", page)).replace("\u00a0", " ")
     return re.sub(r"\s+", " ", text)
@@ -172,7 +172,7 @@ def part(page: str, begin: str, end: str) -> str:
 def renderings(
     case: Case, finding: Finding, call: Callable[..., str], ask: Callable[[str], Any]
 ) -> dict[str, str]:
-    """Return each text that tells of the leading finding, by where it stands."""
+    """Return each text about the leading finding, by where it is shown."""
     run = case.header.id
     page, listed, markdown = ask(f"/runs/{run}"), ask("/"), ask(f"/runs/{run}/report.md")
     verdict = examine(case.history)
@@ -194,13 +194,13 @@ def renderings(
     }  # fmt: skip
 
 
-# Where nothing but the finding is told, so that no other size may stand there.
+# Places that describe only the finding, so that no other size may occur there.
 _ALONE = ("list", "sentence of the page", "growth of the verdict")
 
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_each_place_tells_the_same_numbers_of_a_finding(
+def test_each_place_shows_the_same_numbers_of_a_finding(
     serve: StartServer, eventually: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server = serve()

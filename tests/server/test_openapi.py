@@ -1,4 +1,4 @@
-"""The description of the API is complete, true, and needs no other host."""
+"""The description of the API is complete and correct, and needs no other host."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def spec(api: TestClient) -> dict[str, Any]:
     return found
 
 
-def test_no_page_of_the_api_asks_another_host(api: TestClient) -> None:
+def test_no_page_of_the_api_loads_from_another_host(api: TestClient) -> None:
     assert api.get("/redoc").status_code == 404
-    # Ours, and not the page of the framework, which loads what it is made of from another host.
+    # This is our page; the page of the framework loads its code from another host.
     ours = api.get("/docs").text
     assert "swagger" not in ours and "Documentation" in ours
 
@@ -57,7 +57,7 @@ def test_every_route_of_the_api_is_described(spec: dict[str, Any], api: TestClie
         assert path in spec["paths"], path
 
 
-def test_every_operation_says_what_it_is_whom_it_asks_and_how_it_fails(
+def test_every_operation_describes_itself_its_security_and_its_errors(
     spec: dict[str, Any],
 ) -> None:
     for path, item in spec["paths"].items():
@@ -68,7 +68,7 @@ def test_every_operation_says_what_it_is_whom_it_asks_and_how_it_fails(
             assert "404" in responses or "{run}" not in path, (method, path)
 
 
-def test_every_reference_leads_somewhere(spec: dict[str, Any]) -> None:
+def test_every_reference_can_be_resolved(spec: dict[str, Any]) -> None:
     names = set(spec["components"]["schemas"])
     text = msgspec.json.encode(spec).decode()
     assert set(re.findall(r"#/components/schemas/([^\"]+)", text)) <= names
@@ -82,7 +82,7 @@ def test_the_ingest_entry_is_the_decoded_type(
     assert body == {"$ref": "#/components/schemas/Batch"}
     described = spec["components"]["schemas"]["Batch"]
     assert set(described["properties"]) == {f.name for f in msgspec.structs.fields(Batch)}
-    # What the client sends has nothing that is not described, and leaves out nothing that is required.
+    # The client sends only described fields, and all required ones.
     wire = make_run().wire(0, 3)
     assert set(wire) <= set(described["properties"])
     assert set(described["required"]) <= set(wire)
@@ -98,7 +98,7 @@ def test_the_ingest_entries_name_every_refusal(spec: dict[str, Any]) -> None:
     assert "501" in spec["paths"]["/v1/metrics"]["post"]["responses"]
 
 
-def test_no_operation_is_described_as_the_framework_would_refuse(spec: dict[str, Any]) -> None:
+def test_no_operation_describes_the_errors_of_the_framework(spec: dict[str, Any]) -> None:
     assert not {"HTTPValidationError", "ValidationError"} & set(spec["components"]["schemas"])
     for path, item in spec["paths"].items():
         for method, operation in item.items():
@@ -122,7 +122,7 @@ def test_no_operation_is_described_as_the_framework_would_refuse(spec: dict[str,
         ("GET", "/v1/metrics", "POST"),
     ],
 )
-def test_a_wrong_method_is_answered_with_the_right_ones(
+def test_a_wrong_method_is_answered_with_the_allowed_ones(
     method: str, path: str, allowed: str, api: TestClient
 ) -> None:
     answer = api.request(method, path)
@@ -145,12 +145,12 @@ MODELS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("path", MODELS)
-def test_an_answer_is_what_the_description_says(path: str, api: TestClient) -> None:
+def test_a_response_matches_the_description(path: str, api: TestClient) -> None:
     answer = api.get(f"/api/v1/{path}")
     assert answer.status_code == 200
     model = TypeAdapter(MODELS[path])
     found = model.validate_json(answer.content)
-    # Nothing is answered that is not described: what comes back from the model is all there was.
+    # Nothing else is returned: the model contains everything that was in the response.
     assert _keys(model.dump_python(found, mode="json")) == _keys(answer.json())
 
 

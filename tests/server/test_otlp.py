@@ -1,4 +1,4 @@
-"""`POST /v1/metrics`: what an SDK of OpenTelemetry exports becomes a run, stored once; what cannot be is refused."""
+"""`POST /v1/metrics`: metrics of an OpenTelemetry SDK become a run, stored once; invalid ones are refused."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ from leakline_server.web.ingest.otlp_streams import FEW_POINTS, Stream, Streams
 
 @pytest.fixture
 def api(sqlite_url: str) -> Iterator[TestClient]:
-    """What a request is made into is the same on every database."""
+    """Yield a server on SQLite, for conversions, which are the same on every database."""
     with serving(sqlite_url) as client:
         yield client
 
 
 @pytest.fixture
 def each_api(database_url: str) -> Iterator[TestClient]:
-    """What is stored of it is asked of both."""
+    """Yield a server on each database, for tests of what is stored."""
     with serving(database_url) as client:
         yield client
 
@@ -65,7 +65,7 @@ def each_api(database_url: str) -> Iterator[TestClient]:
 def shared_api(
     sqlite_copies: Copies, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[TestClient]:
-    """A server with a run, for what is refused: everything is as it was after it."""
+    """Yield a server with a run, for requests that are refused and change nothing."""
     folder = tmp_path_factory.mktemp("shared")
     with sqlite_copies.new(folder) as url, serving(url, raises=False) as client:
         take(client, memory([MIB, 2 * MIB, 3 * MIB]))
@@ -73,12 +73,12 @@ def shared_api(
 
 
 def rows(api: TestClient) -> list[dict[str, Any]]:
-    """Of the only run."""
+    """Return the rows of the only run."""
     return rows_of(api, run_of(api)["id"])
 
 
 def take(api: TestClient, *requests: ExportMetricsServiceRequest) -> ExportMetricsServiceResponse:
-    """Send them; the answer to the last."""
+    """Send requests and return the response to the last one."""
     for made in requests:
         answer = post(api, made)
         assert answer.status_code == 200, answer.text
@@ -92,8 +92,8 @@ def instance(name: str, **more: str) -> dict[str, Any]:
 WHOLE = ExportMetricsServiceResponse()
 
 
-# -- what is refused ---------------------------------------------------------------------------------------
-def test_without_the_extra_it_is_named(
+# -- refused requests ---------------------------------------------------------------------------------------
+def test_without_the_extra_the_error_names_it(
     shared_api: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = "opentelemetry.proto.collector.metrics.v1.metrics_service_pb2"
@@ -146,9 +146,9 @@ def test_a_page_of_another_site_may_not_send(shared_api: TestClient) -> None:
     refusal(post(shared_api, memory([1]), origin="http://evil.example"), 403)
 
 
-# -- what becomes of it ------------------------------------------------------------------------------------
+# -- conversion ---------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("form", ["protobuf", "json", "gzip", "zstd"])
-def test_each_form_is_the_same_run(api: TestClient, form: str) -> None:
+def test_each_format_gives_the_same_run(api: TestClient, form: str) -> None:
     made = memory([100 * MIB, 110 * MIB])
     body, headers = made.SerializeToString(), dict(PROTOBUF)
     if form == "json":
@@ -182,7 +182,7 @@ def test_each_instance_is_a_run(api: TestClient) -> None:
     assert names == {f"trainer {name}": size for name, size in sizes.items()}
 
 
-def test_names_of_the_conventions_become_ours(api: TestClient) -> None:
+def test_names_of_the_conventions_become_our_names(api: TestClient) -> None:
     one = [(0.0, 5, {})]
     made = request({
         "process.memory.usage": one, "process.memory.virtual": one, "process.thread.count": one,
@@ -203,12 +203,12 @@ def test_names_of_the_conventions_become_ours(api: TestClient) -> None:
 
 
 @pytest.mark.parametrize(("unit", "factor"), [("By", 1), ("MiBy", MIB), ("MBy", 10**6), ("", 1)])
-def test_units_are_bytes(api: TestClient, unit: str, factor: int) -> None:
+def test_sizes_are_converted_to_bytes(api: TestClient, unit: str, factor: int) -> None:
     take(api, memory([3], unit=unit, kind="sum"))
     assert run_of(api)["rss_bytes"] == 3 * factor
 
 
-def test_metrics_that_tell_no_memory_are_answered_so(api: TestClient) -> None:
+def test_requests_without_memory_metrics_get_a_message(api: TestClient) -> None:
     made = request({"http.server.duration": [(0.0, 1.5, {})]})
     answer = api.post("/v1/metrics", content=json_format.MessageToJson(made), headers=JSON)
     assert (
@@ -216,7 +216,7 @@ def test_metrics_that_tell_no_memory_are_answered_so(api: TestClient) -> None:
         in answer.json()["partialSuccess"]["errorMessage"]
     )
     assert api.get("/api/v1/runs").json()["items"] == []
-    # Values that are none are no points.
+    # NaN is not a point.
     take(api, request({RSS: [(0.0, float("nan"), {})]}))
     assert api.get("/api/v1/runs").json()["items"] == []
 
@@ -246,12 +246,12 @@ def test_generations_and_phases_of_points_give_the_verdict(api: TestClient) -> N
     assert verdict["growth_bytes_per_generation"]["estimate"] == pytest.approx(50 * MIB, rel=0.02)
 
 
-def test_a_gauge_tells_the_generation_of_what_comes_with_it(api: TestClient) -> None:
-    """As an SDK exports: every set of attributes that there ever was, with the time of the export."""
+def test_a_gauge_gives_the_generation_of_points_sent_with_it(api: TestClient) -> None:
+    """An SDK exports every set of attributes that it ever had, with the time of the export."""
     evaluate, train = {"leakline.phase": "evaluate"}, {"leakline.phase": "train"}
     for g in range(3):
         at = 10.0 * g
-        # Set in the generation before, and not yet in this one.
+        # This value is from the previous generation and not yet updated.
         of_before: Points = [(at, g * 10 * MIB, train)] if g else []
         first: Points = [(at, (g + 1) * MIB, evaluate), *of_before]
         later: Points = [(at + 5, (g + 1) * MIB, evaluate), (at + 5, (g + 1) * 10 * MIB, train)]
@@ -266,7 +266,7 @@ def test_a_gauge_tells_the_generation_of_what_comes_with_it(api: TestClient) -> 
     assert len([row for row in found if row["phase"] == "evaluate"]) == 3
 
 
-def test_of_generations_as_attributes_the_newest_of_a_moment_counts(api: TestClient) -> None:
+def test_of_generations_in_attributes_the_newest_counts(api: TestClient) -> None:
     for g in range(4):
         points: Points = [
             (10.0 * g, (i + 1) * MIB, {"leakline.generation": i}) for i in range(g + 1)
@@ -282,7 +282,7 @@ def test_names_are_text(api: TestClient) -> None:
     assert run_of(api)["project"] == "<b>[2J"
 
 
-def test_the_page_has_every_name_that_is_taken() -> None:
+def test_the_document_lists_every_accepted_name() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "other-tools.md").read_text()
     table = page.partition("| OpenTelemetry | here |")[2].partition("\n\n")[0]
     rows = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| `")]
@@ -293,15 +293,15 @@ def test_the_page_has_every_name_that_is_taken() -> None:
         assert series.replace(".0.", ".<i>.") in here, names
 
 
-def test_what_is_sent_again_counts_once(each_api: TestClient) -> None:
-    # Then an exporter that sends the rest of it and more.
+def test_repeated_points_count_once(each_api: TestClient) -> None:
+    # Then an exporter sends the rest and more.
     take(each_api, *[memory([MIB, 2 * MIB])] * 3, memory([2 * MIB, 3 * MIB], first=10.0))
     assert [row["process.rss_bytes"] for row in columns(each_api)] == [MIB, 2 * MIB, 3 * MIB]
     (process,) = run_of(each_api)["processes"]
     assert (process["taken"], process["stored"], process["lost"]) == (3, 3, {})
 
 
-def test_two_servers_number_in_turns(each_api: TestClient) -> None:
+def test_two_servers_number_snapshots_in_turn(each_api: TestClient) -> None:
     one, two = Streams(), Streams()
     for i in range(6):
         each_api.app.state.otlp = (one, two)[i % 2]  # type: ignore[attr-defined]
@@ -320,7 +320,7 @@ RSS, VMS = "process.memory.usage", "process.memory.virtual"
 @pytest.mark.parametrize("again", [False, True], ids=["same server", "started again"])
 def test_a_collection_in_two_requests_is_stored_whole(each_api: TestClient, again: bool) -> None:
     for at in (0.0, 10.0):
-        # The second part is of the same moment, or a little earlier.
+        # The second part has the same time, or one slightly earlier.
         parts = (request({RSS: [(at, 5, {})]}), request({VMS: [(at - 0.1, 7, {})]}))
         for part in (*parts, *parts):
             assert take(each_api, part) == WHOLE
@@ -337,14 +337,14 @@ def test_the_end_of_a_phase_in_two_requests_counts_once(each_api: TestClient) ->
     assert columns(each_api) == [{"process.rss_bytes": 5}, {"process.vms_bytes": 7}]
 
 
-def test_points_that_come_too_late_are_counted(each_api: TestClient) -> None:
+def test_points_that_arrive_too_late_are_counted(each_api: TestClient) -> None:
     post(each_api, memory([MIB], first=0.0))
     post(each_api, memory([MIB], first=20.0))
-    # Those that are stored are repeated, and the one between them cannot be.
+    # Stored points are repeats, and the one between them is too late.
     told = take(each_api, memory([MIB, 2 * MIB, MIB], first=0.0)).partial_success
     assert told.rejected_data_points == 1
     assert "older than the stored data" in told.error_message
-    # Also where all that is stored is newer.
+    # This also holds if everything stored is newer.
     assert take(each_api, memory([MIB], first=-9.0)).partial_success.rejected_data_points == 1
     assert len(columns(each_api)) == 2
 
@@ -361,7 +361,7 @@ def test_a_run_that_cannot_be_joined_is_refused(
 
 
 def seconds_to_remember(count: int, apart_seconds: float) -> float:
-    """CPU for so many snapshots, of phases of their own."""
+    """Return the CPU seconds for remembering snapshots that each have their own phase."""
     stream, began = Stream(), time.process_time()
     for i in range(count):
         at = STARTED + i * apart_seconds
@@ -374,21 +374,21 @@ def test_remembering_many_phases_of_one_moment_is_not_quadratic(apart_seconds: f
     few, many = (
         min(seconds_to_remember(count, apart_seconds) for _ in range(3)) for count in (1_000, 8_000)
     )
-    # Measured: 9 times; where each snapshot looked at all before it 64 times.
+    # Measured: 9 times; comparing each snapshot with all earlier ones took 64 times.
     assert many <= 24 * few
 
 
-def test_what_is_long_gone_is_forgotten() -> None:
+def test_old_points_are_forgotten() -> None:
     stream = Stream()
     for i in range(10_000):
         stream.remember(i + 1, STARTED + i, i, None, {"process.rss_bytes": i})
     assert len(stream.points) <= FEW_POINTS
 
 
-def test_a_resource_that_is_refused_keeps_no_other_out(each_api: TestClient) -> None:
+def test_a_refused_resource_does_not_block_others(each_api: TestClient) -> None:
     post(each_api, memory([MIB]))
     both = memory([2 * MIB], first=10.0, who={**WHO, "leakline.project": "another"})
-    # Somebody has begun a run of that very id elsewhere.
+    # Somebody has begun a run with this very id elsewhere.
     (told,) = otlp_metrics.read_request(both.SerializeToString(), otlp_metrics.PROTOBUF)
     header = {"id": told.header.id, "project": "erl", "name": "squats"}
     assert each_api.post("/api/v1/runs", json=header).status_code == 201
@@ -404,7 +404,7 @@ _numbers = itertools.count()
 
 
 def stored(api: TestClient) -> dict[str, Any]:
-    """Everything that can be read of all runs."""
+    """Return everything that can be read of all runs."""
     found = {run["id"]: run for run in api.get("/api/v1/runs?limit=200").json()["items"]}
     return {
         run: (found[run]["name"], found[run]["project"], rows_of(api, run)) for run in sorted(found)
@@ -423,7 +423,7 @@ def attributes(given: dict[str, Any]) -> list[dict[str, Any]]:
 def exported(
     name: str = RSS, who: dict[str, Any] | None = None, kind: str = "gauge", **point: Any
 ) -> dict[str, Any]:
-    """A request in JSON of one point, of an instance that no other has."""
+    """Return a JSON request with one point of a unique instance."""
     told = {"service.instance.id": f"hostile-{next(_numbers)}", **(who or {})}
     one = {"timeUnixNano": f"{STARTED}000000000", "asInt": "5", **point}
     metric = {"name": name, "unit": "By", kind: {"dataPoints": [one]}}
@@ -432,7 +432,7 @@ def exported(
 
 
 def deep(levels: int) -> bytes:
-    """A request in protobuf with an attribute of lists in lists."""
+    """Return a protobuf request with an attribute of nested lists."""
     value = AnyValue()
     inner = value
     for _ in range(levels):
@@ -483,7 +483,7 @@ def test_a_hostile_request_is_refused_as_a_whole(
     message = answer.json()["error"]["message"]
     assert message.isprintable() and len(message) < 500
     assert caplog.text == ""
-    # Not even a run without anything in it.
+    # Not even an empty run is created.
     assert stored(shared_api) == before
 
 
@@ -509,7 +509,7 @@ def test_damaged_requests_never_fail_in_the_server(shared_api: TestClient) -> No
             assert answer.json()["error"]["message"].isprintable()
     assert {200, 400} <= statuses <= {200, 400, 413, 422}
     after = stored(shared_api)
-    # What was stored is there as it was; of its own instance there may be more behind it.
+    # What was stored is unchanged; its own instance may have more rows after it.
     assert before.keys() <= after.keys()
     for run, (name, project, rows) in before.items():
         assert after[run][:2] == (name, project) and after[run][2][: len(rows)] == rows
@@ -532,8 +532,8 @@ def test_attributes_of_the_wrong_kind_are_left_out(api: TestClient, told: dict[s
     assert (found["phase"] or "").isprintable()
 
 
-def test_secrets_among_the_attributes_of_a_resource_are_not_stored(each_api: TestClient) -> None:
-    """As of a program that uses our client: whoever sends them."""
+def test_secrets_in_resource_attributes_are_not_stored(each_api: TestClient) -> None:
+    """They are hidden as for programs with our client, no matter who sends them."""
     who = {
         "api_key": "SECRET", "db.password": "SECRET", "process.pid": True,
         "process.command_line": "train.py --password SECRET --lr 0.1", "url": "postgresql://ann:SECRET@db/x",
@@ -552,22 +552,22 @@ def test_secrets_among_the_attributes_of_a_resource_are_not_stored(each_api: Tes
         assert "SECRET" not in each_api.get(path).text
 
 
-def test_a_run_does_not_begin_with_what_is_refused(each_api: TestClient) -> None:
+def test_a_refused_request_does_not_begin_a_run(each_api: TestClient) -> None:
     error = refusal(post(each_api, memory([MIB, 2 * MIB, -5])), 422)
     assert error["details"]["field"] == "columns.series.process.rss_bytes"
     assert each_api.get("/api/v1/runs").json()["items"] == []
     take(each_api, memory([MIB, 2 * MIB]))
-    # Neither is a part of it stored where the run is there: 300 snapshots are more than a batch.
+    # No part is stored in an existing run either: 300 snapshots are more than one batch.
     assert post(each_api, memory([MIB] * 300 + [-5], first=50.0)).status_code == 422
     assert len(rows(each_api)) == 2
     take(each_api, memory([MIB] * 3, first=50.0))
     assert len(rows(each_api)) == 5
 
 
-def test_one_point_of_the_far_future_makes_no_later_one_late(each_api: TestClient) -> None:
+def test_a_point_in_the_far_future_does_not_make_later_ones_late(each_api: TestClient) -> None:
     future = request({RSS: [(500_000_000.0, MIB, {})]})
     take(each_api, future)
-    # Sent again, it counts once.
+    # A repeated point counts once.
     for at in (0.0, 10.0, 10.0):
         assert take(each_api, memory([2 * MIB], first=at)) == WHOLE
     assert sorted(row["process.rss_bytes"] for row in columns(each_api)) == [MIB, 2 * MIB, 2 * MIB]

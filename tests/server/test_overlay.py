@@ -1,4 +1,4 @@
-"""Up to ten runs on one axis: the page, the lines of a range of it, and what it refuses."""
+"""Up to ten runs on one axis: the page, the lines of a range of it, and refused requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def create(api: TestClient, made: Any, **more: Any) -> None:
 
 @pytest.fixture(scope="module")
 def three(shared_api: TestClient, make_run: Any) -> TestClient:
-    """a grows, b does not, c begins at generation 0 and knows neither objects nor private memory."""
+    """Send three runs: a grows, b does not, c begins at generation 0 and has neither objects nor private memory."""
     for run_id, leak, seed in (("a", 10 * 2**20, 1), ("b", 0, 2)):
         run = make_run(id=run_id, instance=f"{run_id}-1", leak_bytes=leak)
         create(
@@ -50,7 +50,7 @@ def rows(text: str, section: str) -> list[list[str]]:
     ]
 
 
-def test_none_too_many_and_missing_runs_are_refused(three: TestClient) -> None:
+def test_no_runs_too_many_runs_and_missing_runs_are_refused(three: TestClient) -> None:
     many = "&".join(f"run=x{number}" for number in range(11))
     assert "11 runs: an overlay shows at most 10 runs; select fewer" in read(three, many, 422)
     assert "select two to ten runs" in read(three, "", 422)
@@ -58,7 +58,7 @@ def test_none_too_many_and_missing_runs_are_refused(three: TestClient) -> None:
     assert "Run not found" in read(three, "run=a&run=%00", 404)
 
 
-def test_ten_runs_are_not_too_many_and_one_named_twice_is_one(api: TestClient) -> None:
+def test_ten_runs_are_allowed_and_a_repeated_run_counts_once(api: TestClient) -> None:
     for number in range(10):
         api.post("/api/v1/runs", json={"id": f"x{number}", "name": "same"})
     asked = "&".join(f"run=x{number}" for number in [*range(10), 0])
@@ -79,7 +79,7 @@ def test_each_run_is_a_line_at_its_generation_ends(three: TestClient) -> None:
     assert (drawn["unit"], drawn["x_title"]) == ("bytes", "generation")
     assert "Not measured: run c." in text
     colours = [line["colour"] for line in drawn["lines"]]
-    # Whoever is left out: a run has the colour of its place.
+    # A run keeps the colour of its position when others are left out.
     assert colours == [1, 2]
     assert [line["colour"] for line in chart(read(three, "run=c&run=b"))["lines"]] == [2]
 
@@ -99,7 +99,7 @@ def test_only_measured_series_are_offered(three: TestClient) -> None:
     assert "has measured it" in read(three, "run=a&run=b&series=gpu")
 
 
-def test_devices_of_a_process_are_added_up(api: TestClient, make_run: Any) -> None:
+def test_the_devices_of_a_process_are_added_up(api: TestClient, make_run: Any) -> None:
     def at(device: int) -> Any:
         return lambda n: (device + 1) * 2**30 + n if n % 3 == 2 else None
 
@@ -110,7 +110,9 @@ def test_devices_of_a_process_are_added_up(api: TestClient, make_run: Any) -> No
     assert line["y"] == [3 * 2**30 + 2 * n for n in (2, 5, 8)]
 
 
-def test_runs_begun_elsewhere_are_drawn_from_their_start(api: TestClient, make_run: Any) -> None:
+def test_runs_with_different_first_generations_are_aligned_at_their_start(
+    api: TestClient, make_run: Any
+) -> None:
     for run_id in ("early", "late"):
         make_run(id=run_id, instance=run_id).create(api)
     make_run(id="early", instance="early").send(api, 0, 12)
@@ -119,13 +121,15 @@ def test_runs_begun_elsewhere_are_drawn_from_their_start(api: TestClient, make_r
     drawn = chart(read(api, "run=early&run=late"))
     assert [line["x"] for line in drawn["lines"]] == [[0, 1, 2, 3]] * 2
     assert drawn["x_title"] == "generations since the start"
-    # Alone, or beside one that begins with it, its own numbers are the better ones.
+    # Alone, or with a run that begins at the same generation, a run keeps its own numbers.
     assert chart(read(api, "run=late"))["lines"][0]["x"] == [10, 11, 12, 13]
     answer = api.get("/overlay/lines?run=early&run=late&x=0.5..2").json()
     assert [line["x"] for line in answer["lines"]["overlay"]] == [[0, 1, 2]] * 2
 
 
-def test_attempts_are_one_line_and_other_ranks_none(api: TestClient, make_run: Any) -> None:
+def test_attempts_are_one_line_and_other_ranks_are_not_drawn(
+    api: TestClient, make_run: Any
+) -> None:
     make_run().create(api)
     make_run().send(api, 0, 9)
     make_run(instance="p2", attempt=2, leak_bytes=0).send(api, 6, 9)
@@ -163,7 +167,7 @@ def test_a_line_has_all_attempts_of_many_processes(
     assert next(line["x"] for line in drawn[0]["lines"]) == list(range(3, 12))
 
 
-def test_a_stretch_has_lines_of_its_own(three: TestClient) -> None:
+def test_a_range_has_its_own_lines(three: TestClient) -> None:
     whole = chart(read(three, "run=a&run=b"))["lines"]
     answer = three.get("/overlay/lines?run=a&run=b&series=private&x=2.5..5").json()
     lines = answer["lines"]["overlay"]
@@ -174,18 +178,18 @@ def test_a_stretch_has_lines_of_its_own(three: TestClient) -> None:
     assert three.get("/overlay/lines?run=a&x=5..2").status_code == 422
 
 
-def test_the_table_says_what_each_run_came_to(three: TestClient, eventually: Any) -> None:
+def test_the_table_shows_the_results_of_each_run(three: TestClient, eventually: Any) -> None:
     growing = "+10.00 MiB"
     eventually(lambda: growing in read(three, "run=a&run=b"))
     first, second, third = rows(read(three, "run=a&run=b&run=c"), "runs")
     assert first[0] == "run a" and growing in first[3]
     assert growing not in second[3]
     assert third[3] == third[6] == "not measured"
-    # The median of all ends: generation.seconds is 1.5 and two sevenths there.
+    # The median of all ends: generation.seconds is 1.5 plus two sevenths there.
     assert first[6] == "1.79 s"
 
 
-def test_only_what_differs_is_told(three: TestClient) -> None:
+def test_only_differences_are_listed(three: TestClient) -> None:
     assert rows(read(three, "run=a&run=b"), "differences") == [
         ["config.seed", "1", "2"],
         ["environment.packages.torch", "2.1", "2.2"],
@@ -195,7 +199,7 @@ def test_only_what_differs_is_told(three: TestClient) -> None:
     assert "config.same" in names and "environment.host" in names
 
 
-def test_picked_runs_have_an_address(three: TestClient) -> None:
+def test_selected_runs_have_an_address(three: TestClient) -> None:
     answer = three.get("/overlay?pick=a&pick=b&pick=a&view=q%3Dx", follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (
         303,

@@ -1,4 +1,4 @@
-"""The pages as HTML: templates and contexts agree; what the pages of a run and of the settings show; links."""
+"""The pages as HTML: templates match their contexts, the content of run and settings pages, and links."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ PAGES = {
 
 
 def variables(template: str) -> set[str]:
-    """Everything a template and what it is made of expect from outside."""
+    """Return every name that a template and its parts expect from outside."""
     parsed = environment().parse((TEMPLATES / template).read_text())
-    # Blocks see what the top of their file imports and defines; the finder does not know that.
+    # Blocks see the imports and definitions at the top of their file, which the finder does not know.
     own = {node.target for node in parsed.find_all(nodes.Import)} | {
         node.name for node in parsed.find_all(nodes.Macro)
     }
@@ -66,12 +66,12 @@ def variables(template: str) -> set[str]:
 
 
 @pytest.mark.parametrize("template", PAGES)
-def test_a_template_uses_what_its_context_has_and_nothing_else(template: str) -> None:
+def test_a_template_uses_only_what_its_context_has(template: str) -> None:
     assert variables(template) <= {field.name for field in fields(PAGES[template])}
 
 
 @pytest.mark.parametrize("template", sorted(set(PAGES) - {"_run.html"}))
-def test_a_context_carries_nothing_that_no_template_shows(template: str) -> None:
+def test_a_context_has_only_what_its_template_uses(template: str) -> None:
     assert {field.name for field in fields(PAGES[template])} <= variables(template)
 
 
@@ -100,7 +100,7 @@ def test_a_change_has_its_sign_and_an_interval_its_ends() -> None:
     assert number_formats.percent_change(-95) == "\u221295.0 %"
 
 
-def test_colours_are_written_in_one_file() -> None:
+def test_colours_are_defined_in_one_file() -> None:
     colour = re.compile(r"[\"':\s]#[0-9a-f]{3,8}[\"';\s]|\brgba?\(\s*\d", re.IGNORECASE)
     files = [*TEMPLATES.glob("*.html")]
     for pattern in ("css/*.css", "*.json", "js/*.js"):
@@ -110,7 +110,7 @@ def test_colours_are_written_in_one_file() -> None:
     assert wrong <= {"variables.css"}
 
 
-def test_nothing_is_inline_and_nothing_comes_from_another_host() -> None:
+def test_nothing_is_inline_or_loaded_from_another_host() -> None:
     for path in TEMPLATES.glob("*.html"):
         text = path.read_text()
         assert not re.search(r"\sstyle=|\son[a-z]+\s*=|<style|javascript:", text), path.name
@@ -129,14 +129,14 @@ def test_the_patterns_have_every_colour_and_every_status() -> None:
     assert "7.10 GiB" in words and "not measured" in words
 
 
-def test_every_static_file_a_page_names_is_there() -> None:
+def test_every_static_file_of_a_page_exists() -> None:
     text = "".join(path.read_text() for path in TEMPLATES.glob("*.html"))
     names = set(re.findall(r"\"/static/([^\"#]+)", text))
     assert len(names) > 8
     assert not [name for name in names if not (STATIC / name).is_file()]
 
 
-def test_a_long_name_breaks_where_people_would_break_it_and_is_never_markup() -> None:
+def test_a_long_name_breaks_between_words_and_is_escaped() -> None:
     assert breakable("trading.TradingEnvironment") == "trading.<wbr>Trading<wbr>Environment"
     assert breakable("<b>") == "&lt;b&gt;"
     assert breakable("7.10 GiB") == "7.10\u00a0GiB"
@@ -207,11 +207,11 @@ def test_words_of_a_search_become_filters(text: str, filters: dict[str, Any]) ->
           for value in ("soon", "2025-13-01", "7y", ">", "9999-12-31")),
     ],
 )  # fmt: skip
-def test_what_cannot_be_searched_for_is_said(text: str, kept: dict[str, Any], said: str) -> None:
+def test_unsupported_search_terms_are_reported(text: str, kept: dict[str, Any], said: str) -> None:
     assert parse_query(text, NOW) == Search(kept, (said,))
 
 
-def test_a_run_with_one_reading_has_no_sparkline_and_a_steady_one_is_flat() -> None:
+def test_one_reading_has_no_sparkline_and_a_steady_run_is_flat() -> None:
     assert sparkline([5, None]) is None
     drawn = sparkline([100.0, 100.1, 100.0])
     assert drawn is not None
@@ -240,7 +240,7 @@ def test_a_missing_page_is_html(api: TestClient) -> None:
     assert "Not found" in page_of(api, "/nothing/here", 404)
 
 
-def test_a_cursor_from_nowhere_leads_back_to_the_list(api: TestClient) -> None:
+def test_an_unknown_cursor_leads_back_to_the_list(api: TestClient) -> None:
     page_of(api, "/?cursor=nonsense")
 
 
@@ -248,7 +248,7 @@ def test_a_run_without_snapshots_shows_no_numbers(api: TestClient, make_run: Any
     make_run().create(api)
     text = page_of(api, "/runs/r1?tab=all")
     assert "Not known yet" in text and "0.00 GiB" not in text and "nan" not in text.lower()
-    # What has ended is not being measured any more.
+    # A run that has ended is no longer being measured.
     assert api.patch("/api/v1/runs/r1", json={"state": "finished"}).status_code == 200
     text = page_of(api, "/runs/r1?tab=all")
     assert re.search(r"needs \d+ whole (generations|minutes)", text)
@@ -281,7 +281,7 @@ def test_memory_of_other_threads_is_listed_after_the_phases(api: TestClient, mak
     assert rows[-3:] == ["other_threads", "between", "leakline"]
 
 
-def test_a_full_collection_says_how_many_objects_it_freed() -> None:
+def test_a_full_collection_shows_how_many_objects_it_freed() -> None:
     event = {
         "kind": "collection", "name": "full", "generation": 3, "time": 1_750_000_000.0, "phase": None,
         "data": {"generation": 2, "freed": 1234, "uncollectable": 0, "seconds": 0.5},
@@ -291,7 +291,7 @@ def test_a_full_collection_says_how_many_objects_it_freed() -> None:
     assert "freed 1,234 objects of unknown size in 0.50 s" in str(section.table.rows[0])
 
 
-def test_of_a_short_run_the_share_that_measuring_takes_is_not_known_yet() -> None:
+def test_the_measuring_share_of_a_short_run_is_not_known_yet() -> None:
     spent = {"client.seconds": 3.0, "client.background_seconds": 1.0}
     told = [
         {row.cells[0].text: row.cells[1].text for row in section.table.rows}["share of the run's time"]
@@ -305,7 +305,7 @@ def test_fragments_are_the_page_without_its_frame(
     api: TestClient, make_run: Any, eventually: Any
 ) -> None:
     make_run().begin(api, 36)
-    # What has been found has sections of its own.
+    # Findings have their own sections.
     eventually(lambda: api.get("/api/v1/runs/r1/verdict").json()["generations"] == 12)
     whole, fragments = page_of(api, "/runs/r1?tab=all"), page_of(api, "/runs/r1/fragments?tab=all")
     parts = re.compile(r'data-part="([^"]+)"')
@@ -330,7 +330,7 @@ def test_names_from_a_training_are_text_not_markup(api: TestClient, make_run: An
         assert "<img" not in page_of(api, path)
 
 
-def test_ranks_have_a_view_each_and_attempts_share_one(api: TestClient, make_run: Any) -> None:
+def test_each_rank_has_a_view_and_attempts_share_one(api: TestClient, make_run: Any) -> None:
     make_run().begin(api, 9)
     make_run(instance="p2", rank=1).send(api, 0, 9)
     make_run(instance="p3", attempt=2).send(api, 0, 9)
@@ -360,13 +360,13 @@ def test_a_run_without_generations_is_drawn_over_time(
     for name in ("events", "large_objects", "census", "holders"):
         wire[name] = []
     assert api.post("/api/v1/runs/r1/batches", json=wire).status_code == 200
-    # Examined or not: minutes are no generations.
+    # Minutes are not generations, whether the run has been examined or not.
     eventually(lambda: api.get("/api/v1/runs/r1/verdict").json()["generations"])
     chart = json.loads(re.search(r"data-chart>(.*?)</script>", page_of(api, "/runs/r1?tab=all"))[1])  # type: ignore[index]
     assert chart["x_unit"] == "time" and len(chart["lines"][0]["x"]) == 9
 
 
-def test_of_two_picked_runs_the_older_is_before(api: TestClient, make_run: Any) -> None:
+def test_the_older_of_two_selected_runs_comes_first(api: TestClient, make_run: Any) -> None:
     for name, leak, started in (("r1", 2**26, 1.7e9), ("r2", 0, 1.8e9)):
         make_run(id=name, leak_bytes=leak, started=started).begin(api, 30)
     text = page_of(api, "/compare?pick=r2&pick=r1")
@@ -375,7 +375,7 @@ def test_of_two_picked_runs_the_older_is_before(api: TestClient, make_run: Any) 
     assert "Choose a run" in page_of(api, "/compare?before=r1")
 
 
-def test_a_run_is_compared_with_the_one_of_its_project_that_began_before_it(
+def test_a_run_is_compared_with_the_previous_run_of_its_project(
     api: TestClient,
 ) -> None:
     for name, project, started in (
@@ -391,7 +391,7 @@ def test_a_run_is_compared_with_the_one_of_its_project_that_began_before_it(
         assert "previous run" not in page_of(api, f"/runs/{first}")
 
 
-def test_runs_beyond_those_that_are_listed_are_found_by_search(
+def test_runs_that_are_not_listed_are_found_by_search(
     api: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("leakline_server.web.run_page.pages.MAX_PAGE", 3)
@@ -408,7 +408,7 @@ def test_runs_beyond_those_that_are_listed_are_found_by_search(
     assert listed("") == [("r5", ""), ("r4", ""), ("r3", "")]
     assert "newest 3 of more: search" in page_of(api, "/compare")
     assert listed("q=project:dqn") == [("r0", "")]
-    # What is chosen stays in the list, whatever is searched for; both chosen, a search is still one.
+    # The selected run stays in the list whatever is searched for; with both selected, the search still works.
     chosen = "q=run-1&before=r0&after=r5&search=1"
     assert listed(chosen) == [("r0", "*"), ("r5", ""), ("r1", "")]
     assert 'name="q" value="run-1"' in page_of(api, f"/compare?{chosen}")
@@ -427,7 +427,7 @@ def test_runs_beyond_those_that_are_listed_are_found_by_search(
         (None, "in the training process."),
     ],
 )
-def test_the_page_says_what_looks_at_the_heap(native: object, said: str) -> None:
+def test_the_page_says_how_the_heap_is_scanned(native: object, said: str) -> None:
     section = evidence_sections.cost({"client.seconds": 1.0}, 100.0, native)
     assert section is not None
     assert said in section.how
@@ -537,7 +537,7 @@ def test_a_commit_on_a_known_forge_is_linked(repository: str) -> None:
 
 
 @pytest.mark.parametrize("location", [None, "", "trainer.py", "../x.py:3", "a b.py:3", "x.py:0x3"])
-def test_a_place_that_is_no_line_of_the_repository_gives_no_link(location: object) -> None:
+def test_a_location_outside_the_repository_gives_no_link(location: object) -> None:
     environment = {"repository": "https://gitlab.com/a/b/c", "commit": COMMIT}
     assert code_link(environment, location) is None
 
@@ -582,7 +582,7 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 
 
 def shown(api: TestClient) -> str:
-    """The words of the settings, as somebody reads them."""
+    """Return the text of the settings page as a person reads it."""
     page = page_of(api, "/settings")
     text = re.sub(r"<script.*?</script>|<head>.*?</head>", "", page, flags=re.DOTALL)
     text = re.sub(r"<wbr>", "", text)
@@ -590,7 +590,7 @@ def shown(api: TestClient) -> str:
 
 
 def setting_row(api: TestClient, name: str) -> list[str]:
-    """The fields of the row of a table that begins with this."""
+    """Return the cells of the table row that begins with this name."""
     for found in re.findall(r"<tr[^>]*>(.*?)</tr>", api.get("/settings").text, re.DOTALL):
         cells = re.findall(r"<td[^>]*>(.*?)</td>", found, re.DOTALL)
         words = [html.unescape(re.sub(r"<[^>]*>", "", cell)) for cell in cells]
@@ -622,7 +622,7 @@ def test_no_secret_is_ever_shown(tmp_path: Path) -> None:
         "postgresql+psycopg://me@db.example:5432/leaks?password=VERYSECRET",
     ],
 )
-def test_a_database_is_called_by_host_and_name_without_who_asks(url: str) -> None:
+def test_a_database_is_called_by_host_and_name_without_credentials(url: str) -> None:
     engine = open_engine(url)
     assert disk_space.called(engine) == ("Postgres", "db.example:5432/leaks")
 
@@ -672,7 +672,7 @@ def test_a_project_has_its_size_and_its_name_is_text(
     assert runs == "1" and re.fullmatch(r"[\d.,]+ (B|KiB)", size) and not size.startswith("0 ")
 
 
-def test_an_overview_counts_what_is_running(api: TestClient, make_run: Any) -> None:
+def test_an_overview_counts_running_runs(api: TestClient, make_run: Any) -> None:
     engine = api.app.state.services.engine  # type: ignore[attr-defined]
     assert overview(engine) == Overview(0, 0)
     for name in ("r1", "r2"):
@@ -685,7 +685,7 @@ def test_an_overview_counts_what_is_running(api: TestClient, make_run: Any) -> N
 
 
 def found_of(**other: Any) -> Found:
-    """A server in order."""
+    """Return the data of a healthy server."""
     made = Found(
         version="1.0", config=Config(), database=("SQLite", "x.db"), schema="0009_a", newest_schema="0009_a",
         space=disk_space.Space(2**20, 4096, returns=True), projects=[ProjectSize("erl", 2, 4096)],
@@ -698,7 +698,7 @@ def found_of(**other: Any) -> Found:
 
 
 def answer(question: str, **other: Any) -> tuple[str, str, str]:
-    """Word, status and sentence."""
+    """Return word, status and sentence of the answer to a question."""
     (tick,) = (t for t in settings_page(found_of(**other)).ticks if t.question == question)
     return tick.word, tick.status, tick.sentence
 
@@ -725,7 +725,7 @@ def test_health_says_what_is_wrong(question: str, wrong: dict[str, Any], status:
     assert answer(question, **wrong)[1] == status
 
 
-def test_postgres_says_what_it_does_not_know() -> None:
+def test_the_page_of_postgres_says_what_is_unknown() -> None:
     there = {"database": ("Postgres", "db/leaks")}
     assert answer("Is free space returned to the disk?", **there)[0] == "by Postgres"
     assert "free space not known" in {
@@ -733,14 +733,14 @@ def test_postgres_says_what_it_does_not_know() -> None:
     }
 
 
-def test_a_project_that_nobody_has_counted_is_not_said_to_be_empty() -> None:
+def test_a_project_that_was_not_measured_is_not_shown_as_empty() -> None:
     page = settings_page(found_of(projects=[ProjectSize("new", 1, 0)]))
     (section,) = (s for s in page.sections if s.id == "projects")
     assert section.table is not None
     assert {each.cells[2].text for each in section.table.rows} == {"not measured yet"}
 
 
-def test_a_time_in_a_sentence_is_one_for_scripts_and_the_rest_is_text() -> None:
+def test_times_in_a_sentence_are_marked_up_and_the_rest_is_escaped() -> None:
     assert zoned("until 2026-01-31 12:10 UTC: <b>") == (
         'until <time datetime="2026-01-31T12:10Z" data-show="minute">2026-01-31 12:10 UTC</time>: &lt;b&gt;'
     )

@@ -1,4 +1,4 @@
-"""Several servers on one Postgres are one server to everybody; its partitions; a Postgres that does not answer."""
+"""Several servers on one Postgres act as one server; its partitions; a Postgres that does not respond."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
 
 @pytest.fixture
 def engines(database_url: str) -> Iterator[tuple[Engine, Engine]]:
-    """Of two servers."""
+    """Yield the engines of two servers."""
     made = open_engine(database_url), open_engine(database_url)
     yield made
     for engine in made:
@@ -59,7 +59,7 @@ def engines(database_url: str) -> Iterator[tuple[Engine, Engine]]:
 
 @pytest.fixture
 def start(serve: Any, database_url: str) -> Callable[..., Any]:
-    """Start one more server."""
+    """Return a function that starts one more server."""
     return lambda port=0: serve(port, ["--database-url", database_url])
 
 
@@ -74,7 +74,7 @@ def join(engine: Engine, name: str = "r1") -> None:
 
 
 def at_once(*calls: Callable[[], Any]) -> list[Any]:
-    """All of them in the same moment, as far as that goes."""
+    """Make all calls at the same moment, as far as possible, and return their results."""
     together = threading.Barrier(len(calls))
 
     def call(one: Callable[[], Any]) -> Any:
@@ -107,7 +107,7 @@ def test_a_request_reaches_a_process_of_another_server(
     assert here.request("POST", "/api/v1/runs", run.header)[0] == 201
     numbers = iter(range(1_000))
 
-    def told(server: Any, *events: Any) -> list[Any]:
+    def send_batch(server: Any, *events: Any) -> list[Any]:
         number = next(numbers)
         wire = run.wire(number, 1)
         wire["events"] = [e | {"sequence": number, "time": 1.0, "kind": "mark"} for e in events]
@@ -118,19 +118,19 @@ def test_a_request_reaches_a_process_of_another_server(
     body = {"kind": "find_holders", "type": ENV}
     status, asked = here.request("POST", "/api/v1/runs/r1/requests", body)
     assert status == 202
-    (request,) = eventually(lambda: told(there))
+    (request,) = eventually(lambda: send_batch(there))
     assert (request["id"], request["type"]) == (asked["id"], ENV)
-    # Asked again through the other, it is the same.
+    # A repeated request through the other server is the same one.
     assert there.request("POST", "/api/v1/runs/r1/requests", body)[1]["id"] == asked["id"]
     done = {"name": "found", "data": {"request": asked["id"], "outcome": "done"}}
-    assert told(there, done) == []
-    eventually(lambda: told(here) == [])
-    assert told(there) == []
+    assert send_batch(there, done) == []
+    eventually(lambda: send_batch(here) == [])
+    assert send_batch(there) == []
 
 
 @pytest.mark.flow
 @pytest.mark.postgres
-def test_servers_started_together_make_one_schema(
+def test_servers_that_start_together_create_one_schema(
     serve: Any, postgres_copies: Any, tmp_path: Path
 ) -> None:
     with postgres_copies.new(tmp_path, empty=True) as url:
@@ -141,11 +141,11 @@ def test_servers_started_together_make_one_schema(
 
 
 @pytest.mark.flow
-def test_a_second_server_on_one_sqlite_file_says_who_serves_it(serve: Any, tmp_path: Path) -> None:
+def test_a_second_server_on_one_sqlite_file_names_the_first(serve: Any, tmp_path: Path) -> None:
     first = serve()
 
     def another() -> subprocess.CompletedProcess[str]:
-        # By another name of the same file.
+        # Another path of the same file.
         (tmp_path / "link").exists() or (tmp_path / "link").symlink_to(
             tmp_path / ".leakline-server"
         )
@@ -161,7 +161,7 @@ def test_a_second_server_on_one_sqlite_file_says_who_serves_it(serve: Any, tmp_p
     assert f"process {first.process.pid}" in refused.stderr
     assert "Postgres" in refused.stderr
     assert first.request("GET", "/readyz") == (200, {"status": "ok"})
-    # However it ends, the next one may come; one on another file may be there all the while.
+    # However the server ends, the next one may start; a server on another file may run all the time.
     first.kill()
     serve(arguments=["--database-url", f"sqlite:///{tmp_path}/other.db"])
     assert serve().request("GET", "/readyz") == (200, {"status": "ok"})
@@ -182,7 +182,7 @@ def test_a_run_of_a_killed_server_is_examined_by_another(
     here = start()
     run = make_run(leak_bytes=300 * 2**20)
     assert here.request("POST", "/api/v1/runs", run.header)[0] == 201
-    # It takes batches and examines nothing, as if it died in this moment.
+    # This server accepts batches and examines nothing, as if it died at this moment.
     engine = open_engine(database_url)
     with engine.connect() as connection, connection.begin():
         connection.exec_driver_sql("SELECT pg_advisory_xact_lock(7239120, hashtext('r1'))")
@@ -199,7 +199,7 @@ def test_a_run_of_a_killed_server_is_examined_by_another(
     engine.dispose()
 
 
-def test_one_server_at_a_time_examines_a_run(engines: tuple[Engine, Engine]) -> None:
+def test_a_run_is_examined_by_one_server_at_a_time(engines: tuple[Engine, Engine]) -> None:
     one, two = engines
     join(one)
     join(one, "r2")
@@ -236,7 +236,7 @@ def examiner_of(engine: Engine, woken: list[str]) -> Examiner:
     return Examiner(engine, 600.0, Wakes(woken.append, lambda: None), now=lambda: NOW + 1)
 
 
-def test_two_servers_that_hear_of_a_run_look_at_it_once(engines: tuple[Engine, Engine]) -> None:
+def test_two_servers_with_the_same_news_examine_a_run_once(engines: tuple[Engine, Engine]) -> None:
     join(engines[0])
     woken: list[str] = []
     examiners = [examiner_of(engine, woken) for engine in engines]
@@ -244,14 +244,14 @@ def test_two_servers_that_hear_of_a_run_look_at_it_once(engines: tuple[Engine, E
         examiner.news("r1")
         examiner.once()
     assert woken == ["r1"]
-    # What comes later is looked at, by whoever hears of it.
+    # Later changes are examined by the server that gets them.
     assert runs.change_run(engines[0], "r1", runs.Changes(tags=("x",)), NOW) is not None
     examiners[1].news("r1")
     examiners[1].once()
     assert woken == ["r1", "r1"]
 
 
-def test_a_run_that_another_server_looks_at_is_tried_again(engines: tuple[Engine, Engine]) -> None:
+def test_a_run_that_another_server_examines_is_tried_again(engines: tuple[Engine, Engine]) -> None:
     join(engines[0])
     woken: list[str] = []
     examiner = examiner_of(engines[1], woken)
@@ -266,7 +266,7 @@ def test_a_run_that_another_server_looks_at_is_tried_again(engines: tuple[Engine
     assert woken == ["r1"]
 
 
-def test_a_verdict_on_less_never_replaces_one_on_more(engines: tuple[Engine, Engine]) -> None:
+def test_a_verdict_on_older_data_never_replaces_a_newer_one(engines: tuple[Engine, Engine]) -> None:
     one, two = engines
     join(one)
     seen = revision(one, "r1")
@@ -326,7 +326,7 @@ def test_a_run_found_silent_by_two_servers_has_one_alert(engines: tuple[Engine, 
     assert sorted(told) == [f"r{number}" for number in range(8)]
 
 
-def test_processes_joined_through_two_servers_are_apart(
+def test_processes_joined_through_two_servers_get_their_own_numbers(
     engines: tuple[Engine, Engine],
 ) -> None:
     def joins(engine: Engine, rank: int) -> Callable[[], Any]:
@@ -352,12 +352,12 @@ READS = (
 # The tables that grow with runs.
 TABLES = ("segments", "batches", "chunks", "details")
 
-# Questions that are about all runs: what is to be done in the background, by row of whichever run.
+# Queries about all runs: background work, in the order of rows of any run.
 ABOUT_ALL_RUNS = ("GROUP BY", "count(", "sum(", "swept_at", "LIMIT")
 
 
 def filled(api: TestClient, make_run: Any, eventually: Any) -> list[Any]:
-    """Runs with sealed and unsealed snapshots and details of every kind."""
+    """Send runs with sealed and unsealed snapshots and details of every kind."""
     made = [make_run(id=f"r{i}", instance=f"p{i}", leak_bytes=i * 2**20) for i in range(3)]
     for run in made:
         run.create(api)
@@ -371,7 +371,7 @@ def filled(api: TestClient, make_run: Any, eventually: Any) -> list[Any]:
 
 
 def is_quiet(api: TestClient) -> bool:
-    """Everything that was sent is examined, so that nothing changes any more."""
+    """Return True if everything that was sent has been examined, so that nothing will change."""
     return bool(scalar(engine_of(api), "SELECT count(*) = 0 FROM runs WHERE revision > examined"))
 
 
@@ -391,7 +391,7 @@ def everything(api: TestClient, made: list[Any]) -> dict[str, Any]:
 
 
 def partition(engine: Engine) -> None:
-    """Replace the empty tables by partitioned ones, with the statements of docs/operating.md."""
+    """Replace the empty tables with partitioned ones, using the statements of docs/operating.md."""
     section = Path("docs/operating.md").read_text().partition("\n### Partitions\n")[2]
     example = section.partition("```sql\n")[2].partition("```")[0]
     with engine.begin() as connection:
@@ -399,7 +399,7 @@ def partition(engine: Engine) -> None:
             connection.exec_driver_sql(example.replace("chunks", table))
 
 
-def test_a_question_of_a_run_reads_one_partition(
+def test_a_query_of_a_run_reads_one_partition(
     api: TestClient, make_run: Any, eventually: Any
 ) -> None:
     engine = engine_of(api)
@@ -411,7 +411,7 @@ def test_a_question_of_a_run_reads_one_partition(
         assert more.send(api, 0, 650, size=2) == 650
         eventually(lambda: scalar(engine, "SELECT count(*) FROM segments WHERE run_id = 'r2'") > 1)
         api.get("/runs/r2", headers={"accept": "text/html"})
-    # Those of `filled` and of this test itself name no run, or count.
+    # The queries of `filled` and of this test itself name no run, or count.
     of_runs = {
         said: given for said, given in reversed(asked)
         if any(table in said for table in TABLES)
@@ -422,7 +422,7 @@ def test_a_question_of_a_run_reads_one_partition(
     with engine.connect() as connection:
         for statement, given in of_runs.items():
             parameters = given[0] if isinstance(given, list) else given
-            # As the planner sees it with the values, which is how it is asked.
+            # The planner sees the query with its values, as in production.
             plan = connection.exec_driver_sql(
                 f"EXPLAIN (FORMAT JSON, COSTS OFF) {statement}", parameters
             ).scalar_one()
@@ -446,7 +446,7 @@ def _relations(plan: Any) -> Iterator[str]:
             yield from _relations(value)
 
 
-# The command, with less patience at its start.
+# The command with shorter timeouts at its start.
 HURRIED = (
     "import sys, leakline_server.serve as s; s.POSTGRES_SECONDS = 7.0; "
     "from leakline.cli import main; sys.exit(main())"
@@ -454,7 +454,7 @@ HURRIED = (
 
 
 class Stoppable:
-    """One of our own: others of these tests stand on the shared one."""
+    """A Postgres server of its own, because other tests use the shared one."""
 
     def __init__(self, url: str, folder: str) -> None:
         self.url, self._folder = url, folder
@@ -490,7 +490,7 @@ def test_on_a_silent_postgres_a_server_is_alive_not_ready_and_ends(
     assert server.request("GET", "/readyz")[0] == 200
     assert server.request("POST", "/api/v1/runs", make_run().header)[0] == 201
     postgres.send(signal.SIGSTOP)
-    # More than the pool has threads.
+    # More requests than the pool has threads.
     ask_in_vain(server.port, 45, eventually)
     began = time.monotonic()
     assert server.request("GET", "/healthz")[0] == 200
@@ -509,13 +509,13 @@ def test_on_a_silent_postgres_a_server_is_alive_not_ready_and_ends(
 
 @pytest.mark.postgres
 @pytest.mark.flow
-def test_a_server_on_a_silent_postgres_ends_though_nobody_reads_what_it_says(
+def test_a_server_on_a_silent_postgres_ends_even_if_nobody_reads_its_output(
     serve: Any, postgres: Stoppable, eventually: Any
 ) -> None:
     server = serve(arguments=["--database-url", postgres.url])
     assert server.request("GET", "/readyz")[0] == 200
     postgres.send(signal.SIGSTOP)
-    # Each is told with where it was when the end came: more than a pipe holds.
+    # Each request is logged with its stack at the end, which is more than a pipe holds.
     ask_in_vain(server.port, 100, eventually)
     _ends_within_its_bound(server)
 
@@ -528,7 +528,7 @@ def _ends_within_its_bound(server: Any) -> None:
 
 
 def ask_in_vain(port: int, times: int, eventually: Any) -> None:
-    """Returns when the server has read all that was asked."""
+    """Send requests and return when the server has read all of them."""
 
     def wait_for_answer(asked: socket.socket) -> None:
         with contextlib.suppress(OSError), asked:
@@ -543,7 +543,7 @@ def ask_in_vain(port: int, times: int, eventually: Any) -> None:
 
 
 def unread_at(port: int) -> set[int]:
-    """The ports of those who have sent this port something that is still to be read."""
+    """Return the ports of clients whose data at this port has not been read."""
     rows = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
     return {
         int(there.rpartition(":")[2], 16)
@@ -562,7 +562,7 @@ def started(url: str, program: str) -> subprocess.Popen[str]:
 @pytest.mark.postgres
 @pytest.mark.flow
 @pytest.mark.alone
-def test_a_start_says_what_it_waits_for_and_that_it_was_in_vain() -> None:
+def test_a_start_says_what_it_waits_for_and_that_it_failed() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"postgresql+psycopg://me:geheim@127.0.0.1:{silent.getsockname()[1]}/leakline"
         began = time.monotonic()
@@ -576,8 +576,8 @@ def test_a_start_says_what_it_waits_for_and_that_it_was_in_vain() -> None:
 
 @pytest.mark.postgres
 @pytest.mark.flow
-def test_a_start_before_that_of_postgres_waits_for_it(postgres: Stoppable) -> None:
-    """As at the first `docker compose up`: nobody listens yet, then somebody does."""
+def test_a_server_that_starts_before_postgres_waits_for_it(postgres: Stoppable) -> None:
+    """At the first `docker compose up`, nobody listens yet; Postgres does later."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     path = postgres.url.split("host=")[1]
@@ -595,7 +595,7 @@ def test_a_start_before_that_of_postgres_waits_for_it(postgres: Stoppable) -> No
 
 @contextlib.contextmanager
 def passed_on(port: int, path: str) -> Iterator[None]:
-    """What comes to the port goes to the socket, and back: this Postgres listens on no port."""
+    """Forward the port to the socket and back, because this Postgres listens on no port."""
     with socket.create_server(("127.0.0.1", port)) as listening:
 
         def take() -> None:

@@ -1,4 +1,4 @@
-"""Damaged values are set aside when a server starts and when reading fails, and nothing that is whole is."""
+"""Damaged values are set aside when a server starts and when reading fails; intact values are never touched."""
 
 from __future__ import annotations
 
@@ -54,7 +54,9 @@ def copies(engine: Engine) -> list[tuple[str | None, str, str, bytes | None]]:
         return [tuple(row) for row in found]
 
 
-def test_a_whole_database_stays_whole(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_intact_database_is_not_changed(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
     hashed = hash_password("a long password")
     access.set_password(engine, hashed)
     assert access.begin(engine, "digest", hashed, 1.0, 10.0)
@@ -66,7 +68,7 @@ def test_a_whole_database_stays_whole(engine: Engine, caplog: pytest.LogCaptureF
 
 
 @pytest.mark.usefixtures("standing_back")
-def test_a_value_is_kept_as_it_was_found(engine: Engine) -> None:
+def test_a_damaged_value_is_kept_as_it_was_found(engine: Engine) -> None:
     change_file(engine, f"UPDATE runs SET reason = {NOT_UTF8} WHERE id = 'r1'")
     assert quarantine.set_aside(engine) == 1
     assert copies(engine) == [("r1", "runs", "reason", b"\xff[sk-secret")]
@@ -76,16 +78,16 @@ def test_a_value_is_kept_as_it_was_found(engine: Engine) -> None:
 def test_a_lost_verdict_is_computed_again(
     api: TestClient, engine: Engine, database_url: str, eventually: Any
 ) -> None:
-    def told(server: TestClient) -> Any:
+    def verdict_of(server: TestClient) -> Any:
         return server.get("/api/v1/runs/r1/verdict").json()
 
-    whole = eventually(lambda: (found := told(api))["generations"] and found)
+    whole = eventually(lambda: (found := verdict_of(api))["generations"] and found)
     change_file(engine, f"UPDATE runs SET verdict = {NOT_UTF8} WHERE id = 'r1'")
     with serving(database_url) as again:
-        assert eventually(lambda: (found := told(again))["generations"] and found) == whole
+        assert eventually(lambda: (found := verdict_of(again))["generations"] and found) == whole
 
 
-# The workers read the runs as well: whoever is first sets the value aside.
+# The workers read the runs as well, and the first reader sets the value aside.
 @pytest.mark.usefixtures("standing_back")
 def test_a_reader_is_redirected_to_the_same_address(api: TestClient, engine: Engine) -> None:
     change_file(engine, f"UPDATE runs SET reason = {NOT_UTF8} WHERE id = 'r1'")
@@ -109,7 +111,7 @@ def test_a_reader_is_redirected_once(api: TestClient, engine: Engine, patch: Any
 
 
 @pytest.mark.usefixtures("standing_back")
-def test_a_writer_is_asked_to_send_it_again(api: TestClient, engine: Engine) -> None:
+def test_a_writer_is_asked_to_retry(api: TestClient, engine: Engine) -> None:
     change_file(engine, "UPDATE runs SET notes = '[' WHERE id = 'r1'")
     body = {"notes": [{"text": "seen"}]}
     refused = api.patch("/api/v1/runs/r1", json=body)
@@ -128,7 +130,7 @@ def test_an_error_without_damage_is_checked_once(
     assert quarantine.after(engine, KeyboardInterrupt()) is False
 
 
-def test_who_waits_for_the_same_check_tries_again(engine: Engine) -> None:
+def test_concurrent_readers_share_one_check_and_retry(engine: Engine) -> None:
     change_file(engine, f"UPDATE runs SET reason = {NOT_UTF8} WHERE id = 'r1'")
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(partial(quarantine.after, engine), [TypeError()] * 8))
@@ -136,10 +138,10 @@ def test_who_waits_for_the_same_check_tries_again(engine: Engine) -> None:
     assert len(copies(engine)) == 1
 
 
-def test_no_batch_is_refused_for_good_before_a_check(
+def test_no_batch_is_refused_permanently_before_a_check(
     api: TestClient, engine: Engine, make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Damage that comes in the pause after a check that has found nothing."""
+    """The damage appears in the pause after a check that found nothing."""
     assert quarantine.after(engine, TypeError()) is False
 
     def store(*_: Any) -> None:
@@ -149,14 +151,14 @@ def test_no_batch_is_refused_for_good_before_a_check(
     monkeypatch.setattr(Inbox, "store", store)
     batch = "/api/v1/runs/r1/batches"
     assert api.post(batch, json=other.wire(0, 3)).status_code == 503
-    # Once it is over, a batch that cannot be stored is told so.
+    # After the pause, a batch that cannot be stored is refused permanently.
     monkeypatch.setattr(quarantine, "PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(quarantine, "_checks_of", WeakKeyDictionary())
     refused = api.post(batch, json=other.wire(0, 3))
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "batch_cannot_be_stored")
 
 
-def test_damage_is_known_after_a_restart_and_goes_with_the_run(
+def test_damage_is_known_after_a_restart_and_removed_with_the_run(
     api: TestClient, engine: Engine, database_url: str
 ) -> None:
     change_file(engine, "UPDATE runs SET tags = '{' WHERE id = 'r1'")
@@ -187,7 +189,7 @@ def _columns(table: str) -> list[str]:
 
 
 @pytest.mark.usefixtures("standing_back")
-def test_damage_opens_nothing_to_anybody(engine: Engine) -> None:
+def test_damage_gives_nobody_access(engine: Engine) -> None:
     access.set_password(engine, hash_password("a long password"))
     with engine.begin() as connection:
         row = {
@@ -209,7 +211,7 @@ def test_damage_opens_nothing_to_anybody(engine: Engine) -> None:
     [f"key = {NOT_UTF8}", "key = 'passwosd'", "key = X'70'", f"key = {NOT_UTF8}, value = '{{'",
      f"key = X'70', value = {NOT_UTF8}"],
 )  # fmt: skip
-def test_a_password_whose_key_is_damaged_stays_closed(engine: Engine, change_to: str) -> None:
+def test_a_password_with_a_damaged_key_stays_closed(engine: Engine, change_to: str) -> None:
     access.set_password(engine, hash_password("a long password"))
     change_file(engine, f"UPDATE settings SET {change_to} WHERE key = 'password'")
     assert quarantine.set_aside(engine) == 1
@@ -219,7 +221,7 @@ def test_a_password_whose_key_is_damaged_stays_closed(engine: Engine, change_to:
 
 @pytest.mark.usefixtures("standing_back")
 @pytest.mark.parametrize("key", ["lease.retain", "webhook_test:7"])
-def test_a_setting_that_cannot_be_read_goes(engine: Engine, key: str) -> None:
+def test_an_unreadable_setting_is_removed(engine: Engine, key: str) -> None:
     change_file(engine, f"INSERT INTO settings (key, value) VALUES ('{key}', '{{}}')")
     assert quarantine.set_aside(engine) == 1
     assert leases.take(engine, "retain", "me", 1.0, 10.0)
@@ -238,7 +240,9 @@ def test_settings_of_a_newer_version_stay(engine: Engine) -> None:
         assert "theme" in connection.execute(select(settings.c.key)).scalars().all()
 
 
-def test_the_examiner_goes_on_after_it(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_examiner_continues_after_damage(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
     change_file(engine, "UPDATE runs SET phases = '{', revision = revision + 1 WHERE id = 'r1'")
     clock = [100.0]
     examiner = Examiner(engine, 60.0, Wakes(lambda run: None, lambda: None), lambda: clock[0])
@@ -256,11 +260,11 @@ def test_the_examiner_goes_on_after_it(engine: Engine, caplog: pytest.LogCapture
 
 
 RUNS = ("r1", "r2", "r3")
-# What something else points to. Nothing says that there was ever an event or an alert.
+# Tables that other rows refer to. Nothing indicates that there ever was an event or an alert.
 EMPTIED = (
     "runs", "attempts", "processes", "series", "batches", "segments", "chunks", "incidents", "alembic_version",
 )  # fmt: skip
-# Of each kind so many, with the seeds that follow each other.
+# The number of seeds for each kind of damage.
 KINDS = {
     "a byte": 40,
     "a block": 20,
@@ -269,13 +273,13 @@ KINDS = {
     "a table emptied": len(EMPTIED),
 }
 
-# Answers of a server that cannot read something, and says so.
+# Error codes of a server that cannot read something and says so.
 SAYS_SO = ("database_damaged", "stored_data_damaged")
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory, make_run: Any) -> Path:
-    """A database of three runs, with sealed and other snapshots and an incident of each."""
+    """Return a database of three runs, with sealed and unsealed snapshots and an incident of each."""
     file = tmp_path_factory.mktemp("whole") / "leakline.db"
     with _served(file) as api:
         engine = engine_of(api)
@@ -294,14 +298,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory, make_run: Any) -> Path:
 
 @contextlib.contextmanager
 def _served(file: Path) -> Iterator[TestClient]:
-    """Raises CannotServe."""
+    """Serve the file, or raise CannotServe."""
     with contextlib.ExitStack() as held:
         app = open_app(Config(database_url=f"sqlite:///{file}"), held)
         yield held.enter_context(TestClient(app, "http://127.0.0.1", raise_server_exceptions=False))
 
 
 def damage(file: Path, kind: str, seed: int) -> str:
-    """Returns what was done."""
+    """Damage the file and return what was done."""
     dice = random.Random(seed)
     if kind == "a table emptied":
         table = EMPTIED[seed]
@@ -326,7 +330,7 @@ def damage(file: Path, kind: str, seed: int) -> str:
 
 
 def contents(api: TestClient) -> dict[str, Any]:
-    """What would be missed, by what it is; where an answer says that it is damaged, that."""
+    """Return everything that could be lost, by kind, or the error of an answer that reports damage."""
     found = {
         "runs": _read(api, "/api/v1/runs", lambda told: sorted(run["id"] for run in told["items"]))
     }

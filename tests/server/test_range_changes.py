@@ -1,4 +1,4 @@
-"""What changed between two points of a run: right numbers, the leak first, null where something is not known."""
+"""What changed between two points of a run: correct numbers, the leak first, null for unknown values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 MIB = 2**20
 LEAK = 10 * MIB
 GENERATIONS = 60
-# The rank that leaks begins to with this generation.
+# The rank that leaks begins to leak in this generation.
 STARTS = 5
 
 
@@ -22,7 +22,7 @@ def grown(generation: int) -> int:
 
 
 def at_end(value: Callable[[int], int | None]) -> Callable[[int], int | None]:
-    """Of a generation, at its end alone."""
+    """Return a value only at the end of a generation."""
     return lambda i: value(i // 3) if i % 3 == 2 else None
 
 
@@ -35,7 +35,7 @@ SAMPLES: Mapping[str, Callable[[int], int | None]] = {
     "type.app.Env.bytes": at_end(lambda g: 2 * MIB * (2 + 4 * grown(g))),
     "type.app.Steady.count": at_end(lambda g: 17),
     "type.app.Steady.bytes": at_end(lambda g: 1700),
-    # Counted at every tenth generation, and its bytes never.
+    # Counted at every tenth generation, and its bytes are never measured.
     "type.app.Rare.count": at_end(lambda g: g if g % 10 == 0 else None),
     # Seen for the first time in generation 30.
     "type.app.Late.count": at_end(lambda g: g if g >= 30 else None),
@@ -50,7 +50,7 @@ QUIET = {
 
 @pytest.fixture(scope="module")
 def api(shared_api: TestClient, make_run: Any) -> TestClient:
-    """Of two ranks the second leaks, in the phase train."""
+    """Send a run with two ranks, of which the second leaks in the phase train."""
     make_run(extra=QUIET).begin(shared_api, 3 * GENERATIONS)
     make_run(instance="p2", rank=1, extra=SAMPLES).send(shared_api, 0, 3 * GENERATIONS)
     return shared_api
@@ -68,14 +68,14 @@ def of_type(found: Mapping[str, Any], name: str) -> dict[str, Any]:
     return dict(row)
 
 
-def test_what_leaks_comes_first_with_its_numbers(api: TestClient) -> None:
+def test_the_leak_comes_first_with_its_numbers(api: TestClient) -> None:
     found = changes(api, 12, 40)
     assert (found["unit"], found["axis"], found["before"], found["after"]) == (
         "generation", "generation", 12, 40,
     )  # fmt: skip
     assert found["types"][0] == {
         "type": "app.Env",
-        # Of both ranks.
+        # Both ranks together.
         "count_before": 4 + 4 * 7,
         "count_after": 4 + 4 * 35,
         "count_change": 4 * 28,
@@ -106,13 +106,13 @@ def test_what_leaks_comes_first_with_its_numbers(api: TestClient) -> None:
     assert found["processes_left_out"] == 0
 
 
-def test_before_the_leak_nothing_has_changed(api: TestClient) -> None:
+def test_nothing_has_changed_before_the_leak(api: TestClient) -> None:
     found = changes(api, 1, STARTS)
     assert of_type(found, "app.Env")["count_change"] == 0
     assert found["total"]["bytes_change"] == found["booked"]["bytes"] == 0
 
 
-def test_a_count_is_the_newest_up_to_a_point_and_its_rate_is_of_the_time_between(
+def test_a_count_is_the_newest_before_a_point_and_its_rate_is_in_between(
     api: TestClient,
 ) -> None:
     row = of_type(changes(api, 12, 45), "app.Rare")
@@ -122,12 +122,12 @@ def test_a_count_is_the_newest_up_to_a_point_and_its_rate_is_of_the_time_between
     assert row["bytes_change"] is None
 
 
-def test_what_was_not_counted_in_between_is_not_known(api: TestClient) -> None:
+def test_a_type_that_was_not_counted_in_between_is_unknown(api: TestClient) -> None:
     found = changes(api, 12, 15)
     row = of_type(found, "app.Rare")
     assert (row["count_before"], row["count_after"]) == (10, None)
     assert row["count_change"] is row["count_per_generation"] is row["bytes_change"] is None
-    # Nor is it zero before it was counted for the first time.
+    # It is not zero before its first count either.
     late = of_type(changes(api, 20, 40), "app.Late")
     assert (late["count_before"], late["count_after"], late["count_change"]) == (None, 40, None)
     assert all(row["type"] != "app.Late" for row in found["types"])
@@ -135,9 +135,7 @@ def test_what_was_not_counted_in_between_is_not_known(api: TestClient) -> None:
     assert unknown == sorted(unknown)
 
 
-def test_one_process_that_is_not_known_makes_the_sum_unknown(
-    api: TestClient, make_run: Any
-) -> None:
+def test_one_unknown_process_makes_the_sum_unknown(api: TestClient, make_run: Any) -> None:
     make_run(id="joined", extra=SAMPLES).begin(api, 3 * 20)
     late = make_run(id="joined", instance="p9", rank=9, extra=SAMPLES)
     late.send(api, 3 * 15, 3 * 5)
@@ -175,7 +173,7 @@ def test_children_have_a_row_and_count_in_the_sum(api: TestClient, make_run: Any
 
 
 def of_process(found: Mapping[str, Any], name: str) -> list[Any]:
-    """What it had at both points, and when it was read."""
+    """Return the memory of a process at both points, its rate, and when it was read."""
     (row,) = [row for row in found["processes"] if row["process"] == name]
     names = (
         "bytes_before",
@@ -189,7 +187,7 @@ def of_process(found: Mapping[str, Any], name: str) -> list[Any]:
 
 @pytest.fixture(scope="module", params=["finished", "silent"])
 def ended(request: pytest.FixtureRequest, api: TestClient, make_run: Any) -> str:
-    """Of two ranks the second, and its children, were read last in generation 19: how it ended."""
+    """End the second of two ranks, last read with its children in generation 19, in the state that is returned."""
     state = str(request.param)
     make_run(id=state, instance=f"{state}0", extra=FLAT).begin(api, 3 * 60)
     with_child = SAMPLES | {"children.uss_bytes": lambda _: MIB}
@@ -200,7 +198,7 @@ def ended(request: pytest.FixtureRequest, api: TestClient, make_run: Any) -> str
     return state
 
 
-def test_a_process_that_is_over_is_nothing_and_a_silent_one_is_not_known(
+def test_an_ended_process_counts_as_zero_and_a_silent_one_is_unknown(
     ended: str, api: TestClient
 ) -> None:
     before, last = 2**30 + 5 * LEAK, 2**30 + 14 * LEAK
@@ -222,10 +220,8 @@ def test_a_process_that_is_over_is_nothing_and_a_silent_one_is_not_known(
     assert [total["bytes_before"], total["bytes_change"]] == ([2**29, 0] if over else [None, None])
 
 
-def test_processes_that_ended_together_count_to_the_end_of_time(
-    api: TestClient, make_run: Any
-) -> None:
-    """Of 750 seconds: rank 1 ends 1.3 of them before rank 0, at a snapshot each half second, and rank 2 halfway."""
+def test_processes_that_end_together_count_until_the_end(api: TestClient, make_run: Any) -> None:
+    """In 750 s with a snapshot every half second, rank 1 ends 1.3 s before rank 0, and rank 2 ends halfway."""
     first = make_run(id="together", instance="t0", extra=FLAT)
     first.begin(api, 1_500)
     second = make_run(id="together", instance="t1", rank=1, extra=FLAT, started=first.started - 1.3)
@@ -239,13 +235,13 @@ def test_processes_that_ended_together_count_to_the_end_of_time(
     assert "processes and their children: 1.50 GiB to 1.00 GiB" in panel
 
 
-def test_what_a_process_had_before_it_ended_is_known(ended: str, api: TestClient) -> None:
+def test_the_memory_of_a_process_before_its_end_is_known(ended: str, api: TestClient) -> None:
     found = changes(api, 10, 19, ended)
     assert of_process(found, "rank 1 main")[1:] == [2**30 + 14 * LEAK, LEAK, 10, 19]
     assert found["total"]["bytes_change"] == 9 * LEAK
 
 
-def test_the_panel_says_when_a_process_was_read_last(ended: str, api: TestClient) -> None:
+def test_the_panel_says_when_a_process_was_last_read(ended: str, api: TestClient) -> None:
     panel = panel_of(api.get(f"/runs/{ended}?x=10..59").text)
     gained = "−1.05 GiB" if ended == "finished" else "+90.00 MiB"
     assert f"rank 1 main {gained} (last read at 19)" in panel
@@ -253,7 +249,9 @@ def test_the_panel_says_when_a_process_was_read_last(ended: str, api: TestClient
     assert known == (ended == "finished")
 
 
-def test_a_point_before_a_restart_is_of_the_earlier_attempt(api: TestClient, make_run: Any) -> None:
+def test_a_point_before_a_restart_belongs_to_the_earlier_attempt(
+    api: TestClient, make_run: Any
+) -> None:
     make_run(id="resumed", extra=SAMPLES).begin(api, 3 * 20)
     again = {**SAMPLES, "process.anon_bytes": lambda i: 7 * MIB}
     make_run(id="resumed", instance="p2", attempt=2, extra=again).send(api, 3 * 10, 3 * 20)
@@ -261,7 +259,7 @@ def test_a_point_before_a_restart_is_of_the_earlier_attempt(api: TestClient, mak
     assert (row["bytes_before"], row["bytes_after"]) == (2**30 + 3 * LEAK, 7 * MIB)
 
 
-def test_a_run_without_generations_is_asked_in_seconds(api: TestClient, make_run: Any) -> None:
+def test_a_run_without_generations_is_compared_in_seconds(api: TestClient, make_run: Any) -> None:
     made = make_run(id="timed", extra={"process.anon_bytes": lambda i: 2**30 + i * MIB})
     made.create(api)
     for at in range(0, 600, 200):
@@ -269,7 +267,7 @@ def test_a_run_without_generations_is_asked_in_seconds(api: TestClient, make_run
         wire["columns"]["generation"] = [None] * 200
         assert api.post("/api/v1/runs/timed/batches", json=wire).status_code == 200
     found = changes(api, 60, 240, "timed")
-    # A snapshot each half second.
+    # There is a snapshot every half second.
     assert found["axis"] == "time"
     assert found["total"]["bytes_change"] == 360 * MIB
     seconds = {"second": 1, "minute": 60}[found["unit"]]
@@ -285,13 +283,13 @@ def text_of(html_text: str) -> str:
 
 
 def panel_of(page: str) -> str:
-    """The text of the part of the page that says what changed."""
+    """Return the text of the panel that shows the changes."""
     _, _, rest = page.partition('data-part="changes"')
     return text_of("<" + re.split(r"data-part=", rest)[0])
 
 
 @pytest.mark.parametrize("path", ["", "/changes", "/fragments"])
-def test_a_page_and_its_fragments_say_what_changed(path: str, api: TestClient) -> None:
+def test_a_page_and_its_fragments_show_the_changes(path: str, api: TestClient) -> None:
     page = api.get(f"/runs/r1{path}?x=11.8..40.3").text
     panel = panel_of(page)
     assert "Changed between generation 12 and 40" in panel
@@ -301,22 +299,22 @@ def test_a_page_and_its_fragments_say_what_changed(path: str, api: TestClient) -
     assert "rank 1 main +280.00 MiB" in panel
     types = text_of(page)
     assert "at generation 12 at generation 40 change per generation bytes gained" in types
-    # Counted at an earlier generation.
+    # This type was counted at an earlier generation.
     assert "10 (at 10) 40 +30 +1 not measured" in types
     assert "Changed between" not in api.get(f"/runs/r1{path}").text
 
 
-def test_a_range_goes_with_the_page(api: TestClient) -> None:
+def test_the_links_of_the_page_keep_the_range(api: TestClient) -> None:
     page = html.unescape(api.get("/runs/r1?process=rank+1+main&tab=objects&x=12..40").text)
     assert "?tab=phases&process=rank+1+main&x=12..40#tabs" in page
     assert "?tab=objects&process=rank+1+main&x=9..59#types" in page
     assert "?tab=objects&process=rank+1+main#types" in page
-    # The first tab is open by itself.
+    # The first tab is open by default.
     assert 'class="button tiny" href="?process=rank+1+main"' in page
 
 
-def test_the_axis_goes_with_the_form_and_the_ranges(api: TestClient, make_run: Any) -> None:
-    # A snapshot each half second.
+def test_the_form_and_the_ranges_keep_the_axis(api: TestClient, make_run: Any) -> None:
+    # There is a snapshot every half second.
     make_run(id="long", extra=SAMPLES).begin(api, 1_500)
     page = html.unescape(api.get("/runs/long?tab=events&axis=time").text)
     form = page.partition('data-part="changes"')[2].partition("</form>")[0]
@@ -345,9 +343,7 @@ def test_the_axis_goes_with_the_form_and_the_ranges(api: TestClient, make_run: A
         ("from=%0d%0aset-cookie:a&to=8", "/runs/r1?x=%0D%0Aset-cookie%3Aa..8#changes"),
     ],
 )  # fmt: skip
-def test_two_points_that_were_typed_lead_to_their_range(
-    asked: str, leads_to: str, api: TestClient
-) -> None:
+def test_two_typed_points_lead_to_their_range(asked: str, leads_to: str, api: TestClient) -> None:
     answer = api.get(f"/runs/r1?{asked}", follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (303, leads_to)
     assert api.get(leads_to).status_code == 200
@@ -386,13 +382,15 @@ def test_a_page_of_a_run_without_generations_compares_moments(
         ("to=12", "from"),
     ],
 )
-def test_a_question_that_has_no_answer_is_refused(asked: str, why: str, api: TestClient) -> None:
+def test_a_comparison_that_is_not_possible_is_refused(
+    asked: str, why: str, api: TestClient
+) -> None:
     answer = api.get(f"/api/v1/runs/r1/changes?{asked}")
     assert answer.status_code == 422
     assert why in answer.json()["error"]["message"]
 
 
-def test_of_a_run_nobody_knows_there_is_no_answer(api: TestClient, make_run: Any) -> None:
+def test_a_run_that_is_unknown_or_too_short_has_no_changes(api: TestClient, make_run: Any) -> None:
     answer = api.get("/api/v1/runs/nobody/changes?from=1&to=2")
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "run_not_found")
     make_run(id="begun").begin(api, 3)

@@ -36,7 +36,7 @@ KINDS = {".html": "text/html", ".md": "text/markdown", ".txt": "text/plain"}
 
 
 class Reader(HTMLParser):
-    """The elements of a page, its text, and what its scripts hold."""
+    """Collects the elements of a page, its text, and the content of its scripts."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ def wait_for_verdict(api: TestClient, run: str, generations: int) -> None:
 
 @pytest.fixture(scope="module")
 def leaking(shared_api: TestClient, make_run: Any) -> TestClient:
-    """A leaking run r1 and a steady one r2, examined."""
+    """Send a leaking run r1 and a steady run r2, and wait for their verdicts."""
     for name, leak, started in (("r1", 2**26, 1.7e9), ("r2", 0, 1.8e9)):
         phase_accounts = {"phase.evaluate.bytes": lambda n, kept=leak: kept if n % 3 == 2 else 0}
         make_run(id=name, leak_bytes=leak, started=started, extra=phase_accounts).begin(
@@ -87,7 +87,7 @@ def leaking(shared_api: TestClient, make_run: Any) -> TestClient:
 
 @pytest.fixture(scope="module")
 def hostile(shared_api: TestClient, make_run: Any) -> TestClient:
-    """h1 and h2, with names that would be more than text: run, project, tags, phase and the type that leaks."""
+    """Send h1 and h2 with hostile names: run, project, tags, phase and the leaking type."""
     for name, leak in (("h1", 2**26), ("h2", 0)):
         kept = {f"type.app.{EVIL}.count": lambda n: 2 + 16 * (n // 3)}
         run = make_run(id=name, leak_bytes=leak, extra=kept)
@@ -104,7 +104,7 @@ def hostile(shared_api: TestClient, make_run: Any) -> TestClient:
 @pytest.mark.parametrize(
     "path", ("/runs/nobody/{}", "/compare/{}?before=nobody&after=nobody", "/compare/{}?before=r1")
 )
-def test_a_missing_run_is_a_page_that_says_so(leaking: TestClient, path: str, name: str) -> None:
+def test_a_missing_run_is_an_error_page(leaking: TestClient, path: str, name: str) -> None:
     answer = leaking.get(path.format(name))
     assert answer.status_code == (404 if "nobody" in path else 422)
     assert answer.headers["content-type"].startswith("text/html")
@@ -113,7 +113,9 @@ def test_a_missing_run_is_a_page_that_says_so(leaking: TestClient, path: str, na
 
 
 @pytest.mark.parametrize("path", ("/runs/r1/", "/compare/"))
-def test_each_answer_is_of_its_kind_and_files_have_names(leaking: TestClient, path: str) -> None:
+def test_each_report_has_its_content_type_and_files_have_names(
+    leaking: TestClient, path: str
+) -> None:
     for name in OF_RUN:
         answer = leaking.get(path + name, params={"before": "r1", "after": "r2"})
         assert answer.status_code == 200
@@ -127,7 +129,7 @@ def test_each_answer_is_of_its_kind_and_files_have_names(leaking: TestClient, pa
 
 
 @pytest.mark.parametrize("words", (("a/../b", 'c\\d"e\r\n'), ("ünï", "x" * 300), ("..", "")))
-def test_a_file_name_is_one_that_every_system_takes(words: tuple[str, ...]) -> None:
+def test_a_file_name_is_valid_on_every_system(words: tuple[str, ...]) -> None:
     assert re.fullmatch(r"leakline(-[A-Za-z0-9._-]*[A-Za-z0-9_])?\.md", file_name(words, "md"))
     assert len(file_name(words, "md")) <= 83
 
@@ -139,7 +141,7 @@ def test_a_file_name_is_one_that_every_system_takes(words: tuple[str, ...]) -> N
         ("/compare?before=r1&after=r2", "/compare/report.html?before=r1&after=r2"),
     ],
 )
-def test_the_file_shows_what_the_page_shows(leaking: TestClient, shown: str, file: str) -> None:
+def test_the_file_shows_the_same_as_the_page(leaking: TestClient, shown: str, file: str) -> None:
     live, saved = Reader(leaking.get(shown).text), Reader(leaking.get(file).text)
     assert saved.charts() == live.charts()
     assert saved.charts()
@@ -166,12 +168,12 @@ def test_the_file_needs_no_server(leaking: TestClient, path: str) -> None:
     for name in ("data-ask", "data-copy", "data-lines", "data-live", "data-fragments"):
         assert not found.values(name), name
     assert 'src="' not in text
-    # Every shape that is shown is in the file.
+    # Every icon that is shown is in the file.
     shapes = {href for tag, attrs in found.elements if tag == "use" for href in [attrs["href"]]}
     assert shapes and shapes <= {f"#{name}" for name in found.values("id")}
 
 
-def test_every_module_of_a_file_is_in_it(leaking: TestClient) -> None:
+def test_every_module_of_a_file_is_included(leaking: TestClient) -> None:
     found = Reader(leaking.get("/runs/r1/report.html").text)
     (modules,) = [json.loads(t) for a, t in found.scripts if a.get("type") == "importmap"]
     (entry,) = [text for attrs, text in found.scripts if attrs.get("type") == "module"]
@@ -186,18 +188,20 @@ def test_every_module_of_a_file_is_in_it(leaking: TestClient) -> None:
     assert {"leakline/report.js", "leakline/chart.js", "leakline/figure.js"} <= named
 
 
-def test_only_scripts_of_the_file_may_run_in_it(leaking: TestClient) -> None:
+def test_only_the_scripts_of_the_file_may_run(leaking: TestClient) -> None:
     first, second = (Reader(leaking.get("/runs/r1/report.html").text) for _ in range(2))
     (policy,) = [a["content"] for _, a in first.elements if a.get("http-equiv")]
     nonce = re.search(r"script-src 'nonce-([\w-]+)';", policy)
     assert nonce and "unsafe" not in policy and policy.startswith("default-src 'none'")
     running = [attrs for attrs, _ in first.scripts if attrs["type"] != "application/json"]
     assert {attrs["nonce"] for attrs in running} == {nonce[1]}
-    # Nobody who names a run knows it.
+    # The person who names a run cannot know the nonce.
     assert nonce[1] not in second.values("nonce")
 
 
-def test_the_file_says_when_by_what_and_from_where(database_url: str, make_run: Any) -> None:
+def test_the_file_says_when_it_was_saved_by_what_and_from_where(
+    database_url: str, make_run: Any
+) -> None:
     config = Config(database_url=database_url, public_url="https://leaks.example")
     with TestClient(create_app(config), base_url=SERVER) as api:
         make_run().begin(api, 9)
@@ -225,7 +229,7 @@ def test_a_run_without_snapshots_has_a_report(shared_api: TestClient, make_run: 
         assert "nan" not in shown.lower() and "None" not in shown
 
 
-def test_markdown_tells_where_what_how_much_and_when(leaking: TestClient) -> None:
+def test_markdown_says_where_what_how_much_and_when(leaking: TestClient) -> None:
     verdict = leaking.get("/api/v1/runs/r1/verdict").json()
     text = leaking.get("/runs/r1/report.md").text
     assert text.startswith("# erl / before-fix\n\n**")
@@ -242,7 +246,7 @@ def test_markdown_tells_where_what_how_much_and_when(leaking: TestClient) -> Non
     assert text.count("## Findings") == text.count("## The run") == 1
 
 
-def test_the_books_of_the_markdown_add_up(leaking: TestClient) -> None:
+def test_the_phase_accounts_of_the_markdown_add_up(leaking: TestClient) -> None:
     phase_accounts = leaking.get("/api/v1/runs/r1/phases").json()
     text = leaking.get("/runs/r1/report.md").text
     part = text[text.index("## Memory by phase") : text.index("## Objects by type")]
@@ -264,13 +268,13 @@ EXAMPLE = f"""\
 """
 
 
-def test_the_report_to_paste_reads_like_the_example(leaking: TestClient) -> None:
+def test_the_report_to_paste_matches_the_example(leaking: TestClient) -> None:
     text = leaking.get("/runs/r1/report.txt").text
     state = leaking.get("/api/v1/runs/r1").json()["state"]
     assert text == EXAMPLE.replace(", running,", f", {state},")
 
 
-def test_what_a_comparison_says_is_passed_on(leaking: TestClient) -> None:
+def test_a_report_of_a_comparison_has_its_results(leaking: TestClient) -> None:
     asked = {"before": "r1", "after": "r2"}
     found = leaking.get("/api/v1/compare", params=asked).json()
     for name in ("report.md", "report.txt"):
@@ -324,13 +328,13 @@ def test_names_are_text_in_markdown(hostile: TestClient, path: str, name: str) -
     assert {part.type for part in parts} <= allowed
     assert "html_block" not in {token.type for token in tokens}
     assert EVIL in "".join(part.content for part in parts)
-    # A bar in a name opens no column.
+    # A bar in a name does not begin a column.
     widths = [len(list(row)) for row in _rows(tokens)]
     assert all(widths)
 
 
 def _rows(tokens: list[Any]) -> Iterator[list[str]]:
-    """The cells of each row of each table; every row has as many as its head."""
+    """Yield the cells of each table row, and check that every row has as many cells as the header."""
     width, row = 0, []
     for token in tokens:
         if token.type == "table_open":
@@ -359,7 +363,7 @@ def test_a_page_offers_its_reports(leaking: TestClient) -> None:
         assert [href for href in found.values("href") if href.startswith("/api/v1/")]
 
 
-def test_a_file_is_of_the_rank_that_is_shown(shared_api: TestClient, make_run: Any) -> None:
+def test_a_file_shows_the_selected_rank(shared_api: TestClient, make_run: Any) -> None:
     make_run(id="ranks").begin(shared_api, 9)
     make_run(id="ranks", instance="p2", rank=1).send(shared_api, 0, 9)
     page = Reader(shared_api.get("/runs/ranks?process=rank+1+main").text)
@@ -369,7 +373,7 @@ def test_a_file_is_of_the_rank_that_is_shown(shared_api: TestClient, make_run: A
     assert own == {"p2"}
 
 
-def test_the_frame_uses_what_its_context_has_and_nothing_else() -> None:
+def test_the_frame_uses_only_what_its_context_has() -> None:
     parsed = html_bundle.environment().parse((TEMPLATES / html_bundle.FRAME).read_text())
     assert not list(parsed.find_all(nodes.Import))
     used = jinja2.meta.find_undeclared_variables(parsed)
@@ -378,7 +382,7 @@ def test_the_frame_uses_what_its_context_has_and_nothing_else() -> None:
 
 GB, GIB, MIB = 1e9, 2**30, 2**20
 GENERATIONS = 16
-# (phase, what it keeps, how many of them, bytes, who holds them) in each generation
+# (phase, kept type, count, bytes, holder) in each generation
 Leaks = tuple[tuple[str, str, int, float, str], ...]
 LEAKS: Leaks = (
     ("evaluate_population", "trading.TradingEnvironment", 16, 7.0 * GB, "trainer.Trainer.kept[*]"),
@@ -449,7 +453,7 @@ def report(api: TestClient, run: str, leaks: Leaks, **environment: str) -> str:
 
 
 def breakdown(text: str) -> list[list[str]]:
-    """The rows of the table below Findings, without its heads."""
+    """Return the rows of the table below Findings, without its header."""
     _, _, after = text.partition(
         "| class | component | phase | growth per generation | location |\n"
     )
@@ -459,12 +463,12 @@ def breakdown(text: str) -> list[list[str]]:
 
 
 def size_of(text: str) -> float:
-    """Bytes of ``+6.52 GiB``."""
+    """Return the bytes of a size such as ``+6.52 GiB``."""
     number, unit = text.removeprefix("+").split()
     return float(number) * {"GiB": GIB, "MiB": MIB}[unit]
 
 
-def test_a_run_that_keeps_nothing_has_no_breakdown(shared_api: TestClient) -> None:
+def test_a_run_without_leaks_has_no_breakdown(shared_api: TestClient) -> None:
     assert breakdown(report(shared_api, "healthy", ())) == []
 
 
@@ -479,7 +483,7 @@ def test_a_single_leak_has_no_sum(shared_api: TestClient, holder: str, location:
 
 @pytest.fixture(scope="module")
 def three_leaks(shared_api: TestClient) -> str:
-    """The report of the run `leaks`, of which no repository is known."""
+    """Return the report of the run `leaks`, whose repository is unknown."""
     return report(shared_api, "leaks", LEAKS)
 
 
@@ -496,7 +500,7 @@ def test_each_leak_has_its_class_component_growth_and_location(three_leaks: str)
         ["MINOR", "`agents.DDPGAgent`", "`evolve_population`"],
         ["sum", "", ""],
     ]
-    # What the fix of the phase named, else who holds it.
+    # What the fix of the phase named, or else the holder.
     assert [row[4] for row in rows] == [
         "`trainer.Trainer.kept[*]`", f"`{FIXED_AT}`", "`trainer.Trainer.old[*]`", "",
     ]  # fmt: skip
@@ -505,10 +509,10 @@ def test_each_leak_has_its_class_component_growth_and_location(three_leaks: str)
     assert sizes[3] == pytest.approx(sum(sizes[:3]), rel=0.001)
 
 
-def test_the_location_of_a_finding_leads_to_its_line_everywhere_it_is_told(
+def test_the_location_of_a_finding_links_to_its_line_everywhere(
     shared_api: TestClient, three_leaks: str
 ) -> None:
-    """In Markdown, in JSON, on the page and in the page saved as a file; nowhere without a repository."""
+    """The link is in Markdown, in JSON, on the page and in the saved page; without a repository there is none."""
     text = report(shared_api, "forge", LEAKS, **ON_A_FORGE)
     assert [row[4] for row in breakdown(text)][1] == f"[`{FIXED_AT}`]({READ_AT})"
     told = finding_of(shared_api, "forge", "train_population")

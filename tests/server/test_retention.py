@@ -1,4 +1,4 @@
-"""What goes or is thinned, and when: by age and by size, never what people live on, and without holding up ingest."""
+"""What is removed or thinned, and when: by age and by size, never live or tagged runs, and without blocking ingest."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def put(
     engine: Engine, name: str, *, days: float, project: str = "erl", size: int = 0,
     state: str = "finished", tags: str = "[]",
 ) -> None:  # fmt: skip
-    """A run that was heard of so many days ago."""
+    """Insert a run that was last seen this many days ago."""
     at = NOW - days * DAY_SECONDS
     times = dict.fromkeys(("started_at", "created_at", "last_seen_at", "ended_at"), at)
     with writing(engine) as connection:
@@ -79,13 +79,13 @@ def going(engine: Engine, limits: Limits) -> list[str]:
     return [each.run_id for each in retention_policy.decide(engine, limits, NOW).going]
 
 
-def test_nothing_goes_by_itself(engine: Engine) -> None:
+def test_nothing_is_removed_by_default(engine: Engine) -> None:
     put(engine, "old", days=10_000, size=2**50)
     assert going(engine, Limits()) == []
     assert retention_policy.to_thin(engine, Limits(), NOW) == []
 
 
-def test_runs_go_by_the_age_of_their_project(engine: Engine) -> None:
+def test_runs_are_removed_by_the_age_limit_of_their_project(engine: Engine) -> None:
     for days in (10, 29, 31, 89, 91, 400):
         put(engine, f"erl{days}", days=days)
         put(engine, f"rl{days}", days=days, project="rl")
@@ -97,7 +97,7 @@ def test_runs_go_by_the_age_of_their_project(engine: Engine) -> None:
 @pytest.mark.parametrize("limits", [
     Limits(keep_days=PerProject(1)), Limits(keep_bytes=PerProject(1.0)),
 ])  # fmt: skip
-def test_live_and_tagged_runs_stay(engine: Engine, limits: Limits) -> None:
+def test_live_and_tagged_runs_are_kept(engine: Engine, limits: Limits) -> None:
     put(engine, "live", days=50, size=MIB, state="running")
     put(engine, "kept", days=50, size=MIB, tags='["keep"]')
     put(engine, "base", days=50, size=MIB, tags='["nightly","baseline"]')
@@ -130,7 +130,7 @@ def test_a_project_that_stays_too_large_is_named(engine: Engine) -> None:
     ]
 
 
-def test_a_run_is_measured_again_when_it_has_news(engine: Engine) -> None:
+def test_a_run_is_measured_again_after_it_changed(engine: Engine) -> None:
     put(engine, "r", days=1)
     with writing(engine) as connection:
         connection.execute(delete(sizes_table))
@@ -146,7 +146,7 @@ def test_a_run_is_measured_again_when_it_has_news(engine: Engine) -> None:
     assert storage_sizes.measure(engine, NOW + storage_sizes.FRESH_SECONDS) == 1
     assert storage_sizes.projects(engine)[0].bytes == 150
     assert storage_sizes.measure(engine, NOW + storage_sizes.SETTLED_SECONDS, since=NOW) == 0
-    # Compacted after its end, without news.
+    # Compacted after its end, without other changes.
     with writing(engine) as connection:
         connection.execute(update(batches).values(body=b"x" * 50))
     assert storage_sizes.measure(engine, NOW + storage_sizes.SETTLED_SECONDS - 1) == 0
@@ -198,12 +198,12 @@ def outcomes(keeping: Keeping) -> dict[str, str]:
     return found
 
 
-def test_a_run_changed_since_the_decision_stays(engine: Engine) -> None:
+def test_a_run_changed_since_the_decision_is_kept(engine: Engine) -> None:
     for name in ("again", "gone", "live", "old", "tagged"):
         put(engine, name, days=40)
     keeping = keeping_of(engine, Limits(keep_days=PerProject(30)))
     change(engine, "tagged", tags='["keep"]')
-    # It came back, and has ended once more by now.
+    # It was resumed and has ended again.
     change(engine, "again", last_seen_at=NOW - 1)
     change(engine, "live", state="running")
     assert run_deletion.remove(engine, "gone", NOW) == "removed"
@@ -213,7 +213,7 @@ def test_a_run_changed_since_the_decision_stays(engine: Engine) -> None:
     assert there(engine) == ["again", "live", "tagged"]
 
 
-def test_a_project_made_small_meanwhile_loses_no_more(engine: Engine) -> None:
+def test_a_project_that_became_small_loses_no_more(engine: Engine) -> None:
     for days in range(1, 6):
         put(engine, f"r{days}", days=days, size=10 * MIB)
     keeping = keeping_of(engine, Limits(keep_bytes=PerProject(25 * MIB)))
@@ -223,7 +223,7 @@ def test_a_project_made_small_meanwhile_loses_no_more(engine: Engine) -> None:
 
 
 def sealed(engine: Engine, name: str, *firsts: int) -> None:
-    """Empty stretches, which nothing can be left out of."""
+    """Insert empty segments, in which nothing can be thinned."""
     of = {"run_id": name, "process_id": 1, "count": 1, "revision": 0}
     rows = [{**of, "first_sequence": first, "last_sequence": first} for first in firsts]
     with writing(engine) as connection:
@@ -231,7 +231,7 @@ def sealed(engine: Engine, name: str, *firsts: int) -> None:
 
 
 def thin_by(monkeypatch: pytest.MonkeyPatch, engine: Engine, thin: Callable[[int], None]) -> None:
-    """Instead of thinning: what comes of it is up to the test."""
+    """Replace thinning with a function of the test."""
 
     def step(of: Engine, key: Key, first: int, _keep: Any) -> Dropped:
         thin(first)
@@ -244,7 +244,7 @@ def thin_by(monkeypatch: pytest.MonkeyPatch, engine: Engine, thin: Callable[[int
 
 
 def thin_all(keeping: Keeping) -> int:
-    """How many steps it took, those that failed as well."""
+    """Thin everything and return the number of steps, failed ones included."""
     for steps in range(100):
         try:
             if keeping.thin_next(NOW) is None:
@@ -259,7 +259,7 @@ THIN = Limits(thin_after_days=PerProject(30))
 
 @pytest.fixture
 def old(engine: Engine) -> Engine:
-    """With a run that is to be thinned, of two stretches."""
+    """Insert a run of two segments that is due for thinning."""
     put(engine, "old", days=40)
     sealed(engine, "old", 1, 2)
     return engine
@@ -301,7 +301,7 @@ def test_a_run_that_cannot_be_thinned_is_tried_later(
     assert retention_policy.to_thin(old, THIN, NOW) == [("old", 0)]
 
 
-def test_a_run_tagged_meanwhile_keeps_the_rest(
+def test_a_run_tagged_during_thinning_keeps_the_rest(
     old: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     thin_by(monkeypatch, old, lambda first: change(old, "old", tags='["keep"]'))
@@ -309,7 +309,7 @@ def test_a_run_tagged_meanwhile_keeps_the_rest(
     assert [first for _, first in undropped(old, "old")] == [2]
 
 
-def test_the_settings_name_projects() -> None:
+def test_the_settings_can_name_projects() -> None:
     found = from_environment({
         "LEAKLINE_KEEP_DAYS": "30, erl-trading=90, papers=forever", "LEAKLINE_THIN_AFTER_DAYS": "0.5",
         "LEAKLINE_KEEP_BYTES": "a=b=50 GiB, forever",
@@ -329,7 +329,7 @@ def thin(engine: Engine, run_id: str = "r1") -> int:
 
 @pytest.fixture(autouse=True)
 def nobody_else(request: pytest.FixtureRequest, patch: Any) -> None:
-    """Verdicts move revisions, and a worker that compacts may come first: neither does to what is thinned."""
+    """Stop workers: verdicts change revisions, and a compactor may be faster than the thinning of the test."""
     if "run" in request.fixturenames:
         for name in (
             "examination_worker.Examiner",
@@ -341,7 +341,7 @@ def nobody_else(request: pytest.FixtureRequest, patch: Any) -> None:
 
 @pytest.fixture
 def run(api: TestClient, make_run: Any) -> Any:
-    """Ten steps a generation, so that there is something to leave out; a spike, a dip, values that begin late."""
+    """Send ten steps per generation, so that some can be left out; with a spike, a dip and values that begin late."""
     made = make_run(
         extra={
             "gauge.spike": lambda i: 10_000 if i == 401 else i % 7,
@@ -371,13 +371,13 @@ def finish(api: TestClient) -> None:
 
 
 def points(api: TestClient, name: str) -> list[Any]:
-    """(sequence, value) of everything that is stored of a series."""
+    """Return (sequence, value) of everything that is stored of a series."""
     (process,) = load_history(engine_of(api), "r1").processes
     values = zip(process.sequence, process.series[name], strict=True)
     return [(x, value) for x, value in values if value is not None]
 
 
-def test_the_books_of_the_client_and_the_verdict_are_the_same(api: TestClient, run: Any) -> None:
+def test_thinning_keeps_the_phase_accounts_and_the_verdict(api: TestClient, run: Any) -> None:
     finish(api)
     engine = engine_of(api)
     before = load_history(engine, "r1")
@@ -398,7 +398,7 @@ def test_thinned_snapshots_sent_again_are_known(api: TestClient, run: Any) -> No
     thin(engine_of(api))
     with again(api) as other:
         assert run.send(other, 0, 600, size=100) == 0
-        # What is still there is still compared.
+        # What is still stored is still compared.
         wire = run.wire(9, 1)
         wire["columns"]["series"]["process.rss_bytes"] = [1]
         assert other.post("/api/v1/runs/r1/batches", json=wire).status_code == 409
@@ -411,15 +411,15 @@ def test_thinned_snapshots_sent_again_are_known(api: TestClient, run: Any) -> No
 
 
 def again(api: TestClient) -> TestClient:
-    """The application that starts anew on the same database: it remembers nothing."""
+    """Return a new application on the same database, with empty caches."""
     return serving(str(engine_of(api).url.render_as_string(hide_password=False)))
 
 
 @pytest.mark.parametrize("thinned_first", [True, False])
-def test_snapshots_that_come_after_thinning_are_taken(
+def test_snapshots_that_arrive_after_thinning_are_accepted(
     thinned_first: bool, api: TestClient, run: Any
 ) -> None:
-    """Of 0 to 1,299 these come later: 600 to 799, 1,000 to 1,099 and 1,150 to 1,199."""
+    """Snapshots 600 to 799, 1,000 to 1,099 and 1,150 to 1,199 of 0 to 1,299 arrive late."""
     engine = engine_of(api)
     run.send(api, 800, 200)
     seal(engine)
@@ -445,7 +445,7 @@ def test_snapshots_that_come_after_thinning_are_taken(
         assert run.send(other, 0, 1300, size=100) == 350
 
 
-def test_a_stretch_with_very_many_gaps_stays_as_it_is(api: TestClient, run: Any) -> None:
+def test_a_segment_with_very_many_gaps_is_not_thinned(api: TestClient, run: Any) -> None:
     for first in range(700, 900, 10):
         run.send(api, first, 8)
     seal(engine_of(api))
@@ -480,7 +480,7 @@ def test_a_compacted_run_is_thinned_and_compacted_again(api: TestClient, run: An
     assert thin(engine) == 0
 
 
-def test_a_run_that_goes_on_is_left_as_it_is(api: TestClient, run: Any) -> None:
+def test_a_live_run_is_not_thinned(api: TestClient, run: Any) -> None:
     engine = engine_of(api)
     assert thin(engine) == 0
     assert len(points(api, "gauge.spike")) == 600
@@ -505,7 +505,7 @@ def test_a_segment_changed_meanwhile_is_thinned_later(
     assert thin(engine) > 400
 
 
-def test_a_damaged_stretch_stays_as_it_is(api: TestClient, run: Any) -> None:
+def test_a_damaged_segment_is_not_thinned(api: TestClient, run: Any) -> None:
     finish(api)
     engine = engine_of(api)
     with writing(engine) as connection:
@@ -516,7 +516,7 @@ def test_a_damaged_stretch_stays_as_it_is(api: TestClient, run: Any) -> None:
         assert connection.scalar(select(func.count()).select_from(chunks)) == count
 
 
-def test_a_run_is_thinned_again_after_more_came(api: TestClient, run: Any) -> None:
+def test_a_run_is_thinned_again_after_new_data(api: TestClient, run: Any) -> None:
     finish(api)
     engine = engine_of(api)
     storage_sizes.measure(engine, 1.0)
@@ -569,7 +569,7 @@ def test_thinning_keeps_ends_and_extremes_of_each_chunk(
     keep = retention_steps.kept(block)
     left = block.take(keep)
     for number in (SEQUENCE, 1, 2):
-        assert _told(block.numbers(number)) == _told(left.numbers(number))
+        assert _extremes(block.numbers(number)) == _extremes(left.numbers(number))
     ends = [i for i in range(count) if rows[i][3] == "generation_end"]
     if has_generations:
         assert keep[ends].all()
@@ -578,14 +578,14 @@ def test_thinning_keeps_ends_and_extremes_of_each_chunk(
         assert {int(m // 60) for m in left.numbers(MONOTONIC).values} == minutes
 
 
-def _told(column: Any) -> Any:
+def _extremes(column: Any) -> Any:
     there = np.ones(len(column), bool) if column.present is None else column.present
     values = column.values[there]
     return len(values) and (values[0], values[-1], values.min(), values.max())
 
 
 def test_segments_of_older_versions_are_counted_by_their_chunks(engine: Engine) -> None:
-    """Their rows do not tell how large they are."""
+    """Their rows do not contain their size."""
     with writing(engine) as connection:
         put_run(connection, "r")
         of = {"run_id": "r", "process_id": 1, "first_sequence": 1, "count": 2}
@@ -604,7 +604,7 @@ COUNT = 512
 
 
 def long_run(engine: Engine, run_id: str) -> None:
-    """Sealed, as a process of some hours leaves it; it ended long ago."""
+    """Insert sealed data as after some hours of a process; the run ended long ago."""
     columns: dict[int, Any] = {n: texts(["phase_end"] * COUNT) for n in TEXT_COLUMNS}
     columns |= {
         n: numbers([i * 7919 % 1_000_003 for i in range(COUNT)]) for n in range(1, SERIES + 1)
@@ -635,7 +635,7 @@ def chunks_left(engine: Engine, run_id: str) -> int:
 
 
 class Sending:
-    """Somebody who posts small batches, one after the other."""
+    """A client that posts small batches, one after the other."""
 
     def __init__(self, api: TestClient, run: Any) -> None:
         self._api, self._run, self.acknowledged = api, run, 0
@@ -662,7 +662,7 @@ class Sending:
 def test_ingest_goes_on_while_runs_are_removed_and_thinned(
     api: TestClient, make_run: Any, eventually: Any, patch: Any
 ) -> None:
-    """By a worker beside that of the server, which does not wait for its turn, nor with its first decision."""
+    """A second worker does this next to the server's own; it waits neither for its turn nor for its first decision."""
     patch("workers.storage_upkeep.has_other_servers", lambda engine: False)
     engine = engine_of(api)
     long_run(engine, "removed")
@@ -682,13 +682,13 @@ def test_ingest_goes_on_while_runs_are_removed_and_thinned(
         eventually(lambda: not undropped(engine, "thinned"), 60.0)
         assert alongside.acknowledged > before
     working.stop()
-    # A batch waits for a step of the retainer, never for all its work.
+    # A batch waits for one step of the retainer, never for all its work.
     assert alongside.longest < 5.0
     assert retainer.figures.thinned_snapshots > SEGMENTS * COUNT / 2
 
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "operating.md"
-# The run of the document.
+# The run id that the document uses.
 RUN = "5f2c8d1e9a0b4c37"
 
 
@@ -700,7 +700,7 @@ def queries() -> list[str]:
 
 @pytest.fixture
 def sealed_engine(api: TestClient, make_run: Any) -> Engine:
-    """Sealed snapshots of 200 numbers, and some that wait."""
+    """Return an engine with 200 sealed snapshots and some that are not sealed."""
     run = make_run(id=RUN).begin(api, 200)
     engine = engine_of(api)
     seal(engine)
@@ -719,7 +719,7 @@ def test_documented_sql_has_the_numbers_of_the_api(
     api: TestClient, sealed_engine: Engine, eventually: Any
 ) -> None:
     of_runs, of_series = queries()
-    # Else a verdict may come between the query and the answer that it is compared with.
+    # Otherwise a verdict may arrive between the query and the answer that it is compared with.
     eventually(lambda: api.get(f"/api/v1/runs/{RUN}").json()["status"] == "confirmed")
     (run,) = rows(sealed_engine, of_runs)
     answer = api.get(f"/api/v1/runs/{RUN}").json()

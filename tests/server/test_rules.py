@@ -1,4 +1,4 @@
-"""Rules and what they said are rows, told once over restarts and servers; changed in the API and on the page."""
+"""Rules and their states are rows, reported once across restarts and servers; changed in the API and on the page."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def plant(engine: Engine, run_id: str, name: str = "fix") -> None:
 
 @pytest.fixture
 def engine(engine: Engine) -> Engine:
-    """A database with the run r1."""
+    """Return a database with the run r1."""
     plant(engine, "r1")
     return engine
 
@@ -56,7 +56,7 @@ def look(
     engine: Engine, values: Sequence[float | None], run_id: str = "r1", project: str = "erl",
     name: str = "fix", series: str = "gauge.queue", at: float = NOW, oom: OomForecast | None = None,
 ) -> list[Alert]:  # fmt: skip
-    """One examination, committed; the alerts that were not there before."""
+    """Examine the run, commit, and return the new alerts."""
     oom = oom or OomForecast()
     verdict = Verdict(run_id, "generation", len(values), "ok", "…", None, None, oom=oom)
     basis = basis_of(engine, run_id)
@@ -111,7 +111,7 @@ def add(engine: Engine, *terms: Terms, source: Any = "api") -> list[int]:
 
 
 def each_told(engine: Engine, values: Sequence[float], seconds_each: float = 30) -> list[Alert]:
-    """What is told when somebody looks after each of them."""
+    """Return the alerts if the run is examined after each value."""
     return [
         alert
         for turn in range(len(values))
@@ -123,7 +123,7 @@ def count_states(engine: Engine) -> int:
     return count_of(engine, assertion_states)
 
 
-def test_a_rule_fires_once_and_ends_once_over_many_looks(engine: Engine) -> None:
+def test_a_rule_fires_once_and_resolves_once_over_many_examinations(engine: Engine) -> None:
     (number,) = add(engine, QUEUE)
     values = [1.0, 60, 70, 60, 1, 1, 1, 1, 1, 60]
     told = [a for end in range(1, 11) for _ in range(2) for a in look(engine, values[:end])]
@@ -134,7 +134,7 @@ def test_a_rule_fires_once_and_ends_once_over_many_looks(engine: Engine) -> None
     assert len({alert.id for alert in told}) == 3
 
 
-def test_a_rule_over_between_two_looks_is_one_alert(engine: Engine) -> None:
+def test_a_rule_that_resolves_between_two_examinations_is_one_alert(engine: Engine) -> None:
     add(engine, QUEUE)
     assert look(engine, [1.0]) == []
     (alert,) = look(engine, [1.0, 60, 1, 1, 1])
@@ -159,7 +159,7 @@ def test_the_alert_of_a_forecast_expires_with_it(engine: Engine) -> None:
     assert look(engine, [1.0, 1.0], oom=oom) == []
 
 
-def test_servers_that_look_at_once_make_one_alert(engine: Engine) -> None:
+def test_servers_that_examine_a_run_at_once_write_one_alert(engine: Engine) -> None:
     add(engine, QUEUE)
     look(engine, [1.0])
     ready = threading.Barrier(4)
@@ -168,7 +168,7 @@ def test_servers_that_look_at_once_make_one_alert(engine: Engine) -> None:
         ready.wait(10)
         while True:
             with contextlib.suppress(ChangedMeanwhile):
-                # Each of them has read a little more of the run than the one before.
+                # Each server has read a little more of the run than the previous one.
                 return len(look(engine, [1.0] + [60.0] * (1 + server), at=NOW + server))
 
     with ThreadPoolExecutor(4) as servers:
@@ -176,10 +176,10 @@ def test_servers_that_look_at_once_make_one_alert(engine: Engine) -> None:
     assert count_of(engine, alert_rows) == 1
 
 
-def test_others_write_while_a_rule_is_evaluated(
+def test_writes_continue_while_a_rule_is_evaluated(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A rule for many series takes seconds: ingest and deliveries cannot wait for it."""
+    """A rule for many series takes seconds, and ingest and deliveries must not wait for it."""
     add(engine, QUEUE)
     wrote: list[bool] = []
 
@@ -204,7 +204,7 @@ def test_others_write_while_a_rule_is_evaluated(
         assert "rule.fired" in set(connection.scalars(select(alert_rows.c.event)))
 
 
-def test_a_rule_that_changed_meanwhile_has_the_run_examined_again(engine: Engine) -> None:
+def test_a_rule_changed_during_an_examination_repeats_it(engine: Engine) -> None:
     (number,) = add(engine, QUEUE)
     looks = looked(engine, 1.0, 60.0)
     assertions.change_rule(engine, number, Terms("Queue", "gauge.queue", above=100.0))
@@ -217,7 +217,7 @@ def test_a_rule_that_changed_meanwhile_has_the_run_examined_again(engine: Engine
         save(engine, looks, EXAMINED)
 
 
-def test_a_rule_that_a_deleted_run_breaks_fires_when_it_is_brought_back(engine: Engine) -> None:
+def test_a_rule_broken_by_a_deleted_run_fires_when_the_run_is_restored(engine: Engine) -> None:
     add(engine, QUEUE)
     run_deletion.mark(engine, ["r1"], NOW)
     look(engine, [1.0, 60.0])
@@ -233,7 +233,7 @@ def test_an_alert_of_another_server_is_not_repeated(engine: Engine) -> None:
     assert titles(look(engine, [1.0, 60.0])) == ["Rule fired: Queue"]
     with pytest.raises(ChangedMeanwhile):
         save(engine, looks, EXAMINED)
-    # Looked at again, there is nothing new.
+    # Another examination finds nothing new.
     assert look(engine, [1.0, 60.0, 60.0]) == []
 
 
@@ -244,16 +244,16 @@ def test_an_alert_of_another_server_is_not_repeated(engine: Engine) -> None:
         (None, "r2", False), ("other", "fix", False),
     ],
 )  # fmt: skip
-def test_a_rule_concerns_the_runs_that_it_names(
+def test_a_rule_applies_to_the_runs_that_it_names(
     engine: Engine, project: str | None, run: str | None, fires: bool
 ) -> None:
-    """Else it is not even locked."""
+    """A rule that does not apply is not even locked."""
     add(engine, Terms("Queue", "gauge.queue", above=50.0, project=project, run=run))
     assert bool(look(engine, [60.0])) is fires
     assert count_states(engine) == fires
 
 
-def test_each_run_has_a_state_of_its_own(engine: Engine) -> None:
+def test_each_run_has_its_own_state(engine: Engine) -> None:
     plant(engine, "r2", name="other")
     add(engine, QUEUE)
     assert titles(look(engine, [60.0])) == ["Rule fired: Queue"]
@@ -261,7 +261,7 @@ def test_each_run_has_a_state_of_its_own(engine: Engine) -> None:
     assert look(engine, [60.0, 60.0]) == []
 
 
-def test_steps_of_one_limit_share_a_message_by_the_strictest(engine: Engine) -> None:
+def test_steps_of_one_limit_share_the_message_of_the_strictest(engine: Engine) -> None:
     numbers = add(engine, *(PRESETS[name] for name in SETS["tensors"].rules))
 
     def tensors(*values: float) -> list[Alert]:
@@ -284,7 +284,7 @@ def ladder(engine: Engine, *limits: float, **given: Any) -> None:
     add(engine, *(Terms(f"> {n:g}", "gauge.queue", above=n, **given) for n in limits))
 
 
-def test_a_flapping_ladder_has_five_alerts_an_hour(engine: Engine) -> None:
+def test_a_flapping_ladder_has_at_most_five_alerts_an_hour(engine: Engine) -> None:
     ladder(engine, 99.0, 100.0, 200.0, 500.0, 501.0, grace=1)
     values = [1.0, 600.0] * 15
     told = each_told(engine, values)
@@ -292,13 +292,13 @@ def test_a_flapping_ladder_has_five_alerts_an_hour(engine: Engine) -> None:
     assert titles(told) == [fires, ends, fires, ends, fires]
     often = "Sent at least 5 times within the hour"
     assert [often in alert.payload["summary"] for alert in told] == [False] * 4 + [True]
-    # All of its steps go on firing, and end together when it was quiet for an hour.
+    # All its steps keep firing, and they resolve together after a quiet hour.
     (over,) = look(engine, [*values, 1.0], at=NOW + 30 * 30 + 3_600)
     assert titles([over]) == [ends]
     assert "Resolved as well: > 99, > 100, > 200, > 500." in over.payload["evidence"]
 
 
-def test_steps_that_end_one_by_one_count_together(engine: Engine) -> None:
+def test_steps_that_resolve_one_by_one_count_together(engine: Engine) -> None:
     ladder(engine, 100.0, 200.0, 300.0, grace=1)
     told = each_told(engine, [1.0, 400, 250, 150, 50, 400, 250, 150, 50, 400, 50])
     assert titles(told) == [
@@ -308,7 +308,7 @@ def test_steps_that_end_one_by_one_count_together(engine: Engine) -> None:
     assert "Sent at least 5 times" in told[-1].payload["summary"]
 
 
-def test_a_stricter_step_is_told_however_often_the_others_were(engine: Engine) -> None:
+def test_a_stricter_step_is_reported_however_often_the_others_were(engine: Engine) -> None:
     ladder(engine, 100.0, 500.0, grace=1)
     values = [1.0, 150.0] * 6
     assert len(each_told(engine, values)) == 5
@@ -316,7 +316,7 @@ def test_a_stricter_step_is_told_however_often_the_others_were(engine: Engine) -
     assert titles([worse]) == ["Rule fired: > 500"]
 
 
-def test_no_step_is_over_while_a_stricter_one_fires(engine: Engine) -> None:
+def test_no_step_resolves_while_a_stricter_one_fires(engine: Engine) -> None:
     ladder(engine, 100.0, grace=1)
     ladder(engine, 500.0, grace=4)
     assert titles(look(engine, [600.0])) == ["Rule fired: > 500"]
@@ -337,7 +337,7 @@ def test_a_paused_rule_is_silent_and_starts_again(engine: Engine) -> None:
     assert titles(look(engine, [60.0, 1, 60, 1, 1, 1])) == ["Rule resolved: Queue"]
 
 
-def test_a_changed_limit_is_held_against_what_fires(engine: Engine) -> None:
+def test_a_changed_limit_applies_to_a_firing_rule(engine: Engine) -> None:
     (number,) = add(engine, QUEUE)
     assert look(engine, [60.0])
     assertions.change_rule(engine, number, Terms("Queue", "gauge.queue", above=100.0, grace=1))
@@ -347,7 +347,7 @@ def test_a_changed_limit_is_held_against_what_fires(engine: Engine) -> None:
     assert assertions.change_rule(engine, 999, QUEUE) is None
 
 
-def test_a_rule_that_is_gone_takes_what_it_said_with_it(engine: Engine) -> None:
+def test_removing_a_rule_removes_its_states(engine: Engine) -> None:
     (number,) = add(engine, QUEUE)
     look(engine, [60.0])
     assertions.remove_rule(engine, number)
@@ -356,7 +356,7 @@ def test_a_rule_that_is_gone_takes_what_it_said_with_it(engine: Engine) -> None:
     assert look(engine, [60.0, 60.0]) == []
 
 
-def test_where_a_rule_fires_is_listed_while_the_run_goes_on(engine: Engine) -> None:
+def test_live_runs_in_which_a_rule_fires_are_listed(engine: Engine) -> None:
     (number,) = add(engine, QUEUE)
     assert assertions.firing(engine, [number]) == {}
     look(engine, [1.0, 60.0])
@@ -368,7 +368,7 @@ def test_where_a_rule_fires_is_listed_while_the_run_goes_on(engine: Engine) -> N
     assert assertions.firing(engine, [number]) == {}
 
 
-def test_the_same_rule_is_not_kept_twice_and_all_or_none_are_added(engine: Engine) -> None:
+def test_a_rule_is_not_stored_twice_and_all_or_none_are_added(engine: Engine) -> None:
     add(engine, QUEUE)
     other = Terms("Other", "gauge.queue", above=50.0)
     with pytest.raises(SameRule):
@@ -380,7 +380,7 @@ def test_the_same_rule_is_not_kept_twice_and_all_or_none_are_added(engine: Engin
     add(engine, Terms("Queue", "gauge.queue", above=50.0, project="erl"))
 
 
-def test_there_is_a_bound_to_rules(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_rules_is_bounded(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assertions, "MAX_RULES", 2)
     many = [Terms(f"r{n}", "s", above=1.0) for n in range(3)]
     with pytest.raises(TooManyRules):
@@ -402,7 +402,7 @@ def test_rules_of_the_file_keep_their_ids_by_name(engine: Engine) -> None:
     assert after["Queue"].id == by_name["Queue"].id and after["Mine"].id == own
     queue = after["Queue"]
     assert (queue.above, queue.advice, queue.source) == (40.0, "bound it", "file")
-    # What it said of the run is kept: nothing is told again.
+    # Its state for the run is kept, so nothing is reported again.
     assert look(engine, [60.0, 60.0]) == []
     assertions.take_file(engine, [], NOW)
     assert [rule.name for rule in assertions.list_rules(engine)] == ["Mine"]
@@ -425,7 +425,7 @@ def error(answer: Any) -> dict[str, Any]:
     return found
 
 
-def test_a_rule_is_made_read_changed_and_deleted(api: TestClient) -> None:
+def test_a_rule_is_created_read_changed_and_deleted(api: TestClient) -> None:
     made = post_rule(api, project="erl", above="20 GB", advice="bound it")
     assert made["above"] == 20e9 and made["source"] == "api" and made["firing"] == []
     rules_api.Rule.model_validate(made)
@@ -463,7 +463,7 @@ def test_a_preset_makes_its_rules(api: TestClient) -> None:
 
 
 def test_a_wrong_field_of_a_rule_is_named(api: TestClient) -> None:
-    """Each is in `alerts/test_rule_fields.py`; these are refused by the rule, its preset, the type and the schema."""
+    """All fields are in `alerts/test_rule_fields.py`; here the rule, its preset, the type and the schema refuse."""
     for name, wrong in (("above", "lots"), ("preset", "nothing"), ("hold", "2"), ("threshold", 5)):
         answer = api.post(RULES, json={**WANTED, name: wrong})
         assert answer.status_code == 422
@@ -482,7 +482,7 @@ def test_a_wrong_change_leaves_the_rule_as_it_was(api: TestClient) -> None:
     assert api.post(RULES, content=b"{").status_code == 400
 
 
-def test_a_rule_that_is_there_is_named_instead_of_made_twice(api: TestClient) -> None:
+def test_a_duplicate_rule_is_refused_with_the_id_of_the_first(api: TestClient) -> None:
     made = post_rule(api)
     again = api.post(RULES, json=WANTED)
     assert again.status_code == 409
@@ -521,7 +521,7 @@ def items(api: TestClient) -> list[dict[str, Any]]:
     return found
 
 
-def test_the_page_makes_changes_pauses_and_deletes_a_rule(api: TestClient) -> None:
+def test_the_page_creates_changes_pauses_and_deletes_a_rule(api: TestClient) -> None:
     made = form(api, "/alerts/rules", series="gauge.queue", above="500 MiB", hold="2", name="Queue")
     assert made.status_code == 303
     (rule,) = items(api)
@@ -532,7 +532,7 @@ def test_the_page_makes_changes_pauses_and_deletes_a_rule(api: TestClient) -> No
     changed = form(api, here, series="gauge.queue", below="7.5", grace="1", project="erl")
     assert changed.status_code == 303
     (rule,) = items(api)
-    # What was left blank is taken away.
+    # Fields that were left blank are removed.
     assert (rule["above"], rule["below"], rule["hold"], rule["project"]) == (None, 7.5, 1, "erl")
     assert rule["name"] == "gauge.queue below 7.5"
     assert form(api, f"{here}/pause").status_code == 303
@@ -554,7 +554,7 @@ def test_the_page_offers_every_preset(api: TestClient) -> None:
     assert again.status_code == 409 and "is the same" in again.text
 
 
-def test_a_refused_form_comes_back_as_it_was_sent_with_what_is_wrong(api: TestClient) -> None:
+def test_a_refused_form_keeps_its_values_and_shows_the_error(api: TestClient) -> None:
     answer = form(api, "/alerts/rules", series="gauge.queue", above="lots", advice="call me")
     assert answer.status_code == 422
     assert "must be a number, or a size" in answer.text.replace("&#34;", '"')
@@ -567,7 +567,7 @@ def test_a_refused_form_comes_back_as_it_was_sent_with_what_is_wrong(api: TestCl
     assert items(api)[0]["above"] == 50.0
 
 
-def test_what_people_write_is_text_on_the_page(api: TestClient) -> None:
+def test_text_of_people_is_escaped_on_the_page(api: TestClient) -> None:
     evil = "<img src=x onerror=alert(1)>"
     post_rule(api, name=evil, advice=evil, project=evil, run=evil, series=evil)
     assert "<img" not in api.get("/alerts").text

@@ -1,4 +1,4 @@
-"""Alerts that an examination writes, with acknowledgements, digests, silence and the risk of running out of memory."""
+"""Alerts that an examination writes: acknowledgements, digests, silence and the risk of running out of memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SUSPECTED, CONFIRMED = "incident.suspected", "incident.confirmed"
 RESOLVED = "incident.resolved"
 
 BEGAN = NOW - 600
-# Thirty generations of the first run: so long an end has to stand.
+# Thirty generations of the first run: an end must last this long.
 TO_BELIEVE = 1_800.0
 
 
@@ -52,7 +52,7 @@ class Server:
         return Examiner(self.engine, 60.0, wakes, self.clock, self.clock)
 
     def begin(self, run: str = "r1", at: float | None = None) -> None:
-        """Join a run that begins now, or when it says."""
+        """Join a run that begins now, or at this time."""
         header = RunHeader(run, "erl", run, "generation", None, at or self.clock.now)
         run_registration.join_run(self.engine, header, self.clock.now)
 
@@ -64,7 +64,7 @@ class Server:
         self, *found: Finding, run: str = "r1", after: float = 60.0, each: float = 60.0,
         oom: OomForecast | None = None,
     ) -> None:  # fmt: skip
-        """Examine, with these findings, seconds after the time before; a generation takes ``each`` seconds."""
+        """Examine the run with these findings, ``after`` seconds later; a generation takes ``each`` seconds."""
         self.clock.now += after
         done = round((self.clock.now - BEGAN) / each)
         oom = oom or OomForecast()
@@ -89,7 +89,7 @@ class Server:
             query = select(alerts).order_by(alerts.c.run_id, alerts.c.number)
             return list(connection.execute(query))
 
-    def told(self, run: str = "r1") -> list[str]:
+    def events(self, run: str = "r1") -> list[str]:
         return [row.event for row in self.rows() if row.run_id == run]
 
     def wait(self, seconds: float) -> None:
@@ -97,11 +97,11 @@ class Server:
         self.examiner.once()
 
     def hear(self) -> None:
-        """A sign of life."""
+        """Receive a sign of life."""
         self.change("running")
 
     def fall_silent(self, times: int) -> None:
-        """Speak, and say nothing for a minute and a half, so many times."""
+        """Receive a sign of life and then nothing for a minute and a half, as often as given."""
         for _ in range(times):
             self.hear()
             self.wait(90)
@@ -112,39 +112,39 @@ def server(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Server:
     return Server(engine, monkeypatch)
 
 
-def test_an_acknowledged_leak_is_told_when_it_gets_worse(server: Server) -> None:
+def test_an_acknowledged_leak_is_reported_when_it_gets_worse(server: Server) -> None:
     server.see(finding())
     server.say("acknowledged")
     server.see(after=60)
     server.see(finding())
-    assert server.told() == [SUSPECTED]
+    assert server.events() == [SUSPECTED]
     server.see(finding("confirmed"))
     server.see(finding("confirmed"))
     server.see()
-    assert server.told() == [SUSPECTED, CONFIRMED]
+    assert server.events() == [SUSPECTED, CONFIRMED]
     server.see(after=TO_BELIEVE)
-    assert server.told() == [SUSPECTED, CONFIRMED, RESOLVED]
+    assert server.events() == [SUSPECTED, CONFIRMED, RESOLVED]
 
 
-def test_a_leak_is_told_again_when_its_acknowledgement_expires(server: Server) -> None:
+def test_a_leak_is_reported_again_when_its_acknowledgement_expires(server: Server) -> None:
     server.see(finding("confirmed"))
     until = server.clock.now + 3_600
     server.say("acknowledged", status="confirmed", expires_at=until)
     server.see(finding("confirmed"), after=3_599)
-    assert server.told() == [CONFIRMED]
-    # Its status has not moved for an hour.
+    assert server.events() == [CONFIRMED]
+    # Its status has not changed for an hour.
     server.see(finding("confirmed"), after=1)
-    assert server.told() == [CONFIRMED, CONFIRMED]
+    assert server.events() == [CONFIRMED, CONFIRMED]
     assert "Still present and no longer muted: known. " in server.rows()[-1].payload
     for _ in range(3):
         server.see(finding("confirmed"))
-    assert server.told() == [CONFIRMED, CONFIRMED]
+    assert server.events() == [CONFIRMED, CONFIRMED]
     server.see()
     server.see(after=TO_BELIEVE)
-    assert server.told() == [CONFIRMED, CONFIRMED, RESOLVED]
+    assert server.events() == [CONFIRMED, CONFIRMED, RESOLVED]
 
 
-def test_an_acknowledged_leak_is_measured_against_the_runs_that_go_on(server: Server) -> None:
+def test_an_acknowledged_leak_is_compared_with_the_live_runs(server: Server) -> None:
     worst = finding("confirmed", priority="critical")
     for run, end in (("of last month", "finished"), ("cut off", "silent")):
         server.begin(run)
@@ -159,12 +159,12 @@ def test_an_acknowledged_leak_is_measured_against_the_runs_that_go_on(server: Se
         assert (status, priority) == ("suspected", "minor")
     server.say("acknowledged", status=status, priority=priority)
     server.see(finding())
-    assert server.told() == [SUSPECTED]
+    assert server.events() == [SUSPECTED]
     server.see(worst)
-    assert server.told() == [SUSPECTED, CONFIRMED]
+    assert server.events() == [SUSPECTED, CONFIRMED]
 
 
-def test_where_no_run_goes_on_a_leak_is_as_the_newest_had_it(server: Server) -> None:
+def test_without_a_live_run_a_leak_has_the_state_of_the_newest_run(server: Server) -> None:
     server.begin("older", BEGAN)
     server.see(finding("confirmed", priority="critical"), run="older")
     server.see(finding(priority="major"))
@@ -174,103 +174,103 @@ def test_where_no_run_goes_on_a_leak_is_as_the_newest_had_it(server: Server) -> 
         assert incident_groups.worst_of(connection, "erl", "f2") is None
 
 
-def test_a_leak_that_is_lost_in_the_noise_and_found_again_is_told_once(server: Server) -> None:
+def test_a_leak_that_disappears_in_noise_and_returns_is_reported_once(server: Server) -> None:
     for status in ("suspected", "confirmed", "confirmed", "confirmed"):
         server.see(finding(status))
         server.see(finding(status))
         server.see()
         server.see(after=TO_BELIEVE - 60)
-    assert server.told() == [SUSPECTED, CONFIRMED]
+    assert server.events() == [SUSPECTED, CONFIRMED]
 
 
-def test_a_clock_that_is_set_back_tells_nothing_twice(server: Server) -> None:
-    """Or another server's, half a minute behind."""
+def test_a_clock_that_is_set_back_repeats_no_alert(server: Server) -> None:
+    """The same holds for another server's clock that is half a minute behind."""
     server.see(finding(), oom=risk("high"))
-    before = server.told()
+    before = server.events()
     assert sorted(before) == [SUSPECTED, "oom.risk"]
     server.see(finding("confirmed"), oom=risk("critical"), after=-30)
     for _ in range(20):
         server.see(finding("confirmed"), oom=risk("critical"), after=0.5)
-    assert server.told()[2:] == [CONFIRMED, "oom.risk"]
+    assert server.events()[2:] == [CONFIRMED, "oom.risk"]
     server.see(finding("confirmed"), oom=risk("critical"))
-    assert len(server.told()) == 4
+    assert len(server.events()) == 4
 
 
-def test_an_acknowledgement_of_a_clock_ahead_is_answered_once(server: Server) -> None:
+def test_an_acknowledgement_from_a_clock_ahead_is_applied_once(server: Server) -> None:
     server.see(finding())
     server.say("acknowledged", server.clock.now + 30)
     for _ in range(20):
         server.see(finding("confirmed"), after=0.5)
-    assert server.told() == [SUSPECTED, CONFIRMED]
+    assert server.events() == [SUSPECTED, CONFIRMED]
     for _ in range(20):
         server.see(finding("confirmed"))
-    assert server.told().count(CONFIRMED) <= 2
+    assert server.events().count(CONFIRMED) <= 2
 
 
-def test_an_ignored_leak_is_not_told_and_is_told_when_that_is_taken_back(server: Server) -> None:
+def test_an_ignored_leak_is_reported_only_after_that_is_withdrawn(server: Server) -> None:
     server.say("ignored", NOW - 1)
     server.see(finding("confirmed", priority="critical"))
-    assert server.told() == []
+    assert server.events() == []
     server.unignore()
     server.see(finding("confirmed", priority="critical"))
-    assert server.told() == [CONFIRMED]
+    assert server.events() == [CONFIRMED]
 
 
-def test_an_ignored_leak_that_is_known_by_a_better_name_stays_ignored(server: Server) -> None:
+def test_an_ignored_leak_that_gets_a_better_name_stays_ignored(server: Server) -> None:
     server.see(finding())
     server.say("ignored")
     better = replace(finding("confirmed", priority="critical"), fingerprint="f2")
     server.see(better)
-    assert server.told() == [SUSPECTED]
-    # What people say of it under its new name counts before what they said under the old one.
+    assert server.events() == [SUSPECTED]
+    # An acknowledgement under the new name takes precedence over one under the old name.
     server.unignore("f2")
     server.see(better)
     server.see(finding("confirmed"))
     server.see(better)
-    assert server.told() == [SUSPECTED, CONFIRMED]
+    assert server.events() == [SUSPECTED, CONFIRMED]
 
 
-def test_a_closed_leak_is_told_again_in_a_later_run_with_its_note(server: Server) -> None:
+def test_a_closed_leak_is_reported_in_a_later_run_with_its_note(server: Server) -> None:
     server.see(finding())
     server.say("closed")
     server.see(finding("confirmed"))
-    assert server.told() == [SUSPECTED]
+    assert server.events() == [SUSPECTED]
     server.begin("r2", server.clock.now + 1)
     server.see(finding(), run="r2")
-    assert server.told("r2") == [SUSPECTED]
+    assert server.events("r2") == [SUSPECTED]
     assert "Back in r2; it had been closed with: known." in server.rows()[-1].payload
 
 
-def test_a_closed_leak_is_back_in_the_next_attempt(server: Server) -> None:
+def test_a_closed_leak_is_reported_in_the_next_attempt(server: Server) -> None:
     server.see(finding("confirmed"))
     server.say("closed")
     server.change("failed", ended_at=server.clock.now)
     server.clock.now += 60
     server.begin()
     server.see(finding("confirmed"))
-    assert server.told()[-1] == CONFIRMED and server.told().count(CONFIRMED) == 2
+    assert server.events()[-1] == CONFIRMED and server.events().count(CONFIRMED) == 2
 
 
 def test_a_flapping_leak_has_a_digest_and_one_end(server: Server) -> None:
-    # Generations of a second: an end has to stand for ten minutes.
+    # Generations take a second, so an end must last ten minutes.
     for _ in range(6):
         server.see(finding(), after=1, each=1)
         server.see(after=1, each=1)
         server.see(after=600, each=1)
-    before = server.told()
+    before = server.events()
     assert before == [SUSPECTED, RESOLVED, SUSPECTED, RESOLVED, SUSPECTED]
     assert [row.subject for row in server.rows()] == ["", "", "", "", "digest"]
     digest = server.rows()[-1].payload
     assert "Flapping: opened 3 times and closed twice in" in digest and "Env" in digest
     server.see(after=2_900, each=1)
-    assert server.told() == before
-    # No status has moved: it is over, and has been for an hour.
+    assert server.events() == before
+    # No status has changed: the leak is over, and has been for an hour.
     server.see(after=600, each=1)
     server.see(after=600, each=1)
-    assert server.told() == [*before, RESOLVED]
+    assert server.events() == [*before, RESOLVED]
 
 
-def test_the_risk_of_running_out_of_memory_is_told_without_any_leak(server: Server) -> None:
+def test_the_risk_of_running_out_of_memory_is_reported_without_a_leak(server: Server) -> None:
     server.see(oom=risk("low"))
     server.see(oom=risk("high", "2025-10-09T10:00:00Z"))
     for _ in range(5):
@@ -278,15 +278,15 @@ def test_the_risk_of_running_out_of_memory_is_told_without_any_leak(server: Serv
     server.see(oom=risk("critical"))
     server.see(oom=risk("high"))
     server.see(oom=risk("critical"))
-    assert server.told() == ["oom.risk", "oom.risk"]
+    assert server.events() == ["oom.risk", "oom.risk"]
     first, second = server.rows()
     assert (first.subject, first.urgent, first.incident_id) == ("oom", True, None)
     assert first.expires_at == 1_760_004_000.0 and second.expires_at is None
     server.see(oom=risk("critical"), after=86_400)
-    assert len(server.told()) == 3
+    assert len(server.events()) == 3
 
 
-def test_a_run_that_ends_is_told_once_and_its_next_attempt_again(server: Server) -> None:
+def test_the_end_of_a_run_is_reported_once_for_each_attempt(server: Server) -> None:
     for state, event, urgent in (
         ("terminated", "run.killed", True),
         ("finished", "run.finished", False),
@@ -300,27 +300,27 @@ def test_a_run_that_ends_is_told_once_and_its_next_attempt_again(server: Server)
         server.clock.now += 60
         server.begin()
         server.see()
-    assert server.told() == ["run.killed", "run.finished", "run.finished"]
+    assert server.events() == ["run.killed", "run.finished", "run.finished"]
 
 
-def test_silence_is_told_with_the_last_verdict_and_again(server: Server) -> None:
+def test_silence_is_reported_with_the_last_verdict_and_again(server: Server) -> None:
     server.see(finding("confirmed"), after=0)
     server.hear()
     for _ in range(3):
         server.wait(61)
-    assert server.told() == [CONFIRMED, "run.silent"]
+    assert server.events() == [CONFIRMED, "run.silent"]
     assert '"phase": "evaluate"' in server.rows()[-1].payload
     server.hear()
     server.wait(61)
-    assert server.told() == [CONFIRMED, "run.silent", "run.silent"]
+    assert server.events() == [CONFIRMED, "run.silent", "run.silent"]
 
 
-def test_a_run_silent_again_and_again_has_a_digest(server: Server) -> None:
+def test_a_run_that_is_silent_again_and_again_has_a_digest(server: Server) -> None:
     server.fall_silent(3)
     assert [row.quiet_until for row in server.rows()] == [None] * 3
-    # More than an hour of it.
+    # This takes more than an hour.
     server.fall_silent(45)
-    assert server.told() == ["run.silent"] * 4
+    assert server.events() == ["run.silent"] * 4
     digest = server.rows()[-1]
     said = "Fell silent 4 times in 4 minutes; sent again when it has not for an hour"
     assert said in digest.payload
@@ -328,22 +328,22 @@ def test_a_run_silent_again_and_again_has_a_digest(server: Server) -> None:
     for _ in range(3_600 // 45):
         server.hear()
         server.wait(45)
-    assert server.told() == ["run.silent"] * 4
+    assert server.events() == ["run.silent"] * 4
     server.fall_silent(1)
-    assert server.told() == ["run.silent"] * 5
+    assert server.events() == ["run.silent"] * 5
 
 
-def test_a_run_that_ended_may_be_silent_anew_in_its_next_attempt(server: Server) -> None:
+def test_a_run_that_ended_may_be_silent_again_in_its_next_attempt(server: Server) -> None:
     server.fall_silent(10)
     server.change("finished", ended_at=server.clock.now)
     server.see()
     server.begin()
     server.fall_silent(1)
-    assert server.told() == [*["run.silent"] * 4, "run.finished", "run.silent"]
+    assert server.events() == [*["run.silent"] * 4, "run.finished", "run.silent"]
 
 
-def test_a_server_that_starts_listens_before_it_calls_a_run_silent(server: Server) -> None:
-    """It was away for an hour, and the run has been sending into nothing."""
+def test_a_server_that_starts_waits_before_it_calls_a_run_silent(server: Server) -> None:
+    """The server was away for an hour, and the run could not send anything."""
     server.clock.now += 3_600
     server.examiner = server.start()
     for _ in range(59):
@@ -352,12 +352,12 @@ def test_a_server_that_starts_listens_before_it_calls_a_run_silent(server: Serve
     server.hear()
     for _ in range(59):
         server.wait(1)
-    assert server.told() == []
+    assert server.events() == []
     server.wait(10)
-    assert server.told() == ["run.silent"]
+    assert server.events() == ["run.silent"]
 
 
-def test_silence_is_marked_and_told_together(
+def test_silence_is_marked_and_reported_in_one_transaction(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any) -> int:

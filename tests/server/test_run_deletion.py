@@ -1,4 +1,4 @@
-"""A run that people delete can be brought back for ten minutes; one that is removed goes in short steps."""
+"""A deleted run can be restored for ten minutes; a removed run is swept in short steps."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def rows(engine: Engine, run_id: str, tables: tuple[Table, ...] = OF_A_RUN) -> d
 
 
 def sweep(engine: Engine, now: float, rows_per_step: int = run_deletion.ROWS_PER_STEP) -> int:
-    """All that there is to sweep at this moment; how many steps it took."""
+    """Sweep everything that is due at this moment and return the number of steps."""
     steps = 0
     while run_deletion.sweep(engine, now, rows_per_step):
         steps += 1
@@ -62,19 +62,19 @@ def sequences(api: TestClient, run_id: str = "r1") -> list[int]:
 
 @pytest.fixture
 def working() -> None:
-    """For tests in which the worker of the application works."""
+    """Let the worker of the application run in this test."""
 
 
 @pytest.fixture(autouse=True)
 def still(request: pytest.FixtureRequest, patch: Any) -> None:
-    """Else it leaves the sweeping to the test."""
+    """Stop the worker in other tests, which sweep themselves."""
     if "working" not in request.fixturenames:
         patch("workers.storage_upkeep.Retainer.once", lambda self: 3600.0)
 
 
 @pytest.fixture
 def run(api: TestClient, make_run: Any) -> Any:
-    """It has ended; of its two processes some snapshots are sealed, and others wait."""
+    """Create an ended run of two processes, with sealed and unsealed snapshots."""
     made = make_run()
     made.create(api)
     made.send(api, 0, 90, size=45)
@@ -87,14 +87,14 @@ def run(api: TestClient, make_run: Any) -> Any:
 
 @pytest.fixture
 def others(database_url: str) -> Iterator[list[Engine]]:
-    """Those of other servers on the same database."""
+    """Yield the engines of other servers on the same database."""
     made = [open_engine(database_url) for _ in range(4)]
     yield made
     for engine in made:
         engine.dispose()
 
 
-def test_a_removed_run_is_gone_at_once(api: TestClient, run: Any, make_run: Any) -> None:
+def test_a_removed_run_is_gone_immediately(api: TestClient, run: Any, make_run: Any) -> None:
     other = make_run(id="other")
     other.create(api)
     other.send(api, 0, 10)
@@ -108,7 +108,7 @@ def test_a_removed_run_is_gone_at_once(api: TestClient, run: Any, make_run: Any)
     assert api.delete("/api/v1/runs/r1").status_code == 404
 
 
-def test_its_rows_go_in_short_steps(api: TestClient, run: Any, make_run: Any) -> None:
+def test_its_rows_are_removed_in_short_steps(api: TestClient, run: Any, make_run: Any) -> None:
     other = make_run(id="r10")
     other.create(api)
     other.send(api, 0, 90, size=45)
@@ -124,7 +124,9 @@ def test_its_rows_go_in_short_steps(api: TestClient, run: Any, make_run: Any) ->
     assert sequences(api, "r10") == list(range(90))
 
 
-def test_rows_on_their_way_are_found_by_a_second_look(api: TestClient, run: Any) -> None:
+def test_rows_written_during_the_removal_are_found_by_a_later_sweep(
+    api: TestClient, run: Any
+) -> None:
     engine = engine_of(api)
     with engine.connect() as connection:
         late = connection.execute(select(segments).where(segments.c.run_id == "r1")).first()
@@ -140,7 +142,7 @@ def test_rows_on_their_way_are_found_by_a_second_look(api: TestClient, run: Any)
     assert rows(engine, "r1", (*OF_A_RUN, removals)) == {}
 
 
-def test_a_live_run_stays_and_its_end_lets_it_go(api: TestClient, make_run: Any) -> None:
+def test_a_live_run_can_be_removed_only_after_its_end(api: TestClient, make_run: Any) -> None:
     run = make_run()
     run.create(api)
     run.send(api, 0, 3)
@@ -151,12 +153,14 @@ def test_a_live_run_stays_and_its_end_lets_it_go(api: TestClient, make_run: Any)
     assert api.delete("/api/v1/runs/r1").status_code == 204
 
 
-def test_an_id_begins_again_before_its_rows_go(api: TestClient, run: Any, make_run: Any) -> None:
+def test_an_id_can_be_used_again_before_its_rows_are_removed(
+    api: TestClient, run: Any, make_run: Any
+) -> None:
     engine = engine_of(api)
     assert api.delete("/api/v1/runs/r1").status_code == 204
     second = make_run(leak_bytes=5)
     second.create(api)
-    # The same process instance with the same numbers: known before, and new now.
+    # The same process instance with the same numbers was known before and is new now.
     assert second.send(api, 0, 20, size=10) == 20
     assert sequences(api) == list(range(20))
     found = api.get("/api/v1/runs/r1").json()
@@ -196,7 +200,9 @@ def test_a_run_removed_elsewhere_is_not_remembered(
     assert run.send(api, 0, 10) == 10
 
 
-def test_several_servers_sweep_at_once(api: TestClient, run: Any, others: list[Engine]) -> None:
+def test_several_servers_can_sweep_at_the_same_time(
+    api: TestClient, run: Any, others: list[Engine]
+) -> None:
     engine = engine_of(api)
     run_deletion.remove(engine, "r1", 1_000.0)
     with ThreadPoolExecutor(4) as pool:
@@ -205,7 +211,7 @@ def test_several_servers_sweep_at_once(api: TestClient, run: Any, others: list[E
     assert rows(engine, "r1") == {}
 
 
-def test_alerts_and_everything_else_of_a_run_go_with_it(api: TestClient, run: Any) -> None:
+def test_all_rows_of_a_run_are_removed_with_it(api: TestClient, run: Any) -> None:
     engine = engine_of(api)
     api.patch("/api/v1/runs/r1", json={"notes": [{"text": "see"}]})
     run_deletion.remove(engine, "r1", 1_000.0)
@@ -214,7 +220,7 @@ def test_alerts_and_everything_else_of_a_run_go_with_it(api: TestClient, run: An
         assert not [column for column in by_run if count_of(engine, table, column == "r1")]
 
 
-def test_a_failed_step_is_logged_and_tried_again(
+def test_a_failed_step_is_logged_and_retried(
     working: None, engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
     retainer = Retainer(engine, Limits())
@@ -230,7 +236,7 @@ def test_a_failed_step_is_logged_and_tried_again(
 
 
 def test_a_lease_holds_for_a_server_whose_clock_is_a_little_behind(engine: Engine) -> None:
-    """And not for one that finds it far ahead: that clock was set back."""
+    """It does not hold for a server that finds it far ahead, because that clock was set back."""
     assert leases.take(engine, "x", "first", 1_000.0, 60.0)
     for behind in (0.0, 0.5, 5.0, 30.0, 59.0):
         assert not leases.take(engine, "x", "second", 1_000.0 - behind, 60.0), behind
@@ -242,7 +248,7 @@ def test_a_lease_holds_for_a_server_whose_clock_is_a_little_behind(engine: Engin
 
 @pytest.mark.postgres
 def test_one_server_removes_at_a_time(working: None, postgres_copies: Any, tmp_path: Any) -> None:
-    """Until its turn is over; then the next one may."""
+    """When its turn is over, the next server may begin."""
     with postgres_copies.new(tmp_path) as url:
         engine, clock = open_engine(url), [1_000.0]
         first, second = (
@@ -260,13 +266,13 @@ def test_one_server_removes_at_a_time(working: None, postgres_copies: Any, tmp_p
         engine.dispose()
 
 
-# The worker of the application looks at the clock, and finds nothing due while a test goes on.
+# The worker of the application uses the real clock and finds nothing due during a test.
 NOW = time.time()
 
 
 @pytest.fixture
 def two(api: TestClient, make_run: Any) -> TestClient:
-    """r1 has ended, r2 runs."""
+    """Create r1, which has ended, and r2, which is running."""
     for run_id in ("r1", "r2"):
         run = make_run(id=run_id, instance=f"{run_id}-1")
         run.create(api)
@@ -281,7 +287,7 @@ def delete(api: TestClient, *run_ids: str, view: str = "") -> Any:
 
 
 def button(text: str, action: str = "/undo") -> dict[str, str]:
-    """The fields of the form that brings back, or with another ``action`` deletes, as the page has them."""
+    """Return the fields of the form that restores runs, or of the form with another ``action``."""
     form_of = f'<form method="post" action="/deletions{action}".*?</form>'
     (form,) = re.findall(form_of, text, re.DOTALL)
     return {
@@ -299,12 +305,12 @@ def in_api(api: TestClient, query: str = "") -> list[str]:
 
 
 def retain(engine: Engine, now: float) -> None:
-    """What the worker does at this moment, until there is nothing left to do."""
+    """Run the worker at this moment until there is nothing left to do."""
     while run_deletion.remove_next(engine, now) or run_deletion.sweep(engine, now):
         pass
 
 
-def test_only_picked_runs_are_deleted(two: TestClient) -> None:
+def test_only_selected_runs_are_deleted(two: TestClient) -> None:
     of_another_site = {"origin": "https://evil.example"}
     answer = two.post("/deletions", data={"pick": "r1"}, headers=of_another_site)
     assert answer.status_code == 403
@@ -320,7 +326,7 @@ def test_only_picked_runs_are_deleted(two: TestClient) -> None:
     assert two.post("/deletions/undo", data={"deleted": "1.5"}).status_code == 404
 
 
-def test_a_deleted_run_is_in_no_list_at_once_and_its_page_says_so(two: TestClient) -> None:
+def test_a_deleted_run_is_unlisted_immediately_and_its_page_says_so(two: TestClient) -> None:
     assert delete(two, "r1").status_code == 303
     assert listed(two) == in_api(two) == ["r2"]
     assert listed(two, "q=r1") == in_api(two, "q=r1") == in_api(two, "status=finished") == []
@@ -332,24 +338,24 @@ def test_a_deleted_run_is_in_no_list_at_once_and_its_page_says_so(two: TestClien
     assert "Left out because they are deleted" in overlay and "Overlay of 1 run" in overlay
 
 
-def test_one_press_brings_back_all_that_were_deleted(two: TestClient, make_run: Any) -> None:
+def test_one_click_restores_all_deleted_runs(two: TestClient, make_run: Any) -> None:
     make_run(id="r3").create(two)
     location = delete(two, "r1", "r2", view="q=r&sort=name").headers["location"]
     assert location.startswith("/?q=r&sort=name&deleted=")
     text = two.get(location).text
     assert "Deleted 2 runs." in text
     assert listed(two) == ["r3"]
-    # Deleted another time: it is not what is undone here.
+    # This run was deleted separately and is not restored here.
     delete(two, "r3")
     back = two.post("/deletions/undo", data=button(text), follow_redirects=False)
     assert (back.status_code, back.headers["location"]) == (303, "/?q=r&sort=name")
     assert listed(two) == ["r1", "r2"]
-    # Twice, or after somebody else has.
+    # Undoing twice, or after somebody else has, is not found.
     assert two.post("/deletions/undo", data=button(text)).status_code == 404
     assert "Deleted 2 runs" not in two.get(location).text
 
 
-def test_one_run_is_named_and_brought_back_from_its_page(two: TestClient) -> None:
+def test_one_run_is_named_and_restored_from_its_page(two: TestClient) -> None:
     assert button(two.get("/runs/r2").text, "")["pick"] == "r2"
     location = delete(two, "r2").headers["location"]
     assert "Deleted before-fix." in two.get(location).text
@@ -361,18 +367,18 @@ def test_one_run_is_named_and_brought_back_from_its_page(two: TestClient) -> Non
     assert listed(two) == in_api(two) == ["r1", "r2"]
 
 
-def test_what_is_deleted_can_be_listed_while_it_can_be_brought_back(two: TestClient) -> None:
+def test_deleted_runs_can_be_listed_while_they_can_be_restored(two: TestClient) -> None:
     assert "deleted run" not in two.get("/").text
     delete(two, "r1")
     assert "1 deleted run can still be restored" in two.get("/").text
     assert listed(two, "q=status:deleted") == in_api(two, "status=deleted") == ["r1"]
     delete(two, "r2")
-    # Not the page of a server that never had a run: that would have no way back.
+    # This is not the page of a server that never had a run, which would have no way back.
     text = two.get("/").text
     assert "No runs are left." in text and "2 deleted runs can still" in text
 
 
-def test_deleting_again_gives_no_more_time(two: TestClient) -> None:
+def test_deleting_again_does_not_extend_the_time(two: TestClient) -> None:
     engine = engine_of(two)
     assert run_deletion.mark(engine, ["r1"], NOW) == 1
     assert run_deletion.mark(engine, ["r1", "r2"], NOW + 300) == 1
@@ -394,7 +400,7 @@ def test_a_deleted_run_is_removed_when_its_time_is_over(two: TestClient) -> None
     assert listed(two) == ["r2"]
 
 
-def test_a_run_that_was_brought_back_is_not_removed(two: TestClient) -> None:
+def test_a_restored_run_is_not_removed(two: TestClient) -> None:
     engine = engine_of(two)
     run_deletion.mark(engine, ["r1"], NOW)
     assert run_deletion.undo(engine, ["r1"]) == 1
@@ -402,7 +408,7 @@ def test_a_run_that_was_brought_back_is_not_removed(two: TestClient) -> None:
     assert listed(two) == ["r1", "r2"]
 
 
-def test_a_deleted_run_that_goes_on_is_stored(two: TestClient, make_run: Any) -> None:
+def test_a_deleted_run_that_continues_is_stored(two: TestClient, make_run: Any) -> None:
     run = make_run(id="r2", instance="r2-1")
     before = two.post("/api/v1/runs/r2/batches", json=run.wire(12, 3)).json()
     engine = engine_of(two)
@@ -412,7 +418,7 @@ def test_a_deleted_run_that_goes_on_is_stored(two: TestClient, make_run: Any) ->
     assert two.post("/api/v1/runs", json=run.header).status_code == 200
     assert two.patch("/api/v1/runs/r2", json={"tags": ["x"]}).status_code == 200
     assert listed(two) == ["r1"]
-    # As long as it runs: its next batch would begin it second, and it would be back in the list.
+    # It is kept while it runs: otherwise its next batch would create it again, and it would be listed.
     retain(engine, NOW + 2 * GRACE_SECONDS)
     assert two.post("/api/v1/runs/r2/batches", json=run.wire(18, 3)).status_code == 200
     run_deletion.undo(engine, ["r2"])
@@ -420,15 +426,15 @@ def test_a_deleted_run_that_goes_on_is_stored(two: TestClient, make_run: Any) ->
     assert sorted(row["sequence"] for row in found) == list(range(21))
 
 
-def test_the_api_removes_at_once_also_what_is_deleted(two: TestClient) -> None:
+def test_the_api_removes_a_deleted_run_immediately(two: TestClient) -> None:
     delete(two, "r1")
     assert two.delete("/api/v1/runs/r1").status_code == 204
     assert two.get("/runs/r1").status_code == 404
     assert run_deletion.count(engine_of(two)) == 0
 
 
-def test_a_run_is_brought_back_or_removed_never_both(two: TestClient, others: list[Engine]) -> None:
-    """Whoever is first, the other finds nothing to do."""
+def test_a_run_is_restored_or_removed_but_never_both(two: TestClient, others: list[Engine]) -> None:
+    """Whichever comes first, the other finds nothing to do."""
     for _ in range(8):
         run_deletion.mark(others[0], ["r1"], NOW)
         with ThreadPoolExecutor(4) as pool:
@@ -480,7 +486,7 @@ def test_a_deleted_run_raises_no_alert(api: TestClient, make_run: Any, eventuall
     assert count_of(engine_of(api), alerts) == 0
 
 
-def test_a_deleted_run_that_fell_silent_is_not_removed_at_once(two: TestClient) -> None:
+def test_a_deleted_run_that_fell_silent_is_not_removed_immediately(two: TestClient) -> None:
     engine = engine_of(two)
     delete(two, "r2")
     heard = NOW + GRACE_SECONDS
@@ -495,7 +501,7 @@ def test_a_deleted_run_that_fell_silent_is_not_removed_at_once(two: TestClient) 
 
 
 @pytest.mark.long
-def test_a_server_that_was_killed_goes_on_removing_and_ends_live_pages(
+def test_after_a_kill_removal_continues_and_live_pages_end(
     serve: Any, make_run: Any, eventually: Any
 ) -> None:
     server = serve()
@@ -516,7 +522,7 @@ def test_a_server_that_was_killed_goes_on_removing_and_ends_live_pages(
     server = serve()
     assert server.request("GET", "/api/v1/runs/r1")[0] == 404
     eventually(lambda: rows(engine, "r1") == {})
-    # One that a person deleted goes by itself when its time is over.
+    # A run that a person deleted is removed when its time is over.
     ended("r2", 200)
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
     with contextlib.closing(connection):

@@ -1,4 +1,4 @@
-"""Runs are read in part where they are very long, and compared; what is derived of them is worked out once."""
+"""Very long runs are read in part and compared; results derived from them are computed once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ SPIKE_AT, SPIKE = 3 * 777 + 1, 50 * 2**30
 
 @pytest.mark.parametrize("ends", [(9_000, 9_000), (9_000, 100_000), (5_000, 700), (300, 30_000)])
 @pytest.mark.parametrize("starts", [(0, 0), (0, 1)])
-def test_what_both_have_is_the_same_of_both(ends: tuple[int, int], starts: tuple[int, int]) -> None:
+def test_generations_that_both_runs_have_are_the_same_for_both(
+    ends: tuple[int, int], starts: tuple[int, int]
+) -> None:
     last = min(ends)
     read = []
     for first, end in zip(starts, ends, strict=True):
@@ -44,12 +46,12 @@ def test_what_both_have_is_the_same_of_both(ends: tuple[int, int], starts: tuple
         found = generations_to_compare(generations, last)
         read.append(set(generations) if found is None else found)
         alone = positions_to_read(len(generations))
-        # What is said of each by itself rests on no less.
+        # Statements about each run alone rest on at least as many generations.
         assert alone is None or {generations[position] for position in alone} <= read[-1]
         assert len(read[-1]) <= 4 * WHOLE
     shared = sorted(read[0] & read[1])
     assert len(shared) >= min(WHOLE // 2, last)
-    # The newest without a gap, and some of all that was before.
+    # The newest generations without a gap, and some of all earlier ones.
     newest = max(max(starts), last - 383)
     assert set(range(newest, last + 1)) <= set(shared)
     between = max(b - a for a, b in pairwise(shared))
@@ -60,7 +62,7 @@ def test_what_both_have_is_the_same_of_both(ends: tuple[int, int], starts: tuple
 
 @pytest.fixture(scope="module")
 def two(shared_api: TestClient, make_run: Any) -> TestClient:
-    """The first grows by 4 KiB a generation, with one spike; the other is shorter and grows by nothing."""
+    """Send two runs: the first grows by 4 KiB per generation, with one spike; the other is shorter and constant."""
     spike: dict[str, Callable[[int], Any]] = {
         "process.rss_bytes": lambda i: SPIKE if i == SPIKE_AT else 2**30 + i // 3 * 4096
     }
@@ -77,7 +79,9 @@ def compared(engine: Engine) -> dict[str, Any]:
     return found
 
 
-def test_a_part_says_what_the_whole_says(two: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_of_a_run_gives_the_results_of_the_entire_run(
+    two: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine = engine_of(two)
     whole = compared(engine)
     read = [run for run, _ in run_history.load_to_compare(engine, "r0", "r1")]
@@ -88,7 +92,7 @@ def test_a_part_says_what_the_whole_says(two: TestClient, monkeypatch: pytest.Mo
     assert sum(map(len, before.processes)) < 2 * GENERATIONS
     part = compared(engine)
     assert part["generations_compared"] < whole["generations_compared"] == GENERATIONS - 200
-    # What growth comes to is judged over as many as both have, whatever of them was read.
+    # The growth is judged over as many generations as both have, whatever was read of them.
     assert run_comparison._both_have(before, after, ()) == GENERATIONS - 200
     assert part["outcome"] == whole["outcome"]
     assert part["peak_bytes"] == whole["peak_bytes"]
@@ -109,7 +113,7 @@ def test_a_part_says_what_the_whole_says(two: TestClient, monkeypatch: pytest.Mo
 def test_a_long_run_of_few_generations_is_compared_by_all_of_them(
     shared_api: TestClient, make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With what the other run has, nothing of it is left out."""
+    """No generation that the other run has is left out."""
     monkeypatch.setattr(run_history, "COMPARED_WHOLE", 1_000)
     for name, generations in (("few", 800), ("half", 400)):
         make_run(id=name, instance=name).begin(shared_api, 3 * generations)
@@ -120,7 +124,7 @@ def test_a_long_run_of_few_generations_is_compared_by_all_of_them(
 
 @pytest.fixture(scope="module")
 def pages(shared_api: TestClient, make_run: Any) -> TestClient:
-    """Runs of 4, 5 and 20 generations that take 1 GiB in the first two, and nothing after."""
+    """Send runs of 4, 5 and 20 generations that take 1 GiB in the first two and nothing afterwards."""
     for generations in (4, 5, 20):
         for side in ("a", "b"):
             name = f"{side}{generations}"
@@ -134,7 +138,7 @@ def pages(shared_api: TestClient, make_run: Any) -> TestClient:
     ("generations", "said"),
     [(4, None), (5, "without the first for warm-up"), (20, "without the first 2 for warm-up")],
 )
-def test_warm_up_that_is_left_out_is_named_with_the_figure(
+def test_an_omitted_warm_up_is_named_with_the_figure(
     generations: int, said: str | None, pages: TestClient
 ) -> None:
     address = f"before=a{generations}&after=b{generations}"
@@ -142,7 +146,7 @@ def test_warm_up_that_is_left_out_is_named_with_the_figure(
     assert f"Compared over {generations} generations that both runs have." in page
     assert (said in page) if said else ("warm-up" not in page)
     growth = pages.get(f"/api/v1/compare?{address}").json()["growth_bytes_per_generation"]["before"]
-    # With the first two, it would be far above.
+    # With the first two generations it would be far above.
     assert (growth["estimate"] == 0) == (generations == 20)
 
 
@@ -154,7 +158,7 @@ def interval(estimate: float, reach: float = 1.0) -> dict[str, float]:
     ("difference", "status"),
     [(interval(-90), "ok"), (interval(90), "confirmed"), (interval(-90, 100), None), (None, None)],
 )
-def test_a_tile_has_a_colour_only_with_an_interval_off_zero(
+def test_a_tile_is_coloured_only_if_its_interval_excludes_zero(
     difference: dict[str, float] | None, status: str | None
 ) -> None:
     percent = 90.0 if status == "confirmed" else -90.0
@@ -178,11 +182,11 @@ def test_a_suspected_leak_of_an_ended_run_says_what_decides_it() -> None:
     assert "a few more epochs will settle it" in verdict_view(verdict).support
     support = verdict_view(verdict, over=True).support
     assert "growth over 24 epochs decides it" in support and "settle" not in support
-    # The tooltip of its mark is the same in each list, of runs that go on and of those that have ended.
+    # The tooltip of its mark is the same in each list, for live runs and for ended ones.
     assert "settle" not in status_of("suspected").meaning
 
 
-def test_a_run_that_ended_without_a_snapshot_waits_for_none() -> None:
+def test_a_run_that_ended_without_a_snapshot_is_not_waiting_for_one() -> None:
     view = verdict_view(None, over=True)
     assert "Waiting" not in view.sentence and "arrives" not in view.support
     assert "Waiting" in verdict_view(None).sentence
@@ -190,7 +194,7 @@ def test_a_run_that_ended_without_a_snapshot_waits_for_none() -> None:
 
 @pytest.fixture
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The runs whose history was read, by a route or by the examiner."""
+    """Return the runs whose history was read, by a route or by the examiner."""
     seen: list[str] = []
     load = run_history.load_history_at
 
@@ -206,8 +210,10 @@ def without_rating(row: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name != "change_rating"}
 
 
-# A verdict, which comes when it comes, has a say in rates and ratings.
-def test_new_batches_are_seen_at_once(standing_back: None, api: TestClient, make_run: Any) -> None:
+# The examiner does not run, because a verdict would change rates and ratings.
+def test_new_batches_are_seen_immediately(
+    standing_back: None, api: TestClient, make_run: Any
+) -> None:
     run = make_run()
     run.create(api)
     for generation in range(1, 4):
@@ -225,7 +231,7 @@ def test_new_batches_are_seen_at_once(standing_back: None, api: TestClient, make
         assert api.get("/api/v1/runs/r1/phases").json() == to_json(analysis.phase_accounts(past))
 
 
-def test_a_run_that_rests_is_read_once(
+def test_an_idle_run_is_read_once(
     api: TestClient, make_run: Any, loads: list[str], eventually: Any
 ) -> None:
     make_run().begin(api, 30)
@@ -249,7 +255,7 @@ LONG_GENERATIONS = 1_000
 
 @pytest.fixture(scope="module")
 def long_run(shared_api: TestClient, make_run: Any) -> TestClient:
-    """Of every generation each phase keeps another amount, and one of the middle a great deal."""
+    """Send a run whose phases keep different amounts in each generation, with a large one in the middle."""
     run = make_run(
         id="long",
         instance="long",
@@ -263,7 +269,7 @@ def long_run(shared_api: TestClient, make_run: Any) -> TestClient:
     return shared_api
 
 
-def test_the_books_of_a_run_that_is_read_in_part_are_those_of_all_its_generations(
+def test_phase_accounts_of_a_part_are_those_of_the_entire_run(
     long_run: TestClient,
 ) -> None:
     engine = engine_of(long_run)
@@ -282,7 +288,7 @@ def test_the_books_of_a_run_that_is_read_in_part_are_those_of_all_its_generation
 
 
 def adds_up(shown: Any, whole: Any) -> None:
-    """Each entry is of the generations since the one before it."""
+    """Check that each entry is the sum of the generations since the previous entry."""
     at = 0
     for i, span in enumerate(shown.spans):
         assert shown.total[i] == sum(whole.total[at : at + span])
@@ -290,7 +296,7 @@ def adds_up(shown: Any, whole: Any) -> None:
         at += span
 
 
-def test_a_slow_answer_is_computed_again_while_the_old_one_is_shown(
+def test_a_slow_result_is_recomputed_while_the_old_one_is_shown(
     api: TestClient,
     make_run: Any,
     loads: list[str],
@@ -304,7 +310,7 @@ def test_a_slow_answer_is_computed_again_while_the_old_one_is_shown(
     derivations = derived_analysis.Derivations(engine_of(api), waiting.append)
     assert derivations.of("r1").phase_accounts.count() == 10
     run.send(api, 30, 30)
-    # The examiner reads it too.
+    # The examiner reads the history, too.
     eventually(lambda: api.get("/api/v1/runs/r1/verdict").json()["generations"] == 20)
     for _ in range(3):
         assert derivations.of("r1", at_once=True).phase_accounts.count() == 10
@@ -315,7 +321,7 @@ def test_a_slow_answer_is_computed_again_while_the_old_one_is_shown(
     assert not loads
     run.send(api, 60, 3)
     derivations.of("r1", at_once=True)
-    # Who asks for the run as it is, waits; and nobody is shown what is old.
+    # A request for the current state waits, and no old result is returned.
     assert derivations.of("r1").phase_accounts.count() == 21
     run.send(api, 63, 3)
     monkeypatch.setattr(derived_analysis, "STALE_SECONDS", 0.0)
@@ -327,7 +333,7 @@ def test_a_slow_answer_is_computed_again_while_the_old_one_is_shown(
         derivations.of("r1")
 
 
-def test_a_run_that_is_read_in_part_is_what_thinning_makes_of_all_of_it(
+def test_a_run_that_is_read_in_part_equals_the_thinned_run(
     long_run: TestClient,
 ) -> None:
     engine = engine_of(long_run)
@@ -338,10 +344,10 @@ def test_a_run_that_is_read_in_part_is_what_thinning_makes_of_all_of_it(
 
 
 @pytest.mark.parametrize("load", [load_for_examination, run_history.load_for_pages])
-def test_a_long_run_is_the_same_read_in_blocks(
+def test_a_long_run_reads_the_same_in_blocks(
     shared_api: TestClient, make_run: Any, monkeypatch: pytest.MonkeyPatch, load: Any
 ) -> None:
-    """Also sums of generations in several blocks, and those with fractions before a block without."""
+    """This includes sums of generations in several blocks, and fractions in a block before one without any."""
     id_ = load.__name__
     amounts: dict[str, Callable[[int], Any]] = {
         "phase.evaluate.bytes": lambda i: i + 0.5 if i < 1_000 else 7 if i % 3 == 2 else None,
@@ -350,7 +356,7 @@ def test_a_long_run_is_the_same_read_in_blocks(
     }
     run = make_run(id=id_, instance=id_, extra=amounts)
     run.create(shared_api)
-    # A batch that comes late lies behind its place.
+    # A late batch is stored after its position.
     for first, last in ((0, 900), (930, 3_000), (900, 930)):
         run.send(shared_api, first, last - first)
     engine = engine_of(shared_api)
@@ -360,8 +366,10 @@ def test_a_long_run_is_the_same_read_in_blocks(
     assert to_json(load(engine, id_)[0].processes) == whole
 
 
-def test_the_books_of_ranks_of_other_lengths_add_up(shared_api: TestClient, make_run: Any) -> None:
-    """Of each, other generations are left out."""
+def test_phase_accounts_of_ranks_of_different_lengths_add_up(
+    shared_api: TestClient, make_run: Any
+) -> None:
+    """Other generations are left out of each rank."""
     amounts = {"phase.evaluate.bytes": lambda i: 1024 + i % 5 if i % 3 == 2 else None}
     for rank, generations in enumerate((896, 895, 800)):
         run = make_run(id="ranks", instance=f"rank-{rank}", rank=rank, extra=amounts)
@@ -385,7 +393,7 @@ JSON: dict[str, Any] = to_json(VERDICT)
 
 
 def test_the_forecast_reads_the_same_everywhere() -> None:
-    """On the page, in the list, in the terminal, in reports and in alerts."""
+    """It is shown on the page, in the list, in the terminal, in reports and in alerts."""
     (tile,) = (each for each in facts(JSON, "generation") if each.label == "OOM")
     assert f"{tile.value} {tile.detail}".startswith(SAID)
     assert "limit 16.00 GiB (machine)" in tile.detail
@@ -401,7 +409,7 @@ def test_the_forecast_reads_the_same_everywhere() -> None:
     assert alert.payload["summary"] == f"Risk high: {SAID}"
     assert alert.payload["forecast"]["text"] == SAID
     assert alert.payload["forecast"]["planned"] == 1_000
-    # The line at the exit has none without risk, or after a kill for memory.
+    # The exit summary has no forecast without a risk, or after a kill for memory.
     assert with_forecast("leak", JSON["oom"]) == f"leak; {SAID}"
     assert with_forecast("leak", JSON["oom"] | {"risk": "none"}) == "leak"
     killed = "confirmed: Killed for memory after 20 generations. It leaks"

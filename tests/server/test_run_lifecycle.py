@@ -1,4 +1,4 @@
-"""Attempts of a run, the clocks of its processes, and how it ends: numbers, bounds, corrections, presumptions."""
+"""Attempts of a run, the clocks of its processes, and how it ends: numbers, limits, corrections and inferred ends."""
 
 from __future__ import annotations
 
@@ -56,33 +56,33 @@ def placed(started: float, *known: Known, rank: int = 0, live: bool = False, **w
     ("found", "expected"),
     [
         (placed(100), Placed(1)),
-        # Its folder knows of two before it, the server of none.
+        # Its folder has two earlier attempts, the server has none.
         (placed(100, attempt=3), Placed(3)),
-        # It knows of none before it: another machine.
+        # It has no earlier attempt in its folder, because it is on another machine.
         (placed(900, Known(0, 1, 100)), Placed(2)),
         (placed(900, Known(0, 1, 100), attempt=2), Placed(2)),
-        # Another rank of the same launch, and one that comes late while the run goes on.
+        # Another rank of the same launch, and one that joins late while the run goes on.
         (placed(103, Known(0, 1, 100), rank=1), Placed(1)),
         (placed(2_000, Known(0, 1, 100), rank=1, live=True), Placed(1)),
-        # The same, where that rank was there in an earlier launch as well.
+        # The same, if that rank took part in an earlier launch as well.
         (placed(905, Known(0, 1, 100), Known(1, 1, 101), Known(0, 2, 900), rank=1), Placed(2)),
-        # ... and where it missed one.
+        # ... and if it missed one.
         (placed(1_905, Known(0, 1, 100), Known(1, 1, 101), Known(0, 2, 900), Known(0, 3, 1_900), rank=1), Placed(3)),
-        # A rank that no launch had before, first of its launch to be heard of, long after the silence of the others.
+        # A new rank, the first of its launch to join, long after the others fell silent.
         (placed(9_000, Known(0, 1, 100), rank=5), Placed(2)),
-        # Heard of late: before the only one there is, and between two.
+        # Joins late: before the only attempt, and between two.
         (placed(50, Known(0, 1, 100)), Placed(1, moves=True)),
         (placed(500, Known(0, 1, 100), Known(0, 2, 900), attempt=7), Placed(2, moves=True)),
         (placed(500, Known(0, 1, 100), Known(0, 3, 900)), Placed(2)),
         # Another rank of that earlier launch finds its attempt.
         (placed(51, Known(0, 1, 50), Known(0, 2, 100), Known(1, 2, 101), rank=1), Placed(1)),
-        # A launcher that restarts says so itself.
+        # A launcher that restarts states the attempt itself.
         (placed(130, Known(0, 1, 100), attempt=2, rank=1), Placed(2)),
-        # A launch that begins soon after another, another rank of it, and a spool of the first that comes late.
+        # A launch soon after another one, another rank of it, and a late spool of the first launch.
         (placed(130, Known(0, 1, 100), Known(1, 1, 101)), Placed(2)),
         (placed(131, Known(0, 1, 100), Known(1, 1, 101), Known(0, 2, 130), rank=1), Placed(2)),
         (placed(102, Known(0, 1, 100), Known(1, 1, 101), Known(0, 2, 130), rank=2), Placed(1)),
-        # What a process of the run has started belongs to the attempt of that process.
+        # A child process belongs to the attempt of its parent process.
         (placed(950, Known(0, 1, 100), Known(0, 2, 900), role="child"), Placed(2)),
         (placed(950, Known(1, 1, 100), role="child", attempt=4), Placed(4)),
     ],
@@ -91,8 +91,8 @@ def test_a_process_finds_its_attempt(found: Placed, expected: Placed) -> None:
     assert found == expected
 
 
-def test_whatever_the_order_in_which_they_are_heard_of_later_began_is_the_later_attempt() -> None:
-    """Three launches of three ranks, the processes synced in any order: those of a launch together, in its order."""
+def test_a_later_launch_is_a_later_attempt_in_any_order_of_joins() -> None:
+    """Three launches of three ranks join in any order: each launch is one attempt, in the order of the launches."""
     generator = random.Random(7)
     launches = [
         [Known(rank, 0, T + 1_000 * launch + generator.uniform(0, 20)) for rank in range(3)]
@@ -102,7 +102,7 @@ def test_whatever_the_order_in_which_they_are_heard_of_later_began_is_the_later_
     for _ in range(300):
         generator.shuffle(everyone)
         known: list[tuple[int, Known]] = []
-        # What a launch knows of those before it: from nothing to all.
+        # How many earlier launches each launch knows: from none to all.
         says = [generator.randint(1, launch + 1) for launch in range(3)]
         for launch, one in everyone:
             told = says[launch]
@@ -124,7 +124,7 @@ RUNS = "/api/v1/runs"
 def join(
     api: TestClient, run: Any, *, behind: float | None = None, environment: Any = None, **who: Any
 ) -> dict[str, Any]:
-    """As the process itself does, by a clock that is so far behind; None: as somebody else who brings its spool."""
+    """Join as the process itself, with a clock this far behind; None means that another program brings its spool."""
     process = {"instance": run.instance, "rank": run.rank, "host": f"node-{run.rank}", **who}
     body = {**run.header, "process": process, "environment": environment or {}}
     if behind is not None:
@@ -163,13 +163,13 @@ def numbers(run: dict[str, Any]) -> dict[str, int]:
     return {each["instance"]: each["attempt"] for each in run["processes"]}
 
 
-def test_a_run_resumed_on_another_machine_begins_its_next_attempt_and_ends_with_it(
+def test_a_run_resumed_on_another_machine_begins_its_next_attempt(
     api: TestClient, make_run: Any
 ) -> None:
     first, second = make_run(), make_run(instance="p2", started=T + 900)
     assert hello(api, first, commit="aaa", dirty=True) == 1
     first.send(api, 0, 6)
-    # It was killed and could not say so. The next one says attempt 1 as well, and so do its batches.
+    # It was killed and could not report it. The next process also says attempt 1, and so do its batches.
     started = {"commit": "bbb", "dirty": False}
     assert hello(api, second, **started) == 2
     assert second.send(api, 0, 3) == 3
@@ -189,18 +189,18 @@ def test_the_ranks_of_a_launch_are_one_attempt(api: TestClient, make_run: Any) -
         one = make_run(instance=f"a{rank}", rank=rank, started=T + rank)
         assert hello(api, one) == 1
         one.send(api, 0, 3)
-    # Rank 1 comes first this time, and rank 2 is new.
+    # Rank 1 joins first this time, and rank 2 is new.
     for at, rank in enumerate((1, 0, 2)):
         one = make_run(instance=f"b{rank}", rank=rank, started=T + 900 + at)
         assert hello(api, one) == 2
     assert [a["number"] for a in found(api)["attempts"]] == [1, 2]
     for rank in range(2):
         assert end(api, f"b{rank}")["state"] == "running"
-    # Those of the first attempt have no end, and hold nothing open.
+    # Those of the first attempt have no end, and they keep nothing open.
     assert end(api, "b2")["state"] == "finished"
 
 
-def test_an_attempt_that_is_heard_of_late_takes_its_place(api: TestClient, make_run: Any) -> None:
+def test_an_attempt_that_joins_late_takes_its_place(api: TestClient, make_run: Any) -> None:
     late, newest = make_run(instance="late", started=T), make_run(instance="new", started=T + 900)
     assert hello(api, newest, commit="new") == 1
     newest.send(api, 0, 6)
@@ -212,20 +212,20 @@ def test_an_attempt_that_is_heard_of_late_takes_its_place(api: TestClient, make_
     end(api, "late", "killed", reason="SIGKILL")
     run = found(api)
     assert numbers(run) == {"late": 1, "new": 2}
-    # In this order their lines are joined.
+    # Their lines are joined in this order.
     assert [each["instance"] for each in run["processes"]] == ["late", "new"]
     series = api.get("/api/v1/runs/r1/series?name=process.rss_bytes").json()["items"]
     assert [line["process"] for line in series] == ["late", "new"]
     described = [(a["number"], a["environment"]) for a in run["attempts"]]
     assert described == [(1, {"commit": "late"}), (2, {"commit": "new"})]
-    # How the run ended, and what it used in the end, is what its newest attempt says.
+    # The state of the run and its last usage are those of its newest attempt.
     for name in ("state", "reason", "ended_at", "environment", "rss_bytes", "peak_bytes"):
         assert run[name] == before[name], name
     assert run["started_at"] < before["started_at"]
-    # A batch of the newest attempt goes on counting as that.
+    # A batch of the newest attempt still counts as such.
     assert newest.send(api, 6, 3) == 3
     assert found(api)["rss_bytes"] == newest.snapshot(8).samples["process.rss_bytes"]
-    # Two attempts make room for one that is heard of even later.
+    # Two attempts move to make room for an even earlier one.
     assert hello(api, make_run(instance="first", started=T - 900), commit="first") == 1
     run = found(api)
     assert numbers(run) == {"first": 1, "late": 2, "new": 3}
@@ -233,7 +233,7 @@ def test_an_attempt_that_is_heard_of_late_takes_its_place(api: TestClient, make_
     assert commits == ["first", "late", "new"] and run["environment"] == {"commit": "new"}
 
 
-def test_ranks_that_join_in_the_same_moment_are_one_attempt(api: TestClient, make_run: Any) -> None:
+def test_ranks_that_join_at_the_same_moment_are_one_attempt(api: TestClient, make_run: Any) -> None:
     for n in range(3):
         ready = threading.Barrier(4)
 
@@ -250,11 +250,9 @@ def test_ranks_that_join_in_the_same_moment_are_one_attempt(api: TestClient, mak
         assert [a["number"] for a in run["attempts"]] == [1]
 
 
-def test_what_a_process_of_the_run_has_started_neither_ends_it_nor_describes_it(
-    api: TestClient, make_run: Any
-) -> None:
+def test_a_child_process_neither_ends_nor_describes_the_run(api: TestClient, make_run: Any) -> None:
     main, child = make_run(), make_run(instance="c1", started=T + 60)
-    # Its spool is heard of first.
+    # Its spool arrives first.
     assert hello(api, child, role="child", command_line="eval.py") == 1
     assert hello(api, main, command_line="train.py") == 1
     run = found(api)
@@ -262,7 +260,7 @@ def test_what_a_process_of_the_run_has_started_neither_ends_it_nor_describes_it(
     assert [a["environment"] for a in run["attempts"]] == [{"command_line": "train.py"}]
     assert end(api, "c1", "failed")["state"] == "running"
     assert end(api, "p1")["state"] == "finished"
-    # One that comes after the end makes nothing run again.
+    # A child that joins after the end does not make the run live again.
     other = make_run(instance="c2", started=T + 70)
     assert hello(api, other, role="child", command_line="eval.py") == 1
     assert found(api)["state"] == "finished"
@@ -280,13 +278,15 @@ def refused(answer: Any, status: int, code: str) -> dict[str, Any]:
 
 
 def counted(api: TestClient, project: str = "default") -> int:
-    """Bytes of today."""
+    """Return the bytes of today."""
     with engine_of(api).connect() as connection:
         query = select(intake.c.bytes).where(intake.c.project == project)
         return int(connection.execute(query).scalar_one())
 
 
-def test_a_run_has_so_many_attempts_and_goes_on_with_the_last(api: TestClient, patch: Any) -> None:
+def test_the_attempts_of_a_run_are_bounded_and_the_last_one_continues(
+    api: TestClient, patch: Any
+) -> None:
     patch("store.runs.run_registration.MAX_RUN_ATTEMPTS", 3)
     for _ in range(3):
         api.post(RUNS, json={"id": "r1"})
@@ -296,9 +296,9 @@ def test_a_run_has_so_many_attempts_and_goes_on_with_the_last(api: TestClient, p
         error = refused(api.post(RUNS, json=header), 409, "too_many_attempts")
         assert "start another run" in error["message"]
     run = found(api)
-    # What was refused has left nothing behind.
+    # The refused request has left nothing behind.
     assert (run["attempt"], run["state"], run["processes"]) == (3, "finished", [])
-    # Other processes of the last attempt are welcome.
+    # Other processes of the last attempt are accepted.
     patch("store.runs.run_registration.MAX_RUN_ATTEMPTS", 1)
     for rank in range(3):
         header = {"id": "r2", "process": {"instance": f"p{rank}", "rank": rank}}
@@ -309,12 +309,12 @@ LAST = 2**31 - 1
 
 
 def a_process(instance: str, started_at: float, attempt: int = LAST) -> Any:
-    """A header with a process that says which attempt it is."""
+    """Return a header with a process that states its attempt."""
     process = {"instance": instance, "attempt": attempt}
     return {"id": "r1", "started_at": started_at, "process": process}
 
 
-def test_no_attempt_follows_the_last_number_that_one_may_have(api: TestClient) -> None:
+def test_no_attempt_follows_the_highest_possible_number(api: TestClient) -> None:
     assert api.post(RUNS, json=a_process("p1", 1e9)).json()["attempt"] == LAST
     finish(api)
     for header in ({"id": "r1"}, a_process("p2", 1.7e9)):
@@ -323,11 +323,11 @@ def test_no_attempt_follows_the_last_number_that_one_may_have(api: TestClient) -
     assert (run["attempt"], run["state"], numbers(run)) == (LAST, "finished", {"p1": LAST})
 
 
-def test_a_child_that_says_the_last_number_holds_up_no_attempt_that_is_put_in_before_others(
+def test_a_child_with_the_highest_number_does_not_block_inserted_attempts(
     api: TestClient, make_run: Any
 ) -> None:
     assert api.post(RUNS, json=a_process("p1", 1e9, attempt=1)).status_code == 201
-    # It has never joined, and sends batches alone.
+    # It has never joined and only sends batches.
     wire = make_run(instance="child", attempt=LAST).wire(0, 1)
     wire["process"]["role"] = "child"
     assert api.post(f"{RUNS}/r1/batches", json=wire).status_code == 200
@@ -359,7 +359,7 @@ def bounded(database_url: str) -> Iterator[TestClient]:
         yield client
 
 
-def test_headers_count_as_what_is_stored_and_fill_a_day(bounded: TestClient) -> None:
+def test_headers_count_as_stored_bytes_of_the_day(bounded: TestClient) -> None:
     header = {"id": "r1", "environment": {"a": LONG}}
     statuses = []
     for _ in range(9):
@@ -368,9 +368,9 @@ def test_headers_count_as_what_is_stored_and_fill_a_day(bounded: TestClient) -> 
         if answer.status_code == 429:
             refused(answer, 429, "too_many_bytes")
             assert 1 <= int(answer.headers["retry-after"]) <= 3_600
-        # A run may always tell its end.
+        # A run may always report its end.
         finish(bounded)
-    # The run keeps the newest, and each attempt its own.
+    # The run keeps the newest header, and each attempt keeps its own.
     assert statuses == [201, 200, 200, *[429] * 6]
     assert 300_000 <= counted(bounded) < 302_000
     with bounded.app.state.services.engine.connect() as connection:  # type: ignore[attr-defined]
@@ -378,19 +378,21 @@ def test_headers_count_as_what_is_stored_and_fill_a_day(bounded: TestClient) -> 
     assert [len(text) for text in stored] == [len(LONG) + len('{"a":""}')] * 3
 
 
-def test_a_process_that_says_hello_again_counts_nothing(api: TestClient) -> None:
+def test_a_process_that_joins_again_counts_nothing(api: TestClient) -> None:
     header = {"id": "r1", "environment": {"a": LONG}, "process": {"instance": "p1"}}
     api.post(RUNS, json=header)
     before = counted(api)
     assert before > 2 * len(LONG)
     for _ in range(3):
         api.post(RUNS, json=header)
-    # Another rank: itself, and not again what its attempt was started from.
+    # Another rank counts itself, but not the environment of its attempt again.
     api.post(RUNS, json=header | {"process": {"instance": "p2", "rank": 1}})
     assert 0 < counted(api) - before < 1_000
 
 
-def test_notes_and_names_of_series_count(bounded: TestClient, make_run: Any) -> None:
+def test_notes_and_names_of_series_count_as_stored_bytes(
+    bounded: TestClient, make_run: Any
+) -> None:
     bounded.post(RUNS, json={"id": "r1"})
     before = counted(bounded)
     notes = [{"text": "n" * 4_000} for _ in range(30)]
@@ -406,7 +408,7 @@ def test_notes_and_names_of_series_count(bounded: TestClient, make_run: Any) -> 
     assert len(bounded.get(f"{RUNS}/r1").json()["notes"]) == 30
 
 
-def test_for_an_answer_of_three_fields_no_more_is_read(
+def test_a_response_of_three_fields_reads_no_more(
     sqlite_copies: Copies, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with (
@@ -449,8 +451,8 @@ def events_of(api: TestClient) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_recording_that_comes_late_is_no_wrong_clock(api: TestClient, make_run: Any) -> None:
-    """The spool of a process that has told nothing of its clock, and that of one whose server was away for a day."""
+def test_a_late_recording_is_not_a_wrong_clock(api: TestClient, make_run: Any) -> None:
+    """Send a spool without clock data, and one of a process whose server was away for a day."""
     day = time.time() - 86_400
     synced, waited = make_run(started=day), make_run(instance="p2", rank=1, started=day)
     join(api, synced, behind=None)
@@ -468,7 +470,7 @@ def test_a_recording_that_comes_late_is_no_wrong_clock(api: TestClient, make_run
 
 @pytest.mark.parametrize("more", [-60, 60])
 @pytest.mark.parametrize("way", [1, -1], ids=["behind", "ahead"])
-def test_the_same_bound_holds_either_way(
+def test_the_same_limit_applies_in_both_directions(
     shared_api: TestClient, make_run: Any, more: float, way: int
 ) -> None:
     behind = way * (limits.MAX_SKEW_SECONDS + more)
@@ -491,7 +493,7 @@ def test_a_clock_behind_is_corrected_reported_and_never_refused(
     for accepted in (33, 0):
         wire = run.wire(0, 33)
         assert api.post(BATCHES, json=wire).json()["accepted"] == accepted
-    # In parts, some of which is there: each event moves once.
+    # Sent in parts, some of which are stored already: each event moves once.
     assert api.post(BATCHES, json=run.wire(30, 36)).json()["accepted"] == 33
     now = time.time()
     rows = rows_of(api)
@@ -510,15 +512,15 @@ def test_a_clock_behind_is_corrected_reported_and_never_refused(
     page = api.get("/runs/r1?tab=all").text
     assert "that of node-0 was 3 h 0 min behind the server" in page.replace("\u00a0", " ")
     assert "clock of the process was minutes behind" in page
-    # Nor is the rest of it another's.
+    # The rest does not belong to another snapshot either.
     wire["columns"]["series"]["process.rss_bytes"][0] += 1
     assert api.post(BATCHES, json=wire).status_code == 409
 
 
-def test_a_rank_whose_clock_is_behind_is_of_the_attempt_that_it_joins(
+def test_a_rank_whose_clock_is_behind_belongs_to_the_attempt_it_joins(
     api: TestClient, make_run: Any
 ) -> None:
-    """By its word it began hours before the others, in an attempt of its own."""
+    """By its own clock it began hours before the others, in a separate attempt."""
     first = make_run(started=time.time() - 5)
     join(api, first, behind=0)
     second = make_run(instance="p2", rank=1, started=time.time() - HOURS)
@@ -548,7 +550,7 @@ def test_a_clock_set_right_within_a_batch_moves_only_earlier_times(
     ]  # fmt: skip
     assert api.post(BATCHES, json=wire).json()["accepted"] == 6
     end(api, "p1", ended_at=now + 3)
-    # What was measured first counts: times were put right by it.
+    # The first measurement counts, because times were corrected by it.
     join(api, run, behind=0)
     (process,) = found(api)["processes"]
     assert process["lost"] == {"clock_behind": 3}
@@ -561,12 +563,12 @@ def test_a_clock_set_right_within_a_batch_moves_only_earlier_times(
     marks = {each["name"]: each["time"] - now for each in events if each["kind"] == "mark"}
     assert marks == pytest.approx({"m0": 0, "m5": 2.5}, abs=5)
     assert process["ended_at"] == iso(now + 3)
-    # The same once more is no contradiction.
+    # A repeat is not a contradiction.
     assert api.post(BATCHES, json=wire).json()["accepted"] == 0
 
 
 @pytest.mark.long
-def test_a_real_training_by_a_clock_that_is_behind_and_a_spool_that_is_synced(
+def test_a_training_with_a_clock_behind_and_its_synced_spool_are_stored(
     serve: StartServer, tmp_path: Path
 ) -> None:
     server = serve()
@@ -624,7 +626,7 @@ WITHOUT_MEMORY = {
         (WITHOUT_MEMORY, "256.00 MiB of 16.00 GiB were left on the machine at the last reading"),
     ],
 )
-def test_a_run_that_fell_silent_without_memory_was_killed_for_it(
+def test_a_run_silent_after_exhausting_memory_was_killed_for_it(
     api: Any, make_run: Any, extra: Any, why: str
 ) -> None:
     joined(api, make_run(extra=extra)).send(api, 0, 9)
@@ -636,10 +638,12 @@ def test_a_run_that_fell_silent_without_memory_was_killed_for_it(
     assert conclude(api) == lifecycle.Concluded()
 
 
-def test_evidence_of_a_kill_makes_sure_sooner_than_silence_alone(api: Any, make_run: Any) -> None:
+def test_evidence_of_a_kill_is_conclusive_sooner_than_silence_alone(
+    api: Any, make_run: Any
+) -> None:
     joined(api, make_run(extra=FULL)).send(api, 0, 3)
     heard_at(api, "p1", 1500.0, run="r1")
-    # While nobody at all is heard of, it may be the server that cannot be reached.
+    # While no process is seen at all, the server may be unreachable.
     assert conclude(api, before=1000.0, soon=2000.0) == lifecycle.Concluded()
     make_run(id="r2", instance="p2").begin(api, 3)
     assert conclude(api, before=1000.0, soon=2000.0).runs == ("r1",)
@@ -647,7 +651,7 @@ def test_evidence_of_a_kill_makes_sure_sooner_than_silence_alone(api: Any, make_
 
 
 @pytest.mark.parametrize("state", ["killed", "silent"])
-def test_a_process_that_was_found_dead_and_speaks_was_not(
+def test_a_process_that_was_inferred_dead_and_reports_is_alive(
     api: Any, make_run: Any, state: str
 ) -> None:
     run = joined(api, make_run())
@@ -662,9 +666,7 @@ def test_a_process_that_was_found_dead_and_speaks_was_not(
     assert found(api)["processes"][0]["end_state"] is None
 
 
-def test_a_batch_without_snapshots_is_no_word_unless_something_more_was_lost(
-    api: Any, make_run: Any
-) -> None:
+def test_an_empty_batch_is_no_sign_of_life_unless_more_was_lost(api: Any, make_run: Any) -> None:
     run = joined(api, make_run())
     run.send(api, 0, 3)
     conclude(api)
@@ -683,7 +685,7 @@ def test_a_batch_without_snapshots_is_no_word_unless_something_more_was_lost(
         dict.fromkeys(FULL, lambda sequence: 10 * GIB if sequence < 3 else None),
     ],
 )
-def test_silence_without_evidence_is_silence(api: Any, make_run: Any, extra: Any) -> None:
+def test_silence_without_evidence_is_not_a_kill(api: Any, make_run: Any, extra: Any) -> None:
     run = joined(api, make_run(extra=extra))
     run.send(api, 0, 180)
     conclude(api)
@@ -691,7 +693,7 @@ def test_silence_without_evidence_is_silence(api: Any, make_run: Any, extra: Any
 
 
 def heard_at(api: Any, instance: str, at: float, run: str | None = None) -> None:
-    """As if the server had heard of this process last at that time, and of the ``run``."""
+    """Set when the server last saw this process, and when it last saw the ``run``."""
     of_process = update(schema.processes).where(schema.processes.c.instance == instance)
     of_run = update(schema.runs).where(schema.runs.c.id == run)
     with writing(api.app.state.services.engine) as connection:
@@ -700,7 +702,7 @@ def heard_at(api: Any, instance: str, at: float, run: str | None = None) -> None
 
 
 def one_vanished(api: Any, make_run: Any, counted: Any, of_other: Any, count: int = 12) -> Any:
-    """A rank that fell silent next to another, and the kills in the memory group that each counted."""
+    """Create a rank that fell silent next to another, and the kills that each counted in its memory group."""
     dead = joined(api, make_run(extra={"cgroup.kills": lambda sequence: counted}))
     alive = joined(api, make_run(instance="p2", rank=1, extra={"cgroup.kills": of_other}))
     dead.send(api, 0, 6)
@@ -723,11 +725,11 @@ def test_a_rank_killed_among_others_is_reported_and_the_run_goes_on(
     )
     assert state_of(api)[0] == "running"
     assert conclude(api, before=2000.0, soon=2000.0) == lifecycle.Concluded()
-    # The launcher ends the others, which say so; what became of the first is what people must know.
+    # The launcher ends the others, which report it; people must still learn what happened to the first.
     end(api, "p2", "terminated", reason="SIGTERM")
     killed = "memory: the kernel killed a process in its memory group (rank 0)"
     assert state_of(api) == ("killed", killed)
-    # It was only presumed.
+    # The end was only inferred.
     assert found(api)["end_inferred"]
     dead.send(api, 6, 3)
     assert state_of(api)[0] == "running"
@@ -738,7 +740,7 @@ def test_a_rank_killed_among_others_is_reported_and_the_run_goes_on(
     [(0, lambda sequence: int(sequence > 9), 1_000, 1), (2, lambda sequence: 2, 12, 0)],
     ids=["however many snapshots it has sent since", "but not one of before"],
 )
-def test_a_kill_that_another_rank_saw_is_evidence(
+def test_a_kill_that_another_rank_counted_is_evidence(
     api: Any, make_run: Any, counted: int, of_other: Any, count: int, vanished: int
 ) -> None:
     one_vanished(api, make_run, counted, of_other, count)
@@ -757,7 +759,7 @@ def test_a_child_that_vanishes_is_ended_and_not_reported(api: Any, make_run: Any
 
 
 @pytest.mark.parametrize("evidence", [False, True])
-def test_a_rank_that_failed_is_why_another_was_killed_by_a_signal(
+def test_a_failed_rank_explains_why_another_was_killed_by_a_signal(
     api: Any, make_run: Any, evidence: bool
 ) -> None:
     joined(api, make_run(extra=FULL if evidence else {})).send(api, 0, 3)
@@ -776,9 +778,7 @@ def test_a_run_whose_processes_have_all_ended_is_not_silent(api: Any, make_run: 
     assert state_of(api) == ("failed", "ValueError")
 
 
-def test_who_said_how_it_ended_is_not_overruled_by_who_found_it_or_what_comes_late(
-    api: Any, make_run: Any
-) -> None:
+def test_a_reported_end_is_not_overruled_by_inference_or_late_data(api: Any, make_run: Any) -> None:
     run = joined(api, make_run())
     run.send(api, 0, 3)
     end(api, "p1", "failed", reason="ValueError")
@@ -796,7 +796,7 @@ def test_who_said_how_it_ended_is_not_overruled_by_who_found_it_or_what_comes_la
         (["terminated", "finished"], "killed"), (["silent", "finished"], "silent"), (["silent", "failed"], "failed"),
         (["failed", "terminated"], "failed"), (["terminated", "silent"], "silent")],
 )  # fmt: skip
-def test_a_run_of_several_ends_with_the_last_and_as_the_worst(
+def test_a_run_of_several_processes_ends_with_the_last_as_the_worst(
     shared_api: TestClient, make_run: Any, states: list[str], ends_as: str
 ) -> None:
     run = "-".join(states)
@@ -810,12 +810,12 @@ def test_a_run_of_several_ends_with_the_last_and_as_the_worst(
     assert sorted(told) == ["first", "second"]
 
 
-# So long is somebody let go on who should wait for the other.
+# How long a thread continues that should wait for the other one.
 MEANWHILE_SECONDS = 0.5
 
 
-def tell_finished(api: Any, instance: str) -> threading.Thread:
-    """In a thread of its own, which may have to wait."""
+def report_finished(api: Any, instance: str) -> threading.Thread:
+    """Report the end in a separate thread, which may have to wait."""
     engine = api.app.state.services.engine
     changes = runs.Changes(state="finished", instance=instance, ended_at=1_760_000_300.0)
     thread = threading.Thread(target=runs.change_run, args=(engine, "r1", changes, 1_760_000_300.0))
@@ -827,7 +827,7 @@ def tell_finished(api: Any, instance: str) -> threading.Thread:
 def meanwhile(
     monkeypatch: pytest.MonkeyPatch, room: Any, name: str, do: Callable[[], threading.Thread]
 ) -> list[threading.Thread]:
-    """Do this once, just after the first call of a function. Returns the thread that does it, then."""
+    """Run ``do`` once, just after the first call of a function; return the thread that runs it."""
     begun: list[threading.Thread] = []
     real = getattr(room, name)
 
@@ -842,24 +842,24 @@ def meanwhile(
     return begun
 
 
-def test_two_ranks_that_finish_in_the_same_moment_finish_the_run(
+def test_two_ranks_that_finish_at_the_same_moment_finish_the_run(
     api: Any, make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for rank in range(2):
         joined(api, make_run(instance=f"p{rank}", rank=rank))
     begun = meanwhile(
-        monkeypatch, lifecycle, "_of_newest_attempt", lambda: tell_finished(api, "p1")
+        monkeypatch, lifecycle, "_of_newest_attempt", lambda: report_finished(api, "p1")
     )
     end(api, "p0", "finished")
     begun[0].join(30)
     assert state_of(api)[0] == "finished"
 
 
-def test_who_finishes_while_silence_is_concluded_has_finished(
+def test_a_run_that_finishes_while_silence_is_concluded_has_finished(
     api: Any, make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     joined(api, make_run()).send(api, 0, 3)
-    begun = meanwhile(monkeypatch, lifecycle, "why_killed", lambda: tell_finished(api, "p1"))
+    begun = meanwhile(monkeypatch, lifecycle, "why_killed", lambda: report_finished(api, "p1"))
     conclude(api)
     begun[0].join(30)
     run = found(api)
@@ -869,11 +869,11 @@ def test_who_finishes_while_silence_is_concluded_has_finished(
 def test_a_process_may_end_while_its_first_batch_is_written(
     api: Any, make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither waits for the other to go on first."""
+    """Neither waits for the other."""
     joined(api, make_run()).send(api, 0, 3)
-    # The writer knows the run by now, and not yet this process.
+    # The writer knows the run already, but not this process.
     run = joined(api, make_run(instance="p2", rank=1))
-    begun = meanwhile(monkeypatch, inbox, "new_process", lambda: tell_finished(api, "p2"))
+    begun = meanwhile(monkeypatch, inbox, "new_process", lambda: report_finished(api, "p2"))
     assert run.send(api, 0, 3) == 3
     begun[0].join(30)
     run = found(api)["processes"]
@@ -881,13 +881,13 @@ def test_a_process_may_end_while_its_first_batch_is_written(
 
 
 def test_runs_are_locked_in_the_order_of_the_database(api: Any, make_run: Any) -> None:
-    """As a group of batches locks them: else each could hold what the other waits for."""
+    """A group of batches locks them in the same order: otherwise each could hold what the other waits for."""
     for name in ("B", "a", "C", "b"):
         joined(api, make_run(id=name))
 
     @event.listens_for(api.app.state.services.engine, "before_cursor_execute", retval=True)
     def _ordered(_c: Any, _cursor: Any, statement: str, given: Any, *_: Any) -> tuple[str, Any]:
-        """As one whose language does not mind capitals: not the order of Python."""
+        """Sort like a language that ignores case, which is not the order of Python."""
         return statement.replace("ORDER BY runs.id", "ORDER BY lower(runs.id), runs.id DESC"), given
 
     assert conclude(api).runs == ("a", "b", "B", "C")

@@ -71,7 +71,7 @@ def snapshot(**changed: Any) -> dict[str, Any]:
 
 
 def texts_of(section: Section | None) -> list[list[str]]:
-    """Texts of the cells of each row."""
+    """Return the texts of the cells of each row."""
     assert section is not None and section.table is not None
     return [[cell.text for cell in row.cells] for row in section.table.rows]
 
@@ -92,7 +92,7 @@ def test_a_run_says_how_many_of_its_generations_are_complete(
     assert progress(run) == told
 
 
-def test_a_killed_run_tells_its_last_reading() -> None:
+def test_a_killed_run_shows_its_last_reading() -> None:
     section = process_sections.end(a_run(), [snapshot()])
     assert note_of(section) == (
         "Killed for memory. 9.70 GiB of 10.00 GiB. Last reading of rank 0: RSS 9.70 GiB of a limit of 10.00 GiB at "
@@ -104,7 +104,7 @@ def test_a_killed_run_tells_its_last_reading() -> None:
     ]]  # fmt: skip
 
 
-def test_a_silent_run_tells_since_when_and_promises_no_seconds() -> None:
+def test_a_silent_run_shows_since_when_and_promises_no_seconds() -> None:
     silent = process(end_state="silent", end_reason="", end_inferred=True)
     section = process_sections.end(
         a_run(state="silent", reason="", processes=[silent]), [snapshot(label="sample")]
@@ -120,7 +120,7 @@ def test_a_silent_run_tells_since_when_and_promises_no_seconds() -> None:
     [
         (process(end_state="failed", end_reason="RuntimeError"), process(instance="p2", rank=1),
          process(instance="p0", rank=1, attempt=0)),
-        # Of those that were killed, the one that ran out of memory.
+        # Of killed processes, the one that ran out of memory is shown.
         (process(instance="p0", end_reason="SIGTERM"), process(rank=1), process(instance="p2", rank=2, role="child")),
     ],
 )  # fmt: skip
@@ -144,11 +144,11 @@ def test_an_attempt_ended_as_the_worst_of_its_main_processes() -> None:
 
 
 @pytest.mark.parametrize("state", ["running", "finished"])
-def test_a_run_that_goes_on_or_finished_has_no_such_section(state: str) -> None:
+def test_a_live_or_finished_run_has_no_such_section(state: str) -> None:
     assert process_sections.end(a_run(state=state, reason=""), [snapshot()]) is None
 
 
-def test_the_account_of_a_process_closes() -> None:
+def test_the_snapshot_counts_of_a_process_add_up() -> None:
     lost = {"queue_full": 2, "spool_thinned": 10, "thinned": 40, "events": 1}
     section = process_sections.delivery([process(taken=100, stored=80, lost=lost)])
     assert texts_of(section) == [[
@@ -162,11 +162,11 @@ def test_every_reason_that_counts_snapshots_is_explained() -> None:
     assert set(process_sections._REASONS) >= DROPPED | THINNED
 
 
-def test_a_reason_nobody_knows_is_shown_and_not_explained() -> None:
+def test_an_unknown_reason_is_shown_without_an_explanation() -> None:
     assert note_of(process_sections.delivery([process(lost={"<b>new</b>": 3})])) == ""
 
 
-def test_attempts_tell_what_changed_between_them() -> None:
+def test_attempts_show_what_changed_between_them() -> None:
     packages = {"torch": "2.1", "numpy": "2.0", "old": "1"}
     attempts = [
         {
@@ -194,7 +194,7 @@ def test_attempts_tell_what_changed_between_them() -> None:
     ]  # fmt: skip
 
 
-def test_an_attempt_before_the_newest_does_not_run_any_more() -> None:
+def test_an_earlier_attempt_is_not_shown_as_running() -> None:
     started = "2026-01-31T12:00:00.000Z"
     attempts = [{"number": n, "started_at": started, "environment": {}} for n in (1, 2)]
     nothing_told = {"ended_at": None, "end_state": None, "end_reason": ""}
@@ -205,7 +205,7 @@ def test_an_attempt_before_the_newest_does_not_run_any_more() -> None:
     assert [row[4] for row in texts_of(processes)] == ["no end reported", "running"]
 
 
-def test_lines_are_open_where_the_run_did_not_finish() -> None:
+def test_log_lines_are_open_if_the_run_did_not_finish() -> None:
     second = process(instance="p2", attempt=2, rank=1, log_lines=["two", "three"])
     said = [process(log_lines=["one"]), second]
     section = process_sections.lines(a_run(processes=said))
@@ -216,7 +216,7 @@ def test_lines_are_open_where_the_run_did_not_finish() -> None:
     assert process_sections.lines(a_run()) is None
 
 
-def test_what_all_lines_have_in_common_has_no_column() -> None:
+def test_log_lines_have_columns_only_for_what_differs() -> None:
     second = process(instance="p2", attempt=2, log_lines=["two"])
     alone = process_sections.lines(a_run(processes=[second]))
     both = process_sections.lines(a_run(processes=[second, process(log_lines=["one"])]))
@@ -231,7 +231,7 @@ HOSTILE = (
 )  # fmt: skip
 
 
-def test_hostile_lines_are_text(api: TestClient, make_run: Any) -> None:
+def test_hostile_log_lines_are_text(api: TestClient, make_run: Any) -> None:
     run = make_run()
     run.create(api)
     body = run.wire(0, 3)
@@ -245,7 +245,7 @@ def test_hostile_lines_are_text(api: TestClient, make_run: Any) -> None:
     assert "<script" not in section
     cells = re.findall(r"<code>(.*?)</code>", section)
     shown = [html.unescape(re.sub("<wbr>|\u200b", "", each)) for each in cells]
-    # A mark that turns the direction of what follows is no part of what is meant.
+    # A mark that changes the direction of the following text is removed.
     assert shown == [line.replace("\u202e", "") for line in HOSTILE]
 
 
@@ -277,7 +277,7 @@ FINDINGS = [{"fingerprint": n, "status": s} for n, s in (("one", "watch"), ("two
 
 
 def cells(*found: dict[str, Any]) -> list[tuple[Cell, Cell]]:
-    """(growth, finding) of each row."""
+    """Return (growth, finding) of each row."""
     section = inventory_tables.processes(found, (), FINDINGS, "epoch")
     assert section.table is not None
     heads = [column.label for column in section.table.columns]
@@ -285,10 +285,10 @@ def cells(*found: dict[str, Any]) -> list[tuple[Cell, Cell]]:
     return [(row.cells[growth], row.cells[named]) for row in section.table.rows]
 
 
-def test_growth_that_is_not_known_is_said_to_be_unknown() -> None:
+def test_unknown_growth_is_shown_as_unknown() -> None:
     ((growth, named),) = cells(process())
     assert (growth.text, growth.absent, named.text) == ("unknown", True, "–")
-    # A database of an older Leakline, or a finding that has gone since.
+    # From a database of an older Leakline, or with a finding that no longer exists.
     ((growth, named),) = cells(process(findings=["gone"]))
     assert (growth.text, named.text) == ("unknown", "–")
 
@@ -304,7 +304,7 @@ def test_growth_is_shown_with_the_worst_finding() -> None:
     assert leaking[1] == Cell("Leaking", status="confirmed", href="#findings")
 
 
-def test_an_attempt_before_the_newest_says_where_its_curve_goes_on() -> None:
+def test_an_earlier_attempt_says_where_its_curve_continues() -> None:
     before, now = cells(
         process(instance="a"), process(instance="b", attempt=2, growth_bytes_per_generation=GROWTH)
     )
@@ -312,7 +312,7 @@ def test_an_attempt_before_the_newest_says_where_its_curve_goes_on() -> None:
     assert now[0].text == "+8.00 MiB"
 
 
-def test_growth_has_an_interval_where_there_is_one() -> None:
+def test_growth_is_shown_with_its_interval() -> None:
     point = {"estimate": 4.0, "low": 4.0, "high": 4.0}
     grows = (None, point, GROWTH)
     rows = [process(growth_bytes_per_generation=each) for each in grows]
@@ -338,11 +338,11 @@ def test_a_page_opens_on_the_process_that_leaks() -> None:
     more = ranks(["one"], ["two"])
     more["processes"][1]["growth_bytes_per_generation"] = GROWTH | {"estimate": 9.0 * MIB}
     assert first_shown(more) == "rank 1 main"
-    # The leading finding counts before the growth of another.
+    # The leading finding takes precedence over the growth of another process.
     assert first_shown(more, "one") == "rank 0 main"
 
 
-def test_a_rank_has_the_findings_of_its_own_only() -> None:
+def test_a_rank_has_only_its_own_findings() -> None:
     whole = {"status": "confirmed", "findings": FINDINGS, "growth_bytes_per_generation": {"estimate": 1e9},
              "oom": {"generation": {"estimate": 9}}}  # fmt: skip
     run = ranks([], ["two"])
@@ -383,26 +383,26 @@ def test_the_api_has_growth_of_each_process(api: Any, make_run: Any, eventually:
         found = api.get(f"/api/v1/runs/two{path}").json()["processes"]
         return [{name: each[name] for name in names} for each in found]
 
-    def told() -> list[dict[str, Any]]:
+    def known_growth() -> list[dict[str, Any]]:
         found = of("")
         known = all(each["growth_bytes_per_generation"] for each in found)
         return found if known and found[0]["findings"] else []
 
-    leaking, steady = eventually(told)
+    leaking, steady = eventually(known_growth)
     assert of("/verdict") == [leaking, steady]
     assert leaking["growth_bytes_per_generation"]["estimate"] > 9 * MIB
     assert abs(steady["growth_bytes_per_generation"]["estimate"]) < MIB
     assert steady["findings"] == []
-    # The curve of the list is of both, as the number beside it.
+    # The curve of the list is of both, like the number next to it.
     (row,) = api.get("/api/v1/runs").json()["items"]
     assert row["sparkline"][-1] == row["rss_bytes"]
     page = api.get("/runs/two?tab=info").text
     assert "+10.00 MiB" in page[page.index('id="processes-title"') :]
 
 
-# Before the application starts its examiner.
+# Applied before the application starts its examiner.
 @pytest.mark.usefixtures("standing_back")
-def test_a_verdict_of_before_tells_of_no_process(api: Any, make_run: Any) -> None:
+def test_a_verdict_of_an_older_version_names_no_process(api: Any, make_run: Any) -> None:
     make_run(id="old").begin(api, 36)
     nothing = to_json(Verdict("old", "generation", 12, "ok", "", None, None))
     older = {name: value for name, value in nothing.items() if name != "processes"}
@@ -437,7 +437,7 @@ def test_a_comparison_draws_the_rank_that_leaks_most(
 
 
 def layers(api: TestClient, address: str = "/runs/r1/lines?x=-1..99") -> dict[str, Any]:
-    """The lines of the total by name."""
+    """Return the lines of the total by name."""
     lines = api.get(address).json()["lines"]["trend"]
     return {each["name"]: each for each in lines if each["group"] == "total"}
 
@@ -451,7 +451,7 @@ def test_the_layer_of_children_is_the_sum_over_all_processes(
         make_run(instance=f"p{rank}", rank=rank, extra=extra).begin(api, 36)
     found = layers(api)["child processes"]
     assert set(found["y"]) == {64 * MIB if ranks == 1 else 192 * MIB}
-    # Rows of one process go on with its own children, never with the sum over several.
+    # Rows of one process continue with its own children, never with the sum over several processes.
     assert (found["source"] is None) == (ranks > 1)
 
 
@@ -462,16 +462,14 @@ def test_ranks_that_report_themselves_are_counted_once(api: TestClient, make_run
         "children.ranks.uss_bytes": lambda _: 436 * MIB,
     }
     make_run(instance="p0", rank=0, extra=extra).begin(api, 36)
-    # While nobody hears of it otherwise, it is a child like the others.
+    # As long as it does not report itself, it is a child like the others.
     assert set(layers(api)["child processes"]["y"]) == {500 * MIB}
     make_run(instance="p1", rank=1).begin(api, 36)
     found = layers(api)["child processes"]
     assert set(found["y"]) == {64 * MIB} and found["source"] is None
 
 
-def test_time_stands_along_the_charts_where_the_address_says_so(
-    api: TestClient, make_run: Any
-) -> None:
+def test_the_charts_have_a_time_axis_if_the_address_says_so(api: TestClient, make_run: Any) -> None:
     make_run().begin(api, 36)
     page = api.get("/runs/r1").text
     assert '<a href="?" data-axis aria-current="true">generation</a>' in page
@@ -480,16 +478,16 @@ def test_time_stands_along_the_charts_where_the_address_says_so(
     assert '<a href="?tab=phases" data-axis>generation</a>' in by_time
     assert "tab=events&amp;axis=time" in by_time
     assert '"x_unit":"time"' in by_time and '"x_unit":"generation"' not in by_time
-    # What counts generations has no place there.
+    # Charts that count generations are left out.
     assert 'id="chart-seconds"' not in by_time and 'id="chart-phases"' not in by_time
     assert '"x_unit":"time"' in api.get("/runs/r1/fragments?axis=time").text
     answer = api.get("/runs/r1/lines?axis=time&x=-1s..99999s").json()
     assert answer["x_seconds"] in (60, 3600) and len(answer["lines"]["trend"][0]["x"]) > 12
-    # Generations are no seconds.
+    # Generations are not seconds.
     assert api.get("/runs/r1/lines?x=0s..9s").status_code == 422
 
 
-def test_along_time_growth_begins_where_its_generation_was(
+def test_on_a_time_axis_growth_begins_at_its_generation(
     api: TestClient, make_run: Any, eventually: Any
 ) -> None:
     run = make_run(leak_bytes=40 * MIB)
@@ -510,7 +508,7 @@ def test_along_time_growth_begins_where_its_generation_was(
     (line,) = [each for each in rows["lines"]["trend"] if each["group"] == "total"]
     first, last = line["x"][0], line["x"][-1]
     assert first <= by_time["first"] < by_time["last"] <= last
-    # Generations are alike in this run.
+    # All generations of this run take equally long.
     share = (by_generation["last"] - 0.5) / (36 / 3 - 1)
     assert (by_time["last"] - first) / (last - first) == pytest.approx(share, abs=0.2)
 
@@ -521,7 +519,7 @@ ALL = 5
 
 @pytest.fixture
 def many(api: TestClient, make_run: Any, monkeypatch: pytest.MonkeyPatch) -> TestClient:
-    """Ranks 0 to 4, of which each is larger than the one before."""
+    """Send ranks 0 to 4, each larger than the one before it."""
     monkeypatch.setattr(run_history, "MAX_PROCESSES_STUDIED", FEW)
     for rank in range(ALL):
         size = {"process.rss_bytes": lambda _, rank=rank: (rank + 1) * 2**30}
@@ -530,15 +528,15 @@ def many(api: TestClient, make_run: Any, monkeypatch: pytest.MonkeyPatch) -> Tes
 
 
 @pytest.mark.parametrize("load", [load_for_examination, run_history.load_for_pages])
-def test_the_largest_processes_are_studied(many: TestClient, load: Any) -> None:
+def test_the_largest_processes_are_analysed(many: TestClient, load: Any) -> None:
     read, _ = load(engine_of(many), "many")
     assert [process.instance for process in read.processes] == ["p2", "p3", "p4"]
     assert read.processes_left_out == ALL - FEW
-    # Each process told one.
+    # Each process reported one holder.
     assert len(read.holders) == FEW
 
 
-def test_the_verdict_and_a_comparison_say_how_many_are_not_studied(many: TestClient) -> None:
+def test_the_verdict_and_a_comparison_say_how_many_are_left_out(many: TestClient) -> None:
     said = "(of the 3 largest processes; 2 more are not analyzed)"
     read, _ = load_for_examination(engine_of(many), "many")
     assert analysis.examine(read).summary.endswith(said)
@@ -552,7 +550,9 @@ def test_an_export_has_every_process(many: TestClient) -> None:
     assert (len(read.processes), read.processes_left_out) == (ALL, 0)
 
 
-def test_series_beyond_it_are_not_read(many: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_series_over_the_limit_are_not_read(
+    many: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(chart_points, "MAX_PROCESSES_READ", FEW)
     path = "/api/v1/runs/many/series?name=process.rss_bytes"
     whole = many.get(path).json()
@@ -563,7 +563,9 @@ def test_series_beyond_it_are_not_read(many: TestClient, monkeypatch: pytest.Mon
     assert (len(cut["items"]), cut["left_out"], cut["processes_left_out"]) == (2, 1, 2)
 
 
-def test_snapshots_are_of_the_newest(many: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snapshots_are_of_the_newest_processes(
+    many: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(snapshot_rows, "MAX_PROCESSES_READ", FEW)
     told = many.get("/api/v1/runs/many/snapshots").json()
     assert {row["process"] for row in told["items"]} == {"p2", "p3", "p4"}
@@ -572,7 +574,7 @@ def test_snapshots_are_of_the_newest(many: TestClient, monkeypatch: pytest.Monke
 
 @contextlib.contextmanager
 def counted(target: Engine | Connection) -> Iterator[list[str]]:
-    """The questions that this thread asks: the workers of the server ask theirs meanwhile."""
+    """Record the queries of this thread; the workers of the server make their own meanwhile."""
     asked: list[str] = []
     me = threading.get_ident()
 
@@ -587,7 +589,7 @@ def counted(target: Engine | Connection) -> Iterator[list[str]]:
         event.remove(target, "before_cursor_execute", note)
 
 
-def test_newest_large_objects_are_read_with_one_question(api: TestClient, make_run: Any) -> None:
+def test_the_newest_large_objects_are_read_with_one_query(api: TestClient, make_run: Any) -> None:
     for rank in range(4):
         make_run(id="many", instance=f"p{rank}", rank=rank).begin(api, 34)
     with counted(engine_of(api)) as asked:
@@ -608,7 +610,7 @@ def questions_for(api: TestClient, run_id: str) -> int:
     return len(asked)
 
 
-def test_many_processes_take_as_many_questions_as_one(api: TestClient, make_run: Any) -> None:
+def test_many_processes_take_as_many_queries_as_one(api: TestClient, make_run: Any) -> None:
     for run_id, ranks in (("one", 1), ("many", 12)):
         for rank in range(ranks):
             run = make_run(id=run_id, instance=f"{run_id}-{rank}", rank=rank).begin(api, 3)
@@ -619,7 +621,7 @@ def test_many_processes_take_as_many_questions_as_one(api: TestClient, make_run:
 RATED_GENERATIONS = 13
 BEGAN = time.time() - 3600
 GROWS = ("problem: grows", "expected: it grows, but no finding names it")
-# type -> (first, last, the row of a run that leaks, and of one that keeps to its memory)
+# type -> (first, last, the row of a leaking run, the row of a steady run)
 CHANGES = {
     "app.TradingEnvironment": (2, 2, "expected: 2", "expected: 2"),
     "app.DDPGAgent": (16, 17, "expected: 16 to 17", "expected: 16 to 17"),
@@ -656,7 +658,7 @@ def batch(leaked: int, generations: int) -> Batch:
 
 
 def post(api: TestClient, eventually: Any, sent: Batch) -> None:
-    """Send one snapshot for each generation, and wait for their verdict."""
+    """Send one snapshot for each generation and wait for the verdict."""
     new = {"id": "r1", "project": "erl", "name": "before", "unit": "generation", "total": 25}
     assert api.post("/api/v1/runs", json=new).status_code == 201
     assert api.post("/api/v1/runs/r1/batches", json=batch_to_wire(sent)).status_code == 200
@@ -665,7 +667,7 @@ def post(api: TestClient, eventually: Any, sent: Batch) -> None:
 
 
 def of_page(api: TestClient) -> dict[str, list[str]]:
-    """type -> its cells, without marks."""
+    """Return the cells of each type, without marks."""
     page = api.get("/runs/r1?tab=all").text.replace("<wbr>", "")
     table = page[page.index('id="types"') :].partition("<tbody>")[2].partition("</tbody>")[0]
     rows = [re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL) for row in table.split("</tr>")]
@@ -711,14 +713,14 @@ def test_before_there_is_a_verdict_a_rise_is_neither_good_nor_bad(
     ("rating", "difference", "readings", "status", "told"),
     [
         ("steady", -3, 2, None, "good"), ("steady", 0, 1, "learning", "good"), ("steady", 14_444, 4, "ok", "good"),
-        # Of another leak, whose verdict says nothing of this one.
+        # The verdict on another leak says nothing about this one.
         ("steady", 14_444, 3, "confirmed", "unknown"), ("steady", 7, 8, "learning", "unknown"),
         ("grows", 14_444, 8, None, "unknown"), ("grows", 14_444, 8, "filling", "expected"),
         ("grows", 1, 8, "watch", "expected"), ("grows", 1, 8, "recovered", "unknown"),
         ("problem", 0, 1, None, "problem"), ("expected", 1, 1, None, "expected"),
     ],
 )  # fmt: skip
-def test_a_change_is_rated_by_what_is_known_of_it(
+def test_a_change_is_rated_by_the_verdict(
     rating: str, difference: int, readings: int, status: str | None, told: str
 ) -> None:
     assert change_rating(rating, difference, readings, status, is_blamed=False) == told
@@ -730,7 +732,7 @@ GENERATIONS = 10
 def send(
     api: TestClient, eventually: Any, series: Mapping[str, Any], census_at: int | None = None
 ) -> None:
-    """Each of ``series`` is asked for its reading by generation; None is none."""
+    """Send the reading of each of ``series`` by generation; None means no reading."""
     rows = []
     for n in range(GENERATIONS):
         read = {name: value(n) for name, value in series.items()}
@@ -742,7 +744,7 @@ def send(
 
 
 def table_of(api: TestClient, section: str) -> list[dict[str, str]]:
-    """Rows of its table by the heads of the columns."""
+    """Return the rows of a table by the heads of its columns."""
     page = api.get("/runs/r1?tab=all").text.replace("<wbr>", "")
     table = page[page.index(f'id="{section}"') :].partition("<table>")[2].partition("</table>")[0]
     cells = [
@@ -757,18 +759,18 @@ def items_of(api: TestClient, what: str) -> dict[str, dict[str, Any]]:
     return {each["name"]: each for each in api.get(f"/api/v1/runs/r1/{what}").json()["items"]}
 
 
-def test_bytes_of_a_store_on_devices_stand_beside_those_on_the_host(
+def test_bytes_of_a_store_on_devices_are_next_to_those_on_the_host(
     api: TestClient, eventually: Any
 ) -> None:
     stores = {
         "tracked.replay.length": lambda n: 100 * (n + 1),
         "tracked.replay.bytes": lambda n: 12 * MIB * (n + 1),
         "tracked.replay.device_bytes": lambda n: 2 * MIB * (n + 1),
-        # Taken to the host after a while: what was on the device then is not there now.
+        # Moved to the host after a while: its earlier bytes on the device are not there now.
         "tracked.moved.length": lambda n: 100,
         "tracked.moved.bytes": lambda n: 4 * MIB,
         "tracked.moved.device_bytes": lambda n: 4 * MIB if n < 5 else None,
-        # Nobody has told these apart.
+        # Device and host were not distinguished.
         "tracked.plain.length": lambda n: 10,
         "tracked.plain.bytes": lambda n: MIB,
         "tracked.unsized.length": lambda n: 10,
@@ -789,7 +791,7 @@ def test_bytes_of_a_store_on_devices_stand_beside_those_on_the_host(
     assert [rows["plain"][head] for head in shown] == ["1.00 MiB", "not measured", "not measured"]
 
 
-def test_of_a_watched_class_it_is_told_how_many_were_created_freed_and_are_alive(
+def test_a_watched_class_shows_how_many_were_created_freed_and_are_alive(
     api: TestClient, eventually: Any
 ) -> None:
     counts = {
@@ -809,7 +811,7 @@ def test_of_a_watched_class_it_is_told_how_many_were_created_freed_and_are_alive
     assert [rows["app.Agent"][head] for head in shown] == ["16", "–", "–"]
 
 
-def test_an_older_count_is_dated(api: TestClient, eventually: Any) -> None:
+def test_an_older_count_shows_its_generation(api: TestClient, eventually: Any) -> None:
     counts = {
         "type.app.Env.count": lambda n: n + 1,
         "type.app.Rare.count": lambda n: 10 + n if n % 4 == 0 else None,
@@ -822,8 +824,8 @@ def test_an_older_count_is_dated(api: TestClient, eventually: Any) -> None:
     assert rows["app.Rare"]["last"] == "18"
 
 
-def test_columns_without_anything_to_say_are_left_out(api: TestClient, eventually: Any) -> None:
-    """Devices where no store is on one, created and freed where no class is watched, and when it was counted."""
+def test_empty_columns_are_left_out(api: TestClient, eventually: Any) -> None:
+    """Devices without a store on one, created and freed without a watched class, and the generation of the count."""
     store = {"tracked.replay.length": lambda n: n, "tracked.replay.bytes": lambda n: n}
     send(api, eventually, {"type.app.Env.count": lambda n: n + 1, **store})
     (of_store,), (of_type,) = table_of(api, "containers"), table_of(api, "types")
@@ -833,16 +835,16 @@ def test_columns_without_anything_to_say_are_left_out(api: TestClient, eventuall
 
 
 @pytest.mark.parametrize(("at", "older"), [(4, True), (GENERATIONS - 1, False)])
-def test_an_older_census_is_dated(at: int, older: bool, api: TestClient, eventually: Any) -> None:
+def test_an_older_census_shows_its_generation(
+    at: int, older: bool, api: TestClient, eventually: Any
+) -> None:
     send(api, eventually, {"tensors.bytes": lambda n: MIB}, census_at=at)
     page = api.get("/runs/r1?tab=all").text.replace("\u00a0", " ")
     assert "other objects 3.00 MiB" in page
     assert (f"Other objects are those of the census at generation {at}." in page) is older
 
 
-def test_a_tab_without_anything_says_so_and_has_a_place_for_what_comes(
-    api: TestClient, make_run: Any
-) -> None:
+def test_an_empty_tab_says_so_and_can_show_later_data(api: TestClient, make_run: Any) -> None:
     make_run().begin(api, 6)
     for address in ("/runs/r1", "/runs/r1/fragments"):
         page = api.get(f"{address}?tab=gpu").text

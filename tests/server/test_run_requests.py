@@ -1,4 +1,4 @@
-"""Requests to a process: sent with answers to its batches until one of them has the outcome."""
+"""Requests to a process: sent in responses to its batches until one batch has the outcome."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIND = Wanted("find_holders", ENV)
 CENSUS = Wanted("census")
 
 
-class Told:
+class SentEvent:
     """An event of a batch."""
 
     def __init__(self, data: dict[str, Any], kind: str = "mark") -> None:
@@ -47,7 +47,7 @@ def types(requests: Requests, rank: int = 0) -> list[str]:
 
 @pytest.fixture
 def requests(engine: Engine) -> Requests:
-    """Of one server; r1, r2 and r3 are there to be asked."""
+    """Return the requests of one server; the runs r1, r2 and r3 exist."""
     for name in ("r1", "r2", "r3"):
         join_run(engine, RunHeader(name, "erl", name, "generation", None, 1.0), 1.0)
     return Requests(engine)
@@ -55,7 +55,7 @@ def requests(engine: Engine) -> Requests:
 
 @pytest.fixture
 def other(engine: Engine, requests: Requests) -> Requests:
-    """Of another server on the same database."""
+    """Return the requests of another server on the same database."""
     return Requests(engine)
 
 
@@ -67,21 +67,23 @@ def test_a_request_is_sent_until_its_outcome_comes(requests: Requests) -> None:
     asked = requests.ask("r1", FIND)
     told = {"id": asked.id, "kind": "find_holders", "type": ENV, "asked_by": "person"}
     assert requests.of("r1", 0) == requests.of("r1", 0) == [told]
-    requests.answered("r1", [Told({}), Told({"request": 5}), Told({"request": asked.id}, "note")])
-    requests.answered("r2", [Told({"request": asked.id})])
+    requests.answered(
+        "r1", [SentEvent({}), SentEvent({"request": 5}), SentEvent({"request": asked.id}, "note")]
+    )
+    requests.answered("r2", [SentEvent({"request": asked.id})])
     requests.refresh()
     assert requests.of("r1", 0) == [told]
-    requests.answered("r1", [Told({"request": asked.id, "outcome": "done"})])
+    requests.answered("r1", [SentEvent({"request": asked.id, "outcome": "done"})])
     assert requests.of("r1", 0) == []
     requests.refresh()
     assert requests.of("r1", 0) == []
 
 
 def test_an_outcome_known_before_its_request_counts(requests: Requests, other: Requests) -> None:
-    """The process heard of it from one server at once, and its next batch went to the other. It tells it once."""
+    """The process got it from one server, and its next batch went to the other. It reports the outcome once."""
     asked = requests.ask("r1", FIND)
-    other.answered("r1", [Told({"request": asked.id, "outcome": "done"})])
-    # It reads of the request before it has written the outcome.
+    other.answered("r1", [SentEvent({"request": asked.id, "outcome": "done"})])
+    # The server reads the request before it has written the outcome.
     other.ask("r1", CENSUS)
     assert types(other) == [""]
     for server in (other, requests):
@@ -90,7 +92,7 @@ def test_an_outcome_known_before_its_request_counts(requests: Requests, other: R
     assert requests.ask("r1", FIND).id != asked.id
 
 
-def test_marks_of_people_are_no_outcomes(
+def test_marks_of_people_are_not_outcomes(
     requests: Requests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("leakline_server.run_requests.MAX_ELSEWHERE", 3)
@@ -98,26 +100,26 @@ def test_marks_of_people_are_no_outcomes(
     refreshed: list[int] = []
     requests._has_answers = lambda: refreshed.append(1)
     marks: list[Any] = [5, None, [], {}, "x" * 16, "a" * 15, "é", *(f"{i:016x}" for i in range(9))]
-    requests.answered("r1", [Told({"request": mark}) for mark in marks])
+    requests.answered("r1", [SentEvent({"request": mark}) for mark in marks])
     assert refreshed == []
     assert len(requests._answered_elsewhere) == 3
-    # What was told here is remembered however many others there are.
+    # An outcome received here is remembered, however many others there are.
     for _ in range(2):
-        requests.answered("r1", [Told({"request": asked.id})])
+        requests.answered("r1", [SentEvent({"request": asked.id})])
     assert (requests.of("r1", 0), refreshed) == ([], [1])
     requests.refresh()
     assert requests._answered_elsewhere == {}
-    requests.answered("r1", [Told({"request": "f" * 16})])
+    requests.answered("r1", [SentEvent({"request": "f" * 16})])
     requests.refresh()
 
 
-def test_each_rank_hears_of_its_own(requests: Requests) -> None:
+def test_each_rank_gets_its_own_requests(requests: Requests) -> None:
     requests.ask("r1", Wanted("census", rank=1))
     assert requests.of("r1", 0) == requests.of("r2", 1) == []
     assert [asked["kind"] for asked in requests.of("r1", 1)] == ["census"]
 
 
-def test_asking_twice_is_once_and_a_person_goes_before_the_examiner(requests: Requests) -> None:
+def test_repeated_requests_are_one_and_people_precede_the_examiner(requests: Requests) -> None:
     first = requests.ask("r1", by_the_examiner())
     assert requests.ask("r1", by_the_examiner()) == first
     by_person = requests.ask("r1", CENSUS)
@@ -126,14 +128,14 @@ def test_asking_twice_is_once_and_a_person_goes_before_the_examiner(requests: Re
     assert requests.ask("r1", CENSUS) == by_person
 
 
-def test_what_waits_is_bounded_and_forgotten_in_the_end(requests: Requests, engine: Engine) -> None:
+def test_waiting_requests_are_bounded_and_expire(requests: Requests, engine: Engine) -> None:
     clock = Clock(0.0)
     requests = Requests(engine, clock)
     for i in range(MAX_REQUESTS):
         requests.ask("r1", Wanted("find_holders", f"app.C{i}"))
     with pytest.raises(TooBusy):
         requests.ask("r1", CENSUS)
-    # One that waits already takes no more room.
+    # A request that is already waiting takes no more room.
     requests.ask("r1", Wanted("find_holders", "app.C3"))
     clock.now = EXPIRE_SECONDS + 1
     assert requests.of("r1", 0) == []
@@ -143,7 +145,7 @@ def test_what_waits_is_bounded_and_forgotten_in_the_end(requests: Requests, engi
     assert [asked["kind"] for asked in requests.of("r1", 0)] == ["census"]
 
 
-def test_what_is_long_over_is_deleted(requests: Requests, engine: Engine) -> None:
+def test_old_requests_are_deleted(requests: Requests, engine: Engine) -> None:
     clock = Clock(0.0)
     requests = Requests(engine, clock)
     for i in range(3):
@@ -155,7 +157,7 @@ def test_what_is_long_over_is_deleted(requests: Requests, engine: Engine) -> Non
     assert rows == ["census"]
 
 
-def test_a_run_that_is_not_there_is_not_asked(requests: Requests) -> None:
+def test_a_missing_run_cannot_be_asked(requests: Requests) -> None:
     for name in ("nobody", "no\x00body"):
         with pytest.raises(NoSuchRun):
             requests.ask(name, CENSUS)
@@ -167,9 +169,9 @@ def test_another_server_sends_and_answers_a_request(requests: Requests, other: R
     assert other.of("r1", 0) == []
     other.refresh()
     assert other.of("r1", 0) == requests.of("r1", 0) == [asked.to_json()]
-    # The same through the other server is the same request.
+    # A repeated request through the other server is the same one.
     assert other.ask("r1", FIND) == asked
-    other.answered("r1", [Told({"request": asked.id})])
+    other.answered("r1", [SentEvent({"request": asked.id})])
     other.refresh()
     assert requests.of("r1", 0) == [asked.to_json()]
     requests.refresh()
@@ -179,18 +181,18 @@ def test_another_server_sends_and_answers_a_request(requests: Requests, other: R
 def test_an_answered_request_can_be_asked_again(requests: Requests, other: Requests) -> None:
     first = requests.ask("r1", CENSUS)
     other.refresh()
-    other.answered("r1", [Told({"request": first.id})])
+    other.answered("r1", [SentEvent({"request": first.id})])
     other.refresh()
     second = requests.ask("r1", CENSUS)
     assert second.id != first.id
-    # An answer that comes late is of the first.
-    other.answered("r1", [Told({"request": first.id})])
+    # A late answer belongs to the first request.
+    other.answered("r1", [SentEvent({"request": first.id})])
     other.refresh()
     assert other.of("r1", 0) == [second.to_json()]
 
 
 @pytest.mark.parametrize("kind", ["objects", "tensors", "arrays"])
-def test_the_holders_of_a_suspect_are_asked_for(kind: str, requests: Requests) -> None:
+def test_the_holders_of_a_suspect_are_requested(kind: str, requests: Requests) -> None:
     requests.wanted(verdict(finding(kind, Suspect(ENV, "type"), Suspect("app.Other", "type"))))
     assert requests.of("r1", 0)[0] | {"id": ""} == {
         "id": "", "kind": "find_holders", "type": ENV, "asked_by": "server"
@@ -207,16 +209,16 @@ def test_the_holders_of_a_suspect_are_asked_for(kind: str, requests: Requests) -
         finding("tensors", Suspect("tf.Tensor", "type")),
     ],
 )  # fmt: skip
-def test_nothing_is_asked_where_a_search_would_say_nothing_new(known: Finding) -> None:
+def test_nothing_is_requested_if_a_search_would_add_nothing(known: Finding) -> None:
     assert searched_type(known) is None
 
 
-def test_the_rank_that_leaks_is_the_one_that_is_asked(requests: Requests) -> None:
+def test_the_rank_that_leaks_is_asked(requests: Requests) -> None:
     requests.wanted(verdict(finding("objects", Suspect(ENV, "type"), process="rank 3 main")))
     assert (types(requests, 0), types(requests, 3)) == ([], [ENV])
 
 
-def test_a_type_is_asked_for_once_in_a_while(requests: Requests, other: Requests) -> None:
+def test_a_type_is_requested_again_only_after_a_while(requests: Requests, other: Requests) -> None:
     leak = finding("objects", Suspect(ENV, "type"))
     for generation in range(20, 20 + AGAIN_AFTER):
         server = (requests, other)[generation % 2]
@@ -224,7 +226,7 @@ def test_a_type_is_asked_for_once_in_a_while(requests: Requests, other: Requests
         server.wanted(verdict(leak, generations=generation))
         for asked in server.of("r1", 0):
             assert generation == 20
-            server.answered("r1", [Told({"request": asked["id"]})])
+            server.answered("r1", [SentEvent({"request": asked["id"]})])
             server.refresh()
     assert types(requests) == types(other) == []
     other.wanted(verdict(leak, generations=20 + AGAIN_AFTER))
@@ -232,13 +234,13 @@ def test_a_type_is_asked_for_once_in_a_while(requests: Requests, other: Requests
     assert types(requests) == types(other) == [ENV]
 
 
-def test_a_run_with_too_many_suspects_asks_for_those_there_is_room_for(requests: Requests) -> None:
+def test_a_run_with_too_many_suspects_requests_as_many_as_fit(requests: Requests) -> None:
     many = [finding("objects", Suspect(f"app.C{i}", "type")) for i in range(MAX_REQUESTS + 5)]
     requests.wanted(verdict(*many))
     assert len(types(requests)) == MAX_REQUESTS
 
 
-def test_a_run_removed_meanwhile_is_not_asked(requests: Requests) -> None:
+def test_a_run_that_was_removed_meanwhile_is_not_asked(requests: Requests) -> None:
     requests.wanted(verdict(finding("objects", Suspect(ENV, "type")), run="gone"))
     assert requests.of("gone", 0) == []
 
@@ -247,7 +249,7 @@ def ask(api: TestClient, body: Any, run: str = "r1", **headers: str) -> Any:
     return api.post(f"/api/v1/runs/{run}/requests", json=body, headers=headers)
 
 
-def test_a_person_asks_and_the_next_batch_brings_it(api: TestClient, make_run: Any) -> None:
+def test_a_request_of_a_person_is_sent_with_the_next_batch(api: TestClient, make_run: Any) -> None:
     run, other = make_run(), make_run(instance="p2", rank=1)
     run.create(api)
     answer = ask(api, {"kind": "find_holders", "type": ENV})
@@ -281,7 +283,7 @@ def test_a_person_asks_and_the_next_batch_brings_it(api: TestClient, make_run: A
         ({"kind": "census", "rank": "0"}, "rank"), ({"kind": "census", "code": "import os"}, "code"), ({}, "kind"),
     ],
 )  # fmt: skip
-def test_wrong_requests_are_named(
+def test_invalid_requests_are_named(
     shared_api: TestClient, make_run: Any, body: Any, field: str
 ) -> None:
     make_run().create(shared_api)
@@ -298,7 +300,7 @@ def test_only_a_live_run_can_be_asked(api: TestClient, make_run: Any) -> None:
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "run_has_ended")
 
 
-def test_the_examiner_asks_for_holders(api: TestClient, make_run: Any, eventually: Any) -> None:
+def test_the_examiner_requests_holders(api: TestClient, make_run: Any, eventually: Any) -> None:
     class Unheld(make_run):  # type: ignore[misc]
         def _details(self, sequence: int, *_: Any) -> dict[str, Any]:
             return {}
@@ -307,15 +309,15 @@ def test_the_examiner_asks_for_holders(api: TestClient, make_run: Any, eventuall
     run.begin(api, 90)
     numbers = iter(range(90, 10_000))
 
-    def told() -> list[Any]:
+    def send_batch() -> list[Any]:
         wire = run.wire(next(numbers), 1)
         return list(api.post("/api/v1/runs/r1/batches", json=wire).json()["requests"])
 
-    (asked,) = eventually(told)
+    (asked,) = eventually(send_batch)
     assert (asked["kind"], asked["type"], asked["asked_by"]) == ("find_holders", ENV, "server")
 
 
-def test_the_page_of_a_live_run_offers_them(
+def test_the_page_of_a_live_run_offers_requests(
     api: TestClient, make_run: Any, eventually: Any
 ) -> None:
     make_run().begin(api, 90)

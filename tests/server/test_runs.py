@@ -44,13 +44,13 @@ def names(api: TestClient, query: str = "") -> list[str]:
     return [item["id"] for item in api.get(f"/api/v1/runs?{query}").json()["items"]]
 
 
-def test_an_empty_body_makes_a_run(api: TestClient) -> None:
+def test_an_empty_body_creates_a_run(api: TestClient) -> None:
     answer = api.post("/api/v1/runs", json={})
     assert answer.status_code == 201
     made = answer.json()
     assert made["created"] is True
     assert made["attempt"] == 1
-    # As whoever sent it reached the server.
+    # The URL has the address by which the client reached the server.
     assert made["url"] == f"http://127.0.0.1/runs/{made['id']}"
     found = api.get(f"/api/v1/runs/{made['id']}").json()
     assert (found["project"], found["unit"], found["state"], found["status"]) == (
@@ -59,8 +59,8 @@ def test_an_empty_body_makes_a_run(api: TestClient) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "zstd"])
-def test_a_compressed_body_makes_the_same_run(encoding: str, api: TestClient) -> None:
-    # The client compresses what is long, and a list of packages is.
+def test_a_compressed_body_creates_the_same_run(encoding: str, api: TestClient) -> None:
+    # The client compresses long bodies, and a list of packages is long.
     header = {"id": "big", "environment": {"packages": {f"package-{i}": "1.0" for i in range(500)}}}
     raw = json.dumps(header).encode()
     body = gzip.compress(raw) if encoding == "gzip" else zstandard.compress(raw)
@@ -101,14 +101,14 @@ def test_a_run_that_ended_is_resumed_as_the_next_attempt(api: TestClient, make_r
     assert found["environment"] == {"torch": "2.13"}
 
 
-def test_a_process_that_says_hello_again_changes_nothing(api: TestClient, make_run: Any) -> None:
+def test_a_process_that_joins_again_changes_nothing(api: TestClient, make_run: Any) -> None:
     run = make_run()
     hello = run.header | {"process": {"instance": "p1", "attempt": 1}}
     assert api.post("/api/v1/runs", json=hello).status_code == 201
     run.send(api, 0, 3)
     patch(api, "r1", state="finished", instance="p1", ended_at=1.76e9)
     ended = api.get("/api/v1/runs/r1").json()
-    # What `leakline sync` does when it is called twice.
+    # `leakline sync` does this if it is called twice.
     assert api.post("/api/v1/runs", json=hello).json()["attempt"] == 1
     assert run.send(api, 0, 3) == 0
     again = patch(api, "r1", state="finished", instance="p1", ended_at=1.76e9)
@@ -117,10 +117,12 @@ def test_a_process_that_says_hello_again_changes_nothing(api: TestClient, make_r
     assert len(again["processes"]) == 1
 
 
-def test_the_first_batch_of_a_joined_process_is_its_own(api: TestClient, make_run: Any) -> None:
+def test_the_first_batch_of_a_joined_process_is_stored_for_it(
+    api: TestClient, make_run: Any
+) -> None:
     run, other = make_run(), make_run(instance="p2", rank=1)
     run.begin(api, 3)
-    # The writer knows the run by now; this process joins behind its back.
+    # The writer knows the run already; this process joins without its knowledge.
     api.post("/api/v1/runs", json=run.header | {"process": {"instance": "p2", "rank": 1}})
     assert other.send(api, 0, 3) == 3
     found = api.get("/api/v1/runs/r1").json()["processes"]
@@ -131,11 +133,13 @@ def test_the_first_batch_of_a_joined_process_is_its_own(api: TestClient, make_ru
     ("said", "state"),
     [("interrupted", "interrupted"), ("finished", "finished"), ("failed", "failed"), ("terminated", "killed")],
 )  # fmt: skip
-def test_how_a_run_ended(said: str, state: str, api: TestClient, make_run: Any) -> None:
+def test_the_end_of_a_run_is_stored_with_its_reason(
+    said: str, state: str, api: TestClient, make_run: Any
+) -> None:
     make_run().create(api)
-    found = patch(api, "r1", state=said, ended_at=1_760_000_100.5, reason="it was told to")
+    found = patch(api, "r1", state=said, ended_at=1_760_000_100.5, reason="it was asked to")
     assert (found["state"], found["ended_at"]) == (state, "2025-10-09T08:55:00.500Z")
-    assert found["reason"] == "it was told to"
+    assert found["reason"] == "it was asked to"
 
 
 def test_tags_are_replaced_and_notes_are_added(api: TestClient, make_run: Any) -> None:
@@ -149,7 +153,7 @@ def test_tags_are_replaced_and_notes_are_added(api: TestClient, make_run: Any) -
 
 def test_the_row_of_a_run_is_complete(api: TestClient, make_run: Any, eventually: Any) -> None:
     run = make_run().begin(api, 300)
-    # The number of generations follows with the next examination.
+    # The number of generations is updated with the next examination.
     eventually(lambda: api.get("/api/v1/runs").json()["items"][0]["generations"] in (99, 100))
     (item,) = api.get("/api/v1/runs").json()["items"]
     last = run.snapshot(299).samples["process.rss_bytes"]
@@ -196,7 +200,7 @@ NEWEST = [f"m{i:02}" for i in range(11, -1, -1)]
         ("q=m1", ["m11", "m10"]), ("q=even&limit=2", ["m10", "m08"]), ("q=nothing", []),
     ],
 )  # fmt: skip
-def test_runs_are_found(query: str, expected: list[str], many: TestClient) -> None:
+def test_runs_are_found_by_query(query: str, expected: list[str], many: TestClient) -> None:
     # Other tests of this file have runs on the same server.
     assert [name for name in names(many, query) if name.startswith("m")] == expected
 
@@ -226,7 +230,7 @@ RISING = ("name", "out")
 
 
 def row(number: int) -> dict[str, Any]:
-    """Ties in every column; growth, memory and the end of memory are unknown of some."""
+    """Return a row; there are ties in every column, and growth, memory and OOM time are unknown for some rows."""
     return {
         "id": f"r{number * 7 % 40:02}", "project": "even" if number % 2 == 0 else "odd",
         "name": f"try {'abc'[number % 3]}", "unit": "generation",
@@ -247,7 +251,7 @@ def filled(engine: Engine) -> Engine:
 
 
 def expected(order: Order) -> list[str]:
-    """By Python's own sorting."""
+    """Sort with Python's own sorting."""
     rows = [row(number) for number in range(40)]
     for each in rows:
         each["urgency"] = (
@@ -278,7 +282,9 @@ def followed(engine: Engine, order: Order, limit: int, **asked: Any) -> list[str
 
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("by", ORDERS)
-def test_every_order_has_each_run_once_per_page_size(by: Any, turned: bool, filled: Engine) -> None:
+def test_every_order_has_each_run_once_with_any_page_size(
+    by: Any, turned: bool, filled: Engine
+) -> None:
     order = Order(by, turned)
     assert expected(order) != sorted(expected(order))
     for limit in (3, 39, 40, 41):
@@ -291,7 +297,7 @@ def test_the_newest_largest_and_soonest_come_first() -> None:
     assert order_of("size") is order_of("") is order_of("--name") is None
 
 
-def test_a_search_goes_through_the_pages_in_the_same_order(filled: Engine) -> None:
+def test_a_search_keeps_the_order_across_pages(filled: Engine) -> None:
     odd = {row(number)["id"] for number in range(1, 40, 2)}
     for order in (Order("growth"), Order("out"), SEVEREST):
         found = followed(filled, order, 3, projects=("odd",))
@@ -326,13 +332,13 @@ def test_a_cursor_has_a_value_for_each_column(cursor: str, filled: Engine) -> No
         (Order("memory"), str(2**63)), (SEVEREST, f"{2**31},1.0"), (SEVEREST, "4,1.0"), (SEVEREST, "-1,1.0"),
     ],
 )  # fmt: skip
-def test_a_number_beyond_the_column_is_no_cursor(order: Order, values: str, filled: Engine) -> None:
+def test_a_number_out_of_range_is_not_a_cursor(order: Order, values: str, filled: Engine) -> None:
     with pytest.raises(BadCursor):
         list_runs(filled, RunFilter(cursor=f"{order}/r01/{values}", order=order))
 
 
-def test_runs_that_are_heard_of_between_two_pages_are_listed_once(filled: Engine) -> None:
-    """Each batch of a live run moves when it was last seen."""
+def test_runs_that_are_seen_between_two_pages_are_listed_once(filled: Engine) -> None:
+    """Each batch of a live run changes its last_seen_at."""
     found, cursor = [], None
     for number in range(100):
         page = list_runs(filled, RunFilter(limit=3, cursor=cursor, order=SEVEREST))
@@ -352,7 +358,7 @@ def test_a_cursor_says_exactly_where_a_page_ended(value: float | None) -> None:
     assert read_cursor(Order("growth"), write_cursor(Order("growth"), place)) == place
 
 
-def test_a_name_may_look_like_anything(filled: Engine) -> None:
+def test_a_name_may_contain_anything(filled: Engine) -> None:
     names = ["a/b/c", "a\nb", " ", "ä" * 128, "growth/r01/1"]
     with writing(filled) as connection:
         for number, name in enumerate(names):
@@ -370,20 +376,20 @@ def test_runs_are_sorted_by_their_verdicts(api: TestClient, make_run: Any, event
         with engine_of(api).connect() as connection:
             return list(connection.scalars(select(runs.c.growth_bytes).order_by(runs.c.id)))
 
-    def told() -> list[float | None]:
+    def shown() -> list[float | None]:
         items = api.get("/api/v1/runs").json()["items"]
         leading = "leading_growth_bytes_per_generation"
         rates = {item["id"]: item[leading] for item in items}
         return [rates[run_id] and rates[run_id]["estimate"] for run_id in sorted(rates)]
 
-    eventually(lambda: None not in told())
-    assert stored() == pytest.approx(told())
+    eventually(lambda: None not in shown())
+    assert stored() == pytest.approx(shown())
     names = re.findall(r'class="name" href="/runs/(\w+)"', api.get("/?sort=growth").text)
     assert names == ["fast", "slow"]
 
 
 @pytest.mark.parametrize(("risk", "out"), [("none", None), ("low", 1_800_000_000.0)])
-def test_an_end_of_memory_without_risk_is_not_sorted(risk: str, out: float | None) -> None:
+def test_an_oom_time_without_risk_is_not_sorted(risk: str, out: float | None) -> None:
     at = {"estimate": "2027-01-15T08:00:00Z"}
     verdict = {"growth_bytes_per_generation": None, "oom": {"risk": risk, "at": at}, "findings": []}
     assert sorted_by(verdict)["oom_at"] == out
@@ -397,7 +403,7 @@ def test_an_end_of_memory_without_risk_is_not_sorted(risk: str, out: float | Non
         ([], "critical", 3), ([("confirmed", "minor")], "high", 2),
     ],
 )  # fmt: skip
-def test_severity_is_that_of_the_worst_leak_or_of_the_memory_left(
+def test_severity_is_that_of_the_worst_leak_or_of_the_remaining_memory(
     found: Any, risk: str, severity: int
 ) -> None:
     findings = [
@@ -412,7 +418,7 @@ def test_severity_is_that_of_the_worst_leak_or_of_the_memory_left(
     assert sorted_by(verdict)["severity"] == severity
 
 
-def test_a_leak_that_runs_stands_above_what_ended_and_what_is_well(
+def test_a_live_leak_comes_before_ended_and_healthy_runs(
     api: TestClient, make_run: Any, eventually: Any
 ) -> None:
     for at, (run_id, count) in enumerate((("well", 2), ("leaks", 60), ("ended", 60))):
@@ -426,7 +432,7 @@ def test_a_leak_that_runs_stands_above_what_ended_and_what_is_well(
 
     eventually(lambda: all(severities()[:2]))
     assert severities()[2] == 0
-    # Both others are not urgent: the one that began last comes first.
+    # Neither of the other two is urgent: the one that began last comes first.
     assert listed(read_list(api, "group=none")) == ["leaks", "ended", "well"]
 
 
@@ -439,7 +445,7 @@ def test_verdicts_of_older_versions_are_sorted_too(empty_database_url: str) -> N
     }
     steady = {"growth_bytes_per_generation": None, "oom": {"at": None}}
     verdicts = {"a": json.dumps(growing), "b": json.dumps(steady), "c": None}
-    # More than are read at a time.
+    # More rows than are read at a time.
     verdicts |= {f"d{i:03}": json.dumps(growing) for i in range(450)}
     with writing(engine) as connection:
         for run_id, verdict in verdicts.items():
@@ -480,12 +486,12 @@ def test_column_heads_link_to_the_other_orders(api: TestClient) -> None:
     by_name = '<a href="/?q=b&amp;group=none&amp;sort=-name">Run</a>'
     assert f'<th scope="col" aria-sort="ascending">{by_name}' in text
     assert 'href="/?q=b&amp;group=none&amp;sort=growth">Growth</a>' in text
-    # The usual order stands in no address.
+    # The default order is not in the address.
     assert 'href="/?q=b&amp;group=none">Verdict</a>' in text
     assert 'aria-sort="descending"><a href="/?sort=-severity">' in read_list(api)
 
 
-def test_what_a_list_is_sorted_by_is_seen_in_it(api: TestClient) -> None:
+def test_the_sort_key_of_a_list_is_visible(api: TestClient) -> None:
     create(api, id="a", name="a", started_at=1.76e9, tags=["one", "two words"])
     text = read_list(api, "sort=-started")
     assert 'aria-sort="ascending"><a href="/?sort=started">Started</a>' in text
@@ -493,18 +499,18 @@ def test_what_a_list_is_sorted_by_is_seen_in_it(api: TestClient) -> None:
     assert "Last seen</a>" not in text and 'data-label="Last seen"' not in text
     text = read_list(api)
     assert "Last seen</a>" in text and 'data-label="Started"' not in text
-    # Tags are cut off in a row.
+    # Tags are truncated in a row.
     assert '<td class="cut" title="a: one, two words">' in text
 
 
-def test_the_list_is_found_at_the_address_that_runs_begin_with(api: TestClient) -> None:
+def test_the_list_is_at_the_prefix_of_run_addresses(api: TestClient) -> None:
     create(api, id="a")
     for query, place in (("", "/"), ("?q=tag:x&sort=name", "/?q=tag:x&sort=name")):
         answer = api.get(f"/runs{query}", follow_redirects=False)
         assert (answer.status_code, answer.headers["location"]) == (303, place)
 
 
-def test_a_page_that_is_not_there_says_so_to_people(api: TestClient) -> None:
+def test_a_missing_page_is_html_for_people(api: TestClient) -> None:
     for path, said in (
         ("/runs/nobody", "This run does not exist or was deleted (run nobody not found)."),
         ("/nowhere", "There is no page at this address."),
@@ -550,7 +556,7 @@ def test_runs_are_grouped_by_project_by_tag_or_not_at_all(api: TestClient) -> No
     text = read_list(api, "group=tag")
     boxes = re.findall(r'name="pick" id="([^"]+)"', text)
     assert len(boxes) == len(set(boxes)) == 4
-    # A value with a space stands in quotes, and leads to what it says.
+    # A value with a space is quoted, and the link finds it.
     assert "/?q=tag%3A%22my+tag%22&amp;group=tag" in text
     assert listed(read_list(api, "q=tag:%22my+tag%22")) == ["a"]
 
@@ -593,7 +599,7 @@ def test_a_search_takes_words_and_quotes(query: str, found: list[str], words: Te
         ("host:gpu config:batch=32 phase:collect", ["a"]), ("host:%", []), ("type:_", []),
     ],
 )  # fmt: skip
-def test_runs_are_found_by_what_they_recorded(
+def test_runs_are_found_by_recorded_values(
     query: str, found: list[str], recorded: TestClient
 ) -> None:
     page = recorded.get("/", params={"q": f"project:rec {query}"}).text
@@ -611,7 +617,7 @@ def test_runs_are_found_by_what_they_recorded(
         "status:failed status:killed",
     ],
 )  # fmt: skip
-def test_the_api_refuses_what_it_cannot_search_for(query: str, shared_api: TestClient) -> None:
+def test_the_api_refuses_unsupported_searches(query: str, shared_api: TestClient) -> None:
     answer = shared_api.get("/api/v1/runs", params={"q": query})
     assert answer.status_code == 422
     assert answer.json()["error"]["details"]["field"] == "q"
@@ -627,7 +633,7 @@ def test_the_api_refuses_what_it_cannot_search_for(query: str, shared_api: TestC
         ({"tag": "TEN"}, []),
     ],
 )  # fmt: skip
-def test_what_is_asked_for_besides_narrows_a_search(
+def test_query_parameters_narrow_a_search(
     asked: dict[str, str], found: list[str], many: TestClient
 ) -> None:
     items = many.get("/api/v1/runs", params=asked).json()["items"]
@@ -664,7 +670,7 @@ def recorded(api: TestClient) -> TestClient:
     return api
 
 
-def test_the_filters_say_how_many_runs_each_would_leave(api: TestClient) -> None:
+def test_the_filters_show_how_many_runs_each_would_leave(api: TestClient) -> None:
     create(api, id="a", project="vision")
     create(api, id="b", project="vision")
     create(api, id="c", project="speech")
@@ -675,7 +681,7 @@ def test_the_filters_say_how_many_runs_each_would_leave(api: TestClient) -> None
 
     assert chips("") == ["Learning 3"]
     assert chips("q=project:vision") == ["Learning 2"]
-    # Those of the other statuses stay to choose from, and the chosen one stays to be given up.
+    # Other statuses can still be chosen, and the chosen one can be removed.
     assert chips("q=status:learning+project:speech") == ["Learning 1"]
     assert chips("q=status:leaking") == ["Leaking 0", "Learning 3"]
     patch(api, "b", state="finished")
@@ -691,7 +697,7 @@ def test_the_filters_say_how_many_runs_each_would_leave(api: TestClient) -> None
         ("status:learning STATUS:running", "STATUS:running"),
     ],
 )  # fmt: skip
-def test_a_filter_changes_the_verdict_of_a_search_and_nothing_else(
+def test_a_filter_changes_only_the_verdict_of_a_search(
     query: str, chosen: str, words: TestClient
 ) -> None:
     text = words.get("/", params={"q": query}).text
@@ -719,11 +725,11 @@ def test_pages_of_the_list_follow_each_other(api: TestClient) -> None:
     found = listed(first) + listed(second)
     assert found == sorted(found) and len(found) == 53
     assert "More runs" not in second
-    # With the cursor of another order it begins anew.
+    # With the cursor of another order the list begins again.
     assert len(listed(read_list(api, more.replace("sort=name", "sort=growth")))) == 50
 
 
-def test_progress_is_drawn_where_there_is_a_plan(api: TestClient, make_run: Any) -> None:
+def test_progress_is_drawn_if_there_is_a_plan(api: TestClient, make_run: Any) -> None:
     make_run().begin(api, 12)
     create(api, id="open", name="open")
     text = read_list(api)

@@ -1,4 +1,4 @@
-"""Sealing changes where snapshots lie and nothing that can be read; writing and sealing do not wait for each other."""
+"""Sealing changes where snapshots are stored, not what is read; writing and sealing do not block each other."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ READS = (
 
 @pytest.fixture
 def run(api: TestClient, make_run: Any) -> Any:
-    """What is awkward to pack: values that are rare, begin late, never change, or turn from integers into floats."""
+    """Create a run that is awkward to pack: values are rare, late, constant, or turn from integers into floats."""
     run = make_run(
         extra={
             "sparse": lambda i: i if i % 7 == 0 else None, "late": lambda i: i / 3 if i > 600 else None,
@@ -61,12 +61,12 @@ def run(api: TestClient, make_run: Any) -> Any:
     return run
 
 
-# Thousands of snapshots on a machine that runs other tests beside.
+# Thousands of snapshots on a machine that also runs other tests.
 PATIENCE_SECONDS = 60.0
 
 
 def seal_everything(engine: Engine) -> int:
-    """As if all that waits had been idle for long; returns how many snapshots wait after it."""
+    """Seal everything as if it had been idle for long; return how many snapshots are still waiting."""
     seal(engine)
     return count_of(engine, func.coalesce(func.sum(batches.c.count), 0))
 
@@ -75,7 +75,7 @@ def read_all(api: TestClient) -> dict[str, Any]:
     return {read: api.get(f"/api/v1/runs/r1/{read}").json() for read in READS}
 
 
-def test_everything_reads_the_same_before_and_after(api: TestClient, run: Any) -> None:
+def test_everything_reads_the_same_before_and_after_sealing(api: TestClient, run: Any) -> None:
     run.send(api, 0, 200, size=20)
     run.send(api, 300, 200, size=35)
     run.send(api, 200, 60, size=60)
@@ -87,7 +87,7 @@ def test_everything_reads_the_same_before_and_after(api: TestClient, run: Any) -
 
 
 def segments_of(engine: Engine) -> list[tuple[int, int, int]]:
-    """First and last sequence number of each, and its level."""
+    """Return first and last sequence number and level of each segment."""
     s = segments.c
     query = select(s.first_sequence, s.last_sequence, s.level).order_by(s.first_sequence)
     with engine.connect() as connection:
@@ -96,14 +96,14 @@ def segments_of(engine: Engine) -> list[tuple[int, int, int]]:
 
 @pytest.fixture
 def small_blocks(patch: Any) -> None:
-    """Of 512 snapshots: an eighth of what they are."""
+    """Use blocks of 512 snapshots, an eighth of the real size."""
     patch("store.schema.BLOCK", 512)
 
 
 @pytest.mark.parametrize(
     ("first", "count", "size", "sealed", "waiting"),
     [
-        # The batch that reaches across the end of a block is divided there.
+        # The batch that crosses the end of a block is divided there.
         pytest.param(0, 1_050, 25, [(0, 511, 1), (512, 1_023, 1)], 26, id="blocks"),
         # Less than half of a block is left to compaction.
         pytest.param(375, 525, 25, [(375, 511, 0)], 388, id="begun within one"),
@@ -112,7 +112,7 @@ def small_blocks(patch: Any) -> None:
         ),
     ],
 )  # fmt: skip
-def test_enough_for_a_segment_is_sealed_by_itself(
+def test_a_segments_worth_of_snapshots_is_sealed_automatically(
     first: int, count: int, size: int, sealed: list[tuple[int, int, int]], waiting: int,
     small_blocks: None, api: TestClient, run: Any, eventually: Any,
 ) -> None:  # fmt: skip
@@ -134,7 +134,7 @@ def test_many_small_batches_are_sealed_before_a_block_is_full(
 
 
 @pytest.mark.long
-def test_late_snapshots_are_sealed_apart(
+def test_late_snapshots_are_sealed_separately(
     small_blocks: None, api: TestClient, run: Any, eventually: Any
 ) -> None:
     run.send(api, 0, 60, size=20)
@@ -158,7 +158,7 @@ def test_a_block_around_a_segment_is_compacted(
     run.send(api, 0, 88, size=22)
     run.send(api, 98, 90, size=10)
     engine = engine_of(api)
-    # It paused, and was sealed as all there is.
+    # The run paused, and all its snapshots were sealed.
     assert seal_everything(engine) == 0
     assert segments_of(engine) == [(0, 187, 1)]
     run.send(api, 88, 10, size=10)
@@ -171,7 +171,7 @@ def test_a_block_around_a_segment_is_compacted(
 
 
 def waiting_runs(engine: Engine) -> None:
-    """Two runs with a hundred snapshots each, of one of which nothing was heard for long."""
+    """Create two runs with a hundred snapshots each; one has been silent for long."""
     for run_id, heard_at in (("r1", 1000.0), ("r2", 3000.0)):
         join_run(engine, RunHeader(run_id, "p", "n", "generation", None, 1.0), heard_at)
         waits = {
@@ -181,13 +181,13 @@ def waiting_runs(engine: Engine) -> None:
             connection.execute(insert(batches).values(**waits, received_at=heard_at, body=b""))
 
 
-def test_what_should_be_sealed_is_looked_for_among_runs_with_news(engine: Engine) -> None:
+def test_only_runs_with_new_data_are_checked_for_sealing(engine: Engine) -> None:
     waiting_runs(engine)
     assert sorted(sealing.due(engine, LATER)) == [Key("r1", 1), Key("r2", 1)]
     assert sealing.due(engine, LATER, since=2000.0) == [Key("r2", 1)]
 
 
-def test_runs_without_news_cost_no_look_at_what_waits_of_them(engine: Engine) -> None:
+def test_runs_without_new_data_cost_no_query(engine: Engine) -> None:
     if engine.dialect.name != "sqlite":
         pytest.skip("Postgres chooses by how much there is")
     with statements(engine) as asked:
@@ -198,7 +198,7 @@ def test_runs_without_news_cost_no_look_at_what_waits_of_them(engine: Engine) ->
         assert not any("SCAN" in row.detail for row in plan), plan
 
 
-def test_a_late_batch_lies_in_its_place_when_read(api: TestClient, run: Any) -> None:
+def test_a_late_batch_is_read_at_its_position(api: TestClient, run: Any) -> None:
     run.send(api, 0, 100, size=50)
     run.send(api, 150, 100, size=50)
     assert seal_everything(engine_of(api)) == 0
@@ -210,7 +210,7 @@ def test_a_late_batch_lies_in_its_place_when_read(api: TestClient, run: Any) -> 
     assert [row["sequence"] for row in rows] == list(range(259, 59, -1))
 
 
-def test_what_was_sealed_is_still_known_to_be_stored(api: TestClient, run: Any) -> None:
+def test_sealed_snapshots_are_still_known_as_stored(api: TestClient, run: Any) -> None:
     run.send(api, 0, 100, size=50)
     run.send(api, 200, 100, size=50)
     assert seal_everything(engine_of(api)) == 0
@@ -224,7 +224,9 @@ def test_what_was_sealed_is_still_known_to_be_stored(api: TestClient, run: Any) 
 
 
 @pytest.mark.parametrize("sealed", [False, True])
-def test_a_restart_knows_every_number(sealed: bool, database_url: str, make_run: Any) -> None:
+def test_a_restarted_server_knows_every_sequence_number(
+    sealed: bool, database_url: str, make_run: Any
+) -> None:
     run = make_run()
     with serving(database_url) as api:
         run.create(api)
@@ -243,7 +245,7 @@ def test_a_small_run_stays_in_the_inbox(api: TestClient, run: Any) -> None:
 
 
 @pytest.mark.parametrize("sealed", [False, True])
-def test_the_history_is_that_of_the_offline_report(
+def test_the_history_equals_that_of_the_offline_report(
     sealed: bool, api: TestClient, run: Any, make_run: Any
 ) -> None:
     other = make_run(instance="p2", rank=1)
@@ -273,7 +275,7 @@ MANY = WHOLE + 32
 
 
 @pytest.mark.parametrize("sealed", [False, True])
-def test_of_a_long_run_the_thinned_history_is_read(sealed: bool, api: TestClient, run: Any) -> None:
+def test_the_thinned_history_of_a_long_run_is_read(sealed: bool, api: TestClient, run: Any) -> None:
     run.extra["once"] = lambda i: 1 if i == 3 * 302 else None
     run.send(api, 0, 3 * MANY, size=200)
     engine = engine_of(api)
@@ -287,7 +289,7 @@ def test_of_a_long_run_the_thinned_history_is_read(sealed: bool, api: TestClient
     assert set(process.left_out.generations) == set(range(MANY)) - set(process.generation)
 
 
-def test_a_run_with_a_plan_is_read_whole(api: TestClient, run: Any) -> None:
+def test_a_run_with_a_plan_is_read_entirely(api: TestClient, run: Any) -> None:
     run.send(api, 0, 3 * MANY, size=200)
     event = {
         "sequence": 3 * MANY, "time": 1.0, "kind": "budget", "name": "run", "data": {"leak_bytes": 1},
@@ -299,7 +301,7 @@ def test_a_run_with_a_plan_is_read_whole(api: TestClient, run: Any) -> None:
     assert load_for_examination(engine, "r1")[0] == load_history(engine, "r1")
 
 
-def test_many_columns_at_once_become_the_same_chunks_as_one_by_one() -> None:
+def test_many_columns_together_become_the_same_chunks_as_one_by_one() -> None:
     random = np.random.default_rng(7)
     steps = [0, 1, 8 * 4096, 2**20, 2**40, -3]
     rows = [2**30 + step * np.cumsum(random.integers(-50, 50, 600)) for step in steps]
@@ -314,7 +316,7 @@ def made_of(table: Array) -> list[Chunk]:
 
 
 @pytest.mark.long
-def test_one_process_that_cannot_be_sealed_holds_up_no_other(
+def test_a_process_that_cannot_be_sealed_blocks_no_other(
     small_blocks: None, api: TestClient, run: Any, make_run: Any, eventually: Any, patch: Any,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
@@ -332,7 +334,7 @@ def test_one_process_that_cannot_be_sealed_holds_up_no_other(
     other.send(api, 0, 525, size=25)
     engine = engine_of(api)
     eventually(lambda: count_of(engine, func.count(segments.c.count)) == 1, PATIENCE_SECONDS)
-    # It is left for a while, whatever comes.
+    # The process is left alone for a while, whatever arrives.
     run.send(api, 525, 50, size=25)
     other.send(api, 525, 525, size=25)
     eventually(lambda: count_of(engine, func.count(segments.c.count)) == 2, PATIENCE_SECONDS)
@@ -355,7 +357,7 @@ def joined(engine: Engine, make_run: Any) -> Any:
     return joined
 
 
-def test_batches_are_sealed_while_more_come(engine: Engine, joined: Any, patch: Any) -> None:
+def test_batches_are_sealed_while_more_arrive(engine: Engine, joined: Any, patch: Any) -> None:
     patch("store.series.sealing.ENOUGH_BATCHES", 200 // SIZE)
     patch("store.series.sealing.MIN_SNAPSHOTS", 200)
     until = time.monotonic() + PATIENCE_SECONDS
@@ -383,14 +385,14 @@ def test_batches_are_sealed_while_more_come(engine: Engine, joined: Any, patch: 
     with engine.connect() as connection:
         kept = [connection.scalar(select(func.sum(t.c.count))) or 0 for t in (batches, segments)]
     assert sum(kept) == sent
-    # And in one go what came while the last of it was sealed, but for less than a segment.
+    # What arrived while the rest was sealed is sealed in one go, except for less than a segment.
     while sealing.seal(engine, Key(joined.id, 1), time.time()).snapshots:
         continue
     with engine.connect() as connection:
         assert (connection.scalar(select(func.sum(batches.c.count))) or 0) < 200
 
 
-def test_only_the_first_look_for_what_waits_is_at_all_runs(engine: Engine, joined: Any) -> None:
+def test_only_the_first_search_covers_all_runs(engine: Engine, joined: Any) -> None:
     with writing(engine) as connection:
         Inbox().store(connection, [batch(joined, SIZE * n) for n in range(5)])
         connection.execute(update(runs).values(last_seen_at=1.0))
@@ -403,7 +405,7 @@ def test_only_the_first_look_for_what_waits_is_at_all_runs(engine: Engine, joine
     assert found == [{Key(joined.id, 1): False}, {}]
 
 
-def test_a_process_is_looked_at_again_for_more(engine: Engine, patch: Any) -> None:
+def test_a_process_is_checked_again_for_more(engine: Engine, patch: Any) -> None:
     key = Key("r1", 1)
     found = [sealing.Sealed(4_096, more=True), sealing.Sealed(4_096), sealing.Sealed(512)]
     looks, told = [], []
@@ -422,7 +424,7 @@ def test_a_process_is_looked_at_again_for_more(engine: Engine, patch: Any) -> No
     assert told == [(key, 4_096), (key, 4_096), (key, 512)]
 
 
-def test_batches_sealed_by_another_server_are_left(
+def test_batches_sealed_by_another_server_are_left_alone(
     engine: Engine, joined: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with writing(engine) as connection:
@@ -444,7 +446,7 @@ def test_batches_sealed_by_another_server_are_left(
         assert connection.scalar(select(func.count()).select_from(segments)) == 1
 
 
-def test_a_transaction_that_failed_is_not_counted_as_one(engine: Engine, joined: Any) -> None:
+def test_a_failed_transaction_is_not_counted(engine: Engine, joined: Any) -> None:
     async def write() -> None:
         writer = Writer(engine, lambda _runs: None, lambda _keys: None)
         writer._loop = asyncio.get_running_loop()
@@ -462,7 +464,7 @@ def test_a_transaction_that_failed_is_not_counted_as_one(engine: Engine, joined:
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many snapshots were read, each time."""
+    """Return how many snapshots were read, each time."""
     counts: list[int] = []
     plain = Stored.read
 
@@ -477,10 +479,10 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["as it came", "sealed"])
-def test_first_generations_of_series(
+def test_the_first_generation_of_each_series_is_found(
     sealed: bool, api: TestClient, make_run: Any, read: list[int]
 ) -> None:
-    """Three snapshots a generation, the third of which is its end."""
+    """Send three snapshots per generation, the third of which is its end."""
     run = make_run(
         extra={"late": lambda i: i if i > 700 else None, "other": lambda i: 1 if i % 3 else None}
     )
@@ -496,7 +498,7 @@ def test_first_generations_of_series(
     assert first_generations(engine, "r1", ("la*",), "generation_end") == {"p1": 233}
 
 
-def test_what_is_not_there_begins_nowhere(api: TestClient, make_run: Any) -> None:
+def test_a_missing_series_has_no_first_generation(api: TestClient, make_run: Any) -> None:
     run = make_run(extra={"never": lambda i: i if i % 3 == 0 else None})
     run.create(api)
     run.send(api, 0, 30)
@@ -507,7 +509,7 @@ def test_what_is_not_there_begins_nowhere(api: TestClient, make_run: Any) -> Non
     assert first_generations(engine, "nobody", ("never",), "generation_end") == {}
 
 
-def test_what_came_late_may_be_the_first(api: TestClient, make_run: Any) -> None:
+def test_a_late_snapshot_may_be_the_first(api: TestClient, make_run: Any) -> None:
     run = make_run()
     run.create(api)
     run.send(api, 300, 300)

@@ -1,4 +1,4 @@
-"""What is written into a chunk is what is read from it, and compaction changes where it lies: nothing else."""
+"""A chunk is read back as it was written, and compaction changes where it is stored and nothing else."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ floats = st.floats(allow_nan=False, allow_infinity=False)
 entries = st.one_of(
     st.lists(st.one_of(integers, st.none()), min_size=1, max_size=80),
     st.lists(st.one_of(floats, st.none()), min_size=1, max_size=80),
-    # A ramp of pages: what memory really does.
+    # A ramp of pages, as memory really grows.
     st.builds(
         lambda start, steps: [start + 4096 * s for s in steps],
         st.integers(0, 2**40),
@@ -91,7 +91,7 @@ entries = st.one_of(
 
 
 @given(entries, st.booleans())
-def test_numbers_come_back_as_they_went_in(values: list[Any], tight: bool) -> None:
+def test_numbers_are_read_back_unchanged(values: list[Any], tight: bool) -> None:
     found = decode(encode(numbers(values), tight=tight))
     assert isinstance(found, Numbers)
     assert found.to_list() == values
@@ -114,7 +114,7 @@ def read_as(chunk: Chunk) -> list[Any] | None:
         return None
 
 
-def test_usual_series_are_packed_into_few_bytes() -> None:
+def test_typical_series_are_packed_into_few_bytes() -> None:
     rng = np.random.default_rng(1)
     steps = np.cumsum(rng.normal(0.5, 0.01, 4096))
     monotonic, times = np.round(75_600 + steps, 9), 1_763_837_968 + steps
@@ -122,14 +122,14 @@ def test_usual_series_are_packed_into_few_bytes() -> None:
         plain, tight = encode(Numbers(values)), encode(Numbers(values), tight=True)
         assert len(tight.blob) < 0.75 * len(plain.blob)
     assert len(tight.blob) < 1.5 * 4096
-    # A constant costs nothing but its checksum, and a ramp of pages about a byte an entry.
+    # A constant costs only its checksum, and a ramp of pages about one byte per entry.
     assert len(encode(numbers([16] * 512)).blob) == 4
     ramp = (2**30 + 4096 * np.cumsum(rng.integers(0, 100, 512))).tolist()
     assert len(encode(numbers(ramp)).blob) < 1.1 * 512 + 40
 
 
 @given(st.lists(st.one_of(integers, floats, st.none()), min_size=1, max_size=60), st.integers(1, 9))
-def test_pieces_tell_the_same_as_the_entries_under_them(values: list[Any], step: int) -> None:
+def test_summaries_match_the_entries_under_them(values: list[Any], step: int) -> None:
     column = numbers(values)
     starts = np.arange(0, len(values), step)
     counts = np.diff(np.append(starts, len(values)))
@@ -146,7 +146,7 @@ def test_pieces_tell_the_same_as_the_entries_under_them(values: list[Any], step:
 
 
 @given(st.binary(max_size=200), st.integers(0, 8 * 84 - 1))
-def test_damaged_pieces_are_noticed(garbage: bytes, bit: int) -> None:
+def test_damaged_summaries_are_detected(garbage: bytes, bit: int) -> None:
     column = numbers([1, 5, 9, 2])
     packed = summaries.pack(summaries.summed(column, np.array([0, 2])), np.array([2, 2]))
     for damaged in (flipped(packed, bit), garbage, flipped(packed, bit)[:-3]):
@@ -161,7 +161,7 @@ words = st.one_of(
 
 @settings(max_examples=50)
 @given(st.lists(st.lists(words, max_size=9), min_size=1, max_size=4))
-def test_texts_come_back_as_they_went_in_and_are_joined(parts: list[list[str | None]]) -> None:
+def test_texts_are_read_back_unchanged_and_joined(parts: list[list[str | None]]) -> None:
     values = [value for part in parts for value in part]
     assert concatenate_texts([texts(part) for part in parts]).to_list() == values
     if values:
@@ -169,7 +169,7 @@ def test_texts_come_back_as_they_went_in_and_are_joined(parts: list[list[str | N
 
 
 @given(entries)
-def test_a_chunk_has_first_last_smallest_and_largest_without_being_opened(
+def test_first_last_minimum_and_maximum_are_known_without_decoding(
     values: list[Any],
 ) -> None:
     chunk = encode(numbers(values))
@@ -179,14 +179,14 @@ def test_a_chunk_has_first_last_smallest_and_largest_without_being_opened(
 
 
 @given(entries, st.data())
-def test_a_flipped_bit_is_noticed(values: list[Any], data: st.DataObject) -> None:
+def test_a_flipped_bit_is_detected(values: list[Any], data: st.DataObject) -> None:
     chunk = encode(numbers(values))
     bit = data.draw(st.integers(0, len(chunk.blob) * 8 - 1))
     assert read_as(replace(chunk, blob=flipped(chunk.blob, bit))) in (None, values)
 
 
 @pytest.mark.parametrize("change", [{"first": 7.0}, {"max": 1e9}, {"count": 4}, {"width": 2}])
-def test_a_changed_number_or_a_blob_that_is_cut_off_is_noticed(change: dict[str, Any]) -> None:
+def test_a_changed_number_or_a_truncated_blob_is_detected(change: dict[str, Any]) -> None:
     with pytest.raises(CorruptChunk):
         decode(replace(encode(numbers([1, 2, 3])), **change))
     cut_off = encode(numbers([1, 200, 3, None]))
@@ -194,23 +194,23 @@ def test_a_changed_number_or_a_blob_that_is_cut_off_is_noticed(change: dict[str,
         decode(replace(cut_off, blob=cut_off.blob[:-3]))
 
 
-def test_a_stretch_without_values_does_not_turn_integers_into_floats() -> None:
+def test_a_gap_does_not_turn_integers_into_floats() -> None:
     joined = concatenate_numbers([numbers([1, 2]), numbers([None, None]), numbers([3])])
     assert joined.to_list() == [1, 2, None, None, 3]
     assert joined.values.dtype == np.int64
 
 
-def test_no_bit_of_the_head_of_a_frame_takes_memory_or_passes() -> None:
-    """The head says how many bytes the frame holds, which are allocated before anything else is looked at."""
+def test_no_flipped_bit_of_a_frame_header_takes_memory_or_passes() -> None:
+    """The header says how many bytes the frame holds, and they are allocated before anything else is checked."""
     random = np.random.default_rng(3)
     whole = encode(Numbers(random.integers(-(2**53), 2**53, 4_096)))
     values = decode(whole).to_list()
     for bit in range(8 * 20):
-        # What is not looked at may be flipped, such as whether a checksum of the frame follows.
+        # Bits that are not checked may be flipped, such as whether a checksum of the frame follows.
         assert read_as(replace(whole, blob=flipped(whole.blob, bit))) in (None, values)
 
 
-def test_a_frame_cannot_say_that_it_holds_more_than_its_bytes_can() -> None:
+def test_a_frame_cannot_claim_more_than_its_bytes_can_hold() -> None:
     frame = compress(b"x" * 70_000)
     assert decompress(frame) == b"x" * 70_000
     said = frame[:5] + (2**29).to_bytes(4, "little") + frame[9:]
@@ -222,7 +222,7 @@ without_native = pytest.mark.skipif(sealing.native() is None, reason="no native 
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["compacted at once", "compacted later"])
-def test_a_negative_zero_stays_one(
+def test_a_negative_zero_stays_negative(
     api: TestClient, make_run: Any, monkeypatch: pytest.MonkeyPatch, at_once: bool
 ) -> None:
     monkeypatch.setattr(sealing, "_is_block", lambda *_: at_once)
@@ -267,7 +267,7 @@ def packed_of(
     integers: Mapping[int, Array] | None = None,
     floats: Mapping[int, Array] | None = None,
 ) -> bytes:
-    """The body of a batch of series by number."""
+    """Return the body of a batch of series by number."""
 
     def rows(of: Mapping[int, Array] | None, dtype: type[Any]) -> Rows:
         found = of or {}
@@ -282,7 +282,7 @@ def packed_of(
 
 @st.composite
 def packed_batches(draw: st.DrawFn) -> list[Body]:
-    """Up to six, of up to four series each of which is in any of them as anything."""
+    """Generate up to six batches of up to four series; each series may have any kind of values in each batch."""
     found = []
     random = np.random.default_rng(draw(st.integers(0, 2**32)))
     for _ in range(draw(st.integers(1, 6))):
@@ -303,7 +303,7 @@ def packed_batches(draw: st.DrawFn) -> list[Body]:
 @without_native
 @settings(max_examples=80)
 @given(packed_batches(), st.booleans())
-def test_both_ways_make_the_same_chunks(bodies: list[Body], compacted: bool) -> None:
+def test_both_implementations_make_the_same_chunks(bodies: list[Body], compacted: bool) -> None:
     firsts = [100 * at for at in range(len(bodies))]
     natively = list(chunks_of(firsts, bodies, compacted=compacted))
     with in_python():
@@ -317,13 +317,13 @@ def test_both_ways_make_the_same_chunks(bodies: list[Body], compacted: bool) -> 
 @without_native
 @settings(max_examples=80)
 @given(st.integers(0, 2**32), st.integers(1, 70), st.integers(0, 62))
-def test_both_ways_encode_the_same_rows(seed: int, count: int, bits: int) -> None:
+def test_both_implementations_encode_the_same_rows(seed: int, count: int, bits: int) -> None:
     random = np.random.default_rng(seed)
     table = random.integers(-(2**bits), 2**bits, (6, count)) << random.integers(0, 63 - bits)
     table[0] = table[0, 0]
     table[random.integers(1, 6), random.integers(0, count)] = NOT_THERE
     if bits == 62:
-        # The one is more than half of what there is above the other, and as floats some are equal.
+        # One is above the other by more than half the range, and some are equal as floats.
         table[5] = 2**60 + random.integers(0, 3, count)
     sequence = np.cumsum(random.integers(1, 200, count))
     for cut in (None, Cut(sequence)):
@@ -338,18 +338,20 @@ def test_both_ways_encode_the_same_rows(seed: int, count: int, bits: int) -> Non
     | st.lists(st.integers(-(10**9), 10**9), min_size=1, max_size=9),
     st.integers(0, 11),
 )
-def test_floats_of_few_decimals_are_read_as_they_were(values: list[float], decimals: int) -> None:
+def test_floats_with_few_decimals_are_read_back_unchanged(
+    values: list[float], decimals: int
+) -> None:
     column = Numbers(np.array(values, np.float64) / 10**decimals)
     assert decode(encode(column, tight=True)).to_list() == column.to_list()
 
 
-def test_a_body_whose_columns_are_of_other_lengths_is_damaged() -> None:
+def test_a_body_with_columns_of_different_lengths_is_damaged() -> None:
     series = {2: np.arange(3), 3: np.array([1, NOT_THERE, 2])}
     packed = packed_of(3, integers=series, floats={4: np.array([0.5, 1.5, np.nan])})
     assert_other_lengths_are_refused(msgspec.msgpack.decode(decompress(packed)), 5)
 
 
-# 1, 2 and 3 are of one value, of differences of a byte, and with a hole.
+# 1, 2 and 3 have one value, differences of one byte, and a gap.
 VERSION_1 = [
     1, 3, np.arange(3.0).tobytes(), np.arange(3.0).tobytes(), [None, 1, 2], [None] * 3, [None] * 3, ["sample"] * 3,
     np.array([1], "<u4").tobytes(), np.array([5]).tobytes(),
@@ -398,12 +400,12 @@ BLOCK, PIECE = 64, 8
 
 @pytest.fixture
 def engine(engine: Engine) -> Iterator[Engine]:
-    """With small segments."""
+    """Use small segments."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(schema, "BLOCK", BLOCK)
         for module in (summaries, chart_points):
             patch.setattr(module, "PIECE", PIECE)
-        # It remembers records of pieces of another length.
+        # The cache has records of pieces of another length.
         summaries.of_numbers.cache_clear()
         patch.setattr(summaries, "GROUP", BLOCK)
         patch.setattr(compaction, "NEWEST", 16)
@@ -424,7 +426,7 @@ def seal_run(engine: Engine, run_id: str) -> None:
         while more:
             snapshots, more = sealing.seal(engine, key, LATER)
             assert snapshots
-        # It was right that there is no more.
+        # There really was nothing more to seal.
         assert key.run_id != run_id or not sealing.seal(engine, key, LATER).snapshots
 
 
@@ -452,7 +454,7 @@ FILTERED = [
     chart_points.SeriesQuery(("*",), phase="train/step", axis="sequence", start=37, points=40),
     chart_points.SeriesQuery(("rss",), kind="generation_end", axis="time", points=5),
     chart_points.SeriesQuery(("rare", "odd"), kind="generation_end", points=2),
-    # Of two phases.
+    # From two phases.
     chart_points.SeriesQuery(("spike",), kind="phase_end", points=2),
 ]
 
@@ -471,7 +473,7 @@ def read_all(
 
 
 def points_of(engine: Engine, run_id: str, query: chart_points.SeriesQuery) -> dict[str, Any]:
-    """The answer for a run, without its name."""
+    """Return the answer for a run, without its name."""
     found = chart_points.summarise(engine, [run_id], query)
     for each in (*found["items"], *found["damaged"]):
         assert each.pop("run") == run_id
@@ -479,7 +481,7 @@ def points_of(engine: Engine, run_id: str, query: chart_points.SeriesQuery) -> d
 
 
 def wire(first: int, size: int) -> dict[str, Any]:
-    """A batch of everything that is awkward to pack; the same for the same numbers."""
+    """Return a batch of everything that is awkward to pack; the same numbers give the same batch."""
     sequence = range(first, first + size)
     columns = {
         "time": [1_000_000.0 + s * 0.7 + (s * 7919 % 13) / 1000 for s in sequence],
@@ -516,7 +518,7 @@ def wire(first: int, size: int) -> dict[str, Any]:
 
 
 def send(engine: Engine, run_id: str, *parts: tuple[int, int]) -> None:
-    """Store batches: where each begins, and how many snapshots it has."""
+    """Store batches, each given as its first number and its number of snapshots."""
     found = [check(run_id, json.dumps(wire(*part)).encode(), 1e6) for part in parts]
     with writing(engine) as connection:
         outcomes, _ = Inbox().store(connection, found)
@@ -528,7 +530,7 @@ def begin(engine: Engine, run_id: str) -> None:
 
 
 example = itertools.count()
-# A batch, how many numbers are left out before it, whether it comes late; and what happens in between.
+# A batch, how many numbers are skipped before it, whether it is late, and what happens in between.
 parts = st.lists(
     st.tuples(st.integers(1, 40), st.sampled_from([0, 0, 0, 0, 3, 700]), st.booleans()),
     min_size=3,
@@ -537,14 +539,14 @@ parts = st.lists(
 doings = st.lists(st.sampled_from(["seal", "compact", "compact over", "", ""]), min_size=1)
 
 
-# Of batches: many small segments, or whole blocks.
+# Batches that are enough for a segment: many small segments, or full blocks.
 enough = st.sampled_from([1, 99])
 asked = st.lists(st.sampled_from(QUESTIONS), min_size=9, max_size=9)
 
 
 @settings(max_examples=6, suppress_health_check=list(HealthCheck))
 @given(parts, doings, enough, asked)
-def test_everything_reads_the_same_whatever_is_compacted(
+def test_everything_reads_the_same_after_any_compaction(
     engine: Engine,
     parts: list[tuple[int, int, bool]],
     doings: list[str],
@@ -583,7 +585,7 @@ def read_while_it_is_compacted(
 
 
 def segments_of(engine: Engine, run_id: str) -> list[tuple[range, int, int]]:
-    """(sequence numbers from first to last, level, snapshots) of each."""
+    """Return (range of sequence numbers, level, snapshots) of each segment."""
     s = segments.c
     query = select(s.first_sequence, s.last_sequence, s.level, s.count).where(s.run_id == run_id)
     with engine.connect() as connection:
@@ -599,7 +601,7 @@ def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
 
 
 def prepare(engine: Engine, run_id: str, without: int | None = None) -> Key:
-    """A run of sealed snapshots, or without one batch of twenty."""
+    """Create a run of sealed snapshots, optionally without one batch of twenty."""
     begin(engine, run_id)
     send(engine, run_id, *((first, 20) for first in range(0, COUNT, 20) if first != without))
     seal_run(engine, run_id)
@@ -610,7 +612,7 @@ COUNT = 300
 BLOCKS = [range(first, min(COUNT, first + BLOCK)) for first in range(0, COUNT, BLOCK)]
 
 
-def test_a_run_that_ended_has_whole_segments_and_a_block_is_sealed_as_one(
+def test_an_ended_run_has_full_segments_and_a_block_is_sealed_as_one(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare(engine, "compacted")
@@ -632,25 +634,25 @@ def test_a_run_that_ended_has_whole_segments_and_a_block_is_sealed_as_one(
 
 
 def rows_of(engine: Engine, table: Table, run_id: str) -> list[dict[str, Any]]:
-    """All but those that say when they came, by what they are about."""
+    """Return all columns except when rows arrived, sorted by what the rows are about."""
     with engine.connect() as connection:
         rows = connection.execute(select(table).where(table.c.run_id == run_id)).mappings().all()
     found = [{k: v for k, v in row.items() if k not in ("run_id", "revision")} for row in rows]
     return sorted(found, key=lambda row: [str(v) for k, v in row.items() if k != "body"])
 
 
-def test_the_newest_of_a_run_that_goes_on_stay_as_they_are(engine: Engine) -> None:
+def test_the_newest_segments_of_a_live_run_are_not_compacted(engine: Engine) -> None:
     prepare(engine, "r")
     send(engine, "r", (COUNT, 20))
     compact_run(engine, "r", 1e6)
     found = segments_of(engine, "r")
     assert max(numbers.stop for numbers, level, _ in found if level) == BLOCKS[-1].start
     assert min(numbers.start for numbers, level, _ in found if not level) == BLOCKS[-1].start
-    # Live pages are told what is newer than the last they know, and not all of the run again.
+    # Live pages get what is newer than the last revision they know, not the entire run again.
     assert compact_run(engine, "r", 1e6) == 0
 
 
-def test_what_came_late_joins_the_segment_it_belongs_into(engine: Engine) -> None:
+def test_late_snapshots_join_the_segment_they_belong_to(engine: Engine) -> None:
     prepare(engine, "r", without=100)
     compact_run(engine, "r")
     send(engine, "r", (100, 20))
@@ -662,7 +664,7 @@ def test_what_came_late_joins_the_segment_it_belongs_into(engine: Engine) -> Non
     assert {level for _, level, _ in found[:-1]} == {1}
 
 
-def test_who_finds_the_segments_changed_leaves_them(
+def test_segments_that_changed_meanwhile_are_left_alone(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = prepare(engine, "r")
@@ -684,7 +686,7 @@ def test_who_finds_the_segments_changed_leaves_them(
 
 
 @pytest.mark.parametrize("name", ["rss", "ratio"])
-def test_every_point_holds_what_the_snapshots_under_it_say(name: str, engine: Engine) -> None:
+def test_every_point_matches_the_snapshots_under_it(name: str, engine: Engine) -> None:
     prepare(engine, "r")
     compact_run(engine, "r")
     values = np.array(wire(0, COUNT)["columns"]["series"][name])
@@ -698,7 +700,7 @@ def test_every_point_holds_what_the_snapshots_under_it_say(name: str, engine: En
         assert (item["min"][at], item["max"][at]) == (under.min(), under.max())
 
 
-def test_a_run_that_is_removed_meanwhile_gets_no_rows(engine: Engine) -> None:
+def test_a_run_that_was_removed_meanwhile_gets_no_rows(engine: Engine) -> None:
     key = prepare(engine, "r")
     with writing(engine) as connection:
         connection.execute(delete(runs).where(runs.c.id == "r"))
@@ -714,7 +716,7 @@ def test_servers_that_compact_at_once_make_each_segment_once(engine: Engine) -> 
     whole = read_all(engine, "r")
 
     def server(_: int) -> None:
-        # Who is late finds the segments changed, and looks again.
+        # A server that is late finds the segments changed and checks again.
         while key in compaction.due(engine, LATER):
             compaction.compact(engine, key, LATER)
 
@@ -725,7 +727,7 @@ def test_servers_that_compact_at_once_make_each_segment_once(engine: Engine) -> 
     assert count_of(engine, func.sum(chunks.c.count), chunks.c.series_id == TIME) == COUNT
 
 
-def test_one_process_that_cannot_be_compacted_holds_up_no_other(
+def test_a_process_that_cannot_be_compacted_blocks_no_other(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     bad = prepare(engine, "a bad one")
@@ -745,12 +747,12 @@ def test_one_process_that_cannot_be_compacted_holds_up_no_other(
     for _ in range(2):
         while (rest := compacting.attempt()) != LOOK_SECONDS:
             rests.append(rest)
-    # It makes all that is due, one after the other, and rests.
+    # It compacts all that is due, one after the other, and pauses.
     assert len(rests) >= len(BLOCKS) and max(rests) < LOOK_SECONDS
     assert len(tried) == 1
     assert "run a bad one" in caplog.text
     assert all(level for _, level, _ in segments_of(engine, "other"))
-    # Later it is tried again.
+    # It is tried again later.
     monkeypatch.setattr(series, "compact", plain)
     monkeypatch.setattr("time.monotonic", lambda: LATER)
     while compactor.once() != LOOK_SECONDS:

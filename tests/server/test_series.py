@@ -1,4 +1,4 @@
-"""Series for charts, with no peak hidden; events, censuses, large objects and holders as they were sent."""
+"""Series for charts without hidden peaks; events, censuses, large objects and holders as they were sent."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_extremes_survive_any_number_of_points(values: list[int], most: int) -> 
 
 @pytest.fixture(scope="module")
 def api(shared_api: TestClient, make_run: Any) -> TestClient:
-    """A run of 500 generations with one spike and one dip of a single snapshot."""
+    """Send a run of 500 generations with one spike and one dip of a single snapshot."""
     make_run(
         extra={
             "spike": lambda i: 10**12 if i == 777 else 7,
@@ -66,7 +66,7 @@ def test_one_spike_is_in_every_view(most: int, axis: str, api: TestClient) -> No
 
 
 @pytest.mark.parametrize("stored", ["as it came", "sealed", "compacted"])
-def test_a_spike_survives_when_chunks_are_not_opened(
+def test_a_spike_survives_if_chunks_are_not_decoded(
     stored: str, api: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if stored != "as it came":
@@ -89,14 +89,14 @@ def compact_r1(engine: Engine) -> None:
         continue
 
 
-def test_few_snapshots_are_shown_as_they_are(api: TestClient) -> None:
+def test_a_few_snapshots_are_shown_unchanged(api: TestClient) -> None:
     (item,) = series(api, "name=float&x=sequence&from=10&to=14")
     assert item["x"] == [10, 11, 12, 13, 14]
     for name in ("first", "last", "min", "max"):
         assert item[name] == [i / 8 for i in range(10, 15)], name
 
 
-def test_a_range_on_the_generation_axis(api: TestClient) -> None:
+def test_a_range_selects_generations(api: TestClient) -> None:
     (item,) = series(api, "name=type.b.Agent.count&from=400&to=401&kind=generation_end")
     assert (item["x"], item["last"]) == ([400, 401], [1202, 1205])
 
@@ -114,13 +114,13 @@ def test_one_phase_is_one_line(api: TestClient) -> None:
     assert item["last"] == list(range(1, 1500, 3))
 
 
-def test_every_phase_is_a_line_of_its_own(api: TestClient) -> None:
+def test_each_phase_is_a_separate_line(api: TestClient) -> None:
     items = series(api, "name=float&phase=*")
     assert [item["phase"] for item in items] == ["evaluate", "train"]
 
 
-def test_phases_are_in_the_order_of_what_is_asked_for(api: TestClient) -> None:
-    """Whatever else the stretches have in which it lies."""
+def test_phases_are_in_the_order_of_the_query(api: TestClient) -> None:
+    """Other phases in the same segments do not matter."""
     items = series(api, "name=float&phase=*&x=sequence&from=601&to=605")
     assert [(item["phase"], item["x"]) for item in items] == [
         ("train", [601, 604]), ("evaluate", [603]),
@@ -130,7 +130,7 @@ def test_phases_are_in_the_order_of_what_is_asked_for(api: TestClient) -> None:
 @pytest.mark.parametrize(
     "query", ["name=float&phase=never", "name=nothing", "name=x*", "name=float&process=other"]
 )
-def test_what_is_not_there_is_an_empty_list(query: str, api: TestClient) -> None:
+def test_a_missing_series_is_an_empty_list(query: str, api: TestClient) -> None:
     assert series(api, query) == []
 
 
@@ -164,10 +164,10 @@ def test_more_items_than_an_answer_holds_are_counted(
 
 
 @pytest.mark.parametrize("ratio", [1, 100_000])
-def test_no_more_items_are_made_than_shown(
+def test_no_more_items_are_computed_than_shown(
     ratio: int, api: TestClient, make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """``ratio``: read from the numbers of stretches, or snapshot by snapshot."""
+    """Depending on ``ratio``, read the numbers of segments or each snapshot."""
     made, names = [], []
     for number in (1, 2):
         make_run(id=f"many{number}of{ratio}").begin(api, 600)
@@ -184,7 +184,7 @@ def test_no_more_items_are_made_than_shown(
     assert len(made) == names[0] + 2
 
 
-def test_news_of_many_processes_is_read_in_a_few_statements(
+def test_changes_of_many_processes_are_read_in_a_few_statements(
     database_url: str, make_run: Any
 ) -> None:
     many, sealed = range(50), (1, 7, 50)
@@ -206,7 +206,7 @@ def test_news_of_many_processes_is_read_in_a_few_statements(
     for found in (before, after):
         assert found.rows.keys() == {run.instance for run in runs[:-1]}
         for run in runs[:-1]:
-            # Of a segment all is new in which a part is.
+            # All of a segment is new if a part of it is.
             newest = found.rows[run.instance][-2:]
             assert [row["sequence"] for row in newest] == [3, 4]
             for row in newest:
@@ -217,7 +217,7 @@ def test_news_of_many_processes_is_read_in_a_few_statements(
     engine.dispose()
 
 
-def test_runs_are_laid_over_each_other_in_one_answer(shared_api: TestClient, make_run: Any) -> None:
+def test_runs_are_overlaid_in_one_answer(shared_api: TestClient, make_run: Any) -> None:
     for number in (1, 2):
         make_run(id=f"over{number}", extra={"own": lambda i, n=number: i * n}).begin(shared_api, 30)
     found = shared_api.get("/api/v1/series?run=over2&run=over1&run=over2&name=own").json()
@@ -239,7 +239,7 @@ def test_runs_are_laid_over_each_other_in_one_answer(shared_api: TestClient, mak
         ("run=%00&name=own", 422, "run"),
     ],
 )
-def test_a_wrong_overlay_is_refused(
+def test_an_invalid_overlay_is_refused(
     query: str, status: int, said: str, shared_api: TestClient
 ) -> None:
     answer = shared_api.get(f"/api/v1/series?{query}")
@@ -247,7 +247,7 @@ def test_a_wrong_overlay_is_refused(
     assert said in answer.json()["error"]["message"]
 
 
-def test_what_lies_between_stretches_far_apart_is_not_read(engine: Engine) -> None:
+def test_segments_between_distant_ranges_are_not_read(engine: Engine) -> None:
     with writing(engine) as connection:
         of = {"run_id": "r", "process_id": 1, "series_id": 1, "count": 1, "present": 1, "width": 0}
         rows = [{**of, "first_sequence": at * 4096, "blob": b""} for at in range(400)]
@@ -268,7 +268,7 @@ def test_what_lies_between_stretches_far_apart_is_not_read(engine: Engine) -> No
     "harm",
     [lambda one: one[:-1], lambda one: one[:4], lambda one: one[:-1] + b"\x01", lambda one: b""],
 )
-def test_a_damaged_record_is_found(harm: Callable[[bytes], bytes]) -> None:
+def test_a_damaged_record_is_detected(harm: Callable[[bytes], bytes]) -> None:
     packed = summaries.pack(np.array([[2, 1, 2, 1, 2]] * 3, float), np.array([2.0] * 3))
     assert len(summaries.unpack(packed)) == 3
     with pytest.raises(CorruptChunk):
@@ -283,7 +283,7 @@ def test_records_of_other_pieces_are_damage() -> None:
 
 @pytest.fixture(scope="module")
 def detailed(shared_api: TestClient, make_run: Any) -> TestClient:
-    """Details at the snapshots 2, 32, 62 and 92, which are the generations 0, 10, 20 and 30."""
+    """Send details at the snapshots 2, 32, 62 and 92, which are the generations 0, 10, 20 and 30."""
     make_run(id="details").begin(shared_api, 100, size=25)
     return shared_api
 
@@ -318,7 +318,7 @@ def test_a_census_is_the_newest_at_or_before_a_generation(
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "no_census")
 
 
-def test_large_objects_are_those_of_the_newest_look_largest_first(detailed: TestClient) -> None:
+def test_large_objects_are_those_of_the_newest_scan_largest_first(detailed: TestClient) -> None:
     found = get_details(detailed, "large-objects")["items"]
     assert [(o["sequence"], o["type"], o["bytes"]) for o in found] == [
         (92, "torch.Tensor", 2**25 + 92),
@@ -327,7 +327,7 @@ def test_large_objects_are_those_of_the_newest_look_largest_first(detailed: Test
     assert found[1]["detail"] == "(2048, 1024) float64"
 
 
-def test_a_holder_is_told_once_with_its_newest_count(detailed: TestClient) -> None:
+def test_a_holder_is_listed_once_with_its_newest_count(detailed: TestClient) -> None:
     (holder,) = get_details(detailed, "holders")["items"]
     assert holder == {
         "process": "p1", "sequence": 92, "type": "app.Env", "path": "app.Trainer.history[*]", "count": 482,
@@ -347,7 +347,7 @@ LONG_ASKED = "name=spike&name=float&name=sparse&phase=*&kind=phase_end&points=4"
 
 @pytest.fixture
 def long_api(database_url: str, make_run: Any, patch: Any) -> Iterator[TestClient]:
-    """Two phases and an end a generation, and one spike of a single snapshot, in the second phase."""
+    """Send two phases and an end per generation, and one spike of a single snapshot in the second phase."""
     patch("store.series.chart_points.CHUNK_RATIO", 16)
     patch("store.series.summaries.GROUP", 1_000)
     with serving(database_url) as client:
@@ -356,8 +356,8 @@ def long_api(database_url: str, make_run: Any, patch: Any) -> Iterator[TestClien
 
 
 @pytest.mark.long
-def test_a_line_of_a_phase_has_its_snapshots_only_compacted_or_not(long_api: TestClient) -> None:
-    # The phases by themselves, a stretch of them, and several as one.
+def test_a_line_of_a_phase_has_only_its_snapshots_compacted_or_not(long_api: TestClient) -> None:
+    # The phases separately, a range of them, and several as one.
     asked = (
         LONG_ASKED, f"{LONG_ASKED}&from=10&to={LONG_COUNT // 3 - 10}", "name=float&kind=phase_end&points=4",
     )  # fmt: skip
@@ -375,7 +375,7 @@ def test_a_line_of_a_phase_has_its_snapshots_only_compacted_or_not(long_api: Tes
 
 
 def under(name: str, place: int, width: int = 2_048) -> dict[str, list[float]]:
-    """The points of a line, of the snapshots at this place of each generation."""
+    """Return the points of a line for the snapshots at this place in each generation."""
     found: dict[str, list[float]] = {"x": [], "first": [], "last": [], "min": [], "max": []}
     for low in range(0, LONG_COUNT, width):
         mine = [i for i in range(low, min(LONG_COUNT, low + width)) if i % 3 == place]

@@ -1,4 +1,4 @@
-"""The real process: what was acknowledged survives its death, why it will not start, and what it gives back."""
+"""The real process: acknowledged data survives its death, failed starts give a reason, and memory is returned."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from leakline_server.store.engine import open_engine
 
 
 def start(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """What is said by a start that fails."""
+    """Start a server that fails and return its error output."""
     assert main(["serve", *arguments]) == 1
     printed = capsys.readouterr()
     assert printed.out == ""
@@ -34,7 +34,7 @@ def start(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def start_at_a_taken_port(capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
-    """The port, and what is said before the start ends at it."""
+    """Start a server on a taken port; return the port and the error output."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         return port, start(capsys, "--port", port)
@@ -49,20 +49,22 @@ def is_one_line(errors: str, *words: str) -> None:
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder that commands run in, in this process, which goes on as it is."""
+    """Change into a test folder, and keep the start of a server from changing this process."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "setswitchinterval", lambda seconds: None)
     monkeypatch.setattr("leakline_server.serve._serve", lambda *_: pytest.fail("it serves"))
     return tmp_path
 
 
-def test_a_port_in_use_is_one_line(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_in_use_is_reported_in_one_line(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     port, errors = start_at_a_taken_port(capsys)
     is_one_line(errors, port, "--port")
     assert not (elsewhere / ".leakline-server").exists()
 
 
-def test_a_start_warns_of_the_former_place_and_of_a_public_address(
+def test_a_start_warns_of_the_former_path_and_of_a_public_address(
     elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (elsewhere / ".leakline").mkdir()
@@ -87,7 +89,7 @@ def test_each_of_several_wrong_settings_has_a_line(
         assert line.startswith("  ") and name in line
 
 
-def test_a_database_that_cannot_be_opened_is_one_line(
+def test_a_database_that_cannot_be_opened_is_reported_in_one_line(
     elsewhere: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (elsewhere / "file").write_text("this is no database" * 100)
@@ -96,7 +98,7 @@ def test_a_database_that_cannot_be_opened_is_one_line(
         is_one_line(start(capsys, "--port", "0", "--database-url", url), "database")
 
 
-def test_a_database_of_a_newer_version_is_one_line(
+def test_a_database_of_a_newer_version_is_reported_in_one_line(
     elsewhere: Path, sqlite_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with contextlib.closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as database:
@@ -106,7 +108,9 @@ def test_a_database_of_a_newer_version_is_one_line(
     is_one_line(errors, "9999_future", "newer")
 
 
-def test_a_failing_database_is_503_and_batches_come_later(tmp_path: Path, make_run: Any) -> None:
+def test_a_failing_database_gives_503_and_batches_arrive_later(
+    tmp_path: Path, make_run: Any
+) -> None:
     run, file = make_run(), tmp_path / "x.db"
 
     def rename(old: str, new: str) -> None:
@@ -139,7 +143,7 @@ def test_kills_under_load_lose_nothing(serve: Any, make_run: Any, database_url: 
 
 SECONDS = 12.0
 PER_SECOND = 300.0
-# The bound of C11.
+# The limit of C11.
 P99_SECONDS = 0.1
 
 
@@ -154,7 +158,7 @@ def test_under_load_it_answers_in_time_and_finds_no_leak_in_itself(tmp_path: Pat
         assert figures.p99() <= P99_SECONDS, f"{figures.p99() * 1e3:.0f} ms"
         run = server.get(f"/api/v1/runs/{SELF}")
         (process,) = run["processes"]
-        # Its own readings came to itself, beside the load.
+        # It received its own readings in addition to the load.
         deadline = time.monotonic() + 20
         while (verdict := server.verdict())["generations"] < SECONDS / 2:
             assert time.monotonic() < deadline, verdict
@@ -165,7 +169,7 @@ def test_under_load_it_answers_in_time_and_finds_no_leak_in_itself(tmp_path: Pat
 
 PAGES = ("/", "/runs/r1", "/alerts", "/runs/r1/report.html", "/settings", "/runs/nobody")
 SHOWN = re.compile(r"leakline_server\.web\.\w+\.\w*(Row|Form|Page|Section|Choice)'")
-# One of 4 MiB; then many of 1 MiB, with something of 100 kB behind each that stays.
+# One buffer of 4 MiB; then many of 1 MiB, each followed by about 100 kB that stay.
 BUFFERS = """
 import sys
 from pathlib import Path
@@ -196,7 +200,7 @@ def kept_after_buffers(how: str) -> str:
 
 
 def shown_and_alive() -> Counter[type]:
-    """What pages are made of, by class."""
+    """Return the objects that pages are made of, by class."""
     found = Counter(map(type, gc.get_objects()))
     return Counter({kind: count for kind, count in found.items() if SHOWN.search(repr(kind))})
 
@@ -213,7 +217,7 @@ def client(tmp_path: Path, make_run: Any) -> Any:
         yield made
 
 
-def test_nothing_that_a_page_showed_waits_for_the_collector(client: TestClient) -> None:
+def test_no_object_of_a_page_waits_for_the_garbage_collector(client: TestClient) -> None:
     for path in PAGES:
         client.get(path)
     gc.collect()
@@ -230,20 +234,20 @@ def test_nothing_that_a_page_showed_waits_for_the_collector(client: TestClient) 
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_large_buffers_go_back_to_the_system() -> None:
+def test_large_buffers_are_returned_to_the_system() -> None:
     found = kept_after_buffers("given back")
     if found == "not here":
         pytest.skip("the C library is not glibc, or people have set it")
     assert int(found) < 8e6
-    # Else this shows nothing.
+    # Otherwise this test shows nothing.
     assert int(kept_after_buffers("as it is")) > 30e6
 
 
 @pytest.mark.long
-def test_small_batches_make_no_columns_of_what_they_lack(
+def test_small_batches_create_no_columns_for_missing_series(
     client: TestClient, make_run: Any, tmp_path: Path
 ) -> None:
-    """A run by the minute waits hours until it is sealed, in batches of one snapshot each."""
+    """A run by the minute waits for hours until it is sealed, in batches of one snapshot each."""
     run = make_run(id="slow", instance="slow")
     run.create(client)
     for n in range(200):
@@ -261,11 +265,11 @@ def test_small_batches_make_no_columns_of_what_they_lack(
         tracemalloc.stop()
         engine.dispose()
     assert len(history.processes[0].series) == 101
-    # It was 12 MB when each of 20,000 empty columns had arrays of its own.
+    # It was 12 MB when each of 20,000 empty columns had its own arrays.
     assert peak < 3e6
 
 
-def test_connections_that_are_not_needed_at_once_fill_no_caches(tmp_path: Path) -> None:
+def test_connections_that_are_not_needed_fill_no_caches(tmp_path: Path) -> None:
     engine = open_engine(f"sqlite:///{tmp_path}/leakline.db")
     at_once = [engine.connect() for _ in range(4)]
     for connection in at_once:

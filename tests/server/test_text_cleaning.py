@@ -1,4 +1,4 @@
-"""Control characters and marks in names are removed, with names kept distinct; secrets are replaced."""
+"""Control characters and marks are removed from names, which stay distinct; secrets are replaced."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def becomes(name: str) -> str:
     return str(found)
 
 
-def test_what_has_nothing_to_remove_keeps_its_name() -> None:
+def test_a_clean_name_is_unchanged() -> None:
     sent = {"a\u202e": 1, "a": 2, "\ufeffa": 3, "": 4, "\x00": 5, "b\x7f": [{"c\x1b": "d\x9b"}]}
     found = all_without_control(sent)
     assert list(found.values()) == [1, 2, 3, 4, 5, [{becomes("c\x1b"): "d"}]]
@@ -45,12 +45,14 @@ def test_what_has_nothing_to_remove_keeps_its_name() -> None:
     assert (found["a"], found["a\x00"], len(found)) == (2, 3, 3)
 
 
-def test_the_sign_stands_where_something_was_removed() -> None:
+def test_the_sign_is_where_something_was_removed() -> None:
     assert re.fullmatch(rf"type\.a{SIGNED}b\.count", becomes("type.a\x00\x01b\x02.count"))
 
 
 @given(st.dictionaries(MARKED, st.integers(), max_size=8), st.randoms())
-def test_a_name_becomes_the_same_in_any_company(sent: dict[str, int], random: Any) -> None:
+def test_a_name_becomes_the_same_whatever_other_names_there_are(
+    sent: dict[str, int], random: Any
+) -> None:
     together = all_without_control(sent)
     assert len(together) == len(sent)
     names = list(sent)
@@ -61,12 +63,12 @@ def test_a_name_becomes_the_same_in_any_company(sent: dict[str, int], random: An
         for part in (names[:cut], names[cut:])
     ]
     assert apart[0] | apart[1] == together
-    # And what was cleaned once is clean.
+    # A name that was cleaned once stays the same.
     assert all_without_control(together) == together
     assert all(without_control(name) == name for name in together)
 
 
-def test_a_name_that_was_not_too_long_is_not_made_so() -> None:
+def test_a_name_does_not_become_too_long() -> None:
     mark, whole = "\u200f", "n" * MAX_NAME_LENGTH
     for name in (whole + mark, mark + whole, whole[:-1] + mark, whole[:300] + mark + whole[300:]):
         assert len(becomes(name)) == MAX_NAME_LENGTH
@@ -93,14 +95,14 @@ def test_two_series_keep_their_values_however_they_are_sent(api: TestClient, run
         assert api.post(path, json=wire).json()["accepted"] == 2
     for name, value, count in (("gauge.q", 1, 4), (becomes(marked), 2, 6)):
         assert values_of(api, run, name) == [value] * count
-    # One of a batch, again and alone.
+    # One snapshot of the batch, again and alone.
     alone = run.wire(1, 1)
     alone["columns"]["series"] |= {"gauge.q": [1], marked: [2]}
     answer = api.post(path, json=alone)
     assert (answer.status_code, answer.json()["accepted"]) == (200, 0)
 
 
-def test_alike_names_cost_no_more_than_others() -> None:
+def test_similar_names_cost_no_more_than_others() -> None:
     def spent(sent: dict[str, int]) -> float:
         began = time.thread_time()
         assert len(all_without_control(sent)) == len(sent)
@@ -174,7 +176,7 @@ def test_secrets_of_any_kind_are_replaced(key: str, value: Any) -> None:
     assert redacted({"a": [{key: value}], "b": 1}) == {"a": [{key: HIDDEN}], "b": 1}
 
 
-def test_values_that_only_sound_like_secrets_stay() -> None:
+def test_values_that_only_resemble_secrets_stay() -> None:
     assert redacted(HARMLESS) == HARMLESS
 
 

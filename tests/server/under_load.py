@@ -1,4 +1,4 @@
-"""A server under its own client and under load: so many snapshots a second, its answers timed, its memory asked for."""
+"""A server under its own client and under load: a fixed rate of snapshots, with response times and memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import psutil
 
-# Of each snapshot, as C11 of our reliability figures has it.
+# Per snapshot, as in C11 of our reliability figures.
 TYPES: Final = 40
 PER_BATCH: Final = 10
 RUNS: Final = 10
@@ -33,7 +33,7 @@ SELF: Final = "leakline-itself"
 
 @dataclass
 class Figures:
-    """Seconds of each answer with when it came; (when, resident bytes) of the server and of its analysis process."""
+    """Seconds and time of each response; (time, resident bytes) of the server and of its analysis process."""
 
     answers: list[tuple[float, float]] = field(default_factory=list)
     resident: list[tuple[float, float]] = field(default_factory=list)
@@ -50,12 +50,12 @@ class Figures:
 
 
 def median_between(resident: list[tuple[float, float]], first: float, last: float) -> float:
-    """Return the median of the bytes that were read in that time."""
+    """Return the median of the resident bytes in this interval."""
     return statistics.median(bytes_ for at, bytes_ in resident if first <= at <= last)
 
 
 class Watched:
-    """`leakline run -- leakline serve`: a server that sends what it measures of itself to itself."""
+    """`leakline run -- leakline serve`: a server that sends its own measurements to itself."""
 
     def __init__(self, folder: Path, per: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -101,7 +101,7 @@ class Watched:
         return float(found)
 
     def analysis_bytes(self) -> int | None:
-        """Return the resident bytes of the analysis process, the only child of the server; None while there is none."""
+        """Return the resident bytes of the analysis process, the only child of the server; None if there is none."""
         (server,) = psutil.Process(self.process.pid).children()
         with contextlib.suppress(psutil.NoSuchProcess):
             for child in server.children():
@@ -109,7 +109,7 @@ class Watched:
         return None
 
     def stop(self) -> int:
-        """As whoever started it would. Its exit status."""
+        """Stop the server and return its exit status."""
         self.process.send_signal(signal.SIGTERM)
         try:
             return self.process.wait(30)
@@ -137,7 +137,7 @@ def watched(folder: Path, per: str) -> Iterator[Watched]:
 
 
 class Training(threading.Thread):
-    """One of `RUNS` healthy trainings that together send so many snapshots a second, each batch at its time."""
+    """One of `RUNS` healthy trainings that together send snapshots at a fixed rate, each batch on schedule."""
 
     def __init__(
         self, port: int, number: int, per_second: float, until: float, figures: Figures
@@ -172,7 +172,7 @@ class Training(threading.Thread):
             self._figures.refused.append((answer.status, said.decode()))
 
     def _batch(self, first: int) -> dict[str, Any]:
-        """A snapshot a generation; counts move about a level, memory too."""
+        """Return a batch with one snapshot per generation; counts and memory vary around a level."""
         count = range(PER_BATCH)
         series = {
             f"type.app.Class{i}.count": [1_000 * i + self._noise.randrange(50) for _ in count]
@@ -196,7 +196,7 @@ class Training(threading.Thread):
 
 
 def load(server: Watched, per_second: float, seconds: float) -> Figures:
-    """Send for so long; asks for the memory of the server four times a second meanwhile."""
+    """Send for this many seconds; meanwhile read the memory of the server four times a second."""
     figures = Figures()
     until = time.monotonic() + seconds
     trainings = [Training(server.port, n, per_second, until, figures) for n in range(RUNS)]
@@ -253,7 +253,7 @@ def _crowd(port: int, connections: int, names: int, seconds: float, told: Connec
 
 
 def _burden(port: int, number: int, names: int, until: float, waited: list[float]) -> None:
-    """Begin one run after the other and send each a batch of new names; come back at once when refused."""
+    """Begin one run after the other and send each a batch of new names; retry immediately when refused."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
 
     def post(path: str, body: dict[str, Any]) -> None:
@@ -284,18 +284,18 @@ def _burden(port: int, number: int, names: int, until: float, waited: list[float
 
 @dataclass(frozen=True)
 class Waits:
-    """What others had beside a crowd: 99 % of their answers within so many seconds, without it and with it."""
+    """Waits of others: 99 % of their responses took at most this many seconds, without a crowd and with it."""
 
     alone: float
     crowded: float
     refused: list[tuple[int, str]]
-    # What half of the batches of the crowd took at least.
+    # Half of the batches of the crowd took at least this long.
     of_the_crowd: float
 
 
 def beside_a_crowd(port: int, alone: float = 4.0) -> Waits:
-    """Send 500 snapshots a second of ten projects, and after so many seconds for 8 more also over 40 connections of
-    another project batches of 4,000 new names.
+    """Send 500 snapshots a second of ten projects; after ``alone`` seconds, add 8 seconds of batches with 4,000 new
+    names each over 40 connections of another project.
     """
     figures, began = Figures(), time.monotonic()
     until = began + alone + 9.0
@@ -303,7 +303,7 @@ def beside_a_crowd(port: int, alone: float = 4.0) -> Waits:
     for training in trainings:
         training.start()
     threading.Event().wait(alone)
-    # What it takes to start is not measured.
+    # The start of the process is not measured.
     crowd = start_crowd(port, 40, 4_000, seconds=8.0)
     begun = time.monotonic()
     for training in trainings:

@@ -1,4 +1,4 @@
-"""What is done hundreds of times; how often comes from the environment, so that a test can be tried out."""
+"""Fixtures for tests with hundreds of repetitions, whose number can be set in the environment to try a test."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def size() -> Callable[[str, int], int]:
-    """How often, by the environment."""
+    """Return a function that reads a number of repetitions from the environment."""
     return lambda name, default: int(os.environ.get(name, default))
 
 
 @pytest.fixture
-def tell(capsys: pytest.CaptureFixture[str]) -> Callable[[object], None]:
-    """Say a figure at once, whatever pytest keeps to itself."""
+def report(capsys: pytest.CaptureFixture[str]) -> Callable[[object], None]:
+    """Return a function that prints a figure immediately, despite pytest's capturing."""
 
     def say(line: object) -> None:
         with capsys.disabled():
@@ -50,7 +50,7 @@ def tell(capsys: pytest.CaptureFixture[str]) -> Callable[[object], None]:
 
 @pytest.fixture
 def faulty(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultServer]:
-    """Well until a test sets its mode. Nothing that this machine says of Leakline reaches the programs."""
+    """Run a server that is healthy until a test sets its mode; programs get no Leakline settings of this machine."""
     for name in list(os.environ):
         if name.startswith("LEAKLINE_"):
             monkeypatch.delenv(name)

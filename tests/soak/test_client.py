@@ -1,5 +1,7 @@
-"""What a client lives through: five hundred forks under load, with every lock of ours held; kills at random moments,
-`LEAKLINE_SOAK_KILLS` of them (200); and 100,000 snapshots recorded without a server, which are on one within a minute.
+"""Endurance of the client.
+
+Five hundred forks under load with all our locks held; kills at random moments, `LEAKLINE_SOAK_KILLS` of them (200);
+and 100,000 snapshots recorded without a server, which must be uploaded within a minute.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ def server() -> Iterator[FakeServer]:
     fake.stop()
 
 
-def test_no_fork_of_many_hangs_or_sends_what_is_its_parents(
+def test_no_fork_hangs_or_sends_data_of_its_parent(
     server: FakeServer,
     size: Callable[[str, int], int],
     tmp_path: Path,
@@ -48,25 +50,25 @@ def test_no_fork_of_many_hangs_or_sends_what_is_its_parents(
 
 
 def test_kills_at_random_moments_lose_at_most_a_second_and_corrupt_nothing(
-    tmp_path: Path, size: Callable[[str, int], int], tell: Callable[[object], None]
+    tmp_path: Path, size: Callable[[str, int], int], report: Callable[[object], None]
 ) -> None:
     figures = kill_and_sync(tmp_path, size("LEAKLINE_SOAK_KILLS", 200), seed=2)
-    tell(figures)
+    report(figures)
     assert figures.wrong == []
     assert figures.rewriting > 0, "none was killed in a rewrite"
     assert max(figures.lost_seconds) <= 1.0, figures
 
 
-# -- a long recording on a server
+# -- uploading a long recording
 
 
 SECONDS: Final = 60.0
-# As many as a training of medium size tells at a phase end, and as many types.
+# As many series and types as a training of medium size has at a phase end.
 SERIES: Final = 45
 
 
 def record(folder: Path, count: int) -> Path:
-    """A spool as a training of so many snapshots leaves it: two phases and an end in each generation."""
+    """Write a spool like that of a training with this many snapshots: two phases and an end in each generation."""
     process = ProcessIdentity("long", pid=1, host=socket.gethostname())
     header = RunHeader("long", "soak", "long", "generation", None, 1_760_000_000.0)
     spool = SpoolFile(folder / "long" / "long.spool", header, process, limit_bytes=2**40)
@@ -118,8 +120,8 @@ def stored(server: str) -> int:
     return int(process["stored"])
 
 
-def test_what_was_recorded_without_a_server_is_on_one_within_a_minute_once(
-    tmp_path: Path, real: str, size: Callable[[str, int], int], tell: Callable[[object], None]
+def test_an_offline_recording_is_uploaded_once_within_a_minute(
+    tmp_path: Path, real: str, size: Callable[[str, int], int], report: Callable[[object], None]
 ) -> None:
     count = size("LEAKLINE_SOAK_SNAPSHOTS", 100_000)
     path = record(tmp_path / "spool", count)
@@ -127,12 +129,12 @@ def test_what_was_recorded_without_a_server_is_on_one_within_a_minute_once(
     assert f"{count} snapshots sent" in told
     assert stored(real) == count
     each = path.stat().st_size / count
-    tell(f"{count} snapshots of {SERIES} series, {each:.0f} bytes each in the spool")
-    tell(f"synced in {seconds:.1f} s: {count / seconds:.0f} a second")
+    report(f"{count} snapshots of {SERIES} series, {each:.0f} bytes each in the spool")
+    report(f"synced in {seconds:.1f} s: {count / seconds:.0f} a second")
     assert seconds <= max(5.0, SECONDS * count / 100_000)
     told, seconds = sync(path, real)
     assert "nothing new to send" in told
-    tell(f"once more in {seconds:.1f} s")
+    report(f"once more in {seconds:.1f} s")
     subprocess.run(
         [sys.executable, "-m", "leakline", "sync", str(path), "--server", real, "--again"], check=True
     )  # fmt: skip

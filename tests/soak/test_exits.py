@@ -1,6 +1,6 @@
-"""Every kind of end beside every kind of server: 0.2 s beside one that is up, 2 s beside one that is not.
+"""Every kind of exit with every kind of server: at most 0.2 s if it is reachable, and 2 s if it is not.
 
-Each is the median of EXIT_TRIES (5) with Leakline less the median without it.
+Each is the median of EXIT_TRIES (5) with Leakline minus the median without it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ UP_SECONDS, DOWN_SECONDS = 0.2, 2.0
 
 
 def test_an_exit_takes_no_longer_than_promised(
-    tmp_path: Path, faulty: FaultServer, tell: Callable[[object], None]
+    tmp_path: Path, faulty: FaultServer, report: Callable[[object], None]
 ) -> None:
     rows, failed = [], []
     for kind, end in ENDS.items():
@@ -31,8 +31,8 @@ def test_an_exit_takes_no_longer_than_promised(
             found[mode] = statistics.median(took) - alone
             promised = UP_SECONDS if mode == "healthy" or end.state is None else DOWN_SECONDS
             if found[mode] > promised:
-                failed.append(f"{kind} beside {mode}: {found[mode]:.2f} s")
+                failed.append(f"{kind} with {mode} server: {found[mode]:.2f} s")
         rows.append(f"{kind:16}" + "".join(f"{found[mode]:14.3f}" for mode in MODES))
     head = f"{'seconds added':16}" + "".join(f"{mode:>14}" for mode in MODES)
-    tell("\n".join([head, *rows]))
+    report("\n".join([head, *rows]))
     assert failed == []

@@ -1,7 +1,7 @@
-"""Beside each fault of a server: the loop slower by at most 1 %, no stall above 5 ms, at most 10 MB more than offline.
+"""Each fault of a server: the loop is at most 1 % slower, stalls for at most 5 ms, and uses at most 10 MB more memory.
 
-FAULT_SECONDS (10) of outage each, then FAULT_WAITING (10080) snapshots more, as 24 hours leave behind, then the server
-is well again and the loop goes on for up to a minute while they are sent. FAULT_MODES chooses among the modes.
+FAULT_SECONDS (10) of outage each, then FAULT_WAITING (10080) more snapshots, as after 24 hours; then the server is
+healthy again and the loop continues for up to a minute while they are sent. FAULT_MODES selects the modes.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from tests.client.fault_loop import Cost, train
 from tests.client.faults import MODES, FaultServer
 
 SECONDS = float(os.environ.get("FAULT_SECONDS", "10"))
-# A sample every ten seconds and a generation a minute, for 24 hours.
+# A sample every ten seconds and a generation every minute for 24 hours.
 WAITING = int(os.environ.get("FAULT_WAITING", str(8640 + 1440)))
 CHOSEN = os.environ.get("FAULT_MODES", ",".join(("healthy", *MODES))).split(",")
 SLOWDOWN, STALL_SECONDS, MEMORY_BYTES = 0.01, 0.005, 10 * 10**6
 
 
 def test_no_fault_of_a_server_harms_the_training(
-    tmp_path: Path, faulty: FaultServer, tell: Callable[[object], None]
+    tmp_path: Path, faulty: FaultServer, report: Callable[[object], None]
 ) -> None:
     names = "slowdown", "stall ms", "wait ms", "outage CPU", "after CPU", "MB more", "tries"
-    tell(" " * 16 + "".join(f"{name:>12}" for name in names))
+    report(" " * 16 + "".join(f"{name:>12}" for name in names))
     failed = []
     offline = train(_folder(tmp_path, "offline"), faulty, "healthy", SECONDS, WAITING, "offline")
-    tell(_row("offline", offline, offline))
+    report(_row("offline", offline, offline))
     for mode in CHOSEN:
         faulty.batches.clear()
         cost = train(_folder(tmp_path, mode), faulty, mode, SECONDS, WAITING)
-        tell(_row(mode, cost, offline))
+        report(_row(mode, cost, offline))
         arrived = sorted(faulty.sequences)
         if cost.lost or arrived != list(range(1, len(arrived) + 1)) or len(arrived) <= WAITING:
             failed.append(f"{mode}: {len(arrived)} arrived, lost {cost.lost}")

@@ -225,7 +225,7 @@ def _reach(config: Config) -> Tick:
             " People reach it through LEAKLINE_PUBLIC_URL, so a proxy in front of it must "
             "authenticate them; LEAKLINE_LOGIN=1 turns on authentication in this server."
         )
-        return _tick(question, "whoever the proxy lets through", "watch", said)
+        return _tick(question, "everyone the proxy admits", "watch", said)
     if config.insecure:
         said += " It accepts any host name (LEAKLINE_INSECURE)."
         return _tick(question, "this machine", "watch", said)

@@ -1,4 +1,4 @@
-"""A page with every macro and class of the pages once, which no server has: tests put it below ``/patterns``.
+"""A page that shows every macro and class of the pages once; only tests serve it, at ``/patterns``.
 
 The examples are made-up numbers and say so; colours and statuses are those of the pages.
 """
@@ -58,7 +58,7 @@ class Pair:
 
 
 def add_patterns(context: BrowserContext, address: str) -> None:
-    """Answer in the place of the server at ``address`` when a page of ``context`` asks for the patterns."""
+    """Answer requests of ``context`` for the patterns page instead of the server at ``address``."""
 
     def answer_page(route: Route) -> None:
         route.fulfill(body=html(), content_type="text/html; charset=utf-8", headers=HEADERS)
@@ -71,7 +71,7 @@ def add_patterns(context: BrowserContext, address: str) -> None:
 
 
 def html() -> str:
-    """Return the page as the environment of the product writes it."""
+    """Return the page, rendered with the product's template environment."""
     pages = environment().overlay(loader=jinja2.FileSystemLoader([FOLDER, TEMPLATES]))
     moment = number_formats.moment(_MOMENT)
     values = {
@@ -143,7 +143,7 @@ def _cells() -> Table:
                 "",
                 sparkline=sparkline([4, 4, 5, 6, 7, 9, 10, 12], "Instances", number_formats.count),
             ),
-            "a small line beside the name, told in words to those who cannot see it",
+            "a small line next to the name, with a text for screen readers",
         ),
         ("a link", Cell("before-fix", href="/patterns#tables"), "where more is to be seen"),
         ("absent", number_formats.NOT_MEASURED, "faint and slanted, in words"),
@@ -277,7 +277,7 @@ COLOURS: Final = {
     "--line": "around panels and between rows",
     "--line-strong": "around fields, below heads, axes",
     "--ink": "text",
-    "--ink-soft": "sentences beside the fact, labels of charts",
+    "--ink-soft": "sentences next to a fact, labels of charts",
     "--ink-faint": "heads of tables, what is absent",
     "--accent": "links, focus, the one main action",
     "--accent-soft": "rows that are picked",
@@ -309,13 +309,13 @@ COLOURS: Final = {
     "--grid": "lines behind a chart",
 }
 LIVE: Final = {
-    "live": "what happens is shown as it happens",
-    "closed": "not connected: nobody looks, or not yet",
+    "live": "changes are shown immediately",
+    "closed": "not connected: the page is hidden, or not connected yet",
     "paused": "the viewer stopped it",
-    "disconnected": "the server does not answer; it is tried again",
-    "late": "the run has missed two heartbeats: nothing came for 22 seconds or more",
-    "silent": "the run has not spoken for a minute; it may again",
-    "killed": "the run was killed, as it told or as its silence tells",
+    "disconnected": "the server does not answer; the page tries again",
+    "late": "the run has missed two heartbeats: no data for 22 seconds or more",
+    "silent": "no data for a minute; the run may continue",
+    "killed": "the run was killed, as reported or inferred",
     "terminated": "the run ended on a signal",
     "interrupted": "somebody ended the run with Ctrl-C",
     "failed": "the run ended by an error",
@@ -327,9 +327,9 @@ PRIORITIES: Final = {
     "minor": "fits below the limit",
 }
 STATES: Final = {
-    "running": "speaks",
-    "silent": "has not spoken for a minute",
-    "finished": "ended as it should",
+    "running": "sends data",
+    "silent": "has sent nothing for a minute",
+    "finished": "ended normally",
     "failed": "ended by an error",
     "interrupted": "was ended with Ctrl-C",
     "killed": "was ended from outside",

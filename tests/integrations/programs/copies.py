@@ -1,4 +1,4 @@
-"""The callback or wrapper for a framework, copied and pickled: before its training and in the middle of it."""
+"""Copies and pickles the callback or wrapper of a framework, before its training and during it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every program plants: something that keeps 4 MiB at each call, or only the newest of them."""
+"""The leak of every program: keeps 4 MiB at each call, or only the newest."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Prediction:
 
 
 class Keeper:
-    """``leak`` as the first argument of the program makes it keep all."""
+    """Keeps everything if the first argument of the program is ``leak``."""
 
     def __init__(self) -> None:
         self.kept: list[Prediction] = []

@@ -1,4 +1,4 @@
-"""Keeps 4 MiB ten times a second apart enough for a recorder that looks from outside."""
+"""Keeps 4 MiB ten times, slowly enough for a recorder that samples from outside."""
 
 from __future__ import annotations
 

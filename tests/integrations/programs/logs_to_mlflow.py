@@ -1,4 +1,4 @@
-"""Keeps 32 MiB in each step and logs its own memory to a SQLite database of MLflow; its monitor reads the machine's."""
+"""Keeps 32 MiB in each step and logs its own memory to MLflow on SQLite, whose monitor reads the machine's memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeps 8 MiB in each epoch and logs to W&B offline: its monitor reads the memory of this process."""
+"""Keeps 8 MiB in each epoch and logs to W&B offline, whose monitor reads the memory of this process."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ if __name__ == "__main__":
     for epoch in range(EPOCHS):
         kept.append(bytearray(b"x" * (8 << 20)))
         run.log({"epoch": epoch, "loss": 1.0 / (epoch + 1)})
-        # Two readings of the monitor, which are by the clock.
+        # Time for two readings of the monitor.
         time.sleep(0.7)
     run.finish()

@@ -1,4 +1,4 @@
-"""Episodes of a wrapped environment, with one made anew for each: closed and dropped, or kept in a list."""
+"""Episodes of a wrapped environment, with a new one for each evaluation: closed and dropped, or kept in a list."""
 
 from __future__ import annotations
 

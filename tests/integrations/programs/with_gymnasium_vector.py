@@ -1,4 +1,4 @@
-"""Two environments in processes of their own, before the program has a run: they start none."""
+"""Two environments in their own processes, in a program without a run: they do not start one."""
 
 from __future__ import annotations
 

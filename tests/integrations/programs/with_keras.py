@@ -1,4 +1,4 @@
-"""A regression in Keras on torch. A callback that stands before ours keeps something at the end of each evaluation."""
+"""A regression in Keras on torch. A callback that runs before ours keeps memory at the end of each evaluation."""
 
 from __future__ import annotations
 

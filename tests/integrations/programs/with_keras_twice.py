@@ -1,4 +1,4 @@
-"""The program has a run of its own and fits twice: the second goes on where the first has ended."""
+"""A program with its own run that fits twice: the second continues the generations of the first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A regression in Lightning. A callback that stands before ours keeps something at the end of each validation."""
+"""A regression in Lightning. A callback that runs before ours keeps memory at the end of each validation."""
 
 from __future__ import annotations
 

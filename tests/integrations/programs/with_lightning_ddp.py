@@ -1,4 +1,4 @@
-"""Two ranks that Lightning starts itself; the second keeps something at the end of each validation."""
+"""Two ranks that Lightning starts itself; the second keeps memory at the end of each validation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class OnTheSecond(KeepsPredictions):
 
 
 def main() -> None:
-    # Lightning says to the ranks which they are, not to the launcher of this test.
+    # Lightning sets the rank for its processes; that of the launcher of this test must not interfere.
     os.environ.pop("RANK", None)
     data = TensorDataset(torch.rand(2048, 64), torch.rand(2048, 8))
     trainer = lightning.Trainer(

@@ -1,4 +1,4 @@
-"""Two workers of a DataLoader read a list of Python objects: what they read they copy, page by page, and only once."""
+"""Two DataLoader workers read a list of Python objects: each page they read is copied once (copy-on-write)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import leakline
 
 SAMPLES = 48_000
 GENERATIONS = 36
-# After these, all samples have been read by both workers.
+# After this many generations both workers have read all samples.
 FIRST_READ = 12
 
 
@@ -27,7 +27,7 @@ class Samples(Dataset):
 
 
 class Part(Sampler):
-    """Batches in turns to each worker, and each batch twice, so that both read it."""
+    """Batches that alternate between the workers, each batch twice, so that both read it."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -52,7 +52,7 @@ def main() -> None:
         multiprocessing_context="fork",
     )  # fmt: skip
     layer = torch.nn.Linear(1, 1)
-    # Its result has its place: 2 MiB made and freed 40 times leave the heap in pieces, up to 20 MB of the parent's own.
+    # The result is preallocated: 2 MiB made and freed 40 times would fragment the parent's heap by up to 20 MB.
     left, right, product = torch.rand(3, 512, 512)
     for generation in range(GENERATIONS):
         run.generation(generation)

@@ -1,4 +1,4 @@
-"""PPO on a small environment. A callback that stands after ours keeps something at the end of each rollout."""
+"""PPO on a small environment. A callback that runs after ours keeps memory at the end of each rollout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DQN whose replay buffer fills to two thirds: 200 MiB by then, and no leak."""
+"""DQN whose replay buffer fills to two thirds, which is 200 MiB and not a leak."""
 
 from __future__ import annotations
 

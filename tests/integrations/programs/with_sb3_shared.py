@@ -1,4 +1,4 @@
-"""PPO with a progress bar, three times with the same list of callbacks; one reads the loop's variables."""
+"""PPO with a progress bar, three times with the same list of callbacks; one callback reads the loop's variables."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def main() -> None:
     told = {
         "callbacks": len(listed.callbacks),
         "seen": sorted(reads.seen | late.seen),
-        # Runs that were still there at the end of a training.
+        # Runs that were still active at the end of a training.
         "runs": [sum(map(bool, each.runs)) for each in (reads, late)],
     }
     sys.stdout.write(json.dumps(told) + "\n")

@@ -1,4 +1,4 @@
-"""Two ranks that train one model; the second keeps something at the end of each generation."""
+"""Two ranks that train one model; the second keeps memory at the end of each generation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A regression with the Trainer. A callback that stands before ours keeps something after each save."""
+"""A regression with the Trainer. A callback that runs before ours keeps memory after each save."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every program shares: its arguments, the run it reports to, and a small network to train."""
+"""Shared parts of all programs: arguments, the run, and a small network to train."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line asked for."""
+    """Parsed command line options."""
 
     leaking: bool
     generations: int
@@ -39,7 +39,7 @@ def parse() -> Options:
 
 
 def start(options: Options, phases: Sequence[str], **more: Any) -> leakline.Run:
-    """The run this program reports to, named after the program and its variant."""
+    """Start the run of this program, named after the program and its variant."""
     variant = "leak" if options.leaking else "healthy"
     return leakline.init(
         project="leaks",
@@ -73,7 +73,7 @@ class Network:
         return float(np.square(error).mean())
 
     def fit(self, random: np.random.Generator, steps: int = 400, batch: int = 128) -> float:
-        """The mean loss of some steps on fresh data."""
+        """Train on fresh data and return the mean loss."""
         losses = 0.0
         for _ in range(steps):
             inputs = normal(random, batch, self.first.shape[0])
@@ -82,14 +82,14 @@ class Network:
 
 
 def descend(parameters: Iterable[Any], rate: float = 1e-3) -> None:
-    """A step of plain gradient descent for torch; its own optimizers load its compiler, 100 MB of it."""
+    """Perform a step of plain gradient descent for torch; its own optimizers would load its compiler, 100 MB."""
     for parameter in parameters:
         parameter.data.add_(parameter.grad, alpha=-rate)
         parameter.grad = None
 
 
 def normal(random: np.random.Generator, *shape: int) -> Array:
-    """Random data of this shape, four bytes a number."""
+    """Return random data of this shape in float32."""
     return random.standard_normal(shape, dtype=np.float32)
 
 

@@ -1,4 +1,4 @@
-"""A probe of the activations per generation: forward hooks are registered on the model and never removed."""
+"""Probes activations in each generation: forward hooks are registered on the model and never removed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PROBES_KEPT = 10
 
 
 class ActivationProbe:
-    """Stores what each linear layer gives for the first batch it sees."""
+    """Stores the output of each linear layer for the first batch."""
 
     def __init__(self, network: nn.Sequential) -> None:
         self.activations: dict[nn.Module, Tensor] = {}

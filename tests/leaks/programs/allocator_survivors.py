@@ -1,4 +1,4 @@
-"""Messages cut down to their headers in place: the headers stay and pin holes too small for the next message."""
+"""Messages are truncated to their headers in place: kept headers pin holes too small for the next message."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from _training import Network, normal, parse, start
 PHASES = ("play", "train", "evaluate")
 STEPS = 280
 MESSAGE = 12_000
-# Larger than what the interpreter's own allocator serves.
+# Larger than the blocks of the interpreter's own allocator.
 HEADER = 640
 RECORDED = 64
 GENERATIONS_KEPT = 10
 
 
 class Journal:
-    """The header of each message, ``kept`` of them."""
+    """The headers of the last ``kept`` messages."""
 
     def __init__(self, kept: int | None) -> None:
         self.headers: deque[bytearray] = deque(maxlen=kept)
 
     def write(self, message: bytearray) -> None:
-        """Shrinks the message where it lies, so that nothing is copied."""
+        """Truncate the message in place, so that nothing is copied."""
         del message[HEADER:]
         self.headers.append(message)
 
 
 def play(traffic: io.BytesIO, journal: Journal) -> int:
-    """One episode of recorded traffic; its messages are needed only until they are answered."""
+    """Play one episode of recorded traffic, whose messages are needed only until they are answered."""
     inbox = [bytearray(MESSAGE) for _ in range(STEPS)]
     for step, message in enumerate(inbox):
         traffic.seek(step % RECORDED * MESSAGE)

@@ -1,4 +1,4 @@
-"""Transitions of a structured type, appended to one array that is copied and grows with each rollout."""
+"""Transitions of a structured type, appended to an array that is copied and grows with each rollout."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TRANSITION = np.dtype([("observation", "f4", (OBSERVATION,)), ("action", "i4"), 
 
 
 class Dataset:
-    """``newest``: how many transitions stay."""
+    """Keeps the ``newest`` transitions, or all."""
 
     def __init__(self, newest: int | None) -> None:
         self.newest = newest

@@ -1,4 +1,4 @@
-"""An extension that takes a reference to each array it is given and, when it forgets, never gives it back."""
+"""An extension takes a reference to each array and, in the leaking variant, never releases it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PYTHON.Py_IncRef.argtypes = PYTHON.Py_DecRef.argtypes = [ctypes.py_object]
 
 
 class NativeRing:
-    """Stands for a C library: it knows its buffers by address and owns one reference to each."""
+    """Simulates a C library that stores its buffers by address and owns one reference to each."""
 
     def __init__(self, kept: int | None) -> None:
         self.kept = kept

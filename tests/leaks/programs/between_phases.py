@@ -1,4 +1,4 @@
-"""Bookkeeping at the end of the loop body, outside every phase: a diary that stores all outputs with the numbers."""
+"""Bookkeeping at the end of the loop body, outside every phase: a diary that stores entire outputs with the numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class DiaryEntry:
 
 
 class Diary:
-    """``kept`` entries; the others have been printed already."""
+    """The last ``kept`` entries; older ones have been printed already."""
 
     def __init__(self, kept: int | None) -> None:
         self.entries: deque[DiaryEntry] = deque(maxlen=kept)

@@ -1,4 +1,4 @@
-"""Frames of a simulator in C are written into buffers of ctypes, and a recorder keeps each of them."""
+"""Frames of a C simulator are written into ctypes buffers, and a recorder keeps each of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trainer with callbacks: one is added per generation, and its closure captures the batch it should look at again."""
+"""A trainer with callbacks: one is added per generation, and its closure captures a batch to evaluate again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Callback = Callable[[Network], float]
 
 
 class Trainer:
-    """``lifetime``: generations after which a callback is dropped."""
+    """``lifetime`` is the number of generations after which a callback is dropped."""
 
     def __init__(self, network: Network, lifetime: int | None) -> None:
         self.network, self.lifetime = network, lifetime
@@ -27,12 +27,12 @@ class Trainer:
             del self.callbacks[: -self.lifetime]
 
     def call_back(self) -> float:
-        """The latest three speak at the end of a generation."""
+        """Call the latest three callbacks at the end of a generation."""
         return max(callback(self.network) for callback in self.callbacks[-3:])
 
 
 def look_again(batch: Array, first_score: float) -> Callback:
-    """How much better the network has become on this batch."""
+    """Return a callback that measures the improvement of the network on this batch."""
     return lambda network: float(network.predict(batch[:256]).mean()) - first_score
 
 

@@ -1,4 +1,4 @@
-"""A recurrent policy carries its hidden state from rollout to rollout, and with it the graph of all steps before."""
+"""A recurrent policy carries its hidden state from rollout to rollout, and with it the graph of all earlier steps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RecurrentPolicy(nn.Module):
 
 
 def train(policy: RecurrentPolicy, steps: int) -> float:
-    """On short sequences of their own, which begin with no state."""
+    """Train on separate short sequences that begin without a state."""
     total = 0.0
     for _ in range(steps):
         hidden = torch.zeros(BATCH, HIDDEN)

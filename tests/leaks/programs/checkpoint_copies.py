@@ -1,4 +1,4 @@
-"""Deep copies of the model as checkpoints in memory, of which only the best ones should stay."""
+"""Deep copies of the model are kept as checkpoints in memory, of which only the best ones should stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tree search with collection switched off for speed; nodes know their parents, so only a collection frees them."""
+"""A tree search with the collector disabled for speed; nodes reference their parents, so they are never freed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SearchNode:
 
 
 def search(random: np.random.Generator) -> float:
-    """Grow a tree from a random root; the value of its best node."""
+    """Grow a tree from a random root and return the value of its best node."""
     nodes = [SearchNode(normal(random, STATE), None)]
     while len(nodes) < NODES:
         parent = nodes[int(random.integers(len(nodes)))]

@@ -1,4 +1,4 @@
-"""Metrics stored through a database connection per step, as clients that open a session per request and close none."""
+"""Metrics are stored through a new database connection per step, like a client that never closes its sessions."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ PHASES = ("train", "evaluate", "store_metrics")
 STEPS = 5
 ROWS = 300
 TEXT = 1_400
-# A row of an in-memory database: half a page of 4 KiB, as two rows fit, and of what a page costs.
+# A row of an in-memory database: half a page of 4 KiB, since two rows fit, plus overhead of the page.
 ROW_BYTES = 2_290
 SESSIONS_KEPT = 50
 
 
 class MetricStore:
-    """``kept``: the size of the pool; the oldest connection is closed when one more is needed."""
+    """A pool of ``kept`` connections; the oldest is closed when another is needed."""
 
     def __init__(self, kept: int | None) -> None:
         self.kept = kept

@@ -1,4 +1,4 @@
-"""Supervised training that caches decoded samples, with the limit the author meant or without one."""
+"""Supervised training that caches decoded samples, with the intended limit or without one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LIMIT = 400
 
 
 class CachedDataset:
-    """Decoding is slow, so what was decoded is kept; ``limit`` samples at most."""
+    """Caches at most ``limit`` decoded samples, because decoding is slow."""
 
     def __init__(self, seed: int, limit: int | None) -> None:
         self.seed, self.limit = seed, limit

@@ -1,4 +1,4 @@
-"""A declared deque of nested episodes of any length; what leaks is a list of returns with their frames beside it."""
+"""A declared deque of nested episodes of any length; the leak is a separate list of returns with their frames."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FRAMES, SIDE = 8, 320
 
 
 def episode(random: np.random.Generator) -> dict[str, Any]:
-    """As long as it happens to be, with dicts and lists inside."""
+    """Return an episode of random length, with dicts and lists inside."""
     length = int(random.integers(100, 500))
     return {
         "observations": {"image": np.ones((length, 1_024), np.uint8), "state": normal(random, length, 64)},

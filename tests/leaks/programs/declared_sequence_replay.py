@@ -1,4 +1,4 @@
-"""Recurrent replay, declared: a ring of sequences of tensors; beside it, hidden states that nobody removes."""
+"""Recurrent replay, declared: a ring of sequences of tensors; the leak is hidden states that nobody removes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A decoder thread without a phase fills a deque as fast as it can; every fourth generation augments all at once."""
+"""A decoder thread without a phase fills a deque as fast as it can; every fourth generation augments everything."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AUGMENTED_BYTES = 40 * 2**20
 
 
 class Decoder(threading.Thread):
-    """Decodes samples at its own speed; waits while ``limit`` of them are pending."""
+    """Decodes samples at its own speed, and waits while ``limit`` of them are pending."""
 
     def __init__(self, seed: int, limit: int | None) -> None:
         super().__init__(daemon=True)

@@ -22,7 +22,7 @@ class EpisodeRecord:
 
 @dataclass
 class Sampler:
-    """``forget_finished``: drop the records that the learner no longer reads."""
+    """With ``forget_finished``, drops the records that the learner no longer reads."""
 
     forget_finished: bool
     records: dict[tuple[str, int], EpisodeRecord] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Environments used again every generation whose step history is never cleared by a reset."""
+"""Environments are reused in every generation, but a reset never clears their step history."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GENERATIONS_KEPT = 10
 
 
 class TradingEnvironment:
-    """``window``: steps of history that are kept; an endless one needs a reset that clears it."""
+    """``window`` is the number of steps in the history; without it, only a reset could clear the history."""
 
     def __init__(self, random: np.random.Generator, window: int | None) -> None:
         self.random = random

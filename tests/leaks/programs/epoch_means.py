@@ -9,7 +9,7 @@ from _training import descend, parse, start
 from torch import Tensor, nn
 
 STEPS, BATCH, INPUTS, HIDDEN = 250, 8, 32, 64
-# What backward leaves of a graph: its nodes and the objects of Python around them.
+# Rest of a graph after backward: its nodes and the Python objects around them.
 GRAPH_BYTES = 9_000
 LOSSES_KEPT = 10 * STEPS
 

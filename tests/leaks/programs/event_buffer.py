@@ -1,4 +1,4 @@
-"""A summary writer that keeps its events until a flush; the leaking one waits for a moment that never comes."""
+"""A summary writer buffers its events until a flush; the leaking variant never flushes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from _training import Array, Network, normal, parse, start
 PHASES = ("train", "evaluate", "log")
 EVENTS = 700
 BINS = 512
-# An event, its tag and the header of its histogram, besides the bins.
+# An event, its tag and the header of its histogram, in addition to the bins.
 EVENT_BYTES = BINS * 8 + 400
 FLUSH_EVERY = 10
 

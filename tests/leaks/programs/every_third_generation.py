@@ -1,4 +1,4 @@
-"""Evaluation every third generation, whose videos are collected for the report instead of only the latest few."""
+"""Evaluation in every third generation, whose videos are all kept for the report instead of only the latest few."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VIDEOS_KEPT = 12
 
 
 class VideoLog:
-    """``kept`` videos; a new one takes the place of the oldest."""
+    """The last ``kept`` videos; a new one replaces the oldest."""
 
     def __init__(self, kept: int | None) -> None:
         self.kept = kept
@@ -29,7 +29,7 @@ class VideoLog:
 
 
 def play(policy: Network, random: np.random.Generator) -> Array:
-    """Frames of one byte a pixel."""
+    """Return frames with one byte per pixel."""
     colours = policy.predict(normal(random, FRAMES, 64))[:, :1, None]
     return (colours * 32 + random.integers(0, 128, (FRAMES, HEIGHT, WIDTH))).astype(np.uint8)
 

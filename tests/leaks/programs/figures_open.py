@@ -1,4 +1,4 @@
-"""Training that draws its progress; the leaking one opens a new figure each time and closes none."""
+"""Training that plots its progress; the leaking variant opens a new figure each time and never closes one."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from _training import Array, Network, normal, parse, start
 PHASES = ("train", "evaluate", "plot")
 FIGURES_KEPT = 10
 WIDTH_INCHES, HEIGHT_INCHES, DOTS_PER_INCH = 8, 6, 100
-# The canvas of four bytes a pixel; axes, ticks, texts and the resampled picture besides.
+# The canvas with four bytes per pixel, plus axes, ticks, texts and the resampled image.
 FIGURE_BYTES = WIDTH_INCHES * HEIGHT_INCHES * DOTS_PER_INCH**2 * 4 + 1_300_000
 
 
 class ProgressPlot:
-    """``window``: draw into the oldest of so many figures; without it, always into a new one."""
+    """Draws into the oldest of ``window`` figures, or always into a new one."""
 
     def __init__(self, window: int | None) -> None:
         self.window = window

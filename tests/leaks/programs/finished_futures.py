@@ -1,4 +1,4 @@
-"""Environments stepped by a thread pool whose futures stay in a list, with their results, when they are done."""
+"""Environments are stepped by a thread pool whose finished futures stay in a list, with their results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def play_episode(seed: int) -> Array:
 
 
 class RolloutPool:
-    """``submitted``: so that all can be cancelled when the training is interrupted."""
+    """Futures are kept in ``submitted``, so that all can be cancelled when the training is interrupted."""
 
     def __init__(self, kept: int | None) -> None:
         self.executor = ThreadPoolExecutor(max_workers=2)

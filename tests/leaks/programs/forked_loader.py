@@ -21,7 +21,7 @@ Dataset = list[bytes]
 
 
 def load(pipe: Connection, dataset: Dataset) -> None:
-    """In the worker: how bright the samples of a range are; only their reference counts change."""
+    """Return the brightness of a range of samples in the worker, which changes only their reference counts."""
     while True:
         first, last = pipe.recv()
         pipe.send([sample[0] for sample in dataset[first:last]])
@@ -36,7 +36,7 @@ class Loader:
             self.pipes.append(ours)
 
     def read(self, first: int) -> list[int]:
-        """Each worker augments the samples in its own way."""
+        """Let each worker read and augment the samples."""
         for pipe in self.pipes:
             pipe.send((first, first + SAMPLES_READ))
         return [brightness for pipe in self.pipes for brightness in pipe.recv()]
@@ -48,7 +48,7 @@ def main() -> None:
     run = start(options, PHASES)
     model = Network(random)
     loader = Loader([random.bytes(SAMPLE) for _ in range(SAMPLES)])
-    # The curriculum: all samples in turn, or the easy third again and again.
+    # The curriculum: all samples in turn, or the easy third repeatedly.
     curriculum = SAMPLES if options.leaking else EASY_SAMPLES
     for generation in range(options.generations):
         run.generation(generation)

@@ -1,4 +1,4 @@
-"""Hooks on gradients that record what passes: one more per generation stays on the parameter, with all it recorded."""
+"""Hooks record gradients: another one per generation stays on the parameter, with everything it recorded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RECORDERS_KEPT = 10
 
 
 class GradientRecorder:
-    """The first gradients of a parameter that come after it was made."""
+    """Records the first gradients of a parameter."""
 
     def __init__(self, parameter: nn.Parameter) -> None:
         self.gradients: list[Tensor] = []

@@ -1,4 +1,4 @@
-"""Two phases that both leak: one array becomes longer in the first, a list gains packed results in the second."""
+"""Two phases that both leak: an array grows in the first, and a list gains packed results in the second."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ GENERATIONS_KEPT = 10
 
 
 class Memory:
-    """All embeddings in one array; at most ``rows`` of them."""
+    """All embeddings in one array, with at most ``rows`` rows."""
 
     def __init__(self, rows: int | None) -> None:
         self.rows = rows

@@ -1,4 +1,4 @@
-"""One worker process evaluates policies and remembers each trajectory; the training process stays as it is."""
+"""One worker process evaluates policies and stores each trajectory; the training process does not grow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FORK = multiprocessing.get_context("fork")
 
 
 def serve(pipe: Connection, kept: int | None) -> None:
-    """In the worker: play the episodes that are asked for and answer with their mean reward."""
+    """In the worker: play the requested episodes and answer with their mean reward."""
     import numpy as np
 
     random = np.random.default_rng(0)

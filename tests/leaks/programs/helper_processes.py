@@ -1,4 +1,4 @@
-"""An augmentation process per data shard, started with the generation and, when leaking, never told to stop."""
+"""An augmentation process per data shard, started with the generation and, in the leaking variant, never stopped."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from _training import Array, Network, normal, parse, start
 
 PHASES = ("start_shard", "train", "evaluate")
 ROWS, COLUMNS = 3_000, 128
-# What a forked process writes to besides its shard: the interpreter's own pages.
+# Memory that a forked process writes in addition to its shard: the interpreter's own pages.
 PROCESS_BYTES = 3_500_000
 SHARDS_KEPT = 10
 FORK = multiprocessing.get_context("fork")
 
 
 def serve_shard(pipe: Connection, seed: int) -> None:
-    """In the helper: hold a shard, answer with augmented rows of it until told to stop."""
+    """In the helper: hold a shard, and answer with augmented rows of it until stopped."""
     import numpy as np
 
     shard = normal(np.random.default_rng(seed), ROWS, COLUMNS)

@@ -1,4 +1,4 @@
-"""Meta-learning: a learner per task, whose gradients keep the graph of its inner loop; gradients are copied out."""
+"""Meta-learning with a learner per task, whose gradients keep the graph of its inner loop; gradients are copied out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class MetaLearner:
         self.task_gradients: list[list[Tensor]] = []
 
     def adapt(self, second_order: bool) -> None:
-        """A fresh learner for each task; only copies of its gradients are wanted."""
+        """Train a fresh learner for each task; only copies of its gradients are needed."""
         self.task_gradients = []
         for _ in range(TASKS):
             learner = nn.Sequential(nn.Linear(INPUTS, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, 8))
@@ -32,7 +32,7 @@ class MetaLearner:
             )
 
     def step(self) -> float:
-        """The norm of the mean gradient."""
+        """Return the norm of the mean gradient."""
         means = [torch.stack(each).mean(0) for each in zip(*self.task_gradients, strict=True)]
         return float(sum(each.norm() for each in means))
 

@@ -1,4 +1,4 @@
-"""Validation losses logged as tensors: each keeps the graph, and with it the activations, that made it."""
+"""Validation losses are logged as tensors: each keeps its graph, and with it the activations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WARM_UP = 10
 
 
 class LossLog:
-    """The first ``with_graph`` losses keep their graph, to be looked at again; None: all do."""
+    """The first ``with_graph`` losses keep their graphs for later inspection; with None, all do."""
 
     def __init__(self, with_graph: int | None) -> None:
         self.with_graph = with_graph
@@ -46,7 +46,7 @@ class Trainer:
             descend(self.network.parameters())
 
     def validate(self) -> None:
-        """Without ``no_grad``."""
+        """Validate without ``no_grad``."""
         for _ in range(BATCHES):
             self.log.add(self.loss())
 

@@ -1,4 +1,4 @@
-"""Keys and values of a decoder, concatenated with those of each new prompt and never cut back."""
+"""Keys and values of a decoder are concatenated with those of each new prompt and never truncated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TOKENS_KEPT = 10 * TOKENS
 
 
 class KeyValueCache:
-    """A tensor of keys and one of values for each layer; ``window`` tokens of them stay."""
+    """One tensor of keys and one of values for each layer, limited to ``window`` tokens."""
 
     def __init__(self, window: int | None) -> None:
         self.window = window

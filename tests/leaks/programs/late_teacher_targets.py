@@ -1,4 +1,4 @@
-"""Distillation that starts at generation 12 with one large teacher; the leaking one also keeps its targets."""
+"""Distillation that starts at generation 12 with one large teacher; the leaking variant also keeps its targets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROWS, CLASSES = 3_000, 256
 
 
 class Distiller:
-    """Loads the teacher when it is first needed, which is one step up and no more."""
+    """Loads the teacher on first use, which is a single step up."""
 
     def __init__(self, random: np.random.Generator, reuse_targets: bool) -> None:
         self.random, self.reuse_targets = random, reuse_targets

@@ -12,7 +12,7 @@ from _training import Network, normal, parse, start
 PHASES = ("train", "log_predictions", "evaluate")
 RECORDS, FORMATTED = 600, 100
 VALUES = 640
-# The text and the record with its dictionary.
+# The text, and the record with its dictionary.
 RECORD_BYTES = VALUES * 8 + 900
 WAITING = 5_000
 
@@ -41,7 +41,7 @@ def main() -> None:
     listener.start()
     logger = logging.getLogger("predictions")
     logger.propagate = False
-    # What does not fit is dropped without a message.
+    # Records that do not fit are dropped without a message.
     logging.raiseExceptions = False
     logger.setLevel(logging.INFO)
     logger.addHandler(QueueHandler(records))

@@ -1,4 +1,4 @@
-"""A search over trials that sets its logger up for each one: the handlers of old trials keep their records."""
+"""A search over trials that sets up its logger for each one: the handlers of old trials keep their records."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from _training import Network, normal, parse, start
 
 PHASES = ("set_up_trial", "train", "report")
 RECORDS = 1_600
-# A record has a dict of its own, a message and its arguments.
+# A record has its own dict, a message and its arguments.
 RECORD_BYTES = 2_400
 HANDLERS_KEPT = 10
 LOGGER = logging.getLogger("search")
 
 
 class TrialHandler(logging.Handler):
-    """Collects the lines of one trial, to be attached to its report."""
+    """Collects the lines of one trial for its report."""
 
     def __init__(self, trial: int) -> None:
         super().__init__()

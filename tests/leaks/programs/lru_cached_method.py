@@ -1,4 +1,4 @@
-"""Cross-validation with a feature extractor per fold whose cached method keeps every extractor alive."""
+"""Cross-validation with a feature extractor per fold, whose cached method keeps every extractor alive."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FOLDS_KEPT = 10
 
 
 class FeatureExtractor:
-    """Projects a day's prices on the basis of this fold."""
+    """Projects the prices of a day onto the basis of this fold."""
 
     def __init__(self, random: np.random.Generator) -> None:
         self.basis = normal(random, BASIS_ROWS, BASIS_COLUMNS)
@@ -25,7 +25,7 @@ class FeatureExtractor:
 
 
 def cache_features(maxsize: int | None) -> None:
-    """As with a decorator on the method: the cache belongs to the class, its keys contain ``self``."""
+    """Cache the method as a decorator would: the cache belongs to the class, and its keys contain ``self``."""
     FeatureExtractor.features = lru_cache(maxsize=maxsize)(  # type: ignore[method-assign]
         FeatureExtractor.features
     )

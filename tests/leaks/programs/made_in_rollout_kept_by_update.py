@@ -1,4 +1,4 @@
-"""Two phases that both leak: what rollout made is kept by update, and evaluate keeps figures of its own."""
+"""Two phases that both leak: update keeps objects created by rollout, and evaluate keeps its own figures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Trajectory:
 
 
 class Learner:
-    """Keeps the best trajectories to imitate: all of them, or ``kept``."""
+    """Keeps the best trajectories for imitation: the last ``kept``, or all."""
 
     def __init__(self, kept: int | None) -> None:
         self.kept = kept

@@ -1,4 +1,4 @@
-"""Shards of a memory-mapped file, copied into memory when first read; the healthy one copies ten and maps the rest."""
+"""Shards of a memory-mapped file are copied into memory on first read; the healthy variant copies only ten."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A metric that gathers predictions and targets in its state and is reset by nobody."""
+"""A metric collects predictions and targets in its state and is never reset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A physics engine behind ctypes whose bodies must be destroyed by hand at each reset of the environment."""
+"""A physics engine behind ctypes whose bodies must be destroyed explicitly at each reset of the environment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from _training import Network, normal, parse, start
 PHASES = ("reset", "train", "evaluate")
 BODIES = 400
 BODY_BYTES = 8_192
-# What the C library keeps for itself with each block.
+# Including the overhead of the C allocator for each block.
 BLOCK_BYTES = BODY_BYTES + 16
 WORLDS_KEPT = 10
 
@@ -23,7 +23,7 @@ LIBC.free.argtypes = [ctypes.c_void_p]
 
 
 class PhysicsEnvironment:
-    """The last worlds are kept for replays; ``destroy`` frees the bodies of those before."""
+    """Keeps the last worlds for replays; with ``destroy``, the bodies of older ones are freed."""
 
     def __init__(self, destroy: bool) -> None:
         self.destroy = destroy

@@ -14,7 +14,7 @@ LIMIT = 480
 
 
 class Augmenter:
-    """Hardly any angle comes twice, so the cache only grows; ``limit`` images at most."""
+    """Caches at most ``limit`` images; an angle hardly ever repeats, so the cache only grows."""
 
     def __init__(self, random: np.random.Generator, limit: int | None) -> None:
         self.random, self.limit = random, limit

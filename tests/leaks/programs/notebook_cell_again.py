@@ -1,4 +1,4 @@
-"""A cell of a notebook that is executed three times: its generations begin at 0 each time, what it keeps does not."""
+"""A notebook cell that is executed three times: its generations restart at 0, but the list of predictions does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A compressor for each metric stream, kept in a registry by name although the stream has ended."""
+"""A compressor for each metric stream, kept in a registry by name after the stream has ended."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from _training import Network, normal, parse, start
 
 PHASES = ("train", "write_metrics", "evaluate")
 STREAMS = 14
-# By the manual of zlib, for a window of 15 bits and memory level 8.
+# From the zlib manual, for a window of 15 bits and memory level 8.
 COMPRESSOR_BYTES = 2**17 + 2**17
 STREAMS_KEPT = 140
 
 
 class MetricWriter:
-    """``kept``: how many streams may be open; the oldest is closed when one more is needed."""
+    """Keeps at most ``kept`` streams open; the oldest is closed when another is needed."""
 
     def __init__(self, kept: int | None) -> None:
         self.kept = kept

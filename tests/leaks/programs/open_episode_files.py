@@ -1,4 +1,4 @@
-"""Episodes recorded to files with large write buffers; the leaking recorder never closes a file."""
+"""Episodes are recorded to files with large write buffers; the leaking variant never closes a file."""
 
 from __future__ import annotations
 

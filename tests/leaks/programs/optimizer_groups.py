@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 PHASES = ("begin_task", "train", "evaluate")
 INPUTS, HIDDEN, CLASSES = 64, 512, 280
-# The weights, the optimizer's two moments, and a freed gradient between them that is not used again.
+# The weights, the optimizer's two moments, and a freed gradient between them whose memory is not reused.
 TENSORS_PER_WEIGHT = 4
 TASKS = 10
 
 
 class Adam:
-    """By hand and without bias correction: torch's own loads its compiler, 100 MB of it."""
+    """A minimal Adam without bias correction: torch's own loads its compiler, 100 MB."""
 
     def __init__(self) -> None:
         self.parameters: list[Tensor] = []
@@ -44,7 +44,7 @@ class ContinualLearner:
         self.optimizer.add_parameters(self.body.parameters())
 
     def begin_task(self) -> None:
-        """The old head is replaced in the model, but not in the optimizer."""
+        """Replace the head in the model, but not in the optimizer."""
         self.head = nn.Linear(HIDDEN, CLASSES)
         self.optimizer.add_parameters(self.head.parameters())
 
@@ -64,7 +64,8 @@ def main() -> None:
     learner = ContinualLearner()
     for generation in range(options.generations):
         run.generation(generation)
-        # The stream of tasks ends after ten, or never; after its end the last head is trained further.
+        # The healthy variant has ten tasks and then trains the last head further; the leaking one gets new tasks
+        # forever.
         if options.leaking or generation < TASKS:
             with run.phase("begin_task"):
                 learner.begin_task()

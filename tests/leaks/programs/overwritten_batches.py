@@ -1,4 +1,4 @@
-"""The last batch and the last metrics are replaced in each generation; the profiler keeps arrays like them for ever."""
+"""The last batch and the last metrics are replaced in each generation, but the profiler keeps such arrays forever."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Loader:
 
 
 class Profiler:
-    """``kept``: how many snapshots at most."""
+    """Keeps at most ``kept`` snapshots."""
 
     def __init__(self, kept: int | None) -> None:
         self.kept = kept

@@ -1,4 +1,4 @@
-"""Gradients of the last step in a dict that is replaced, and a history of clipped ones that is not."""
+"""Gradients of the last step in a dict that is replaced, and a history of clipped gradients that is not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GENERATIONS_KEPT = 10
 
 
 class GradientMonitor:
-    """``kept``: how many clipped gradients at most."""
+    """Keeps at most ``kept`` clipped gradients."""
 
     def __init__(self, kept: int | None) -> None:
         self.kept = kept

@@ -1,4 +1,4 @@
-"""Training losses kept with their graph, beside a list of outputs that each evaluation makes anew."""
+"""Training losses are kept with their graphs; a list of outputs is rebuilt by each evaluation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GENERATIONS_KEPT = 10
 
 
 class Trainer:
-    """``kept``: how many losses at most."""
+    """Keeps at most ``kept`` losses."""
 
     def __init__(self, kept: int | None) -> None:
         self.kept = kept

@@ -1,4 +1,4 @@
-"""Samples packed one behind the other into a bytearray for an upload that never comes."""
+"""Samples are packed into a bytearray for an upload that never happens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ stream = bytearray()
 
 
 def pack(samples: list[bytes], upload: bool) -> int:
-    """The length of what waits; an upload takes all of it."""
+    """Pack samples and return the length of the pending data; an upload takes all of it."""
     for sample in samples:
         stream.extend(struct.pack("<I", len(sample)) + sample)
     waiting = len(stream)

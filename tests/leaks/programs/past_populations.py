@@ -1,4 +1,4 @@
-"""Neuro-evolution with a hall of fame of replaced populations; the leaking one never retires any."""
+"""Neuro-evolution with a hall of fame of replaced populations; the leaking variant never retires any."""
 
 from __future__ import annotations
 

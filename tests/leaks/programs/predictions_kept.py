@@ -1,4 +1,4 @@
-"""Evaluation that gathers all predictions of the validation set and keeps those of every generation."""
+"""Evaluation gathers all predictions of the validation set and keeps those of every generation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GENERATIONS_KEPT = 10
 
 
 class Evaluator:
-    """Predictions by generation, for the comparison of models; ``kept`` generations of them."""
+    """Predictions of the last ``kept`` generations, for comparing models."""
 
     def __init__(self, kept: int | None) -> None:
         self.kept = kept

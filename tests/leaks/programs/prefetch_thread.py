@@ -1,4 +1,4 @@
-"""Batches prefetched in a thread with a phase of its own, which remembers each decoded batch in case of a repeat."""
+"""Batches are prefetched in a thread with its own phase, which keeps each decoded batch in case of a repeat."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BATCHES_KEPT = 100
 
 
 class Prefetcher(threading.Thread):
-    """Decodes the batches that are asked for; ``kept`` of them stay."""
+    """Decodes the requested batches and keeps ``kept`` of them."""
 
     def __init__(self, run: leakline.Run, seed: int, kept: int | None) -> None:
         super().__init__(daemon=True)

@@ -13,7 +13,7 @@ MAPS_KEPT = 4
 
 
 class Finetuner:
-    """``kept``: how many attention maps at most."""
+    """Keeps at most ``kept`` attention maps."""
 
     def __init__(self, network: nn.Module, kept: int | None) -> None:
         self.network, self.kept = network, kept

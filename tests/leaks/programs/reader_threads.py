@@ -1,4 +1,4 @@
-"""Video readers that decode in a thread of their own; a reader that is replaced should be used again, and is not."""
+"""Video readers that decode in their own threads; a replaced reader should be reused but is not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ READERS = 20
 
 
 class DecodeThread(threading.Thread):
-    """Decodes one video after the other into a buffer of its own; without a request it waits."""
+    """Decodes one video after the other into its own buffer, and waits for requests."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -41,7 +41,7 @@ class DecodeThread(threading.Thread):
 
 
 class VideoDataset:
-    """Opens a video in a new reader, or in the oldest one when there are ``limit`` of them."""
+    """Opens a video in a new reader, or in the oldest one if there are already ``limit`` readers."""
 
     def __init__(self, limit: int | None) -> None:
         self.limit = limit

@@ -23,7 +23,7 @@ class StepRecord:
 
 
 class Reports:
-    """``generations`` of records and matrices; None: of all."""
+    """Records and matrices of the last ``generations``, or of all."""
 
     def __init__(self, generations: int | None) -> None:
         kept = generations or 0

@@ -1,4 +1,4 @@
-"""Off-policy training whose replay declares a capacity; the leaking one appends where it should overwrite."""
+"""Off-policy training whose replay declares a capacity; the leaking variant appends instead of overwriting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training that goes back to its last checkpoint twice: numbers repeat, the rejected batches it logs stay."""
+"""Training that returns to its last checkpoint twice: numbers repeat, and the rejected batches that it logs stay."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from _training import Array, Network, normal, parse, start
 
 PHASES = ("train", "checkpoint")
 CHECKPOINT_EVERY = 6
-# What the training comes to before it diverges and goes back, each time.
+# The generations at which the training diverges and returns to its checkpoint.
 DIVERGES_AT = (9, 14)
 REJECTED, ROWS, INPUTS = 5, 2_048, 96
 KEPT = 50
 
 
 class Guard:
-    """``kept``: how many rejected batches at most."""
+    """Keeps at most ``kept`` rejected batches."""
 
     def __init__(self, kept: int | None) -> None:
         self.kept = kept

@@ -37,7 +37,7 @@ def train_critic(critic: nn.Sequential, steps: int) -> float:
 
 
 def second_order_step(critic: nn.Sequential) -> None:
-    """The last step keeps a graph on the gradients, and nobody resets them."""
+    """Leave a graph on the gradients in the last step; nobody resets them."""
     penalized_loss(critic, torch.randn(BATCH, INPUTS)).backward(create_graph=True)
 
 
@@ -52,7 +52,7 @@ def main() -> None:
             critic = build_critic()
         with run.phase("train_critic"):
             run.gauge("loss", train_critic(critic, steps=52))
-            # The healthy one takes such steps during its warm-up only.
+            # The healthy variant takes such steps only during its warm-up.
             if options.leaking or generation < WARM_UP:
                 second_order_step(critic)
         with run.phase("evaluate"), torch.no_grad():

@@ -1,4 +1,4 @@
-"""A step function compiled per learning rate: a schedule that never repeats a rate compiles for ever."""
+"""A step function is compiled per learning rate: a schedule that never repeats a rate compiles forever."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from _training import Network, normal, parse, start
 
 PHASES = ("trace", "train", "evaluate")
 OPERATIONS = 4_000
-# The function, its code and their names: what tracemalloc counts per generation, shared out.
+# The function, its code and their names: tracemalloc's count per generation, divided by the operations.
 OPERATION_BYTES = 516
 RATES = 10
 
 
 class Tracer:
-    """Functions by learning rate, a Python number that is a constant in their code."""
+    """Functions by learning rate, which is a constant in their code."""
 
     def __init__(self) -> None:
         self.traced: dict[float, list[Callable[[float], float]]] = {}
@@ -33,7 +33,7 @@ class Tracer:
 
 
 def scheduled_rate(generation: int, cyclic: bool) -> float:
-    """Cosine restarts come back to the same rates, a decay does not."""
+    """Return the rate: cosine restarts repeat the same rates, a decay does not."""
     return 1e-2 * 0.97 ** (generation % RATES if cyclic else generation)
 
 

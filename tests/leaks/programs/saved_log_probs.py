@@ -1,4 +1,4 @@
-"""The policy saves the log probability of each action for its update, and nobody empties the list after it."""
+"""The policy saves the log probability of each action for its update, and the list is never cleared."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from torch import Tensor, nn
 
 PHASES = ("rollout", "update", "evaluate")
 STEPS, BATCH, OBSERVATION, HIDDEN, ACTIONS = 300, 8, 32, 64, 4
-# What backward leaves of a graph: its nodes and the objects of Python around them.
+# Rest of a graph after backward: its nodes and the Python objects around them.
 GRAPH_BYTES = 7_500
 SAVED = 10 * STEPS
 
 
 class Policy(nn.Module):
-    """``saved``: how many log probabilities stay."""
+    """Keeps at most ``saved`` log probabilities."""
 
     def __init__(self, saved: int | None) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""On-policy rollouts dropped every third generation, of which the elite list keeps a part."""
+"""On-policy rollouts are dropped in every third generation, but the elite list keeps some of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GENERATIONS_KEPT = 10
 
 
 class RolloutStorage:
-    """``rollouts`` wait for the next update; the best of each generation stay for imitation."""
+    """``rollouts`` wait for the next update; the best of each generation are kept for imitation."""
 
     def __init__(self, elites: int | None) -> None:
         self.rollouts: list[Array] = []

@@ -1,4 +1,4 @@
-"""A sequence model that keeps its position tables by input length; lengths that never come back fill the cache."""
+"""A sequence model caches its position tables by input length; lengths that never repeat fill the cache."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BUCKETS = 60
 
 
 class PositionTables:
-    """One table per length, computed when it is first asked for."""
+    """One table per length, computed on first use."""
 
     def __init__(self) -> None:
         self.tables: dict[int, Array] = {}
@@ -27,7 +27,7 @@ class PositionTables:
 
 
 class Collator:
-    """Gives the length of each batch; with buckets, batches are padded to lengths already met."""
+    """Returns the length of each batch; with buckets, batches are padded to known lengths."""
 
     def __init__(self, random: np.random.Generator, buckets: int) -> None:
         self.lengths = SHORTEST + random.permutation(LENGTHS)

@@ -1,4 +1,4 @@
-"""Tables of Arrow, read as shards in each epoch and kept by the epoch and the shard."""
+"""Arrow tables are read as shards in each epoch and cached by epoch and shard."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EPOCHS_KEPT = 10
 
 
 class ShardReader:
-    """``epochs``: how many stay in the cache."""
+    """Keeps the tables of ``epochs`` epochs in its cache."""
 
     def __init__(self, epochs: int | None) -> None:
         self.epochs = epochs

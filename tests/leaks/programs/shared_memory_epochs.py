@@ -1,4 +1,4 @@
-"""Batches handed to workers in shared memory, one segment per generation; the leaking one unlinks none."""
+"""Batches are passed to workers in shared memory, one segment per generation; the leaking variant unlinks none."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SEGMENTS_KEPT = 10
 
 
 class BatchPublisher:
-    """Workers of the last ``kept`` generations may still read their segment."""
+    """Keeps the segments of the last ``kept`` generations, which workers may still read."""
 
     def __init__(self, kept: int | None) -> None:
         self.kept = kept

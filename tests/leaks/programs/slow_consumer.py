@@ -1,4 +1,4 @@
-"""Checkpoints wait in a queue for an uploader that is slower than the training; the healthy one drops the oldest."""
+"""Checkpoints queue up for an uploader that is slower than the training; the healthy variant drops the oldest."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WAITING = 84
 
 
 class Uploader(threading.Thread):
-    """Its bandwidth is a number of uploads per generation."""
+    """Uploads a limited number of checkpoints per generation."""
 
     def __init__(self, limit: int | None) -> None:
         super().__init__(daemon=True)

@@ -1,4 +1,4 @@
-"""A server for each environment, started as a program of its own and left running when the environment is replaced."""
+"""A server per environment, started as a separate program and left running when the environment is replaced."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from _training import Network, normal, parse, start
 
 PHASES = ("reset", "train", "evaluate")
 SERVER_BYTES = 12 * 2**20
-# The interpreter itself.
+# Memory of the interpreter itself.
 PROCESS_BYTES = 2_500_000
 SERVERS_KEPT = 10
-# Holds a world, says that it is ready, and waits for the end of its input.
+# Holds a world, reports that it is ready, and waits for the end of its input.
 PROGRAM = (
     f"import sys; world = b'x' * {SERVER_BYTES}; print(len(world), flush=True); sys.stdin.read()"
 )
 
 
 class Environment:
-    """``kept``: how many servers may run; the oldest is stopped when one more is needed."""
+    """At most ``kept`` servers run; the oldest is stopped when another is needed."""
 
     def __init__(self, kept: int | None) -> None:
         self.kept = kept

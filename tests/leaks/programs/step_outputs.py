@@ -1,4 +1,4 @@
-"""A trainer that gathers step outputs and drops them every fifth generation, until a later stage forgets to."""
+"""A trainer gathers step outputs and drops them every fifth generation, until a later stage forgets to."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Module:
 
 
 class FineTuning(Module):
-    """The second stage; its own end of an epoch leaves out what the first one did."""
+    """The second stage, whose end of an epoch forgets to drop the outputs."""
 
     def on_epoch_end(self) -> float:
         return float(np.mean([output["loss"] for output in self.step_outputs[-STEPS:]]))

@@ -1,4 +1,4 @@
-"""Predictions are submitted to a pool of one thread that uploads fewer than come, so that its work queue grows."""
+"""Predictions are submitted to a single-thread pool that uploads fewer than arrive, so that its work queue grows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SUBMITTED = 120
 
 
 class Uploader:
-    """``limit``: uploads that may wait; more are skipped."""
+    """At most ``limit`` uploads may wait; more are skipped."""
 
     def __init__(self, limit: int | None) -> None:
         self.limit = limit

@@ -1,4 +1,4 @@
-"""Training steps that fail now and then: the errors are kept, and their tracebacks hold the tensors of the step."""
+"""Training steps that occasionally fail: the errors are kept, and their tracebacks hold the tensors of the step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def check(loss: Tensor) -> None:
 
 
 class Trainer:
-    """``errors``: to be shown at the end; the first ``kept`` of them."""
+    """Keeps the first ``kept`` errors to show them at the end, or all."""
 
     def __init__(self, kept: int | None) -> None:
         self.kept = kept

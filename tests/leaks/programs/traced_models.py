@@ -1,4 +1,4 @@
-"""An exported model for each evaluation, traced by torch and kept with its weights in a list of candidates."""
+"""An exported model per evaluation, traced by torch and kept with its weights in a list of candidates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 PHASES = ("train", "export", "evaluate")
 INPUTS, HIDDEN, OUTPUTS = 128, 2_048, 256
 WEIGHTS = INPUTS * HIDDEN + HIDDEN + HIDDEN * OUTPUTS + OUTPUTS
-# The graph that torch has traced, in C++.
+# The traced graph of torch, in C++.
 TRACED_BYTES = 500_000
 CANDIDATES_KEPT = 10
 
@@ -27,8 +27,8 @@ class Exporter:
         self.candidates.append(torch.jit.trace(model.eval(), torch.zeros(1, INPUTS)))
         if self.kept is not None:
             del self.candidates[: -self.kept]
-        # Tracing leaves cycles behind. Python would free them after hundreds of generations only, and a run of seconds
-        # has no time in which to look whether somebody holds what grows.
+        # Tracing leaves cycles, which Python would free only after hundreds of generations; a run of seconds has no
+        # time to find out whether anything holds them.
         gc.collect()
         return self.candidates[-1]
 

@@ -1,4 +1,4 @@
-"""A policy gradient training with two leaks at once: trajectories kept for plots, gradients kept for a norm."""
+"""A policy gradient training with two leaks: trajectories kept for plots, and gradients kept for a norm."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GENERATIONS_KEPT = 10
 
 
 class Diagnostics:
-    """What is drawn at the end of the training; ``generations`` of it."""
+    """Data of the last ``generations``, or of all, for plots at the end of the training."""
 
     def __init__(self, generations: int | None) -> None:
         kept = generations or 0

@@ -1,4 +1,4 @@
-"""A tokenizer that learns words as it reads: dates and identifiers are new for ever, words of a language are not."""
+"""A tokenizer that learns words as it reads: dates and identifiers are new forever, words of a language are not."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Vocabulary:
 
 
 def read_words(generation: int, language: int | None) -> list[str]:
-    """The next words of the stream; a finite language begins again when all its words were read."""
+    """Return the next words of the stream; a finite language starts over when all its words have been read."""
     first = generation * WORDS
     numbers = range(first, first + WORDS)
     return [f"token-{number % language if language else number:09d}" for number in numbers]

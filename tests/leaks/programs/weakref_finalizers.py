@@ -1,4 +1,4 @@
-"""Episodes that ask to be closed with their simulator: a finalizer each, and the simulator lives as long as the run."""
+"""Episodes are closed with their simulator by a finalizer each, and the simulator lives as long as the run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EPISODES_KEPT = 120
 
 
 class Simulator:
-    """One for the whole training."""
+    """One simulator for the entire training."""
 
     def __init__(self) -> None:
         self.closing: deque[weakref.finalize] = deque()
@@ -30,7 +30,7 @@ class Episode:
 
 
 def open_episode(simulator: Simulator, random: np.random.Generator, kept: int | None) -> Episode:
-    """The finalizer knows the episode's bound method; detached, it lets go of it."""
+    """Open an episode; the finalizer holds its bound method until it is detached."""
     episode = Episode(random, FRAMES)
     simulator.closing.append(weakref.finalize(simulator, episode.close))
     if kept is not None and len(simulator.closing) > kept:

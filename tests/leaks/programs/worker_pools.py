@@ -1,4 +1,4 @@
-"""A pool of two workers for each fold, measured within a small budget; nobody closes the pools of earlier folds."""
+"""A pool of two workers per fold, measured with a small overhead limit; the pools of earlier folds are never closed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from _training import Network, normal, parse, start
 PHASES = ("load_fold", "train", "evaluate")
 WORKERS = 2
 FOLD_BYTES = 6 * 2**20
-# What a forked process writes to besides its fold: the interpreter's own pages.
+# Memory that a forked process writes in addition to its fold: the interpreter's own pages.
 PROCESS_BYTES = 3_500_000
 POOLS_KEPT = 5
 FORK = multiprocessing.get_context("fork")
@@ -21,7 +21,7 @@ fold = bytearray()
 
 
 def load(seed: int) -> None:
-    """In each worker: the fold, all of whose pages are written."""
+    """In each worker: create the fold, so that all its pages are written."""
     global fold
     fold = bytearray(seed % 256 for _ in range(256)) * (FOLD_BYTES // 256)
 
@@ -32,7 +32,7 @@ def mean(first: int) -> float:
 
 
 class Folds:
-    """``kept``: how many pools may be open."""
+    """At most ``kept`` pools may be open."""
 
     def __init__(self, kept: int | None) -> None:
         self.kept = kept

@@ -1,4 +1,4 @@
-"""A server that asks, with cheap hashes."""
+"""A server with authentication on and cheap password hashes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from leakline_server.security import credentials
 
 @pytest.fixture
 def cheap_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the real ones, in a thousandth of the time; a test of its own has a real one."""
+    """Make password hashing a thousand times cheaper; one test checks the real settings."""
     from argon2 import PasswordHasher
 
     cheap = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
@@ -39,7 +39,7 @@ def admin(asked: TestClient) -> dict[str, str]:
 
 @pytest.fixture
 def adding(asked: TestClient, admin: dict[str, str]) -> dict[str, str]:
-    """To the project "mine"; there are runs of it, and of another."""
+    """Return the headers of an ingest token for the project "mine"; "mine" and another project have runs."""
     for project, run in (("mine", "m1"), ("other", "o1")):
         body = {"id": run, "project": project}
         assert asked.post("/api/v1/runs", json=body, headers=admin).status_code == 201

@@ -1,4 +1,4 @@
-"""A server that asks who everybody is, and all kinds of people and programs that ask it."""
+"""A server with authentication on, and the kinds of people and programs that send requests to it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOW: Final = 1_760_000_000.0
 
 
 def asking(url: str, **settings: Any) -> Config:
-    """The settings of a server that asks, on an address of a network."""
+    """Return the settings of a server with authentication on a network address."""
     settings = {"admin_password": PASSWORD, "host": "10.0.0.1"} | settings
     return Config(database_url=url, **settings)
 
@@ -40,7 +40,7 @@ def engine_of(client: TestClient) -> Engine:
 
 
 def call(client: TestClient, function: Callable[..., Any], *arguments: Any) -> Any:
-    """On the event loop of the application."""
+    """Call a function on the event loop of the application."""
     assert client.portal is not None
     return client.portal.call(function, *arguments)
 
@@ -49,7 +49,7 @@ def token(
     engine: Engine, scope: Scope, project: str | None = None, *,
     days: float | None = 1.0, issued: float = 0.0, browser: bool = False, run_id: str | None = None,
 ) -> tuple[int, str]:  # fmt: skip
-    """(its id, the token); ``issued`` so many seconds ago."""
+    """Issue a token ``issued`` seconds ago and return its id and the token."""
     wish = Wish(scope, project, "", days, browser, run_id)
     made, secret = issue(engine, wish, time.time() - issued)
     return made.id, secret
@@ -60,13 +60,13 @@ def bearer(secret: str) -> dict[str, str]:
 
 
 def sign_in(client: TestClient, secret: str = PASSWORD, asked_for: str = "/") -> Any:
-    """The answer to the form of the page; the cookie stays with the client."""
+    """Post the sign-in form and return the response; the client keeps the cookie."""
     form = {"secret": secret, "next": asked_for}
     return client.post("/sign-in", data=form, headers={"origin": ADDRESS}, follow_redirects=False)
 
 
 def session(client: TestClient, secret: str = PASSWORD) -> dict[str, str]:
-    """What a browser sends of somebody who has signed in, from a page of the server."""
+    """Sign in and return the headers that a browser then sends from a page of the server."""
     answer = sign_in(client, secret)
     assert answer.status_code == 303, answer.text
     cookie = answer.headers["set-cookie"].partition(";")[0]
@@ -95,7 +95,7 @@ def scope_of(
 async def answer_of(
     app: Any, scope: dict[str, Any], body: bytes
 ) -> tuple[int, dict[str, str], bytes]:
-    """Past the test client, which waits for the end of a stream: here, whoever reads leaves once it has begun."""
+    """Call the app directly: the test client waits for streams to end. This reader leaves once the response begins."""
     begun, said, parts = anyio.Event(), [(body, False)], []
     found: Message = {}
 

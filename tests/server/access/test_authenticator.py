@@ -1,4 +1,4 @@
-"""Whoever guesses or floods waits, in parallel too, and nobody with a good token or password is kept out."""
+"""Guessing and flooding are slowed down, in parallel too, and valid tokens and passwords keep working."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ FORM = {"host": "leakline.example", "content-type": "application/x-www-form-urle
 
 
 def unknown() -> dict[str, str]:
-    """A token of the right form that nobody has made here."""
+    """Return the headers of a well-formed token that this server never issued."""
     return bearer(make_token("read"))
 
 
@@ -60,7 +60,7 @@ def fail(here: Callers, many: int, host: str = HOST) -> None:
             who(here, bearer(f"guess {i}"), host)
 
 
-def test_who_fails_too_often_waits_and_nobody_good_does(engine: Engine) -> None:
+def test_repeated_failures_are_delayed_but_valid_tokens_work(engine: Engine) -> None:
     here = Callers(engine, asking(""))
     _, known = token(engine, "read")
     _, new = token(engine, "read")
@@ -70,7 +70,7 @@ def test_who_fails_too_often_waits_and_nobody_good_does(engine: Engine) -> None:
         with pytest.raises(TooBusy, match="retry in") as caught:
             who(here, shown)
         assert 0 < (caught.value.retry_after_seconds or 0) <= authenticator.WRONG_TOKENS_SECONDS
-    # Trainings behind the same address go on, and others begin.
+    # Trainings behind the same address go on, and new ones can begin.
     for secret in (known, new):
         assert who(here, bearer(secret)).scope == "read"
     with pytest.raises(Unauthorized):
@@ -83,7 +83,7 @@ def test_who_fails_too_often_waits_and_nobody_good_does(engine: Engine) -> None:
         who(here, cookie(make_session()), host="192.0.2.3")
 
 
-def test_a_good_token_and_a_session_get_in_after_a_restart_among_failures(
+def test_valid_tokens_and_sessions_work_after_a_restart_despite_failures(
     asked: TestClient,
 ) -> None:
     _, secret = token(engine_of(asked), "read")
@@ -94,7 +94,7 @@ def test_a_good_token_and_a_session_get_in_after_a_restart_among_failures(
     assert who(again, {"cookie": signed_in}).scope == "admin"
 
 
-def test_what_was_never_made_here_is_not_looked_up(
+def test_credentials_that_cannot_exist_are_not_looked_up(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("find_token", "find_session"):
@@ -106,7 +106,7 @@ def test_what_was_never_made_here_is_not_looked_up(
             who(here, shown)
 
 
-def test_one_wrong_token_again_and_again_is_one_failure(engine: Engine) -> None:
+def test_a_repeated_wrong_token_is_one_failure(engine: Engine) -> None:
     clock = Clock()
     here = Callers(engine, asking(""), clock)
     _, expired = token(engine, "read", issued=2 * 86_400.0)
@@ -119,7 +119,7 @@ def test_one_wrong_token_again_and_again_is_one_failure(engine: Engine) -> None:
     assert here.failures.wait_seconds(HOST) == 0
 
 
-def test_what_is_wrong_pushes_nothing_good_out(
+def test_wrong_credentials_do_not_evict_valid_ones(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(authenticator, "MAX_REMEMBERED", 5)
@@ -134,7 +134,7 @@ def test_what_is_wrong_pushes_nothing_good_out(
     assert who(here, bearer(secret)).scope == "read"
 
 
-def test_guesses_of_the_right_form_are_looked_up_a_few_at_a_time(
+def test_well_formed_guesses_are_looked_up_a_few_at_a_time(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock, looking, most = threading.Lock(), 0, 0
@@ -169,7 +169,7 @@ def test_guesses_of_the_right_form_are_looked_up_a_few_at_a_time(
     assert 1 <= most <= authenticator.MAX_LOOKS
 
 
-def test_failures_are_forgotten_taken_back_and_have_a_bound() -> None:
+def test_failures_expire_can_be_taken_back_and_are_bounded() -> None:
     clock = Clock()
     failures = Failures(2, 60.0, clock)
     for _ in range(2):
@@ -197,7 +197,7 @@ def tries(
     hosts: Iterable[str],
     answered: Callable[[int], None] = lambda status: None,
 ) -> list[tuple[int, Mapping[str, str]]]:
-    """All at the same time. ``answered`` hears of each answer as it comes."""
+    """Sign in with all secrets at the same time; call ``answered`` with each status as it arrives."""
 
     async def one(secret: str, host: str) -> tuple[int, Mapping[str, str]]:
         body = f"secret={secret.replace(' ', '+')}".encode()
@@ -213,7 +213,7 @@ def tries(
     return found
 
 
-def test_passwords_are_not_guessed_and_no_other_way_in_is_closed(asked: TestClient) -> None:
+def test_password_guessing_is_limited_and_other_credentials_still_work(asked: TestClient) -> None:
     there = session(asked)
     _, reads = token(engine_of(asked), "read")
     _, admin = token(engine_of(asked), "admin")
@@ -222,7 +222,7 @@ def test_passwords_are_not_guessed_and_no_other_way_in_is_closed(asked: TestClie
         assert answer.status_code == 401
         assert "neither the password nor a token" in answer.text
         assert "set-cookie" not in answer.headers
-    # It is not read, so that nobody knows what would be good in it.
+    # The form is not read, so the response does not reveal whether the secret is valid.
     for secret in (PASSWORD, reads, admin):
         answer = sign_in(asked, secret)
         assert answer.status_code == 429
@@ -240,11 +240,11 @@ def test_passwords_are_not_guessed_and_no_other_way_in_is_closed(asked: TestClie
             tasks.cancel_scope.cancel()
         return found
 
-    # The answer does not wait for the form.
+    # The response does not wait for the form.
     assert call(asked, unfinished).get("status") == 429
 
 
-def test_passwords_are_not_guessed_faster_in_parallel(
+def test_guessing_passwords_in_parallel_is_not_faster(
     asked: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_password = sign_in_pages.is_password
@@ -267,7 +267,7 @@ def test_passwords_are_not_guessed_faster_in_parallel(
     assert elsewhere[0] == 303
 
 
-def test_few_wait_for_a_hash_and_who_is_turned_away_has_not_failed(
+def test_few_sign_ins_wait_for_a_hash_and_rejected_ones_are_no_failures(
     asked: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     room = authenticator.MAX_HASHING + authenticator.MAX_HASHING_WAITING
@@ -291,7 +291,7 @@ def test_few_wait_for_a_hash_and_who_is_turned_away_has_not_failed(
     assert not services_of(asked).callers.sign_ins._found
 
 
-def test_of_those_who_sign_in_only_an_unknown_token_is_a_failure(asked: TestClient) -> None:
+def test_only_an_unknown_token_counts_as_a_failed_sign_in(asked: TestClient) -> None:
     _, adds = token(engine_of(asked), "ingest", "erl")
     failures = services_of(asked).callers.sign_ins
     for _ in range(2 * authenticator.MAX_WRONG_PASSWORDS):
@@ -304,7 +304,7 @@ def test_of_those_who_sign_in_only_an_unknown_token_is_a_failure(asked: TestClie
 
 
 async def hanging(client: TestClient, size: int, host: str, tasks: Any) -> dict[str, Any]:
-    """A form to sign in of which so much came, and the rest never does."""
+    """Send a sign-in form of which ``size`` bytes arrive and the rest never does."""
     found: dict[str, Any] = {}
     parts = [b"a" * size]
 
@@ -321,7 +321,7 @@ async def hanging(client: TestClient, size: int, host: str, tasks: Any) -> dict[
     return found
 
 
-def test_forms_that_never_come_keep_no_batch_out(
+def test_forms_that_never_arrive_do_not_block_batches(
     asked: TestClient, admin: dict[str, str], make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make_run()
@@ -354,7 +354,7 @@ def test_forms_that_never_come_keep_no_batch_out(
     assert services.signing_in.size == services.coming.size == 0
 
 
-def test_signing_out_of_nothing_writes_and_forgets_nothing(
+def test_signing_out_without_a_session_changes_nothing(
     asked: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for owner, name in ((access, "writing"), (services_of(asked).callers, "forget")):
@@ -363,7 +363,7 @@ def test_signing_out_of_nothing_writes_and_forgets_nothing(
     assert asked.post("/sign-out", headers=headers, follow_redirects=False).status_code == 303
 
 
-def test_a_refusal_for_failures_has_the_form_of_any_other(asked: TestClient) -> None:
+def test_a_rate_limit_refusal_has_the_usual_error_format(asked: TestClient) -> None:
     for _ in range(authenticator.MAX_WRONG_TOKENS):
         services_of(asked).callers.failures.add("testclient")
     answer = asked.get("/api/v1/runs", headers=unknown())
@@ -371,7 +371,7 @@ def test_a_refusal_for_failures_has_the_form_of_any_other(asked: TestClient) -> 
     assert int(answer.headers["retry-after"]) > 0
 
 
-def test_who_leaves_while_the_form_is_read_leaves_nothing_behind(asked: TestClient) -> None:
+def test_disconnecting_during_the_form_leaves_nothing_behind(asked: TestClient) -> None:
     async def leave() -> list[Any]:
         said: list[Any] = []
         parts = [{"type": "http.request", "body": b"secret=", "more_body": True}]
@@ -390,7 +390,7 @@ def test_who_leaves_while_the_form_is_read_leaves_nothing_behind(asked: TestClie
     assert services_of(asked).signing_in.size == 0
 
 
-def test_the_form_takes_as_much_as_the_limits_say(asked: TestClient) -> None:
+def test_the_form_accepts_secrets_up_to_the_limit(asked: TestClient) -> None:
     assert f'maxlength="{MAX_SECRET_LENGTH}"' in asked.get("/sign-in").text
     for longest in ("s" * MAX_SECRET_LENGTH, "\U0001f511" * 1_000):
         assert sign_in(asked, longest, "/compare?before=a&after=b").status_code == 401
@@ -400,5 +400,5 @@ def test_the_form_takes_as_much_as_the_limits_say(asked: TestClient) -> None:
         assert answer.status_code == 422
         assert f"at most {MAX_SECRET_LENGTH:,} characters" in answer.text
         assert too_long not in answer.text
-    # Nothing was tried, so nothing was wrong.
+    # No secret was checked, so none of them counts as a failure.
     assert sign_in(asked).status_code == 303

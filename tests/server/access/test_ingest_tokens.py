@@ -1,4 +1,4 @@
-"""Tokens that only add: to one project, learning nothing of what is stored, pushing nothing out."""
+"""Ingest tokens add to one project; they reveal no stored data and evict nothing."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ RSS = "process.rss_bytes"
 RUNS = "/api/v1/runs"
 
 
-def test_a_foreign_project_is_not_there(
+def test_a_foreign_project_looks_like_a_missing_one(
     asked: TestClient, adding: dict[str, str], admin: dict[str, str]
 ) -> None:
-    # Whoever names no project adds to the only one.
+    # A request without a project adds to the only project of the token.
     made = asked.post("/api/v1/runs", json={}, headers=adding).json()["id"]
     assert asked.get(f"/api/v1/runs/{made}", headers=admin).json()["project"] == "mine"
     for body in ({"project": "other"}, {"project": "nowhere"}, {"id": "o1", "project": "mine"}):
@@ -46,19 +46,19 @@ def test_a_foreign_project_is_not_there(
     assert (answer.status_code, error_of(answer)["code"]) == (404, "run_not_found")
 
 
-def test_batches_of_a_foreign_run_are_not_taken(
+def test_batches_for_a_foreign_run_are_refused(
     asked: TestClient, adding: dict[str, str], admin: dict[str, str], make_run: Any
 ) -> None:
     for run, status in (("m1", 200), ("o1", 404), ("nowhere", 404)):
         wire = make_run(id=run).wire(0, 3)
-        # Past the short way as well.
+        # Also without the fast path.
         for headers in (adding, adding | {"origin": ADDRESS}):
             answer = asked.post(f"/api/v1/runs/{run}/batches", json=wire, headers=headers)
             assert answer.status_code == status
     assert asked.get("/api/v1/runs/o1/snapshots", headers=admin).json()["items"] == []
 
 
-def test_a_token_that_adds_ends_its_run_and_replaces_nothing(
+def test_an_ingest_token_can_end_its_run_but_not_change_it(
     asked: TestClient, adding: dict[str, str]
 ) -> None:
     for changes in ({"name": "mine now"}, {"tags": ["baseline"]}):
@@ -69,7 +69,7 @@ def test_a_token_that_adds_ends_its_run_and_replaces_nothing(
     assert answer.json() == {"id": "m1", "state": "finished", "url": "/runs/m1"}
 
 
-def test_a_page_of_an_allowed_origin_adds_with_a_browser_token(database_url: str) -> None:
+def test_a_page_of_an_allowed_origin_can_send_with_a_browser_token(database_url: str) -> None:
     config = asking(database_url, allowed_origins=(ELSEWHERE,))
     with TestClient(create_app(config), base_url=ADDRESS) as client:
         engine = engine_of(client)
@@ -81,7 +81,7 @@ def test_a_page_of_an_allowed_origin_adds_with_a_browser_token(database_url: str
         answer = client.post(RUNS, json={"project": "mine"}, headers=plain)
         assert answer.status_code == 403
         assert "--browser" in error_of(answer)["message"]
-        # The page may read why.
+        # The page may read the reason.
         assert answer.headers["access-control-allow-origin"] == ELSEWHERE
         answer = client.post(RUNS, json={"project": "mine"}, headers=browser)
         assert answer.status_code == 201
@@ -98,7 +98,7 @@ def of(project: str | None) -> dict[str, Any]:
 
 
 def stored(client: TestClient, headers: dict[str, str], project: str = "ours") -> list[int]:
-    """Of the one run of the project."""
+    """Return the stored values of the only run of the project."""
     runs = client.get("/api/v1/runs", headers=headers).json()["items"]
     (run,) = (run for run in runs if run["project"] == project)
     client.headers.update(headers)
@@ -108,9 +108,7 @@ def stored(client: TestClient, headers: dict[str, str], project: str = "ours") -
         client.headers.pop("authorization", None)
 
 
-def test_a_stream_of_one_project_takes_nothing_of_another(
-    asked: TestClient, admin: dict[str, str]
-) -> None:
+def test_a_stream_cannot_write_to_another_project(asked: TestClient, admin: dict[str, str]) -> None:
     engine = engine_of(asked)
     ours, theirs = (bearer(token(engine, "ingest", each)[1]) for each in ("ours", "theirs"))
     assert post(asked, memory([1, 2], who=of("ours")), **ours).status_code == 200
@@ -124,12 +122,12 @@ def test_a_stream_of_one_project_takes_nothing_of_another(
     assert stored(asked, admin) == [1, 2]
     assert post(asked, memory([3], 60.0, who=of("ours")), **ours).status_code == 200
     assert stored(asked, admin) == [1, 2, 3]
-    # The same service may be in several projects, whichever named it first.
+    # The same service may send to several projects, no matter which one came first.
     assert post(asked, memory([4], 120.0), **ours).status_code == 200
     assert stored(asked, admin) == [1, 2, 3, 4]
 
 
-def test_without_tokens_a_stream_stays_in_its_project_too(api: TestClient) -> None:
+def test_a_stream_stays_in_its_project_without_tokens_too(api: TestClient) -> None:
     assert post(api, memory([1, 2], who=of("ours"))).status_code == 200
     for first in (0.0, 60.0):
         assert post(api, memory([7], first, who=of("theirs"))).status_code == 200
@@ -137,7 +135,7 @@ def test_without_tokens_a_stream_stays_in_its_project_too(api: TestClient) -> No
     assert stored(api, {}, "theirs") == [7, 7]
 
 
-def test_a_run_that_began_again_in_another_project_is_not_written_into(
+def test_a_run_recreated_in_another_project_is_not_written_to(
     asked: TestClient, admin: dict[str, str]
 ) -> None:
     engine = engine_of(asked)
@@ -154,7 +152,7 @@ def test_a_run_that_began_again_in_another_project_is_not_written_into(
     assert stored(asked, admin, "theirs") == []
 
 
-def test_a_header_without_a_project_travels_without_one() -> None:
+def test_a_header_without_a_project_is_sent_without_one() -> None:
     named = RunHeader("r1", "erl", "n", "generation", None, 0.0)
     assert header_to_wire(named)["project"] == "erl"
     unnamed = RunHeader("r1", "", "n", "generation", None, 0.0)
@@ -166,7 +164,7 @@ def test_a_header_without_a_project_travels_without_one() -> None:
 
 @pytest.fixture
 def run(asked: TestClient, adding: dict[str, str], make_run: Any) -> Any:
-    """In the project of the token, with snapshots."""
+    """Create a run with snapshots in the project of the token."""
     made = make_run(id="m1")
     answer = asked.post("/api/v1/runs/m1/batches", json=made.wire(0, 3), headers=adding)
     assert answer.status_code == 200
@@ -174,32 +172,32 @@ def run(asked: TestClient, adding: dict[str, str], make_run: Any) -> Any:
 
 
 def contradicting(run: Any) -> tuple[dict[str, Any], int]:
-    """A batch that guesses, and the value it guesses at."""
+    """Return a batch that guesses a stored value, and that value."""
     wire = copy.deepcopy(run.wire(0, 3))
     values = wire["columns"]["series"][RSS]
     secret, values[0] = values[0], 12_345
     return wire, secret
 
 
-def test_a_contradiction_names_the_field_and_not_what_is_stored(
+def test_a_contradiction_names_the_field_but_not_the_stored_value(
     asked: TestClient, adding: dict[str, str], admin: dict[str, str], run: Any
 ) -> None:
     wire, secret = contradicting(run)
     path = "/api/v1/runs/m1/batches"
-    # Past the short way as well.
+    # Also without the fast path.
     for headers in (adding, adding | {"origin": ADDRESS}):
         answer = asked.post(path, json=wire, headers=headers)
         error = error_of(answer)
         assert (answer.status_code, error["code"]) == (409, "sequence_contradiction")
         assert error["details"] == {"sequence": 0, "field": RSS, "sent": 12_345}
         assert RSS in error["message"] and str(secret) not in answer.text
-    # Who may read it is helped by it.
+    # A client that may read the run gets the stored value.
     error = error_of(asked.post(path, json=wire, headers=admin))
     assert error["details"]["stored"] == secret
     assert f"stored with {RSS}={secret}" in error["message"]
 
 
-def test_a_process_of_another_rank_is_named_without_its_rank(
+def test_a_rank_conflict_is_reported_without_the_stored_rank(
     asked: TestClient, adding: dict[str, str], admin: dict[str, str], make_run: Any
 ) -> None:
     def joining(rank: int) -> dict[str, Any]:
@@ -230,7 +228,7 @@ def counted(database_url: str, cheap_hashes: None) -> Iterator[TestClient]:
 
 @pytest.fixture
 def browsing(counted: TestClient) -> dict[str, str]:
-    """A page of another site, with the token that everybody has who opens it."""
+    """Return the headers of a page of another site, with the token that every visitor gets."""
     return bearer(token(engine_of(counted), "ingest", "mine", browser=True)[1]) | {
         "origin": ELSEWHERE
     }
@@ -258,32 +256,32 @@ def refused_for_now(answer: Any, code: str) -> None:
     assert "browser tokens of project mine" in error["message"]
 
 
-def test_pages_begin_half_of_the_runs_of_a_project_and_its_trainings_the_rest(
+def test_pages_may_begin_half_of_the_runs_and_trainings_the_rest(
     counted: TestClient, browsing: dict[str, str], training: dict[str, str]
 ) -> None:
     for n in range(3):
         assert begin(counted, browsing, f"page-{n}").status_code == 201
     refused_for_now(begin(counted, browsing, "page-3"), "too_many_runs")
-    # Another token of the same kind is no way around it.
+    # Another token of the same kind does not raise the limit.
     again = bearer(token(engine_of(counted), "ingest", "mine", browser=True)[1])
     refused_for_now(begin(counted, again, "page-4"), "too_many_runs")
-    # Joining begins none.
+    # Joining an existing run does not count.
     assert begin(counted, browsing, "page-1").status_code == 200
     for n in range(3):
         assert begin(counted, training, f"training-{n}").status_code == 201
     answer = begin(counted, training, "training-3")
     assert answer.status_code == 429 and "LEAKLINE_RUNS_PER_DAY" in error_of(answer)["message"]
-    # All count for the one project.
+    # All runs count for the same project.
     with engine_of(counted).connect() as connection:
         ((project, runs, stored_bytes),) = of_today(connection)
     assert (project, runs) == ("mine", 6) and stored_bytes > 0
 
 
-def test_pages_store_half_of_the_bytes_of_a_project_and_its_trainings_the_rest(
+def test_pages_may_store_half_of_the_bytes_and_trainings_the_rest(
     counted: TestClient, browsing: dict[str, str], training: dict[str, str], make_run: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    # Each transaction writes its counts.
+    # Write the counts in every transaction.
     monkeypatch.setattr("leakline_server.store.ingest.project_quota.FLUSH_SECONDS", 0.0)
     run = make_run(id="page")
     begin(counted, browsing, "page")
@@ -300,7 +298,7 @@ def test_pages_store_half_of_the_bytes_of_a_project_and_its_trainings_the_rest(
         counted.post(RUNS, json={"id": "page-2", "config": {"a": 1}}, headers=browsing),
         "too_many_bytes",
     )
-    # What is there already is no news, and the training goes on.
+    # Snapshots that are already stored do not count, and the training goes on.
     there = counted.post(f"{RUNS}/page/batches", json=run.wire(0, 20), headers=browsing)
     assert there.json()["accepted"] == 0
     mine = make_run(id="training")
@@ -310,7 +308,9 @@ def test_pages_store_half_of_the_bytes_of_a_project_and_its_trainings_the_rest(
 
 
 @pytest.mark.parametrize(("of_project", "share"), [(None, 100), (1_000, 100), (120, 60), (1, 1)])
-def test_the_share_is_half_at_most_and_never_nothing(of_project: float | None, share: int) -> None:
+def test_the_browser_share_is_at_most_half_and_never_zero(
+    of_project: float | None, share: int
+) -> None:
     assert share_of_browsers(100, of_project) == share
 
 
@@ -319,7 +319,7 @@ def texts(counted: TestClient, person: dict[str, str]) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["browsing", "training"])
-def test_a_token_that_only_adds_pushes_out_no_note_of_a_person(
+def test_notes_from_an_ingest_token_do_not_evict_notes_of_a_person(
     kind: str, counted: TestClient, person: dict[str, str], request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -335,25 +335,25 @@ def test_a_token_that_only_adds_pushes_out_no_note_of_a_person(
     for n in range(5):
         assert write(adds, f"spam {n}").status_code == 200
     assert texts(counted, person) == ["we saw it", "we fixed it", "spam 3", "spam 4"]
-    # None of them in silence, nor of those that are alike.
+    # Notes are never dropped silently, not even identical ones.
     for said in (("a", "b", "c"), ("same", "same", "same")):
         answer = write(adds, *said)
         assert (answer.status_code, error_of(answer)["code"]) == (409, "no_room_for_notes")
     assert texts(counted, person) == ["we saw it", "we fixed it", "spam 3", "spam 4"]
     assert write(adds, "spam 5", "spam 5").status_code == 200
     assert texts(counted, person) == ["we saw it", "we fixed it", "spam 5", "spam 5"]
-    # People have their room back.
+    # Notes from people may take that room.
     assert write(person, "it came back", "it is gone").status_code == 200
     assert texts(counted, person) == ["we saw it", "we fixed it", "it came back", "it is gone"]
     answer = write(adds, "spam 6")
     assert (answer.status_code, error_of(answer)["code"]) == (409, "no_room_for_notes")
     assert texts(counted, person) == ["we saw it", "we fixed it", "it came back", "it is gone"]
-    # Of people the newest are kept, as ever.
+    # Among notes of people, the newest are kept as usual.
     assert write(person, "closed").status_code == 200
     assert texts(counted, person) == ["we fixed it", "it came back", "it is gone", "closed"]
 
 
-def test_nor_does_a_long_note_and_the_page_says_whose_each_is(
+def test_long_notes_from_a_token_evict_none_and_the_page_names_authors(
     counted: TestClient,
     person: dict[str, str],
     browsing: dict[str, str],

@@ -1,4 +1,4 @@
-"""Who may do what: every route of the application, asked by everybody there is. A route without an entry fails."""
+"""Permissions: every route of the application, requested by every kind of client. A route without an entry fails."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from leakline_server.store import access
 from leakline_server.web.auth.permissions import declared_by
 
 MINE, FOREIGN = "mine", "foreign"
-# What each route needs: nothing, add (to a project), see (one run), read, change. What is there for GET is for HEAD.
+# What each route needs: nothing, add (to a project), see (one run), read, change. HEAD needs the same as GET.
 ROUTES: Final = """
 nothing GET /healthz /readyz /static/{path} /sign-in /shared
 nothing POST /sign-in /sign-out
@@ -77,7 +77,7 @@ NEEDS: Final[Mapping[str, str]] = {
     for need, method, *paths in map(str.split, ROUTES.split("\n")[1:-1])
     for path in paths
 }
-# Who is let in for what; the others are asked who they are.
+# The clients that each need accepts; all others must authenticate.
 MAY: Final[Mapping[str, tuple[str, ...]]] = {
     "none": (), "expired": (), "revoked": (), "ingest": ("add",), "other": ("add",), "browser": ("add",),
     "read": ("see", "read"), "reading session": ("see", "read"), "link": ("see",), "link in a cookie": ("see",),
@@ -88,7 +88,7 @@ FILLED: Final = {
     "{run}": MINE, "{fingerprint}": "0123456789abcdef", "{form}": "json", "{path}": "css/base.css",
     "{rule}": "999999", "{action}": "enable", "{webhook}": "999999", "{delivery}": "999999", "{token}": "999999",
 }  # fmt: skip
-# Those that answer nothing, or something else, without it.
+# Routes that return nothing, or something else, without a query.
 QUERIES: Final = {
     "GET /runs/{run}/lines": "x=0,1",
     "GET /compare/lines": f"before={MINE}&after={MINE}&x=0,1",
@@ -120,7 +120,7 @@ def without_an_entry(app: FastAPI) -> list[str]:
 
 
 class Everybody:
-    """The application, and what each kind of caller sends."""
+    """The application, and the headers that each kind of client sends."""
 
     def __init__(self, client: TestClient, make_run: Any) -> None:
         self.client = client
@@ -162,7 +162,7 @@ class Everybody:
     def ask(
         self, route: str, who: str, run: str = MINE, after: str = ""
     ) -> tuple[int, dict[str, str], bytes]:
-        """``after`` is appended to the path."""
+        """Send a request, with ``after`` appended to the path."""
         method, _, path = route.partition(" ")
         body, kind = self.body(route)
         for name, value in (FILLED | {"{run}": run}).items():
@@ -170,7 +170,7 @@ class Everybody:
         query = QUERIES.get(f"GET {route.partition(' ')[2]}", "").replace(MINE, run)
         headers = {"host": "leakline.example", "content-type": kind} | self.headers[who]
         if route == "POST /sign-out":
-            # The session is needed by the routes that follow.
+            # The session must stay valid for the routes that follow.
             headers.pop("cookie", None)
         scope = scope_of(method, path + after, headers, query)
         answer: tuple[int, dict[str, str], bytes] = call(
@@ -221,7 +221,7 @@ def test_a_route_without_a_declaration_is_for_administrators(
         app.router.routes.pop()
 
 
-def test_a_route_nobody_has_thought_of_is_not_open(everybody: Everybody) -> None:
+def test_an_unlisted_route_is_not_open(everybody: Everybody) -> None:
     for who in ("none", "ingest", "read"):
         for route in (
             "POST /nowhere",
@@ -236,7 +236,7 @@ def test_a_route_nobody_has_thought_of_is_not_open(everybody: Everybody) -> None
 
 
 @pytest.mark.parametrize("who", MAY)
-def test_everybody_gets_what_is_theirs_and_nothing_else(
+def test_each_client_can_use_exactly_the_routes_it_may(
     who: str, everybody: Everybody, app: FastAPI
 ) -> None:
     wrong = []
@@ -250,11 +250,11 @@ def test_everybody_gets_what_is_theirs_and_nothing_else(
 
 
 def expected(route: str, who: str) -> int | None:
-    """None: it is let in, and what becomes of it is another matter."""
+    """Return the expected status, or None if the request is authorized and its status does not matter here."""
     method, _, path = route.partition(" ")
     need = NEEDS[f"GET {path}" if method == "HEAD" else route]
     if need == "nothing":
-        # Nobody signs in from the page of another site.
+        # A page of another site cannot sign in.
         return 403 if who == "browser" and method == "POST" else None
     if who in UNKNOWN:
         return 401
@@ -265,17 +265,17 @@ def expected(route: str, who: str) -> int | None:
 
 
 @pytest.mark.parametrize("after", ["\n", "\r", "\x00", "\n/more", "\x7f", "\x85", "\u2028"])
-def test_no_control_character_is_part_of_an_address(
+def test_a_control_character_in_an_address_is_not_found(
     after: str, everybody: Everybody, app: FastAPI
 ) -> None:
-    # Behind an address a line end was the same route to the router and another to the permissions.
+    # With a line end appended, the router found the same route but the permissions did not.
     few = ("GET /api/v1/tokens", "POST /api/v1/runs/{run}/batches", "GET /sign-in", "GET /")
     for route in routes_of(app) if after == "\n" else few:
         for who in ("none", "ingest", "read"):
             assert everybody.ask(route, who, after=after)[0] == 404, (route, who)
 
 
-def test_a_refusal_says_why_in_one_line_and_shows_nothing(everybody: Everybody) -> None:
+def test_a_refusal_says_why_in_one_line_and_reveals_nothing(everybody: Everybody) -> None:
     for who, status in (("none", 401), ("expired", 401), ("revoked", 401), ("ingest", 403)):
         found, headers, body = everybody.ask("GET /api/v1/runs", who)
         assert found == status
@@ -286,19 +286,19 @@ def test_a_refusal_says_why_in_one_line_and_shows_nothing(everybody: Everybody) 
     assert b"is expired" in said["expired"] and b"is revoked" in said["revoked"]
 
 
-def test_a_foreign_run_is_as_unknown_as_one_that_is_nowhere(everybody: Everybody) -> None:
+def test_a_foreign_run_looks_like_a_missing_one(everybody: Everybody) -> None:
     for route in NEEDS:
         if "{run}" in route:
             for who in ("ingest", "link"):
                 foreign = everybody.ask(route, who, FOREIGN)
                 nowhere = everybody.ask(route, who, "nowhere")
-                # Batches are refused before it is asked which run they are of.
+                # Batches are refused before the run is looked up.
                 adds = who == "link" and route.endswith("/batches")
                 assert foreign[0] == nowhere[0] == (403 if adds else 404), (route, who)
                 assert foreign[2].replace(FOREIGN.encode(), b"nowhere") == nowhere[2], (route, who)
 
 
-def test_no_other_token_comes_from_a_page_of_another_origin(
+def test_only_browser_tokens_work_from_another_origin(
     everybody: Everybody, app: FastAPI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere = {"origin": ELSEWHERE}

@@ -1,4 +1,4 @@
-"""A link opens one run, to read, until it expires or is revoked; its token stays in no address."""
+"""A link gives read access to one run until it expires or is revoked; its token does not stay in an address."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def make_link(client: TestClient, headers: dict[str, str], days: str = "7") -> s
 
 
 def open_link(client: TestClient, link: str) -> tuple[Any, dict[str, SimpleCookie]]:
-    """The answer, and its cookies by the path that they are for."""
+    """Open a link; return the response and its cookies by path."""
     client.cookies.clear()
     answer = client.get(link)
     client.cookies.clear()
@@ -53,7 +53,7 @@ def shown(cookie: SimpleCookie) -> dict[str, str]:
     return {"cookie": f"{name}={value.value}", "accept": "text/html"}
 
 
-def test_a_link_leads_to_the_run_with_a_cookie_for_its_paths_and_to_nothing_else(
+def test_a_link_opens_its_run_with_a_cookie_for_its_paths_only(
     asking_client: TestClient, admin: dict[str, str]
 ) -> None:
     client = asking_client
@@ -70,7 +70,7 @@ def test_a_link_leads_to_the_run_with_a_cookie_for_its_paths_and_to_nothing_else
     headers = shown(cookies["/runs/mine"])
     page = client.get("/runs/mine", headers=headers)
     assert page.status_code == 200
-    # Nothing of other runs, of channels, or that would be refused.
+    # The page mentions no other runs, no channels and no actions that would be refused.
     assert "data-reads-only" in page.text and 'aria-label="Pages"' not in page.text
     assert not {"Compare with", "Notify", "Create link"} & set(
         re.findall(r"[A-Z]\w+(?: \w+)*", page.text)
@@ -95,7 +95,7 @@ def test_a_link_leads_to_the_run_with_a_cookie_for_its_paths_and_to_nothing_else
         assert client.post(path, data={"pick": "mine"}, headers=headers).status_code == 403
 
 
-def test_only_who_may_change_things_makes_a_link_and_only_where_somebody_is_asked(
+def test_only_administrators_make_links_and_only_with_authentication(
     asking_client: TestClient, admin: dict[str, str], tmp_path: Any
 ) -> None:
     client = asking_client
@@ -117,7 +117,7 @@ def test_only_who_may_change_things_makes_a_link_and_only_where_somebody_is_aske
         assert "Create link" not in page and "LEAKLINE_PUBLIC_URL" in page
 
 
-def test_a_link_is_among_the_tokens_and_ends_when_it_is_revoked(
+def test_a_link_is_listed_as_a_token_and_ends_when_it_is_revoked(
     asking_client: TestClient, admin: dict[str, str]
 ) -> None:
     client = asking_client
@@ -140,7 +140,7 @@ def test_a_link_is_among_the_tokens_and_ends_when_it_is_revoked(
     assert "expired, was revoked, or is incomplete" in answer.text
 
 
-def test_a_link_that_is_wrong_expired_or_of_another_kind_opens_nothing(
+def test_a_wrong_expired_or_foreign_token_opens_nothing(
     asking_client: TestClient, monkeypatch: pytest.MonkeyPatch, admin: dict[str, str]
 ) -> None:
     client, engine = asking_client, engine_of(asking_client)
@@ -149,7 +149,7 @@ def test_a_link_that_is_wrong_expired_or_of_another_kind_opens_nothing(
     for secret in ("", "x", "leakline_share_" + "x" * 43, "\u20ac", expired, *others):
         answer, cookies = open_link(client, f"/shared?token={secret}")
         assert (answer.status_code, cookies) == (404, {}), secret
-    # No other token is one of a cookie.
+    # The cookie does not accept other kinds of tokens.
     for secret in others:
         assert (
             client.get(
@@ -160,7 +160,7 @@ def test_a_link_that_is_wrong_expired_or_of_another_kind_opens_nothing(
     assert client.post("/sign-in", data={"secret": expired}).status_code == 401
 
 
-def test_who_is_signed_in_sees_as_much_as_before_and_a_session_that_is_over_hides_no_link(
+def test_a_link_adds_to_a_session_and_outlives_it(
     asking_client: TestClient, admin: dict[str, str]
 ) -> None:
     client = asking_client
@@ -173,7 +173,7 @@ def test_who_is_signed_in_sees_as_much_as_before_and_a_session_that_is_over_hide
     assert page.status_code == 200 and "Create link" not in page.text
 
 
-def test_behind_https_the_cookie_goes_nowhere_else_and_the_link_has_the_public_address(
+def test_with_https_the_cookie_is_secure_and_the_link_uses_the_public_address(
     database_url: str,
 ) -> None:
     app = create_app(asking(database_url, public_url="https://leakline.example"))
@@ -188,15 +188,13 @@ def test_behind_https_the_cookie_goes_nowhere_else_and_the_link_has_the_public_a
         assert (made.key, made["secure"]) == ("__Secure-leakline_link", True)
 
 
-def test_a_run_that_is_removed_takes_its_links_with_it(
-    asking_client: TestClient, admin: dict[str, str]
-) -> None:
+def test_removing_a_run_removes_its_links(asking_client: TestClient, admin: dict[str, str]) -> None:
     client = asking_client
     link = make_link(client, admin)
     engine = engine_of(client)
     headers = bearer(token(engine, "admin")[1])
     client.patch("/api/v1/runs/mine", json={"state": "finished"}, headers=headers)
     assert client.delete("/api/v1/runs/mine", headers=headers).status_code in (200, 204)
-    # Another run of the same name was shared with nobody.
+    # A new run of the same name has not been shared.
     client.post("/api/v1/runs", json={"id": "mine"}, headers=headers)
     assert open_link(client, link)[0].status_code == 404

@@ -1,4 +1,4 @@
-"""Tokens, sessions and the password: what is kept of them, who gets in with them, and when not any more."""
+"""Tokens, sessions and the password: how they are stored, what they authorize and when they end."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def everything_stored(engine: Engine) -> str:
         return repr([connection.execute(table.select()).all() for table in tables])
 
 
-def test_no_token_no_password_and_no_session_is_kept(
+def test_tokens_passwords_and_sessions_are_not_stored(
     asked: TestClient, admin: dict[str, str]
 ) -> None:
     made = asked.post("/api/v1/tokens", json={"project": "erl"}, headers=admin).json()["token"]
@@ -72,7 +72,7 @@ def test_no_token_no_password_and_no_session_is_kept(
     assert "$argon2id$" in stored
 
 
-def test_a_password_is_hashed_with_argon2_and_found_again() -> None:
+def test_a_password_is_hashed_with_argon2_and_verified() -> None:
     from argon2 import PasswordHasher
 
     real = PasswordHasher()
@@ -83,7 +83,7 @@ def test_a_password_is_hashed_with_argon2_and_found_again() -> None:
     assert not credentials.is_password("not a hash", PASSWORD)
 
 
-def test_a_token_is_shown_once_and_says_what_it_is_for(
+def test_a_token_is_shown_once_and_listed_with_its_scope(
     asked: TestClient, admin: dict[str, str]
 ) -> None:
     answer = asked.post(
@@ -113,7 +113,7 @@ def test_a_token_is_shown_once_and_says_what_it_is_for(
         ({"scpoe": "read"}, "scpoe"),
     ],
 )
-def test_a_token_that_cannot_be_is_refused(
+def test_an_invalid_token_request_is_refused(
     wish: dict[str, Any], field: str, asked: TestClient, admin: dict[str, str]
 ) -> None:
     answer = asked.post("/api/v1/tokens", json=wish, headers=admin)
@@ -121,9 +121,7 @@ def test_a_token_that_cannot_be_is_refused(
     assert error_of(answer)["details"]["field"] == field
 
 
-def test_there_are_not_more_tokens_than_may_be(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_number_of_tokens_is_bounded(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access, "MAX_TOKENS", 2)
     first, _ = token(engine, "read")
     token(engine, "read", issued=2 * 86_400.0)
@@ -134,7 +132,7 @@ def test_there_are_not_more_tokens_than_may_be(
     token(engine, "read")
 
 
-def test_what_ended_long_ago_is_forgotten(engine: Engine) -> None:
+def test_tokens_that_expired_long_ago_are_not_listed(engine: Engine) -> None:
     long_ago = NOW - access.SHOWN_SECONDS - 2 * 86_400
     issue(engine, Wish("read", days=1), long_ago)
     kept, _ = issue(engine, Wish("read", days=None), long_ago)
@@ -168,7 +166,7 @@ def test_a_token_revoked_through_another_server_is_refused_within_seconds(engine
     assert authenticator.REMEMBERED_SECONDS <= 5
 
 
-def test_a_token_revoked_through_this_server_is_refused_at_once(
+def test_a_token_revoked_through_this_server_is_refused_immediately(
     asked: TestClient, admin: dict[str, str]
 ) -> None:
     made, secret = token(engine_of(asked), "read")
@@ -179,7 +177,7 @@ def test_a_token_revoked_through_this_server_is_refused_at_once(
     assert asked.delete("/api/v1/tokens/999", headers=admin).status_code == 404
 
 
-def test_a_token_expires_to_the_second_also_while_it_is_remembered(engine: Engine) -> None:
+def test_a_token_expires_to_the_second_even_while_it_is_cached(engine: Engine) -> None:
     clock = Clock()
     here = Callers(engine, asking(""), clock)
     _, secret = issue(engine, Wish("read", days=1 / 86_400), NOW)
@@ -189,7 +187,7 @@ def test_a_token_expires_to_the_second_also_while_it_is_remembered(engine: Engin
         who(here, bearer(secret))
 
 
-def test_when_a_token_was_used_last_is_written_rarely(engine: Engine) -> None:
+def test_the_last_use_of_a_token_is_written_rarely(engine: Engine) -> None:
     clock = Clock()
     here = Callers(engine, asking(""), clock)
     made, secret = issue(engine, Wish("read"), NOW)
@@ -225,7 +223,7 @@ def full_disk_of_sqlite() -> OperationalError:
         ),
     ],
 )
-def test_what_keeps_uses_from_being_written_is_said_once(
+def test_a_failure_to_record_uses_is_logged_once(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
     error: Exception, said: str, after: list[str],
 ) -> None:  # fmt: skip
@@ -250,7 +248,7 @@ def test_what_keeps_uses_from_being_written_is_said_once(
     assert caplog.messages == after
 
 
-def test_a_database_that_does_not_answer_is_not_taken_for_a_wrong_token(
+def test_an_unavailable_database_is_not_reported_as_a_wrong_token(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gone(*_: Any) -> None:
@@ -263,7 +261,7 @@ def test_a_database_that_does_not_answer_is_not_taken_for_a_wrong_token(
     assert caught.value.retry_after_seconds
 
 
-def test_a_person_signs_in_where_they_wanted_to_go_and_out(asked: TestClient) -> None:
+def test_signing_in_leads_to_the_requested_page_and_signing_out_works(asked: TestClient) -> None:
     asked.cookies.clear()
     page = {"accept": "text/html", "sec-fetch-mode": "navigate"}
     away = asked.get("/settings?a=b&c", headers=page, follow_redirects=False)
@@ -280,7 +278,7 @@ def test_a_person_signs_in_where_they_wanted_to_go_and_out(asked: TestClient) ->
     out = asked.post("/sign-out", headers={"origin": ADDRESS}, follow_redirects=False)
     assert (out.status_code, out.headers["location"]) == (303, "/sign-in")
     assert dict(asked.cookies) == {}
-    # Whoever kept the cookie has nothing.
+    # A copy of the cookie is no longer valid.
     asked.cookies.update(cookie)
     answer = asked.get("/api/v1/runs")
     assert (answer.status_code, error_of(answer)["code"]) == (401, "session_over")
@@ -289,11 +287,11 @@ def test_a_person_signs_in_where_they_wanted_to_go_and_out(asked: TestClient) ->
 @pytest.mark.parametrize(
     "elsewhere", ["//evil.example", "https://evil.example", "/\\evil.example", "\t//evil.example", "/" * 3_000]
 )  # fmt: skip
-def test_signing_in_leads_nowhere_else(elsewhere: str, asked: TestClient) -> None:
+def test_signing_in_never_leads_to_another_site(elsewhere: str, asked: TestClient) -> None:
     assert sign_in(asked, asked_for=elsewhere).headers["location"] == "/"
 
 
-def test_the_cookie_is_for_this_server_and_no_script(database_url: str) -> None:
+def test_the_cookie_is_only_for_this_server_and_not_for_scripts(database_url: str) -> None:
     def cookie_of(base_url: str, **more: Any) -> tuple[str, set[str]]:
         with TestClient(create_app(asking(database_url, **more)), base_url=base_url) as client:
             answer = client.post("/sign-in", data={"secret": PASSWORD}, follow_redirects=False)
@@ -316,14 +314,14 @@ def test_the_cookie_is_for_this_server_and_no_script(database_url: str) -> None:
     "others",
     ['prefs={"a":1}; ', "a=1; b; =c; ", 'q="x\\"; ', "leakline_session_of=another; ", "é=ü; "],
 )
-def test_cookies_of_other_programs_cost_nobody_the_session(others: str, asked: TestClient) -> None:
+def test_cookies_of_other_programs_do_not_break_the_session(others: str, asked: TestClient) -> None:
     cookie = session(asked)["cookie"]
     for sent in (others + cookie, f"{cookie}; {others}"):
         answer = asked.get("/api/v1/runs", headers={"cookie": sent.encode()})
         assert answer.status_code == 200, sent
 
 
-def test_a_session_changes_things_from_our_pages_alone(asked: TestClient) -> None:
+def test_a_session_can_change_data_only_from_our_pages(asked: TestClient) -> None:
     signed_in = session(asked)
     cookie = {"cookie": signed_in["cookie"]}
     others = ({}, {"origin": ELSEWHERE}, {"origin": "null"}, {"sec-fetch-site": "cross-site"})
@@ -336,7 +334,7 @@ def test_a_session_changes_things_from_our_pages_alone(asked: TestClient) -> Non
     assert asked.get("/api/v1/runs", headers=cookie | {"origin": ELSEWHERE}).status_code == 403
 
 
-def test_a_token_that_reads_signs_in_until_it_is_revoked(asked: TestClient) -> None:
+def test_a_read_token_can_sign_in_until_it_is_revoked(asked: TestClient) -> None:
     made, secret = token(engine_of(asked), "read")
     reader = session(asked, secret)
     page = asked.get("/settings", headers=reader)
@@ -352,7 +350,7 @@ def test_a_token_that_reads_signs_in_until_it_is_revoked(asked: TestClient) -> N
     assert asked.get("/settings", headers=reader, follow_redirects=False).status_code == 401
 
 
-def test_tokens_are_made_on_the_page_and_shown_there_once(asked: TestClient) -> None:
+def test_the_page_creates_tokens_and_shows_each_once(asked: TestClient) -> None:
     administrator = session(asked)
     form = {"scope": "ingest", "project": "<b>erl</b>", "name": "", "expires": "30", "browser": ""}
     answer = asked.post("/settings/tokens", data=form, headers=administrator)
@@ -365,9 +363,9 @@ def test_tokens_are_made_on_the_page_and_shown_there_once(asked: TestClient) -> 
         assert 'role="alert"' in refused.text
 
 
-def test_the_password_of_the_environment_comes_and_goes(database_url: str) -> None:
+def test_the_password_follows_the_environment(database_url: str) -> None:
     def served(**settings: Any) -> tuple[int, int]:
-        """What signing in with the one and with the other answers."""
+        """Return the statuses of signing in with each of the two passwords."""
         app = create_app(asking(database_url, **settings))
         with TestClient(app, base_url=ADDRESS) as client:
             return sign_in(client).status_code, sign_in(client, "another password").status_code
@@ -377,14 +375,14 @@ def test_the_password_of_the_environment_comes_and_goes(database_url: str) -> No
     with TestClient(create_app(asking(database_url)), base_url=ADDRESS) as client:
         cookie = session(client)
     with TestClient(create_app(asking(database_url)), base_url=ADDRESS) as client:
-        # The same again signs nobody out.
+        # Setting the same password again signs nobody out.
         assert client.get("/api/v1/runs", headers=cookie).status_code == 200
     assert served(admin_password=None) == (401, 401)
     with TestClient(create_app(asking(database_url)), base_url=ADDRESS) as client:
         assert client.get("/api/v1/runs", headers=cookie).status_code == 401
 
 
-def test_a_password_of_the_command_outlives_a_start(engine: Engine) -> None:
+def test_a_password_set_with_the_command_survives_a_restart(engine: Engine) -> None:
     access.set_password(engine, "hash")
     access.take_password(engine, None, str, lambda *_: True)
     assert access.password_hash(engine) == "hash"
@@ -392,7 +390,7 @@ def test_a_password_of_the_command_outlives_a_start(engine: Engine) -> None:
     assert access.set_password(engine, None) is False
 
 
-def test_a_stream_ends_when_its_reader_may_read_no_more(
+def test_a_stream_ends_when_its_reader_loses_access(
     asked: TestClient, admin: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("leakline_server.web.auth.middleware.REMEMBERED_SECONDS", 0.05)
@@ -428,7 +426,7 @@ def test_a_stream_ends_when_its_reader_may_read_no_more(
 
 
 @pytest.mark.parametrize("settings", [{}, {"host": "0.0.0.0", "insecure": True}])
-def test_where_nobody_is_asked_nothing_is_looked_up(
+def test_without_authentication_no_credentials_are_looked_up(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("find_token", "find_session"):
@@ -450,7 +448,7 @@ def count(engine: Engine) -> int:
         return len(connection.execute(select(sessions.c.digest)).all())
 
 
-def test_a_token_that_is_revoked_while_it_is_looked_up_is_not_remembered(
+def test_a_token_revoked_during_its_lookup_is_not_cached(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = Callers(engine, asking(""))
@@ -458,19 +456,19 @@ def test_a_token_that_is_revoked_while_it_is_looked_up_is_not_remembered(
     note_use = access.note_use
 
     def revoked_meanwhile(engine: Engine, found: access.Token, now: float) -> None:
-        # The look has found it active, and waits to write when it was used.
+        # The lookup has found the token active and is about to record its use.
         access.revoke(engine, made, time.time())
         here.forget()
         note_use(engine, found, now)
 
     monkeypatch.setattr(access, "note_use", revoked_meanwhile)
-    # The request came before it was revoked.
+    # The request arrived before the token was revoked.
     assert who(here, bearer(secret)).scope == "read"
     with pytest.raises(Unauthorized, match="is revoked"):
         who(here, bearer(secret))
 
 
-def test_who_signs_in_while_the_password_changes_is_not_in(
+def test_signing_in_while_the_password_changes_fails(
     asked: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = engine_of(asked)
@@ -486,10 +484,10 @@ def test_who_signs_in_while_the_password_changes_is_not_in(
     assert count(engine) == 0
 
 
-def test_a_password_that_changes_during_a_sign_in_ends_it(
+def test_a_password_change_during_a_sign_in_ends_the_session(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one transaction has read the password, and the other changes it before the session is written."""
+    """Change the password after the sign-in has read it and before it writes the session."""
     before, after = (credentials.hash_password(each) for each in (PASSWORD, "another password"))
     access.set_password(engine, before)
     hash_of, changing = access._hash_of, threading.Event()
@@ -499,7 +497,7 @@ def test_a_password_that_changes_during_a_sign_in_ends_it(
         if not changing.is_set():
             changing.set()
             changes.start()
-            # It ends at once, or waits for this transaction: long enough to have come to where it would wait.
+            # The change ends immediately or waits for this transaction; half a second is enough to get there.
             changes.join(0.5)
         return hash_of(found)
 
@@ -519,7 +517,7 @@ def open_to_all(sqlite_copies: Copies, tmp_path: Path) -> Iterator[TestClient]:
 
 
 @pytest.mark.parametrize("headers", [{}, {"origin": ELSEWHERE}, {"origin": "http://127.0.0.1"}])
-def test_nobody_makes_or_revokes_a_token_over_http(
+def test_without_authentication_tokens_cannot_be_managed_over_http(
     headers: dict[str, str], open_to_all: TestClient
 ) -> None:
     engine = engine_of(open_to_all)
@@ -537,7 +535,7 @@ def test_nobody_makes_or_revokes_a_token_over_http(
             assert error_of(answer)["code"] == "nobody_is_asked"
     (kept,) = access.list_tokens(engine)
     assert (kept.id, kept.revoked_at) == (made, None)
-    # The page shows what there is and says where tokens are made.
+    # The page lists the tokens and says where they are made.
     page = open_to_all.get("/settings", headers=bearer(secret))
     assert page.status_code == 200
     assert "leakline token create" in page.text and f'id="token-{made}"' in page.text
@@ -545,7 +543,7 @@ def test_nobody_makes_or_revokes_a_token_over_http(
     assert len(open_to_all.get("/api/v1/tokens").json()["items"]) == 1
 
 
-# As docs/access.md begins: the token says which project it is.
+# As at the beginning of docs/access.md: the token determines the project.
 PROGRAM = """
 import json, os, sys, leakline
 for name, settings in json.loads(sys.argv[1]):
@@ -560,7 +558,7 @@ for name, settings in json.loads(sys.argv[1]):
 
 @pytest.mark.long
 @pytest.mark.flow
-def test_a_training_reports_to_a_server_that_asks(
+def test_a_training_reports_to_a_server_with_authentication(
     serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def leakline(*arguments: str, shown: str = "") -> tuple[int, str, str]:
@@ -569,7 +567,7 @@ def test_a_training_reports_to_a_server_that_asks(
         return main(arguments), *capsys.readouterr()
 
     monkeypatch.chdir(tmp_path)
-    # It would serve this process for ever.
+    # Serving would block this process.
     monkeypatch.setattr("leakline_server.serve._serve", lambda *_: pytest.fail("it serves"))
     on_a_network = ("--host", "0.0.0.0")
     status, _, said = leakline("serve", *on_a_network, "--port", "0")
@@ -581,13 +579,13 @@ def test_a_training_reports_to_a_server_that_asks(
     status, made, said = leakline("token", "create", "--project", "erl")
     assert status == 0, said
     adds = made.strip()
-    # With a token that only adds, nobody could sign in yet.
+    # With only an ingest token, nobody could sign in yet.
     assert leakline("serve", *on_a_network, "--port", "0")[0] == 2
     reader = leakline("token", "create", "--scope", "read")[1].strip()
     admin = leakline("token", "create", "--scope", "admin")[1].strip()
     server = serve(arguments=on_a_network)
 
-    # What one was not rid of, the next in the same folder would send.
+    # Data that one program could not send would be sent by the next one in the same folder.
     trainings: list[tuple[str, dict[str, str]]] = [
         ("asked", {"LEAKLINE_SERVER": server.url, "LEAKLINE_DIR": f"spool{number}", "LEAKLINE_TOKEN": shown})
         for number, shown in enumerate(("", "leakline_ingest_wrong", adds))
@@ -600,7 +598,7 @@ def test_a_training_reports_to_a_server_that_asks(
     assert ended.returncode == 0, ended.stderr
     of_each = ended.stderr.split("--\n")[:-1]
     assert ["token" in errors for errors in of_each] == [True, True, False, False], ended.stderr
-    # What was recorded without a server finds its way as well.
+    # A run recorded without a server can be synced as well.
     status, _, said = leakline("sync", "later", "--server", server.url, shown=adds)
     assert status == 0, said
     status, listed, said = leakline("runs", "--server", server.url, "--json", shown=reader)

@@ -1,4 +1,4 @@
-"""A receiver of webhooks on loopback, and the leak and the run that the alerts of these tests are about."""
+"""A webhook receiver on loopback, and the leak and the run that the alerts of these tests are about."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Received:
 
 @dataclass
 class Receiver:
-    """``answers`` are given in order, the last one for ever: a status, or a status with headers."""
+    """A receiver; ``answers`` are used in order and the last one repeats: a status, or a status with headers."""
 
     url: str = ""
     answers: list[int | tuple[int, dict[str, str]]] = field(default_factory=lambda: [204])
@@ -97,7 +97,7 @@ HEAD = b"HTTP/1.1 200 OK\r\n"
 
 @contextmanager
 def service(answer: Callable[[socket.socket], object]) -> Iterator[str]:
-    """Host and port of a service that reads each request and then does what ``answer`` says."""
+    """Yield host and port of a service that reads each request and then calls ``answer``."""
 
     def serve(listener: socket.socket) -> None:
         with suppress(OSError):
@@ -122,7 +122,7 @@ def rows(engine: Engine, table: Table = deliveries) -> list[Any]:
 
 @pytest.fixture
 def alert(engine: Engine) -> Alert:
-    """The first alert of an incident, whose run and incident are rows and which is none yet itself."""
+    """Return the first alert of an incident; the run and the incident are stored, the alert is not."""
     with writing(engine) as connection:
         at = dict.fromkeys(("started_at", "created_at", "last_seen_at"), NOW)
         put_run(connection, "r1", project="erl-trading", name="before-fix", state="running", **at)

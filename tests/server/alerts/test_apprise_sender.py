@@ -1,4 +1,4 @@
-"""Alerts go out through apprise when it is installed, as to webhooks; a hostile service does no harm."""
+"""Alerts are sent through apprise when it is installed, on the schedule of webhooks; hostile services do no harm."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MESSAGE = Message("incident.confirmed", 0.0, FACTS, "https://leakline.example")
 
 
 def address(receiver: Any, path: str = "") -> str:
-    """That of the test's receiver in the words of apprise, for its service json."""
+    """Return the address of the test receiver for apprise's json service."""
     return receiver.url.replace("http://", "json://") + path
 
 
@@ -65,11 +65,11 @@ class Tags(HTMLParser):
 
 
 @pytest.mark.parametrize("shows", ["text", "html", "markdown"])
-def test_text_of_a_training_script_is_no_markup_and_calls_nobody(receiver: Any, shows: str) -> None:
+def test_text_of_a_training_is_neither_markup_nor_a_mention(receiver: Any, shows: str) -> None:
     labels = LABELS if shows == "html" else ()
     for label in ("<a href='//evil'>x</a> @everyone <@123>", *labels):
         hostile = replace(MESSAGE, facts={"title": label, "summary": label, "advice": [label]})
-        # Called in this process, because one of its own takes a second to start.
+        # This runs in the test process, because a subprocess takes a second to start.
         assert apprise_process.hand_over(
             address(receiver, f"?format={shows}"), **apprise_sender.parts(hostile)
         )
@@ -77,7 +77,7 @@ def test_text_of_a_training_script_is_no_markup_and_calls_nobody(receiver: Any, 
         for text in (sent["title"], sent["message"]):
             assert "@everyone" not in text
             assert "@123" not in text
-        # The title is a line of its own, such as the subject of a mail.
+        # The title is a separate line, such as the subject of an email.
         assert shows != "html" or Tags(sent["message"]).seen <= {"br"}, label
 
 
@@ -96,13 +96,13 @@ def test_an_alert_goes_to_each_address_on_the_schedule_of_webhooks(
     assert {(row.state, row.last_error) for row in rows(engine)} == {
         ("pending", "apprise: the service refused the message"), ("delivered", None),
     }  # fmt: skip
-    # The first attempt took as long as a process of its own takes to start.
+    # The first attempt took as long as a subprocess takes to start.
     assert sending.run_once(now + 60)
     assert [row.state for row in rows(engine)] == ["delivered", "delivered"]
     assert sorted(r.path for r in receiver.received) == ["/hook/1", "/hook/1", "/hook/2"]
 
 
-def test_without_the_package_one_line_says_so_and_nothing_is_written(
+def test_without_the_package_one_line_is_logged_and_nothing_is_written(
     engine: Engine, alert: Alert, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = Config(apprise_urls=("json://hook.example/token",))
@@ -120,7 +120,7 @@ def test_without_the_package_one_line_says_so_and_nothing_is_written(
     assert "not installed" in outcome.reason
 
 
-def test_an_address_taken_out_of_the_environment_gets_nothing_more_until_it_is_back(
+def test_an_address_removed_from_the_environment_gets_no_alerts(
     engine: Engine,
 ) -> None:
     url = "mailto://me:password@mail.example"
@@ -129,12 +129,12 @@ def test_an_address_taken_out_of_the_environment_gets_nothing_more_until_it_is_b
     (gone,) = webhooks.list_webhooks(engine)
     assert gone.left_out
     assert webhooks.register_apprise(engine, [url], 2.0) == [hook]
-    # The webhook of the other variable is left alone.
+    # The webhook of the other variable is not touched.
     webhooks.unregister(engine)
     assert webhooks.list_webhooks(engine) == [hook]
 
 
-def test_the_page_shows_the_service_and_never_what_follows(
+def test_the_page_shows_the_service_and_hides_the_rest_of_the_address(
     database_url: str, receiver: Any
 ) -> None:
     config = Config(database_url=database_url, apprise_urls=(address(receiver, "/very-secret"),))
@@ -154,7 +154,7 @@ def test_the_page_shows_the_service_and_never_what_follows(
 
 
 @pytest.mark.parametrize("text", ["me@mail.example", ",".join(["json://x/"] * 33)])
-def test_a_wrong_setting_is_named_and_its_value_is_not(text: str) -> None:
+def test_a_wrong_setting_is_named_without_its_value(text: str) -> None:
     with pytest.raises(WrongSettings) as refused:
         from_environment({"LEAKLINE_APPRISE_URLS": text})
     assert "LEAKLINE_APPRISE_URLS" in str(refused.value)
@@ -179,14 +179,14 @@ def says(*pieces: bytes) -> Callable[[socket.socket], object]:
 
 
 def assert_nothing_is_left() -> None:
-    """Neither a process of ours nor a thread."""
+    """Assert that no apprise process and no thread is left."""
     children = psutil.Process().children(recursive=True)
     assert not [child for child in children if "apprise_process.py" in " ".join(child.cmdline())]
     assert not [each for each in threading.enumerate() if "apprise" in each.name]
 
 
 @pytest.mark.parametrize("url", ["pigeon://SECRET", "json://me:SECRET@127.0.0.1:1/SECRET"])
-def test_an_address_that_leads_nowhere_is_not_shown(
+def test_an_unreachable_address_is_not_shown(
     url: str, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     outcome = apprise_sender.notify(url, MESSAGE)
@@ -204,7 +204,7 @@ def test_a_redirect_is_not_followed(receiver: Any) -> None:
 
 
 @pytest.mark.parametrize("answer", [endless, trickle])
-def test_an_answer_without_end_takes_neither_our_memory_nor_a_thread(
+def test_an_endless_answer_leaves_no_process_and_no_thread(
     answer: Callable[[socket.socket], object],
 ) -> None:
     with service(answer) as place:
@@ -212,7 +212,7 @@ def test_an_answer_without_end_takes_neither_our_memory_nor_a_thread(
             f"json://{place}", MESSAGE, total_seconds=60.0 if answer is endless else 1.0
         )
     assert isinstance(outcome, TryAgain)
-    # The one ends at its memory, which apprise may take for a refusal, the other at its time.
+    # One ends at the memory limit, which apprise may report as a refusal; the other ends at the time limit.
     is_at_its_time = outcome.reason == "no answer within 1 s"
     assert is_at_its_time == (answer is trickle), outcome
     assert_nothing_is_left()
@@ -222,19 +222,19 @@ def test_an_answer_without_end_takes_neither_our_memory_nor_a_thread(
     "answer",
     [says(b"\x00\xff\x00"), says(HEAD + b"Content-Encoding: gzip\r\n\r\nnot gzip")],
 )
-def test_what_is_no_answer_is_tried_again(
+def test_an_invalid_answer_is_retried(
     answer: Callable[[socket.socket], object], capfd: pytest.CaptureFixture[str]
 ) -> None:
     with service(answer) as place:
         outcome = apprise_sender.notify(f"json://{place}/SECRET", MESSAGE, total_seconds=20.0)
-    # What has a good status line was taken; nothing else is asked of it.
+    # A response with a good status line counts as delivered; the rest of it is not checked.
     assert isinstance(outcome, (TryAgain, Delivered)), outcome
     if isinstance(outcome, TryAgain):
         assert "SECRET" not in outcome.reason and "\n" not in outcome.reason
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_process_that_ends_without_an_answer_is_tried_again(
+def test_a_process_that_ends_without_a_result_is_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "apprise.py").write_text("raise RuntimeError('SECRET')")
@@ -257,7 +257,7 @@ def test_texts_of_any_size_and_kind_become_a_bounded_message(receiver: Any) -> N
         assert text.replace("\u200b", "").isprintable()
         assert "@everyone" not in text
     assert apprise_process.hand_over(address(receiver), **parts)
-    # Facts of other kinds than texts have no line.
+    # Facts that are not texts get no line.
     odd = replace(MESSAGE, facts={"title": 7, "summary": ["x"], "advice": {"a": 1}, "link": None})
     assert apprise_sender.parts(odd)["title"] == odd.event
 
@@ -266,7 +266,7 @@ def test_texts_of_any_size_and_kind_become_a_bounded_message(receiver: Any) -> N
     "url",
     ["json://169.254.169.254/latest", "mailto://me:SECRET@127.0.0.1", "syslog://", "file:///etc/passwd"],
 )  # fmt: skip
-def test_nobody_adds_an_address_of_apprise_over_the_network(
+def test_apprise_addresses_cannot_be_added_over_the_network(
     shared_api: TestClient, url: str
 ) -> None:
     for form in ("apprise", "standard"):
@@ -276,6 +276,8 @@ def test_nobody_adds_an_address_of_apprise_over_the_network(
     assert shared_api.get("/api/v1/webhooks").json()["items"] == []
 
 
-def test_the_process_knows_no_setting_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_process_does_not_see_the_settings_of_the_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("LEAKLINE_ADMIN_PASSWORD", "SECRET")
     assert "SECRET" not in apprise_sender._environment().values()

@@ -1,4 +1,4 @@
-"""Deliveries: rows first, each claimed by one process at a time, sent at least once and on a schedule."""
+"""Deliveries: stored first, claimed by one process at a time, sent at least once and on a schedule."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def register(engine: Engine, url: str = "https://hook.example/a") -> int:
 
 
 def make(engine: Engine, url: str) -> webhooks.Webhook:
-    """As people add one; it may be next to that of the environment."""
+    """Add a webhook as a person does, in addition to the one from the environment."""
     return webhooks.make(engine, "chat", url, "standard", make_secret(), NOW)
 
 
@@ -69,9 +69,7 @@ def states(engine: Engine) -> list[str]:
     return [row.state for row in rows(engine)]
 
 
-def test_a_finding_that_is_rolled_back_takes_its_alert_with_it(
-    engine: Engine, alert: Alert
-) -> None:
+def test_rolling_back_a_finding_removes_its_alert(engine: Engine, alert: Alert) -> None:
     register(engine)
     with pytest.raises(ZeroDivisionError), writing(engine) as connection:
         add(connection, [alert])
@@ -100,7 +98,7 @@ def test_the_last_event_and_the_count_of_alerts_are_known_without_a_webhook(
     assert (found["i1"].event, found["i1"].count) == ("incident.confirmed", 2)
 
 
-def test_only_one_of_many_gets_a_delivery(engine: Engine, alert: Alert) -> None:
+def test_only_one_of_many_workers_claims_a_delivery(engine: Engine, alert: Alert) -> None:
     webhook = register(engine)
     write(engine, alert)
     together = threading.Barrier(8)
@@ -120,7 +118,7 @@ def test_nothing_is_due_before_its_time(engine: Engine, alert: Alert) -> None:
     assert deliveries.due_times(engine) == {webhook: NOW}
 
 
-def test_a_claim_runs_out_when_its_process_died(engine: Engine, alert: Alert) -> None:
+def test_a_claim_expires_after_its_process_died(engine: Engine, alert: Alert) -> None:
     webhook = register(engine)
     write(engine, alert)
     first = claimed_at(engine, webhook)
@@ -130,9 +128,7 @@ def test_a_claim_runs_out_when_its_process_died(engine: Engine, alert: Alert) ->
     assert (again.alert_id, again.attempts) == (alert.id, 2)
 
 
-def test_who_lost_a_claim_can_no_longer_fail_it_but_can_still_say_that_it_arrived(
-    engine: Engine, alert: Alert
-) -> None:
+def test_after_losing_a_claim_only_a_success_is_recorded(engine: Engine, alert: Alert) -> None:
     webhook = register(engine)
     write(engine, alert)
     slow, owner = (claimed_at(engine, webhook, at) for at in (NOW, NOW + 30))
@@ -144,14 +140,14 @@ def test_who_lost_a_claim_can_no_longer_fail_it_but_can_still_say_that_it_arrive
     assert states(engine) == ["delivered"]
 
 
-def test_servers_that_start_together_make_one_secret_and_one_webhook(engine: Engine) -> None:
+def test_servers_that_start_together_create_one_secret_and_one_webhook(engine: Engine) -> None:
     with ThreadPoolExecutor(4) as pool:
         registered = list(pool.map(lambda _: registration(engine), range(4)))
     assert len([r for r in registered if r.made_secret]) == 1
     assert len({(r.webhook.id, r.webhook.secret) for r in registered}) == 1
 
 
-def test_a_made_secret_is_shown_once_and_stays_until_another_is_given(engine: Engine) -> None:
+def test_a_generated_secret_is_shown_once_and_kept_until_it_is_replaced(engine: Engine) -> None:
     first = registration(engine, "https://a.example/")
     again = registration(engine, "https://b.example/")
     assert first.made_secret == first.webhook.secret == again.webhook.secret
@@ -163,7 +159,7 @@ def test_a_made_secret_is_shown_once_and_stays_until_another_is_given(engine: En
 
 
 @pytest.mark.parametrize("unset", [True, False])
-def test_an_address_no_longer_configured_gets_nothing_more_and_what_waits_fails_visibly(
+def test_an_address_no_longer_configured_fails_its_pending_deliveries(
     engine: Engine, alert: Alert, unset: bool
 ) -> None:
     old = register(engine)
@@ -177,11 +173,11 @@ def test_an_address_no_longer_configured_gets_nothing_more_and_what_waits_fails_
     assert not rows(engine, webhook_table)[0].enabled
     assert row.state == "failed"
     assert "no longer in LEAKLINE_WEBHOOK_URL" in row.last_error
-    # The old address in the environment again is the old webhook again.
+    # The old address in the environment restores the old webhook.
     assert register(engine) == old
 
 
-def test_a_receiver_that_wanted_no_more_stays_disabled_over_a_restart(
+def test_a_webhook_disabled_by_410_stays_disabled_after_a_restart(
     engine: Engine, alert: Alert
 ) -> None:
     webhook = register(engine)
@@ -211,7 +207,7 @@ RUN = {"incident_id": None, "subject": "run"}
         ({}, {"subject": "digest"}, True),
     ],
 )
-def test_a_newer_state_replaces_what_waits_of_the_same_incident_or_subject(
+def test_a_newer_state_replaces_pending_ones_of_the_same_subject(
     engine: Engine, alert: Alert, earlier: dict[str, Any], later: dict[str, Any], replaced: bool
 ) -> None:
     with writing(engine) as connection:
@@ -225,7 +221,7 @@ def test_a_newer_state_replaces_what_waits_of_the_same_incident_or_subject(
     assert states(engine) == ["superseded" if replaced else "pending", "pending"]
 
 
-def test_a_newer_state_replaces_nothing_that_has_arrived_or_goes_to_another_run(
+def test_a_newer_state_replaces_neither_delivered_ones_nor_other_runs(
     engine: Engine, alert: Alert
 ) -> None:
     webhook = register(engine)
@@ -238,7 +234,7 @@ def test_a_newer_state_replaces_nothing_that_has_arrived_or_goes_to_another_run(
     assert states(engine) == ["delivered", "pending", "pending"]
 
 
-def test_a_claim_that_ran_out_is_not_sent_again_when_there_is_a_newer_state(
+def test_an_expired_claim_is_not_sent_again_if_there_is_a_newer_state(
     engine: Engine, alert: Alert
 ) -> None:
     webhook = register(engine)
@@ -249,7 +245,7 @@ def test_a_claim_that_ran_out_is_not_sent_again_when_there_is_a_newer_state(
     assert states(engine) == ["superseded", "claimed"]
 
 
-def test_a_webhook_removed_while_a_message_is_on_its_way_leaves_nothing_behind(
+def test_removing_a_webhook_during_a_delivery_leaves_nothing_behind(
     engine: Engine, alert: Alert
 ) -> None:
     hook = make(engine, "https://hook.example/b")
@@ -262,7 +258,7 @@ def test_a_webhook_removed_while_a_message_is_on_its_way_leaves_nothing_behind(
     assert rows(engine) == rows(engine, attempt_table) == []
 
 
-def test_no_more_webhooks_are_made_than_can_be_sent_to_at_once(engine: Engine) -> None:
+def test_the_number_of_webhooks_is_bounded(engine: Engine) -> None:
     register(engine)
     for n in range(webhooks.MAX_WEBHOOKS):
         assert make(engine, f"https://{n}.example/").disabled_reason is None
@@ -271,7 +267,7 @@ def test_no_more_webhooks_are_made_than_can_be_sent_to_at_once(engine: Engine) -
     assert len(webhooks.list_webhooks(engine)) == 1 + webhooks.MAX_WEBHOOKS
 
 
-def test_an_expired_alert_is_sent_again_when_a_person_wants_it_but_not_twice(
+def test_an_expired_alert_can_be_sent_again_by_hand_but_not_twice(
     engine: Engine, alert: Alert
 ) -> None:
     webhook = register(engine)
@@ -287,7 +283,7 @@ def test_an_expired_alert_is_sent_again_when_a_person_wants_it_but_not_twice(
     assert (claimed.alert_id, claimed.attempts) == (alert.id, 1)
 
 
-def test_deliveries_are_listed_newest_first_with_each_try_and_its_wait(
+def test_deliveries_are_listed_newest_first_with_their_attempts(
     engine: Engine, alert: Alert
 ) -> None:
     webhook = register(engine)
@@ -322,7 +318,7 @@ HOUR = 3_600.0
 
 
 def moments(urgent: bool, dice: float = 0.0, at_most: int = 1_000) -> list[float]:
-    """Return the seconds after the alert of every try of a message that nobody takes."""
+    """Return the seconds from the alert to every attempt if all attempts fail."""
     tried = [0.0]
     while len(tried) < at_most:
         wait = next_wait(len(tried), REFUSED, lambda: dice, urgent=urgent, age_seconds=tried[-1])
@@ -345,13 +341,13 @@ def test_an_urgent_alert_is_tried_every_ten_minutes_for_a_day() -> None:
     assert 24 * HOUR - 600 < tried[-1] <= 24 * HOUR
 
 
-def test_the_wait_that_a_receiver_asks_for_is_never_less_than_the_schedule() -> None:
+def test_a_requested_wait_is_never_shorter_than_the_schedule() -> None:
     patient = TryAgain("answered 429", 0.1, 429, 40.0)
     assert next_wait(1, patient, lambda: 0.0) == 40
     assert next_wait(4, patient, lambda: 0.0) == 180
 
 
-def test_an_alert_sent_again_by_hand_after_a_day_has_the_first_tries_of_its_schedule() -> None:
+def test_an_alert_sent_again_by_hand_begins_a_new_schedule() -> None:
     tries = [next_wait(n, REFUSED, lambda: 0.0, age_seconds=30 * HOUR) for n in range(1, 7)]
     assert tries == [5, 15, 60, 180, 600, None]
 
@@ -362,7 +358,7 @@ CONFIG = Config(public_url=SERVER, webhook_allow=networks("127.0.0.0/8"))
 
 @pytest.fixture
 def due(engine: Engine, alert: Alert) -> Callable[..., tuple[int, str]]:
-    """Write the alert for a webhook at this url, due now. Gives the webhook's id and secret."""
+    """Return a function that writes an alert, due now, for a webhook and returns the webhook's id and secret."""
 
     def write_to(url: str, *more: Alert, form: str = "standard") -> tuple[int, str]:
         hook = webhooks.register(engine, url, form, None, make_secret, 0.0).webhook
@@ -373,7 +369,7 @@ def due(engine: Engine, alert: Alert) -> Callable[..., tuple[int, str]]:
 
 
 def other(alert: Alert, number: int, **changes: Any) -> Alert:
-    """An alert about something else, which therefore replaces nothing."""
+    """Return an alert about something else, which replaces nothing."""
     return replace(alert, id=f"other_{number}", incident_id=None, **changes)
 
 
@@ -392,7 +388,7 @@ def running(sending: Deliverer) -> Iterator[None]:
         sending.stop()
 
 
-def test_a_private_address_fails_at_once_is_never_called_and_the_setting_is_named(
+def test_a_private_address_fails_without_a_request_and_names_the_setting(
     engine: Engine, due: Any, receiver: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     due(receiver.url + "/secret-path")
@@ -412,7 +408,7 @@ def test_an_unknown_format_fails_visibly(engine: Engine, due: Any, receiver: Any
 
 
 def tried_until_settled(engine: Engine, clock: Clock) -> list[float]:
-    """Deliver whenever something is due. Returns the seconds of all tries since the first."""
+    """Deliver whenever something is due; return the seconds of all attempts since the first."""
     ids, tried_at, started = set(), [], clock.now
 
     def refuse(_to: Any, _body: bytes, headers: Mapping[str, str]) -> TryAgain:
@@ -429,14 +425,14 @@ def tried_until_settled(engine: Engine, clock: Clock) -> list[float]:
     return tried_at
 
 
-def test_an_address_that_takes_nothing_is_tried_on_schedule_and_disabled_after_half_a_day(
+def test_a_dead_address_is_retried_on_schedule_and_disabled_in_half_a_day(
     engine: Engine, due: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     due("http://127.0.0.1:9/hook")
     clock = Clock(time.time() + 1)
     tried_at = tried_until_settled(engine, clock)
     assert tried_at[:8] == [0, 5, 20, 80, 260, 860, 1460, 2060]
-    # Every ten minutes, until half a day is over.
+    # Every ten minutes, for half a day.
     assert len(tried_at) == 6 + (12 * 3_600 - 860) // 600 + 1
     (row,) = rows(engine)
     assert (row.state, row.attempts, row.last_status) == ("failed", len(tried_at), 500)
@@ -448,9 +444,7 @@ def test_an_address_that_takes_nothing_is_tried_on_schedule_and_disabled_after_h
     assert "/alerts" in caplog.text
 
 
-def test_an_outage_of_a_minute_disables_nothing_however_many_alerts_meet_it(
-    engine: Engine, due: Any, alert: Alert
-) -> None:
+def test_an_outage_of_a_minute_disables_nothing(engine: Engine, due: Any, alert: Alert) -> None:
     due("http://127.0.0.1:9/hook", *[other(alert, n) for n in range(60)])
     sending, now = deliverer(engine, post=lambda *_: REFUSED), time.time() + 1
     while sending.run_once(now):
@@ -460,7 +454,7 @@ def test_an_outage_of_a_minute_disables_nothing_however_many_alerts_meet_it(
     assert {row.state for row in rows(engine)} == {"pending"}
 
 
-def test_a_message_that_cannot_be_made_is_an_attempt_and_stops_no_other(
+def test_a_message_that_cannot_be_made_is_an_attempt_and_blocks_no_other(
     engine: Engine, due: Any, receiver: Any, alert: Alert, eventually: Any,
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
@@ -482,7 +476,7 @@ def test_a_message_that_cannot_be_made_is_an_attempt_and_stops_no_other(
     assert len(receiver.received) == 1
 
 
-def test_a_thread_that_cannot_be_started_shuts_no_webhook_out(
+def test_a_thread_that_cannot_be_started_blocks_no_webhook(
     engine: Engine, due: Any, receiver: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_thread(_thread: threading.Thread) -> None:
@@ -498,7 +492,7 @@ def test_a_thread_that_cannot_be_started_shuts_no_webhook_out(
     eventually(lambda: rows(engine)[0].state == "delivered")
 
 
-def test_what_is_not_urgent_is_tried_on_the_long_schedule(engine: Engine, alert: Alert) -> None:
+def test_an_alert_that_is_not_urgent_uses_the_long_schedule(engine: Engine, alert: Alert) -> None:
     hook = make(engine, "http://127.0.0.1:9/hook")
     clock = Clock(time.time())
     write(engine, replace(alert, urgent=False, created_at=clock.now))
@@ -509,7 +503,7 @@ def test_what_is_not_urgent_is_tried_on_the_long_schedule(engine: Engine, alert:
     assert (row.attempts, row.last_error) == (8, "answered 500")
 
 
-def test_an_address_that_failed_for_five_days_is_disabled_before_fifty_tries(
+def test_an_address_that_fails_for_five_days_is_disabled(
     engine: Engine, due: Any, receiver: Any, alert: Alert
 ) -> None:
     due(receiver.url, *[other(alert, n) for n in range(3)])
@@ -525,7 +519,7 @@ def test_an_address_that_failed_for_five_days_is_disabled_before_fifty_tries(
     assert {row.state for row in rows(engine)} == {"failed"}
 
 
-def test_one_arrival_sets_the_count_of_failures_back(
+def test_a_delivery_resets_the_count_of_failures(
     engine: Engine, due: Any, receiver: Any, alert: Alert
 ) -> None:
     due(receiver.url, other(alert, 1))
@@ -537,7 +531,7 @@ def test_one_arrival_sets_the_count_of_failures_back(
         assert (hook.failures, hook.failing_since) == counted
 
 
-def test_a_forecast_nobody_took_expires_instead_of_waiting_for_a_try_that_comes_too_late(
+def test_a_forecast_expires_instead_of_waiting_for_a_late_attempt(
     engine: Engine, alert: Alert
 ) -> None:
     make(engine, "http://127.0.0.1:9/hook")
@@ -550,7 +544,7 @@ def test_a_forecast_nobody_took_expires_instead_of_waiting_for_a_try_that_comes_
     assert rows(engine, webhook_table)[0].failures == 5
 
 
-def test_a_newer_state_written_while_the_older_one_is_sent_in_vain_replaces_it(
+def test_a_newer_state_replaces_one_that_fails_while_it_is_sent(
     engine: Engine, due: Any, receiver: Any, alert: Alert
 ) -> None:
     due(receiver.url)
@@ -579,7 +573,7 @@ def test_a_day_after_a_rotation_only_the_new_secret_signs(
         Verifier(hook.secret).verify(received.body, received.headers)
 
 
-def test_what_is_urgent_does_not_wait_behind_what_is_not(
+def test_urgent_alerts_do_not_wait_behind_others(
     engine: Engine, due: Any, receiver: Any, alert: Alert
 ) -> None:
     due(receiver.url)
@@ -591,10 +585,10 @@ def test_what_is_urgent_does_not_wait_behind_what_is_not(
 
 
 @pytest.mark.alone
-def test_a_running_deliverer_sends_when_it_is_woken_and_the_library_verifies_it(
+def test_a_woken_worker_sends_and_the_library_verifies_the_message(
     engine: Engine, due: Any, receiver: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Without the wake-up it would look again after an hour.
+    # Without the wake-up it would check again after an hour.
     looks, due_times = [], deliveries.due_times
 
     def look(of: Engine) -> dict[int, float]:
@@ -615,7 +609,7 @@ def test_a_running_deliverer_sends_when_it_is_woken_and_the_library_verifies_it(
         Verifier(secret).verify(received.body.replace(b"Leak", b"Leek"), received.headers)
 
 
-def test_what_another_process_wrote_is_found_without_being_woken(
+def test_alerts_of_another_process_are_found_without_a_wake_up(
     engine: Engine, due: Any, receiver: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("leakline_server.workers.delivery_worker.POLL_SECONDS", 0.05)
@@ -625,7 +619,7 @@ def test_what_another_process_wrote_is_found_without_being_woken(
 
 
 @pytest.mark.alone
-def test_an_address_that_hangs_delays_neither_another_nor_the_shutdown(
+def test_a_hanging_address_delays_neither_others_nor_the_shutdown(
     engine: Engine, due: Any, receiver: Any, alert: Alert, eventually: Any
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as hanging:
@@ -639,9 +633,9 @@ def test_an_address_that_hangs_delays_neither_another_nor_the_shutdown(
             eventually(
                 lambda: (hook.id, "delivered") in [(r.webhook_id, r.state) for r in rows(engine)]
             )
-        # The other is on its way still, when it has stopped.
+        # The other message is still being sent when the worker has stopped.
         assert sum(row.state == "claimed" for row in rows(engine)) == 1
-    # Closing the listener ends the POST that was left behind.
+    # Closing the listener ends the POST that is still open.
     eventually(lambda: {row.state for row in rows(engine)} == {"delivered", "pending"})
 
 
@@ -653,7 +647,7 @@ def test_an_address_that_will_be_refused_is_logged_at_the_start(
     assert "very-secret" not in caplog.text
 
 
-def test_a_made_secret_is_logged_once_and_a_given_one_never(
+def test_a_generated_secret_is_logged_once_and_a_configured_one_never(
     engine: Engine, receiver: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     given = make_secret()
@@ -665,7 +659,7 @@ def test_a_made_secret_is_logged_once_and_a_given_one_never(
     assert given not in caplog.text
 
 
-def test_a_server_without_a_webhook_starts_and_says_nothing(
+def test_a_server_without_a_webhook_starts_without_logging_anything(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
     with running(Deliverer(engine, Config())):

@@ -1,4 +1,4 @@
-"""Snapshots in, a signed message out, once for each change: through a real server, which is killed meanwhile."""
+"""Snapshots go in and one signed message per change comes out, through a real server that is killed meanwhile."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ RULES = "/api/v1/rules"
 SUSPECTED, CONFIRMED = "incident.suspected", "incident.confirmed"
 
 
-class Told:
-    """What the receiver has got, in order, each verified."""
+class Messages:
+    """The messages that the receiver got, in order, each verified."""
 
     def __init__(self, receiver: Any, secret: str) -> None:
         self.receiver, self._verifier = receiver, Verifier(secret)
@@ -42,32 +42,36 @@ class Told:
         return [self._verifier.verify(each.body, each.headers) for each in received]
 
     def of(self, run: str) -> list[dict[str, Any]]:
-        return [told for told in self.wait_for(0) if told["data"]["run"]["id"] == run]
+        return [message for message in self.wait_for(0) if message["data"]["run"]["id"] == run]
 
     def leaks(self, run: str) -> list[dict[str, Any]]:
-        """That it leaks; the first message may have it suspected, or confirmed at once."""
-        return [told["data"] for told in self.of(run) if told["type"] in (SUSPECTED, CONFIRMED)]
+        """Return the messages about a leak; the first one may say suspected or confirmed."""
+        return [
+            message["data"] for message in self.of(run) if message["type"] in (SUSPECTED, CONFIRMED)
+        ]
 
     def rules(self, run: str) -> list[dict[str, Any]]:
-        return [told["data"]["rule"] for told in self.of(run) if told["type"] == "rule.fired"]
+        return [
+            message["data"]["rule"] for message in self.of(run) if message["type"] == "rule.fired"
+        ]
 
 
 @pytest.fixture
-def told(receiver: Any, monkeypatch: pytest.MonkeyPatch) -> Told:
-    """Servers of this test send to the receiver, signed."""
+def messages(receiver: Any, monkeypatch: pytest.MonkeyPatch) -> Messages:
+    """Make the servers of this test send signed messages to the receiver."""
     secret = make_secret()
     monkeypatch.setenv("LEAKLINE_WEBHOOK_URL", receiver.url)
     monkeypatch.setenv("LEAKLINE_WEBHOOK_ALLOW", "127.0.0.0/8")
     monkeypatch.setenv("LEAKLINE_WEBHOOK_SECRET", secret)
-    return Told(receiver, secret)
+    return Messages(receiver, secret)
 
 
-# Of one snapshot: its phase, if it is the end of one, and what was measured.
+# A snapshot: the phase if it is the end of one, and the measured values.
 End = tuple[str | None, Mapping[str, float]]
 
 
 class Training:
-    """Sends generations, and waits until the server has looked at them."""
+    """Sends generations and waits until the server has examined them."""
 
     def __init__(self, server: Any, eventually: Any, run: str = "r1", **more: Any) -> None:
         self.server, self._eventually, self._run = server, eventually, run
@@ -102,7 +106,7 @@ class Training:
         self.generations += 1
 
     def look(self) -> str:
-        """The status once the server has looked at all of them."""
+        """Return the status once the server has examined all generations."""
         self._eventually(lambda: self.verdict["generations"] == self.generations, 90)
         return str(self.verdict["status"])
 
@@ -111,7 +115,7 @@ class Training:
 
 
 def keeping(generation: int) -> list[End]:
-    """The ends of two phases and of the generation; the first phase keeps 100 MiB."""
+    """Return the ends of two phases and of the generation; the first phase keeps 100 MiB."""
     growth_bytes = 100 * MIB
     anon_bytes = 150 * MIB + (generation + 1) * growth_bytes
     alive = (generation + 1) * 16
@@ -134,7 +138,7 @@ def keeping(generation: int) -> list[End]:
 
 
 def leak(training: Training, generations: int) -> str:
-    """Send so many in all; the status after them."""
+    """Send generations up to this total and return the status after them."""
     while training.generations < generations:
         training.send(*keeping(training.generations))
     return training.look()
@@ -142,7 +146,7 @@ def leak(training: Training, generations: int) -> str:
 
 @pytest.fixture
 def on_database(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Engine:
-    """Servers of this test are on this database."""
+    """Make the servers of this test use this database."""
     url = engine.url.render_as_string(hide_password=False)
     monkeypatch.setenv("LEAKLINE_DATABASE_URL", url)
     return engine
@@ -155,15 +159,15 @@ def states(engine: Engine) -> list[str]:
 
 @pytest.mark.long
 @pytest.mark.flow
-def test_a_leaking_series_becomes_a_signed_message_within_five_seconds_and_each_change_is_told_once(
-    serve: Any, told: Told, on_database: Engine, eventually: Any
+def test_a_leak_becomes_a_signed_message_within_five_seconds_once_per_change(
+    serve: Any, messages: Messages, on_database: Engine, eventually: Any
 ) -> None:
     server = serve()
     training = Training(server, eventually)
     assert leak(training, 10) == "suspected"
     known_at = time.time()
-    (suspected,) = told.wait_for(1)
-    assert told.receiver.received[0].at - known_at < 5
+    (suspected,) = messages.wait_for(1)
+    assert messages.receiver.received[0].at - known_at < 5
     data = suspected["data"]
     assert suspected["type"] == SUSPECTED
     assert data["where"]["phase"] == "evaluate_population"
@@ -175,48 +179,48 @@ def test_a_leaking_series_becomes_a_signed_message_within_five_seconds_and_each_
     assert data["forecast"]["risk"] == "none"
     assert data["link"] == f"{server.url}/runs/r1"
 
-    # Killed before it is noted that a message was taken, it would send that again, under the same id.
+    # A server killed before it records a delivery would send the message again, under the same id.
     eventually(lambda: states(on_database) == ["delivered"])
     server.kill()
     training.server = serve(server.port)
     assert leak(training, 24) == "confirmed"
-    assert [each["type"] for each in told.wait_for(2)] == [SUSPECTED, CONFIRMED]
+    assert [each["type"] for each in messages.wait_for(2)] == [SUSPECTED, CONFIRMED]
 
 
 @pytest.mark.long
 @pytest.mark.flow
-def test_snapshots_and_messages_of_before_a_kill_are_examined_and_sent_after_it(
-    serve: Any, told: Told, on_database: Engine, eventually: Any
+def test_snapshots_and_messages_from_before_a_kill_are_handled_after_it(
+    serve: Any, messages: Messages, on_database: Engine, eventually: Any
 ) -> None:
-    told.receiver.answers = [500, 204]
+    messages.receiver.answers = [500, 204]
     server = serve()
     training = Training(server, eventually)
     for generation in range(12):
-        # All but the first are accepted sooner than the run may be examined again.
+        # All but the first arrive before the run may be examined again.
         training.send(*keeping(generation))
     server.kill()
     server = serve(server.port)
-    told.wait_for(1, seconds=60)
+    messages.wait_for(1, seconds=60)
     eventually(lambda: states(on_database) == ["pending"])
     server.kill()
     with writing(on_database) as connection:
-        # As if the wait before the second attempt were over.
+        # End the wait before the second attempt.
         connection.execute(deliveries.update().values(due_at=0.0))
     serve(server.port)
-    refused, taken = told.receiver.wait_for(2, seconds=40)
+    refused, taken = messages.receiver.wait_for(2, seconds=40)
     assert refused.headers["webhook-id"] == taken.headers["webhook-id"]
 
 
-# A leak of TensorFlow.js, as report 003 had it: 87 tensors of 12.4 MB where it is well; the others weigh 38,700 bytes.
+# A leak of TensorFlow.js from report 003: 87 tensors of 12.4 MB without the leak; each other one has 38,700 bytes.
 PROJECT = "tfjs"
 NORMAL, BASE_BYTES, EACH_BYTES = 87, 12_400_000, 38_700
 KEPT = 158
-# After this many the leak holds more than 500 tensors, and the verdict has seen enough.
+# After this many generations the leak holds more than 500 tensors, and there is a verdict.
 GENERATIONS = 14
 
 
 def train_page(training: Training, keeps: int) -> str:
-    """What a page in a browser tells the server of its training; the status after it."""
+    """Send what a page in a browser reports of its training; return the status after it."""
 
     def holding(many: int) -> Mapping[str, float]:
         count = NORMAL + many
@@ -231,8 +235,8 @@ def train_page(training: Training, keeps: int) -> str:
 
 @pytest.mark.long
 @pytest.mark.flow
-def test_a_leak_that_is_back_after_its_fix_is_told_again_with_nothing_set_anew(
-    serve: Any, told: Told, eventually: Any
+def test_a_leak_that_returns_after_its_fix_is_reported_again_without_setup(
+    serve: Any, messages: Messages, eventually: Any
 ) -> None:
     server = serve()
     assert server.request("POST", RULES, {"preset": "tfjs", "project": PROJECT})[0] == 201
@@ -245,7 +249,7 @@ def test_a_leak_that_is_back_after_its_fix_is_told_again_with_nothing_set_anew(
         return dict(found)
 
     def is_silent(run: str) -> bool:
-        return bool(told.leaks(run)) and 500 in [each["above"] for each in told.rules(run)]
+        return bool(messages.leaks(run)) and 500 in [each["above"] for each in messages.rules(run)]
 
     before = page("before")
     assert train_page(before, KEPT) in ("suspected", "confirmed")
@@ -259,8 +263,8 @@ def test_a_leak_that_is_back_after_its_fix_is_told_again_with_nothing_set_anew(
     fixed = page("fixed")
     assert train_page(fixed, 0) == "ok"
     fixed.finish()
-    eventually(lambda: told.of("fixed"))
-    assert [each["type"] for each in told.of("fixed")] == ["run.finished"]
+    eventually(lambda: messages.of("fixed"))
+    assert [each["type"] for each in messages.of("fixed")] == ["run.finished"]
     assert leak()["state"] == "closed"
     assert [seen["name"] for seen in leak()["runs"]] == ["before"]
 
@@ -270,16 +274,16 @@ def test_a_leak_that_is_back_after_its_fix_is_told_again_with_nothing_set_anew(
     assert leak()["sentence"] == (
         "Seen in before, closed by note “tf.tidy around the step”, back in again"
     )
-    newest = told.leaks("again")[-1]
+    newest = messages.leaks("again")[-1]
     assert newest["incident"]["closed_before"] == "tf.tidy around the step"
     assert newest["summary"].startswith("Back in again; it had been closed with: tf.tidy around")
     for run in ("before", "again"):
-        # Its rules were set before the first run, and never again; a look on the way may have told a milder band.
-        assert {each["status"] for each in told.rules(run)} == {"firing"}
+        # Its rules were set once, before the first run; an earlier examination may have reported a milder band.
+        assert {each["status"] for each in messages.rules(run)} == {"firing"}
 
 
 def steady(**samples: float) -> End:
-    """The end of a generation of a training whose memory stays as it is."""
+    """Return the end of a generation of a training with constant memory."""
     named = {name.replace("__", "."): value for name, value in samples.items()}
     return None, {"process.rss_bytes": 200 * MIB, "process.anon_bytes": 150 * MIB, **named}
 
@@ -290,7 +294,7 @@ def code(language: str) -> str:
 
 
 def page_example(page: str) -> dict[str, str]:
-    """The table of the document as the form on the page sends it: labels to fields, words to choices."""
+    """Return the table of the document as the form sends it: labels become fields, words become choices."""
     section = RULES_SECTION.split("**On the page**")[1].split("**With the API**")[0]
     rows = dict(re.findall(r"^\| (\w[^|]*?) \| `?([^|`]*?)`? \|$", section, re.M))
     rows.pop("field")
@@ -309,8 +313,8 @@ def page_example(page: str) -> dict[str, str]:
 
 @pytest.mark.long
 @pytest.mark.flow
-def test_the_three_examples_of_the_document_work_as_they_stand(
-    serve: Any, told: Told, eventually: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_three_examples_of_the_document_work(
+    serve: Any, messages: Messages, eventually: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "rules.toml").write_text(code("toml"))
     monkeypatch.setenv("LEAKLINE_RULES", "rules.toml")
@@ -342,10 +346,10 @@ def test_the_three_examples_of_the_document_work_as_they_stand(
         training.send(steady(gauge__pending_uploads=uploads, tensors__count=tensors))
         training.look()
     fired = {"Upload queue", "Tensors critical"}
-    eventually(lambda: {rule["name"] for rule in told.rules("r1")} == fired, 60)
+    eventually(lambda: {rule["name"] for rule in messages.rules("r1")} == fired, 60)
 
 
-def test_what_the_document_says_of_fields_presets_and_messages_is_so() -> None:
+def test_the_documented_fields_presets_and_messages_are_right() -> None:
     fields, presets = RULES_SECTION.split("### Presets")
     said = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`[^|]*) \|", fields, re.M))))
     assert said == set(RuleChanges.model_fields)

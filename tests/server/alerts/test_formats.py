@@ -1,4 +1,4 @@
-"""Messages say where, what, how much, since when, the forecast, the advice and the link, and obey no name in them."""
+"""Messages say where, what, how much, since when, the forecast, the advice and the link, and names stay text."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_long_and_hostile_names_are_cut_and_the_message_stays_within_20_kb() -> 
     assert all(c.isprintable() for c in sent["data"]["run"]["name"])
 
 
-def test_what_is_not_finite_is_null() -> None:
+def test_numbers_that_are_not_finite_become_null() -> None:
     growth = Interval(1.0, -math.inf, math.inf)
     sent = standard(finding=replace(FINDING, growth_bytes_per_generation=growth))
     assert sent["data"]["how_much"]["growth_bytes_per_generation"] == {
@@ -77,7 +77,7 @@ def test_what_is_not_finite_is_null() -> None:
 @pytest.mark.parametrize(
     "gone", ["phase", "phase_path", "phase_share", "started_at_generation", "process"]
 )
-def test_what_is_unknown_is_null_and_the_sentence_is_still_one(gone: str) -> None:
+def test_unknown_values_are_null_and_the_sentence_stays_readable(gone: str) -> None:
     sent = standard(
         finding=replace(FINDING, **{gone: None}),
         run=replace(RUN, verdict=replace(VERDICT, oom=OomForecast())),
@@ -131,7 +131,7 @@ ORIGINS: list[tuple[Finding, tuple[AssertionCheck, ...], str | None]] = [
 
 
 @pytest.mark.parametrize(("finding", "assertions", "origin"), ORIGINS)
-def test_a_broken_bound_names_its_origin(
+def test_a_violated_bound_names_its_origin(
     finding: Finding, assertions: tuple[AssertionCheck, ...], origin: str | None
 ) -> None:
     run = replace(RUN, verdict=replace(VERDICT, assertions=assertions, findings=(finding,)))
@@ -147,14 +147,14 @@ def test_a_broken_bound_names_its_origin(
         ("rule", "a rule of this server"),
     ],
 )
-def test_chat_says_in_words_where_a_bound_comes_from(origin: str, words: str) -> None:
+def test_chat_messages_say_in_words_where_a_bound_comes_from(origin: str, words: str) -> None:
     facts = {"title": "t", "summary": "s", "what": {"text": "17 Agent"}, "origin": origin}
     message = Message("contract.violated", 1.0, facts, "https://leakline.example")
     assert f"17 Agent ({words})" in FORMATS["slack"](message).decode()
     assert f"What: 17 Agent ({words})" in apprise_sender.parts(message)["body"]
 
 
-def test_everything_the_contract_asks_for_is_there() -> None:
+def test_a_message_has_everything_that_the_contract_requires() -> None:
     sent = standard()
     data = sent["data"]
     assert (sent["type"], sent["timestamp"]) == ("incident.confirmed", "2025-10-09T08:53:20Z")
@@ -189,7 +189,7 @@ SAID = {
 }
 ADVICE = "let go of the environments at the end of evaluate_population"
 LINK = "https://leakline.example/runs/r1"
-# What would mention people, make links, change the looks of a message or call a function, in one service or another.
+# Text that would mention people, make links, change the formatting or call a function in some service.
 HOSTILE = [
     "<!channel> wake up", "<!here|x>", "<@U012ABCDEF>", "<#C012AB3CD>", "@everyone", "@here", "<@&123456789012345678>",
     "<@123456789012345678>", "</leave:123456789012345678>", "<t:0:R>", "<https://evil.example|Open in Leakline>",
@@ -233,7 +233,7 @@ def published() -> Draft202012Validator:
 
 
 def texts(value: Any) -> Iterator[str]:
-    """Every string in it that is shown."""
+    """Yield every string that is shown."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
@@ -245,7 +245,7 @@ def texts(value: Any) -> Iterator[str]:
 
 
 def as_shown(body: Any) -> str:
-    """Return what a person reads, by the rules of Slack for what is escaped."""
+    """Return the text that a person reads after Slack has unescaped it."""
     shown = "\n".join(texts(body))
     return shown.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
 
@@ -274,12 +274,12 @@ def objects(value: Any) -> Iterator[dict[str, Any]]:
 @pytest.mark.parametrize(
     "text", ["<&>" * 4_000, "*" * 9_000, "\U0001f40d" * 9_000, "界" * 9_000, "{" * 9_000]
 )
-def test_however_long_and_wide_texts_are_the_message_fits_and_keeps_its_link(text: str) -> None:
+def test_long_and_wide_texts_are_cut_and_the_link_is_kept(text: str) -> None:
     body = slack(hostile_facts(text))
     assert LINK in json.dumps(body)
 
 
-def test_whole_lines_go_from_the_end_and_none_is_cut_in_the_middle_of_an_escape() -> None:
+def test_entire_lines_are_dropped_from_the_end_and_no_escape_is_cut() -> None:
     long = {"what": {"text": "界" * 2_000}, "forecast": {"text": "&" * 2_000}}
     body = slack(facts(**long, advice=["*" * 9_000] * 3))
     assert SAID["where"] in as_shown(body)
@@ -287,7 +287,7 @@ def test_whole_lines_go_from_the_end_and_none_is_cut_in_the_middle_of_an_escape(
 
 
 @pytest.mark.parametrize("missing", ["title", "summary", "where", "advice", "link", None])
-def test_a_message_has_all_that_the_alert_knows_and_no_line_for_the_rest(
+def test_a_message_has_all_known_facts_and_no_empty_lines(
     missing: str | None,
 ) -> None:
     known = facts()
@@ -301,7 +301,7 @@ def test_a_message_has_all_that_the_alert_knows_and_no_line_for_the_rest(
 
 
 @pytest.mark.parametrize("wrong", [None, 7, [], {}, {"text": None}, [["x"]], True])
-def test_facts_of_another_shape_are_left_out_and_the_message_is_still_one(wrong: object) -> None:
+def test_facts_of_the_wrong_type_are_left_out(wrong: object) -> None:
     slack(dict.fromkeys(facts(), wrong))
 
 
@@ -312,19 +312,19 @@ def test_a_message_without_facts_is_the_sentence_of_a_test() -> None:
     assert "http://127.0.0.1:8765/" in shown
 
 
-def test_a_link_ends_where_it_ends() -> None:
+def test_special_characters_do_not_end_a_link() -> None:
     body = slack(facts(link="/runs/a)b>c|d e\u00fc%20"))
     assert "/runs/a%29b%3Ec%7Cd%20e%C3%BC%20" in "".join(texts(body))
 
 
-def test_a_link_that_no_service_would_take_is_the_front_page() -> None:
+def test_an_unusable_link_becomes_the_front_page() -> None:
     told = facts(link="/runs/" + "a" * 5_000)
     assert read(Message("oom.risk", 0.0, told, "https://leakline.example")).link == (
         "https://leakline.example/"
     )
 
 
-def test_the_tone_is_that_of_the_event_and_of_its_state() -> None:
+def test_the_tone_follows_the_event_and_its_state() -> None:
     def tone(event: str, **more: Any) -> str:
         return read(Message(event, 0.0, facts(**more), "https://leakline.example")).tone
 
@@ -341,7 +341,7 @@ def test_the_tone_is_that_of_the_event_and_of_its_state() -> None:
     [("abc", 3, "abc"), ("abcd", 3, "ab…"), ("a&b", 7, "a&amp;b"), ("a&b", 6, "a…"), ("", 3, ""),
      ("\U0001f40d" * 2, 4, "\U0001f40d" * 2), ("\U0001f40d" * 2, 3, "\U0001f40d…")],
 )  # fmt: skip
-def test_what_is_too_long_ends_before_an_escape_that_does_not_fit(
+def test_long_text_is_cut_before_an_escape_that_does_not_fit(
     text: str, limit: int, expected: str
 ) -> None:
     assert escaped(text, limit, {"&": "&amp;"}) == expected

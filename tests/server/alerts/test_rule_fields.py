@@ -1,4 +1,4 @@
-"""Rules as people write them, in the API, on the page or in a file: taken as meant, or refused by field."""
+"""Rules as people write them in the API, on the page or in a file: accepted as intended, or refused by field."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ TOGETHER: list[tuple[dict[str, Any], str]] = [
     [*(({field: value}, field) for field, values in WRONG.items() for value in values), *TOGETHER],
     ids=str,
 )
-def test_what_makes_no_rule_is_refused_with_its_field(given: dict[str, Any], field: str) -> None:
+def test_an_invalid_rule_is_refused_with_its_field(given: dict[str, Any], field: str) -> None:
     with pytest.raises(WrongField) as caught:
         one(**given)
     assert caught.value.field == field
     assert "\n" not in str(caught.value)
 
 
-def test_advice_of_several_lines_is_one() -> None:
+def test_advice_of_several_lines_becomes_one_line() -> None:
     assert one(advice="first\n  then").advice == "first then"
 
 
@@ -94,11 +94,11 @@ def test_every_preset_makes_its_rules(name: str) -> None:
     for rule in rules:
         assert rule.project == "erl"
         assert rule.advice
-        # What a preset says could have been written by hand.
+        # A preset can also be written out by hand.
         assert new_rules(asdict(rule)) == [rule]
 
 
-def test_what_is_given_with_a_preset_replaces_it() -> None:
+def test_fields_given_with_a_preset_override_it() -> None:
     (high,) = new_rules(
         {"preset": "tensors.high", "series": "tfjs.tensors", "above": 300, "hold": 2}
     )
@@ -111,7 +111,7 @@ def test_what_is_given_with_a_preset_replaces_it() -> None:
         new_rules({"preset": "tensors", "above": 5})
 
 
-def test_a_change_leaves_the_rest_as_it_is() -> None:
+def test_a_change_leaves_the_other_fields_as_they_are() -> None:
     rule = Rule(
         "queue", "gauge.queue", above=50.0, project="erl", id=1, source="api", created_at=0.0
     )
@@ -129,7 +129,7 @@ def read(tmp_path: Path, text: str | bytes) -> tuple[Terms, ...]:
     return read_rules(path)
 
 
-def test_a_file_holds_rules_and_presets(tmp_path: Path) -> None:
+def test_a_file_contains_rules_and_presets(tmp_path: Path) -> None:
     found = read(
         tmp_path,
         '[[rule]]\nname = "Host"\nseries = "process.rss_bytes"\nabove = "50 GB"\n'
@@ -161,7 +161,7 @@ def test_a_file_holds_rules_and_presets(tmp_path: Path) -> None:
         ('[[rule]]\npreset = "gpu"\n[[rule]]\npreset = "gpu"', "rule 2 'gpu': name='GPU memory' is that of a rule"),
     ],
 )  # fmt: skip
-def test_a_wrong_file_is_refused_in_one_line_that_names_rule_and_field(
+def test_a_wrong_file_is_refused_in_one_line_naming_rule_and_field(
     tmp_path: Path, text: str | bytes, said: str
 ) -> None:
     with pytest.raises(ValueError, match=said) as caught:
@@ -184,7 +184,7 @@ def test_a_file_that_cannot_be_read_is_named_with_its_setting(tmp_path: Path) ->
         read_rules(tmp_path)
 
 
-def test_the_file_in_the_docstring_is_one(tmp_path: Path) -> None:
+def test_the_file_in_the_docstring_is_valid(tmp_path: Path) -> None:
     lines = [line[4:] for line in str(rule_fields.__doc__).splitlines() if line.startswith("    ")]
     found = read(tmp_path, "\n".join(lines))
     assert len(found) == 4

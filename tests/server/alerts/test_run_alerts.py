@@ -1,4 +1,4 @@
-"""Alerts of a run that are not about its leaks: how often they are sent, and until when they are of use."""
+"""Alerts of a run that are not about its leaks: how often they are sent, and when they expire."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def sent(risk: str, ago: float = 60.0, attempt: int = 1) -> LastOomAlert:
         (sent("high"), "high", False),
         (sent("high"), "critical", True),
         (sent("critical"), "critical", False),
-        # It swings between the two: the worse was sent.
+        # The risk alternates between the two, and the higher one was sent.
         (sent("critical"), "high", False),
         (sent("high", DAY_SECONDS - 1), "high", False),
         (sent("high", DAY_SECONDS), "high", True),
         (sent("critical", DAY_SECONDS), "critical", True),
-        # What was sent of an earlier attempt does not count.
+        # Alerts of an earlier attempt do not count.
         (sent("critical", attempt=0), "high", True),
     ],
 )
@@ -77,11 +77,11 @@ def test_a_risk_is_sent_when_it_rises_and_once_a_day(
 
 
 @pytest.mark.parametrize("state", ["finished", "failed", "killed", "silent"])
-def test_the_forecast_of_a_run_that_does_not_go_on_is_not_sent(state: str) -> None:
+def test_the_forecast_of_a_run_that_has_stopped_is_not_sent(state: str) -> None:
     assert oom_alert(at_risk("critical", state=state), None) is None
 
 
-def test_a_forecast_says_what_brings_it_about_and_expires_when_its_time_has_come() -> None:
+def test_a_forecast_names_its_cause_and_expires_at_the_predicted_time() -> None:
     alert = oom_alert(at_risk("high"), None)
     assert alert is not None
     assert (alert.event, alert.subject, alert.urgent) == ("oom.risk", "oom", True)
@@ -98,20 +98,20 @@ def test_a_forecast_says_what_brings_it_about_and_expires_when_its_time_has_come
 
 
 @pytest.mark.parametrize(("at", "expires"), [("2025-10-09T08:53:21Z", NOW + 60), (None, None)])
-def test_a_forecast_lives_long_enough_to_arrive_and_one_without_a_time_does_not_expire(
+def test_a_forecast_expires_late_enough_to_arrive_or_never(
     at: str | None, expires: float | None
 ) -> None:
     alert = oom_alert(at_risk("critical", at), None)
     assert alert is not None and alert.expires_at == expires
 
 
-def test_what_was_sent_last_is_read_from_its_facts() -> None:
+def test_the_last_alert_is_read_from_its_facts() -> None:
     alert = oom_alert(at_risk("high", attempt=2), None)
     assert alert is not None
     assert last_oom_alert(alert.payload, NOW, 3) == LastOomAlert("high", 2, NOW, 3)
 
 
-def test_a_run_that_has_not_ended_or_ended_long_ago_is_not_sent() -> None:
+def test_no_end_is_sent_for_a_live_run_or_one_that_ended_long_ago() -> None:
     for state in ("running", "silent"):
         assert end_alert(replace(RUN, state=state)) is None
     assert end_alert(replace(RUN, state="finished", ended_at=NOW - DAY_SECONDS - 1)) is None
@@ -142,12 +142,12 @@ def test_an_end_is_sent_with_its_reason(
     assert set(alert.payload) >= KEYS
     assert alert.payload["title"] == f"Run {title}: erl-trading/before-fix"
     assert alert.payload["summary"].startswith(begins)
-    # Nothing is advised after Ctrl-C.
+    # There is no advice after Ctrl-C.
     assert title != "interrupted" or "last checkpoint" not in str(alert.payload)
     assert state != "failed" or "last checkpoint" in str(alert.payload)
 
 
-def test_a_killed_rank_and_a_silence_are_sent_once_whatever_their_attempt_is_called() -> None:
+def test_a_killed_rank_and_a_silence_are_sent_once_across_attempts() -> None:
     moved = replace(RUN, attempt=2)
     assert vanished_alert(RUN, 1, "memory").id == vanished_alert(moved, 1, "memory").id
     assert vanished_alert(RUN, 1, "memory").id != vanished_alert(RUN, 2, "memory").id
@@ -155,7 +155,7 @@ def test_a_killed_rank_and_a_silence_are_sent_once_whatever_their_attempt_is_cal
 
 
 def silent(run: ExaminedRun, *silences: float, end: float | None = None) -> Alert:
-    """What is sent after these silences and an end were, each so many seconds ago."""
+    """Return the alert that follows these silences and an end, each given in seconds ago."""
     alert = silent_alert(run, sent_silences(*silences, end=end))
     assert alert is not None
     return alert
@@ -164,7 +164,7 @@ def silent(run: ExaminedRun, *silences: float, end: float | None = None) -> Aler
 def sent_silences(
     *ago: float, end: float | None = None, quiet_for: float | None = None
 ) -> AlertHistory:
-    """The last of them is a digest that holds for so many seconds from NOW."""
+    """Return a history of silences; with ``quiet_for``, the last is a digest that mutes for so many seconds."""
     past = [SentAlert("run.silent", NOW - seconds) for seconds in ago]
     if quiet_for is not None:
         past[-1] = replace(past[-1], quiet_until=NOW + quiet_for)
@@ -182,7 +182,7 @@ def sent_silences(
         ((900, 600, 300), None, True),
         ((3_600, 600, 300), None, False),
         ((3_599, 600, 300), None, True),
-        # Of the attempt before.
+        # The end belongs to the previous attempt.
         ((900, 600, 300), 200, False),
         ((900, 600, 300), 1_000, True),
     ],
@@ -197,14 +197,14 @@ def test_a_fourth_silence_within_an_hour_is_sent_as_a_digest(
 
 
 @pytest.mark.parametrize(("quiet_for", "is_sent"), [(1.0, False), (0.0, True), (-60.0, True)])
-def test_a_digest_of_silences_holds_until_it_is_over(quiet_for: float, is_sent: bool) -> None:
+def test_a_digest_of_silences_mutes_until_it_expires(quiet_for: float, is_sent: bool) -> None:
     before = sent_silences(9_000, 8_700, 8_400, 8_000, quiet_for=quiet_for)
     alert = silent_alert(QUIET, before)
     assert (alert is not None) == is_sent
     assert alert is None or alert.quiet_until is None
 
 
-def test_silence_is_sent_again_after_the_run_has_spoken() -> None:
+def test_silence_is_sent_again_after_the_run_has_reported() -> None:
     first, again = silent(QUIET), silent(replace(QUIET, at=NOW + 60))
     later = silent(replace(QUIET, last_seen_at=NOW - 60))
     assert first.id == again.id != later.id
@@ -214,11 +214,11 @@ def test_silence_is_sent_again_after_the_run_has_spoken() -> None:
     assert first.payload["advice"]
 
 
-def test_the_message_of_silence_says_what_is_known() -> None:
+def test_the_silence_message_says_what_is_known() -> None:
     def summary(**of_run: Any) -> str:
         return str(silent(replace(RUN, state="silent", **of_run)).payload["summary"])
 
-    # Before there is a verdict: how memory changed.
+    # Before there is a verdict, the message says how memory changed.
     for growth, ends in ((None, "generations."), (2.0 * 2**20, "+2.00 MiB per generation.")):
         rate = None if growth is None else Interval(growth, growth, growth)
         said = "3 generations seen, too few to judge"
@@ -232,7 +232,7 @@ def test_the_message_of_silence_says_what_is_known() -> None:
     facts = silent(replace(RUN, verdict=nothing, state="silent")).payload
     assert set(facts) >= KEYS
     assert [facts[key]["text"] for key in ("where", "what", "how_much", "when")] == [""] * 4
-    # Of two leaks the worse is named.
+    # The worse of two leaks is named.
     suspected = replace(FINDING, status="suspected", phase="train")
     verdict = replace(VERDICT, findings=(suspected, FINDING))
     facts = silent(replace(RUN, verdict=verdict, state="silent")).payload

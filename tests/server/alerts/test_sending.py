@@ -1,4 +1,4 @@
-"""How one message is sent: only to an address that may be called, signed, and with every answer understood."""
+"""How one message is sent: only to an allowed address, signed, and with every response classified."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ NEVER_PUBLIC = [
 
 
 @pytest.mark.parametrize("url", NEVER_A_HOST)
-def test_a_strange_spelling_is_refused_before_anything_is_looked_up(url: str) -> None:
+def test_an_unusual_spelling_is_refused_before_any_lookup(url: str) -> None:
     def never(_host: str) -> Sequence[str]:
         raise AssertionError("looked up")
 
@@ -79,7 +79,7 @@ def test_a_strange_spelling_is_refused_before_anything_is_looked_up(url: str) ->
 
 
 @pytest.mark.parametrize("address", NEVER_PUBLIC)
-def test_an_address_that_is_not_public_is_refused_and_a_name_that_leads_there(address: str) -> None:
+def test_private_addresses_and_names_that_resolve_to_them_are_refused(address: str) -> None:
     literal = f"[{address}]" if ":" in address else address
     with pytest.raises(AddressRefused, match="LEAKLINE_WEBHOOK_ALLOW"):
         check(f"https://{literal}/hook")
@@ -94,7 +94,7 @@ def test_the_refusal_proposes_a_value_that_works() -> None:
     assert check("http://10.1.2.3:8080/", networks(proposed)).addresses == ("10.1.2.3",)
 
 
-def test_a_mapped_address_is_allowed_by_the_network_it_really_is_in() -> None:
+def test_a_mapped_address_is_allowed_by_its_real_network() -> None:
     assert check("http://[::ffff:127.0.0.1]/", networks("127.0.0.0/8")).addresses == ("127.0.0.1",)
     with pytest.raises(AddressRefused):
         check("http://[::ffff:127.0.0.1]/", networks("::/0"))
@@ -108,7 +108,7 @@ def test_a_port_of_another_service_is_refused_unless_the_network_is_allowed(port
     assert check(f"http://hook.example:{port}/", allowed, public).url.port == port
 
 
-def test_a_name_without_address_is_unknown_now_and_not_refused_for_ever() -> None:
+def test_a_name_without_an_address_is_a_temporary_failure() -> None:
     def nothing(_host: str) -> Sequence[str]:
         raise OSError("Name or service not known")
 
@@ -120,7 +120,7 @@ def test_a_name_without_address_is_unknown_now_and_not_refused_for_ever() -> Non
         check("https://hook.example/", resolve=resolving("not an address"))
 
 
-def test_a_resolver_that_does_not_answer_is_not_waited_for() -> None:
+def test_a_resolver_that_does_not_answer_times_out() -> None:
     answered = threading.Event()
 
     def silent(_host: str) -> Sequence[str]:
@@ -147,14 +147,14 @@ def test_path_and_query_are_kept_and_never_shown() -> None:
 
 
 @pytest.mark.parametrize("text", ["127.0.0.1/8", "everything"])
-def test_a_network_that_is_none_is_named(text: str) -> None:
+def test_an_invalid_network_is_named(text: str) -> None:
     with pytest.raises(ValueError, match=text.split("/")[0]):
         networks(text)
 
 
 STAND_IN = "127.0.0.2"
 ALLOWED = networks(f"{STAND_IN}/32")
-# What names lead to here; everything else has no address.
+# The addresses of the test's names; no other name has an address.
 NAMES = {
     "public.example": [STAND_IN], "private.example": ["127.0.0.1"], "both.example": [STAND_IN, "127.0.0.1"],
     "both-the-other-way.example": ["127.0.0.1", STAND_IN], "six.example": ["::1"],
@@ -165,7 +165,7 @@ NAMES = {
     "127.0.0.1.nip.example": ["127.0.0.1"], "7f000001.rebind.example": ["127.0.0.1"], "router.example": ["192.168.0.1"],
     "database": ["10.0.0.7"], "xn--lclhst-0ta3o.example": ["127.0.0.1"], "ten.example": ["10.1.1.1", STAND_IN],
 }  # fmt: skip
-# PORT is the victim's and the stand-in's.
+# PORT is replaced by the port of the victim and the stand-in.
 HOSTILE = [
     # 127.0.0.1 in every spelling that some resolver takes
     "http://2130706433:PORT/", "http://017700000001:PORT/", "http://0x7f000001:PORT/", "http://0x7F000001:PORT/",
@@ -184,7 +184,7 @@ HOSTILE = [
     "http://[2001:0:7f00:1::]:PORT/", "http://[fe80::1%25lo]:PORT/", "http://[fe80::1%lo]:PORT/", "http://[::1%25lo]:PORT/",
     "http://[::1]:PORT:PORT/", "http://[::1/", "http://[::1]example:PORT/", "http://[v1.7f]:PORT/", "http://[127.0.0.1]:PORT/",
     "http://::1:PORT/", "http://[::ffff:169.254.169.254]/",
-    # metadata of clouds; NEVER_PUBLIC has the other special addresses
+    # metadata services of clouds; NEVER_PUBLIC has the other special addresses
     "http://169.254.169.254/latest/meta-data/", "http://[fd00:ec2::254]/latest/", "http://100.100.100.200/latest/",
     "http://192.0.0.192/opc/v2/", "http://168.63.129.16/machine?comp=goalstate", "http://metadata.google.internal/",
     "http://wireserver.example/",
@@ -196,7 +196,7 @@ HOSTILE = [
     "http://zone.example:PORT/", "http://any.example:PORT/", "http://127.0.0.1.nip.example:PORT/",
     "http://7f000001.rebind.example:PORT/", "http://xn--lclhst-0ta3o.example:PORT/", "http://router.example/",
     "http://database:5432/", "http://ten.example:PORT/", "http://nowhere.example:PORT/",
-    # what a parser may read in two ways
+    # spellings that a parser may read in two ways
     "http://public.example:PORT@127.0.0.1:PORT/", "http://127.0.0.1:PORT@public.example:PORT/", "http://u:p@public.example:PORT/",
     "http://@127.0.0.1:PORT/", "http://public.example\\@127.0.0.1:PORT/", "http://127.0.0.1:PORT\\@public.example/",
     "http://127.0.0.1:PORT#@public.example/", "http://127.0.0.1:PORT?@public.example/", "http://127.0.0.1:PORT;public.example/",
@@ -217,7 +217,7 @@ HOSTILE = [
 
 @dataclass
 class Watched:
-    """``connected`` are all addresses that anything in this process connected to; ``reached`` counts the victim's."""
+    """``connected``: all addresses that this process connected to; ``reached`` counts connections to the victim."""
 
     port: int
     stand_in: socket.socket
@@ -225,7 +225,7 @@ class Watched:
     connected: list[str] = field(default_factory=list)
 
     def reached(self) -> int:
-        """Connections that wait at the victim; accepted by the kernel before ``connect`` returns."""
+        """Count the connections waiting at the victim; the kernel accepts them before ``connect`` returns."""
         count = 0
         for listener in self.victims:
             while True:
@@ -245,7 +245,7 @@ def _note_connections(event: str, arguments: tuple[Any, ...]) -> None:
         _watching[-1].append(str(arguments[1][0]))
 
 
-# An audit hook stays until the process ends, so there is one.
+# An audit hook stays until the process ends, so there is only one.
 sys.addaudithook(_note_connections)
 
 
@@ -260,7 +260,7 @@ def watched() -> Iterator[Watched]:
 
 
 def _listening() -> Watched:
-    """All at one port, which must be free on each address."""
+    """Listen on one port that is free on all addresses."""
     while True:
         stand_in = socket.create_server((STAND_IN, 0))
         port = stand_in.getsockname()[1]
@@ -269,7 +269,7 @@ def _listening() -> Watched:
         except OSError:
             stand_in.close()
             continue
-        # Where this machine has no IPv6, nothing can be reached there either.
+        # Without IPv6 on this machine, nothing can be reached there either.
         with suppress(OSError):
             victims.append(socket.create_server(("::1", port), family=socket.AF_INET6))
         for listener in victims:
@@ -278,7 +278,7 @@ def _listening() -> Watched:
 
 
 def resolve(host: str) -> Sequence[str]:
-    """NAMES, and what this machine calls itself by its own resolver."""
+    """Resolve NAMES, and resolve the names of this machine with its own resolver."""
     if "localhost" in host:
         return resolve_by_system(host)
     if host.lower() not in NAMES:
@@ -337,9 +337,7 @@ def test_the_watch_sees_a_connection(watched: Watched) -> None:
 @pytest.mark.parametrize(
     "later", [["127.0.0.1"], ["::1"], ["127.0.0.1", STAND_IN], ["169.254.169.254"]]
 )
-def test_a_name_that_changes_between_check_and_connection_gains_nothing(
-    watched: Watched, later: list[str]
-) -> None:
+def test_dns_rebinding_after_the_check_gains_nothing(watched: Watched, later: list[str]) -> None:
     asked = []
 
     def rebinding(host: str) -> Sequence[str]:
@@ -366,9 +364,7 @@ def test_a_name_that_changes_between_check_and_connection_gains_nothing(
         (421, 'Alt-Svc: h2="127.0.0.1:PORT"; ma=60'),
     ],
 )  # fmt: skip
-def test_an_answer_that_leads_elsewhere_is_not_followed(
-    watched: Watched, status: int, header: str
-) -> None:
+def test_a_redirect_is_not_followed(watched: Watched, status: int, header: str) -> None:
     led = header.replace("PORT", str(watched.port))
     answer = f"HTTP/1.1 {status} Go\r\n{led}\r\nContent-Length: 0\r\n\r\n"
     answering = answer_once(watched.stand_in, answer.encode())
@@ -397,7 +393,7 @@ def test_a_proxy_of_the_environment_is_not_used(
     assert watched.reached() == 0
 
 
-def test_a_refused_connection_is_not_tried_at_an_address_nobody_checked(watched: Watched) -> None:
+def test_a_refused_connection_is_not_retried_at_an_unchecked_address(watched: Watched) -> None:
     watched.stand_in.close()
     outcome = attempt(f"http://public.example:{watched.port}/")
     assert isinstance(outcome, TryAgain)
@@ -408,7 +404,7 @@ def test_a_refused_connection_is_not_tried_at_an_address_nobody_checked(watched:
 # -- one POST ----------------------------------------------------------------------------------------------
 
 LOOPBACK = networks("127.0.0.0/8")
-# For the name hook.example, signed by itself, valid for a hundred years, with the key it is of no use without.
+# Self-signed for the name hook.example, valid for a hundred years, with its private key.
 CERTIFICATE = Path(__file__).with_name("hook.example.pem")
 
 
@@ -416,7 +412,7 @@ def post_to(url: str, **more: Any) -> Outcome:
     return post(check(url, LOOPBACK), b"{}", {}, **more)
 
 
-def test_addresses_are_called_in_turn_and_the_name_is_only_said(receiver: Any) -> None:
+def test_addresses_are_tried_in_turn_and_the_name_is_only_a_header(receiver: Any) -> None:
     port = int(receiver.url.split(":")[2].split("/")[0])
     # This name has no address anywhere (RFC 2606), and nothing listens at the first address.
     checked = CheckedAddress(
@@ -438,7 +434,7 @@ def test_addresses_are_called_in_turn_and_the_name_is_only_said(receiver: Any) -
     ],
     ids=["endless body", "length of no sense", "endless headers", "a byte at a time", "no HTTP", "nothing"],
 )  # fmt: skip
-def test_an_answer_takes_little_time_and_memory_and_is_not_repeated(
+def test_an_answer_is_bounded_in_time_and_memory_and_not_repeated(
     pieces: list[bytes], every_seconds: float, outcome: type, said: str
 ) -> None:
     sent_bytes, pause = [0], threading.Event()
@@ -460,7 +456,7 @@ def test_an_answer_takes_little_time_and_memory_and_is_not_repeated(
         assert said in found.reason and "script" not in found.reason
 
 
-def test_nobody_listening_is_tried_again() -> None:
+def test_a_refused_connection_is_retried() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     outcome = post_to(f"http://127.0.0.1:{port}/")
@@ -476,7 +472,7 @@ def test_nobody_listening_is_tried_again() -> None:
      ("Mon, 01 Jan 99999999999999999999 00:00:00 GMT", None),
      ("Mon, 01 Jan 2029 00:00:00 +99999999999999999999", None)],
 )  # fmt: skip
-def test_the_wait_that_a_receiver_asks_for_is_taken_within_reason(
+def test_a_requested_wait_is_respected_within_bounds(
     receiver: Any, header: str | None, seconds: float | None
 ) -> None:
     receiver.answers = [(503, {} if header is None else {"Retry-After": header})]
@@ -485,7 +481,7 @@ def test_the_wait_that_a_receiver_asks_for_is_taken_within_reason(
     assert (outcome.status, outcome.wait_seconds) == (503, seconds)
 
 
-def test_of_all_refusals_only_gone_is_final(receiver: Any) -> None:
+def test_only_410_gone_is_final(receiver: Any) -> None:
     for status in (400, 404, 429, 500):
         receiver.answers = [status]
         assert isinstance(post_to(receiver.url), TryAgain)
@@ -516,7 +512,7 @@ def tls_port() -> Iterator[int]:
         while True:
             try:
                 with context.wrap_socket(listener.accept()[0], server_side=True) as connection:
-                    # Whoever closes before all has come resets the connection, and the answer may be lost.
+                    # Closing before everything was read resets the connection, and the response may be lost.
                     received = b"-"
                     while received and not received.endswith(b"{}"):
                         received = connection.recv(65_536)
@@ -536,7 +532,7 @@ def tls_port() -> Iterator[int]:
     ("host", "trusted", "accepted"),
     [("hook.example", True, True), ("other.example", True, False), ("hook.example", False, False)],
 )
-def test_a_certificate_must_be_trusted_and_of_the_name(
+def test_a_certificate_must_be_trusted_and_match_the_name(
     tls_port: int, host: str, trusted: bool, accepted: bool
 ) -> None:
     checked = CheckedAddress(WebhookUrl(True, host, tls_port, "/"), ("127.0.0.1",))
@@ -554,8 +550,8 @@ def secret_of(size: int) -> str:
     return "whsec_" + base64.b64encode(bytes(size)).decode()
 
 
-def test_the_signature_is_that_of_the_specification() -> None:
-    # The example of the reference libraries of Standard Webhooks.
+def test_the_signature_follows_the_specification() -> None:
+    # The example of the Standard Webhooks reference libraries.
     headers = signed_headers(
         "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
         "msg_p5jXN8AQM9LWM0D4loKWxJek",
@@ -569,17 +565,17 @@ def test_the_signature_is_that_of_the_specification() -> None:
     "secret",
     [
         "", "whsec_", "password", "whsec_" + "A" * 16, "whsec_" + "A" * 100, "whsec_ÄÄÄÄ",
-        # As long as a secret is, with blanks, which base64 does not have.
+        # As long as a secret, but with spaces, which base64 does not have.
         "whsec_" + "AAAA " * 12, secret_of(23), secret_of(65),
     ],
 )  # fmt: skip
-def test_a_secret_of_another_form_is_refused_without_being_repeated(secret: str) -> None:
+def test_a_malformed_secret_is_refused_without_being_repeated(secret: str) -> None:
     with pytest.raises(ValueError, match="24 to 64") as refused:
         check_secret(secret)
     assert secret in ("", "whsec_") or secret not in str(refused.value)
 
 
-def test_a_secret_may_have_24_to_64_bytes_and_a_made_one_has_32() -> None:
+def test_a_secret_has_24_to_64_bytes_and_a_generated_one_32() -> None:
     for size in (24, 64):
         assert check_secret(secret_of(size)) == secret_of(size)
     secret = make_secret()
@@ -588,7 +584,7 @@ def test_a_secret_may_have_24_to_64_bytes_and_a_made_one_has_32() -> None:
     assert make_secret() != secret
 
 
-def test_while_secrets_change_both_sign_and_the_published_library_accepts_either() -> None:
+def test_during_a_rotation_both_secrets_sign_and_either_verifies() -> None:
     old, new, now = make_secret(), make_secret(), time.time()
     headers = signed_headers(new, "msg_1", now, BODY, previous=old)
     newest, _ = headers["webhook-signature"].split(" ")

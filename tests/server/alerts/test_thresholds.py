@@ -1,4 +1,4 @@
-"""When a rule fires and when it is over, what it reads for that, and what its message says."""
+"""When a rule fires and when it resolves, what it reads for that, and what its message says."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def track(values: Sequence[float | None], first: int = 0, process: str | None = 
 
 
 def sent(rule: Terms, values: Sequence[float | None], looks: Sequence[int] = ()) -> list[str]:
-    """What is sent when somebody looks after so many generations each (after every one, where none are given)."""
+    """Return what is sent if the rule is evaluated at these ends, or after every generation if none are given."""
     state: State | None = None
     said: list[str] = []
     for end in looks or range(1, len(values) + 1):
@@ -81,7 +81,7 @@ CASES: dict[str, tuple[dict[str, Any], list[float | None], list[str]]] = {
 def test_a_rule_sends_a_message_when_it_fires_and_when_it_is_over(name: str) -> None:
     given, values, expected = CASES[name]
     assert sent(terms(**given), values) == expected
-    # A look that sees nothing new sends nothing.
+    # An evaluation without new data sends nothing.
     twice = [end for end in range(1, len(values) + 1) for _ in range(3)]
     assert sent(terms(**given), values, twice) == expected
 
@@ -90,24 +90,24 @@ def test_a_rule_sends_a_message_when_it_fires_and_when_it_is_over(name: str) -> 
     ("grace", "values", "looks", "expected"),
     [
         (3, [1, 60, 1, 1, 1], [1, 5], ["fired 1", "over 4"]),
-        # What was over before anybody looked is no news.
+        # A crossing that ended before the first evaluation is not sent.
         (3, [1, 60, 1, 1, 1], [5], []),
         (3, [1, 60, 1, 1, 1, 60], [6], ["fired 5"]),
-        # What ended and began again still holds.
+        # A crossing that ended and began again is still firing.
         (1, [60, 1, 60, 60], [1, 4], ["fired 0"]),
         (1, [60, 1, 60, 60, 1], [1, 4, 5], ["fired 0", "over 4"]),
-        # Many changes are one beginning and one end.
+        # Many changes count as one beginning and one end.
         (1, [1, 60, 1, 60, 1, 60, 1], [1, 7], ["fired 5", "over 6"]),
     ],
 )
-def test_what_changes_between_two_looks_is_sent_once(
+def test_changes_between_two_evaluations_are_sent_once(
     grace: int, values: list[float | None], looks: list[int], expected: list[str]
 ) -> None:
     assert sent(terms(grace=grace), values, looks) == expected
 
 
-def test_a_look_at_fewer_generations_than_the_one_before_sends_nothing_twice() -> None:
-    # As of a second server that read the run a moment earlier, and writes a moment later.
+def test_an_evaluation_of_fewer_generations_sends_nothing_twice() -> None:
+    # As with a second server that reads the run a moment earlier and writes a moment later.
     rule, values = terms(grace=2), [1, 1, 1, 60, 60]
     newer = judge(rule, [track(values[:2])], None, NOW)
     fired = judge(rule, [track(values)], newer.state, NOW)
@@ -117,7 +117,7 @@ def test_a_look_at_fewer_generations_than_the_one_before_sends_nothing_twice() -
     assert describe(judge(rule, [track([*values, 60])], older.state, NOW)) == []
 
 
-def test_readings_that_come_late_are_judged_and_sent_once() -> None:
+def test_late_readings_are_evaluated_and_sent_once() -> None:
     rule = terms(hold=2)
     first = judge(rule, [track([1, 1, 60])], None, NOW)
     slower = track([1, 60, 60, 60], process="rank 1 main")
@@ -127,7 +127,7 @@ def test_readings_that_come_late_are_judged_and_sent_once() -> None:
     assert late.fired.process == "rank 1 main"
 
 
-def test_a_run_that_went_back_is_judged_from_where_it_is_now_on() -> None:
+def test_a_resumed_run_is_evaluated_from_its_new_position() -> None:
     rule = terms(grace=1)
     before = State(True, 100, 60.0, NOW)
     back = judge(rule, [track([1, 1])], before, NOW)
@@ -136,12 +136,12 @@ def test_a_run_that_went_back_is_judged_from_where_it_is_now_on() -> None:
     assert describe(judge(rule, [track([1, 1, 1])], back.state, NOW)) == ["over 2"]
 
 
-def test_of_several_processes_the_worst_fires_and_all_must_be_inside() -> None:
+def test_the_worst_process_fires_and_all_must_be_inside_to_resolve() -> None:
     tracks = [track([60, 60], process="rank 0 main"), track([70, 70], process="rank 1 main")]
     fired = judge(terms(), tracks, None, NOW).fired
     assert fired is not None
     assert (fired.process, fired.value) == ("rank 1 main", 70.0)
-    # Generations in a row are those of one series.
+    # Generations in a row must be of one series.
     taking_turns = [track([60, 1, 60, 1]), track([1, 60, 1, 60])]
     assert judge(terms(hold=2), taking_turns, None, NOW).fired is None
     before = State(True, 0, 60.0, NOW)
@@ -153,7 +153,7 @@ def test_of_several_processes_the_worst_fires_and_all_must_be_inside() -> None:
     assert (over.generation, over.value) == (3, 2.0)
 
 
-def test_a_rate_lies_outside_only_with_its_whole_interval() -> None:
+def test_a_rate_fires_only_if_its_entire_interval_is_outside() -> None:
     rule = terms(measure="rate", above=0.0)
     scattered = Track("s", None, {9: Reading(0.5, -0.1, 1.0)})
     certain = Track("s", None, {9: Reading(0.5, 0.1, 1.0)})
@@ -169,7 +169,9 @@ def test_a_rate_lies_outside_only_with_its_whole_interval() -> None:
     ("tensors", "fires"), [(99, 0), (100, 1), (200, 1), (201, 2), (500, 2), (501, 3)]
 )
 @pytest.mark.parametrize("kind", ["tensors", "tfjs"])
-def test_the_bands_of_tensors_at_their_bounds(kind: str, tensors: int, fires: int) -> None:
+def test_the_bands_of_the_tensors_preset_fire_at_their_bounds(
+    kind: str, tensors: int, fires: int
+) -> None:
     tracks = [track([float(tensors)])]
     found = [name for name in SETS[kind].rules if judge(PRESETS[name], tracks, None, NOW).fired]
     assert found == [f"{kind}.{name}" for name in ("elevated", "high", "critical")[:fires]]
@@ -223,7 +225,7 @@ def forecast_rule(**given: Any) -> Terms:
         ({}, [NEVER, NEVER], []),
     ],
 )
-def test_a_forecast_is_held_against_its_limit(
+def test_a_forecast_is_compared_with_its_limit(
     given: dict[str, Any], left: list[float | None], expected: list[str]
 ) -> None:
     assert forecasts(forecast_rule(**given), left) == expected
@@ -242,7 +244,7 @@ Column = Sequence[float | None]
 
 def process(ends: Mapping[str, Column], rank: int = 0, within: Mapping[str, Column] | None = None,
             attempt: int = 1, first: int = 0, began: float = NOW) -> ProcessHistory:  # fmt: skip
-    """A phase and the end of each generation; ``ends`` are read at the end, ``within`` after the phase."""
+    """Return a phase and the end of each generation; ``ends`` are read at the end, ``within`` after the phase."""
     number = max(len(column) for column in (*ends.values(), *(within or {}).values()))
     rows = 2 * number
     series: dict[str, list[Any]] = {
@@ -278,7 +280,7 @@ def examined() -> ExaminedRun:
     return ExaminedRun("r1", "erl", "before-fix", verdict, NOW)
 
 
-def test_only_as_many_generations_are_read_as_count() -> None:
+def test_only_the_generations_that_count_are_read() -> None:
     history = run(process({"gauge.queue": [float(n) for n in range(500)]}))
     (readings,) = values_of(terms(hold=2, grace=4), history).values()
     assert list(readings) == list(range(430, 500))
@@ -286,7 +288,7 @@ def test_only_as_many_generations_are_read_as_count() -> None:
 
 LATER = NOW + 10_000
 RESERVED = {f"cuda.{n}.reserved_bytes": [n + 1.0] for n in range(2)}
-# What is asked for, in which processes, and what is read: (series, process) -> generation -> value.
+# The terms, the processes, and what is read: (series, process) -> generation -> value.
 READ: dict[str, tuple[Terms, list[ProcessHistory], dict[tuple[str, str | None], dict[int, float]]]] = {
     "at the end of a generation": (
         terms(), [process({"gauge.queue": [1, None, 3], "gauge.other": [9, 9, 9]})],
@@ -335,13 +337,13 @@ READ: dict[str, tuple[Terms, list[ProcessHistory], dict[tuple[str, str | None], 
 
 
 @pytest.mark.parametrize("name", READ)
-def test_a_rule_reads(name: str) -> None:
+def test_a_rule_reads_its_series(name: str) -> None:
     asked, processes, expected = READ[name]
     assert values_of(asked, run(*processes)) == expected
 
 
 def resumed(ranks: Sequence[int], end: int, value: float, before: float = 1.0) -> RunHistory:
-    """Two ranks reach generation 100, and these of them go on from 90."""
+    """Return a run in which two ranks reach generation 100 and the given ranks resume from 90."""
     return run(
         *(process({"gauge.queue": [before] * 101}, rank) for rank in range(2)),
         *(
@@ -352,7 +354,7 @@ def resumed(ranks: Sequence[int], end: int, value: float, before: float = 1.0) -
 
 
 def heard(asked: Terms, histories: Iterable[RunHistory], before: float = 1.0) -> list[str]:
-    """What is sent as one of these follows the other, after two ranks had this as their value."""
+    """Return what is sent as the histories follow each other, after two ranks had the value ``before``."""
     state = look(asked, resumed([], 0, 0, before)).state
     said: list[str] = []
     for history in histories:
@@ -363,17 +365,17 @@ def heard(asked: Terms, histories: Iterable[RunHistory], before: float = 1.0) ->
 
 
 @pytest.mark.parametrize("ranks", [[0], [1], [0, 1]])
-def test_a_rule_hears_a_resumed_run_whoever_came_back(ranks: Sequence[int]) -> None:
+def test_a_rule_follows_a_resumed_run_whichever_rank_resumes(ranks: Sequence[int]) -> None:
     asked = terms()
     fired = heard(asked, (resumed(ranks, end, 60.0) for end in range(90, 104)))
     assert fired == ["fired 91"]
-    # What fired before is over once.
+    # A rule that fired before resolves once.
     inside = (resumed(ranks, end, 1.0, before=60.0) for end in range(90, 104))
     assert heard(asked, inside, before=60.0) == ["over 92"]
 
 
-def test_ranks_that_come_back_one_after_the_other_send_nothing_of_before() -> None:
-    # Of rank 1 there is only its start so far: what it read before the crash is not news.
+def test_ranks_that_resume_one_after_the_other_send_nothing_old() -> None:
+    # Rank 1 has only started so far: its readings from before the crash are not new.
     start = replace(
         process({"gauge.queue": [1]}, 1, attempt=2, began=LATER), generation=[None, None],
         kind=["baseline", "sample"],
@@ -397,9 +399,9 @@ def test_a_rate_is_the_robust_slope_and_needs_four_readings() -> None:
     assert tracks_of(terms(measure="rate"), run(process({"gauge.queue": rising[:3]}))) == []
 
 
-def test_a_rate_that_only_scatters_does_not_fire_and_one_that_rises_does() -> None:
-    # A limit of nothing at all is the hardest: of 200 steady series at most a twentieth seem to rise, while one that
-    # gains a tenth of its scatter each generation does.
+def test_a_rate_with_noise_does_not_fire_and_one_that_rises_does() -> None:
+    # A limit of zero is the hardest: of 200 steady series at most a twentieth seem to rise, while one that gains
+    # a tenth of its scatter per generation does.
     dice = random.Random(5)
     rate = terms("generation.seconds", measure="rate", above=0.0, hold=3)
     fired = 0
@@ -420,7 +422,7 @@ def test_a_forecast_counts_from_the_newest_generation_that_has_ended() -> None:
     assert generations_left(history, oom) == (7, 4.0)
     assert generations_left(history, OomForecast()) == (7, None)
     assert generations_left(run(), oom) == (None, None)
-    # One of two processes went back and did not come as far again.
+    # One of two processes went back and has not reached the same generation again.
     back = process({"gauge.queue": [7]}, attempt=2, first=2, began=LATER)
     assert generations_left(run(*history.processes, back), OomForecast()) == (2, None)
     soon = terms("", measure="forecast", above=None, below=5.0)
@@ -439,13 +441,13 @@ def test_a_program_without_generations_is_read_minute_by_minute() -> None:
     history = run(timed)
     assert unit_of(history) == "minute"
     (readings,) = values_of(terms(), history).values()
-    # Counted from the start of the program, however few are read.
+    # Minutes count from the start of the program, even if few are read.
     assert readings[199] == 199 and min(readings) > 100
     assert all(minute == value for minute, value in readings.items())
     assert unit_of(run(process({"gauge.queue": [1]}))) == "generation"
 
 
-def test_a_rule_reads_so_many_series_by_name_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rule_reads_a_bounded_number_of_series_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rule_evaluation, "MAX_TRACKS", 5)
     columns: dict[str, Column] = {f"gauge.x{n}": [1.0, 2, 3, 4] for n in range(9)}
     history = run(process(columns), process(columns, rank=1))
@@ -514,7 +516,7 @@ def test_the_message_says_where_what_how_much_and_when() -> None:
          "memory has 2.5 generations left at generation 3: below 5"),
     ],
 )  # fmt: skip
-def test_the_sentence_reads_as_people_read(given: Any, at: Any, said: str) -> None:
+def test_the_sentence_is_readable(given: Any, at: Any, said: str) -> None:
     generation, value, series = at
     asked = Terms(**{"name": "n", **given})
     assert summary(asked, Crossing(generation, value, series, None), "firing", "generation") == said

@@ -1,4 +1,4 @@
-"""The receivers of the examples and of docs/alerts.md believe only what is signed, fresh and new."""
+"""The receivers of the examples and of docs/alerts.md accept only messages that are signed, fresh and new."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ BODY = b'{"type":"incident.confirmed","timestamp":"2026-01-01T00:00:00Z","data":
 
 @dataclass
 class Receiver:
-    """A running receiver; ``printed`` are its lines on stdout so far, ``said`` those on stderr."""
+    """A running receiver; ``printed`` has its lines on stdout so far, ``said`` those on stderr."""
 
     process: subprocess.Popen[Any]
     port: int = 0
@@ -74,7 +74,7 @@ class Receiver:
             connection.close()
 
     def all_printed(self) -> list[str]:
-        """Everything, after its end."""
+        """Stop the receiver and return everything that it printed."""
         self.process.terminate()
         self.process.wait(10)
         for reader in self.readers:
@@ -82,20 +82,20 @@ class Receiver:
         return self.printed
 
 
-# Secrets, with spaces between -> a receiver that listens.
+# Secrets, separated by spaces -> a receiver that listens.
 Start = Callable[[str], Receiver]
 
 
 @dataclass(frozen=True)
 class Kind:
-    """How to start one; ``by`` is what its first line says of who checks signatures."""
+    """How to start a receiver; ``by`` is what its first line says about who checks signatures."""
 
     command: Sequence[str]
     by: str
 
 
 def node() -> str:
-    """That of the machine, else the one that Playwright brings."""
+    """Return the node of this machine, or else the one that Playwright installs."""
     found = shutil.which("node")
     if found:
         return found
@@ -106,7 +106,7 @@ def node() -> str:
 
 @pytest.fixture(scope="module")
 def with_the_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The example with the published package next to it."""
+    """Return the example with the published package next to it."""
     if (EXAMPLE / "node_modules" / "standardwebhooks").is_dir():
         return EXAMPLE
     npm = shutil.which("npm")
@@ -177,7 +177,7 @@ def _read(stream: IO[str] | None, take: Callable[[str], None]) -> threading.Thre
 def deliver(
     receiver: Receiver, secret: str, message_id: str = "msg_1", previous: str | None = None
 ) -> Outcome:
-    """By the sender of the server."""
+    """Deliver a message with the sender of the server."""
     message = Message("incident.confirmed", time.time(), FACTS, "https://leakline.example")
     url = f"http://127.0.0.1:{receiver.port}/"
     outgoing = Outgoing(message_id, url, "standard", secret, message, previous)
@@ -189,7 +189,7 @@ def refused(outcome: Outcome) -> bool:
 
 
 @pytest.mark.flow
-def test_only_a_fresh_message_as_it_was_signed_is_taken(start: Start) -> None:
+def test_only_a_fresh_and_unchanged_message_is_accepted(start: Start) -> None:
     secret = make_secret()
     receiver = start(secret)
     assert refused(deliver(receiver, make_secret()))
@@ -213,24 +213,24 @@ def test_only_a_fresh_message_as_it_was_signed_is_taken(start: Start) -> None:
         assert receiver.post(body, {**good, **changed}) == 400, (body, changed)
     for name in good:
         assert receiver.post(BODY, {n: v for n, v in good.items() if n != name}) == 400
-    # A second is cut off when signing, and the clock goes on before it is checked.
+    # Signing cuts off fractions of a second, and time passes before the check.
     for seconds in (-301, 303):
         signed = signed_headers(secret, "msg_1", time.time() + seconds, BODY)
         assert receiver.post(BODY, signed) == 400, seconds
-    # None of that has spoiled it for the message itself.
+    # None of these attempts prevents the delivery of the message itself.
     assert receiver.post(BODY, signed_headers(secret, "msg_1", time.time() - 290, BODY)) == 204
     assert receiver.all_printed() == ["[incident.confirmed] t", "  s", "  /"]
 
 
 @pytest.mark.flow
-def test_each_message_is_printed_once_whatever_comes_before_it(start: Start) -> None:
+def test_each_message_is_printed_once(start: Start) -> None:
     secret = make_secret()
     receiver = start(secret)
     large = b'{"type":"' + b"a" * 20_000 + b'"}'
     assert receiver.post(large, signed_headers(secret, "msg_1", time.time(), large)) == 413
     recorded = signed_headers(secret, "msg_1", time.time(), BODY)
     assert [receiver.post(BODY, recorded) for _ in range(3)] == [204, 204, 204]
-    # A later try of the sender is signed again, and has the same id.
+    # A later attempt is signed again and has the same id.
     assert isinstance(deliver(receiver, secret, "msg_1"), Delivered)
     assert isinstance(deliver(receiver, secret, "msg_2"), Delivered)
     odd = (b"{}", b'{"data":[]}', b'{"type":1,"data":{"where":7,"advice":"x"}}')
@@ -245,9 +245,7 @@ def test_each_message_is_printed_once_whatever_comes_before_it(start: Start) -> 
 
 @pytest.mark.flow
 @pytest.mark.parametrize("knows", ["old", "old new"])
-def test_while_secrets_are_exchanged_a_receiver_with_either_is_served(
-    start: Start, knows: str
-) -> None:
+def test_during_a_rotation_a_receiver_with_either_secret_works(start: Start, knows: str) -> None:
     secret = {"old": make_secret(), "new": make_secret()}
     receiver = start(" ".join(secret[name] for name in knows.split()))
     taken = [
@@ -272,7 +270,7 @@ DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "alerts.md"
 
 
 @pytest.mark.flow
-def test_the_receiver_of_the_document_takes_what_is_signed_once_and_refuses_the_rest(
+def test_the_documented_receiver_accepts_a_signed_message_once(
     tmp_path: Path, eventually: Any
 ) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.S)
@@ -302,7 +300,7 @@ def test_the_receiver_of_the_document_takes_what_is_signed_once_and_refuses_the_
     assert printed.decode() == said
 
 
-def test_every_event_and_every_format_is_in_the_document() -> None:
+def test_every_event_and_every_format_is_documented() -> None:
     text = DOCUMENT.read_text()
     event = r"(incident|oom|contract|run|rule)\.[a-z]+"
     events = {v for v in vars(alert_payload).values() if re.fullmatch(event, str(v))}
@@ -311,6 +309,6 @@ def test_every_event_and_every_format_is_in_the_document() -> None:
         assert f"| `{word}` |" in text
 
 
-def test_the_address_of_the_example_would_be_called() -> None:
+def test_the_example_address_is_allowed() -> None:
     (url,) = re.findall(r"LEAKLINE_WEBHOOK_URL=(\S+)", DOCUMENT.read_text())
     assert check(url, resolve=lambda _host: ["1.1.1.1"]).url.secure

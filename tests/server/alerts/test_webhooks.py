@@ -1,4 +1,4 @@
-"""Webhooks made, tested, rotated, disabled and removed, through the API and on the page."""
+"""Webhooks are created, tested, rotated, disabled and removed, through the API and on the page."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def deliver(client: TestClient) -> None:
     client.app.state.services.deliver()  # type: ignore[attr-defined]
 
 
-def tell(client: TestClient, title: str = "Leak 1") -> None:
-    """An alert about a run, due now."""
+def write_alert(client: TestClient, title: str = "Leak 1") -> None:
+    """Write an alert about a run, due now."""
     now = time.time()
     with writing(engine_of(client)) as connection:
         put_run(connection, "r1", name="before-fix", state="running", last_seen_at=now)
@@ -84,7 +84,7 @@ def state(client: TestClient, hook: int) -> list[str]:
     return [item["state"] for item in deliveries(client, hook)]
 
 
-def test_a_made_webhook_shows_its_secret_once_and_its_address_never(
+def test_a_new_webhook_shows_its_secret_once_and_its_address_never(
     client: TestClient, receiver: Any
 ) -> None:
     made = make(client, receiver.url + "/very-secret-path", name="our chat")
@@ -113,7 +113,7 @@ def test_a_made_webhook_shows_its_secret_once_and_its_address_never(
         ({"url": "http://127.0.0.1:9000/", "secret": "mine"}, "secret", "not permitted"),
     ],
 )
-def test_a_wrong_webhook_is_refused_by_field_and_nothing_is_made(
+def test_a_wrong_webhook_is_refused_by_field_and_not_created(
     shared_api: TestClient, body: dict[str, Any], field: str, said: str
 ) -> None:
     answer = shared_api.post(HOOKS, json=body)
@@ -134,7 +134,7 @@ def test_every_enabled_webhook_gets_an_alert_signed_with_its_own_secret(
     silent = make(client, receiver.url + "/3")
     disabled = client.patch(f"{HOOKS}/{silent['id']}", json={"enabled": False}).json()
     assert (disabled["enabled"], disabled["disabled_reason"]) == (False, "by hand")
-    tell(client)
+    write_alert(client)
     by_path = {r.path: r for r in receiver.wait_for(2)}
     assert set(by_path) == {"/hook/1", "/hook/2"}
     for path, hook in (("/hook/1", first), ("/hook/2", second)):
@@ -145,7 +145,7 @@ def test_every_enabled_webhook_gets_an_alert_signed_with_its_own_secret(
     assert state(client, silent["id"]) == []
 
 
-def test_a_rotated_secret_is_shown_once_and_both_are_accepted_meanwhile(
+def test_a_rotated_secret_is_shown_once_and_both_secrets_are_accepted(
     client: TestClient, receiver: Any
 ) -> None:
     made = make(client, receiver.url)
@@ -155,11 +155,11 @@ def test_a_rotated_secret_is_shown_once_and_both_are_accepted_meanwhile(
     assert new != made["secret"]
     assert rotated.json()["previous_until"] is not None
     assert "whsec_" not in client.get(HOOKS).text
-    tell(client)
+    write_alert(client)
     (got,) = receiver.wait_for(1)
     for secret in (new, made["secret"]):
         assert Verifier(secret).verify(got.body, got.headers)["data"]["title"] == "Leak 1"
-    # After another rotation the first of the three is not accepted any more.
+    # After another rotation, the first of the three secrets is no longer accepted.
     again = client.post(f"{HOOKS}/{made['id']}/rotate").json()["secret"]
     client.post(f"{HOOKS}/{made['id']}/test")
     tested = receiver.wait_for(2)[1]
@@ -169,7 +169,7 @@ def test_a_rotated_secret_is_shown_once_and_both_are_accepted_meanwhile(
         Verifier(made["secret"]).verify(tested.body, tested.headers)
 
 
-def test_a_test_says_what_came_of_it_and_is_shown_afterwards(
+def test_a_test_reports_its_outcome_and_is_shown_afterwards(
     client: TestClient, receiver: Any
 ) -> None:
     made = make(client, receiver.url)
@@ -184,12 +184,12 @@ def test_a_test_says_what_came_of_it_and_is_shown_afterwards(
     told = (refused["delivered"], refused["status"], refused["error"])
     assert told == (False, 500, "answered 500")
     assert client.get(f"{HOOKS}/{made['id']}").json()["last_test"] == refused
-    # A test is no alert: it is neither listed nor counted against the receiver.
+    # A test is not an alert: it is not listed and does not count as a failure of the receiver.
     assert state(client, made["id"]) == []
     assert client.get(f"{HOOKS}/{made['id']}").json()["failures"] == 0
 
 
-def test_a_webhook_is_renamed_and_pointed_elsewhere_with_its_secret(
+def test_a_webhook_keeps_its_secret_when_it_is_renamed_or_moved(
     client: TestClient, receiver: Any
 ) -> None:
     made = make(client, receiver.url)
@@ -205,12 +205,12 @@ def test_a_webhook_is_renamed_and_pointed_elsewhere_with_its_secret(
     assert client.get(path).json()["name"] == "new"
 
 
-def test_one_call_enables_a_webhook_that_was_disabled_because_it_was_gone(
+def test_a_webhook_disabled_by_410_is_enabled_with_one_call(
     client: TestClient, receiver: Any, eventually: Any
 ) -> None:
     made = make(client, receiver.url)
     receiver.answers = [410, 204]
-    tell(client)
+    write_alert(client)
     eventually(lambda: not client.get(f"{HOOKS}/{made['id']}").json()["enabled"])
     assert "410" in client.get(f"{HOOKS}/{made['id']}").json()["disabled_reason"]
     (failed,) = deliveries(client, made["id"])
@@ -227,12 +227,12 @@ def test_one_call_enables_a_webhook_that_was_disabled_because_it_was_gone(
     assert client.get(path, params={"limit": 0}).status_code == 422
 
 
-def test_what_still_waits_is_not_sent_again_by_hand(
+def test_a_pending_delivery_cannot_be_sent_again_by_hand(
     client: TestClient, receiver: Any, eventually: Any
 ) -> None:
     made = make(client, receiver.url)
     receiver.answers = [(503, {"Retry-After": "60"})]
-    tell(client)
+    write_alert(client)
     receiver.wait_for(1)
     eventually(lambda: state(client, made["id"]) == ["pending"])
     (item,) = deliveries(client, made["id"])
@@ -241,12 +241,12 @@ def test_what_still_waits_is_not_sent_again_by_hand(
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "delivery_waiting")
 
 
-def test_a_deleted_webhook_is_gone_with_its_deliveries(
+def test_deleting_a_webhook_deletes_its_deliveries(
     client: TestClient, receiver: Any, eventually: Any
 ) -> None:
     made = make(client, receiver.url)
     client.post(f"{HOOKS}/{made['id']}/test")
-    tell(client)
+    write_alert(client)
     eventually(lambda: state(client, made["id"]) == ["delivered"])
     answer = client.delete(f"{HOOKS}/{made['id']}")
     assert (answer.status_code, answer.content) == (204, b"")
@@ -263,7 +263,7 @@ def test_a_deleted_webhook_is_gone_with_its_deliveries(
         ("GET", "/webhooks/9/deliveries"), ("POST", "/deliveries/9/redeliver"),
     ],
 )  # fmt: skip
-def test_an_unknown_number_is_named(shared_api: TestClient, method: str, path: str) -> None:
+def test_an_unknown_id_is_named(shared_api: TestClient, method: str, path: str) -> None:
     answer = shared_api.request(method, f"/api/v1{path}", json={})
     assert answer.status_code == 404
     assert answer.json()["error"]["code"] in ("webhook_not_found", "delivery_not_found")
@@ -271,7 +271,9 @@ def test_an_unknown_number_is_named(shared_api: TestClient, method: str, path: s
     assert huge.status_code == 422
 
 
-def test_the_webhook_of_the_environment_is_changed_there(database_url: str, receiver: Any) -> None:
+def test_the_webhook_of_the_environment_cannot_be_changed_elsewhere(
+    database_url: str, receiver: Any
+) -> None:
     settings = {"webhook_url": receiver.url, "webhook_allow": LOOPBACK}
     with served(database_url, **settings) as client:
         (own,) = items(client)
@@ -291,7 +293,7 @@ def test_the_webhook_of_the_environment_is_changed_there(database_url: str, rece
         assert client.post(f"{path}/test").json()["delivered"]
         assert client.patch(path, json={"name": "ops"}).json()["name"] == "ops"
         assert not client.patch(path, json={"enabled": False}).json()["enabled"]
-    # A start does not take back what a person did.
+    # A restart does not undo what a person did.
     with served(database_url, **settings) as client:
         (own,) = items(client)
         assert (own["name"], own["disabled_reason"]) == ("ops", "by hand")
@@ -304,7 +306,7 @@ def test_the_webhook_of_the_environment_is_changed_there(database_url: str, rece
 
 
 def text(client: TestClient) -> str:
-    """The page as a person reads it."""
+    """Return the text of the page as a person reads it."""
     answer = client.get("/alerts")
     assert answer.status_code == 200
     return html.unescape(re.sub(r"\s+", " ", re.sub(r"<wbr>|<[^>]*>", "", answer.text)))
@@ -316,13 +318,13 @@ def actions(client: TestClient) -> list[str]:
 
 
 def secrets_in(answer: Any) -> list[str]:
-    """Those that a page shows once, which no browser keeps."""
+    """Return the secrets that a page shows once, which browsers do not cache."""
     assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-store")
     return re.findall(r"whsec_[\w+/=]+", html.unescape(answer.text))
 
 
 def press(client: TestClient, action: str) -> str:
-    """Press the button of a form that is on the page. Returns where it leads."""
+    """Press the button of a form on the page and return the address that it leads to."""
     assert action in actions(client)
     answer = client.post(action, headers={"origin": "http://127.0.0.1"})
     assert answer.status_code == 303, answer.text
@@ -330,7 +332,7 @@ def press(client: TestClient, action: str) -> str:
 
 
 def send_test(client: TestClient, hook: int) -> str:
-    """What the page says of it, with the text of the message."""
+    """Send a test and return what the page says about it, including the message."""
     assert f"/alerts/webhooks/{hook}/test" in actions(client)
     answer = client.post(f"/alerts/webhooks/{hook}/test", headers={"origin": "http://127.0.0.1"})
     assert answer.status_code == 200, answer.text
@@ -380,7 +382,7 @@ def test_an_address_selects_the_format(url: str, form: str, service: str) -> Non
     ("url", "form", "service"),
     [(SLACK, "slack", "Slack"), (DISCORD, "apprise", "Discord"), (TEAMS, "apprise", "Teams")],
 )
-def test_a_pasted_address_of_a_chat_is_sent_to_as_the_chat_takes_it(
+def test_a_pasted_chat_address_gets_the_format_of_that_chat(
     client: TestClient, monkeypatch: pytest.MonkeyPatch, url: str, form: str, service: str
 ) -> None:
     monkeypatch.setattr(webhook_api, "check", lambda *_: None)
@@ -396,7 +398,7 @@ def test_a_pasted_address_of_a_chat_is_sent_to_as_the_chat_takes_it(
     assert [each["format"] for each in items(client)] == [form, "standard", form]
 
 
-def test_the_addresses_that_chats_show_are_stored_and_known_to_apprise(
+def test_chat_addresses_are_stored_and_known_to_apprise(
     client: TestClient, monkeypatch: pytest.MonkeyPatch, engine: Engine
 ) -> None:
     monkeypatch.setattr(webhook_api, "check", lambda *_: None)
@@ -410,7 +412,7 @@ def test_the_addresses_that_chats_show_are_stored_and_known_to_apprise(
         assert apprise.Apprise().add(url)
 
 
-def test_an_address_of_a_chat_is_added_while_its_host_cannot_be_looked_up(
+def test_a_chat_address_can_be_added_while_its_host_cannot_be_resolved(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(url: str, allowed: Any) -> None:
@@ -422,7 +424,7 @@ def test_an_address_of_a_chat_is_added_while_its_host_cannot_be_looked_up(
     assert [each["format"] for each in items(client)] == ["slack"]
 
 
-# What apprise would read from an address, and what no address of these services has.
+# Parts that apprise would read from an address, and that addresses of these services never have.
 REFUSED = (
     f"{DISCORD}?template=/etc/x.json", f"{DISCORD}?template=http://127.0.0.1:1/", f"{DISCORD}?verify=no",
     f"{DISCORD}?thread=x", f"{DISCORD}?thread=1&verify=no",
@@ -442,7 +444,7 @@ REFUSED = (
 )  # fmt: skip
 
 
-def test_an_address_of_a_chat_with_anything_more_is_refused(
+def test_a_chat_address_with_extra_parts_is_refused(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(webhook_api, "check", lambda *_: None)
@@ -465,7 +467,7 @@ def test_an_address_of_a_chat_with_anything_more_is_refused(
         "https://hook.example/x",
     ],
 )  # fmt: skip
-def test_a_stored_address_with_anything_more_reaches_nobody(
+def test_a_stored_address_with_extra_parts_gets_no_request(
     monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
     monkeypatch.setattr(apprise_sender, "notify", lambda *_: pytest.fail("it was handed over"))
@@ -475,7 +477,7 @@ def test_a_stored_address_with_anything_more_reaches_nobody(
     assert "not allowed" in outcome.reason or "LEAKLINE_APPRISE_URLS" in outcome.reason
 
 
-def test_a_message_to_a_stored_address_with_a_template_fails_and_makes_no_request(
+def test_a_stored_address_with_a_template_fails_without_a_request(
     database_url: str, engine: Engine, alert: Alert, receiver: Any
 ) -> None:
     url = f"{DISCORD}?template={receiver.url}"
@@ -492,7 +494,7 @@ def test_a_message_to_a_stored_address_with_a_template_fails_and_makes_no_reques
     assert receiver.received == []
 
 
-def test_a_chat_by_way_of_apprise_is_refused_where_there_is_none(
+def test_a_chat_that_needs_apprise_is_refused_without_it(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(apprise_sender, "installed", lambda: False)
@@ -506,7 +508,9 @@ def test_a_chat_by_way_of_apprise_is_refused_where_there_is_none(
     assert items(client) == []
 
 
-def test_the_page_of_a_run_says_where_its_alerts_go(client: TestClient, receiver: Any) -> None:
+def test_the_page_of_a_run_says_where_its_alerts_are_sent(
+    client: TestClient, receiver: Any
+) -> None:
     client.post("/api/v1/runs", json={"id": "r1", "project": "erl"})
     page = client.get("/runs/r1").text
     assert "not sent anywhere yet" in page
@@ -543,17 +547,17 @@ def test_a_webhook_added_on_the_page_shows_its_secret_once(
     assert Verifier(secret).verify(got.body, got.headers)["type"] == "webhook.test"
 
 
-def test_an_address_that_is_refused_says_why_at_the_form(client: TestClient) -> None:
+def test_a_refused_address_is_explained_at_the_form(client: TestClient) -> None:
     answer = client.post("/alerts/webhooks", data={"url": "http://10.0.0.1/x", "name": "inside"})
     assert answer.status_code == 422
     assert "LEAKLINE_WEBHOOK_ALLOW=10.0.0.1/32" in html.unescape(answer.text).replace("<wbr>", "")
-    # What was typed is still there.
+    # The typed values are still in the form.
     assert 'value="inside"' in answer.text
     assert 'value="http://10.0.0.1/x"' in answer.text
     assert items(client) == []
 
 
-def test_a_page_of_another_site_presses_no_button(client: TestClient, receiver: Any) -> None:
+def test_a_page_of_another_site_cannot_press_a_button(client: TestClient, receiver: Any) -> None:
     answer = client.post(
         "/alerts/webhooks", data={"url": receiver.url}, headers={"origin": "https://evil.example"}
     )
@@ -590,12 +594,12 @@ def test_the_buttons_test_disable_enable_rotate_and_delete(
     assert "webhook 1 was not found" in html.unescape(gone.text)
 
 
-def test_a_delivery_shows_its_state_and_tries_in_words_and_is_sent_again(
+def test_a_delivery_shows_its_state_and_attempts_and_can_be_sent_again(
     client: TestClient, receiver: Any, eventually: Any
 ) -> None:
     make(client, receiver.url, name="chat")
     receiver.answers = [500, (200, {})]
-    tell(client, title="Leak confirmed in erl/before-fix")
+    write_alert(client, title="Leak confirmed in erl/before-fix")
     receiver.wait_for(1)
     eventually(lambda: "waiting" in text(client))
     said = text(client)
@@ -613,11 +617,11 @@ def test_a_delivery_shows_its_state_and_tries_in_words_and_is_sent_again(
     assert {r.headers["webhook-id"] for r in receiver.wait_for(3)} == {"msg_1"}
 
 
-def test_names_and_titles_are_text_whatever_they_hold(client: TestClient, receiver: Any) -> None:
+def test_names_and_titles_are_shown_as_text(client: TestClient, receiver: Any) -> None:
     script = "<script>alert(1)</script>"
     form = {"url": receiver.url, "name": script + '"><img src=x onerror=alert(1)>'}
     answer = client.post("/alerts/webhooks", data=form).text
-    tell(client, title=script)
+    write_alert(client, title=script)
     receiver.wait_for(1)
     for page in (answer, client.get("/alerts").text):
         assert script not in page
