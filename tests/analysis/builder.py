@@ -1,6 +1,6 @@
-"""A made-up training as the client would record it: readings with noise, sparse censuses, phases, a filling buffer.
+"""A generated training as the client would record it: noisy readings, sparse censuses, phases, and a filling buffer.
 
-A leak is planted as (phase, bytes, counts) per generation; what comes out are batches, as they travel.
+A leak is planted as (phase, bytes, counts) per generation; the result is batches as they are sent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GIB = 2**30
 EVALUATE, TRAIN, EVOLVE = "evaluate_population", "train_population", "evolve_population"
 EPISODE = "evaluate_population/run_episode"
 STEPS = (EPISODE, EVALUATE, TRAIN, EVOLVE)
-# Exact at every snapshot (heap types); the others only at censuses.
+# Counted exactly at every snapshot (heap types); the others only by censuses.
 HEAP = ("trading.TradingEnvironment", "agents.DDPGAgent", "torch.Tensor", "torch.nn.parameter.Parameter",
         "matplotlib.figure.Figure", "agents.Actor")  # fmt: skip
 
@@ -37,14 +37,14 @@ _NO_TYPES = (*_OFTEN_READ, "tensors.", "arrays.", "figures.")
 
 @dataclass
 class Leak:
-    """What one generation adds in one phase: private bytes and counts, from generation ``start`` on."""
+    """Private bytes and counts added in one phase by each generation from ``start`` on."""
 
     phase: str
     bytes: float
     counts: dict[str, float] = field(default_factory=dict)
     start: int = 0
     stop: int | None = None
-    # generation -> how many times the amounts; by default once in every generation
+    # Generation -> factor for the amounts; 1 by default.
     times: Callable[[int], float] = lambda generation: 1.0
     holders: tuple[Holder, ...] = ()
 
@@ -71,7 +71,7 @@ class Training:
     run: str = "run"
     phases: tuple[str, ...] = (EVALUATE, TRAIN, EVOLVE)
     never: tuple[str, ...] = ()
-    # phase path -> how often it runs in a generation, where that is not once
+    # Phase path -> executions per generation, if not one.
     executions: dict[str, int] = field(default_factory=dict)
     census_every: int = 3
     counts: dict[str, float] = field(
@@ -220,7 +220,7 @@ class _Recorder:
         )  # fmt: skip
 
     def _held(self, holder: Holder, generation: int | None) -> int:
-        """What holds a leak holds more at each search, and at the last as many as given."""
+        """Return a holder that holds more at each search, and the given count at the last."""
         if holder.path == CYCLIC_GARBAGE:
             return holder.count
         last = self.t.first_generation + self.t.generations - 1
@@ -319,7 +319,7 @@ BASELINE = 1_000 * MIB
 
 
 def curve(shape: Callable[[int], float], n: int, noise: float = 2.0) -> list[float]:
-    """Bytes at each generation end: a shape in MiB above the baseline, with Gaussian noise."""
+    """Return bytes at each generation end: a shape in MiB above the baseline, with Gaussian noise."""
     rng = random.Random(7)
     return [BASELINE + MIB * (shape(i) + rng.gauss(0, noise)) for i in range(n)]
 
@@ -327,7 +327,7 @@ def curve(shape: Callable[[int], float], n: int, noise: float = 2.0) -> list[flo
 def history_of(
     private: Sequence[float], limit: float | None = None, **others: Sequence[float | None]
 ) -> RunHistory:
-    """One reading at the end of each generation, and nothing else."""
+    """Return a history with only one reading at the end of each generation."""
     n = len(private)
     series = {"process.anon_bytes": [round(v) for v in private]}
     series |= {
@@ -345,12 +345,12 @@ def history_of(
 
 
 GB = 10**9
-# Report 001's table: GB per generation of histories, environments and old populations.
+# Table of report 001: GB per generation for histories, environments and old populations.
 OF_REPORT_001 = (17.5, 6.5, 2.5)
 
 
 def crashed_at_13(scale: float) -> RunHistory:
-    """Report 001's run: 13 generations of 25, the buffer at 6,960 of 10,000, so never a training phase."""
+    """Return the run of report 001: 13 of 25 generations, the buffer at 6,960 of 10,000, so no training phase."""
     histories, environments, populations = (scale * gb * GB for gb in OF_REPORT_001)
     run = Training(
         generations=13, total=25, never=(TRAIN,), resident=8.5 * GB, noise=50 * MIB,
@@ -361,5 +361,5 @@ def crashed_at_13(scale: float) -> RunHistory:
 
 
 def as_crashed() -> float:
-    """The scale of that run as the crash says: 175 GB after 13 generations."""
+    """Return the scale of that run according to its crash: 175 GB after 13 generations."""
     return (175 * GB - 8.5 * GB) / 13 / sum(OF_REPORT_001) / GB

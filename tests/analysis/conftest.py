@@ -1,4 +1,4 @@
-"""Lets the tests of this folder import its builder, which pytest's importlib mode leaves off the path."""
+"""Puts this folder on the path, so that tests can import the builder; pytest's importlib mode does not."""
 
 from __future__ import annotations
 

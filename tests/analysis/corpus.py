@@ -1,4 +1,4 @@
-"""Made-up runs of known truth: benign families and leak families, one reading per generation."""
+"""Generated runs with known truth: families of benign growth and of leaks, one reading per generation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Case:
     values: list[float]  # private bytes per generation
     start: int | None = None  # first leaking generation
     slope: float = 0.0  # share of the baseline per generation
-    length: list[float] | None = None  # of a declared container
+    length: list[float] | None = None  # length of a declared container
     capacity: int = 0
     sizes: list[float] | None = None
 
@@ -37,7 +37,7 @@ def history_of(case: Case, end: int | None = None) -> RunHistory:
 
 
 def _noise(rng: random.Random, n: int) -> list[float]:
-    """AR(1) noise of 0.2 to 2 % of the baseline."""
+    """Return AR(1) noise of 0.2 to 2 % of the baseline."""
     size = math.exp(rng.uniform(math.log(0.002), math.log(0.02))) * BASE
     rho = rng.uniform(0.0, 0.6)
     out, last = [], 0.0
@@ -56,7 +56,7 @@ def flat(rng: random.Random, n: int) -> Case:
 
 
 def fill(rng: random.Random, n: int) -> Case:
-    """A declared buffer fills to its capacity; its size is known to 10 %."""
+    """A declared buffer that fills to its capacity; its size is known to 10 %."""
     full, size = rng.randint(n // 6, n), rng.uniform(0.3, 4.0)
     error = rng.uniform(0.9, 1.1)
     length = [10_000 * min(1.0, (i + 1) / full) for i in range(n)]
@@ -104,7 +104,7 @@ def season(rng: random.Random, n: int) -> Case:
 
 
 def arenas(rng: random.Random, n: int) -> Case:
-    """Allocator arenas: one jump for each, most of them early, none once every thread has its own."""
+    """Allocator arenas: one jump each, most of them early, and none once every thread has its own arena."""
     at = sorted(int(0.4 * n * rng.random() ** 2) for _ in range(rng.randint(3, 6)))
     return Case("arenas", _plus(_noise(rng, n), lambda i: 0.04 * sum(a <= i for a in at)))
 

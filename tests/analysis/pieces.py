@@ -1,4 +1,4 @@
-"""Single pieces of the analysis, as small as a rule needs them: a count that grows, a timeline, a cause."""
+"""Minimal inputs for single rules of the analysis: a growing count, a timeline, a cause."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from leakline.snapshot import Event
 
 TRAIN = Place("train", "train", 1.0)
 EVOLVE = Place("evolve", "evolve", 1.0)
-# Growth between phases: a place that no phase has.
+# Growth between phases: a place without a phase.
 SPREAD = Place(None, None, 0.8)
-# A declared count that is broken.
+# A declared count that is violated.
 BROKEN = Violation(Expectation("Env", 0, 1), "Env", 3, 3, 1, 5, 4, True, True)
-# Memory that does not change.
+# Constant memory.
 FLAT: list[Value] = [1000] * 12
 
 
@@ -57,7 +57,7 @@ def candidate(
     growth: CountGrowth | None = None,
     **more: Any,
 ) -> Candidate:
-    """``size``: bytes per generation measured for it."""
+    """Return a candidate. ``size``: bytes per generation measured for it."""
     return Candidate(
         name, "container" if family == "container" else "type", family, growth or growing(slope, start),
         place, size, deep, more.pop("declared", False), **more,
@@ -76,12 +76,12 @@ def cause_of(
 
 
 def sure(estimate: float, points: int = 16) -> Slope:
-    """A slope without any doubt."""
+    """Return a slope without uncertainty."""
     return Slope(estimate, estimate, estimate, points)
 
 
 def assessed(cause: Cause, *witnesses: str, **more: Any) -> Assessed:
-    """At a baseline of 1,000 bytes and over 50 generations: half a byte per generation is what matters."""
+    """Return an assessed cause at a baseline of 1,000 bytes over 50 generations, where 0.5 bytes each matter."""
     said: dict[str, Any] = {
         "start": (1.0, 1.0, 1.0),
         "window": 50.0,
@@ -97,7 +97,7 @@ def steps_history(
     series: Mapping[str, Sequence[Value]],
     **more: Any,
 ) -> RunHistory:
-    """One process with these snapshots: (kind, generation, phase)."""
+    """Return a history of one process with the snapshots (kind, generation, phase)."""
     n = len(rows)
     times = [10.0 * i for i in range(n)]
     process = ProcessHistory(
@@ -108,7 +108,7 @@ def steps_history(
 
 
 def ends_history(series: Mapping[str, Sequence[Value]], **more: Any) -> RunHistory:
-    """One process, read at the end of each generation."""
+    """Return a history of one process with one reading at the end of each generation."""
     n = len(next(iter(series.values())))
     return steps_history([("generation_end", g, None) for g in range(n)], series, **more)
 
@@ -125,7 +125,7 @@ def with_events(history: RunHistory, *events: Event) -> RunHistory:
 def with_series(
     history: RunHistory, series: Mapping[str, Callable[[int], Value] | Value]
 ) -> RunHistory:
-    """With more series in each process: one value, or one of each generation, where -1 is before the first."""
+    """Add series to each process: a constant or a function of the generation, where -1 is before the first."""
     processes = []
     for process in history.processes:
         generations = [-1 if g is None else g for g in process.generation]
@@ -141,7 +141,7 @@ def timeline_from_rows(
     series: Mapping[str, Sequence[Value]], generation: Sequence[int | None] | None = None, *, name: str = "rank 0 main",
     ends: Sequence[int] | None = None, segment: Sequence[int] | None = None, baseline: int | None = None,
 ) -> Timeline:  # fmt: skip
-    """A timeline without a history. ``ends``: the rows that end a generation; each row does where none are named."""
+    """Return a timeline without a history. ``ends``: rows that end a generation; all rows by default."""
     generation = range(len(next(iter(series.values())))) if generation is None else generation
     n = len(generation)
     rows = tuple(range(n) if ends is None else ends)
@@ -161,14 +161,14 @@ def finding(
     phase: str | None = None, suspects: tuple[Suspect, ...] = (), start: float | None = None, reach: float = 1.0,
     **more: Any,
 ) -> Finding:  # fmt: skip
-    """``reach``: how far the interval of its growth goes to each side, and that of its start."""
+    """Return a finding. ``reach``: half width of the intervals of its growth and of its start."""
     begun = None if start is None else Interval(start, start - reach, start + reach)
     growth = Interval(rate, rate - reach, rate + reach)
     return Finding(fingerprint, status, kind, phase, None, suspects, growth, begun, 0.9, **more)
 
 
 def study_of(history: RunHistory | None = None, **series: Sequence[Value]) -> TimelineAnalysis:
-    """Of one process; without a history, of these series and of memory that stays the same, ``__`` for a dot."""
+    """Return the analysis of one process; without a history, of constant memory and these series (``__`` for a dot)."""
     named = {name.replace("__", "."): values for name, values in series.items()}
     history = history or ends_history({"process.anon_bytes": FLAT, **named})
     return TimelineAnalysis(history, timeline_of(history))

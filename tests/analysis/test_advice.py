@@ -1,4 +1,4 @@
-"""A line of advice is given where the finding shows what it is about, and is absent where it does not."""
+"""A line of advice is given only where the finding has the evidence for it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def advised(
     kind: Any = "objects", owner: str | None = OWN, *more: str, holder: str | None = None, container: str | None = None,
     channel: str = "private", collector_off: bool = False,
 ) -> tuple[str, ...]:  # fmt: skip
-    """The advice for a cause of this kind: what owns it, what else grows, who holds it."""
+    """Return the advice for a cause of this kind, with its owner, other growing types and holder."""
     members = [
         candidate(name, family_of(name, "type")) for name in ((owner, *more) if owner else more)
     ]
@@ -42,7 +42,7 @@ def advised(
     return advice_for(assessed(cause, "counts", channel=channel, waiting=waiting), holder)
 
 
-# What of the advice is looked for, and the evidence that calls it forth.
+# Text to look for in the advice -> evidence that triggers it.
 CASES: dict[str, dict[str, Any]] = {
     "plt.close(figure)": {"owner": "matplotlib.figure.Figure"},
     "Detach before storing": {"kind": "graph", "owner": "torch.Tensor"},
@@ -99,11 +99,11 @@ def test_advice_appears_with_its_evidence(words: str) -> None:
 
 @pytest.mark.parametrize("words", CASES)
 def test_advice_is_absent_without_its_evidence(words: str) -> None:
-    """Of all other cases, only those that show the same thing may say it."""
+    """Only cases with the same evidence may contain these words."""
     also = {
         "Detach before storing": set(), "Break reference cycles": {"The collector is switched off"},
         "Drop batch and result tensors": {"Give a logger numbers", "zero_grad(set_to_none=True)"},
-        # A finding of an object that nothing else is known of.
+        # A finding about an object of which nothing else is known.
         "Reuse one Record": {
             "Hooks are registered again", "Exceptions are kept with their frames", "Functions are traced again",
             "load_state_dict(other.state_dict()), without deepcopy",
@@ -118,14 +118,14 @@ def test_advice_is_absent_without_its_evidence(words: str) -> None:
             assert not any(words in line for line in of_case(evidence)), other
 
 
-def test_every_rule_of_the_table_has_a_case() -> None:
+def test_every_advice_rule_has_a_case() -> None:
     lines = [line for evidence in CASES.values() for line in of_case(evidence)]
     for rule in RULES:
         parts = [part for part in re.split(r"{\w+}", rule.text) if part]
         assert any(all(part in line for part in parts) for line in lines), rule.text
 
 
-def test_a_place_that_only_sounds_alike_is_no_evidence() -> None:
+def test_similar_names_are_not_evidence() -> None:
     for path in (
         "app.Server.event_handlers[*]", "app.Scheduler.hooked[*]", "app.cache[*]", "app.Gradient.steps[*]",
         "app.Book.locals[*]", "app.threading_model[*]", "app.login.handlers[*]",
@@ -134,18 +134,18 @@ def test_a_place_that_only_sounds_alike_is_no_evidence() -> None:
         assert line.startswith(f"{path} keeps Record alive")
 
 
-def test_who_keeps_it_is_said_once_and_garbage_is_kept_by_nobody() -> None:
+def test_the_holder_is_named_once_and_garbage_has_none() -> None:
     lines = advised(holder="app.Policy.act.<cache>[*]")
     assert not any("keeps Record alive" in line for line in lines)
     assert not any(CYCLIC_GARBAGE in line for line in advised(holder=CYCLIC_GARBAGE))
 
 
-def test_the_cache_of_a_function_is_no_list_to_bound() -> None:
+def test_no_bound_is_advised_for_the_cache_of_a_function() -> None:
     (line,) = advised("container", None, container="app.Policy.act.<cache>")
     assert "lru_cache(maxsize=…)" in line
 
 
-def test_there_is_never_more_than_a_person_reads() -> None:
+def test_the_number_of_advice_lines_is_limited() -> None:
     lines = advised(
         "graph", OWN, "torch.nn.parameter.Parameter", "matplotlib.figure.Figure", "threading.Thread", "traceback",
         "asyncio.Task", "socket.socket", "torch.utils.hooks.RemovableHandle", holder="wandb.x.grad.<cache>[*]",
@@ -154,7 +154,7 @@ def test_there_is_never_more_than_a_person_reads() -> None:
 
 
 def leaking(*events: Event, **series: Callable[[int], float]) -> RunHistory:
-    """A run that leaks environments."""
+    """Return a run that leaks environments."""
     history = Training(leaks=(kept_environments(),)).history()
     return with_series(with_events(history, *events), series)
 
@@ -163,13 +163,13 @@ def leaking(*events: Event, **series: Callable[[int], float]) -> RunHistory:
     ("series", "words"),
     [("process.open_files", "more each generation"), ("tfjs.tensors", "disposeVariables() also kills")],
 )  # fmt: skip
-def test_a_counter_that_rises_is_advised_on_and_a_flat_one_is_not(series: str, words: str) -> None:
+def test_only_rising_counters_get_advice(series: str, words: str) -> None:
     assert advice_on(leaking(**{series: lambda g: 20 + 3 * g}), words)
     assert not advice_on(leaking(**{series: lambda g: 20}), words)
     assert not advice_on(leaking(), words)
 
 
-def test_threads_explain_native_memory_and_no_kept_objects() -> None:
+def test_threads_explain_native_memory_and_not_kept_objects() -> None:
     words = "each has a stack"
     assert not advice_on(leaking(**{"process.threads": lambda g: 20 + 3 * g}), words, "objects")
     native = Training(generations=40, leaks=(Leak(EVALUATE, 8 * MIB),)).history()
@@ -181,14 +181,14 @@ def cleanup(freed: float) -> Event:
     return Event(3, 5.0, "cleanup", "agent", 1, None, {"freed_bytes": freed})
 
 
-def test_a_cleanup_that_frees_nothing_does_not_reach_the_leak() -> None:
+def test_a_cleanup_that_frees_nothing_is_reported_as_missing_the_leak() -> None:
     words = "The cleanup agent ran twice and freed nothing"
     assert advice_on(leaking(cleanup(0), cleanup(-4096)), words)
     assert not advice_on(leaking(cleanup(0), cleanup(MIB)), words)
 
 
 def cleaned(every: int, freed: float) -> RunHistory:
-    """A run that gains 10 MiB in each generation and whose cleanup frees so much in every n-th, for good."""
+    """Return a run that gains 10 MiB per generation and permanently frees ``freed`` bytes every n-th generation."""
     ran = range(4, 40, every)
     leaks = (
         Leak(EVALUATE, 10 * MIB, {"agents.DDPGAgent": 4}),
@@ -206,25 +206,25 @@ def advice_on(history: RunHistory, words: str, kind: str | None = None) -> list[
     return [line for line in findings[0].advice if words in line]
 
 
-def test_a_cleanup_that_takes_back_what_grows_is_to_run_more_often() -> None:
+def test_an_effective_cleanup_is_advised_to_run_more_often() -> None:
     (line,) = advice_on(cleaned(9, 60 * MIB), "Run the cleanup agent")
     found = re.search(
         r"every (\d+) generations: it ran 4 times in \d+ generations and took back about ([\d.]+) MiB", line
     )  # fmt: skip
     assert found is not None, line
-    # As often as the growth of so many generations comes to what one run takes.
+    # The interval at which the accumulated growth equals what one cleanup frees.
     assert int(found[1]) in (5, 6)
     assert float(found[2]) == pytest.approx(60, abs=5)
     (line,) = advice_on(cleaned(4, 8 * MIB), "Run the cleanup agent")
     assert "in each generation" in line
 
 
-def test_a_cleanup_that_would_not_help_more_often_is_not_advised() -> None:
-    """All reasons are in test_cleanup_effects.py; this one takes less than a generation gains."""
+def test_an_ineffective_cleanup_is_not_advised_to_run_more_often() -> None:
+    """Here it frees less than a generation gains; all reasons are in test_cleanup_effects.py."""
     assert advice_on(cleaned(9, MIB), "Run the cleanup") == []
 
 
-def test_native_growth_says_which_call_would_tell_where_nothing_is_watched() -> None:
+def test_native_growth_without_watched_types_suggests_a_call() -> None:
     def native(*watch: str, counted: bool = True, tracked: bool = False) -> RunHistory:
         history = Training(
             generations=40, leaks=(Leak(EVALUATE, 8 * MIB),), watch=watch, declare_buffer=tracked
@@ -240,13 +240,13 @@ def test_native_growth_says_which_call_would_tell_where_nothing_is_watched() -> 
     assert "run.track(name, it)" in line
     for history in (native("agents.Actor"), native(tracked=True), native(counted=False)):
         assert advice_on(history, "Nothing that could explain it is watched", "native") == []
-    # Where counts explain the growth, they say it already.
+    # Counts that explain the growth already name it.
     kept = Training(leaks=(kept_environments(),), watch=(), declare_buffer=False).history()
     assert advice_on(kept, "Nothing that could explain it is watched") == []
 
 
 def on_device(split: float | None) -> RunHistory:
-    """A run whose allocator takes ever more of the device; ``split``: that share of it cannot be given back."""
+    """Return a run whose allocator keeps growing on the device; ``split``: share that cannot be given back."""
 
     def spare(g: int) -> float:
         return GIB + 384 * MIB * (g + 1)
@@ -260,16 +260,16 @@ def on_device(split: float | None) -> RunHistory:
     return with_series(Training(generations=40).history(), series)
 
 
-def test_a_cache_that_torch_could_give_back_is_to_be_cleared_and_split_pieces_are_not() -> None:
+def test_only_a_cache_that_torch_can_free_is_advised_to_be_cleared() -> None:
     (line,) = advice_on(on_device(0.1), "empty_cache", "gpu_fragmentation")
-    # The least of the newest four generation ends: (1 + 37 * 0.375) GiB without a tenth.
+    # The minimum of the newest four generation ends: (1 + 37 * 0.375) GiB less a tenth.
     assert line == (
         "torch keeps at least 13.39 GiB of cuda.1 that no tensor uses: torch.cuda.empty_cache() once a generation "
         "gives it back."
     )
     (line,) = advice_on(on_device(None), "empty_cache", "gpu_fragmentation")
     assert line.endswith("gives back what of it is not split.")
-    # What is split cannot be given back; the limits are in test_memory_kinds.py.
+    # Split memory cannot be given back; test_memory_kinds.py has the limits.
     lines = advice_on(on_device(0.9), "", "gpu_fragmentation")
     assert not any("empty_cache" in line for line in lines)
     assert any("expandable_segments" in line for line in lines)
@@ -278,7 +278,7 @@ def test_a_cache_that_torch_could_give_back_is_to_be_cleared_and_split_pieces_ar
 @pytest.mark.parametrize(
     ("rise", "words"), [(0, "Look at the worker processes"), (1, "Helper processes pile up")]
 )
-def test_more_helper_processes_differ_from_larger_ones(rise: int, words: str) -> None:
+def test_more_child_processes_get_other_advice_than_larger_ones(rise: int, words: str) -> None:
     history = with_series(
         Training(generations=40).history(),
         {
@@ -291,7 +291,7 @@ def test_more_helper_processes_differ_from_larger_ones(rise: int, words: str) ->
     assert line.startswith(words)
 
 
-def test_a_program_that_leakline_only_started_is_advised_to_call_it() -> None:
+def test_a_program_started_by_leakline_run_is_advised_to_call_init() -> None:
     """It has no run whose methods it could call."""
     rows = []
     for i in range(60):
@@ -307,8 +307,8 @@ def test_a_program_that_leakline_only_started_is_advised_to_call_it() -> None:
     assert "run.census()" not in line
 
 
-def test_growth_seen_from_outside_is_not_called_memory_outside_python() -> None:
-    """Nobody outside can tell what Python keeps from what a C extension keeps."""
+def test_growth_seen_from_outside_is_not_called_native_memory() -> None:
+    """From outside it is unknown what belongs to Python and what to C extensions."""
     history = history_of([GIB + 10 * MIB * generation for generation in range(40)])
     finding = examine(history).findings[0]
     assert (finding.kind, finding.status) == ("native", "confirmed")

@@ -1,4 +1,4 @@
-"""What is said of one moment: where a growth began, what speaks for it, and what two readings are enough for."""
+"""Assessment of a single moment: where a growth began, what supports it, and when two readings suffice."""
 
 from __future__ import annotations
 
@@ -54,26 +54,26 @@ LOG = candidate("app.log", "container")
         (4.5, 12, 5), (0, 12, 0), (10, 12, 10), (11, 12, 10), (5, 300, 44), (999, 12, 0),
     ],
 )  # fmt: skip
-def test_a_rate_rests_on_what_follows_the_start_or_the_warm_up_and_on_two_readings_at_least(
+def test_a_rate_uses_at_least_two_readings_after_start_or_warm_up(
     generation: float | None, end: int, position: int
 ) -> None:
     timeline = timeline_of(ends_history({"process.anon_bytes": [1000] * 300}))
     assert position_of(timeline, generation, end) == position
 
 
-def test_rows_of_an_open_generation_are_of_the_newest_moment_alone() -> None:
+def test_rows_of_an_unfinished_generation_belong_to_the_newest_moment() -> None:
     rows = [("generation_end", 0, None), ("generation_end", 1, None), ("phase_end", 2, "train")]
     study = study_of(steps_history(rows, {"process.anon_bytes": [1, 2, 3]}))
     assert [last_row_of(study, end) for end in (1, 2)] == [0, 2]
 
 
-def test_generations_that_are_still_to_come() -> None:
+def test_the_number_of_remaining_generations() -> None:
     for total, end, remaining in ((100, 10, 90.0), (5, 12, 0.0), (100, 0, None)):
         history = ends_history({"process.anon_bytes": FLAT}, total=total)
         assert study_of(history).remaining(end) == remaining
 
 
-def test_growth_is_held_against_what_is_resident_where_that_is_more() -> None:
+def test_growth_is_compared_with_resident_memory_if_larger() -> None:
     rising: list[Value] = [1000 + 10 * g for g in range(12)]
     small = study_of(process__anon_bytes=rising)
     assert (small.scale(12).baseline_bytes, small.scale(12).level_bytes) == (1010.0, 1110.0)
@@ -87,7 +87,7 @@ def test_growth_is_held_against_what_is_resident_where_that_is_more() -> None:
     assert (nothing.residual(12), nothing.rise(12)) == ([], Rise())
 
 
-def test_memory_since_a_start_begins_with_the_reading_before_it() -> None:
+def test_memory_since_a_start_includes_the_reading_before_it() -> None:
     values = [1000.0] * 6 + [1100.0 + 50 * i for i in range(6)]
     study = study_of(process__anon_bytes=[round(v) for v in values])
     assert memory_since(study, values, 7.0, 12).total.estimate == 50.0
@@ -95,7 +95,7 @@ def test_memory_since_a_start_begins_with_the_reading_before_it() -> None:
     assert memory_since(study, values[:2], None, 2).total.points == 2
 
 
-def test_a_rise_by_less_than_the_noise_of_a_channel_is_seen_and_does_not_last() -> None:
+def test_a_rise_below_the_noise_of_a_channel_does_not_last() -> None:
     values = tuple(1000.0 + 50.0 * g for g in range(30))
     for noise, rise in ((1500.0, 30), (1501.0, 0)):
         study = study_of(process__anon_bytes=[1000] * 30)
@@ -117,7 +117,7 @@ def test_a_rise_by_less_than_the_noise_of_a_channel_is_seen_and_does_not_last() 
         (cause_of(measured=None, rate=100.0), set()),
     ],
 )  # fmt: skip
-def test_what_speaks_for_a_cause(cause: Cause, witnesses: set[str]) -> None:
+def test_witnesses_of_a_cause(cause: Cause, witnesses: set[str]) -> None:
     assert _witnesses(cause) == witnesses
 
 
@@ -134,13 +134,13 @@ def test_what_speaks_for_a_cause(cause: Cause, witnesses: set[str]) -> None:
     ],
     ids=["larger", "the other", "sized", "faster", "by name", "of the program", "of nobody"],
 )  # fmt: skip
-def test_a_growth_began_where_the_largest_of_the_programs_own_counts_did(
+def test_growth_starts_with_the_largest_count_of_the_program(
     candidates: list[Candidate], start: float
 ) -> None:
     assert _start(study_of(), candidates, Rise(), 12) == (start, start, start)
 
 
-def test_without_counts_a_growth_began_where_memory_bends_if_it_rises() -> None:
+def test_without_counts_growth_starts_at_the_bend_of_memory() -> None:
     rising: list[Value] = [*[1000] * 8, *[1000 + 100 * i for i in range(1, 9)]]
     study = study_of(process__anon_bytes=rising)
     assert _start(study, [], Rise(), 16) is None
@@ -149,7 +149,7 @@ def test_without_counts_a_growth_began_where_memory_bends_if_it_rises() -> None:
     assert study.bend(16) is not None
 
 
-def test_counts_and_memory_come_together_where_both_rise_in_the_same_generations() -> None:
+def test_counts_and_memory_match_if_both_rise_in_the_same_generations() -> None:
     beat = [g // 4 for g in range(24)]
     counts: list[Value] = [10 + b for b in beat]
     together: list[Value] = [100_000 + 5000 * b for b in beat]
@@ -161,7 +161,7 @@ def test_counts_and_memory_come_together_where_both_rise_in_the_same_generations
     assert not _come_together(study, cause_of(replace(env, name="app.Plan")), 24)
     assert not _come_together(study, cause_of(replace(env, role="container")), 24)
     assert not _come_together(study, cause_of(), 24)
-    # Two beats since it began are too few to tell.
+    # Two periods since its beginning are too few to decide.
     late = replace(env, growth=growing(0.25, 16, pattern="periodic", rises=5, period=4))
     assert not _come_together(study, cause_of(late), 24)
     apart: list[Value] = [100_000 + 5000 * ((g + 2) // 4) for g in range(24)]
@@ -169,17 +169,17 @@ def test_counts_and_memory_come_together_where_both_rise_in_the_same_generations
     assert not _come_together(study, cause_of(env), 24)
 
 
-def test_a_moment_of_memory_that_rises_alone_has_one_nameless_cause() -> None:
+def test_memory_that_rises_alone_has_one_unattributed_cause() -> None:
     study = study_of(process__anon_bytes=[100_000 + 5000 * g for g in range(16)])
     (only,) = assess(study, 16).causes
     assert (only.cause.kind, only.cause.owner, only.cause.rate.estimate) == ("native", None, 5000.0)
     assert assess(study_of(), 12).causes == ()
-    # What is only seen to rise is taken for a growth of its own from eight generations on.
+    # Memory that merely rises counts as a separate growth from eight generations on.
     assert assess(study, 7).causes == ()
     assert len(assess(study, 8).causes) == 1
 
 
-def test_a_moment_that_no_later_snapshot_changes_is_worked_out_once() -> None:
+def test_a_settled_moment_is_assessed_once() -> None:
     rows: list[tuple[str, int | None, str | None]] = [("generation_end", g, None) for g in range(6)]
     whole = study_of(steps_history(rows, {"process.anon_bytes": [1000] * 6}))
     assert moment_of(whole, 6) is moment_of(whole, 6)
@@ -195,7 +195,7 @@ def test_a_moment_that_no_later_snapshot_changes_is_worked_out_once() -> None:
     [(0, False, []), (0, True, ["app.Item"]), (5000, False, ["app.Item"])],
     ids=["no other growth", "declared", "while memory rises"],
 )
-def test_a_class_that_may_be_the_items_of_a_store_is_excused_while_memory_shows_no_other_growth(
+def test_a_class_that_may_be_items_of_a_store_is_excused(
     slope: int, declared: bool, named: list[str]
 ) -> None:
     length: list[Value] = [100 * g for g in range(16)]
@@ -234,7 +234,7 @@ def _leaps(
     ids=["five times", "memory by less", "fewer", "in the third", "larger at first", "not now", "in the fourth",
          "at once", "from nothing", "from one", "not read before"],
 )  # fmt: skip
-def test_tensors_that_multiply_while_memory_leaps_are_seen_in_the_first_generations(
+def test_exploding_tensors_are_seen_in_the_first_generations(
     private: list[Value], counts: list[Value], found: bool
 ) -> None:
     leaps = _leaps(private, counts)
@@ -254,7 +254,7 @@ def _since(violation: Violation) -> CountGrowth:
     return _growth_since_violation(study, "Env", violation, 12)
 
 
-def test_a_broken_count_grows_from_the_last_reading_that_held() -> None:
+def test_a_broken_count_grows_from_its_last_valid_reading() -> None:
     held = replace(BROKEN, count=15, count_before=1, first_row=5, row_before=4)
     assert _since(held) == CountGrowth("irregular", 2, 2, 2, 5, 4, 5, 1, 7, 14)
     never = replace(held, count_before=None, row_before=None)
@@ -265,7 +265,7 @@ def test_a_broken_count_grows_from_the_last_reading_that_held() -> None:
     assert _since(in_one).start_low == 4
 
 
-def test_a_surplus_belongs_to_the_type_that_has_it() -> None:
+def test_a_surplus_belongs_to_its_type() -> None:
     history = ends_history(
         {"process.anon_bytes": FLAT, "type.app.Env.count": [*[1] * 8, *[9] * 4]},
         expectations=(Expectation("app.Env", 0, 1),),

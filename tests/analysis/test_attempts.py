@@ -1,4 +1,4 @@
-"""Attempts are one run whatever numbers they were given, and each has a growth of its own."""
+"""Attempts form one run however they are numbered, and each has its own growth."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from leakline.snapshot import Batch
 
 
 def together(*trainings: Training, **changes: int) -> RunHistory:
-    """In the wrong order, and with these changes of what the processes say of themselves."""
+    """Return the history of these trainings in the wrong order, with changed process identities."""
     batches: list[Batch] = [
         replace(batch, process=replace(batch.process, **changes))
         for training in reversed(trainings)
@@ -27,14 +27,14 @@ def together(*trainings: Training, **changes: int) -> RunHistory:
 
 
 FIRST = Training(leaks=(kept_environments(),), generations=8, instance="p1", resident=900 * MIB)
-# Killed at generation 7, resumed at 6, with half of the memory: the rest went with the process.
+# Killed at generation 7 and resumed at 6 with half of the memory; the rest ended with the process.
 SECOND = Training(
     leaks=(kept_environments(),), generations=12, instance="p2", attempt=2, first_generation=6,
     resident=450 * MIB, seed=5,
 )  # fmt: skip
 
 
-# The attempts may be numbered or not.
+# Attempts may or may not be numbered.
 NUMBERED = pytest.mark.parametrize(
     "changes", [{}, {"attempt": 1}], ids=["numbered", "not numbered"]
 )
@@ -49,27 +49,27 @@ def test_the_same_leak_in_both_attempts_is_one_finding_with_one_rate(
     active = [f for f in verdict.findings if f.status in ("suspected", "confirmed")]
     assert len(active) == 1
     rate = active[0].growth_bytes_per_generation.estimate
-    # The second attempt warms up as well, on its own.
+    # The second attempt also warms up.
     assert rate == pytest.approx(6 * MIB, rel=0.2)
 
 
 @NUMBERED
-def test_what_went_with_the_process_is_no_release(changes: dict[str, int]) -> None:
+def test_memory_freed_by_the_end_of_a_process_is_not_a_release(changes: dict[str, int]) -> None:
     history = together(FIRST, SECOND, **changes)
     assert examine(history).status in ("suspected", "confirmed")
     (timeline,) = timelines_of(history)
-    # 400 MiB less, of which nothing is seen on the axis of the verdict, and nothing by phase.
+    # The drop of 400 MiB is invisible on the axis of the verdict and in the accounts by phase.
     steps = [b - a for a, b in pairwise(timeline.private)]
     assert min(steps) > -8 * MIB
     booked = phase_accounts(history)
     assert min(booked.total) > -8 * MIB
-    # As it was read: there it is.
+    # Resident memory is kept as read and shows the drop.
     resident = [v for v in timeline.readings("process.rss_bytes") if v is not None]
     assert min(b - a for a, b in pairwise(resident)) < -300 * MIB
 
 
 @NUMBERED
-def test_what_was_done_again_is_there_once_as_the_later_attempt_did_it(
+def test_repeated_generations_count_once_as_in_the_later_attempt(
     changes: dict[str, int],
 ) -> None:
     history = together(FIRST, SECOND, **changes)
@@ -87,7 +87,7 @@ def child(number: int, begins: float) -> ProcessHistory:
     return replace(process, role="child", time=[t + shift for t in process.time])
 
 
-def test_children_one_after_the_other_share_a_timeline_and_are_not_in_memory_by_phase() -> None:
+def test_successive_children_share_a_timeline() -> None:
     alone = together(FIRST)
     end = alone.processes[0].time[-1]
     children = tuple(child(n, end + 100_000 * n) for n in range(5))
@@ -109,14 +109,14 @@ LEAKING = Training(leaks=(kept_environments(),), generations=30, instance="p1")
 
 
 def resumed(generations: int, **changes: object) -> Training:
-    """From generation 30 on, by a new process with a third of the memory."""
+    """Return a training resumed at generation 30 by a new process with a third of the memory."""
     given = {"leaks": (), "resident": 300 * MIB, **changes}
     return replace(
         LEAKING, generations=generations, instance="p2", attempt=2, first_generation=30, seed=5, **given
     )  # fmt: skip
 
 
-def test_a_run_resumed_with_the_fix_has_recovered() -> None:
+def test_a_run_resumed_with_a_fix_has_recovered() -> None:
     verdict = examine(together(LEAKING, resumed(16)))
     assert verdict.status == "recovered", verdict.summary
     (finding,) = [f for f in verdict.findings if f.status == "recovered"]
@@ -127,23 +127,23 @@ def test_a_run_resumed_with_the_fix_has_recovered() -> None:
     assert verdict.generations == 46
 
 
-def test_too_few_generations_after_a_resume_say_nothing_yet() -> None:
+def test_too_few_generations_after_a_resume_are_not_judged() -> None:
     assert examine(together(LEAKING, resumed(4))).status == "confirmed"
 
 
 @pytest.mark.parametrize(
     ("changes", "which"), [({}, "attempt 2"), ({"attempt": 1}, "the newest attempt")]
 )
-def test_a_phase_that_only_an_earlier_attempt_ran_is_ruled_out_with_that_reason(
+def test_a_phase_run_only_by_an_earlier_attempt_is_ruled_out(
     changes: dict[str, int], which: str
 ) -> None:
-    """Reports 001 and 002: whether losses were kept in a phase depends on whether it ran, attempt by attempt."""
+    """Reports 001 and 002: whether losses were kept in a phase depends on whether each attempt ran it."""
     again = replace(SECOND, never=(TRAIN,), generations=14)
     verdict = examine(together(FIRST, again, **changes))
     reasons = {ruled.phase: ruled.reason for ruled in verdict.ruled_out}
     assert reasons[TRAIN] == f"never ran in {which}"
     assert reasons[EVOLVE] == "memory stays the same after it"
-    # One that ran in both, and one that ran in neither.
+    # One phase that ran in both attempts, and one that ran in neither.
     both = {r.phase: r.reason for r in examine(together(FIRST, SECOND, **changes)).ruled_out}
     assert both[TRAIN] == "memory stays the same after it"
     neither = together(replace(FIRST, never=(TRAIN,)), again, **changes)
@@ -169,14 +169,14 @@ def attempts_of(*trainings: Training) -> tuple[AttemptGrowth, ...]:
     return examine(together(*trainings)).attempts
 
 
-def test_a_run_that_was_not_resumed_has_no_attempts_to_tell_apart() -> None:
+def test_a_run_without_a_resume_lists_no_attempts() -> None:
     assert attempts_of(attempt(1, 0, 12, 6)) == ()
-    # Minutes are not done again.
+    # Minutes are never repeated.
     history = together(attempt(1, 0, 8, 6), attempt(2, 0, 8, 6))
     assert examine(replace(history, unit="minute")).attempts == ()
 
 
-def test_each_attempt_grows_by_its_own_rate() -> None:
+def test_each_attempt_has_its_own_growth_rate() -> None:
     found = attempts_of(attempt(1, 0, 16, 6), attempt(2, 14, 16, 24))
     assert [each.attempt for each in found] == [1, 2]
     for each, mib in zip(found, (6, 24), strict=True):
@@ -186,26 +186,26 @@ def test_each_attempt_grows_by_its_own_rate() -> None:
         assert growth.low < growth.estimate < growth.high
 
 
-def test_generations_done_twice_are_listed_with_the_attempt_that_did_them_again() -> None:
+def test_repeated_generations_are_listed_by_attempt() -> None:
     found = attempts_of(attempt(1, 0, 8, 6), attempt(2, 6, 4, 6), attempt(3, 5, 12, 6))
     assert [(each.generations, each.again) for each in found] == [
         (GenerationSpan(0, 7), None), (GenerationSpan(6, 9), GenerationSpan(6, 7)),
         (GenerationSpan(5, 16), GenerationSpan(5, 9)),
     ]  # fmt: skip
-    # A resume right behind the last generation does none again.
+    # A resume directly after the last generation repeats none.
     assert [each.again for each in attempts_of(attempt(1, 0, 8, 6), attempt(2, 8, 8, 6))] == [
         None,
         None,
     ]
 
 
-def test_an_attempt_too_short_for_a_rate_has_none_which_is_not_zero() -> None:
+def test_an_attempt_too_short_for_a_rate_has_none() -> None:
     _, second = attempts_of(attempt(1, 0, 12, 6), attempt(2, 12, 1, 6))
     assert second.growth_bytes_per_generation is None
     assert second.generations == GenerationSpan(12, 12)
 
 
-def test_the_growth_of_an_attempt_is_that_of_its_ranks_together_and_unknown_where_one_is() -> None:
+def test_the_growth_of_an_attempt_is_the_sum_of_its_ranks() -> None:
     ranks = [attempt(1, 0, 12, 6), replace(attempt(1, 0, 12, 6), instance="q1", rank=1)]
     again = [attempt(2, 12, 12, 6), replace(attempt(2, 12, 1, 6), instance="q2", rank=1)]
     first, second = attempts_of(*ranks, *again)

@@ -1,4 +1,4 @@
-"""Who owns a growth: where it stays, what holds what, what share of bytes is an answer, and what no object explains."""
+"""Attribution of growth to owners: where it stays, what holds it, which shares suffice, and what no object explains."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ from leakline.analysis.statistics.memory_evidence import Rise, Scale
 from leakline.analysis.statistics.trend import Slope
 from leakline.analysis.timeline_analysis import Assessed, TimelineAnalysis
 
-# Bytes per generation that memory gains, wherever a share of it is asked for.
+# Memory growth in bytes per generation wherever a share of it is tested.
 GROWTH = 100.0
 PHASES = {"train": 60.0, "evolve": 30.0, "between": 5.0, "other_threads": 7.0}
 MEMORY = Memory(Slope(GROWTH, 80.0, 120.0, 16), PHASES)
@@ -68,7 +68,7 @@ LOG = candidate("app.Trainer.log", "container")
 
 
 @pytest.mark.parametrize("place", [SPREAD, EVOLVE], ids=["between phases", "of another thread"])
-def test_a_place_without_a_line_keeps_nothing(place: Place) -> None:
+def test_a_place_without_an_accounting_line_keeps_nothing(place: Place) -> None:
     assert Memory(sure(GROWTH), {"train": 60.0}).at(place) == 0.0
 
 
@@ -82,7 +82,7 @@ def test_a_place_without_a_line_keeps_nothing(place: Place) -> None:
     ],
     ids=["a quarter", "all", "more than all", "less than nothing"],
 )
-def test_what_is_accounted_for_is_taken_from_everywhere_alike(
+def test_explained_growth_is_subtracted_proportionally(
     kept: float, total: Slope, phases: dict[str, float]
 ) -> None:
     memory = Memory(Slope(GROWTH, 80.0, 120.0, 16), {"train": 60.0, "evolve": 30.0})
@@ -90,7 +90,7 @@ def test_what_is_accounted_for_is_taken_from_everywhere_alike(
 
 
 @pytest.mark.parametrize("estimate", [0.0, -10.0])
-def test_from_memory_that_does_not_grow_nothing_is_taken(estimate: float) -> None:
+def test_nothing_is_subtracted_from_memory_that_does_not_grow(estimate: float) -> None:
     memory = Memory(sure(estimate), {"train": 1.0})
     assert memory.without(5.0) is memory
 
@@ -137,7 +137,7 @@ LOST = candidate("torch.Tensor", "tensor", 50.0, start=5, place=NOWHERE)
     ],
     ids=["tensors", "a measured class", "a class", "a broken count", "measured tensors"],
 )
-def test_a_growth_that_is_known_for_itself_is_no_part_of_another(
+def test_a_growth_with_its_own_evidence_is_not_part_of_another(
     lost: Candidate, home: str | None
 ) -> None:
     assert _home(lost, ("train", candidate("app.Agent", "object"))) == home
@@ -161,7 +161,7 @@ def _kept(size: float | None, holder: str | None = "app.Keeper.kept[*]") -> Cand
     ids=["more", "most of the growth", "too little of it", "one part, unmeasured", "two parts, unmeasured",
          "unmeasured part", "unmeasured list"],
 )  # fmt: skip
-def test_whether_a_holder_may_be_all_that_keeps_tensors(
+def test_a_holder_may_be_the_only_one_that_keeps_tensors(
     owner: Candidate, parts: list[Candidate], growth: float, keeps: bool
 ) -> None:
     assert _keeps(owner, parts, Memory(sure(growth))) == keeps
@@ -175,7 +175,7 @@ def test_whether_a_holder_may_be_all_that_keeps_tensors(
         (["plain"], False),
     ],
 )  # fmt: skip
-def test_tensors_are_loose_where_no_class_of_the_program_owns_them(
+def test_tensors_are_unowned_without_a_class_of_the_program(
     families: list[Family], loose: bool
 ) -> None:
     assert _is_loose([candidate(family, family) for family in families]) == loose
@@ -189,7 +189,7 @@ def test_tensors_are_loose_where_no_class_of_the_program_owns_them(
     ],
     ids=["a fifth", "less", "all is explained", "as much as there may be", "more", "unmeasured"],
 )  # fmt: skip
-def test_a_second_leak_needs_bytes_and_room_for_them(
+def test_a_second_leak_needs_bytes_within_the_remaining_growth(
     size: float | None, explained: float, alone: bool
 ) -> None:
     second = candidate("app.Agent", "object", size, slope=7)
@@ -209,7 +209,7 @@ def test_a_second_leak_needs_bytes_and_room_for_them(
     ids=["another class", "as many as the owner", "another list", "a list of the owners",
          "a list of next to nothing", "a list of little"],
 )  # fmt: skip
-def test_a_second_leak_is_of_a_kind_and_a_number_of_its_own(second: Candidate, alone: bool) -> None:
+def test_a_second_leak_has_its_own_kind_and_count(second: Candidate, alone: bool) -> None:
     assert _stands_alone(second, ENVS, 0.0, GROWTH) == alone
 
 
@@ -225,7 +225,7 @@ def test_a_second_leak_is_of_a_kind_and_a_number_of_its_own(second: Candidate, a
     ],
     ids=["its own", "of another", "of a longer name", "held elsewhere", "16 an entry", "objects"],
 )  # fmt: skip
-def test_a_list_belongs_to_the_owner_that_it_keeps_or_that_keeps_it(
+def test_a_list_belongs_to_its_owner_or_its_contents(
     container: Candidate, owner: Candidate, held: bool
 ) -> None:
     assert holds(container, owner) == held
@@ -242,7 +242,7 @@ def test_a_list_belongs_to_the_owner_that_it_keeps_or_that_keeps_it(
         (candidate("o", "library"), 0.9, False, 5.2), (candidate("o", "plain"), 0.29, False, 7),
     ],
 )  # fmt: skip
-def test_how_likely_a_growth_is_to_own_the_others(
+def test_the_likelihood_that_a_growth_owns_the_others(
     one: Candidate, share: float | None, held: bool, rank: float
 ) -> None:
     assert _rank(one, share, held) == rank
@@ -265,7 +265,7 @@ ARRAYS = candidate("numpy.ndarray", "array", 60.0, deep=True)
     ids=["a share that counts", "two lists", "arrays next to it", "arrays elsewhere", "but declared", "nowhere",
          "of a list", "totals are no sum"],
 )  # fmt: skip
-def test_bytes_measured_for_a_cause_are_its_owners_or_of_what_it_holds(
+def test_measured_bytes_of_a_cause_come_from_its_owner_or_contents(
     owner: Candidate, rest: list[Candidate], measured: float | None
 ) -> None:
     assert _measured(owner, rest, GROWTH) == measured
@@ -281,7 +281,7 @@ def test_bytes_measured_for_a_cause_are_its_owners_or_of_what_it_holds(
         (candidate("torch.Tensor", "tensor"), [], "tensors"),
     ],
 )  # fmt: skip
-def test_a_list_that_keeps_graphs_or_mostly_arrays_is_named_after_them(
+def test_a_list_of_graphs_or_arrays_is_named_after_them(
     owner: Candidate, rest: list[Candidate], kind: Kind
 ) -> None:
     assert kind_of(owner, rest, GROWTH) == kind
@@ -291,16 +291,16 @@ def _names(causes: list[Cause]) -> list[list[str]]:
     return [[member.name for member in cause.members] for cause in causes]
 
 
-def test_what_one_owner_leaves_unexplained_may_be_a_second_leak_of_its_phase() -> None:
+def test_unexplained_growth_may_be_a_second_leak_of_its_phase() -> None:
     envs = candidate("Env", "object", 40.0, deep=True, slope=2)
     agents = candidate("Agent", "object", 35.0, deep=True, slope=9)
     plans = candidate("Plan", "object", 30.0, deep=True, slope=50)
     assert _names(_split([envs, agents], GROWTH)) == [["Env"], ["Agent"]]
-    # With 75 of 100 explained by two, no third is looked for: it goes with the second.
+    # Two causes explain 75 of 100, so no third is created; the rest joins the second.
     assert _names(_split([envs, agents, plans], GROWTH)) == [["Env"], ["Agent", "Plan"]]
 
 
-def test_causes_come_by_their_bytes_and_those_without_last() -> None:
+def test_causes_are_sorted_by_bytes_and_unknown_ones_last() -> None:
     small = candidate("Small", "object", 25.0, deep=True, slope=9, place=TRAIN)
     large = candidate("Large", "object", 29.0, deep=True, place=EVOLVE)
     unknown = candidate("Unknown", "object", growth=growing(3), place=Place("a", "a", 1.0))
@@ -308,8 +308,8 @@ def test_causes_come_by_their_bytes_and_those_without_last() -> None:
     assert found == [["Large"], ["Small"], ["Unknown"]]
 
 
-def test_only_what_was_seen_in_no_place_goes_to_another_cause() -> None:
-    """Growth between phases has a place, though no phase."""
+def test_only_growth_without_a_place_joins_another_cause() -> None:
+    """Growth between phases has a place, though it is not a phase."""
     for place, alone in ((NOWHERE, False), (SPREAD, True)):
         tensors = candidate("torch.Tensor", "library", 9.0, place=place)
         assert ([tensors.name] in _names(find_causes([ENVS, tensors], MEMORY))) == alone
@@ -327,7 +327,7 @@ def test_only_what_was_seen_in_no_place_goes_to_another_cause() -> None:
     ],
     ids=["an entry for each", "more entries", "held elsewhere", "not known"],
 )
-def test_a_container_that_another_phase_fills_is_part_of_what_it_holds(
+def test_a_container_filled_in_another_phase_joins_its_contents(
     holder: str | None, entries: float, joined: bool
 ) -> None:
     made = candidate("app.Path", "object", 60.0, slope=5.0, deep=True, holder=holder)
@@ -353,7 +353,7 @@ TENSORS = candidate(
 
 
 def test_a_kept_graph_is_found_where_its_list_grows() -> None:
-    """One small record per generation, measured with all that it holds, does not take megabytes."""
+    """One small record per generation, measured with all it holds, does not account for megabytes."""
     progress = candidate("train.Progress", "object", 96, start=0, place=SPREAD, deep=True)
     (graph, *others) = find_causes([progress, GRAPHS, LOSSES], BOTH_PHASES)
     assert (graph.kind, graph.owner, graph.place.phase) == ("graph", GRAPHS, "train")
@@ -364,8 +364,8 @@ def test_a_kept_graph_is_found_where_its_list_grows() -> None:
 @pytest.mark.parametrize(
     ("size", "first"), [(4.0 * MIB, "bytearray"), (0.1 * MIB, "cell")], ids=["much", "little"]
 )
-def test_of_plain_types_the_one_whose_bytes_are_the_growth_owns_it(size: float, first: str) -> None:
-    """The closures that hold it bring as many cells, of 40 bytes each, and by chance one more."""
+def test_the_plain_type_whose_bytes_match_the_growth_owns_it(size: float, first: str) -> None:
+    """The closures that hold it add as many cells of 40 bytes, and by chance one more."""
     cells = candidate("cell", "plain", 680, slope=17, start=0, place=NOWHERE)
     batches = candidate("bytearray", "plain", size, slope=16, start=0, place=NOWHERE)
     memory = Memory(Slope(4.07 * MIB, 4.0 * MIB, 4.1 * MIB, 30), {"train": 4.07 * MIB})
@@ -375,7 +375,7 @@ def test_of_plain_types_the_one_whose_bytes_are_the_growth_owns_it(size: float, 
 
 
 @pytest.mark.parametrize("node", ["AddmmBackward0", "MseLossBackward0", "AccumulateGrad"])
-def test_weights_that_graphs_hold_are_part_of_them_though_nodes_of_the_graphs_are_counted(
+def test_weights_held_by_graphs_are_part_of_the_graphs(
     node: str,
 ) -> None:
     nodes = candidate(node, family_of(node, "type"), 9_000, slope=190, start=8, place=NOWHERE)
@@ -388,8 +388,8 @@ def test_weights_that_graphs_hold_are_part_of_them_though_nodes_of_the_graphs_ar
     assert weights in cause.members
 
 
-def test_tensors_seen_below_what_grows_in_another_phase_are_that_growth() -> None:
-    """Keras: of those that training makes and drops, one reading in a few showed one more (5 of 16 trainings)."""
+def test_temporary_tensors_join_the_growth_of_another_phase() -> None:
+    """Keras: temporary tensors of training appeared in a few readings (5 of 16 trainings)."""
     (cause,) = find_causes([PREDICTIONS, TENSORS], BOTH_PHASES)
     assert cause.place == VALIDATION
     assert cause.members == (PREDICTIONS, TENSORS)
@@ -411,7 +411,7 @@ def test_tensors_seen_below_what_grows_in_another_phase_are_that_growth() -> Non
     ],
     ids=["filled elsewhere", "with others", "filled in both", "filled where they are made"],
 )  # fmt: skip
-def test_objects_that_another_phase_fills_keep_what_that_one_gains(
+def test_objects_filled_in_another_phase_own_its_growth(
     validation: float, train: float, others: list[Candidate], places: set[Place]
 ) -> None:
     recorder = candidate("app.Recorder", "object", start=2, place=VALIDATION)
@@ -432,7 +432,7 @@ def test_objects_that_another_phase_fills_keep_what_that_one_gains(
     ],
     ids=["elsewhere", "nobody known", "larger than its holder", "together larger", "nothing measured"],
 )  # fmt: skip
-def test_tensors_stay_a_growth_of_their_own_where_nothing_says_that_they_are_kept_there(
+def test_tensors_without_a_known_holder_stay_a_separate_growth(
     others: list[Candidate],
 ) -> None:
     causes = find_causes([PREDICTIONS, *others], BOTH_PHASES)
@@ -452,7 +452,7 @@ def test_tensors_stay_a_growth_of_their_own_where_nothing_says_that_they_are_kep
     ],
     ids=["enough", "too little", "list too short", "list", "shallow", "unmeasured", "part unknown"],
 )
-def test_an_owner_has_room_for_what_it_holds(
+def test_an_owner_is_at_least_as_large_as_its_contents(
     owner: Candidate, size: float | None, may: bool
 ) -> None:
     assert _may_hold(owner, candidate("torch.Tensor", "tensor", size)) == may
@@ -485,7 +485,7 @@ def test_containers_that_keep_a_fifth_each_are_causes_of_their_own(
     ],
     ids=["measured", "declared", "nearer", "nearer b", "larger", "larger b", "sized", "by name"],
 )  # fmt: skip
-def test_what_is_rarely_read_belongs_to_the_best_known_then_the_nearest_then_the_largest(
+def test_rarely_read_growth_joins_the_best_known_cause(
     in_a: dict[str, Any], in_b: dict[str, Any], home: str
 ) -> None:
     owners = [("a", candidate("A", "object", **in_a)), ("b", candidate("B", "object", **in_b))]
@@ -508,7 +508,7 @@ def test_what_is_rarely_read_belongs_to_the_best_known_then_the_nearest_then_the
     ids=["fewest objects", "most tensors", "by name", "larger list", "measured class", "a list of little",
          "shallow bytes say nothing", "seen nowhere", "but declared"],
 )  # fmt: skip
-def test_the_likeliest_owner_comes_first(members: list[Candidate], first: str) -> None:
+def test_the_most_likely_owner_comes_first(members: list[Candidate], first: str) -> None:
     assert [_ranked(order, GROWTH)[0].name for order in (members, members[::-1])] == [first] * 2
 
 
@@ -530,14 +530,14 @@ def nameless(
     *members: Candidate, kind: Kind = "native", phase: str | None = None, rate: float = 9.0, rise: Rise | None = None,
     start: float | None = 10.0,
 ) -> Assessed:  # fmt: skip
-    """A growth of memory, by default one that no object explains."""
+    """Return a growth of memory, by default unattributed."""
     place = NOWHERE if phase is None else Place(phase, phase, 1.0)
     begun = None if start is None else (start, start, start)
     cause = cause_of(*members, kind=kind, place=place, rate=rate)
     return assessed(cause, start=begun, window=20.0, rise=rise or Rise())
 
 
-def test_a_handle_has_risen_three_times() -> None:
+def test_a_handle_must_have_risen_three_times() -> None:
     assert _goes_with(nameless(), handle(rises=3))
     assert not _goes_with(nameless(), handle(rises=2))
     assert not _goes_with(nameless(start=None), handle())
@@ -548,13 +548,13 @@ def names_of(found: Sequence[Assessed]) -> list[list[str]]:
 
 
 def merged(found: Sequence[Assessed], candidates: Sequence[Candidate]) -> list[Assessed]:
-    """With no memory read, so that nothing speaks against a candidate that begins in time."""
+    """Merge without readings of memory, so that nothing contradicts a candidate that starts in time."""
     return with_handles(study_of(ends_history({"x": [1, 2, 3]})), found, candidates, 3)
 
 
-def test_of_several_handles_the_one_that_owns_the_others_is_named() -> None:
+def test_the_handle_that_owns_the_others_is_named() -> None:
     file = handle()
-    # Of those alike, an owner has several of the others: fewer of it come in each generation.
+    # Of similar handles the owner holds several others, so fewer of it are added per generation.
     for slope, named in (
         (9, "io.FileIO"),
         (3, "io.FileIO"),
@@ -578,7 +578,7 @@ def test_of_several_handles_the_one_that_owns_the_others_is_named() -> None:
     ],
     ids=["a handle", "numbers", "that pin holes", "graphs", "a list of handles"],
 )  # fmt: skip
-def test_what_is_known_whole_is_not_named_for_memory_nobody_sees(
+def test_fully_measured_objects_do_not_explain_hidden_memory(
     kept: Candidate, kind: Kind, named: bool
 ) -> None:
     assert names_of(merged([nameless(kind=kind)], [kept])) == ([[kept.name]] if named else [[]])
@@ -597,14 +597,14 @@ def test_a_handle_is_one_cause_with_its_container_and_the_memory_behind_it() -> 
     )  # fmt: skip
     assert named.start == (11, 10, 12)
     assert named.witnesses == frozenset({"counts", "steady"})
-    # What nothing represents stays, however little it is.
+    # Unattributed growth is kept, however small it is.
     assert merged([idle], [file]) == [idle]
     (unsteady,) = merged([nameless(phase="evolve", kind="shared_memory")], [handle("x.mmap")])
     assert (unsteady.cause.kind, unsteady.cause.place.phase) == ("shared_memory", "evolve")
     assert unsteady.witnesses == frozenset({"counts"})
 
 
-def test_what_was_measured_and_what_lies_behind_it_are_one_growth() -> None:
+def test_measured_bytes_and_hidden_memory_are_one_growth() -> None:
     file = handle(phase="train")
     (one,) = merged([nameless(file, kind="objects", rate=2.0), nameless(rate=9.0)], [file])
     assert one.cause.rate.estimate == 11.0
@@ -621,13 +621,13 @@ def bending(
 @pytest.mark.parametrize(
     ("rate", "total", "measured", "kept"),
     [
-        # Half of a growth is most of it.
+        # Half of the growth is enough.
         (5.0, 10.0, (), 5.0), (0.5, 1.0, (), 0.5), (9.0, 10.0, (3.0, None), 7.0),
-        # What was measured of live objects is not kept by the allocator.
+        # Memory measured in live objects is not kept by the allocator.
         (9.0, 10.0, (3.0, 2.5), 0.0),
     ],
 )  # fmt: skip
-def test_the_allocator_keeps_what_is_half_of_the_growth_at_least(
+def test_the_allocator_is_named_from_half_of_the_growth_on(
     monkeypatch: pytest.MonkeyPatch, rate: float | None, total: float, measured: Sequence[float | None], kept: float
 ) -> None:  # fmt: skip
     monkeypatch.setattr(GROWTH_SPLIT + "allocator_rate", lambda timeline, begin, end: rate)
@@ -640,13 +640,13 @@ def test_the_allocator_keeps_what_is_half_of_the_growth_at_least(
     ("left", "kept", "kind"),
     [(10, 5, "allocator_retained"), (10, 4.9, "native"), (10, 0, "native")],
 )
-def test_what_is_left_is_called_after_the_allocator_from_half_of_it_on(
+def test_remaining_growth_is_named_after_the_allocator_from_half_on(
     left: float, kept: float, kind: str
 ) -> None:
     memory = Memory(Slope(20, 10, 40, 9))
     found = native_growth(bending(), memory, left, kept, Rise(), Scale(1_000), (8, 8, 8), 20)
     assert (found.cause.kind, found.cause.rate) == (kind, Slope(10, 5, 20, 9))
-    # From generation 8 to 19, both of them with it; where memory bends goes before.
+    # The window runs from generation 8 to 19 inclusive; a bend of memory takes precedence.
     assert (found.start, found.window) == ((8, 8, 8), 12)
     bent = native_growth(bending(bend=5), memory, left, kept, Rise(), Scale(1_000), (8, 8, 8), 20)
     assert (bent.start, bent.window) == ((5, 5, 5), 15)
@@ -655,12 +655,12 @@ def test_what_is_left_is_called_after_the_allocator_from_half_of_it_on(
     assert tensors.cause.kind == "tensors"
 
 
-def test_of_memory_outside_the_tensors_the_clearest_of_a_phase_stays() -> None:
+def test_the_clearest_growth_outside_tensors_is_kept_per_phase() -> None:
     weak, clear = Rise(window=20, strict=8), Rise(window=12, strict=12)
     a, b = nameless(kind="external", rise=weak), nameless(kind="external", rise=clear)
     elsewhere = nameless(kind="external", phase="train", rise=weak)
     assert _once_each([a, elsewhere, b]) == [elsewhere, b]
-    # Of those that are as clear the first.
+    # Of equally clear causes the first is kept.
     assert _once_each([a, replace(a)])[0] is a
 
 
@@ -683,17 +683,17 @@ def with_channel(
 @pytest.mark.parametrize(
     ("rise", "found"), [(Rise(), 0), (Rise(window=12), 1), (Rise(visible=True), 1)]
 )
-def test_a_channel_is_a_cause_where_its_rise_is_lasting_or_visible(rise: Rise, found: int) -> None:
+def test_a_channel_is_a_cause_if_its_rise_lasts_or_is_visible(rise: Rise, found: int) -> None:
     assert len(other_channels(with_channel(rise), 20, ())) == found
 
 
-def test_the_rate_of_a_channel_is_that_since_its_bend() -> None:
+def test_the_rate_of_a_channel_starts_at_its_bend() -> None:
     (children,) = other_channels(with_channel(Rise(window=12), flat=12), 20, ())
     assert children.start is not None
     assert children.cause.rate.estimate == 10
 
 
-def test_a_device_that_grows_has_the_tensors_that_grow_as_members() -> None:
+def test_growing_tensors_are_members_of_a_growing_device() -> None:
     tensor, rise = handle("torch.Tensor", "tensor", phase="train"), Rise(window=12)
     of_device = with_channel(rise, "cuda.0.allocated_bytes", "gpu")
     (device,) = other_channels(of_device, 20, (handle(), tensor))
@@ -707,7 +707,7 @@ def test_a_device_that_grows_has_the_tensors_that_grow_as_members() -> None:
     ("grows", "named", "witnesses"),
     [(True, False, {"counts"}), (False, False, set()), (True, True, set())],
 )
-def test_memory_of_no_name_has_counts_as_a_witness_where_what_waits_is_counted(
+def test_unattributed_memory_has_counted_garbage_as_a_witness(
     monkeypatch: pytest.MonkeyPatch, grows: bool, named: bool, witnesses: set[str]
 ) -> None:
     monkeypatch.setattr(GROWTH_SPLIT + "garbage_of", lambda cause, *_: cause)
@@ -718,7 +718,7 @@ def test_memory_of_no_name_has_counts_as_a_witness_where_what_waits_is_counted(
     own = replace(nameless(*([handle("Env")] if named else [])), witnesses=frozenset({"steady"}))
     (found,) = with_garbage(study, [own], 20)
     assert found.witnesses == frozenset({"steady", *witnesses})
-    # What joins it brings its own.
+    # A cause that joins brings its own witnesses.
     other = replace(own, witnesses=frozenset({"budget"}))
     (joined,) = with_garbage(study, [own, other], 20)
     assert joined.witnesses == frozenset({"steady", "budget", *witnesses})

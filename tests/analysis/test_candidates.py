@@ -1,4 +1,4 @@
-"""What is known of a count that grows: its kind, its phase, its bytes, and who holds more and more of it."""
+"""Facts about a growing count: its kind, its phase, its bytes, and its growing holders."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _phased(
     at_ends: Mapping[str, Sequence[Value]] | None = None,
     series: str = TENSORS,
 ) -> RunHistory:
-    """A count read after each phase, with what each adds in each generation; ``""`` after the last of them."""
+    """Return a count read after each phase, given what each phase adds; ``""`` is after the last of them."""
     rows: list[tuple[str, int | None, str | None]] = [("baseline", None, None)]
     count, counts = 1000.0, [1000.0]
     ends: dict[str, list[Value]] = {name: [None] for name in at_ends or {}}
@@ -71,10 +71,10 @@ def _facts(history: RunHistory) -> Facts:
     ],
     ids=["four readings", "three readings", "none since"],
 )  # fmt: skip
-def test_bytes_have_a_rate_from_three_readings_since_the_start_on(
+def test_the_rate_of_bytes_needs_three_readings_since_the_start(
     start: float, end: int, rate: float | None
 ) -> None:
-    """The one before the start is where they begin."""
+    """The reading before the start is the base of the rate."""
     assert rate_of(ends_timeline({"x": LATE}), "x", start, end) == rate
 
 
@@ -86,7 +86,7 @@ def test_bytes_have_a_rate_from_three_readings_since_the_start_on(
     ],
     ids=["none since", "falls", "one look", "no look"],
 )  # fmt: skip
-def test_one_look_after_the_start_tells_what_was_gained_in_each_generation(
+def test_one_reading_after_the_start_gives_the_gain_per_generation(
     values: list[Value], start: float, gained: float | None
 ) -> None:
     assert gained_since(ends_timeline({"x": values}), "x", start, len(values)) == gained
@@ -102,7 +102,7 @@ def test_one_look_after_the_start_tells_what_was_gained_in_each_generation(
     ],
     ids=["nested, less than one", "between", "still", "evolve gives back", "nested"],
 )  # fmt: skip
-def test_a_count_stays_in_the_phase_that_keeps_three_fifths_of_its_rise(
+def test_a_count_is_placed_in_the_phase_with_60_percent_of_its_rise(
     added: dict[str, float], place: Place
 ) -> None:
     assert place_of(timeline_of(_phased(8, added)), TENSORS, 0, 8) == place
@@ -115,20 +115,18 @@ def test_a_count_stays_in_the_phase_that_keeps_three_fifths_of_its_rise(
     ],
     ids=["less before", "half before", "few before"],
 )  # fmt: skip
-def test_what_a_phase_added_before_the_start_is_set_against_what_it_adds_since(
-    before: int, usual: float, kept: float
-) -> None:
-    """Where it grew as fast before, the start is not where it began."""
+def test_earlier_growth_of_a_phase_is_subtracted(before: int, usual: float, kept: float) -> None:
+    """If it grew as fast before, it did not begin at the start."""
     history = _phased(before + 4, {"train": [usual] * before + [10.0] * 4})
     tops, rates = _by_phases(timeline_of(history), TENSORS, before, before + 4)
     assert tops["train"] == rates["train"] == kept
 
 
-def test_phases_are_judged_by_the_newest_64_generations_and_as_many_before_the_start() -> None:
+def test_phases_are_judged_by_64_generations_before_and_after_the_start() -> None:
     history = _phased(70, {"train": [100.0] * 6 + [0.0] * 64, "evolve": 1.0})
     tops, _ = _by_phases(timeline_of(history), TENSORS, 0, 70)
     assert tops == {"train": 0.0, "evolve": 1.0, "": 0.0}
-    # Of the six that added most before the start, two lie further back.
+    # Two of the six generations that added most are too far back.
     for before, since in ((640.0, 50.0), (64.0, 46.0)):
         history = _phased(70, {"train": [before] * 6 + [0.0] * 60 + [50.0] * 4})
         assert _by_phases(timeline_of(history), TENSORS, 66, 70)[0]["train"] == since
@@ -146,7 +144,7 @@ TENSOR = replace(RISING, growth=growing(10, 1))
     ],
     ids=["a quarter", "less"],
 )  # fmt: skip
-def test_tensors_have_a_place_in_each_phase_that_keeps_a_quarter_of_them(
+def test_tensors_are_placed_in_each_phase_that_keeps_a_quarter(
     added: dict[str, float], parts: list[tuple[str | None, float, float]]
 ) -> None:
     found = _by_phase(_facts(_phased(8, added)), RISING, 8)
@@ -164,7 +162,7 @@ def test_tensors_have_a_place_in_each_phase_that_keeps_a_quarter_of_them(
         ("torch", "type", "object"), ("app.AddmmBackward0", "type", "object"),
     ],
 )  # fmt: skip
-def test_which_family_a_name_belongs_to(name: str, role: str, family: Family) -> None:
+def test_names_are_assigned_to_families(name: str, role: str, family: Family) -> None:
     assert family_of(name, role) == family
 
 
@@ -187,7 +185,7 @@ HOLDER = Holder(0, "app.Env", "app.Keeper.kept[*]", 5, 30)
     ids=["what holders weigh", "shallow", "unmeasured", "tensors", "arrays", "tensors unmeasured", "a list",
          "a tracked list", "a list unmeasured"],
 )  # fmt: skip
-def test_bytes_per_generation_and_whether_they_have_all_in_them_that_is_held(
+def test_bytes_per_generation_and_whether_they_include_held_objects(
     name: str, family: Family, series: dict[str, list[Value]], rate: tuple[float | None, bool]
 ) -> None:
     facts = _facts(ends_history({"process.anon_bytes": LATE, **series}, holders=(HOLDER,)))
@@ -198,7 +196,7 @@ def test_bytes_per_generation_and_whether_they_have_all_in_them_that_is_held(
 def _graphs_of(
     count: int, size: int = 0, found: Sequence[Candidate] = (TENSOR,)
 ) -> Candidate | None:  # fmt: skip
-    """Graphs looked at once, in generation 19, of tensors that rise by 10 in each since the first."""
+    """Return the graphs found by one scan in generation 19, for tensors that rise by 10 per generation."""
     once: list[Value] = [None] * 19
     history = _phased(
         20,
@@ -213,7 +211,7 @@ def _graphs_of(
     [(56, None), (57, 3.0), (190, 10.0), (380, 10.0)],
     ids=["too few", "three tenths", "all", "more than all"],
 )
-def test_graphs_are_kept_where_one_look_finds_three_tenths_of_the_tensors_in_them(
+def test_graphs_are_kept_if_they_hold_30_percent_of_the_tensors(
     count: int, slope: float | None
 ) -> None:
     graph = _graphs_of(count)
@@ -231,7 +229,7 @@ OWNER = candidate("app.Env", "object", place=EVOLVE, deep=True)
     ],
     ids=["no owner", "measured", "owners everywhere"],
 )  # fmt: skip
-def test_graphs_are_kept_where_no_class_of_the_program_owns_the_tensors(
+def test_graphs_are_kept_if_no_class_of_the_program_owns_the_tensors(
     others: list[Candidate], place: Place
 ) -> None:
     graph = _graphs_of(190, found=(TENSOR, *others))
@@ -245,7 +243,7 @@ def test_graphs_are_kept_where_no_class_of_the_program_owns_the_tensors(
     [((), "torch.Tensor"), ((replace(TENSOR, name="Tensor"),), "Tensor")],
     ids=["no tensors seen to grow", "tensors by another name"],
 )
-def test_graphs_whose_number_grows_are_kept_where_it_does(
+def test_growing_graphs_are_placed_in_the_phase_where_they_grow(
     found: tuple[Candidate, ...], name: str
 ) -> None:
     facts = _facts(_phased(12, {"train": 5}, series="tensors.graph_count"))
@@ -267,7 +265,7 @@ def _rising(each: int) -> list[Value]:
     return [10 + each * g for g in range(12)]
 
 
-def test_everything_that_grows_is_found_once() -> None:
+def test_every_growing_count_is_found_once() -> None:
     assert _found(
         type__app__Env__count=_rising(2),
         container__app__Env__length=_rising(3),
@@ -288,7 +286,7 @@ def test_everything_that_grows_is_found_once() -> None:
         ("matplotlib.figure.Figure", 100, False),
     ],
 )  # fmt: skip
-def test_nameless_objects_that_come_with_the_items_of_a_store_are_excused(
+def test_plain_objects_added_with_items_of_a_store_are_excused(
     name: str, each: int, excused: bool
 ) -> None:
     found = _found(**{f"type__{name.replace('.', '__')}__count": _rising(each)})
@@ -310,8 +308,8 @@ def test_tensors_that_all_hold_a_graph_are_graphs() -> None:
         [5, None, 15, 20, 21, 25], [5, None, 15, 20, None, 20, 25], [None, 5],
     ],
 )  # fmt: skip
-def test_graphs_that_are_read_late_grow_at_the_rate_of_their_tensors(late: list[Value]) -> None:
-    """A look in slices reports the previous generation, of graphs and of tensors; each end counts tensors."""
+def test_graphs_read_late_grow_at_the_rate_of_their_tensors(late: list[Value]) -> None:
+    """A sliced scan reports graphs and tensors of the previous generation; each end counts tensors."""
     late = [*late, *[None] * (12 - len(late))]
     tensors = [None if graphs is None else 2 * graphs for graphs in late]
     found = _found(
@@ -321,10 +319,10 @@ def test_graphs_that_are_read_late_grow_at_the_rate_of_their_tensors(late: list[
 
 
 @pytest.mark.parametrize("graphs", [{0: 0, 3: 300}, {3: 300}, {3: 0}])
-def test_a_store_excuses_its_tensors_and_not_the_graphs_that_they_keep(
+def test_a_store_excuses_its_tensors_but_not_their_graphs(
     graphs: dict[int, int],
 ) -> None:
-    """Each of 100 new items of the store is a tensor, with another one that its graph keeps; rarely read."""
+    """Each of 100 new items of the store is a tensor whose graph keeps another one; it is rarely read."""
     found = _found(
         type__torch__Tensor__count=_rising(200),
         tensors__count=[10 + 200 * g if g in graphs else None for g in range(12)],

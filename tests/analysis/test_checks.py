@@ -1,4 +1,4 @@
-"""What a fix promised is measured on the run that contains it, claim by claim, and never said on too little."""
+"""Promises of a fix are measured on the run that contains it, one by one, and never judged on too little data."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ from leakline.analysis.window import Since
 from leakline.snapshot import Event
 
 JUMP = "max_jump_bytes_per_generation"
-# Report 002: "about 500 MB per generation, peak 30-40 GB, GPU under 20 GB, all 25 generations", after detaching
-# the losses in train_population. Report 001 adds "no 20-30 GB jumps" and 17 agents.
+# Report 002: "about 500 MB per generation, peak 30-40 GB, GPU under 20 GB, all 25 generations", after detaching the
+# losses in train_population. Report 001 adds "no 20-30 GB jumps" and 17 agents.
 OF_REPORT_002 = {
     GROWTH: 500 * MIB, PEAK: 40 * GIB, JUMP: 20 * GB, "gpu_peak_bytes": 20 * GB, GENERATIONS: 25, "count:DDPGAgent": 17,
 }  # fmt: skip
@@ -67,13 +67,13 @@ def checked(history: RunHistory) -> dict[str, AssertionCheck]:
     return {check.metric: check for check in examine(history).assertions}
 
 
-# As the crash says, and as the table says.
+# The scale according to the crash and according to the table.
 @pytest.mark.parametrize("scale", [as_crashed(), 1.0], ids=["crash", "table"])
-def test_what_report_002_promised_is_refuted_by_the_run_of_report_001(scale: float) -> None:
+def test_the_run_of_report_001_refutes_the_promises_of_report_002(scale: float) -> None:
     found = checked(with_fix(crashed_at_13(scale), OF_REPORT_002))
     growth, generations = found[GROWTH], found[GENERATIONS]
     assert growth.measured is not None
-    # The scale of report 001, and not near what was promised even at the low end.
+    # Growth matches the scale of report 001; even its low end is far from the promise.
     assert growth.measured.estimate == pytest.approx(scale * sum(OF_REPORT_001) * GB, rel=0.02)
     assert growth.measured.low > 20 * OF_REPORT_002[GROWTH]
     assert "times the 500.00 MiB promised" in growth.sentence
@@ -87,7 +87,7 @@ def test_what_report_002_promised_is_refuted_by_the_run_of_report_001(scale: flo
     assert found[JUMP].state == ("broken" if scale == 1.0 else "holds")
 
 
-def test_the_verdict_says_where_it_leaks_next_to_the_phase_that_was_blamed() -> None:
+def test_the_verdict_names_the_leaking_phase_next_to_the_blamed_one() -> None:
     verdict = examine(with_fix(crashed_at_13(0.5), OF_REPORT_002))
     assert verdict.findings[0].phase == EVALUATE
     assert (TRAIN, "never ran") in {(r.phase, r.reason) for r in verdict.ruled_out}
@@ -107,19 +107,17 @@ def test_a_fix_that_works_keeps_its_promises(seed: int) -> None:
 
 
 @pytest.mark.parametrize(("leaks", "state"), [((), "holds"), ((Leak(TRAIN, 20 * MIB),), "broken")])
-def test_a_promise_of_no_growth_means_none_that_matters(
-    leaks: tuple[Leak, ...], state: str
-) -> None:
+def test_a_promise_of_no_growth_allows_trivial_growth(leaks: tuple[Leak, ...], state: str) -> None:
     assert checked(with_fix(Training(leaks=leaks).history(), {GROWTH: 0}))[GROWTH].state == state
 
 
-def test_what_one_phase_takes_and_another_gives_back_is_no_growth() -> None:
+def test_memory_taken_and_given_back_by_phases_is_not_growth() -> None:
     lent = (Leak(TRAIN, 20 * MIB), Leak(EVOLVE, -20 * MIB))
     found = checked(with_fix(Training(leaks=lent).history(), {PHASE_GROWTH: 5 * MIB}))
     assert found[PHASE_GROWTH].state == "holds", found[PHASE_GROWTH].sentence
 
 
-def test_a_run_that_has_not_begun_says_so_of_everything() -> None:
+def test_all_promises_are_undecided_before_the_run_has_begun() -> None:
     found = checked(with_fix(RunHistory("r"), OF_REPORT_002))
     counted = {"type.DDPGAgent.count"}
     assert set(found) == {*OF_REPORT_002, PHASE_GROWTH, *counted} - {"count:DDPGAgent"}
@@ -134,7 +132,7 @@ def test_a_run_that_has_not_begun_says_so_of_everything() -> None:
         (6, True, "broken", "The run ended after 6 generations; 7 were promised."),
     ],
 )
-def test_generations_are_held_once_reached_and_refuted_once_the_run_ended_earlier(
+def test_a_number_of_generations_holds_once_reached(
     generations: int, ended: bool, outcome: str, said: str
 ) -> None:
     history = replace(Training(generations=generations, total=25).history(), ended=ended)
@@ -142,13 +140,13 @@ def test_generations_are_held_once_reached_and_refuted_once_the_run_ended_earlie
     assert (check.state, check.sentence) == (outcome, said)
 
 
-def test_a_run_that_carries_on_from_a_checkpoint_has_those_generations_behind_it() -> None:
+def test_generations_before_a_checkpoint_count_as_complete() -> None:
     carried_on = Training(generations=13, first_generation=12)
     found = checked(with_fix(carried_on.history(), {"generations": 25}))
     assert found["generations"].state == "holds"
 
 
-def test_a_maximum_is_refuted_at_once_and_held_only_after_some_generations() -> None:
+def test_a_maximum_is_refuted_immediately_and_held_only_later() -> None:
     def answered(promised: float, generations: int = 2, ended: bool = False) -> tuple[str, str]:
         history = replace(Training(generations=generations).history(), ended=ended)
         check = checked(with_fix(history, {PEAK: promised}))[PEAK]
@@ -172,14 +170,14 @@ def test_one_jump_refutes_what_the_growth_does_not_show() -> None:
 
 
 def _numbered(number: Any, generations: int = 8) -> RunHistory:
-    """Generations under other numbers, as steps and runs that lost some have them."""
+    """Renumber the generations, as with step counts or lost generations."""
     history = Training(generations=generations, leaks=(Leak(EVALUATE, 50 * MIB),)).history()
     (process,) = history.processes
     named = [None if g is None else number(g) for g in process.generation]
     return replace(history, processes=(replace(process, generation=named),))
 
 
-def test_steps_of_a_thousand_are_one_generation_each() -> None:
+def test_steps_of_a_thousand_count_as_one_generation_each() -> None:
     promised = {GENERATIONS: 25, JUMP: 200 * MIB, POSSIBLE: 100}
     steps, ones = (
         checked(with_fix(replace(_numbered(number), limit_bytes=2 * GIB), promised))
@@ -192,7 +190,7 @@ def test_steps_of_a_thousand_are_one_generation_each() -> None:
     assert a.estimate == pytest.approx(b.estimate, abs=1)
 
 
-def test_a_generation_whose_snapshots_were_lost_is_complete_all_the_same() -> None:
+def test_a_generation_with_lost_snapshots_is_complete() -> None:
     resumed = _numbered(lambda g: 60 + g if g < 15 else 61 + g, generations=39)
     found = checked(with_fix(resumed, {"generations": 100}))
     assert (found["generations"].state, found["generations"].measured) == (
@@ -204,26 +202,26 @@ POSSIBLE = "possible_generations"
 
 
 def possible(promised: int, limit: float | None, *leaks: Leak, **options: Any) -> AssertionCheck:
-    """What comes of the promise in a run of 300 MiB; ``limit``: bytes it may have."""
+    """Return the check of the promised generations in a run of 300 MiB limited to ``limit`` bytes."""
     run = Training(leaks=leaks, limit_bytes=None if limit is None else round(limit), **options)
     return checked(with_fix(run.history(), {POSSIBLE: promised}))[POSSIBLE]
 
 
-# Report 002: "more than 100 possible".
+# Report 002 says "more than 100 possible".
 @pytest.mark.parametrize(("limit", "outcome"), [(1_000, "broken"), (1_600, "holds")])
-def test_generations_that_memory_allows_are_held_and_refuted(limit: int, outcome: str) -> None:
+def test_possible_generations_are_held_or_refuted_by_memory(limit: int, outcome: str) -> None:
     check = possible(100, limit * MIB, kept_environments(9 * MIB))
     assert check.state == outcome, check.sentence
     assert check.measured is not None
     assert check.measured.low <= check.measured.estimate <= check.measured.high
-    # Of 300 MiB resident 90 are files; then what warms up and the buffer.
+    # Of 300 MiB resident 90 are files; warm-up and the buffer are subtracted as well.
     room = limit - (300 - 90) - (30 + 8 + 3) - 24
     assert check.measured.estimate == pytest.approx(room / 9, rel=0.05)
     assert "which leaves room for" in check.sentence
     assert check.sentence.endswith("100 were promised.")
 
 
-def test_generations_that_memory_may_or_may_not_allow_are_undecided() -> None:
+def test_possible_generations_near_the_limit_are_undecided() -> None:
     check = possible(114, 1_200 * MIB, kept_environments(9 * MIB), noise=8 * MIB)
     assert check.measured is not None
     assert check.measured.low < 114 < check.measured.high
@@ -240,7 +238,7 @@ def test_without_a_limit_only_complete_generations_count_as_possible() -> None:
     assert (early.state, early.measured) == ("undecided", None)
 
 
-def test_a_buffer_that_still_fills_and_children_that_grow_take_of_what_is_possible() -> None:
+def test_filling_buffers_and_growing_children_reduce_the_room() -> None:
     filling = {"buffer_bytes": 400 * MIB, "buffer_full_after": 100, "generations": 12}
     room = possible(100, 900 * MIB, kept_environments(3 * MIB), generations=12).measured
     less = possible(100, 900 * MIB, kept_environments(3 * MIB), **filling).measured
@@ -254,11 +252,11 @@ def test_a_buffer_that_still_fills_and_children_that_grow_take_of_what_is_possib
     assert check.measured.estimate == pytest.approx((2048 - 275) / 50, rel=0.05)
 
 
-def test_gpu_memory_is_that_of_the_fullest_device() -> None:
+def test_gpu_memory_is_measured_on_the_fullest_device() -> None:
     read = {
         "gpu.0.process_bytes": GIB, "cuda.0.reserved_bytes": 2 * GIB, "gpu.1.process_bytes": 3 * GIB,
         "mps.driver_bytes": GIB,
-        # What is free or of no device is no memory of this process.
+        # Free memory and memory of no device are not memory of this process.
         "gpu.1.total_bytes": 99 * GIB, "cuda.0.allocated_bytes": 50 * GIB, "process.reserved_bytes": 99 * GIB,
     }  # fmt: skip
     history = with_series(Training(generations=6).history(), read)
@@ -268,7 +266,7 @@ def test_gpu_memory_is_that_of_the_fullest_device() -> None:
     assert check.sentence.startswith("So far the most on one GPU was 3.00 GiB;")
 
 
-def test_a_surplus_that_a_collection_may_still_free_is_not_refuted_yet() -> None:
+def test_a_surplus_that_a_collection_may_free_is_not_refuted_yet() -> None:
     once = Leak(EVALUATE, 0, {"trading.TradingEnvironment": 16}, start=6)
     history = Training(generations=7, leaks=(once,)).history()
     promised = {"count:TradingEnvironment": 2}
@@ -278,7 +276,7 @@ def test_a_surplus_that_a_collection_may_still_free_is_not_refuted_yet() -> None
     assert checked(with_fix(again, promised))["type.TradingEnvironment.count"].state == "broken"
 
 
-def test_ranks_are_added_up_and_counted_each() -> None:
+def test_ranks_are_added_up_and_counted_individually() -> None:
     ranks = [
         Training(leaks=(kept_environments(),), instance=f"p{r}", rank=r, seed=r + 1)
         for r in range(3)
@@ -293,19 +291,19 @@ def test_ranks_are_added_up_and_counted_each() -> None:
 
 
 def _resumed() -> RunHistory:
-    """Nine leaking generations, a crash, and a second attempt without the leak."""
+    """Return nine leaking generations, a crash, and a second attempt without the leak."""
     first = Training(leaks=(kept_environments(30 * MIB),), generations=9, instance="p1")
     second = Training(generations=12, instance="p2", attempt=2, first_generation=8, seed=5)
     return history_from_batches(first.header(), [*first.batches(), *second.batches()])
 
 
-def test_a_fix_that_came_with_a_resume_is_judged_from_there() -> None:
+def test_a_fix_made_with_a_resume_is_judged_from_the_resume_on() -> None:
     history = replace(_resumed(), limit_bytes=2 * GIB)
     promises = {GROWTH: 4 * MIB, PEAK: 450 * MIB, "count:TradingEnvironment": 2, POSSIBLE: 100}
     resumed = min(history.processes[1].time)
     found = checked(with_fix(history, promises, EVALUATE, at=resumed))
     assert {check.state for check in found.values()} == {"holds"}, found
-    # Declared in the first attempt it would have to answer for that one, too.
+    # Declared in the first attempt, the fix would have to answer for that one as well.
     found = checked(with_fix(history, promises, EVALUATE))
     assert found[PEAK].state == found["type.TradingEnvironment.count"].state == "broken"
 
@@ -314,14 +312,14 @@ def test_a_fix_that_came_with_a_resume_is_judged_from_there() -> None:
     "promises", [{"grows": 5}, {GROWTH: "a lot"}, {"peak_bytes": None}, {"generations": True},
                  {"peak_bytes": -1}, {GROWTH: [1]}, {PHASE_GROWTH: 5}, "nothing", None]
 )  # fmt: skip
-def test_a_promise_that_another_sender_made_up_breaks_nothing(promises: Any) -> None:
+def test_malformed_promises_break_nothing(promises: Any) -> None:
     history = Training(generations=6).history()
     verdict = examine(with_fix(history, promises, None))
     assert replace(verdict, assertions=(), effects=()) == examine(history)
     assert {check.state for check in verdict.assertions} <= {"undecided"}
 
 
-def test_the_rows_are_those_of_the_json_and_of_the_comparison() -> None:
+def test_the_rows_equal_those_of_the_json_and_the_comparison() -> None:
     after = with_fix(Training(run="after").history(), {GROWTH: 2 * MIB, "generations": 16})
     (row, *_) = verdict_json(examine(after))["assertions"]
     assert (row["origin"], row["name"], row["phase"]) == ("fix", "detach losses", TRAIN)
@@ -332,7 +330,7 @@ def test_the_rows_are_those_of_the_json_and_of_the_comparison() -> None:
 
 
 def test_a_promise_is_not_broken_by_what_a_declared_buffer_may_hold() -> None:
-    # 20 MiB in each generation, all of it within the declared capacity.
+    # 20 MiB per generation, all within the declared capacity.
     filling = Training(buffer_bytes=600 * MIB, buffer_full_after=30)
     found = checked(with_fix(filling.history(), {GROWTH: 5 * MIB}, EVALUATE))
     assert (found[GROWTH].state, found[PHASE_GROWTH].state) == ("holds", "holds"), found
@@ -342,7 +340,7 @@ def test_a_promise_is_not_broken_by_what_a_declared_buffer_may_hold() -> None:
 
 
 def since(**measured: Any) -> Since:
-    """A run of ten generations that goes on; what it shows is given, and may be a function of what is asked."""
+    """Return a live run of ten generations with the given measurements; a measurement may be a function."""
     facts: dict[str, Any] = {
         "unit": "generation", "generations": 10, "complete": 10, "ended": False, "long_enough": True, **measured,
     }  # fmt: skip
@@ -369,10 +367,10 @@ def about(answer: Answer) -> tuple[Interval | None, str]:
 @pytest.mark.parametrize(
     ("promised", "low", "high", "outcome"),
     [
-        # "About 100" is kept by 105: no promise is made to the last twentieth.
+        # "About 100" is kept by 105: promises have a tolerance of a twentieth.
         (100, 90, 105, "holds"), (100, 90, 105.1, "undecided"), (100, 105, 120, "undecided"),
         (100, 105.1, 120, "broken"), (100, -20, -10, "holds"),
-        # No growth at all means none that matters.
+        # A promise of no growth means none that matters.
         (0, 3, 7, "holds"), (0, 3, 7.1, "undecided"), (0, 7, 9, "undecided"), (0, 7.1, 9, "broken"),
     ],
 )  # fmt: skip
@@ -390,11 +388,11 @@ def test_a_rate_is_refuted_above_the_promise_and_a_twentieth(
     [
         (200, 100, "It grows by 200 B per generation (150 B to 250 B), 2 times the 100 B promised."),
         (199, 100, "It grows by 199 B per generation (149 B to 249 B); 100 B were promised."),
-        # Of nothing there are no multiples.
+        # Zero has no multiples.
         (200, 0, "It grows by 200 B per generation (150 B to 250 B); 0 B were promised."),
     ],
 )  # fmt: skip
-def test_from_twice_the_promise_on_the_sentence_has_the_multiple(
+def test_from_twice_the_promise_on_the_multiple_is_given(
     estimate: float, promised: float, said: str
 ) -> None:
     measured = between(estimate - 50, estimate, estimate + 50)
@@ -435,7 +433,7 @@ def test_a_phase_that_was_not_measured_refutes_nothing(
     assert _phase_growth(run, phase, 100) == (None, "undecided", said)
 
 
-def test_a_maximum_may_be_reached_and_not_passed() -> None:
+def test_a_maximum_may_be_reached_but_not_exceeded() -> None:
     assert about(_at_most(since(), 100, 100, "it was {}")) == (exactly(100), "holds")
     assert about(_at_most(since(), 101, 100, "it was {}")) == (exactly(101), "broken")
 
@@ -445,11 +443,11 @@ def test_a_maximum_may_be_reached_and_not_passed() -> None:
     [
         ([(7, 4)], 7, "So far memory reached 7 B in generation 4; at most 10 B were promised."),
         ([(7, None)], 7, "So far memory reached 7 B; at most 10 B were promised."),
-        # Of several processes that are added up, no generation is that of the peak.
+        # The peak of several summed processes has no generation.
         ([(4, 3), (7, 4)], 11, "Memory reached 11 B; at most 10 B were promised."),
     ],
 )  # fmt: skip
-def test_the_peaks_of_processes_are_added_up(
+def test_peaks_of_processes_are_added_up(
     tops: list[tuple[float, int | None]], measured: float, said: str
 ) -> None:
     answer = _peak(since(highest=lambda names: tops), 10)
@@ -465,14 +463,14 @@ def test_the_peaks_of_processes_are_added_up(
             "17 were promised."),
     ],
 )  # fmt: skip
-def test_a_count_is_refuted_where_more_stay_than_were_promised(
+def test_a_count_is_refuted_if_more_stay_than_promised(
     most: int, stays: bool, outcome: str, said: str
 ) -> None:
     run = since(most_alive=lambda name, limit: (most, 6, stays))
     assert _count(run, "agents.Agent", 17) == (exactly(most), outcome, said)
 
 
-def test_a_generation_that_memory_does_not_finish_does_not_count() -> None:
+def test_an_unfinished_generation_does_not_count_as_possible() -> None:
     lasts = (None, math.inf, 0.0, 0.99, 1.0, 15.5)
     assert [_in_all(since(), left) for left in lasts] == [None, None, 10, 10, 11, 25]
 
@@ -480,14 +478,14 @@ def test_a_generation_that_memory_does_not_finish_does_not_count() -> None:
 @pytest.mark.parametrize(
     ("ends", "measured", "outcome"),
     [
-        # Ten are complete; so many more fit as expected, at the soonest and at the latest.
+        # Ten are complete; the earliest, expected and latest number of further generations.
         ((20, 15, 25), between(25, 30, 35), "holds"), ((20, 14, 25), between(24, 30, 35), "undecided"),
         ((14, 14, 15), between(24, 24, 25), "undecided"), ((14, 14, 14.9), between(24, 24, 24), "broken"),
         ((20, 14, None), None, "undecided"), ((20, 15, None), None, "holds"), ((None, 14, None), None, "undecided"),
         ((None, 15, 20), None, "holds"), ((None, None, None), None, "holds"),
     ],
 )  # fmt: skip
-def test_as_many_generations_are_possible_as_memory_lasts_at_the_high_end_of_its_growth(
+def test_possible_generations_use_the_high_end_of_the_growth(
     ends: tuple[float | None, float | None, float | None], measured: Interval | None, outcome: str
 ) -> None:
     run = since(growth_under_limit=exactly(5), memory_lasts=lambda growth: ends)
@@ -503,7 +501,7 @@ def test_as_many_generations_are_possible_as_memory_lasts_at_the_high_end_of_its
             "25 promised."),
     ],
 )  # fmt: skip
-def test_the_sentence_has_as_much_of_the_room_as_is_known(
+def test_the_sentence_gives_the_known_part_of_the_room(
     ends: tuple[float | None, float | None, float | None], said: str
 ) -> None:
     run = since(growth_under_limit=exactly(5), memory_lasts=lambda growth: ends)
@@ -535,7 +533,7 @@ def fix(promises: dict[str, Any], phase: str | None = "train") -> Fix:
         (fix({f"count:C{i}": i for i in range(25)}), [(f"count:C{i}", i) for i in range(20)]),
     ],
 )  # fmt: skip
-def test_a_promised_growth_is_claimed_of_the_phase_too_unless_that_has_its_own(
+def test_a_promised_growth_also_applies_to_the_phase(
     declared: Fix, claims: list[tuple[str, float | None]]
 ) -> None:
     assert _claims(declared) == claims
@@ -549,7 +547,7 @@ def test_a_promised_growth_is_claimed_of_the_phase_too_unless_that_has_its_own(
         (PEAK, 5, "Resident memory has not been measured with the fix yet."),
     ],
 )  # fmt: skip
-def test_each_claim_is_answered_by_its_own_rule(
+def test_each_promise_is_checked_by_its_own_rule(
     claim: str, promised: float | None, said: str
 ) -> None:
     run = since(most_alive=lambda name, limit: None, highest=lambda names: [])
@@ -564,18 +562,18 @@ def fixes_of(*events: Event) -> list[Fix]:
     return list(declared_fixes(RunHistory("r", events=events)))
 
 
-def test_a_fix_counts_since_it_was_first_declared_in_its_form() -> None:
+def test_a_fix_counts_since_its_first_equal_declaration() -> None:
     first = declared("a", 1)
     assert [f.since for f in fixes_of(first, declared("a", 9))] == [1]
-    # As it was is decided by phase and promises; other words about it are no new form.
+    # Phase and promises identify a fix; other text does not make it a new one.
     assert [f.since for f in fixes_of(first, declared("a", 9, rejected="a cache"))] == [1]
     assert [f.since for f in fixes_of(first, declared("a", 9, phase="evolve"))] == [9]
     assert [f.since for f in fixes_of(first, declared("a", 9, promises={GROWTH: 6}))] == [9]
-    # By their times, whatever order they arrived in.
+    # Ordered by time, whatever the order of arrival.
     assert [f.since for f in fixes_of(declared("a", 9), first)] == [1]
 
 
-def test_what_another_sender_made_up_is_no_text_and_no_promise() -> None:
+def test_malformed_texts_and_promises_are_dropped() -> None:
     (found,) = fixes_of(declared("a", 1, phase=3, location=None, promises=[1]))  # type: ignore[arg-type]
     assert found == Fix("a", None, None, {}, 1)
     assert fixes_of(Event(0, 1, "mark", "a", data={"promises": {}})) == []

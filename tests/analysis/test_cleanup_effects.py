@@ -1,4 +1,4 @@
-"""A cleanup that ran while something grew: in vain it makes the finding worse, too rarely the advice says how often."""
+"""Cleanups that ran during a growth: ineffective ones raise the priority, rare ones get advice on their interval."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def worst(*events: Event, of: RunHistory = HISTORY) -> Finding:
 
 @pytest.fixture(scope="module")
 def plain() -> Finding:
-    """What is found without a cleanup."""
+    """Return the finding without a cleanup."""
     return worst()
 
 
 def counted(before: Any, after: Any, freed: int = 64 * MIB, **more: Any) -> Event:
-    """A registered one, that counted the environments."""
+    """Return a registered cleanup that counted the environments."""
     return cleanup(freed, counts={ENVIRONMENT: [before, after]}, because="it was asked for", **more)
 
 
@@ -57,12 +57,12 @@ def counted(before: Any, after: Any, freed: int = 64 * MIB, **more: Any) -> Even
     ("events", "said"),
     [
         ([cleanup(0), cleanup(-4096)], "ran twice and freed nothing"),
-        # A collection gives some pages back, whatever grows.
+        # A collection frees some pages, whatever grows.
         ([cleanup(4096), cleanup(8192), cleanup(0)], "ran 3 times and freed only 12.00 KiB"),
         ([counted(30, 30), counted(60, 60)], "ran twice and freed no TradingEnvironment"),
     ],
 )
-def test_one_that_freed_nothing_of_it_makes_it_one_class_worse(
+def test_an_ineffective_cleanup_raises_the_priority_by_one_class(
     plain: Finding, events: list[Event], said: str
 ) -> None:
     finding = worst(*events)
@@ -73,7 +73,7 @@ def test_one_that_freed_nothing_of_it_makes_it_one_class_worse(
     assert (finding.status, finding.confidence) == (plain.status, plain.confidence)
 
 
-def test_the_classes_begin_where_somebody_says() -> None:
+def test_the_priority_classes_follow_the_settings() -> None:
     vain = replace(HISTORY, events=(*HISTORY.events, cleanup(0), cleanup(0)))
 
     limits = Priorities(major_bytes=MIB)
@@ -82,7 +82,7 @@ def test_the_classes_begin_where_somebody_says() -> None:
     assert compare(HISTORY, HISTORY, limits).findings.still[0].priority == "major"
 
 
-def test_what_is_kept_between_looks_knows_of_it_at_once() -> None:
+def test_cached_analyses_take_a_new_cleanup_into_account() -> None:
     kept = Kept()
     assert examine(HISTORY, kept).findings[0].priority == "minor"
     again = replace(HISTORY, events=(*HISTORY.events, cleanup(0), cleanup(0)))
@@ -98,7 +98,7 @@ def test_what_is_kept_between_looks_knows_of_it_at_once() -> None:
         (-5, 1, True, True, "1 B of GPU memory"), (2, 1, True, True, "2 B and 1 B of GPU memory"),
     ],
 )  # fmt: skip
-def test_what_was_freed_is_written_with_where_it_was(
+def test_freed_memory_is_written_with_its_place(
     host: float | None, device: float | None, known: bool, something: bool, words: str
 ) -> None:
     freed = Freed(host, device)
@@ -115,11 +115,11 @@ def test_what_was_freed_is_written_with_where_it_was(
     ],
     ids=["the larger fall", "of two", "a rise", "half given", "three numbers", "no names", "not given"],
 )  # fmt: skip
-def test_of_a_device_the_larger_fall_counts(devices: Any, freed: float | None) -> None:
+def test_the_larger_fall_of_a_device_counts(devices: Any, freed: float | None) -> None:
     assert freed_by({"freed_bytes": 3, "devices": devices}) == Freed(3, freed)
 
 
-def test_times_that_freed_nothing_take_nothing_from_those_that_did() -> None:
+def test_ineffective_runs_do_not_reduce_what_others_freed() -> None:
     times = [Freed(5, None), Freed(-9, 2), Freed(None, 1), Freed(0, -4)]
     assert freed_in_all(times) == Freed(5, 3)
     assert freed_in_all([Freed(None), Freed(None)]) == Freed(None, None)
@@ -144,13 +144,13 @@ def _leak(rate: float = 1000.0, start: float | None = 5.0, **more: Any) -> Findi
     ids=["twice", "two names", "before it began", "no generation", "a hundredth", "more", "failed", "not given",
          "no number", "no cleanup", "a hundredth of a device", "more of a device"],
 )  # fmt: skip
-def test_a_cleanup_is_vain_that_ran_twice_and_freed_a_hundredth_of_a_generation_at_most(
+def test_a_cleanup_that_freed_at_most_one_percent_is_ineffective(
     events: list[Event], vain: bool
 ) -> None:
     assert (vain_cleanup(_leak(), events) is not None) == vain
 
 
-def test_a_cleanup_of_the_process_is_not_held_against_growth_elsewhere() -> None:
+def test_a_process_cleanup_is_not_blamed_for_growth_elsewhere() -> None:
     events = [cleanup(0, 5), cleanup(0, 6)]
     assert vain_cleanup(_leak(kind="gpu"), events) is None
     assert vain_cleanup(_leak(start=None), [cleanup(0, None), cleanup(0, None)]) is not None
@@ -166,23 +166,21 @@ def test_a_cleanup_of_the_process_is_not_held_against_growth_elsewhere() -> None
      ([["a", "b"], [5, 5]], False)],
     ids=["as many", "one fewer", "one more", "not given", "no numbers"],
 )  # fmt: skip
-def test_a_cleanup_that_freed_much_is_vain_where_no_instance_went(
-    pairs: list[Any], vain: bool
-) -> None:
+def test_a_cleanup_that_freed_no_instance_is_ineffective(pairs: list[Any], vain: bool) -> None:
     events = [cleanup(1e9, 5, because="x", counts={"app.Env": pair}) for pair in pairs]
     found = vain_cleanup(_leak(), events)
     assert (found is not None) == vain
     assert found is None or (found.type, found.times) == ("app.Env", 2)
 
 
-def test_instances_count_where_the_cleanup_was_registered() -> None:
+def test_instances_count_if_the_cleanup_was_registered() -> None:
     data = {"because": "x", "counts": {"app.Env": [7, 4], "app.Odd": [7, -4]}}
     assert _change(data, "app.Env") == -3
     assert _change({"counts": {"app.Env": [7, 4]}}, "app.Env") is None
     assert _change(data, "app.Plan") is _change(data, "app.Odd") is None
 
 
-def test_a_vain_cleanup_makes_a_finding_one_class_worse() -> None:
+def test_a_finding_with_an_ineffective_cleanup_is_one_class_worse() -> None:
     events, limits = [cleanup(0, 5), cleanup(0, 6)], Priorities(major_bytes=1e4, critical_bytes=1e5)
     minor, worst_class = deeper(_leak(), events), deeper(_leak(priority="critical"), events)
     assert (minor.priority, worst_class.priority) == ("major", "critical")
@@ -195,7 +193,7 @@ def test_a_vain_cleanup_makes_a_finding_one_class_worse() -> None:
 def _sawtooth(
     cleaned: set[int], gain: int, back: int, n: int = 24, *, again: bool = False
 ) -> Timeline:
-    """``again``: what a cleanup took back is there again a generation later."""
+    """Return a timeline with cleanups. ``again``: what a cleanup frees is back one generation later."""
     value, values = 100_000, list[Value]()
     for g in range(n):
         value += gain - (back if g in cleaned else 0)
@@ -213,17 +211,17 @@ def _sawtooth(
     ids=["three generations", "three tenths of one", "less", "once", "nearly all", "often enough", "in each",
          "never without one"],
 )  # fmt: skip
-def test_a_cleanup_that_takes_back_what_grows_and_runs_too_rarely_is_to_run_more_often(
+def test_a_rare_effective_cleanup_is_to_run_more_often(
     cleaned: set[int], back: int, every: int | None
 ) -> None:
-    """It has to run as often as what it takes back has grown again: 16 generations were since the first."""
+    """It has to run as often as what it frees has grown again: 16 generations have passed since the first."""
     events = [cleanup(back, g) for g in sorted(cleaned)]
     found = rare_cleanup(_leak(), events, _sawtooth(cleaned, 1000, back))
     expected = None if every is None else RareCleanup("agent", 2, 16, float(back), every)
     assert found == expected
 
 
-def test_a_cleanup_that_does_not_help_for_long_or_at_all_is_not_advised() -> None:
+def test_a_cleanup_with_no_lasting_effect_is_not_advised() -> None:
     events = [cleanup(3000, 8), cleanup(3000, 16)]
     assert rare_cleanup(_leak(), events, _sawtooth({8, 16}, 1000, 3000, again=True)) is None
     left = [cleanup(3000, g, because="x", counts={"app.Env": [9, 9]}) for g in (8, 16)]

@@ -1,4 +1,4 @@
-"""Counts: what rises and stays risen, in which pattern, since when, and what only seems to grow."""
+"""Evidence from counts: what rises and stays, in which pattern, since when, and what only seems to grow."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _x(n: int, first: int = 0) -> list[float]:
 
 
 def _after(rises: list[float]) -> tuple[list[float], list[float]]:
-    """Generations, and a count that begins with nothing and rises so."""
+    """Return generations and a count that starts at zero and has these rises."""
     counts = list(accumulate(rises, initial=0.0))
     return _x(len(counts)), counts
 
@@ -68,17 +68,17 @@ def test_a_count_may_grow_when_one_of_its_last_64_readings_was_lower(
     ("inside", "outside", "together"),
     [
         ([7.0, 7, 7], [3.0, 3, 3], True),
-        # Less than 7 tenths of all that memory gained.
+        # Less than seven tenths of the memory gain.
         ([7.0, 7, 7], [3.0, 3, 3.5], False),
-        # Rises more often than not.
+        # Memory rises more often than not.
         ([7.0, 7, 7], [1.0, 1], False),
-        # Once the count rose and memory did not.
+        # In one of the generations the count rose and memory did not.
         ([0.5, 7, 7], [0.0, 0, 0], True),
-        # The others spread by 1.4826, of which four are 5.93.
+        # The noise of the others is 1.4826; four times that is 5.93.
         ([5.94, 5.94, 5.94], [-1.0, 0, 1], True),
     ],
 )  # fmt: skip
-def test_memory_rises_with_a_count_by_most_of_its_gain_and_out_of_its_noise(
+def test_memory_rises_with_a_count_beyond_its_noise(
     inside: list[float], outside: list[float], together: bool
 ) -> None:
     x, memory = _after([*inside, *outside])
@@ -86,7 +86,7 @@ def test_memory_rises_with_a_count_by_most_of_its_gain_and_out_of_its_noise(
     assert come_together(x, memory, x, counts) is together
 
 
-def test_generations_in_which_nobody_counted_say_nothing() -> None:
+def test_generations_without_a_count_are_ignored() -> None:
     x, memory = _after([9.0, 9, 9, 0, 0, 0, 5])
     assert come_together(x, memory, x[:-1], [0.0, 1, 2, 3, 3, 3, 3])
 
@@ -94,19 +94,19 @@ def test_generations_in_which_nobody_counted_say_nothing() -> None:
 @pytest.mark.parametrize(
     ("counts", "beyond"),
     [
-        # It has held 4 before: one rise of 2 above that is where it has been.
+        # The count was at 4 before: a rise of 2 above that is not beyond earlier values.
         ([4.0, 5, 0, 0, 0, 0, 2, 7], True), ([4.0, 5, 0, 0, 0, 0, 2, 6], False),
-        # 9 was there for one reading alone.
+        # The value 9 was read only once.
         ([0.0, 9, 0, 0, 0, 0, 2, 3], True),
-        # What it holds from its start on is its own.
+        # Values from the start on are not earlier values.
         ([0.0, 0, 0, 0, 0, 0, 8, 8], True),
     ],
 )  # fmt: skip
-def test_growth_goes_beyond_what_was_held_before(counts: list[float], beyond: bool) -> None:
+def test_growth_exceeds_earlier_values(counts: list[float], beyond: bool) -> None:
     assert _goes_beyond(STEADY, _x(8), counts) is beyond
 
 
-def test_where_nothing_was_read_twice_before_all_growth_goes_beyond() -> None:
+def test_without_repeated_earlier_values_all_growth_exceeds_them() -> None:
     assert _goes_beyond(STEADY, [5.0, 6, 7], [100.0, 1, 2])
 
 
@@ -114,13 +114,13 @@ def test_where_nothing_was_read_twice_before_all_growth_goes_beyond() -> None:
     ("first_x", "count", "first_generation", "start"),
     [
         (10.0, 20.0, 0.0, 6.0), (10.0, 10.0, 0.0, 9.0), (10.0, 0.0, 0.0, 12.0),
-        # Off by a tenth of one is still as much.
+        # A tenth of one is within the tolerance.
         (10.0, 21.0, 0.0, 6.0), (10.0, 19.0, 0.0, 6.0), (10.0, 21.1, 0.0, 12.0), (10.0, 18.9, 0.0, 12.0),
-        # The beat before was at 9: a reading from before it would have seen it.
+        # The previous beat was at 9: a reading before it would have seen it.
         (10.0, 20.0, 6.0, 6.0),
     ],
 )  # fmt: skip
-def test_beats_before_the_first_reading_are_as_many_as_it_holds(
+def test_earlier_beats_are_inferred_from_the_first_reading(
     first_x: float, count: float, first_generation: float, start: float
 ) -> None:
     found = _beats_unseen(BEATS, first_x, count, first_generation)
@@ -128,23 +128,23 @@ def test_beats_before_the_first_reading_are_as_many_as_it_holds(
     assert found.start_high == 12
 
 
-def test_a_baseline_before_the_first_generation_leaves_the_start_as_seen() -> None:
+def test_with_an_initial_baseline_the_start_is_as_observed() -> None:
     x, counts = _x(6, 1), [8.0, 10, 12, 14, 16, 18]
     assert count_growth(x, counts) == CountGrowth("constant", 2, 2, 2, 2, 2, 2, 5, 5, 2)
     assert count_growth(x, counts, 2) == CountGrowth("constant", 2, 2, 2, 2, 2, 2, 5, 5, 2)
-    # From generation 1 on: eight were there at its end, of which two at most came in it.
+    # Since generation 1: eight existed at its end, at most two of them made in it.
     assert count_growth(x, counts, 1) == CountGrowth("constant", 2, 2, 2, 1, 1, 2, 5, 6, 2)
     assert count_growth(x, counts, 0) == CountGrowth("constant", 2, 2, 2, 0, 0, 2, 5, 7, 2)
 
 
-def test_a_count_that_rose_after_its_first_readings_began_where_it_rose() -> None:
+def test_a_count_that_rose_later_starts_where_it_rose() -> None:
     x, counts = _x(7, 1), [8.0, 8, 10, 12, 14, 16, 18]
     found = count_growth(x, counts, 0)
     assert found is not None
     assert (found.start, found.start_low, found.start_high) == (3, 3, 3)
 
 
-def test_growth_is_looked_for_in_the_last_256_readings() -> None:
+def test_growth_is_searched_in_the_last_256_readings() -> None:
     found = count_growth(_x(300), _x(300))
     assert found is not None
     assert (found.rises, found.generations, found.start) == (255, 255, 45)
@@ -154,16 +154,16 @@ def test_growth_is_looked_for_in_the_last_256_readings() -> None:
     ("rises", "found"),
     [
         ([0.0, 0, 1, 1, 1, 1], (4, 3, 3, 1)),
-        # Half and three halves of the usual one are as usual.
+        # Half and three halves of the usual rise count as usual.
         ([5.0, 10, 10, 10, 10], (5, 1, 1, 10)), ([4.9, 10, 10, 10, 10], (4, 2, 2, 10)),
-        # A larger one holds the usual one too, and so does the one before it.
+        # A larger rise contains the usual one, and so does the one before it.
         ([0.0, 40.0, 10, 10, 10, 10], (4, 2, 3, 10)), ([40.0, 10, 10, 10, 10], (4, 1, 2, 10)),
         ([0.0, 40, 40, 10, 10, 10, 10], (4, 2, 4, 10)),
-        # They vary by a quarter of their mean: 2 of 8, and 2.5 of 7.5.
+        # Deviations are a quarter of the mean: 2 of 8, and 2.5 of 7.5.
         ([6.0, 10, 6, 10], (4, 1, 1, 8)),
     ],
 )  # fmt: skip
-def test_equal_rises_are_four_at_the_end_and_begin_with_the_first_that_holds_them(
+def test_a_constant_pattern_needs_four_equal_rises_at_the_end(
     rises: list[float], found: tuple[int, int, int, float] | None
 ) -> None:
     growth = _constant(*_after(rises))
@@ -175,15 +175,15 @@ def test_equal_rises_are_four_at_the_end_and_begin_with_the_first_that_holds_the
     ("at", "readings", "found"),
     [
         ({2, 5, 8}, 9, (3, 2, 3)), ({2, 5}, 9, None),
-        # A period waits no longer than itself.
+        # The wait after the last rise is at most one period.
         ({2, 5, 8}, 12, (3, 2, 3)), ({2, 5, 8}, 13, None),
         ({2, 4, 6}, 8, (3, 2, 2)), ({2, 3, 4}, 5, None),
-        # What rose before the beat began is warm-up, and of three beats is left none.
+        # Rises before the beat are warm-up, which may leave too few.
         ({1, 2, 4, 6, 8}, 9, (4, 2, 2)), ({1, 2, 4}, 5, None), ({1, 3, 6, 8}, 9, None),
         ({1, 2, 3, 6, 8, 10}, 11, (3, 6, 2)),
     ],
 )  # fmt: skip
-def test_three_rises_at_the_same_distance_of_two_or_more_are_a_period(
+def test_three_equally_spaced_rises_are_a_period(
     at: set[int], readings: int, found: tuple[int, int, int] | None
 ) -> None:
     growth = of_period(*_risen_at(at, readings))
@@ -197,7 +197,7 @@ def test_a_period_grows_by_one_rise_in_each() -> None:
 
 
 @pytest.mark.parametrize(("small", "steady"), [(6.0, True), (5.0, False)])
-def test_rises_of_a_period_vary_by_a_quarter_of_their_mean(small: float, steady: bool) -> None:
+def test_rises_of_a_period_vary_by_at_most_a_quarter(small: float, steady: bool) -> None:
     growth = of_period(*_after([10.0, 0, small, 0, 10, 0, small]))
     assert (growth is not None) is steady
 
@@ -206,28 +206,28 @@ def test_rises_of_a_period_vary_by_a_quarter_of_their_mean(small: float, steady:
     ("at", "readings", "grows"),
     [
         ({1, 2, 4, 6}, 7, True),
-        # Over six generations.
+        # The rises must span six generations.
         ({1, 2, 4, 5}, 6, False),
-        # It waits three generations, or half as long again as it did between two of them.
+        # The wait is at most three generations, or one and a half times the longest gap.
         ({1, 2, 6, 10}, 17, True), ({1, 2, 6, 10}, 18, False),
     ],
 )  # fmt: skip
-def test_four_rises_over_six_generations_are_growth_while_no_wait_is_too_long(
+def test_irregular_growth_needs_four_rises_over_six_generations(
     at: set[int], readings: int, grows: bool
 ) -> None:
     assert (without_order(*_risen_at(at, readings)) is not None) is grows
 
 
 @pytest.mark.parametrize(("last", "grows"), [(1.0, True), (0.9, False)])
-def test_a_quarter_of_irregular_growth_comes_in_its_second_half(last: float, grows: bool) -> None:
-    # The last of four rises falls in the middle itself.
+def test_a_quarter_of_irregular_growth_is_in_its_second_half(last: float, grows: bool) -> None:
+    # The last of the four rises is exactly in the middle.
     assert (without_order(*_after([1.0, 1, 1, last, 0, 0, 0])) is not None) is grows
 
 
-def test_irregular_growth_is_spread_over_the_generations_since_its_first_rise() -> None:
+def test_irregular_growth_is_averaged_since_its_first_rise() -> None:
     counts = [19.0, 10, 10, 10, 13, 16, 16, 19, 19, 22]
     slope = 12 / 6
-    # Four rises leave half of it in doubt; nothing says that it did not begin when the count last fell.
+    # With four rises half of the rate is uncertain, and the start is when the count last fell.
     assert without_order(_x(10), counts) == CountGrowth(
         "irregular", slope, slope * 0.5, slope * 1.5, 4, 2, 4, 4, 6, 3.0
     )
@@ -237,10 +237,10 @@ def test_irregular_growth_is_spread_over_the_generations_since_its_first_rise() 
     ("readings", "as_high", "may"),
     [(16, 1, True), (16, 2, False), (50, 2, True), (50, 3, False)],
 )
-def test_one_reading_and_one_in_fifty_of_the_first_half_may_be_as_high_as_the_newest(
+def test_few_early_readings_may_be_as_high_as_the_newest(
     readings: int, as_high: int, may: bool
 ) -> None:
-    # 7 is the second highest of the newest eight; higher ones just before them do not count.
+    # 7 is the second highest of the newest eight; higher readings just before them do not count.
     before = [5.0] * (readings // 2 - as_high) + [7.0] * as_high
     between = [100.0] * (readings - readings // 2 - 8)
     assert _may_break_new_ground([*before, *between, *_x(8, 1)]) is may
@@ -250,11 +250,11 @@ def test_one_reading_and_one_in_fifty_of_the_first_half_may_be_as_high_as_the_ne
     ("flat", "rising", "found"),
     [
         (0, 7, None), (0, 8, (1, 1, 1, 7, 7)),
-        # The last flat reading is where the line bends: with it there are eight.
+        # The last flat reading is the bend; with it there are eight.
         (9, 7, (9, 9, 9, 7, 7)), (9, 6, None),
     ],
 )  # fmt: skip
-def test_a_floor_rises_over_eight_readings_from_where_it_bends(
+def test_a_rising_floor_needs_eight_readings_from_its_bend(
     flat: int, rising: int, found: tuple[float, float, float, int, float] | None
 ) -> None:
     counts = [0.0] * flat + _x(rising, 1 if flat else 0)
@@ -269,14 +269,14 @@ def test_a_floor_rises_over_eight_readings_from_where_it_bends(
 @pytest.mark.parametrize(
     "counts",
     [
-        # Three jumps, one tooth, what was higher before, and what slows down.
+        # Three jumps, one sawtooth, a return to an earlier level, and slowing growth.
         [0.0, 0, 0, 0, 10, 10, 10, 10, 20, 20, 20, 20, 30, 30, 30, 30],
         [*_x(10, 5), *_x(10, 5)],
         [50.0, 50, 50, *_x(12)],
         [0.0, 30, 50, 62, 70, 75, 78, 80, 81, 81.5, 82, 82.2],
     ],
 )
-def test_a_floor_that_only_seems_to_rise_is_no_growth(counts: list[float]) -> None:
+def test_a_floor_that_only_seems_to_rise_is_not_growth(counts: list[float]) -> None:
     assert _noisy(_x(len(counts)), counts) is None
 
 
@@ -288,11 +288,11 @@ def test_a_floor_that_only_seems_to_rise_is_no_growth(counts: list[float]) -> No
     ],
     ids=["steady", "up and down", "three rises", "stopped", "ever more slowly"],
 )  # fmt: skip
-def test_a_count_that_does_not_go_on_rising_does_not_grow(counts: list[float]) -> None:
+def test_a_count_that_stops_rising_is_not_growth(counts: list[float]) -> None:
     assert count_growth(_x(len(counts), -1), counts) is None
 
 
-def test_every_fifth_generation_is_a_period() -> None:
+def test_growth_in_every_fifth_generation_is_a_period() -> None:
     counts = [0.0] + [float(g // 5 + 1) for g in range(16)]
     growth = count_growth(_x(17, -1), counts, 0)
     assert growth is not None
@@ -300,14 +300,14 @@ def test_every_fifth_generation_is_a_period() -> None:
     assert growth.slope == pytest.approx(0.2)
 
 
-def test_rises_that_became_steady_began_with_the_first_of_them() -> None:
+def test_steady_growth_starts_with_its_first_rise() -> None:
     _, counts = _risen_at({2, 3, 5, 7, *range(9, 17)}, 17)
     growth = count_growth(_x(17, -1), counts, 0)
     assert growth is not None
     assert growth.start == 1
 
 
-def test_the_quick_check_before_the_slow_one_refuses_nothing_that_grows(
+def test_the_quick_check_rejects_no_growing_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rng = random.Random(5)
@@ -328,26 +328,26 @@ def test_the_quick_check_before_the_slow_one_refuses_nothing_that_grows(
 
 
 def counted(last_read: int, private: list[float]) -> dict[str, list[float | None]]:
-    """Ten more environments of a MiB each in every generation, counted up to one of them."""
+    """Return ten more environments of 1 MiB per generation, counted until ``last_read``."""
     counts = [10.0 * i if i <= last_read else None for i in range(len(private))]
     sizes = [None if c is None else c * MIB for c in counts]
     return {"type__app.Env__count": counts, "type__app.Env__bytes": sizes}
 
 
-def test_a_count_of_long_ago_is_no_evidence_when_memory_is_flat_since() -> None:
+def test_an_old_count_is_no_evidence_if_memory_has_been_flat() -> None:
     stops = curve(lambda i: 10.0 * min(i, 12), 40)
     assert examine(history_of(stops, **counted(12, stops))).status == "recovered"
-    # It was suspected while it rose, as it had to be.
+    # While it rose it was rightly suspected.
     assert examine(history_of(stops[:12], **counted(11, stops[:12]))).status == "suspected"
 
 
-def test_the_teeth_of_a_saw_rise_once() -> None:
+def test_a_sawtooth_rises_only_once() -> None:
     teeth = [4.0 * (i % 5) for i in range(60)]
     x = [float(i) for i in range(60)]
     assert count_growth(x[:5], teeth[:5]) is not None
     assert all(count_growth(x[:n], teeth[:n]) is None for n in range(6, 60))
     rising = [tooth + 2.0 * i for i, tooth in enumerate(teeth)]
     assert count_growth(x, rising) is not None
-    # What was there for one reading, while a program loads, is no level to come back to.
+    # A value read only once while a program loads is not a level to return to.
     loaded = [2_000.0 if i == 1 else 5.0 * i for i in range(12)]
     assert count_growth(x[:12], loaded) is not None

@@ -1,4 +1,4 @@
-"""A declared container explains what lies in it, however often it is cleared, and nothing beyond its capacity."""
+"""A declared container explains its contents, however often it is cleared, and nothing beyond its capacity."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def run(
     ]
     if sized:
         series["tracked__experience__bytes"] = [EACH * n for n in length]
-    # Little besides, so that the store is what matters.
+    # Little other memory, so that the container matters.
     history = history_of([p - 800 * MIB for p in private], **series)
     holder = Holder(0, ITEM, "app.Collector.experience_buffer[*]", 800, EACH)
     return replace(history, holders=(holder,), capacities={"experience": capacity})
@@ -74,7 +74,7 @@ def run(
         (20, 4_800, 50, False, True, 3), (30, 9_600, 65, True, False, 3), (30, 9_600, 65, False, True, 1),
     ],
 )  # fmt: skip
-def test_a_store_that_fills_is_cleared_and_fills_again_is_never_suspected(
+def test_a_store_that_is_cleared_and_refilled_is_never_suspected(
     cleared_every: int, capacity: int, generations: int, given_back: bool, sized: bool, counted_every: int
 ) -> None:  # fmt: skip
     length = lengths(generations, cleared_every, capacity)
@@ -88,7 +88,7 @@ def test_a_store_that_fills_is_cleared_and_fills_again_is_never_suspected(
 
 
 @pytest.mark.parametrize("given_back", [True, False])
-def test_a_leak_next_to_such_a_store_is_found_at_its_rate(given_back: bool) -> None:
+def test_a_leak_next_to_a_refilling_store_is_found_at_its_rate(given_back: bool) -> None:
     length = lengths(50, 20)
     verdict = examine(run(length, memory_of(length, given_back=given_back, leak=4.0)))
     assert verdict.status == "confirmed", verdict.summary
@@ -96,16 +96,16 @@ def test_a_leak_next_to_such_a_store_is_found_at_its_rate(given_back: bool) -> N
     assert rate.estimate == pytest.approx(4.0 * MIB, rel=0.15)
 
 
-def test_a_class_that_grows_in_step_with_a_store_is_named_once_memory_grows_with_both() -> None:
+def test_a_class_growing_with_a_store_is_named_if_memory_grows_more() -> None:
     length = lengths(30, 100, 20_000)
-    # As many objects as items, and as much memory besides as they take.
+    # As many objects as items, and as much additional memory as those need.
     private = memory_of(length, given_back=True, leak=EACH * ADDED / MIB)
     verdict = examine(run(length, private, 20_000))
     assert verdict.status == "confirmed", verdict.summary
     assert verdict.findings[0].suspects[0].name == ITEM
 
 
-def test_a_store_beyond_its_capacity_is_named_where_it_is_not_known_what_it_holds() -> None:
+def test_a_store_beyond_its_capacity_is_named() -> None:
     length = lengths(20, 100, 10**6)
     history = run(length, memory_of(length, given_back=True), 800)
     (process,) = history.processes
@@ -114,7 +114,7 @@ def test_a_store_beyond_its_capacity_is_named_where_it_is_not_known_what_it_hold
     assert verdict.status in ACTIVE, verdict.summary
     finding = verdict.findings[0]
     assert [(s.name, s.role) for s in finding.suspects] == [("experience", "container")]
-    # It is over from the third generation on; what it may hold is no leak.
+    # It exceeds its capacity from the third generation on; growth within the capacity is not a leak.
     assert finding.started_at_generation is not None
     assert finding.started_at_generation.estimate == pytest.approx(2, abs=1)
 
@@ -124,7 +124,7 @@ def container(name: str, entries: int, size: float) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("entries", [320, 100])
-def test_two_containers_that_keep_what_is_theirs_are_two_findings(entries: int) -> None:
+def test_two_leaking_containers_are_two_findings(entries: int) -> None:
     both = {**container("app.A.log", 320, 4 * MIB), **container("app.B.trace", entries, 4 * MIB)}
     verdict = examine(Training(leaks=(Leak(EVALUATE, 8 * MIB, both),)).history())
     rates = {
@@ -137,7 +137,7 @@ def test_two_containers_that_keep_what_is_theirs_are_two_findings(entries: int) 
 
 
 def imported(length: list[float], private: list[float]) -> RunHistory:
-    """As a log has it: memory and the fill of a buffer, and nothing of types."""
+    """Return a run as imported from a log: memory and the fill of a buffer, without types."""
     history = history_of(private, tracked__experience__length=[*length])
     return replace(history, capacities={"experience": CAPACITY})
 
@@ -147,10 +147,10 @@ def filling(generations: int, full_from: int) -> list[float]:
 
 
 @pytest.mark.parametrize("full_from", [3, 5])
-def test_what_grows_on_at_the_same_pace_once_a_store_is_full_was_never_the_stores(
+def test_growth_that_continues_after_a_store_is_full_is_not_its_own(
     full_from: int,
 ) -> None:
-    """Report 000: memory rises by half a gigabyte an episode while the buffer fills, and no less when it is full."""
+    """Report 000: memory rises by half a gigabyte per episode, also after the buffer is full."""
     length, private = filling(16, full_from), curve(lambda g: 500 * g, 16, noise=5.0)
     verdict = examine(imported(length, private))
     assert verdict.status in ACTIVE, verdict.summary
@@ -158,7 +158,7 @@ def test_what_grows_on_at_the_same_pace_once_a_store_is_full_was_never_the_store
     assert grows == pytest.approx(500 * MIB, rel=0.1)
     early = examine(imported(length[:8], private[:8]))
     assert early.status != "ok", early.summary
-    # Where memory is level once the store is full, the store is all of it.
+    # If memory is flat once the store is full, the store explains all of it.
     still = examine(imported(length, [800.0 * MIB + 0.5 * MIB * n for n in length]))
     assert still.status not in ACTIVE, still.summary
 
@@ -171,7 +171,7 @@ def episodes(
     parts: tuple[int, int] = (2, 2), *, leak: int = 0, size: float = MIB, path: str = "app.episodes[*][*]",
     counted: str = ARRAYS, census_every: int = 4, declared: bool = True,
 ) -> RunHistory:  # fmt: skip
-    """A store of episodes, each with some parts of some size; ``leak`` more of the parts are kept elsewhere."""
+    """Return a run with a store of episodes, each with parts of this size; ``leak`` more parts are kept elsewhere."""
     rng = random.Random(3)
     items: list[tuple[int, float]] = []
     private: list[Value] = []
@@ -220,7 +220,7 @@ def test_a_declared_store_explains_its_contents(parts: tuple[int, int], counted:
 
 
 @pytest.mark.parametrize("counted", [ARRAYS, "type.app.Frame.count"])
-def test_parts_that_go_on_growing_once_the_store_is_full_are_a_leak(counted: str) -> None:
+def test_parts_that_grow_after_the_store_is_full_are_a_leak(counted: str) -> None:
     verdict = examine(episodes(leak=2, counted=counted, census_every=1))
     assert verdict.status in ("suspected", "confirmed")
     assert counted.removeprefix("type.").removesuffix(".count") in named(verdict)
@@ -229,9 +229,9 @@ def test_parts_that_go_on_growing_once_the_store_is_full_are_a_leak(counted: str
 def tokens(
     *, full: int = 8, grows: int = 0, uncounted: int = 0, generations: int = 30
 ) -> RunHistory:
-    """A store of documents of any length, counted until it is full.
+    """Return a run with a store of documents of varying length, counted until it is full.
 
-    ``grows``: MiB of numbers per generation that are kept elsewhere; ``uncounted``: MiB of what nobody counts.
+    ``grows``: MiB of numbers per generation that are kept elsewhere; ``uncounted``: MiB that no count covers.
     """
     rng = random.Random(4)
     length = [min(40 * (i + 1), 40 * full) for i in range(generations)]
@@ -263,12 +263,12 @@ def tokens(
 
 
 @pytest.mark.parametrize("generations", [8, 16, 30])
-def test_numbers_that_become_more_only_while_a_store_fills_are_its_contents(
+def test_numbers_that_grow_only_while_a_store_fills_are_its_contents(
     generations: int,
 ) -> None:
     assert examine(tokens(generations=generations)).findings == ()
     assert examine(tokens(grows=2)).status in ACTIVE
-    # What filled the store is no part of a leak next to it.
+    # Memory that filled the store is not part of another leak.
     leak = examine(tokens(uncounted=3))
     assert leak.status in ACTIVE
     assert "int" not in named(leak)
@@ -284,19 +284,19 @@ def store(
 @pytest.mark.parametrize(
     ("length", "end", "filling"),
     [
-        # More than one in a thousand of its capacity over the last three generations.
+        # It fills if it gained more than a thousandth of its capacity over the last three generations.
         ([0, 0, 0, 1], 4, False), ([0, 0, 0, 1.1], 4, True), ([0, 5, 5, 5, 5], 5, False), ([0, 5, 5, 5, 5], 4, True),
-        # What is full fills no more.
+        # A full store no longer fills.
         ([0, 999], 2, True), ([0, 1_000], 2, False), ([0, 1_001], 2, False),
     ],
 )  # fmt: skip
-def test_a_store_fills_while_it_takes_in_and_has_room(
+def test_a_store_fills_while_it_gains_items_and_has_room(
     length: list[float], end: int, filling: bool
 ) -> None:
     assert store(*length).is_filling(end) is filling
 
 
-def test_what_is_beyond_the_capacity_is_counted_in_every_generation() -> None:
+def test_items_beyond_the_capacity_are_counted_per_generation() -> None:
     assert store(900, 1_000, 1_003, 950, 2_000).overshoot(4) == [0, 0, 3, 0]
 
 
@@ -307,7 +307,7 @@ def test_what_is_beyond_the_capacity_is_counted_in_every_generation() -> None:
         ([9, 9, 250, 500], [1, 1, 500, 2_000], 2_000),
     ],
 )  # fmt: skip
-def test_a_store_may_take_as_many_bytes_as_the_rest_of_its_items(
+def test_a_store_may_gain_the_bytes_of_its_remaining_items(
     length: list[float], size: list[float], left: float
 ) -> None:
     assert store(*length, size=size).remaining_bytes(len(length)) == left
@@ -317,13 +317,13 @@ def test_a_store_may_take_as_many_bytes_as_the_rest_of_its_items(
     ("length", "size", "rate"),
     [
         ([0, 50], [0, 200], 200), ([0, 50, 100], [0, 200, 800], 8 * 50),
-        # Not while it does not fill, or nobody knows its size.
+        # Nothing while it does not fill or its size is unknown.
         ([0, 1_000], [0, 400], 0),
-        # Less than one item is one.
+        # Less than one item counts as one.
         ([-5, 0.5], [0, 4], 4 * 5.5),
     ],
 )  # fmt: skip
-def test_bytes_per_generation_are_those_of_its_items(
+def test_bytes_per_generation_are_those_of_the_new_items(
     length: list[float], size: list[float], rate: float
 ) -> None:
     assert store(*length, size=size).fill_rate(len(length)) == rate
@@ -347,22 +347,22 @@ def timeline(
     return cast(Timeline, fake)
 
 
-def test_sizes_go_on_over_a_resume() -> None:
+def test_sizes_continue_across_a_resume() -> None:
     resumed = timeline([0] * 6, segment=[0, 0, 0, 1, 1, 2])
-    # It starts empty at the fourth and the sixth.
+    # The fourth and the sixth reading start empty.
     assert _going_on(resumed, [10, 20, 30, 0, 5, 1]) == (10, 20, 30, 30, 35, 35)
     assert _going_on(timeline([0] * 3, segment=[0, 1, 1]), [10, 4, 5]) == (10, 10, 11)
-    # The first generation that is known resumes nothing.
+    # The first known generation resumes nothing.
     assert _going_on(timeline([0] * 2, segment=[1, 1]), [10, 20]) == (10, 20)
 
 
-def test_what_memory_did_not_show_of_a_fall_is_kept() -> None:
-    # Of 30 that the store gave up memory shows 10; it may fill again up to there.
+def test_memory_not_released_after_a_fall_counts_as_kept() -> None:
+    # The store gave up 30, of which memory shows 10; it may refill up to there.
     assert _with_kept([50, 20, 30, 45], [100, 90, 90, 90]) == (50, 40, 40, 45)
     assert _with_kept([50, 20], [100, 60]) == (50, 20)
     assert _with_kept([50, 20], [100, 120]) == (50, 50)
     assert _with_kept([50, 20], [100]) == (50, 20)
-    # Of 20 that it gave up of what was kept memory shows all; where it gave up nothing, that was somebody else.
+    # Memory shows all of the 20 given up; a fall of memory while the store gave up nothing is not its own.
     assert _with_kept([50, 40, 20], [100, 100, 0]) == (50, 50, 30)
     assert _with_kept([50, 20, 20], [100, 100, 0]) == (50, 50, 50)
     assert _with_kept([50, 60], [100, 0]) == (50, 60)
@@ -372,29 +372,29 @@ def test_what_memory_did_not_show_of_a_fall_is_kept() -> None:
 @pytest.mark.parametrize(
     ("length", "private", "each"),
     [
-        # Two bytes an item, in every generation.
+        # Two bytes per item, in every generation.
         ([0, 10, 20, 30], [100, 120, 140, 160], 2),
-        # Of what a store without a new item lets memory gain three times, that is somebody else's.
+        # Memory gained three times while the store added no item belongs to something else.
         ([0, 10, 10, 10, 10, 20], [100, 125, 130, 135, 140, 165], 2),
         ([0, 10, 10, 10, 20], [100, 125, 130, 135, 160], 2.5),
-        # What fills again from what was kept says nothing.
+        # Refilling of kept memory gives no information.
         ([0, 10], [100, 90], 0), ([5], [100], 0),
     ],
 )  # fmt: skip
-def test_bytes_of_an_item_are_what_memory_gained_as_it_was_fuller_than_ever(
+def test_bytes_per_item_are_measured_at_new_maxima(
     length: list[float], private: list[float], each: float
 ) -> None:
     assert _bytes_per_item(timeline(private), length) == each
-    # In each attempt it starts empty.
+    # The store starts empty in each attempt.
     resumed = timeline([100, 120, 100, 130], segment=[0, 0, 1, 1])
     assert _bytes_per_item(resumed, [0, 10, 0, 10]) == 2.5
 
 
-def test_what_a_store_gained_is_taken_out_where_memory_shows_half_of_it() -> None:
+def test_the_gain_of_a_store_is_subtracted_if_memory_shows_half_of_it() -> None:
     filling = store(0, 10, 20, gained=[3, 13, 23])
     assert without_bounded([100, 105, 110], [filling], 3) == [100, 95, 90]
     assert without_bounded([100, 105, 109], [filling], 3) == [100, 105, 109]
-    # From its fullest on, and alike in all generations.
+    # From its maximum on, and equally in all generations.
     emptied = store(0, 20, 5, gained=[0, 20, 20])
     assert without_bounded([100, 120, 130, 999], [emptied], 3) == [100, 100, 110]
 
@@ -403,7 +403,7 @@ def tracked(**columns: Sequence[Value]) -> dict[str, Sequence[Value]]:
     return {f"tracked.replay.{name}": column for name, column in columns.items()}
 
 
-def test_a_capacity_is_what_was_declared_else_what_was_read_last() -> None:
+def test_a_capacity_is_declared_or_the_last_one_read() -> None:
     read = timeline(series=tracked(length=[1, 2], capacity=[50, 60, 70, None]))
     assert capacity_of(read, "replay", {"replay": 9}) == 9
     assert capacity_of(read, "replay", {"replay": None}) == 70
@@ -414,7 +414,7 @@ def test_a_capacity_is_what_was_declared_else_what_was_read_last() -> None:
     )
 
 
-def test_what_lies_on_devices_is_no_memory_of_the_process() -> None:
+def test_contents_on_devices_are_not_process_memory() -> None:
     columns = tracked(length=[10, 20], bytes=[100, 200], device_bytes=[40, None])
     (found,) = bounded_containers(timeline([1_000, 2_000], series=columns), {"replay": 50})
     assert (found.bytes, found.estimated, found.capacity) == ((60, 200), False, 50)
@@ -422,7 +422,7 @@ def test_what_lies_on_devices_is_no_memory_of_the_process() -> None:
     assert bounded_containers(timeline([1_000], series=more), {"replay": 50})[0].bytes == (0,)
 
 
-def test_without_a_size_it_is_worked_out_up_to_the_capacity() -> None:
+def test_an_unknown_size_is_estimated_up_to_the_capacity() -> None:
     read = timeline([100, 120, 140], series=tracked(length=[0, 10, 20]))
     (found,) = bounded_containers(read, {"replay": 15})
     assert (found.bytes, found.estimated, found.each) == ((0, 20, 30), True, 2)
@@ -432,7 +432,7 @@ def test_without_a_size_it_is_worked_out_up_to_the_capacity() -> None:
     assert (flat.bytes, flat.gained) == ((), ())
 
 
-def test_without_a_capacity_or_a_reading_it_is_no_store() -> None:
+def test_without_a_capacity_or_a_reading_there_is_no_store() -> None:
     read = timeline([1, 1], series=tracked(length=[5, 6]))
     assert bounded_containers(read, {}) == ()
     assert bounded_containers(read, {"replay": 0}) == ()
@@ -459,16 +459,16 @@ def growth(slope: float) -> CountGrowth:
     ("slope", "comes"),
     [
         (10, True), (80, True),
-        # Nine with each item are too many.
+        # Nine per item are too many.
         (90, False), (4, False),
-        # Off by two in a hundred at most.
+        # The tolerance is two percent.
         (20.3, True), (20.5, False), (19.7, True), (19.5, False), (15, False), (-10, False),
     ],
 )  # fmt: skip
-def test_up_to_eight_objects_come_with_each_item(slope: float, comes: bool) -> None:
+def test_up_to_eight_objects_per_item_are_excused(slope: float, comes: bool) -> None:
     filling = store(0, 10, 20, 30)
     assert comes_with_a_store(facts(filling), growth(slope), 4) is comes
-    # Of two stores one is enough, and one that is full takes in nothing.
+    # One of two stores is enough; a full store takes in nothing.
     assert comes_with_a_store(facts(store(5, 5, 5, 5), filling), growth(slope), 4) is comes
     assert not comes_with_a_store(facts(replace(filling, capacity=30)), growth(slope), 4)
 
@@ -477,26 +477,26 @@ def test_up_to_eight_objects_come_with_each_item(slope: float, comes: bool) -> N
     ("length", "counts", "size", "stored"),
     [
         ([10, 20, 30], [10, 20, 30], 15, True),
-        # Half more than an item takes at most.
+        # At most half more than an item takes.
         ([10, 20, 30], [10, 20, 30], 16, False),
-        # Three lengths must agree, within two in a hundred.
+        # Three lengths must agree within two percent.
         ([10, 20, 20], [10, 20, 20], 10, False), ([50, 100, 200], [51, 102, 196], 10, True),
         ([50, 100, 200], [51, 102.5, 196], 10, False), ([50, 100, 200], [51, 102, 195], 10, False),
-        # Beyond its capacity it holds more than was declared.
+        # Beyond its capacity it holds more than declared.
         ([10, 20, 1_000], [10, 20, 1_000], 10, True), ([10, 20, 1_001], [10, 20, 1_001], 10, False),
     ],
 )  # fmt: skip
-def test_objects_may_be_the_items_of_a_store_where_they_are_as_many_and_of_their_size(
+def test_objects_equal_in_number_and_size_may_be_the_items_of_a_store(
     length: list[float], counts: list[Value], size: int, stored: bool
 ) -> None:
     sized = store(*length, size=[10 * n for n in length])
     assert is_stored(facts(sized, each={"Item": size}, counts=counts), "Item", 3) is stored
-    # What has no known size is not excused, neither the objects nor the store.
+    # Without a known size neither the objects nor the store are excused.
     assert not is_stored(facts(sized, counts=counts), "Item", 3)
     assert not is_stored(facts(store(*length), each={"Item": size}, counts=counts), "Item", 3)
 
 
-def test_only_what_is_beyond_its_capacity_now_overshoots() -> None:
+def test_only_a_store_beyond_its_capacity_now_overshoots() -> None:
     over = store(*(10.0 * i for i in range(8)), capacity=30)
     pruned = store(*(10.0 * i for i in range(7)), 5, capacity=30, name="pruned")
     found: list[Any] = list(overshooting(facts(over, pruned), 8))

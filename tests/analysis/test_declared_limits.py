@@ -1,4 +1,4 @@
-"""Declared limits of bytes: bands and gauges are for each generation, budgets for a phase, a generation or the run."""
+"""Declared limits of bytes: bands and gauges for each generation, and budgets for a phase, a generation or the run."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def declared_band(first: Any, last: Any, low: Any, high: Any, series: str = RSS)
 def run_of(
     readings: dict[int, float | None], *events: Event, series: str = RSS, ended: bool = False
 ) -> RunHistory:
-    """A run of one reading per generation."""
+    """Return a run with one reading per generation."""
     rows = [("generation_end", g, None) for g in readings]
     return steps_history(rows, {series: list(readings.values())}, events=events, ended=ended)
 
@@ -77,8 +77,8 @@ def counts(check: AssertionCheck) -> tuple[int, int, int]:
     return below, check.checked - check.violations, check.violations - below
 
 
-def test_report_001_s_run_lies_above_each_band_of_report_002() -> None:
-    """As the crash says: 175 GB after 13 generations. The first one is still within."""
+def test_the_run_of_report_001_exceeds_each_band_of_report_002() -> None:
+    """According to the crash, 175 GB after 13 generations. The first generation is still within its band."""
     found = checked(
         with_events(crashed_at_13(as_crashed()), *(declared_band(*each) for each in OF_REPORT_002))
     )
@@ -93,7 +93,7 @@ def test_report_001_s_run_lies_above_each_band_of_report_002() -> None:
     assert found[0].sentence.endswith("GiB (generation 5); 1 of 5 within bounds.")
 
 
-def test_a_run_as_report_002_expected_it_lies_within_but_for_how_fast_it_fills() -> None:
+def test_a_run_as_expected_by_report_002_stays_within_its_bands() -> None:
     training = Training(
         generations=25, total=25, resident=31 * GB, noise=50 * MIB, warm_up=(0.5 * GB,),
         buffer_bytes=13 * GB, buffer_full_after=13,
@@ -110,7 +110,7 @@ def limited(warn_above: Any, name: str = "queue") -> Event:
     return Event(0, 0.0, "gauge", name, data={"warn_above": warn_above})
 
 
-def test_the_limit_of_a_gauge_holds_for_its_highest_reading_of_each_generation() -> None:
+def test_the_limit_of_a_gauge_applies_to_its_maximum_per_generation() -> None:
     rows = [(kind, g, None) for g in (1, 2) for kind in ("phase_end", "generation_end")]
     series = {"gauge.queue": [51.0, 3.0, 50.0, 3.0]}
     history = steps_history(rows, series, events=(limited(40), limited(50)), ended=False)
@@ -125,8 +125,8 @@ def test_the_limit_of_a_gauge_holds_for_its_highest_reading_of_each_generation()
     assert checked(replace(history, events=(limited("50"), limited(None)))) == []
 
 
-def test_readings_of_a_resume_are_those_that_were_read() -> None:
-    """A new process begins low; the band is about memory in use, not about growth."""
+def test_bands_use_readings_of_a_resume_as_read() -> None:
+    """A new process starts low; a band is about memory in use, not about growth."""
     (before,) = run_of({1: 9, 2: 9, 3: 9}).processes
     (after,) = run_of({4: 4, 5: 4, 6: 4}).processes
     later = [1_000.0 + at for at in after.time]
@@ -136,7 +136,7 @@ def test_readings_of_a_resume_are_those_that_were_read() -> None:
     assert [d.generation for d in check.deviations] == [1, 2, 3]
 
 
-def test_what_is_no_band_breaks_no_verdict() -> None:
+def test_malformed_bands_break_no_verdict() -> None:
     wrong = [
         (None, 5, 0, 1), ("1", 5, 0, 1), (1, "5", 0, 1), (1, 5, None, None), (1, 5, "a", None), (True, 5, 0, 1),
         (1, 5, None, 10**400), (1, 5, float("nan"), None), (3.0, 5, 0, 1), (2**64, None, 0, 1),
@@ -162,7 +162,7 @@ def read(readings: Sequence[Value], *, name: str = "rank 0 main") -> Timeline:
 
 
 def of(*timelines: Timeline) -> list[TimelineAnalysis]:
-    """Studies of which a band needs nothing but the readings."""
+    """Return analyses that have only what a band needs: the readings."""
     return [cast(TimelineAnalysis, SimpleNamespace(timeline=timeline)) for timeline in timelines]
 
 
@@ -181,7 +181,7 @@ def band(
     return Assertion("band", RSS, RSS, None, low, high, None, first, last)
 
 
-def test_bands_come_by_series_and_generation_with_those_without_an_end_behind() -> None:
+def test_bands_are_sorted_by_series_and_generation() -> None:
     events = (
         declared_band(1, None, 1, None, "b"), declared_band(1, 5, 1, None, "b"), declared_band(6, 9, 1, None, "a"),
         declared_band(1, 9, 1, None, "a"), declared_band(1, 5, 7, None, "b"),
@@ -204,19 +204,19 @@ def test_the_newest_forty_bands_count() -> None:
         ([15, 15], 1, RUN, "holds"), ([15, 15], 2, RUN, "open"),
         ([15, 15], 2, ENDED, "holds"), ([15, 15], None, RUN, "open"),
         ([15, 15], None, ENDED, "holds"),
-        # One reading outside decides, whatever is to come.
+        # One reading outside decides, whatever follows.
         ([15, 21], 2, RUN, "broken"), ([None, None], 1, RUN, "not_measured"),
         ([None, 15], 1, RUN, "holds"), ([], 1, RUN, "open"),
     ],
 )  # fmt: skip
-def test_a_band_is_within_once_all_of_it_has_ended(
+def test_a_band_holds_once_it_is_complete(
     readings: list[Value],
     last: int | None,
     history: RunHistory,
     state: AssertionState,
 ) -> None:
     ends = range(1, len(readings) + 1)
-    # Read once before the first generation: the series is measured, whatever the ends say.
+    # One reading before the first generation is enough for the series to count as measured.
     timeline = timeline_from_rows({RSS: [1, *readings]}, [None, *range(len(readings))], ends=ends)
     found = checked_band(band(0, last), timeline, history)
     assert (found.state, found.process) == (state, None)
@@ -247,7 +247,7 @@ def test_only_processes_that_measure_the_series_are_checked() -> None:
         assert unmeasured.sentence == "gauge.x is not measured in this run."
 
 
-def test_growth_is_from_the_end_before_and_of_the_first_from_the_baseline() -> None:
+def test_growth_is_counted_from_the_previous_end_or_the_baseline() -> None:
     for baseline, first in ((0, 7), (None, None)):
         timeline = timeline_from_rows(
             {RSS: [100, 107, 120, 118]}, [None, 0, 1, 2], ends=[1, 2, 3], baseline=baseline
@@ -255,9 +255,9 @@ def test_growth_is_from_the_end_before_and_of_the_first_from_the_baseline() -> N
         assert list(readings_of(timeline, GENERATION_GROWTH)) == [first, 13, -2]
 
 
-def test_growth_over_what_was_not_read_or_a_resume_is_unknown() -> None:
+def test_growth_across_a_gap_or_a_resume_is_unknown() -> None:
     assert list(readings_of(read([10, None, 14, 15]), GENERATION_GROWTH)) == [None, None, None, 1]
-    # Nor where a generation is lost between two.
+    # The growth across a lost generation is unknown as well.
     lost = timeline_from_rows({RSS: [10, 11, 15, 17]}, [0, 1, 3, 4])
     assert list(readings_of(lost, GENERATION_GROWTH)) == [None, 1, None, 2]
     resumed = timeline_from_rows({RSS: [10, 11, 5, 7]}, segment=[0, 0, 1, 1])
@@ -283,12 +283,12 @@ def deviations(*difference: tuple[int, float]) -> list[Deviation]:
         (deviations((4, 0.5)), "above in generation 4 by 1 B"),
         (deviations((4, 3)), "above in generation 4 by 3 B"),
         (deviations((1, -3), (2, -5)), "below in generations 1 to 2 by up to 5 B (generation 2)"),
-        # Of those that are as far off the first.
+        # Of equal deviations the first is named.
         (deviations((1, 5), (2, 3), (4, 5)), "above in 3 generations between 1 and 4 by up to 5 B (generation 1)"),
         (deviations((1, 5), (2, -3)), "below in generation 2 by 3 B, above in generation 1 by 5 B"),
     ],
 )  # fmt: skip
-def test_deviations_are_listed_with_the_farthest(outside: list[Deviation], said: str) -> None:
+def test_deviations_are_listed_with_the_largest(outside: list[Deviation], said: str) -> None:
     assert _ranges(band(), outside, "generation") == said
 
 
@@ -300,7 +300,7 @@ def test_deviations_are_listed_with_the_farthest(outside: list[Deviation], said:
         (None, 4, ENDED, ""),
     ],
 )  # fmt: skip
-def test_the_sentence_says_what_is_still_to_come(
+def test_the_sentence_of_a_band_says_what_is_still_to_come(
     last: int | None, newest: int, history: RunHistory, said: str
 ) -> None:
     assert _rest(band(0, last), history, newest) == said
@@ -321,7 +321,7 @@ def test_the_sentence_says_what_is_still_to_come(
         ([3, 4, 5], 3, deviations((4, 2)), 5, ENDED, "Above in generation 4 by 2 B; 2 of 3 within bounds."),
     ],
 )  # fmt: skip
-def test_the_sentence_says_what_lies_within(
+def test_the_sentence_of_a_band_says_what_is_within(
     ended: list[int], known: int, outside: list[Deviation], newest: float, history: RunHistory, said: str
 ) -> None:  # fmt: skip
     assert band_sentence(band(3), history, len(ended), known, outside, newest) == said
@@ -334,7 +334,7 @@ def event(name: str, normal: Any = None, leak: Any = None) -> Event:
 def levels_of(
     levels: list[int], *events: Event, baseline: int | None = None, **more: Any
 ) -> RunHistory:
-    """Private memory at the end of each generation, exact to the byte, with a reading before the first."""
+    """Return private memory at each generation end, exact to the byte, with an optional baseline reading."""
     rows: list[tuple[str, int | None, str | None]] = (
         [] if baseline is None else [("baseline", None, None)]
     )
@@ -344,7 +344,7 @@ def levels_of(
 
 
 def of_phase(kept: list[int], *events: Event, path: str = "train") -> RunHistory:
-    """What one phase keeps in each generation, exact to the byte, where nothing else moves."""
+    """Return what one phase keeps per generation, exact to the byte, while nothing else changes."""
     level, levels = GIB, [GIB]
     rows: list[tuple[str, int | None, str | None]] = [("baseline", None, None)]
     for generation, amount in enumerate(kept):
@@ -366,8 +366,8 @@ def only_check(history: RunHistory) -> AssertionCheck:
         (-GB, "holds"),
     ],
 )  # fmt: skip
-def test_report_004_s_bounds_of_a_phase_are_exact(kept: int, state: str) -> None:
-    """After training up to 1 GB is normal and from 5 GB on it is a leak."""
+def test_the_phase_bounds_of_report_004_are_exact(kept: int, state: str) -> None:
+    """After training up to 1 GB is normal, and 5 GB or more is a leak."""
     check = only_check(of_phase([0, kept], event("train", GB, 5 * GB)))
     assert (check.metric, check.state, check.worst, check.worst_generation) == (
         "phase.kept_bytes", state, kept, 1,
@@ -375,7 +375,7 @@ def test_report_004_s_bounds_of_a_phase_are_exact(kept: int, state: str) -> None
     assert check.violations == int(state != "holds")
 
 
-def test_more_than_normal_is_shown_and_is_no_leak() -> None:
+def test_more_than_normal_is_shown_but_is_not_a_leak() -> None:
     verdict = examine(of_phase([0, 2 * GB, 0, 0, 0, 0, 0, 0], event("train", GB, 5 * GB)))
     (check,) = verdict.assertions
     assert check.state == "above_normal"
@@ -389,7 +389,7 @@ def test_more_than_normal_is_shown_and_is_no_leak() -> None:
 def test_a_phase_that_never_ran_is_not_within_its_budget() -> None:
     check = only_check(of_phase([0, 0], event("evolve", GB)))
     assert (check.state, check.sentence) == ("not_measured", "evolve never ran.")
-    # A nested one ran, if only once; and no run is judged that has not begun.
+    # A nested phase counts, even with one execution; a run that has not begun is not judged.
     nested = only_check(of_phase([0], event("train", GB), path="evaluate/train"))
     assert nested.sentence == "train ran in one generation; it is judged from the second on."
     (run,) = check_assertions(RunHistory("r", events=(event("run", GB),)), [])
@@ -402,8 +402,8 @@ def test_a_phase_that_never_ran_is_not_within_its_budget() -> None:
         (35 * GB, "holds"), (35 * GB + 1, "above_normal"), (100 * GB - 1, "above_normal"), (100 * GB, "broken"),
     ],
 )  # fmt: skip
-def test_report_004_s_bounds_of_the_whole_run_are_exact(growth: int, state: str) -> None:
-    """25 to 35 GB in all are fine, 100 GB or more are a leak, from the reading before the first generation on."""
+def test_the_run_bounds_of_report_004_are_exact(growth: int, state: str) -> None:
+    """25 to 35 GB in total are fine and 100 GB or more are a leak, counted from the reading before generation 0."""
     levels = [4 * GB + growth * g // 10 for g in range(1, 11)]
     check = only_check(levels_of(levels, event("run", 35 * GB, 100 * GB), baseline=4 * GB))
     assert (check.metric, check.state, check.worst_generation) == ("run.kept_bytes", state, 9)
@@ -416,8 +416,8 @@ def test_report_004_s_bounds_of_the_whole_run_are_exact(growth: int, state: str)
         (3 * GB // 2, "holds"), (3 * GB // 2 + 1, "above_normal"), (5 * GB - 1, "above_normal"), (5 * GB, "broken"),
     ],
 )  # fmt: skip
-def test_report_004_s_bounds_of_each_generation_are_exact(step: int, state: str) -> None:
-    """0.5 to 1.5 GB per generation are normal, 5 GB and more are a leak; the first generation is not judged."""
+def test_the_generation_bounds_of_report_004_are_exact(step: int, state: str) -> None:
+    """0.5 to 1.5 GB per generation are normal, and 5 GB or more are a leak; the first generation is not judged."""
     levels = [20 * GB, 20 * GB, 20 * GB, 20 * GB + step]
     bounds = event("generation", 3 * GB // 2, 5 * GB)
     verdict = examine(levels_of(levels, bounds, baseline=4 * GB))
@@ -426,8 +426,8 @@ def test_report_004_s_bounds_of_each_generation_are_exact(step: int, state: str)
     assert (check.worst_generation, verdict.status == "suspected") == (3, state == "broken")
 
 
-def test_a_run_over_its_budget_is_suspected_even_where_it_grows_no_more() -> None:
-    """One step of 100 GB and level from there: no trend would call that a leak, the budget does."""
+def test_a_run_over_its_budget_is_suspected_even_if_it_is_flat() -> None:
+    """One step of 100 GB, then flat: no trend test would call that a leak, but the budget does."""
     bounds = event("run", 35 * GB, 100 * GB)
     levels = [4 * GB] * 3 + [104 * GB] * 20
     broken = examine(levels_of(levels, bounds, baseline=4 * GB))
@@ -440,14 +440,14 @@ def test_a_run_over_its_budget_is_suspected_even_where_it_grows_no_more() -> Non
     assert finding.started_at_generation.estimate == 3
     fine = examine(levels_of([v - 1 for v in levels], bounds, baseline=4 * GB))
     assert fine.status == "ok"
-    # As flat as the other, of which a finding says that it leaks.
+    # It is as flat as the other run, but a finding says that it leaks.
     assert broken.settled_at_generation is None
     assert fine.settled_at_generation is not None
     assert fine.settled_at_generation.estimate == 3
     assert fine.assertions[0].state == "above_normal"
 
 
-def test_a_run_may_call_its_generation_by_its_own_word() -> None:
+def test_a_run_may_name_its_generations() -> None:
     history = levels_of([GIB, GIB, 3 * GIB], event("epoch", GIB), unit="epoch")
     check = only_check(history)
     assert (check.metric, check.state) == ("generation.kept_bytes", "above_normal")
@@ -457,7 +457,7 @@ def test_a_run_may_call_its_generation_by_its_own_word() -> None:
     )
 
 
-def test_what_is_no_budget_breaks_no_verdict() -> None:
+def test_malformed_budgets_break_no_verdict() -> None:
     wrong = [
         event("train"), event("train", "1 GiB", None), event("train", -1, None), event("train", True, None),
         event("train", None, float("inf")), event("train", 10**400), Event(0, 0.0, "budget", "train"),
@@ -465,7 +465,7 @@ def test_what_is_no_budget_breaks_no_verdict() -> None:
     assert examine(of_phase([0, 0], *wrong)).assertions == ()
 
 
-def test_a_broken_budget_does_not_keep_a_leak_from_being_confirmed() -> None:
+def test_a_broken_budget_does_not_prevent_confirmation() -> None:
     history = Training(generations=45, leaks=(Leak(TRAIN, 20 * MIB),)).history()
     assert examine(history).status == "confirmed"
     assert examine(with_events(history, event("run", leak=GIB // 2))).status == "confirmed"
@@ -485,7 +485,7 @@ def assessed_in(phase: str | None, rate: float, note: str | None = None) -> Asse
 
 
 class _WithLength(SimpleNamespace):
-    """As long as its generations are many."""
+    """A timeline whose length is the number of its generations."""
 
     def __len__(self) -> int:
         return len(self.generations)
@@ -495,7 +495,7 @@ def study(
     levels: Sequence[float] = (), *, booked: Sequence[Mapping[str, float]] = (), baseline: Sequence[float | None] = (),
     generations: Sequence[int] = (), history: RunHistory = RUN, name: str = "rank 0 main",
 ) -> TimelineAnalysis:  # fmt: skip
-    """Private memory at the end of each generation, and what its phases kept; ``baseline``: read before the first."""
+    """Return private memory at each generation end and what the phases kept; ``baseline``: read before the first."""
     timeline = _WithLength(
         generations=tuple(generations or range(max(len(levels), len(booked)))), private=list(levels),
         private_rows=[*baseline, *levels], baseline_row=0 if baseline else None, name=name,
@@ -510,23 +510,23 @@ def study(
     ("normal", "leak", "amount", "state"),
     [
         (None, 200, 199, "holds"), (100, None, 9_999, "above_normal"), (0, None, 0, "holds"), (None, 0, 0, "broken"),
-        # Where both bounds are one, that is a leak.
+        # At equal bounds the result is a leak.
         (100, 100, 100, "broken"),
     ],
 )  # fmt: skip
-def test_up_to_normal_is_fine_and_from_leak_on_is_a_leak(
+def test_amounts_up_to_normal_are_fine_and_from_leak_on_are_a_leak(
     normal: float | None, leak: float | None, amount: float, state: str
 ) -> None:
     assert budget(normal=normal, leak=leak).state_of(amount) == state
 
 
-def test_a_budget_has_at_least_one_bound_that_is_an_amount() -> None:
+def test_a_budget_needs_at_least_one_valid_bound() -> None:
     bounds = [(0, None), (None, 0), (None, None), (-1, "2")]
     histories = [RunHistory("r", events=(event("train", *each),)) for each in bounds]
     assert [bool(declared_budgets(each)) for each in histories] == [True, True, False, False]
 
 
-def test_the_newest_forty_names_count_each_with_its_newest_bounds() -> None:
+def test_the_newest_forty_budgets_count_with_their_newest_bounds() -> None:
     events = (*(event(f"p{i}", i) for i in range(45)), event("p44", 7))
     found = declared_budgets(RunHistory("r", events=events))
     newest = [(f"p{i}", i) for i in range(5, 44)]
@@ -537,19 +537,19 @@ def test_the_newest_forty_names_count_each_with_its_newest_bounds() -> None:
     ("name", "phases", "scope"),
     [
         ("run", (), "run"), ("generation", (), "generation"), ("episode", (), "generation"), ("train", (), "phase"),
-        # A phase that is called so goes first, wherever it lies.
+        # A phase of that name takes precedence at any depth.
         ("run", ("run",), "phase"), ("generation", ("train/generation",), "phase"),
         ("run", ("train/run_episode",), "run"),
     ],
 )  # fmt: skip
-def test_the_run_and_its_generations_have_their_names(
+def test_run_and_generation_are_reserved_budget_names(
     name: str, phases: tuple[str, ...], scope: str
 ) -> None:
     history = RunHistory("r", unit="episode", phases=phases, events=(event(name, 5),))
     assert declared_budgets(history)[0].metric == f"{scope}.kept_bytes"
 
 
-def test_a_phase_is_judged_from_the_second_generation_that_it_ran_in() -> None:
+def test_a_phase_is_judged_from_its_second_generation_on() -> None:
     booked: list[dict[str, float]] = [
         {"evolve": 1}, {"train": 90}, {"evolve": 2}, {"train": 5, "train/fit": 6}, {"train/fit": 7}, {"train": 8},
     ]  # fmt: skip
@@ -559,7 +559,7 @@ def test_a_phase_is_judged_from_the_second_generation_that_it_ran_in() -> None:
     assert kept_amounts(study(booked=booked), budget(name="add"), 6) == []
 
 
-def test_the_run_has_grown_since_its_baseline_or_the_end_of_its_first_generation() -> None:
+def test_growth_of_the_run_starts_at_its_baseline_or_first_end() -> None:
     levels = [110.0, 150.0, 130.0]
     with_baseline = study(levels, baseline=[100])
     assert kept_amounts(with_baseline, budget("run"), 3) == [(0, 10), (1, 50), (2, 30)]
@@ -570,11 +570,11 @@ def test_the_run_has_grown_since_its_baseline_or_the_end_of_its_first_generation
     assert kept_amounts(study(generations=[0, 1]), budget("run"), 2) == []
 
 
-def test_a_rise_over_a_lost_generation_is_no_amount_of_one() -> None:
+def test_a_rise_across_a_lost_generation_is_not_judged() -> None:
     levels = [100.0, 103.0, 110.0, 150.0, 151.0]
     lost = study(levels, generations=[0, 1, 2, 4, 5])
     assert kept_amounts(lost, budget("generation"), 5) == [(1, 3), (2, 7), (5, 1)]
-    # Where all are a thousand apart, that is one.
+    # If all generations are a thousand apart, a thousand counts as one.
     apart = study(levels, generations=[0, 1000, 2000, 3000, 4000])
     assert kept_amounts(apart, budget("generation"), 4) == [(1000, 3), (2000, 7), (3000, 40)]
 
@@ -582,20 +582,20 @@ def test_a_rise_over_a_lost_generation_is_no_amount_of_one() -> None:
 @pytest.mark.parametrize(
     ("scope", "expected"),
     [
-        # A process that has ended keeps what it had grown by,
+        # A process that has ended keeps its growth,
         ("run", [(0, 1), (1, 12), (2, 23), (3, 24)]),
-        # and gains nothing more.
+        # and gains nothing afterwards.
         ("generation", [(0, 1), (1, 12), (2, 23), (3, 4)]),
     ],
 )
-def test_processes_are_added_up_by_generation(scope: str, expected: Amounts) -> None:
+def test_amounts_of_processes_are_added_up_by_generation(scope: str, expected: Amounts) -> None:
     assert (
         added([[(0, 1), (1, 2), (2, 3), (3, 4)], [(1, 10), (2, 20)]], f"{scope}.kept_bytes")
         == expected
     )
 
 
-def test_the_worst_of_those_that_are_alike_is_the_first() -> None:
+def test_the_first_of_equally_bad_generations_is_named() -> None:
     assert _against(budget(normal=None), 50) == "below the 200 B that count as a leak"
     amounts: Amounts = [(2, 50), (3, 200), (4, 200), (5, 101), (6, 100)]
     found = check(RUN, budget(), Readings(amounts, 5))
@@ -614,7 +614,7 @@ def test_the_worst_of_those_that_are_alike_is_the_first() -> None:
         ("run", [(1, 50), (2, 60)], 0, "Memory has grown by 60 B since the run began: normal up to 100 B."),
     ],
 )  # fmt: skip
-def test_the_sentence_has_the_worst_and_how_often_it_was_beyond(
+def test_the_sentence_gives_the_worst_amount_and_how_often(
     scope: str, amounts: Amounts, beyond: int, said: str
 ) -> None:
     assert budget_sentence(budget(scope), RUN, amounts, beyond) == said
@@ -623,7 +623,7 @@ def test_the_sentence_has_the_worst_and_how_often_it_was_beyond(
 @pytest.mark.parametrize(
     ("scope", "found", "index"),
     [
-        # Twenty generations ahead, a twentieth of 1,000 bytes: 2.5 a generation matter.
+        # Twenty generations ahead, a twentieth of 1,000 bytes: 2.5 per generation matter.
         ("phase", [assessed_in("train", 2.5)], 0), ("phase", [assessed_in("train", 2.4)], None),
         ("phase", [assessed_in("evolve", 9), assessed_in("train", 3), assessed_in("train", 9)], 1),
         ("generation", [assessed_in("evolve", 2.4), assessed_in(None, 3)], 1), ("run", [assessed_in("evolve", 9)], 0),
@@ -636,7 +636,7 @@ def test_a_budget_is_broken_by_the_first_cause_that_matters_in_its_phase(
     assert _explained_by(budget(scope), found) == index
 
 
-def test_a_broken_budget_that_nothing_explains_is_a_finding_of_its_own() -> None:
+def test_an_unexplained_broken_budget_is_its_own_finding() -> None:
     amounts: Amounts = [(3, 100), (4, 200), (5, 300), (6, 400)]
     of_phase = _alone(study([1.0] * 7), 7, budget(name="train/fit"), amounts, "a note")
     assert of_phase.cause.place == Place("train", "train/fit", 1.0)
@@ -645,7 +645,7 @@ def test_a_broken_budget_that_nothing_explains_is_a_finding_of_its_own() -> None
         (6, 6, 6), 1.0, frozenset({"budget"}),
     )  # fmt: skip
     of_run = _alone(study([1.0] * 7), 7, budget("run"), amounts, "a note")
-    # On average over the generations judged, since it first was beyond.
+    # The average over the judged generations, since the budget was first exceeded.
     assert (of_run.cause.rate.estimate, of_run.start) == (100, (4, 4, 4))
     assert (of_run.cause.place, of_run.note) == (NOWHERE, "a note")
     of_each = _alone(study([1.0] * 7), 7, budget("generation"), amounts, "a note")
@@ -663,13 +663,13 @@ def test_only_the_newest_generation_breaks_a_budget_now() -> None:
     levels = [1_000.0, 1_300.0, 1_305.0]
     assert judged(levels, [], 3, leak=200) == []
     assert len(judged(levels, [], 2, leak=200)) == 1
-    # The newest one was lost with the one before it: nothing is known of it alone.
+    # The newest generation and the one before it were lost, so nothing is known of the newest alone.
     history = RunHistory("r", events=(event("generation", leak=200),))
     lost = study([1_000, 1_005, 1_300, 1_900], generations=[0, 1, 2, 4], history=history)
     assert with_budgets(lost, 4, []) == []
 
 
-def test_a_cause_that_explains_a_broken_budget_has_it_as_a_witness() -> None:
+def test_a_broken_budget_is_a_witness_of_its_cause() -> None:
     said = "The run kept 300 B in one generation; its budget is 200 B."
     levels = [1_000.0, 1_005.0, 1_305.0]
     for note, wanted in ((None, said), ("Seen before.", f"Seen before. {said}")):
@@ -688,9 +688,9 @@ def processes_of(
     return [(check.process, check.measured and check.measured.estimate) for check in checks]
 
 
-def test_a_phase_is_checked_in_each_process_it_ran_in_and_the_run_once() -> None:
+def test_a_phase_budget_is_checked_in_each_process() -> None:
     assert processes_of("train", [1, 2], [3, 4]) == [("rank 0 main", 2), ("rank 1 main", 4)]
-    # Its second generation is the first that is judged.
+    # The first generation judged is its second.
     assert processes_of("train", [1, 2], [3]) == [(None, 2)]
     assert processes_of("train", [1], [3]) == [(None, None)]
     assert processes_of("run", [1, 2], [3, 7]) == [(None, 5)]
@@ -708,6 +708,6 @@ def test_a_phase_is_checked_in_each_process_it_ran_in_and_the_run_once() -> None
         ({"origin": "budget", "name": "train", "metric": "phase.kept_bytes"}, "budget of train"),
     ],
 )  # fmt: skip
-def test_a_limit_is_titled_by_what_it_is_of(check: dict[str, Any], title: str) -> None:
+def test_each_limit_has_a_title(check: dict[str, Any], title: str) -> None:
     band_of_rss = {"origin": "band", "metric": RSS, "low": None, "high": None, "process": None}
     assert assertion_title({**band_of_rss, **check}, "generation") == title

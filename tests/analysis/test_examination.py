@@ -1,4 +1,4 @@
-"""What is found in a corpus of made-up runs next to Mann-Kendall, at every generation, and what it costs to examine.
+"""Detection over a corpus of generated runs, compared with Mann-Kendall at every generation, and its cost.
 
 Run with ``-s`` to see the table. Sizes of declared buffers are known to 10 %, as in real runs.
 """
@@ -31,7 +31,7 @@ SEED = 20
 
 
 def statuses(case: Case) -> list[str]:
-    """The worst status at every generation, as a run watched live would have shown it."""
+    """Return the worst status at every generation, as a live run would have shown it."""
     history = corpus_history(case)
     study = TimelineAnalysis(history, timelines_of(history)[0])
     remembered: dict = {}
@@ -47,7 +47,7 @@ def _severity(status: str) -> int:
 
 
 def mann_kendall(case: Case) -> bool:
-    """Whether the rank trend test ever says "rising" at 5 %, from 8 generations on."""
+    """Return True if the rank trend test ever reports a rise at 5 %, from 8 generations on."""
     return any(
         test.pvalue < 0.05 and test.statistic > 0
         for end in range(8, len(case.values) + 1, 4)
@@ -66,7 +66,7 @@ def _share(found: Sequence[bool]) -> float:
 
 
 @pytest.mark.long
-def test_benign_runs_are_rarely_suspected_and_hardly_ever_confirmed() -> None:
+def test_benign_runs_are_rarely_suspected_and_almost_never_confirmed() -> None:
     suspected: dict[str, list[bool]] = {}
     confirmed: list[bool] = []
     baseline: list[bool] = []
@@ -88,7 +88,7 @@ def test_benign_runs_are_rarely_suspected_and_hardly_ever_confirmed() -> None:
 
 
 @pytest.mark.long
-def test_leaks_are_found_after_their_start_and_soon() -> None:
+def test_leaks_are_found_soon_after_their_start() -> None:
     delays: dict[str, list[int]] = {}
     found: list[bool] = []
     confirmed: list[bool] = []
@@ -117,7 +117,7 @@ PHASES = ("evaluate", "train", "evolve", None)
 
 
 def _history(generations: int, types: int = 60) -> RunHistory:
-    """Four snapshots in each generation, 60 series: steady, noisy, growing and sparse counts, memory that leaks."""
+    """Return a history with four snapshots per generation and 60 series: steady, noisy, growing and sparse counts."""
     rng = random.Random(1)
     n = 4 * generations
     generation = [i // 4 for i in range(n)]
@@ -144,7 +144,7 @@ def _history(generations: int, types: int = 60) -> RunHistory:
 
 
 def _seconds(history: RunHistory) -> float:
-    """The best of three, since the machine may be busy; the bounds leave a factor of three."""
+    """Return the best of three times, since the machine may be busy; the bounds allow a factor of three."""
     best = 1e9
     for _ in range(3):
         began = time.process_time()

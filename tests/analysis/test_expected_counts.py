@@ -1,4 +1,4 @@
-"""Declared counts: which readings they are held against, and when a surplus fires."""
+"""Declared counts: which readings are compared with them, and when a surplus is reported."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ AGENTS = ("agents.DDPGAgent", 17, 17, EVOLVE)
 
 
 def counts_only(*counts: tuple[int, int, int | None]) -> RunHistory:
-    """(generation, environments, full collections so far) after a phase, 100 MiB all the time; two are declared."""
+    """Return a run at constant memory with (generation, environments, full collections); two are declared."""
     generations, environments, collections = zip(*counts, strict=True)
     series = {
         "type.train.Env.count": environments, "process.rss_bytes": [100 * MIB] * len(counts), COLLECTIONS: collections,
@@ -52,14 +52,14 @@ def test_a_surplus_seen_once_without_a_collection_is_not_reported_yet() -> None:
     assert SEVERITY.index(verdict.status) < SEVERITY.index("suspected")
 
 
-def test_a_surplus_that_does_not_grow_is_a_broken_contract_and_nothing_more() -> None:
+def test_a_constant_surplus_is_only_a_broken_contract() -> None:
     verdict = examine(counts_only(*((g, 3, g) for g in range(8))))
     assert (verdict.status, [f.kind for f in verdict.findings]) == ("suspected", ["count_contract"])
     assert "Env is 3, declared 2" in verdict.summary
 
 
 @pytest.mark.parametrize("generations", [2, 3])
-def test_it_fires_in_the_generation_it_happens_in(generations: int) -> None:
+def test_a_surplus_is_reported_in_its_generation(generations: int) -> None:
     leaks = (old_population(start=generations - 1),)
     training = Training(leaks=leaks, expectations=(AGENTS,), generations=generations)
     verdict = examine(training.history())
@@ -69,7 +69,7 @@ def test_it_fires_in_the_generation_it_happens_in(generations: int) -> None:
     assert verdict.findings[0].started_at_generation.estimate == generations - 1
 
 
-def test_rows_of_expectations_say_what_was_seen() -> None:
+def test_expectation_rows_show_the_observed_counts() -> None:
     leak = Leak(EVALUATE, 1 * MIB, {"trading.TradingEnvironment": 16}, start=2)
     history = Training(
         leaks=(leak,), generations=5, expectations=(ENVIRONMENTS, AGENTS, ("Missing", 1, 1, None))
@@ -88,7 +88,7 @@ TENSOR = "torch.Tensor"
 
 
 def attempt(number: int, *rows: tuple[int | None, str | None, int], after: str | None) -> Batch:
-    """(generation, phase, tensors) of one process, after what the client sends for ``"baseline"``."""
+    """Return the (generation, phase, tensors) rows of one process that declared ``"baseline"``."""
     name, data = expectation(TENSOR, "baseline", after)
     events = (Event(0, 0.0, "expect", str(name), data=data),)
     snapshots = []
@@ -113,14 +113,14 @@ def trained(
     return attempt(number, (None, None, initial), *ends, after=after)
 
 
-def test_a_run_that_comes_back_is_quiet() -> None:
+def test_a_run_that_returns_to_its_baseline_is_not_reported() -> None:
     run = history(trained(567, 567, 560, 567))
     (row,) = check_counts(run)
     assert (row.state, row.low, row.high, row.violations) == ("holds", None, 567, 0)
     assert not examine(run).findings
 
 
-def test_what_stays_above_the_baseline_of_report_004_is_reported_with_both_numbers() -> None:
+def test_a_surplus_over_the_baseline_is_reported_with_both_numbers() -> None:
     run = history(trained(567, 567, 5678, 5678))
     (row,) = check_counts(run)
     assert (row.state, row.deviations[0].generation) == ("broken", 2)
@@ -133,7 +133,7 @@ def test_what_stays_above_the_baseline_of_report_004_is_reported_with_both_numbe
 
 
 def test_a_resumed_run_sets_its_baseline_again() -> None:
-    """The fix of the second attempt keeps another optimizer; what the first one had says nothing of it."""
+    """The fix in the second attempt keeps another optimizer, so the first attempt's baseline does not apply."""
     well = history(trained(567, 567), trained(900, 900, 900, number=2, begins=2))
     (row,) = check_counts(well)
     assert (row.state, row.high) == ("holds", 900)
@@ -143,26 +143,26 @@ def test_a_resumed_run_sets_its_baseline_again() -> None:
     assert (row.state, row.high) == ("broken", 567)
 
 
-def test_a_declared_name_means_the_class_where_one_of_them_has_no_module() -> None:
+def test_a_declared_name_matches_a_class_if_either_lacks_a_module() -> None:
     assert stands_for("Env", "app.Env") and stands_for("app.Env", "Env")
     assert not stands_for("Env", "app.MyEnv") and not stands_for("other.Env", "app.Env")
 
 
-def test_a_full_name_that_is_counted_means_itself_alone() -> None:
+def test_a_fully_qualified_name_matches_only_itself() -> None:
     counted = {"type.b.Env.count": [1], "type.a.Env.count": [1]}
     assert matching_types(ends_timeline(counted), "Env") == ("a.Env", "b.Env")
     counted["type.Env.count"] = [1]
     assert matching_types(ends_timeline(counted), "Env") == ("Env",)
 
 
-def test_which_type_a_series_counts() -> None:
+def test_each_series_is_mapped_to_its_type() -> None:
     series = (
         "type.app.Env.count", "type.app.Env.bytes", "x.app.Env.count", "type.leakline.client.Client.count",
     )  # fmt: skip
     assert [counted_type(name) for name in series] == ["app.Env", None, None, None]
 
 
-def test_how_many_are_expected() -> None:
+def test_the_expected_number_of_instances() -> None:
     assert range_text(Expectation("E", 2, 2)) == "2"
     assert range_text(Expectation("E", 1, 2)) == "1 to 2"
     assert range_text(Expectation("E", 0, 567, baseline=True)) == "up to 567 (baseline)"
@@ -179,7 +179,7 @@ def test_how_many_are_expected() -> None:
         ("phase_end", None, "train", False),
     ],
 )  # fmt: skip
-def test_which_readings_a_count_is_held_against(
+def test_only_readings_after_the_declared_phase_are_compared(
     kind: str, phase: str | None, after: str | None, held: bool
 ) -> None:
     rows: list[Row] = [(kind, 0, phase), ("generation_end", 0, None)]
@@ -207,7 +207,7 @@ def test_a_count_is_broken_outside_its_bounds_at_the_newest_reading(
     assert (_violation(counts) is not None) == broken
 
 
-def test_a_violation_knows_where_it_began_and_what_was_there_before() -> None:
+def test_a_violation_has_its_start_and_the_count_before_it() -> None:
     found = _violation([2, 3, 4, 5])
     assert found is not None
     assert (found.count, found.first_count, found.count_before) == (5, 3, 2)
@@ -215,7 +215,7 @@ def test_a_violation_knows_where_it_began_and_what_was_there_before() -> None:
     found = _violation([3, 4])
     assert found is not None
     assert (found.first_row, found.row_before, found.count_before) == (0, None, None)
-    # A surplus is no part of a lack.
+    # A surplus is not part of a deficit.
     found = _violation([3, 0, 0])
     assert found is not None
     assert (found.first_row, found.above, found.row_before) == (1, False, 0)
@@ -230,7 +230,7 @@ def test_a_violation_knows_where_it_began_and_what_was_there_before() -> None:
     ],
     ids=["nothing known", "nothing given", "seen once", "seen again", "collected before"],
 )  # fmt: skip
-def test_a_surplus_is_proven_where_it_was_there_again_or_nothing_is_known_of_collections(
+def test_a_surplus_is_proven_if_it_persists_or_collections_are_unknown(
     counts: list[Value], collections: list[Value] | None, proven: bool
 ) -> None:
     found = _violation(counts, collections)
@@ -244,10 +244,10 @@ def test_a_surplus_is_proven_where_it_was_there_again_or_nothing_is_known_of_col
      (3, [0, None, 1], False), (3, [0, 0, None], False)],
     ids=["outlived one", "no collection since", "gone", "not read", "unknown before", "unknown after"],
 )  # fmt: skip
-def test_a_surplus_seen_once_is_proven_where_it_outlived_a_full_collection(
+def test_a_surplus_seen_once_is_proven_by_a_full_collection(
     later: Value, collections: list[Value], proven: bool
 ) -> None:
-    """The readings between phases are not held against it, and say whether it is still there."""
+    """Readings within phases are not judged, but show whether the surplus still exists."""
     rows: list[Row] = [
         ("generation_end", 0, None), ("generation_end", 1, None), ("sample", 1, None),
     ]  # fmt: skip
@@ -258,7 +258,7 @@ def test_a_surplus_seen_once_is_proven_where_it_outlived_a_full_collection(
     assert found.proven == proven
 
 
-def test_a_baseline_is_the_most_there_was_by_the_end_of_the_first_generation() -> None:
+def test_a_baseline_is_the_maximum_up_to_the_end_of_generation_0() -> None:
     rows: list[Row] = [
         ("baseline", None, None), ("phase_end", 0, "a"), ("generation_end", 0, None), ("generation_end", 1, None),
     ]  # fmt: skip
@@ -272,8 +272,8 @@ def test_a_baseline_is_the_most_there_was_by_the_end_of_the_first_generation() -
     assert applicable_readings(unread, [expected]) == (Readings(expected, "app.Env", (), ()),)
 
 
-def test_each_broken_class_has_a_row_however_many_processes_there_are() -> None:
-    """An alert reads from the rows who declared the count that is broken."""
+def test_each_broken_class_has_a_row_with_many_processes() -> None:
+    """Alerts read from these rows who declared the broken count."""
     names = [f"app.C{number}" for number in range(6)]
     series = {f"type.{name}.count": [2.0, 3.0, 3.0] for name in names}
     one = ends_history(series).processes[0]

@@ -1,4 +1,4 @@
-"""What a finding says: suspects in order, numbers, code, gauges that move with it, and what is not worth telling."""
+"""Contents of a finding: ordered suspects, numbers, code, gauges that move with it, and what is omitted."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ from leakline.snapshot import Event, Holder
 ENVS = candidate("app.Env", "object", 60.0, deep=True)
 
 
-def test_children_that_grow_are_suspects_from_where_the_growth_began() -> None:
-    """Before that one of them had risen much faster."""
+def test_growing_children_are_suspects_from_the_start_of_the_growth() -> None:
+    """Earlier one of them had risen much faster."""
     rows: list[Value] = [0, 900, 1800, 2700, *range(2710, 2790, 10)]
     study = study_of(children__process__loader__uss_bytes=rows)
     children = cause_of(kind="children", rate=10.0)
@@ -105,7 +105,7 @@ RISES = replace(ENVS, violation=BROKEN)
     ],
     ids=["as many as ever", "no memory", "both rise", "both a little", "a count that lasts", "nothing broken"],
 )  # fmt: skip
-def test_a_broken_count_alone_neither_rises_nor_brings_memory(
+def test_a_broken_count_alone_explains_no_memory(
     owner: Candidate, witnesses: tuple[str, ...], rate: float, only: bool
 ) -> None:
     assert only_contract(assessed(cause_of(owner, rate=rate), *witnesses)) == only
@@ -121,15 +121,13 @@ def test_a_broken_count_alone_neither_rises_nor_brings_memory(
     ],
     ids=["a twentieth", "less", "unmeasured", "declared", "broken", "of a library"],
 )  # fmt: skip
-def test_plain_types_that_are_next_to_nothing_are_no_suspects(
-    member: Candidate, expected: bool
-) -> None:
+def test_tiny_plain_types_are_not_suspects(member: Candidate, expected: bool) -> None:
     assert (member in _of_note(cause_of(ENVS, member, rate=100.0))) == expected
-    # The owner is one, whatever it is.
+    # Any owner counts as one.
     assert member in _of_note(cause_of(member, rate=100.0))
 
 
-def test_suspects_are_the_owner_its_holder_its_lists_and_then_the_others() -> None:
+def test_suspects_are_ordered_owner_holder_lists_others() -> None:
     held = candidate("app.Env.log", "container", 5.0, slope=50)
     foreign = candidate("app.other", "container", 5.0, slope=50)
     arrays = candidate("numpy.ndarray", "array", 20.04, slope=3.00049)
@@ -139,7 +137,7 @@ def test_suspects_are_the_owner_its_holder_its_lists_and_then_the_others() -> No
         ("app.Env", "type", 1.0, 100.0), ("app.Trainer.kept[*]", "holder", 1.0, None),
         ("app.Env.log", "container", 50.0, 5.0), ("numpy.ndarray", "type", 3.0, 20.0),
     ]  # fmt: skip
-    # A list that owns the growth comes before what it keeps.
+    # A list that owns the growth comes before its contents.
     log = candidate("app.log", "container", 5.0)
     found = _suspects(study_of(), cause_of(log, candidate("app.Env", "object", slope=40)))
     assert [s.name for s in found] == ["app.log", "app.Env"]
@@ -151,7 +149,7 @@ def test_no_more_than_eight_suspects_and_three_counts_are_listed() -> None:
     assert len(_count_lines(study_of(), assessed(cause_of(*many)))) == 3
 
 
-def test_where_nothing_is_counted_in_a_list_the_holders_found_say_what_it_keeps() -> None:
+def test_holders_reveal_the_contents_of_an_uncounted_list() -> None:
     holders = (Holder(3, "app.Env", "app.log[*]", 5), Holder(3, "app.Agent", "app.other", 5))
     study = study_of(ends_history({"process.anon_bytes": FLAT}, holders=holders))
     log = candidate("app.log", "container")
@@ -164,7 +162,7 @@ def test_where_nothing_is_counted_in_a_list_the_holders_found_say_what_it_keeps(
 @pytest.mark.parametrize(
     ("rate", "position", "expected"), [(100.06, 0, 100.1), (0.5, 0, 0.5), (100.0, 1, 60.0), (0.0, 0, 60.0)]
 )  # fmt: skip
-def test_the_owner_carries_the_whole_growth(rate: float, position: int, expected: float) -> None:
+def test_the_owner_has_the_entire_growth(rate: float, position: int, expected: float) -> None:
     assert _rate_of_member(cause_of(ENVS, rate=rate), ENVS, position) == expected
     assert _rate_of_member(cause_of(ENVS), replace(ENVS, bytes_rate=None), 1) is None
     assert _rate_of_member(cause_of(ENVS), replace(ENVS, bytes_rate=7.06), 1) == 7.1
@@ -181,7 +179,7 @@ def test_the_owner_carries_the_whole_growth(rate: float, position: int, expected
         ("ok", (), 0.9), ("learning", (), 0.3),
     ],
 )  # fmt: skip
-def test_each_witness_makes_a_suspicion_surer_but_never_certain(
+def test_each_witness_raises_the_confidence_but_never_to_one(
     status: Status, witnesses: tuple[str, ...], confidence: float
 ) -> None:
     assert _confidence(_standing(assessed(cause_of(ENVS), *witnesses), status)) == confidence
@@ -201,7 +199,7 @@ def _marked(*values: object) -> tuple[Event, ...]:
         ("torch.Tensor", _marked(True), {"tfjs_memory_unreliable": True}, None),
     ],
 )
-def test_bytes_that_tensorflow_calls_an_upper_bound_are_called_one(
+def test_unreliable_tensorflow_bytes_are_called_an_upper_bound(
     name: str, events: tuple[Event, ...], environment: dict[str, object], said: str | None
 ) -> None:
     history = ends_history({"tfjs.bytes": FLAT}, events=events, environment=environment)
@@ -209,20 +207,20 @@ def test_bytes_that_tensorflow_calls_an_upper_bound_are_called_one(
     assert [line.split(" TensorFlow")[0] for line in lines] == ([said] if said else [])
 
 
-def test_a_surplus_outlived_a_collection_unless_it_is_garbage() -> None:
+def test_a_surplus_that_is_not_garbage_outlived_a_collection() -> None:
     unproven = replace(BROKEN, proven=False)
     accepted = replace(BROKEN, expectation=Expectation("Env", 2, 2, accepted=True))
 
-    def said(violation: Violation | None, kind: Kind = "objects") -> list[str]:
+    def evidence(violation: Violation | None, kind: Kind = "objects") -> list[str]:
         cause = cause_of(replace(ENVS, violation=violation), kind=kind)
         return _contract_lines(assessed(cause))
 
     outlived = "; the surplus outlived a collection or was seen again"
-    assert said(BROKEN) == [f"Env is 3, declared 0 to 1{outlived}."]
-    assert said(BROKEN, "cyclic_garbage") == ["Env is 3, declared 0 to 1."]
-    assert said(unproven) == ["Env is 3, declared 0 to 1."]
-    assert said(accepted) == [f"Env is 3, accepted as 2{outlived}."]
-    assert said(None) == []
+    assert evidence(BROKEN) == [f"Env is 3, declared 0 to 1{outlived}."]
+    assert evidence(BROKEN, "cyclic_garbage") == ["Env is 3, declared 0 to 1."]
+    assert evidence(unproven) == ["Env is 3, declared 0 to 1."]
+    assert evidence(accepted) == [f"Env is 3, accepted as 2{outlived}."]
+    assert evidence(None) == []
 
 
 @pytest.mark.parametrize(
@@ -242,7 +240,7 @@ def test_the_sentence_on_a_count_follows_its_pattern(growth: Any, said: str | No
     assert _count_lines(study_of(), assessed(cause_of(replace(ENVS, growth=growth)))) == lines
 
 
-def test_of_a_phase_that_runs_twice_the_line_has_the_growth_of_one_execution() -> None:
+def test_the_growth_per_execution_of_a_phase_is_given() -> None:
     once, twice = (study_of(phase__train__executions=[n] * 12).timeline for n in (1, 2))
     for path in ("train", None):
         member = candidate("E", "object", slope=12, place=Place("train", path, 1.0))
@@ -276,12 +274,12 @@ def test_the_line_on_memory_needs_two_readings(
     assert _memory_lines(a, in_a_row, "generation") == said
 
 
-def test_memory_that_swings_with_the_collector_has_a_line_of_its_own() -> None:
+def test_memory_that_swings_with_the_collector_has_its_own_line() -> None:
     (line,) = _memory_lines(assessed(cause_of(rate=RATE), garbage=5000.0), 3, "generation")
     assert line.startswith("The collector frees 5,000 objects per generation")
 
 
-def test_measured_objects_explain_no_more_than_all() -> None:
+def test_measured_objects_explain_at_most_100_percent() -> None:
     for measured, rate, said in (
         (0.25, 0.5, ["Measured objects explain 50 %: 0 B per generation."]),
         (90.0, 40.0, ["Measured objects explain 100 %: 90 B per generation."]),
@@ -325,7 +323,7 @@ def test_the_explanation_of_a_growth_follows_its_channel(
         ([1] * 12, None, "No Python object that was counted explains it."),
     ],
 )  # fmt: skip
-def test_native_growth_says_how_well_objects_were_looked_at(
+def test_native_growth_says_how_thoroughly_objects_were_counted(
     looks: list[Value] | None, unknown: str | None, said: str
 ) -> None:
     study = study_of() if looks is None else study_of(python__objects=looks)
@@ -340,17 +338,17 @@ def test_native_growth_says_how_well_objects_were_looked_at(
     [({4, 9}, 5.0, False), ({3, 9}, 5.0, True), ({9}, None, True), ({0, 1}, None, False), (set(), 5.0, True)],
     ids=["one just before", "one long before", "one look", "two looks", "no look"],
 )  # fmt: skip
-def test_two_looks_at_the_heap_are_enough_where_one_lies_just_before_the_start(
+def test_two_censuses_suffice_if_one_is_just_before_the_start(
     at: set[int], start: float | None, rarely: bool
 ) -> None:
     timeline = study_of(python__objects=[1 if g in at else None for g in range(12)]).timeline
     begin = None if start is None else (start, start - 3, start + 3)
     assert _counted_too_rarely(timeline, assessed(cause_of(), start=begin)) == rarely
-    # A program whose heap is never looked at is not counted too rarely.
+    # A program whose heap is never scanned is not counted too rarely.
     assert _counted_too_rarely(study_of().timeline, assessed(cause_of())) is False
 
 
-def test_the_line_on_the_phase_has_its_share() -> None:
+def test_the_line_on_the_phase_gives_its_share() -> None:
     places = (Place("train", "train", 0.756), Place("train", "train", None), SPREAD)
     lines = [_phase_lines(assessed(cause_of(place=place))) for place in places]
     assert lines == [["76 % of it stays in train."], ["It stays in train."], []]
@@ -367,7 +365,7 @@ def test_the_line_on_the_phase_has_its_share() -> None:
     ],
     ids=["measured", "unmeasured", "falls", "just begun", "no further than a hundred"],
 )
-def test_growth_that_does_not_matter_says_how_little_it_comes_to(
+def test_trivial_growth_says_how_little_it_is(
     measured: float | None, rate: float, window: float, said: str
 ) -> None:
     a = assessed(cause_of(ENVS, measured=measured, rate=rate), window=window)
@@ -383,7 +381,7 @@ def test_growth_that_does_not_matter_says_how_little_it_comes_to(
         ("plain", "dict", 1e6, 100.0, False),
     ],
 )  # fmt: skip
-def test_growth_that_does_not_matter_is_a_finding_from_a_kibibyte_or_16_of_the_program_on(
+def test_trivial_growth_is_a_finding_above_a_minimum(
     family: Family, name: str, measured: float | None, slope: float, expected: bool
 ) -> None:
     cause = cause_of(candidate(name, family, slope=slope), measured=measured)
@@ -407,7 +405,7 @@ DICT = candidate("dict", "plain")
     ids=["less than a byte", "falls", "a byte", "garbage", "of a library", "of the program", "declared",
          "broken", "a list of them", "nothing"],
 )  # fmt: skip
-def test_plain_types_without_a_byte_of_growth_are_no_finding(
+def test_plain_types_without_growth_are_not_a_finding(
     members: tuple[Candidate, ...], rate: float, garbage: float | None, idle: bool
 ) -> None:
     a = assessed(cause_of(*members, rate=rate), garbage=garbage)
@@ -421,7 +419,7 @@ def _finding(fingerprint: str, status: Status, rate: float, **more: Any) -> Find
     return Finding(fingerprint, status, "objects", "train", 1.0, (), growth, None, 0.9, **more)
 
 
-def test_what_is_active_comes_first_then_by_size_then_by_name_and_what_is_over_last() -> None:
+def test_findings_are_sorted_by_activity_size_and_name() -> None:
     ordered = [
         _finding("b", "suspected", 9.0), _finding("a", "confirmed", 5.0), _finding("c", "suspected", 5.0),
         _finding("a", "watch", 99.0), _finding("a", "ok", 999.0), _finding("b", "recovered", 99.0),
@@ -440,7 +438,7 @@ def test_what_is_active_comes_first_then_by_size_then_by_name_and_what_is_over_l
     ],
     ids=["together a gigabyte", "less", "one lies deeper", "deeper and more"],
 )
-def test_ranks_that_leak_alike_are_one_finding_of_all_their_growth(
+def test_equally_leaking_ranks_are_one_finding_with_their_total_growth(
     a: tuple[float, Any], b: tuple[float, Any], priority: str
 ) -> None:
     one = _finding("f", "suspected", a[0], priority=a[1], process="rank 0 main")
@@ -452,7 +450,7 @@ def test_ranks_that_leak_alike_are_one_finding_of_all_their_growth(
     assert merged.process == "rank 0 main, rank 1 main"
 
 
-def test_other_fingerprints_stay_findings_of_their_own_with_what_is_active_first() -> None:
+def test_different_fingerprints_stay_separate_findings() -> None:
     found = [_finding("a", "ok", 1.0), _finding("b", "confirmed", 1.0)]
     assert merge_alike(found, DEFAULTS) == found[::-1]
 
@@ -474,15 +472,15 @@ VAIN = Event(3, 5.0, "cleanup", "agent", 9, None, {"freed_bytes": 0})
     ],
     ids=["matters", "confirmed", "too little", "no alarm"],
 )  # fmt: skip
-def test_cleanups_in_vain_raise_an_alarm_that_matters(
+def test_ineffective_cleanups_raise_the_priority(
     status: Status, rate: float, priority: str
 ) -> None:
-    """Half a byte of a thousand in each of a hundred generations is a twentieth: that matters."""
+    """0.5 of 1,000 bytes in each of 100 generations makes a twentieth, which matters."""
     finding = _built(assessed(cause_of(ENVS, rate=rate)), status, VAIN, VAIN)
     assert finding.priority == priority
 
 
-def test_a_finding_has_what_is_known_of_it() -> None:
+def test_a_finding_has_all_known_facts() -> None:
     cause = cause_of(ENVS, place=Place("train", "train/step", 0.66666), rate=Slope(20, 10, 30, 16))
     finding = _built(assessed(cause, "counts", start=(4.0, 3.0, 5.0)), "suspected", several=True)
     assert finding.growth_bytes_per_generation == Interval(20, 10, 30)
@@ -494,7 +492,7 @@ def test_a_finding_has_what_is_known_of_it() -> None:
     assert _built(assessed(cause_of(STILL)), "suspected").kind == "count_contract"
 
 
-def test_what_does_not_matter_gets_no_advice_and_says_so() -> None:
+def test_trivial_findings_get_no_advice_and_say_so() -> None:
     a = assessed(cause_of(ENVS, rate=0.1), start=None)
     finding = _built(a, "ok")
     assert (finding.advice, finding.started_at_generation, finding.process) == ((), None, None)
@@ -505,7 +503,7 @@ def test_what_does_not_matter_gets_no_advice_and_says_so() -> None:
     assert "It has stopped growing." not in _built(a, "watch").evidence
 
 
-def test_a_note_and_what_waits_for_the_collector_come_first() -> None:
+def test_a_note_and_waiting_garbage_come_first() -> None:
     a = assessed(
         cause_of(ENVS, place=TRAIN, rate=sure(9.0)), note="A note.", waiting=Waiting(5000.0)
     )
@@ -527,7 +525,7 @@ def test_a_gauge_is_the_same_within_five_percent(
     assert _change("gauge.x", old, new) == GaugeChange("x", old, new, percent, same)
 
 
-def test_a_gauge_is_the_middle_of_the_shared_generations_of_all_processes() -> None:
+def test_a_gauge_is_the_median_over_processes_and_shared_generations() -> None:
     timelines = [
         timeline_from_rows({"gauge.x": [1, 2, 3, None]}),
         timeline_from_rows({"gauge.x": [10, 20, 30, 40]}),
@@ -541,7 +539,7 @@ def test_a_gauge_is_the_middle_of_the_shared_generations_of_all_processes() -> N
     assert title("js.frames_per_second") == "frames per second"
 
 
-def test_forty_gauges_are_compared() -> None:
+def test_at_most_forty_gauges_are_compared() -> None:
     many = timeline_from_rows({f"gauge.g{i:02}": [1] for i in range(45)})
     assert [c.gauge for c in compared([many], [], {0})] == [f"g{i:02}" for i in range(40)]
 
@@ -560,12 +558,12 @@ def gauge_with_memory(
     [
         ([60, 57, 54, 51, 48, 45, 42, 39], "x fell from 58.5 to 40.5 while memory rose (rank correlation -1.00)."),
         ([10, 11, 12, 13, 14, 15, 16, 17], "x rose from 10.5 to 16.5 while memory rose (rank correlation +1.00)."),
-        # Eight readings at least,
+        # At least eight readings are needed,
         ([60, 57, 54, 51, 48, 45, 42], None),
-        # that have changed by a fifth of the larger end,
+        # which have changed by a fifth of the larger end
         ([100, 100, 99, 98, 97, 96, 81, 81], None),
         ([100, 100, 99, 98, 97, 96, 80, 80], "x fell from 100 to 80 while memory rose (rank correlation -0.99)."),
-        # and go with memory nearly always.
+        # and almost always move with memory.
         ([60, 57, 42, 39, 48, 45, 54, 51], None),
     ],
 )  # fmt: skip
@@ -575,7 +573,7 @@ def test_a_gauge_that_moves_with_memory_has_a_line(
     assert companions(gauge_with_memory(values)) == (() if expected is None else (expected,))
 
 
-def test_a_gauge_has_no_line_where_memory_does_not_rise_or_it_is_long_ago() -> None:
+def test_a_gauge_has_no_line_without_a_recent_rise_of_memory() -> None:
     falling: list[Value] = [60, 57, 54, 51, 48, 45, 42, 39]
     assert companions(gauge_with_memory(falling, [200 - i for i in range(8)])) == ()
     assert companions(gauge_with_memory(falling, [200] * 8)) == ()
@@ -584,7 +582,7 @@ def test_a_gauge_has_no_line_where_memory_does_not_rise_or_it_is_long_ago() -> N
         assert len(companions(gauge_with_memory([*range(20), *[20] * flat]))) == expected
 
 
-def test_the_clearest_two_gauges_are_evidence_of_what_leaks() -> None:
+def test_the_two_clearest_gauges_are_evidence() -> None:
     memory = [100 + 10 * i for i in range(8)]
     falls, rises = [80, 70, 60, 50, 40, 30, 20, 10], [1, 2, 3, 4, 5, 6, 8, 7]
     timeline = timeline_from_rows({
@@ -598,7 +596,7 @@ def test_the_clearest_two_gauges_are_evidence_of_what_leaks() -> None:
     assert with_companions(leak, timeline_from_rows({"process.rss_bytes": memory})) is leak
 
 
-def test_a_frame_rate_that_falls_as_memory_rises_stands_with_the_evidence() -> None:
+def test_a_frame_rate_that_falls_as_memory_rises_is_evidence() -> None:
     falling = {"js.frames_per_second": lambda g: 60.0 - 1.6 * g}
     leaking = Training(generations=24, leaks=(kept_environments(),)).history()
     finding = examine(with_series(leaking, falling)).findings[0]
@@ -634,9 +632,7 @@ FORGES = {"repository": "https://github.com/a/b.git", "commit": "0123abc"}
         (dict(FORGES, repository="https://github.com/a/../b"), None), (dict(FORGES, commit=None), None),
     ],
 )  # fmt: skip
-def test_a_commit_is_linked_on_forges_that_are_known(
-    environment: dict[str, Any], link: str | None
-) -> None:
+def test_commits_are_linked_on_known_forges(environment: dict[str, Any], link: str | None) -> None:
     assert commit_link(environment) == link
 
 
@@ -655,11 +651,11 @@ def test_a_line_of_code_is_linked_at_its_commit(location: object, below: str | N
 @pytest.mark.parametrize(
     ("phase", "path", "location"),
     [
-        # The nested phase says more than the one around it.
+        # The nested phase is more specific than its parent.
         ("train", "train/fit", "fit.py:1"), (None, "train/add", "train.py:1"), (None, None, None),
     ],
 )  # fmt: skip
-def test_a_finding_is_where_the_fix_of_its_phase_says(
+def test_a_finding_is_located_by_the_fix_of_its_phase(
     phase: str | None, path: str | None, location: str | None
 ) -> None:
     fixes = {"train": "train.py:1", "train/fit": "fit.py:1", "evolve": None, None: "none.py:1"}

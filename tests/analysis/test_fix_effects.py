@@ -1,4 +1,4 @@
-"""Whether a fix worked: the four steps of the checklist, and the effect of each fix before and after it."""
+"""Effects of fixes: the four steps of the checklist, and the comparison before and after each fix."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def promised(generations: Any, kind: str = "fix") -> Event:
 
 
 def on_a_device(rate: float, generations: int = 40) -> RunHistory:
-    """A healthy training on a device whose live tensors grow by so much in each generation."""
+    """Return a healthy training on a device whose live tensors grow by ``rate`` bytes per generation."""
     used = {
         "cuda.0.allocated_bytes": lambda g: 4 * GIB + rate * (g + 1),
         "cuda.0.reserved_bytes": lambda g: 5 * GIB + rate * (g + 1),
@@ -90,7 +90,7 @@ def on_a_device(rate: float, generations: int = 40) -> RunHistory:
     return with_series(Training(generations=generations).history(), used)
 
 
-def test_a_healthy_run_of_report_000_has_four_ticks() -> None:
+def test_a_healthy_run_of_report_000_passes_all_four_steps() -> None:
     events = (promised(30), *freed_by("agent", 200 * MIB, 100 * MIB))
     found = checklist(with_events(on_a_device(0.0), *events))
     assert {item.outcome for item in found.values()} == {"done"}
@@ -102,12 +102,12 @@ def test_a_healthy_run_of_report_000_has_four_ticks() -> None:
     assert found["cleanups"].sentence == "agent ran twice and freed 300.00 MiB."
 
 
-def test_a_run_before_anything_happened_ticks_nothing() -> None:
+def test_a_run_without_data_passes_no_step() -> None:
     found = checklist(Training(generations=0, total=25).history())
     assert {item.outcome for item in found.values()} == {"not_yet", "not_measured"}
 
 
-def test_device_memory_that_grows_is_not_ticked_and_is_no_matter_of_the_other_one() -> None:
+def test_growing_device_memory_fails_only_its_own_step() -> None:
     found = checklist(on_a_device(200 * MIB))
     assert found["gpu"].outcome == "failed"
     assert "GPU memory grows by" in found["gpu"].sentence
@@ -118,7 +118,7 @@ def test_device_memory_that_grows_is_not_ticked_and_is_no_matter_of_the_other_on
     ("generations", "ended", "outcome"),
     [(25, False, "done"), (25, True, "done"), (24, False, "not_yet"), (24, True, "failed")],
 )
-def test_a_run_is_held_against_the_plan(generations: int, ended: bool, outcome: str) -> None:
+def test_a_run_is_compared_with_its_plan(generations: int, ended: bool, outcome: str) -> None:
     history = replace(Training(generations=generations, total=25).history(), ended=ended)
     item = checklist(history)["passed"]
     assert (item.outcome, item.against) == (outcome, "plan")
@@ -126,7 +126,7 @@ def test_a_run_is_held_against_the_plan(generations: int, ended: bool, outcome: 
     assert item.sentence == said
 
 
-def test_without_a_plan_or_a_promise_it_says_that_it_does_not_know() -> None:
+def test_without_a_plan_or_promise_the_step_is_unknown() -> None:
     item = checklist(Training(generations=90).history())["passed"]
     assert item.outcome == "not_measured"
     assert "It is not known where it died before" in item.sentence
@@ -134,7 +134,7 @@ def test_without_a_plan_or_a_promise_it_says_that_it_does_not_know() -> None:
     assert question == "The run passes the point where it died before"
 
 
-def test_a_cleanup_that_frees_nothing_is_marked() -> None:
+def test_a_cleanup_that_frees_nothing_fails_its_step() -> None:
     events = freed_by("collector", 0, -4096)
     item = checklist(with_events(Training().history(), *events))["cleanups"]
     assert (item.outcome, item.sentence) == ("failed", "collector ran twice and freed nothing.")
@@ -145,7 +145,7 @@ junk = st.none() | st.booleans() | st.text(max_size=3) | st.integers() | st.floa
 
 @settings(max_examples=10)
 @given(junk, junk)
-def test_what_the_wire_brings_breaks_no_checklist(freed: Any, generations: Any) -> None:
+def test_malformed_events_break_no_checklist(freed: Any, generations: Any) -> None:
     devices = (
         freed,
         {"cuda.0.reserved_bytes": freed},
@@ -160,7 +160,7 @@ def test_what_the_wire_brings_breaks_no_checklist(freed: Any, generations: Any) 
         assert item.sentence and "\n" not in item.sentence
 
 
-def test_the_list_is_printed_in_lines_with_marks() -> None:
+def test_the_checklist_is_printed_with_marks() -> None:
     items = verdict_json(examine(Training(total=16).history()))["checklist"]
     assert [set(item) for item in items] == [{"check", "outcome", "sentence", "against"}] * 4
     lines = list(check_lines(items))
@@ -202,7 +202,7 @@ def process(
         (["ok", "recovered"], "done", "All is calm."),
         (["watch"], "not_yet", "Memory grows by 5 B per generation: watch."),
         (["suspected"], "failed", "Memory grows by 5 B per generation: suspected."),
-        # What leaks goes before what may, wherever it comes.
+        # A confirmed leak takes precedence over a watched one, whatever the order.
         (["watch", "confirmed"], "failed", "Memory grows by 5 B per generation: confirmed."),
     ],
 )
@@ -213,7 +213,7 @@ def test_an_item_is_judged_by_the_worst_of_its_findings(
     assert answer == (outcome, said)
 
 
-def test_nothing_is_ticked_before_five_generations() -> None:
+def test_no_step_passes_before_five_generations() -> None:
     too_few = ("not_yet", "4 generations so far, too few to judge.")
     assert _judged([], since(5), "Memory", "calm") == ("done", "calm")
     assert _judged([], since(4), "Memory", "calm") == too_few
@@ -222,23 +222,23 @@ def test_nothing_is_ticked_before_five_generations() -> None:
     assert _memory(verdict(growth=None), since(4)) == too_few
 
 
-def test_the_sentence_has_phase_and_first_suspect_of_a_finding() -> None:
+def test_the_sentence_names_phase_and_first_suspect() -> None:
     suspects = (Suspect("Env", "type"), Suspect("dict", "type"))
     leak = finding("confirmed", phase="train", suspects=suspects)
     assert _judged([leak], since(1), "Memory", "")[1] == (
         "Memory grows by 5 B per generation in train (Env): confirmed."
     )
-    # What shrinks grows by nothing.
+    # A shrinking series grows by 0.
     assert "grows by 0 B" in _judged([finding("watch", -3)], since(), "Memory", "")[1]
     assert "grows by 1 B" in _judged([finding("watch", 0.5)], since(), "Memory", "")[1]
 
 
-def test_the_highest_reading_of_a_device_has_the_generation_it_was_first_read_in() -> None:
-    # A device that nothing is on was seen all the same.
+def test_the_peak_of_a_device_has_its_first_generation() -> None:
+    # A device without memory in use was still observed.
     columns: dict[str, list[Value]] = {
         "cuda.0.allocated_bytes": [None, 5, 9, 9, 2], "gpu.0.process_bytes": [0, None, None, None, None],
         "mps.driver_bytes": [None] * 5, "cuda.0.reserved_bytes": [4, None, None, None, None],
-        # Not what others take of a device, nor memory of the process.
+        # Ignore memory of other processes on the device and memory of this process.
         "gpu.0.used_bytes": [99] * 5, "process.allocated_bytes": [99] * 5,
     }  # fmt: skip
     assert sorted(_tops(process(range(10, 15), columns)), key=str) == [
@@ -253,7 +253,7 @@ def on_device(*readings: Value) -> RunHistory:
     return RunHistory("r", processes=(process(range(len(readings)), series),))
 
 
-def test_a_device_that_nothing_is_on_is_not_measured() -> None:
+def test_a_device_without_memory_in_use_is_not_measured() -> None:
     unseen = "GPU memory was not measured: no device was found."
     assert _gpu(RunHistory("r"), verdict(), since()) == ("not_measured", unseen)
     idle = "This training uses no GPU memory."
@@ -266,7 +266,7 @@ def test_a_device_that_nothing_is_on_is_not_measured() -> None:
     ("judged", "outcome", "said"),
     [
         (verdict(), "done", "Nothing is suspected; memory changes by +5 B per generation over 10 generations."),
-        # Flat from the first on is flat all the time.
+        # Flat from generation 0 on means flat throughout.
         (verdict(settled=0), "done", "Nothing is suspected; memory changes by +5 B per generation "
             "over 10 generations."),
         (verdict(settled=0.5), "done", "Memory is flat since generation 0.5, and nothing is "
@@ -274,14 +274,12 @@ def test_a_device_that_nothing_is_on_is_not_measured() -> None:
         (verdict(status="filling"), "done", "Memory grows only as declared containers fill; beyond them it "
             "changes by +5 B per generation."),
         (verdict(finding("watch"), status="watch"), "not_yet", "Memory grows by 5 B per generation: watch."),
-        # What is watched of a device is none of it: the host is what is too unsteady.
+        # A watched device does not count; memory of the host is too unsteady to judge.
         (verdict(finding("watch", kind="gpu"), status="watch"), "not_yet", "Memory changes by +5 B per generation, "
             "too short or too unsteady to judge."),
     ],
 )  # fmt: skip
-def test_memory_is_steady_where_nothing_is_suspected(
-    judged: Verdict, outcome: str, said: str
-) -> None:
+def test_memory_is_steady_if_nothing_is_suspected(judged: Verdict, outcome: str, said: str) -> None:
     assert _memory(judged, since()) == (outcome, said)
 
 
@@ -294,16 +292,16 @@ def attempts(*ends: tuple[int, Sequence[int | None]]) -> RunHistory:
     ("history", "found"),
     [
         (attempts((1, [0, 1, 2])), None), (attempts((2, [2, 3]), (1, [0, 1, 2])), (1, 2, 3)),
-        # The one that came furthest, of those as far the later.
+        # The attempt that came furthest; of equals the later.
         (attempts((1, [0, 9]), (2, [5, 7]), (3, [4])), (1, 9, 4)),
         (attempts((1, [0, 9]), (2, [5, 9]), (3, [4])), (2, 9, 4)),
-        # Its processes together.
+        # Its processes count together.
         (attempts((1, [0, 9]), (1, [0, 4]), (2, [3])), (1, 9, 3)),
         (attempts((1, [0]), (2, [None])), (1, 0, None)), (attempts((1, [None]), (2, [3])), None),
         (RunHistory("r"), None),
     ],
 )  # fmt: skip
-def test_an_earlier_attempt_ended_where_its_last_generation_is(
+def test_an_earlier_attempt_ended_at_its_last_generation(
     history: RunHistory, found: tuple[int, int, int | None] | None
 ) -> None:
     assert _end_of_earlier_attempts(history) == found
@@ -318,7 +316,7 @@ def test_an_earlier_attempt_ended_where_its_last_generation_is(
         ([None], False, ("not_yet", "Nothing has run beyond where attempt 1 ended yet.")),
     ],
 )  # fmt: skip
-def test_a_run_has_passed_where_it_died_once_it_is_beyond(
+def test_a_run_passes_the_point_of_the_crash_once_beyond_it(
     newest: list[int | None], ended: bool, answer: tuple[str, str]
 ) -> None:
     passed = _passed(attempts((1, [0, 1, 2]), (2, newest)), since(ended=ended))
@@ -335,7 +333,7 @@ def test_a_run_has_passed_where_it_died_once_it_is_beyond(
         ((Event(0, 0.0, "fix", "x", data={"promises": [60]}),), (50, "plan")),
     ],
 )
-def test_the_newest_promise_goes_before_the_plan(
+def test_the_newest_promise_takes_precedence_over_the_plan(
     events: tuple[Event, ...], goal: tuple[float, str]
 ) -> None:
     assert _goal(RunHistory("r", total=50, events=events)) == goal
@@ -347,7 +345,7 @@ def test_the_newest_promise_goes_before_the_plan(
         (freed_by("a", 5), ("done", "a ran once and freed 5 B.")),
         (freed_by("a", 5, 0, 0), ("done", "a ran 3 times and freed 5 B, nothing twice.")),
         (freed_by("a", 5, -9, 5), ("done", "a ran 3 times and freed 10 B, nothing once.")),
-        # Those that free nothing first, then those that ran most, then by name.
+        # First those that free nothing, then the most frequent, then by name.
         ((*freed_by("b", 5), *freed_by("a", 5), *freed_by("z", 0)), ("done", "z ran once and freed nothing; "
             "a ran once and freed 5 B; b ran once and freed 5 B.")),
         ((*freed_by("a", 5), *freed_by("b", 5, 5)),
@@ -357,14 +355,14 @@ def test_the_newest_promise_goes_before_the_plan(
         (freed_by("a", None), ("not_measured", "No cleanup was recorded: wrap yours in run.cleanup(name).")),
     ],
 )  # fmt: skip
-def test_cleanups_are_done_where_any_of_them_frees_something(
+def test_the_cleanup_step_passes_if_any_cleanup_frees_memory(
     events: tuple[Event, ...], answer: tuple[str, str]
 ) -> None:
     assert _cleanups(RunHistory("r", events=events)) == answer
 
 
 ENVIRONMENT = "trading.TradingEnvironment"
-# Each of the leaks, and a fix of something that did not leak.
+# A fix for each leak, and one for something that did not leak.
 FIXES: dict[str, dict[str, Any]] = {
     "close environments": {"phase": EVALUATE, "promises": {f"count:{ENVIRONMENT}": 2}},
     "detach losses": {"phase": TRAIN},
@@ -379,20 +377,20 @@ def with_fixes(history: RunHistory, at: float = 0.0, names: Sequence[str] = ()) 
 
 
 def moment_of(history: RunHistory, generation: int) -> float:
-    """When a generation had ended, and a little."""
+    """Return a time just after the end of a generation."""
     (process,) = history.processes
     ends = zip(process.time, process.generation, process.kind, strict=True)
     return next(t for t, g, kind in ends if g == generation and kind == "generation_end") + 0.001
 
 
-def test_four_fixes_declared_at_the_start_are_distinguished_by_the_comparison() -> None:
+def test_the_comparison_distinguishes_four_fixes() -> None:
     before = Training(leaks=(kept_environments(), loss_graph(), old_population()))
     after = Training(leaks=(old_population(),), seed=50)
     effects = compare(before.history(), with_fixes(after.history())).effects
     found = {(each.fix, each.measure): each for each in effects}
     assert found["close environments", "phase_growth"].outcome == "helped"
     assert found["detach losses", "phase_growth"].outcome == "helped"
-    # Its leak is still there.
+    # Its leak remains.
     assert found["drop the old population", "phase_growth"].outcome == "no_effect"
     assert found["bound the history", "phase_growth"].outcome in ("no_effect", "undecided")
     count = found["close environments", "count"]
@@ -401,7 +399,7 @@ def test_four_fixes_declared_at_the_start_are_distinguished_by_the_comparison() 
     assert "difference -16" in count.sentence
 
 
-def test_in_the_middle_of_a_run_each_phase_has_its_before_and_after() -> None:
+def test_fixes_within_a_run_are_compared_phase_by_phase() -> None:
     leaks = (replace(loss_graph(), stop=30), old_population())
     history = Training(leaks=leaks, generations=60).history()
     names = ["detach losses", "drop the old population"]
@@ -413,7 +411,7 @@ def test_in_the_middle_of_a_run_each_phase_has_its_before_and_after() -> None:
     assert "no effect" in same.sentence
 
 
-def test_a_phase_that_never_ran_is_not_decidable_and_never_no_effect() -> None:
+def test_a_phase_that_never_ran_is_undecided() -> None:
     before, after = Training(leaks=(loss_graph(),)), Training(seed=2)
     event = Event(0, 0.0, "fix", "x", data={"phase": "upload", "rejected": "pickling: too slow"})
     (effect,) = compare(before.history(), with_events(after.history(), event)).effects
@@ -447,14 +445,14 @@ def fix(
 @pytest.mark.parametrize(
     ("difference", "expected"),
     [
-        # A change of 10 is one, and a change of 50 would have been seen.
+        # A change of 10 counts, and a change of 50 would have been noticed.
         (Interval(-10, -15, -1), "helped"), (Interval(-9.9, -15, -1), "no_effect"),
         (Interval(-10, -15, 0), "undecided"), (Interval(10, 1, 15), "worse"), (Interval(9.9, 1, 15), "no_effect"),
         (Interval(10, 0, 15), "undecided"), (Interval(0, -49, 49), "no_effect"), (Interval(0, -50, 49), "undecided"),
         (Interval(0, -49, 50), "undecided"), (Interval(-10, -49, 49), "undecided"),
     ],
 )  # fmt: skip
-def test_an_effect_is_clear_of_nothing_and_no_effect_of_what_would_have_been_seen(
+def test_effects_exceed_the_noise_and_no_effect_excludes_visible_ones(
     difference: Interval, expected: str
 ) -> None:
     assert _outcome(difference, 10, 50) == expected
@@ -467,19 +465,19 @@ def effect(old: Stretch, new: Stretch, subject: _Subject = OF_RUN) -> FixEffect:
 @pytest.mark.parametrize(
     ("old", "new", "matters", "expected"),
     [
-        # A fifth of what it was,
+        # A fifth of the previous value,
         (around(100), around(80), 0, "helped"), (around(100), around(80.1), 0, "no_effect"),
-        # or what the verdict minds, of which stretch ever.
+        # or what matters to the verdict in either of the two periods.
         (around(100), around(61), 40, "no_effect"), (around(100), around(60), 40, "helped"),
-        # Of what fell the size counts.
+        # For falling values the magnitude counts.
         (around(-100), around(-81), 0, "no_effect"), (around(-100), around(-120), 0, "helped"),
-        # Half of the growth would have shown: both err by 35, together by 49.5; by 36 together by 50.9.
+        # Half of the growth would have been noticed: errors of 35 add up to 49.5, errors of 36 to 50.9.
         (around(100, 35), around(100, 35), 0, "no_effect"), (around(100, 36), around(100, 36), 0, "undecided"),
-        # Where half of it does not matter, what does would have.
+        # If half of it does not matter, the smallest amount that matters would have been noticed.
         (around(100, 36), around(100, 36), 60, "no_effect"),
     ],
 )  # fmt: skip
-def test_a_change_counts_from_a_fifth_or_from_what_matters(
+def test_a_change_counts_from_a_fifth_or_if_it_matters(
     old: Interval, new: Interval, matters: float, expected: str
 ) -> None:
     assert effect(stretch(old, matters=matters), stretch(new)).outcome == expected
@@ -498,17 +496,17 @@ def test_an_effect_needs_four_generations_on_each_side(before: int, after: int, 
     found = effect(stretch(around(100), generations=before), stretch(around(50), generations=after))
     assert found.outcome == ("helped" if before == after == 4 else "undecided")
     assert found.sentence.startswith(said)
-    # What was measured is there all the same.
+    # The measurements are given anyway.
     assert (found.before, found.after, found.change_percent) == (around(100), around(50), -50.0)
 
 
-def test_of_two_runs_the_sentence_counts_the_shorter() -> None:
+def test_the_sentence_counts_generations_of_the_shorter_run() -> None:
     sides = stretch(around(1), generations=3), stretch(around(1), generations=2)
     found = _effect(fix(), OF_RUN, sides, "", "minute", _COMPARED)
     assert found.sentence == "Only 2 minutes to compare."
 
 
-def test_what_one_side_did_not_measure_is_undecided() -> None:
+def test_a_measure_missing_on_one_side_is_undecided() -> None:
     for old, new in ((None, around(1)), (around(1), None)):
         found = effect(stretch(old), stretch(new), _Subject("phase_growth", "train"))
         assert (found.outcome, found.difference) == ("undecided", None)
@@ -518,11 +516,11 @@ def test_what_one_side_did_not_measure_is_undecided() -> None:
 @pytest.mark.parametrize(
     ("measure", "before", "after", "least"),
     [
-        # One instance over all the generations of the shorter stretch.
+        # One instance over all generations of the shorter period.
         ("count", 4, 10, 1 / 4), ("count", 0, 5, 1.0), ("growth", 10, 10, 7.0), ("phase_growth", 10, 10, 7.0),
     ],
 )  # fmt: skip
-def test_the_least_change_is_one_instance_or_what_the_verdict_minds(
+def test_the_smallest_change_is_one_instance_or_what_matters(
     measure: Any, before: int, after: int, least: float
 ) -> None:
     subject = _Subject(measure, "")
@@ -530,7 +528,7 @@ def test_the_least_change_is_one_instance_or_what_the_verdict_minds(
     assert subject.matters(a, b) == subject.matters(b, a) == least
 
 
-def test_instances_are_written_as_counts_and_the_run_has_no_name() -> None:
+def test_effects_on_instances_are_counts_and_the_run_has_no_name() -> None:
     sides = stretch(around(2)), stretch(around(-3))
     of_class = effect(*sides, _Subject("count", "app.Env"))
     assert (of_class.subject, of_class.sentence) == (
@@ -554,14 +552,14 @@ def test_instances_are_written_as_counts_and_the_run_has_no_name() -> None:
         (fix(promises=[f"count:C{i}" for i in range(7)]), [_Subject("count", f"C{i}") for i in range(5)]),
     ],
 )  # fmt: skip
-def test_a_fix_is_about_its_classes_and_its_phase_else_about_the_run(
+def test_a_fix_is_about_its_classes_and_phase_or_the_run(
     declared: Fix, subjects: list[_Subject]
 ) -> None:
     assert _subjects(declared) == subjects
 
 
 def timeline_analysis(ends: int) -> TimelineAnalysis:
-    """Generations that end at 100, 200, 300 … seconds."""
+    """Return an analysis with generations that end at 100, 200, 300 … seconds."""
     timeline = SimpleNamespace(
         end_rows=range(ends), time=[100.0 * (i + 1) for i in range(ends)], generations=range(ends)
     )
@@ -571,15 +569,13 @@ def timeline_analysis(ends: int) -> TimelineAnalysis:
 @pytest.mark.parametrize(
     ("begin", "end", "first", "counted"),
     [
-        # What ends as the stretch begins belongs to it, what ends as it ends does not: 4 of 100 to 400.
+        # A generation that ends exactly at the start belongs to the period; one at its end does not: 4 of 100 to 400.
         (100, 500, False, 4), (100.1, 500, False, 3), (100, 500.1, False, 4),
-        # At the start of a run two are warm-up and behind a fix one is, where four remain.
+        # Two generations at the start of a run and one after a fix are warm-up, if four remain.
         (100, 700, True, 4), (100, 800, True, 5), (100, 600, False, 4), (100, 700, False, 5), (100, 300, True, 2),
     ],
 )  # fmt: skip
-def test_a_stretch_leaves_out_what_builds_up_at_its_start(
-    begin: float, end: float, first: bool, counted: int
-) -> None:
+def test_a_period_excludes_warm_up(begin: float, end: float, first: bool, counted: int) -> None:
     assert _between([timeline_analysis(12)], begin, end, first).generations == counted
 
 
@@ -592,7 +588,7 @@ def sentences(*events: Event, ends: int = 30) -> dict[str, str]:
     return {each.fix: each.sentence for each in found}
 
 
-def test_a_fix_is_measured_from_the_one_before_it_up_to_the_next(
+def test_a_fix_is_measured_between_its_neighbours(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[tuple[float, float, bool]] = []
@@ -610,14 +606,14 @@ def test_a_fix_is_measured_from_the_one_before_it_up_to_the_next(
         (10, 30, False), (30, ever, False),
     ]  # fmt: skip
     asked.clear()
-    # What the whole run does is the doing of every fix.
+    # Effects on the entire run are attributed to every fix.
     effects_within(RunHistory("r", events=(*events[:2], fix_at("r", 15))), [])
     assert asked == [
         (never, 10, True), (10, 15, False), (10, 15, False), (15, 20, False), (15, 20, False), (20, ever, False),
     ]  # fmt: skip
 
 
-def test_only_fixes_of_the_same_moment_and_subject_are_not_distinguished(
+def test_fixes_with_equal_time_and_subject_are_not_distinguished(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
@@ -632,7 +628,7 @@ def test_only_fixes_of_the_same_moment_and_subject_are_not_distinguished(
     }  # fmt: skip
 
 
-def test_a_fix_that_both_runs_have_is_not_compared() -> None:
+def test_a_fix_in_both_runs_is_not_compared() -> None:
     old, new = fix_at("old", 5, "train"), fix_at("new", 6, "train")
     before, after = RunHistory("r", events=(old,)), RunHistory("r", events=(old, new))
     first, second = effects_of_comparison(before, after, stretch(around(100)), stretch(around(50)))
@@ -641,7 +637,7 @@ def test_a_fix_that_both_runs_have_is_not_compared() -> None:
     assert (second.outcome, second.sentence.count("cannot be told")) == ("helped", 0)
 
 
-def test_figures_of_an_effect_are_written_in_its_unit() -> None:
+def test_effects_are_written_in_their_unit() -> None:
     counted = {
         "measure": "count", "subject": "app.Env", "before": {"estimate": 2.0}, "after": {"estimate": 0.0},
         "difference": {"estimate": -2.0, "low": -3.0, "high": 1.0},

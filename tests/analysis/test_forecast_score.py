@@ -1,4 +1,4 @@
-"""How right the forecasts of a run were: each is compared with what came at the generation that it was made for."""
+"""Accuracy of forecasts: each is compared with the value at the generation it was made for."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def test_a_steady_leak_is_forecast_to_the_hundredth() -> None:
     )
 
 
-def test_a_growth_that_stopped_shows_as_forecasts_that_were_too_high() -> None:
-    """24 generations of growth, then none: what generation 23 forecast for 35 was 12 generations of it too much."""
+def test_growth_that_stopped_gives_forecasts_that_were_too_high() -> None:
+    """24 generations of growth, then none: the forecast of generation 23 for 35 was too high by 12 generations."""
     levels = [GIB + min(g, 24) * 50 * MIB for g in range(60)]
     found = score(history_of(levels))
     made = {each.made_at: each for each in found.past}
@@ -57,12 +57,12 @@ def test_a_growth_that_stopped_shows_as_forecasts_that_were_too_high() -> None:
     assert made[15].forecast.estimate == pytest.approx(levels[23], rel=0.001)
     assert not last.forecast.low <= last.actual <= last.forecast.high
     assert found.within < found.forecasts
-    # Once it is flat, nothing is forecast any more.
+    # Once memory is flat, no forecasts are made.
     assert max(made) < 40
 
 
-def test_the_error_is_given_by_how_far_ahead_a_forecast_was() -> None:
-    """Growth that speeds up: the further ahead, the more is missing."""
+def test_the_error_is_given_by_lead() -> None:
+    """With accelerating growth the error increases with the lead."""
     levels = [float(GIB + MIB * max(0, g - 6) ** 3 // 4) for g in range(64)]
     leads = score(history_of(levels)).by_lead
     ahead = [(each.lead_from, each.lead_to) for each in leads[:4]]
@@ -79,8 +79,8 @@ def test_the_error_is_given_by_how_far_ahead_a_forecast_was() -> None:
     assert all(errors == sorted(errors) for errors in of_one.values())
 
 
-def test_over_finished_runs_the_error_is_small_at_every_lead() -> None:
-    """Made-up leaks with noise and a start of their own, each once it has ended."""
+def test_the_error_is_small_at_every_lead_over_finished_runs() -> None:
+    """Generated leaks with noise and their own start, scored after their end."""
     errors: dict[int, list[float]] = {}
     within = forecasts = 0
     for seed in range(8):
@@ -96,8 +96,8 @@ def test_over_finished_runs_the_error_is_small_at_every_lead() -> None:
     assert within >= 0.75 * forecasts
 
 
-def test_a_buffer_that_fills_and_has_room_is_never_forecast_to_run_out_of_memory() -> None:
-    """Carried on as a line it would pass the limit; its capacity ends before that."""
+def test_a_filling_buffer_with_room_never_gives_an_oom_forecast() -> None:
+    """Extrapolated as a line it would exceed the limit, but its capacity ends before that."""
     filling = Training(
         40, buffer_full_after=30, buffer_bytes=3 * GIB, noise=0.2 * MIB, warm_up=(0,),
         limit_bytes=round(3.6 * GIB),
@@ -110,16 +110,16 @@ def test_a_buffer_that_fills_and_has_room_is_never_forecast_to_run_out_of_memory
     assert examine(undeclared.history()).oom.generation is not None
 
 
-def test_a_forecast_whose_time_has_not_come_is_not_scored() -> None:
+def test_a_forecast_for_the_future_is_not_scored() -> None:
     leaking = Training(40, leaks=(Leak(IN_TRAINING, 20 * MIB),))
     assert examine(replace(leaking, generations=11).history()).forecast_score is None
     one = score(replace(leaking, generations=12).history())
     assert (len(one.past), one.past[0].made_at, one.past[0].generation) == (1, 7, 11)
-    # For a quarter and for half as far ahead.
+    # For a quarter and for half of the elapsed time ahead.
     assert one.sentence.startswith("2 forecasts could be checked: typically off by ")
 
 
-def test_what_comes_later_does_not_change_a_forecast() -> None:
+def test_later_readings_do_not_change_a_forecast() -> None:
     levels = [GIB + 20 * MIB * g + (g % 3) * MIB for g in range(60)]
     other = [*levels[:24], *(2 * v for v in levels[24:])]
     one, two = ({p.made_at: p for p in score(history_of(v)).past} for v in (levels, other))
@@ -135,7 +135,7 @@ def test_a_filling_buffer_is_forecast_up_to_its_capacity() -> None:
     )
     found = score(training.history())
     assert found.median_error < 0.05
-    # At 15 the buffer holds four fifths; carried on for eight generations it would be a fifth too full.
+    # At 15 the buffer is at four fifths; extrapolated over eight generations it would be a fifth too full.
     made = next(p for p in found.past if p.made_at == 15)
     assert made.forecast.estimate == pytest.approx(made.actual, rel=0.05)
 
@@ -146,7 +146,7 @@ def test_without_a_forecast_there_is_no_score(generations: int) -> None:
     assert examine(history_of(levels)).forecast_score is None
 
 
-def test_the_processes_of_a_run_are_forecast_together() -> None:
+def test_processes_of_a_run_are_forecast_together() -> None:
     levels = [GIB + 50 * MIB * g for g in range(30)]
     one = history_of(levels)
     (first,) = one.processes
@@ -163,13 +163,13 @@ def _made(
     )
 
 
-def test_forecasts_are_made_four_times_in_each_doubling_for_half_as_far_ahead() -> None:
+def test_forecasts_are_made_four_times_per_doubling() -> None:
     assert list(grid(11)) == []
     assert list(grid(12)) == [(8, 12)]
     assert list(grid(48)) == [
         (8, 12), (10, 15), (12, 18), (14, 21), (16, 24), (20, 30), (24, 36), (28, 42), (32, 48),
     ]  # fmt: skip
-    # Those of a longer run are the same and some more, and remain few.
+    # The forecasts of a longer run include those of a shorter one, and remain few.
     assert list(grid(300)) == [pair for pair in grid(3_000) if pair[1] <= 300]
     assert len(list(grid(3_000))) <= 4 * 9
 
@@ -177,16 +177,16 @@ def test_forecasts_are_made_four_times_in_each_doubling_for_half_as_far_ahead() 
 @pytest.mark.parametrize(
     ("came", "within"), [(90.0, True), (89.0, False), (110.0, True), (111.0, False)]
 )
-def test_memory_comes_within_a_forecast_at_either_end_of_it(came: float, within: bool) -> None:
+def test_both_ends_of_a_forecast_are_inclusive(came: float, within: bool) -> None:
     assert came_within(_made(8, 12, came=came)) == within
 
 
-def test_how_right_several_were_is_the_middle_of_their_errors() -> None:
+def test_the_error_of_several_forecasts_is_their_median() -> None:
     past = [_made(8, 12, came=100.0), _made(10, 15, came=80.0), _made(12, 18, came=125.0)]
     assert _right(past) == (0.2, 1)
 
 
-def test_forecasts_are_grouped_by_doublings_of_how_far_ahead_they_looked() -> None:
+def test_forecasts_are_grouped_by_doublings_of_their_lead() -> None:
     one, two, three, four = _made(8, 9), _made(8, 10), _made(8, 11), _made(8, 12, came=80.0)
     found = list(_by_lead([four, three, one, two]))
     assert [(e.lead_from, e.lead_to, e.forecasts) for e in found] == [
@@ -216,15 +216,15 @@ def test_the_sentence_gives_the_error_in_whole_percent(error: float, size: str) 
     )
 
 
-def test_without_a_rate_a_forecast_scatters_as_memory_does() -> None:
+def test_without_a_rate_a_forecast_varies_as_much_as_memory() -> None:
     assert _ahead(Outlook(spread=10.0), 4.0) == (-10 * Z_90, 0.0, 10 * Z_90)
 
 
-def test_a_rate_that_itself_grows_gains_half_of_that_by_the_square_of_the_time() -> None:
+def test_an_accelerating_rate_adds_a_quadratic_term() -> None:
     steady = _ahead(Outlook(sure(100.0)), 4.0)
     faster = _ahead(Outlook(sure(100.0), gains=3.0), 4.0)
     assert steady[1] == 400.0
-    # Only what is expected and what is feared: at the least it does not go on to grow.
+    # Only the expected and the highest values accelerate; the lowest does not.
     assert (faster[0], faster[1], faster[2] - steady[2]) == (steady[0], 424.0, 24.0)
     assert steady[0] == 4 * widened(sure(100.0))[0]
     assert steady[2] == 4 * widened(sure(100.0))[1]

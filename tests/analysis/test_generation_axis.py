@@ -1,4 +1,4 @@
-"""What a run is counted by, how its generations are numbered, and which of thousands are read."""
+"""The unit a run is counted in, the numbering of its generations, and which of thousands are analyzed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def batch(
     seconds: Sequence[int], gained: Callable[[int], int] = lambda at: 0, *, generations: bool = False,
     instance: str = "a", attempt: int = 1,
 ) -> Batch:  # fmt: skip
-    """One reading at each of these seconds, with the memory that was gained by then."""
+    """Return one reading at each of these seconds, with the memory gained until then."""
     snapshots = tuple(
         Snapshot(
             sequence=number, time=1e9 + at, monotonic=float(at), generation=number if generations else None,
@@ -64,7 +64,7 @@ def batch(
 
 
 def by_the_client(minutes: int) -> list[int]:
-    """Each second for ten minutes, then each minute."""
+    """Return one reading per second for ten minutes, then one per minute."""
     return [*range(600), *range(600, minutes * 60, 60)]
 
 
@@ -73,7 +73,7 @@ def history(unit: str, *batches: Batch) -> RunHistory:
 
 
 @pytest.mark.parametrize("unit", ["generation", "epoch", "minute"])
-def test_a_program_without_generations_is_never_counted_in_them(unit: str) -> None:
+def test_generations_are_never_invented_for_a_program_without_any(unit: str) -> None:
     verdict = examine(history(unit, batch(range(0, 1200, 60), lambda at: at // 60 * 20 * MIB)))
     assert (verdict.unit, verdict.generations) == ("minute", 20)
     assert verdict.status in ("suspected", "confirmed", "watch")
@@ -83,19 +83,19 @@ def test_a_program_without_generations_is_never_counted_in_them(unit: str) -> No
     assert (own.unit, own.generations) == ("generation", 20)
 
 
-def test_seconds_are_counted_where_that_is_asked() -> None:
+def test_seconds_are_counted_if_requested() -> None:
     read = batch(range(20), lambda at: 8 * MIB * at)
     assert examine(history("second", read)).generations == 20
     assert "per second" in examine(history("second", read)).summary
     assert examine(history("minute", read)).generations == 1
-    # A run that is older than ten minutes goes on by the minute.
+    # A run older than ten minutes is counted by the minute.
     assert examine(history("second", batch(range(601)))).unit == "second"
     grown = examine(history("second", batch(range(0, 1260, 4))))
     assert (grown.unit, grown.generations) == ("minute", 21)
 
 
 @pytest.mark.parametrize("unit", ["minute", "second"])
-def test_before_a_minute_has_ended_there_is_nothing_to_say(unit: str) -> None:
+def test_nothing_is_judged_before_the_first_minute_ends(unit: str) -> None:
     said = f"Nothing to say yet: no {unit} has ended"
     assert examine(history(unit)).summary == said
     seconds = range(12) if unit == "minute" else range(1)
@@ -107,7 +107,7 @@ def test_before_a_minute_has_ended_there_is_nothing_to_say(unit: str) -> None:
     )
 
 
-def test_time_passes_where_nothing_was_read_and_generations_do_not() -> None:
+def test_gaps_count_as_time_but_not_as_generations() -> None:
     every_ten = examine(history("second", batch(range(0, 40, 10))))
     assert (every_ten.generations, every_ten.generations_passed) == (4, 31)
     assert every_ten.summary == "Learning: 4 readings in 31 seconds, too few to judge"
@@ -117,9 +117,7 @@ def test_time_passes_where_nothing_was_read_and_generations_do_not() -> None:
 
 
 @pytest.mark.parametrize(("minutes", "unit"), [(11, "second"), (12, "minute"), (40, "minute")])
-def test_a_leak_found_by_the_second_remains_as_the_run_goes_on_by_the_minute(
-    minutes: int, unit: str
-) -> None:
+def test_a_leak_found_by_the_second_remains_by_the_minute(minutes: int, unit: str) -> None:
     read = batch(by_the_client(minutes), lambda at: at * 8 * MIB)
     verdict = examine(history("second", read))
     assert (verdict.unit, verdict.status) == (unit, "confirmed")
@@ -137,16 +135,16 @@ def test_a_leak_found_by_the_second_recovers_after_flat_minutes() -> None:
     assert examine(history("second", batch(by_the_client(30)))).status == "ok"
 
 
-def test_what_came_before_the_first_generation_is_not_counted() -> None:
-    """`leakline run` has looked at a program for minutes before that called init itself."""
+def test_readings_before_the_first_generation_are_not_counted() -> None:
+    """`leakline run` observed the program for minutes before it called init itself."""
     before = batch(range(0, 600, 60), lambda at: at * MIB, instance="before")
     own = batch(range(700, 712), generations=True, instance="own", attempt=2)
     verdict = examine(history("epoch", before, own))
     assert (verdict.unit, verdict.generations, verdict.status) == ("epoch", 12, "ok")
 
 
-def test_seconds_and_generations_have_nothing_in_common() -> None:
-    """Per second anything grows by less than per generation, which is no merit of a change."""
+def test_runs_by_second_and_by_generation_are_not_comparable() -> None:
+    """Growth per second is smaller than per generation, which is not an improvement."""
     by_generation = history(
         "generation", batch(range(20), lambda at: 8 * MIB * at, generations=True)
     )
@@ -175,26 +173,26 @@ def process(
     )  # fmt: skip
 
 
-def test_the_longest_process_says_how_old_a_run_is() -> None:
+def test_the_longest_process_determines_the_age_of_a_run() -> None:
     old, young, empty = process("a", seconds=700), process("b", seconds=5), process("c", readings=0)
     assert not _is_young(RunHistory("r", processes=(young, old)))
     assert _is_young(RunHistory("r", processes=(young, empty)))
     assert _is_young(RunHistory("r"))
 
 
-def test_what_a_process_was_before_it_declared_generations_is_not_counted() -> None:
+def test_a_process_counts_only_from_its_first_generation_on() -> None:
     declares, before, other = process("a", generation=1), process("b"), process("c", rank=1)
     found = in_its_unit(RunHistory("r", unit="minute", processes=(declares, before, other)))
     assert (found.unit, [p.unit_seconds for p in found.processes]) == ("generation", [60, 0, 60])
     named = RunHistory("r", unit="episode", processes=(declares,))
     assert in_its_unit(named) is named
-    # The same processes in another unit are no new ones.
+    # The same processes in another unit are not new ones.
     again = RunHistory("r", unit="generation", processes=(process("a"),))
     assert in_its_unit(again).processes is again.processes
     assert list(by_instance([declares, before, declares])["a"]) == [declares, declares]
 
 
-def test_a_program_without_generations_is_counted_by_time() -> None:
+def test_a_history_without_generations_is_numbered_by_time() -> None:
     moments = [5.0, 64.9, 65.0, 125.0]
     assert generations_of([None] * 4, moments) == [0, 0, 1, 2]
     assert generations_of([None] * 4, moments, 30.0) == [0, 1, 2, 4]
@@ -224,7 +222,7 @@ def irregular(generation: int) -> int:
     [lambda g: g, lambda g: 1_764_150_000 + 60 * g, irregular],
     ids=["by one", "Unix seconds", "irregular"],
 )
-def test_memory_that_doubles_in_a_straight_line_is_a_leak(number: Callable[[int], int]) -> None:
+def test_memory_that_doubles_linearly_is_a_leak(number: Callable[[int], int]) -> None:
     rng = random.Random(4)
     levels = [2e9 * (1 + i / 59) + rng.gauss(0, 1e7) for i in range(60)]
     verdict = line(levels, number)
@@ -241,7 +239,7 @@ def test_memory_that_doubles_in_a_straight_line_is_a_leak(number: Callable[[int]
     [corpus.fill, corpus.logarithm, corpus.season, corpus.linear, corpus.late, corpus.stairs],
     ids=lambda family: family.__name__,
 )
-def test_the_status_is_that_of_the_run_numbered_by_one(
+def test_the_status_does_not_depend_on_the_step(
     family: Callable[[random.Random, int], corpus.Case],
 ) -> None:
     for seed, step in enumerate((7, 10_000)):
@@ -256,7 +254,7 @@ def test_the_status_is_that_of_the_run_numbered_by_one(
 
 
 @pytest.mark.parametrize("leak", [kept_environments(), loss_graph(start=8)])
-def test_a_finding_has_its_kind_place_and_rate_at_any_step(leak: object) -> None:
+def test_kind_place_and_rate_do_not_depend_on_the_step(leak: object) -> None:
     history = Training(30, leaks=(leak,)).history()  # type: ignore[arg-type]
     plain, wide = examine(history), examine(renumbered(history, lambda g: 100 * g))
     assert wide.status == plain.status == "confirmed"
@@ -282,14 +280,14 @@ def test_a_comparison_is_judged_per_reading() -> None:
     assert compare(fixed, leaking).outcome == "worse"
 
 
-def test_a_few_lost_generations_are_no_step() -> None:
+def test_a_few_lost_generations_are_not_a_step() -> None:
     assert spacing_of(()) == spacing_of((7,)) == 1
     assert spacing_of((0, 1, 2, 5, 6, 7, 19, 20)) == 1
     assert spacing_of((0, 100, 200, 300)) == 100
     assert spacing_of((0, 10, 20, 30, 400, 410)) == 10
 
 
-def test_readings_and_steps_are_counted_apart_where_most_steps_were_not_reported() -> None:
+def test_readings_and_steps_are_distinguished() -> None:
     assert passed("step", Spans.of(range(0, 6000, 100))) == 5901
     assert passed("step", Spans.of(range(60))) is None
     assert passed("generation", Spans.of([0, 1, 2, 4, 5, 7])) is None
@@ -299,10 +297,8 @@ def test_readings_and_steps_are_counted_apart_where_most_steps_were_not_reported
 
 
 @pytest.mark.parametrize(("share", "readings"), [(0.0002, 300), (0.002, 40), (-0.0004, 300)])
-def test_a_line_that_goes_on_as_before_is_not_flat_from_somewhere(
-    share: float, readings: int
-) -> None:
-    """Too slow to matter within a hundred generations, and never settled."""
+def test_a_steady_slow_rise_never_settles(share: float, readings: int) -> None:
+    """The growth is too slow to matter within a hundred generations, but never settles."""
     rng = random.Random(9)
     base = 2000 * MIB
     levels = [base * (1 + share * i) + rng.gauss(0, 0.2 * MIB) for i in range(readings)]
@@ -319,14 +315,14 @@ def never(generation: int) -> float:
 
 
 def since(start: int, mib: float = 8.0) -> Callable[[int], float]:
-    """Private bytes that training keeps in a generation."""
+    """Return a function for the private bytes that training keeps in a generation."""
     return lambda generation: mib * MIB if generation >= start else 0.0
 
 
 def phased_process(
     generations: Iterable[int], kept: Callable[[int], float], *, attempt: int = 1, saves: int = -1
 ) -> ProcessHistory:
-    """Four snapshots in each generation; training keeps ``kept``, four rows of it. One generation saves a model."""
+    """Return a process with four snapshots per generation. Training keeps ``kept``; one generation saves a model."""
     rng, level, rows = random.Random(attempt), 4096.0 * MIB, 0
     columns: dict[str, list[Any]] = {
         "generation": [],
@@ -367,7 +363,7 @@ def kept_of(generations: int) -> set[int]:
 
 
 @pytest.mark.parametrize("generations", [769, 5_000, 100_000])
-def test_the_newest_and_the_first_are_read_and_not_too_many_of_the_others(generations: int) -> None:
+def test_long_runs_are_thinned_between_first_and_newest_generations(generations: int) -> None:
     kept = kept_of(generations)
     assert len(kept) <= MOST
     assert set(range(16)) <= kept
@@ -378,7 +374,7 @@ def test_the_newest_and_the_first_are_read_and_not_too_many_of_the_others(genera
 
 
 @pytest.mark.long
-def test_what_is_left_out_stays_left_out_and_changes_rarely() -> None:
+def test_thinned_generations_stay_thinned_and_change_rarely() -> None:
     assert len(kept_of(WHOLE)) == WHOLE
     changes = 0
     for generations in range(WHOLE, 3_000):
@@ -389,7 +385,7 @@ def test_what_is_left_out_stays_left_out_and_changes_rarely() -> None:
     assert changes == pytest.approx((3_000 - WHOLE) / 128, abs=1)
 
 
-def test_a_run_that_is_not_long_is_read_as_it_is() -> None:
+def test_a_short_run_is_not_thinned() -> None:
     short = long_run(phased_process(range(WHOLE), never))
     assert thinned(short) is short
     long = thinned(long_run(phased_process(range(WHOLE + 1), never)))
@@ -398,7 +394,7 @@ def test_a_run_that_is_not_long_is_read_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("start", [0, 2_950])
-def test_a_leak_of_a_long_run_is_found_as_in_a_short_one(start: int) -> None:
+def test_a_leak_in_a_long_run_is_found_as_in_a_short_one(start: int) -> None:
     verdict = examine(long_run(phased_process(range(3_000), since(start))))
     assert verdict.status == "confirmed"
     assert verdict.generations == 3_000
@@ -413,7 +409,7 @@ def test_a_leak_of_a_long_run_is_found_as_in_a_short_one(start: int) -> None:
     )
 
 
-def test_the_minutes_of_a_program_without_generations_are_thinned_too() -> None:
+def test_minutes_are_thinned_too() -> None:
     whole = phased_process(range(4_000), since(1_000))
     n = len(whole)
     silent = replace(
@@ -424,7 +420,7 @@ def test_the_minutes_of_a_program_without_generations_are_thinned_too() -> None:
     assert examine(long_run(silent)).status == "confirmed"
 
 
-def test_a_phase_that_ran_where_nothing_is_read_did_run() -> None:
+def test_a_phase_in_thinned_generations_counts_as_having_run() -> None:
     history = replace(
         long_run(phased_process(range(2_000), never, saves=301)), phases=(*PHASES, "save", "load")
     )
@@ -433,7 +429,7 @@ def test_a_phase_that_ran_where_nothing_is_read_did_run() -> None:
     assert never_ran == "load"
 
 
-def test_plans_and_budgets_are_held_against_every_generation() -> None:
+def test_plans_and_budgets_apply_to_every_generation() -> None:
     whole = phased_process(range(2_000), never)
     memory = list(whole.series["process.anon_bytes"])
     for row in range(4 * 301, 4 * 302):
@@ -451,7 +447,7 @@ def test_plans_and_budgets_are_held_against_every_generation() -> None:
     assert [d.generation for d in band.deviations] == [301]
 
 
-def test_a_count_of_a_long_run_says_how_many_readings_it_is_about() -> None:
+def test_a_count_in_a_long_run_gives_the_number_of_readings() -> None:
     whole = phased_process(range(2_000), never)
     counts = [2] * len(whole.generation)
     for generation in (301, 1_999):
@@ -468,7 +464,7 @@ def test_a_count_of_a_long_run_says_how_many_readings_it_is_about() -> None:
 
 
 @pytest.mark.long
-def test_a_run_that_grows_long_keeps_its_verdict_and_what_is_kept_changes_nothing() -> None:
+def test_a_growing_run_keeps_its_verdict_with_and_without_cache() -> None:
     whole, kept = phased_process(range(910), since(200)), Kept()
     seen = set()
     for generations in (*range(764, 774), *range(892, 902)):
@@ -486,7 +482,7 @@ def test_a_run_that_grows_long_keeps_its_verdict_and_what_is_kept_changes_nothin
     assert len(seen) == 1
 
 
-def test_a_resumed_run_is_whole_from_where_it_was_repeated() -> None:
+def test_a_resumed_run_is_complete_from_the_repeated_part_on() -> None:
     first = phased_process(range(2_000), since(1_400), attempt=1)
     second = phased_process(range(1_500, 1_900), since(1_400), attempt=2)
     history = thinned(long_run(first, second))
@@ -504,12 +500,12 @@ def _x(n: int, first: int = 0) -> list[float]:
     return [float(first + i) for i in range(n)]
 
 
-def test_up_to_768_generations_all_are_read() -> None:
+def test_up_to_768_generations_are_read_completely() -> None:
     assert positions_to_read(768) is None
     assert rows_to_read([0] * 769, _x(769), [None] * 769) is None
     thin = rows_to_read([None, *range(769)], _x(770), ["x"] * 770)
     assert thin is not None
-    # The row of no generation is read in any case.
+    # The row without a generation is always read.
     assert (thin.rows[0], thin.rows[-1]) == (0, 769)
     assert thin.left_out.phases == {"x"}
     assert len(thin.left_out.generations) == 770 - len(thin.rows)

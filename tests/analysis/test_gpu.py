@@ -1,4 +1,4 @@
-"""Device memory is judged for itself, and the checks of `make test-gpu` pass on their training and fail on others."""
+"""Device memory is judged separately, and each check of `make test-gpu` passes only on its own training."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from leakline.analysis.results import Finding, Verdict
 from leakline.snapshot import Batch, Snapshot
 
 TOTAL = 80 * GIB
-# (generation, whether its training phase is over) -> samples
+# (generation, whether its training phase has ended) -> samples
 Device = Callable[[int, bool], Mapping[str, float]]
 
 
-# The phases of the programs of `make test-gpu`, in place of two that the builder has.
+# Phases of the programs of `make test-gpu`, replacing two phases of the builder.
 PHASES = {TRAIN: "collect", EVOLVE: "train"}
 
 
 def recorded(
     device: Device, training: Training | None = None, phases: Mapping[str, str] | None = None
 ) -> RunHistory:
-    """A training whose device read this; the driver is asked at generation ends only."""
+    """Return a training whose device had these readings; the driver is read only at generation ends."""
     training = training or Training(generations=40)
 
     def with_device(snapshot: Snapshot) -> Snapshot:
@@ -75,7 +75,7 @@ def torch_device(
     }
 
 
-def test_a_device_is_what_holds_bytes_of_it() -> None:
+def test_devices_are_recognized_by_their_series() -> None:
     names = (
         "cuda.1.allocated_bytes", "gpu.0.process_bytes", "cuda.2.retries", "mps.allocated_bytes",
         "tracked.buffer.allocated_bytes",
@@ -104,13 +104,13 @@ def growing(rate: float, g: int, is_over: bool) -> float:
     ],
     ids=["level", "swings with the batches", "a few MiB of cache", "other processes"],
 )  # fmt: skip
-def test_a_device_that_does_not_grow_for_us_is_healthy(device: Device) -> None:
+def test_a_device_that_grows_only_for_others_is_healthy(device: Device) -> None:
     verdict = judged(device)
     assert of_devices(verdict) == []
     assert verdict.status == "ok"
 
 
-def test_tensors_that_stay_on_the_device_are_a_leak_of_the_device() -> None:
+def test_tensors_kept_on_the_device_are_a_device_leak() -> None:
     def device(g: int, is_over: bool) -> Mapping[str, float]:
         allocated = 4 * GIB + growing(256 * MIB, g, is_over)
         return torch_device(allocated, allocated + GIB, 100 * MIB)
@@ -125,7 +125,7 @@ def test_tensors_that_stay_on_the_device_are_a_leak_of_the_device() -> None:
     [(0, 32, ["gpu"]), (4, 32, ["gpu", "native"]), (8, 40, ["gpu", "tensors"])],
     ids=["device alone", "host of no name", "tensors in both"],
 )
-def test_tensors_on_the_device_do_not_explain_memory_of_the_host(
+def test_tensors_on_the_device_do_not_explain_host_memory(
     host: int, sizes: int, kinds: list[str]
 ) -> None:
     def device(g: int, is_over: bool) -> Mapping[str, float]:
@@ -142,7 +142,7 @@ def test_tensors_on_the_device_do_not_explain_memory_of_the_host(
     assert on_device == ["torch.Tensor"] or "tensors" in kinds
 
 
-def test_reserved_that_grows_while_tensors_do_not_is_fragmentation() -> None:
+def test_reserved_memory_growing_without_tensors_is_fragmentation() -> None:
     def device(g: int, is_over: bool) -> Mapping[str, float]:
         lost = growing(384 * MIB, g, is_over)
         return torch_device(4 * GIB, 5 * GIB + lost, 100 * MIB + 0.9 * lost)
@@ -157,7 +157,7 @@ def test_reserved_that_grows_while_tensors_do_not_is_fragmentation() -> None:
     assert any("expandable_segments" in line for line in finding.advice)
 
 
-def test_memory_outside_the_allocator_that_grows_is_not_put_down_to_tensors() -> None:
+def test_growth_outside_the_allocator_is_not_blamed_on_tensors() -> None:
     def device(g: int, is_over: bool) -> Mapping[str, float]:
         return torch_device(
             4 * GIB, 5 * GIB, 100 * MIB, outside=GIB + growing(200 * MIB, g, is_over)
@@ -170,7 +170,7 @@ def test_memory_outside_the_allocator_that_grows_is_not_put_down_to_tensors() ->
 
 
 @pytest.mark.parametrize("is_metal", [False, True], ids=["another framework", "Metal"])
-def test_a_device_that_is_none_of_torch_on_cuda_is_judged_like_any(is_metal: bool) -> None:
+def test_devices_other_than_cuda_are_judged_too(is_metal: bool) -> None:
     def device(g: int, is_over: bool) -> Mapping[str, float]:
         size = 4 * GIB + growing(256 * MIB, g, is_over)
         if is_metal:
@@ -198,7 +198,7 @@ def test_reserved_memory_that_nears_the_end_of_the_device_matters() -> None:
 
 
 @pytest.mark.parametrize("leaking", ["tensors", "fragments", "another library"])
-def test_a_device_that_fills_up_is_when_the_run_dies(leaking: str) -> None:
+def test_a_full_device_ends_the_run(leaking: str) -> None:
     def device(g: int, is_over: bool) -> Mapping[str, float]:
         grown = growing(GIB, g, is_over)
         if leaking == "tensors":
@@ -209,12 +209,12 @@ def test_a_device_that_fills_up_is_when_the_run_dies(leaking: str) -> None:
 
     oom = judged(device).oom
     assert (oom.limit_source, oom.limit_bytes, oom.risk) == ("device", TOTAL, "high")
-    # 80 GiB, less 13 GiB at the beginning.
+    # 80 GiB less the initial 13 GiB.
     assert oom.generation is not None and abs(oom.generation.estimate - 66) < 3
     assert oom.sentence.startswith("OOM on GPU 0 near generation 6")
 
 
-def test_a_device_that_lasts_to_the_planned_end_has_no_risk() -> None:
+def test_a_device_that_lasts_until_the_planned_end_is_no_risk() -> None:
     verdict = judged(
         lambda g, is_over: torch_device(*[10 * GIB + growing(GIB / 2, g, is_over)] * 2, 0),
         Training(generations=40, total=50),
@@ -226,17 +226,17 @@ def test_a_device_that_lasts_to_the_planned_end_has_no_risk() -> None:
     ), verdict.oom.sentence
 
 
-def test_two_processes_fill_a_device_together() -> None:
+def test_two_processes_sharing_a_device_are_added_up() -> None:
     def device(g: int, is_over: bool) -> Mapping[str, float]:
         own = 10 * GIB + growing(GIB / 2, g, is_over)
         return {**torch_device(own, own, 0), "gpu.0.used_bytes": 2 * own + 2 * GIB}
 
     oom = judged(device).oom
-    # 80 GiB, less 22 GiB at the beginning, at 1 GiB per generation.
+    # 80 GiB less the initial 22 GiB, at 1 GiB per generation.
     assert oom.generation is not None and abs(oom.generation.estimate - 57) < 3
 
 
-def test_a_leak_of_a_device_is_rated_by_it_where_memory_ends_before() -> None:
+def test_a_device_leak_is_rated_by_the_memory_of_the_device() -> None:
     leak = Leak(TRAIN, GIB, {})
     training = Training(generations=40, total=1_000, leaks=(leak,), limit_bytes=60 * GIB)
     verdict = judged(
@@ -247,7 +247,7 @@ def test_a_leak_of_a_device_is_rated_by_it_where_memory_ends_before() -> None:
     assert [f.priority for f in of_devices(verdict)] == ["critical"]
 
 
-def test_a_device_that_fills_and_stays_is_no_end() -> None:
+def test_a_device_that_fills_and_stays_does_not_end_the_run() -> None:
     for device in (
         lambda g, _: torch_device(10 * GIB + GIB * min(g, 8), 12 * GIB + GIB * min(g, 8), 0),
         lambda g, _: torch_device(10 * GIB, 70 * GIB, 0),
@@ -256,7 +256,7 @@ def test_a_device_that_fills_and_stays_is_no_end() -> None:
         assert judged(device).oom.limit_source != "device"
 
 
-# How often a generation's phase has run -> allocated, reserved, split, in use by other processes
+# Number of executions of a generation's phase -> allocated, reserved, split, in use by other processes
 Card = Callable[[int], tuple[float, float, float, float]]
 
 
@@ -324,13 +324,13 @@ def test_a_check_passes_on_its_training_and_fails_on_others(
     assert found == {"ok"} if passes else "FAIL" in found
 
 
-def test_a_recording_without_readings_of_the_device_fails() -> None:
+def test_a_check_without_device_readings_fails() -> None:
     assert results(check_series("run", on_the_card(still))) == {"ok"}
     nothing = history_from_batches(Training().header(), Training().batches())
     assert results(check_series("run", nothing)) == {"FAIL"}
 
 
-def test_the_last_line_counts_and_the_status_says_whether_all_passed(
+def test_the_last_line_counts_results_and_the_status_reflects_them(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     passed, failed = Check("a", 0, 1, 1), Check("b", 0, 1, 2)
@@ -339,5 +339,5 @@ def test_the_last_line_counts_and_the_status_says_whether_all_passed(
     assert capsys.readouterr().out.splitlines()[-1] == "1 passed, 0 failed"
     assert conclude([passed, failed, absent]) == 1
     assert capsys.readouterr().out.splitlines()[-1] == "1 passed, 2 failed"
-    # Nothing that was checked has passed.
+    # Of what was checked, nothing passed.
     assert conclude([unknown]) == conclude([]) == 1

@@ -1,4 +1,4 @@
-"""How growth is split among causes, and which of two findings are one leak."""
+"""How growth is split among causes, and which findings are the same leak."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _rates(
     return [c.rate.estimate for c in shared], left  # fmt: skip
 
 
-def test_two_measured_causes_are_together_what_memory_gained() -> None:
+def test_two_measured_causes_add_up_to_the_memory_gain() -> None:
     assert _rates([_sized(30.0), _sized(20.0, EVOLVE, PLANS)]) == ([60.0, 40.0], 0.0)
     (one,), left, _ = share_out([_sized(50.0)], MEMORY, True, True)
     assert (one.rate, left) == (Slope(100.0, 80.0, 120.0, 16), 0.0)
@@ -68,10 +68,10 @@ def test_two_measured_causes_are_together_what_memory_gained() -> None:
     ],
     ids=["a quarter", "less", "next to nothing", "and not seen"],
 )  # fmt: skip
-def test_less_than_a_quarter_leaves_room_for_growth_outside_python(
+def test_a_measure_below_a_quarter_leaves_room_for_native_growth(
     measured: float, rises: bool, rates: list[float], left: float
 ) -> None:
-    """In a phase that keeps little, so that what is booked says no more than was measured."""
+    """The phase keeps little, so its accounts give no more than the measurement."""
     little = Place("little", "little", 1.0)
     assert _rates([_sized(measured, little)], rises) == (rates, left)
 
@@ -86,7 +86,7 @@ def test_less_than_a_quarter_leaves_room_for_growth_outside_python(
     ],
     ids=["its own", "little", "made here, kept there", "not measured"],
 )  # fmt: skip
-def test_what_stays_in_use_of_a_phase_without_a_cause_is_growth_of_its_own(
+def test_memory_in_use_of_a_phase_without_a_cause_is_its_own_growth(
     causes: list[Cause], phases: dict[str, float], apart: dict[str, float]
 ) -> None:
     memory = Memory(MEMORY.total, phases, living=True)
@@ -94,18 +94,18 @@ def test_what_stays_in_use_of_a_phase_without_a_cause_is_growth_of_its_own(
     assert elsewhere == apart
     assert left == pytest.approx(sum(apart.values()))
     assert sum(c.rate.estimate for c in shared) == pytest.approx(100.0 - left)
-    # PhaseAccounts of memory alone charge what another phase freed.
+    # Accounts based on memory alone also charge what another phase freed.
     assert share_out(causes, replace(memory, living=False), True, True)[2] == {}
 
 
-def test_where_memory_gains_too_little_each_keeps_what_was_measured() -> None:
+def test_causes_keep_their_measure_if_memory_gains_too_little() -> None:
     assert _rates([_sized(30.0), _sized(20.0, EVOLVE)], matters=False) == ([30.0, 20.0], 0.0)
     unsure = Memory(Slope(100.0, 0.0, 200.0, 16))
     shared, left, _ = share_out([_sized(30.0)], unsure, True, True)
     assert (shared[0].rate, left) == (Slope(30.0, 0.0, 200.0, 16), 0.0)
 
 
-def test_causes_without_a_claim_keep_their_own_bytes_roughly() -> None:
+def test_causes_without_a_claim_keep_roughly_their_own_bytes() -> None:
     idle, active = _sized(4.0), _sized(50.0, EVOLVE)
     shared, *_ = share_out([idle, active], MEMORY, True, True)
     assert [c.rate for c in shared] == [Slope(100.0, 80.0, 120.0, 16), Slope(4.0, 2.0, 6.0, 0)]
@@ -121,7 +121,7 @@ def test_causes_without_a_claim_keep_their_own_bytes_roughly() -> None:
     ],
     ids=["a twentieth", "together too little", "less than a quarter"],
 )  # fmt: skip
-def test_what_nobody_measured_takes_part_where_sizes_say_too_little(
+def test_unmeasured_causes_share_if_measured_ones_explain_too_little(
     sizes: list[float], part: list[float | None]
 ) -> None:
     unknown = _sized(None, EVOLVE, replace(PLANS, declared=True))
@@ -129,7 +129,7 @@ def test_what_nobody_measured_takes_part_where_sizes_say_too_little(
     assert [c.measured for c in found] == part
 
 
-def test_of_guesses_the_likeliest_remains_and_those_that_hold_their_phase() -> None:
+def test_the_most_likely_guess_remains() -> None:
     def names(phases: dict[str, float], *causes: Cause) -> list[str]:
         memory = Memory(MEMORY.total, phases)
         return [c.members[0].name for c in _taking_part(causes, memory)]
@@ -141,7 +141,7 @@ def test_of_guesses_the_likeliest_remains_and_those_that_hold_their_phase() -> N
     assert names({"train": 29.0, "evolve": 71.0}, envs, plans) == ["app.Plan"]
 
 
-def test_a_broken_count_is_likelier_than_a_declared_one_and_that_than_a_larger_phase() -> None:
+def test_broken_counts_rank_before_declared_ones_and_larger_phases() -> None:
     broken = _likelihood(_sized(None, EVOLVE, replace(ENVS, violation=BROKEN)), MEMORY)
     declared = _likelihood(_sized(None, EVOLVE, replace(ENVS, declared=True)), MEMORY)
     large, small = _likelihood(_sized(None), MEMORY), _likelihood(_sized(None, EVOLVE), MEMORY)
@@ -170,7 +170,7 @@ LARGE = 2.0**27
     ids=["a mebibyte each", "more", "two of one each", "of more", "declared", "broken", "as many as ever",
          "as many as declared", "as many and broken", "fewer", "one in two", "nowhere", "between"],
 )  # fmt: skip
-def test_an_object_nobody_declared_is_no_larger_than_a_mebibyte(
+def test_an_undeclared_object_is_at_most_a_mebibyte(
     owner: Candidate, total: float, plausible: bool
 ) -> None:
     assert _is_plausible(cause_of(owner), total) == plausible
@@ -183,12 +183,12 @@ def test_an_object_nobody_declared_is_no_larger_than_a_mebibyte(
         ("array", True, LARGE, False), ("library", False, 1.0, False), ("array", False, 1.0, True),
     ],
 )  # fmt: skip
-def test_tensors_and_what_a_list_keeps_one_by_one_may_be_large(
+def test_tensors_and_objects_kept_one_by_one_in_a_list_may_be_large(
     family: Family, with_list: bool, total: float, plausible: bool
 ) -> None:
     members = [candidate("x", family)] + ([candidate("app.log", "container")] if with_list else [])
     assert _is_plausible(cause_of(*members), total) == plausible
-    # A list that grows otherwise keeps none of them.
+    # A list that grows at another rate holds none of them.
     other = [candidate("app.log", "container", slope=5)]
     assert not _is_plausible(cause_of(ENVS, *other), LARGE)
 
@@ -200,7 +200,7 @@ def test_tensors_and_what_a_list_keeps_one_by_one_may_be_large(
     ],
     ids=["less", "less of the rest", "half of the rest", "more of the rest"],
 )  # fmt: skip
-def test_a_walk_that_ended_early_claims_what_its_phase_gained(
+def test_an_incomplete_measurement_claims_the_gain_of_its_phase(
     measured: float, other: float | None, claim: float
 ) -> None:
     one, elsewhere = _sized(measured), _sized(99.0, EVOLVE)
@@ -208,7 +208,7 @@ def test_a_walk_that_ended_early_claims_what_its_phase_gained(
     assert _claim(one, MEMORY, [one, *others, elsewhere]) == claim
 
 
-def test_what_nobody_measured_claims_its_phase_or_its_part() -> None:
+def test_an_unmeasured_cause_claims_its_phase_or_its_share() -> None:
     one, other = _sized(None), _sized(50.0, EVOLVE)
     lost = _sized(None, NOWHERE)
     assert _claim(one, MEMORY, [one]) == 100.0
@@ -218,7 +218,7 @@ def test_what_nobody_measured_claims_its_phase_or_its_part() -> None:
     assert _claim(_sized(7.0, NOWHERE), MEMORY, [one]) == 7.0
 
 
-def test_a_fingerprint_is_of_the_kind_the_phase_and_the_owner() -> None:
+def test_a_fingerprint_consists_of_kind_phase_and_owner() -> None:
     one = cause_of(ENVS)
     same = cause_of(replace(ENVS, growth=growing(9)), PLANS, rate=9.0, measured=1.0)
     assert fingerprint_of(one) == fingerprint_of(same)
@@ -253,5 +253,7 @@ def _finding(
          "another rank", "also another rank", "all ranks", "three generations apart", "more",
          "first not known", "another number"],
 )  # fmt: skip
-def test_which_finding_goes_on_as_another(old: Finding, new: Finding, same: bool) -> None:
+def test_a_finding_may_continue_under_another_fingerprint(
+    old: Finding, new: Finding, same: bool
+) -> None:
     assert goes_on_as(old, new) == same

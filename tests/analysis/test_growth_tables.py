@@ -1,4 +1,4 @@
-"""Rows of the tables of growth: by type, by phase, by container and by process."""
+"""Rows of the growth tables by type, phase, container and process."""
 
 from __future__ import annotations
 
@@ -50,20 +50,20 @@ def read(n: int, **others: Sequence[float | None]) -> Timeline:
     ("rating", "difference", "readings", "status", "is_blamed", "change"),
     [
         ("expected", 9, 1, "confirmed", False, "expected"), ("problem", -9, 9, "ok", False, "problem"),
-        # What fell or stayed is good, whatever is known.
+        # A count that fell or stayed is good, whatever else is known.
         ("steady", 0, 1, None, False, "good"),
         ("steady", 1, 9, None, False, "unknown"), ("steady", 1, 9, "learning", False, "unknown"),
-        # Four readings tell a count that rose from one that grows.
+        # Four readings distinguish a count that rose once from one that grows.
         ("steady", 1, 3, "ok", False, "unknown"), ("steady", 1, 4, "ok", False, "good"),
-        # What explains no bytes of a finding is no problem, however it grows.
+        # Growth that explains no bytes of a finding is not a problem.
         ("grows", 1, 9, "watch", False, "expected"), ("grows", 0, 9, None, False, "unknown"),
-        # As many as before, and larger ones: a problem by its bytes.
+        # The same number of larger objects is a problem by its bytes.
         ("steady", 0, 9, "confirmed", True, "problem"), ("grows", -1, 9, "suspected", True, "problem"),
         ("expected", 1, 9, "confirmed", True, "expected"), ("grows", 1, 9, "recovered", True, "unknown"),
         ("grows", 1, 9, None, True, "unknown"),
     ],
 )  # fmt: skip
-def test_a_change_is_rated_by_its_row_the_verdict_and_what_a_finding_blames(
+def test_changes_are_rated_by_row_verdict_and_finding(
     rating: str, difference: int, readings: int, status: str | None, is_blamed: bool, change: str
 ) -> None:
     assert change_rating(rating, difference, readings, status, is_blamed=is_blamed) == change
@@ -74,7 +74,7 @@ def _row(name: str = "app.A", rating: str = "steady", **others: object) -> TypeG
     return replace(row, rating=rating, **others)  # type: ignore[arg-type]
 
 
-def test_rows_that_grow_come_first_then_bytes_then_counts_then_names() -> None:
+def test_rows_are_sorted_by_growth_bytes_counts_and_names() -> None:
     fast, slow = Interval(5.0, 0.0, 9.0), Interval(1.0, 0.0, 9.0)
     ordered = [
         _row("z", "grows", bytes_per_generation=9.0, count_per_generation=slow),
@@ -91,7 +91,7 @@ def test_rows_that_grow_come_first_then_bytes_then_counts_then_names() -> None:
     assert sorted(backwards, key=_order) == ordered
 
 
-def test_processes_add_up_and_the_worst_of_them_rates_the_row() -> None:
+def test_processes_add_up_and_the_worst_one_rates_the_row() -> None:
     one = _row(
         rating="expected", first_count=1, last_count=4, count_per_generation=Interval(1, 0, 2), bytes=10,
         bytes_per_generation=3.0, holder="a", phase="x", expected="2", difference=3, readings=9, last_generation=7,
@@ -135,7 +135,7 @@ def test_a_container_is_full_at_its_capacity_and_fills_below_it(
         (4, 10, 4.0, 8.5), (4, 10, 0.5, 19.0), (4, 10, 7.0, 7.9), (4, None, 4.0, None), (9, 10, 4.0, 7.2),
     ],
 )  # fmt: skip
-def test_a_container_is_full_as_many_generations_ahead_as_it_has_room_for(
+def test_the_generation_in_which_a_container_is_full(
     now: int, capacity: float | None, speed: float, full_at: float | None
 ) -> None:
     # The newest generation is 7.
@@ -161,7 +161,7 @@ def test_a_container_that_holds_half_of_its_items_has_half_of_its_bytes() -> Non
     assert _fill_row(read(1, tracked__s__length=[None]), "s", {}) is None
 
 
-def test_a_row_has_the_first_and_last_count_and_the_rate() -> None:
+def test_a_row_shows_the_first_and_last_count_and_the_rate() -> None:
     (row,) = type_growth(
         history_of([500.0 * MIB] * 6, type__A__count=[1.0, 3, 5, 7, 9, 11], type__A__bytes=[0.0, 20, 40, 60, 80, 100])
     )  # fmt: skip
@@ -186,24 +186,22 @@ def test_a_count_is_judged_by_its_last_64_readings() -> None:
         ({"a": 5.0, "b": -3.0}, {"a": 2.0, "b": 0.0}), ({"a": 3.0, "b": -5.0}, {"a": 0.0, "b": -2.0}),
         ({"a": 3.0, "b": 4.0, "c": -5.0}, {"a": 2.0, "b": 0.0, "c": 0.0}),
         ({"a": 0.5, "b": -0.25}, {"a": 0.25, "b": 0.0}),
-        # Of equals the last by name takes, and the first gives.
+        # Of equal phases the last by name receives, and the first gives.
         ({"a": -4.0, "b": -4.0, "c": 1.0}, {"a": -3.0, "b": -4.0, "c": 0.0}),
     ],
 )  # fmt: skip
-def test_what_a_phase_gives_back_is_taken_from_the_one_that_takes_most(
+def test_memory_freed_by_a_phase_is_subtracted_from_the_largest_one(
     amounts: dict[str, float], left: dict[str, float]
 ) -> None:
     assert without_give_and_take(amounts) == left
 
 
 @pytest.mark.parametrize(("a", "b", "longer"), [(None, None, None), (3, None, 3), (4, 3, 4)])
-def test_of_processes_next_to_each_other_the_slowest_counts(
-    a: Value, b: Value, longer: Value
-) -> None:
+def test_the_slowest_of_parallel_processes_counts(a: Value, b: Value, longer: Value) -> None:
     assert _longer(a, b) == longer
 
 
-def test_a_generation_counts_for_those_left_out_before_it() -> None:
+def test_a_generation_counts_for_those_thinned_before_it() -> None:
     assert _spans([0, 1, 4, 5, 9], Spans(((2, 3), (6, 8)))) == (1, 1, 3, 1, 4)
     assert _spans([3, 4], Spans(((0, 2),))) == (4, 1)
     assert _spans([0, 1], NO_SPANS) == ()
@@ -216,7 +214,7 @@ def test_a_generation_counts_for_those_left_out_before_it() -> None:
         (LARGEST, LARGEST, LARGEST), (2**64, None, None), (-(2**64), None, None), (float("nan"), None, None),
     ],
 )  # fmt: skip
-def test_a_number_from_the_wire_is_within_what_can_be_counted(
+def test_counts_from_the_wire_are_limited(
     value: object, number: float | None, amount: float | None
 ) -> None:
     assert (number_of(value), amount_of(value)) == (number, amount)
@@ -236,11 +234,11 @@ def by_process(history: RunHistory) -> dict[str, ProcessGrowth]:
     return {each.process: each for each in examine(history).processes}
 
 
-def test_growth_that_is_not_known_is_not_zero() -> None:
+def test_unknown_growth_is_not_zero() -> None:
     assert by_process(RunHistory("empty")) == {}
     (one,) = by_process(Training(generations=1).history()).values()
     assert one.growth_bytes_per_generation is None
-    # Another rank that reads no memory: it has joined, and that is all.
+    # Another rank has joined, but reads no memory.
     history = ranks(True)
     blind = replace(history.processes[0], instance="p1", rank=1, series={})
     found = by_process(replace(history, processes=(*history.processes, blind)))
@@ -248,7 +246,7 @@ def test_growth_that_is_not_known_is_not_zero() -> None:
     assert found["rank 1 main"] == ProcessGrowth("rank 1 main", "p1", None)
 
 
-def test_the_rank_that_leaks_is_named_and_the_run_grows_by_the_sum() -> None:
+def test_the_leaking_rank_is_named_and_run_growth_is_the_sum() -> None:
     verdict = examine(ranks(False, True))
     healthy, leaking = verdict.processes
     named = tuple(f.fingerprint for f in verdict.findings if f.process == "rank 1 main")
@@ -261,7 +259,7 @@ def test_the_rank_that_leaks_is_named_and_the_run_grows_by_the_sum() -> None:
     assert leaking.growth_bytes_per_generation.estimate == pytest.approx(6 * MIB, rel=0.3)
 
 
-def test_the_sentence_names_the_ranks_that_leak_and_of_many_the_first() -> None:
+def test_the_sentence_names_the_first_leaking_ranks() -> None:
     assert examine(ranks(False, True)).summary.endswith(" (rank 1 main)")
     both = examine(ranks(True, True)).summary
     assert both.endswith(" (rank 0 main and rank 1 main together)")
@@ -269,7 +267,7 @@ def test_the_sentence_names_the_ranks_that_leak_and_of_many_the_first() -> None:
     assert "rank" not in examine(ranks(True)).summary
 
 
-def test_the_numbers_of_several_ranks_are_sums_and_evidence_says_whose_it_is() -> None:
+def test_numbers_of_several_ranks_are_sums_and_evidence_names_the_rank() -> None:
     alone, both = (
         next(f for f in examine(ranks(first, True)).findings if f.status == "confirmed")
         for first in (False, True)
@@ -281,7 +279,7 @@ def test_the_numbers_of_several_ranks_are_sums_and_evidence_says_whose_it_is() -
     assert {line.split(":")[0] for line in both.evidence} <= {"rank 0 main", "rank 1 main"}
 
 
-def test_a_rank_that_hardly_grows_is_not_named_with_one_that_leaks() -> None:
+def test_a_rank_that_hardly_grows_is_not_named() -> None:
     large = Training(
         leaks=(replace(kept_environments(), holders=()),), generations=24, instance="p1", rank=1, seed=2,
     )  # fmt: skip
@@ -307,7 +305,7 @@ def of_place(growth: float | None, *findings: str) -> ProcessGrowth:
     return ProcessGrowth("p", "i", None if growth is None else Interval(growth, 0, 0), findings)
 
 
-def test_processes_that_a_finding_names_go_first_and_then_those_that_grow_most() -> None:
+def test_named_processes_come_first_then_the_fastest_growing() -> None:
     order = [of_place(-5, "f"), of_place(9), of_place(0), of_place(-3), of_place(None)]
     mixed = [order[i] for i in (4, 2, 0, 3, 1)]
     assert sorted(mixed, key=_weight) == order
@@ -321,8 +319,8 @@ def test_the_sentence_says_how_many_processes_were_not_read() -> None:
 
 
 @pytest.mark.parametrize("places", [1_024, 1_025])
-def test_at_most_1024_processes_have_rows_in_their_order(places: int) -> None:
-    """Of more the one that grows least is left out."""
+def test_at_most_1024_processes_have_rows_in_order(places: int) -> None:
+    """The process that grows least is left out."""
     timelines = [SimpleNamespace(name=f"rank {i} main", instance=f"p{i}") for i in range(places)]
     growths = [SimpleNamespace(growth=Slope(9.0 * (i != 3), 0, 9, 9)) for i in range(places)]
     moments = [

@@ -1,4 +1,4 @@
-"""What one examination leaves for the next saves work, and changes nothing of any answer."""
+"""The incremental cache between examinations saves work and never changes an answer."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def begun(process: ProcessHistory, rows: int) -> ProcessHistory:
 
 
 def growing(history: RunHistory, rng: random.Random, most: int) -> Iterator[RunHistory]:
-    """The run at every so many snapshots, in the middle of generations too, ending with all of it."""
+    """Yield the run in steps of up to ``most`` snapshots, also within generations, and finally in full."""
     end, rows = 0, sum(map(len, history.processes))
     while end < rows:
         end = min(rows, end + rng.randint(1, most))
@@ -65,7 +65,7 @@ def growing(history: RunHistory, rng: random.Random, most: int) -> Iterator[RunH
 
 
 def moments(history: RunHistory, kept: Kept) -> list[object]:
-    """What is said of each process at all the moments that a verdict rests on."""
+    """Return the assessments of each process at all moments that a verdict uses."""
     studies = [TimelineAnalysis(history, timeline) for timeline in timelines_of(history)]
     for study in studies:
         kept.give(study)
@@ -90,7 +90,7 @@ def assert_the_same(
         assert moments(history, of_moments) == moments(history, Kept())
 
 
-# One family in six in the ordinary run, all of them in the long one.
+# Every sixth family in the normal test run, all of them in the long one.
 FAMILY = [
     pytest.param(family, marks=[] if i % 6 == 0 else pytest.mark.long)
     for i, family in enumerate(FAMILIES)
@@ -98,7 +98,7 @@ FAMILY = [
 
 
 @pytest.mark.parametrize("family", FAMILY)
-def test_of_every_family_each_look_says_what_a_first_look_would(family: str) -> None:
+def test_incremental_and_full_analyses_agree_for_every_family(family: str) -> None:
     case = drawn(Draw(PUBLIC, family, 3))
     history = Recording(case, witness=True).until(min(len(case), 50))
     assert_the_same(growing(history, random.Random(family), most=30))
@@ -109,7 +109,7 @@ PLANTED = (kept_environments, loss_graph, old_population, best_agents, figures)
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(6))
-def test_batches_in_any_order_twice_and_over_restarts_give_the_same_history_of_verdicts(
+def test_reordered_and_repeated_batches_give_the_same_verdicts(
     seed: int,
 ) -> None:
     rng = random.Random(seed)
@@ -119,7 +119,7 @@ def test_batches_in_any_order_twice_and_over_restarts_give_the_same_history_of_v
     )
     second = Training(generations=14, instance="p2", rank=1, seed=seed + 50)
     batches = [*first.batches(), *second.batches()]
-    # Six arrive up to four places late, and five a second time.
+    # Six arrive up to four positions late, and five arrive twice.
     late = set(rng.sample(range(len(batches)), k=6))
     order = sorted(range(len(batches)), key=lambda i: i + (rng.randint(1, 4) + 0.5) * (i in late))
     order += rng.sample(order, k=5)
@@ -133,7 +133,7 @@ def test_batches_in_any_order_twice_and_over_restarts_give_the_same_history_of_v
     assert_the_same(arriving(), forget=lambda: rng.random() < 0.1)
 
 
-def test_a_resume_that_repeats_generations_replaces_all_that_was_kept_of_them() -> None:
+def test_a_resume_that_repeats_generations_replaces_their_cache() -> None:
     first = Training(leaks=(kept_environments(),), generations=18)
     again = replace(first, generations=16, instance="p2", attempt=2, first_generation=12, seed=4)
     batches = [*first.batches(), *again.batches()]
@@ -143,7 +143,7 @@ def test_a_resume_that_repeats_generations_replaces_all_that_was_kept_of_them() 
 
 
 def attempt(start: float, wanted: range, growth: float) -> list[tuple[Any, ...]]:
-    """(time, generation, phase, kind, bytes): two phases in each generation, and its end; 12 was never ended."""
+    """Return (time, generation, phase, kind, bytes) of two phases per generation and its end; 12 has no end."""
     found: list[tuple[Any, ...]] = [(None, None, "baseline", 300 * MIB + growth)]
     level = found[0][-1]
     for generation in wanted:
@@ -165,8 +165,8 @@ def process_of(name: str, number: int, rows: Sequence[tuple[Any, ...]]) -> Proce
 
 
 @pytest.mark.parametrize("generations", [5, 9, 20])
-def test_rows_that_come_late_and_replace_those_of_an_earlier_attempt(generations: int) -> None:
-    """As many rows as before, and each end where it was: those between say something else."""
+def test_late_rows_may_replace_those_of_an_earlier_attempt(generations: int) -> None:
+    """The number of rows and the position of each end stay the same; only rows in between differ."""
     first = attempt(0.0, range(13), 0.0)
     second = attempt(1000.0, range(12, 12 + generations), 400 * MIB)
     early = [row for row in second if row[1] != 12]
@@ -181,7 +181,7 @@ def test_rows_that_come_late_and_replace_those_of_an_earlier_attempt(generations
 
 
 @pytest.mark.long
-def test_children_read_now_and_then_and_programs_without_generations() -> None:
+def test_rarely_read_children_and_programs_without_generations() -> None:
     rng, n = random.Random(8), 60
     children = [None if i % 7 else 200 * MIB + 4 * MIB * i for i in range(n)]
     gone = [value if i < 20 else None for i, value in enumerate(children)]
@@ -197,7 +197,7 @@ def test_children_read_now_and_then_and_programs_without_generations() -> None:
 
 
 def counted_by_seconds(minutes: int) -> RunHistory:
-    """Two processes that grow, read each second for ten minutes and each minute from then on."""
+    """Return two growing processes, read each second for ten minutes and each minute afterwards."""
     at = [float(second) for second in (*range(600), *range(600, 60 * minutes, 60))]
     n = len(at)
     rng = random.Random(minutes)
@@ -250,8 +250,8 @@ def test_the_first_seconds_are_assessed_once(monkeypatch: pytest.MonkeyPatch) ->
     assert sum(end > 60 for end in assessed) <= 2 * len(whole.processes)
 
 
-def test_a_minute_that_is_not_over_is_not_known_for_good() -> None:
-    """Children are read by some snapshots of a minute only, and the last of a minute stands for it."""
+def test_an_unfinished_minute_is_not_cached() -> None:
+    """Children are read by only some snapshots of a minute, whose last value counts."""
     n = 120
     children: list[float | None] = [200.0 * MIB if i < 30 else None for i in range(n)]
     children[90] = 2_200.0 * MIB
@@ -274,7 +274,7 @@ def test_a_reading_long_after_the_others_changes_no_earlier_moment() -> None:
 
 
 def test_phases_that_run_after_the_end_of_a_generation() -> None:
-    """As with ``with run.generation(n):`` and a checkpoint behind it; something is kept all the same."""
+    """Like ``with run.generation(n):`` followed by a checkpoint; results are still cached."""
     history = Training(leaks=(kept_environments(),), generations=24).history()
     process = history.processes[0]
     order = [row for i in range(1, len(process), 5) for row in (*range(i, i + 5), i)]
@@ -306,8 +306,8 @@ def test_phases_that_run_after_the_end_of_a_generation() -> None:
 
 
 @pytest.mark.long
-def test_a_series_that_takes_the_place_of_another() -> None:
-    """`figures.open` goes before the class of the same name once it is there."""
+def test_a_series_may_replace_another() -> None:
+    """`figures.open` replaces the class of the same name once it exists."""
     training = Training(leaks=(figures(),), generations=40, noise=0.1 * MIB, warm_up=())
     history = training.history()
     process = history.processes[0]
@@ -321,7 +321,7 @@ def test_a_series_that_takes_the_place_of_another() -> None:
 
 
 @pytest.mark.long
-def test_a_series_that_is_read_elsewhere_from_some_day_on() -> None:
+def test_a_series_may_change_where_it_is_read() -> None:
     history = Training(leaks=(kept_environments(),), generations=44).history()
     process, name = history.processes[0], "type.trading.TradingEnvironment.count"
     column = [
@@ -332,7 +332,7 @@ def test_a_series_that_is_read_elsewhere_from_some_day_on() -> None:
     assert_the_same(growing(replace(history, processes=(changed,)), random.Random(2), most=8))
 
 
-def test_garbage_that_waits_longer_and_longer() -> None:
+def test_garbage_that_accumulates() -> None:
     n = 60
     looks = [None if i % 3 else 5_000 + 900 * i for i in range(n)]
     history = history_of(
@@ -343,8 +343,8 @@ def test_garbage_that_waits_longer_and_longer() -> None:
     assert_the_same(growing(history, random.Random(4), most=16))
 
 
-def test_a_process_that_takes_the_place_of_another() -> None:
-    """Two of one rank, whose clocks agree to the last digit."""
+def test_a_process_may_replace_another() -> None:
+    """Two processes of one rank, with exactly equal clocks."""
     flat = history_of(curve(lambda i: 0.0, 40)).processes[0]
     rising = history_of(curve(lambda i: 20.0 * max(0, i - 5), 40)).processes[0]
     first = replace(rising, instance="b")
@@ -353,14 +353,14 @@ def test_a_process_that_takes_the_place_of_another() -> None:
     assert_the_same(iter([history, replace(history, processes=both)]))
 
 
-def test_what_is_declared_later_counts_for_all_moments() -> None:
+def test_later_declarations_apply_to_all_moments() -> None:
     training = Training(leaks=(kept_environments(),), generations=24)
     history = training.history()
     budget = Event(0, 0.0, "budget", "generation", data={"leak_bytes": 2 * MIB})
 
     def shown() -> Iterator[RunHistory]:
         for end in range(20, 121, 8):
-            # What one of them holds is known better with each search.
+            # Each search improves what is known of one of them.
             searched = [
                 replace(h, bytes_each=(h.bytes_each or 0) + 1_000 * h.sequence)
                 for h in history.holders
@@ -377,7 +377,7 @@ def test_what_is_declared_later_counts_for_all_moments() -> None:
 
 @pytest.mark.long
 @pytest.mark.alone
-def test_a_look_at_one_more_generation_costs_a_small_part_of_a_first_one() -> None:
+def test_one_more_generation_costs_a_fraction_of_a_full_analysis() -> None:
     history = Training(leaks=(kept_environments(), loss_graph()), generations=120).history()
     process, kept = history.processes[0], Kept()
     per_generation = 5

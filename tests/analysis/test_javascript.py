@@ -1,4 +1,4 @@
-"""A training with TensorFlow.js, in a page and in Node: its tensors, what V8 keeps besides, and when it collects."""
+"""Trainings with TensorFlow.js in a page and in Node: tensors, other memory of V8, and when V8 collects."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from leakline.analysis.timeline import Timeline
 from leakline.snapshot import Batch, Event, ProcessIdentity, RunHeader, Snapshot
 
 MIB = 2**20
-# As report 003 had them: 156.3 MB in 4,038 tensors, and 12.4 MB in 87.
+# As in report 003: 156.3 MB in 4,038 tensors, and 12.4 MB in 87.
 EACH = 38_700
 KEPT, NORMAL, BASE = 158, 87, 12 * MIB
 ROLLOUT, TRAIN = "rollout", "train"
@@ -48,7 +48,7 @@ def made(
     seed: int = 1,
     run: str = "js",
 ) -> RunHistory:
-    """Two phases a generation; ``keeps``: tensors that training keeps in this one."""
+    """Return a run with two phases per generation; ``keeps``: tensors that training keeps in a generation."""
     chance, snapshots, held = random.Random(seed), list[Snapshot](), 0.0
 
     def take(kind: str, generation: int | None, phase: str | None) -> None:
@@ -86,13 +86,13 @@ def leaking(**more: object) -> RunHistory:
     ("history", "statuses"),
     [
         (made(), ("ok",)), (made(node=True), ("ok",)),
-        # Optimizers make their moments with the first step.
+        # Optimizers create their moments in the first step.
         (made(keeps=lambda generation: 40 if generation == 0 else 0), ("ok",)),
         (made(40, keeps=lambda generation: (60, -60)[generation % 2]), ("ok", "watch")),
     ],
     ids=["flat in a page", "flat in Node", "built up at the start", "up and down"],
 )  # fmt: skip
-def test_a_count_that_does_not_rise_on_is_no_leak(
+def test_a_count_that_stops_rising_is_not_a_leak(
     history: RunHistory, statuses: tuple[str, ...]
 ) -> None:
     verdict = examine(history)
@@ -101,7 +101,7 @@ def test_a_count_that_does_not_rise_on_is_no_leak(
 
 
 @pytest.mark.parametrize("node", [False, True], ids=["page", "node"])
-def test_tensors_kept_in_each_generation_are_confirmed_with_phase_count_and_bytes(
+def test_kept_tensors_are_confirmed_with_phase_count_and_bytes(
     node: bool,
 ) -> None:
     verdict = examine(leaking(node=node))
@@ -117,12 +117,12 @@ def test_tensors_kept_in_each_generation_are_confirmed_with_phase_count_and_byte
     assert verdict.summary.startswith("train keeps 158 Tensor per generation: 5.8")
 
 
-def test_a_page_that_leaks_is_suspected_within_eight_generations() -> None:
+def test_a_leaking_page_is_suspected_within_eight_generations() -> None:
     early = made(8, keeps=lambda generation: KEPT)
     assert examine(early).status in ("suspected", "confirmed")
 
 
-def test_the_advice_is_that_of_tensorflow_js_and_of_no_other_program() -> None:
+def test_the_advice_is_specific_to_tensorflow_js() -> None:
     (finding,) = examine(leaking()).findings
     advice = " ".join(finding.advice)
     assert "tf.tidy()" in advice
@@ -131,7 +131,7 @@ def test_the_advice_is_that_of_tensorflow_js_and_of_no_other_program() -> None:
     assert not any("Python" in line for line in finding.evidence)
 
 
-def test_tensors_that_grow_larger_and_not_more_are_found_in_a_page() -> None:
+def test_growing_tensors_of_constant_number_are_found_in_a_page() -> None:
     verdict = examine(made(32, grows_bytes=1.0 * MIB))
     (finding,) = verdict.findings
     assert (finding.kind, finding.status) == ("tensors", "confirmed")
@@ -139,7 +139,7 @@ def test_tensors_that_grow_larger_and_not_more_are_found_in_a_page() -> None:
     assert any("grow larger" in line for line in finding.evidence)
 
 
-def test_a_heap_that_grows_next_to_level_tensors_is_a_finding_of_its_own() -> None:
+def test_a_growing_heap_with_constant_tensors_is_its_own_finding() -> None:
     wave = random.Random(3)
     grows = made(40, heap=lambda g: (40 + 1.5 * g + wave.uniform(0, 6)) * MIB)
     verdict = examine(grows)
@@ -150,8 +150,8 @@ def test_a_heap_that_grows_next_to_level_tensors_is_a_finding_of_its_own() -> No
     assert examine(level).status == "ok"
 
 
-def test_bytes_that_the_collector_may_have_freed_are_called_an_upper_bound() -> None:
-    # As it is with the backend for CPUs: the count rises, and resident memory does not.
+def test_possibly_freed_bytes_are_called_an_upper_bound() -> None:
+    # With the CPU backend the count rises and resident memory does not.
     history = leaking(node=True, resident=lambda g: -(g + 1) * KEPT * EACH)
     (finding,) = examine(history).findings
     assert finding.status == "confirmed"
@@ -162,9 +162,9 @@ def test_bytes_that_the_collector_may_have_freed_are_called_an_upper_bound() -> 
 
 
 @pytest.mark.parametrize("unreliable", [True, False])
-def test_bytes_that_were_unreliable_in_a_part_of_the_run_are_called_so(unreliable: bool) -> None:
+def test_temporarily_unreliable_bytes_are_marked(unreliable: bool) -> None:
     history = leaking(node=True, resident=lambda g: -(g + 1) * KEPT * EACH)
-    # One that it is reliable again means that it was not before, whatever the header said when it was made.
+    # An event that bytes are reliable again implies that they were not before, whatever the header said.
     data = {"tfjs_memory_unreliable": unreliable}
     changed = Event(10, 1e9 + 10, "mark", "tfjs bytes", generation=3, data=data)
     (finding,) = examine(replace(history, events=(*history.events, changed))).findings
@@ -186,12 +186,12 @@ def test_the_fix_is_reported_with_its_percentage(node: bool) -> None:
     assert train.before is not None and train.after is not None
     assert train.before.estimate == pytest.approx(KEPT * EACH, rel=0.05)
     assert train.after.estimate == 0
-    # Report 003 says 92 % of its tensors; a process has other memory too.
+    # Report 003 gives 92 % of its tensors; a process has other memory as well.
     less = compared.peak_bytes.change_percent
     assert less == pytest.approx(-47 if node else -92.4, abs=1 if node else 0.1)
 
 
-def test_a_cleanup_that_does_not_reach_the_tensors_makes_it_worse() -> None:
+def test_a_cleanup_that_frees_no_tensors_raises_the_priority() -> None:
     history = leaking()
     ran = tuple(
         Event(
@@ -214,15 +214,15 @@ def test_a_cleanup_that_does_not_reach_the_tensors_makes_it_worse() -> None:
 
 
 RECORDED: Final = Path(__file__).resolve().parents[1] / "data" / "node"
-# Nothing is kept but tensors of four bytes. One update of the networks a generation; seven, of which V8 collects what
-# is left once in 25 generations, or last when much of it is young; and seven next to programs that take the processors.
+# Only tensors of four bytes are kept: one network update per generation; seven, whose garbage V8 collects once in 25
+# generations, or last when much of it is young; and seven under CPU load.
 HEALTHY: Final = (
     "small_steps_healthy",
     "norms_rarely_collected",
     "norms_with_high_floors",
     "fixed_under_load",
 )
-# A generation keeps Buffers of 1 MiB together, and plain objects of 2 MiB.
+# Per generation one program keeps Buffers of 1 MiB in total, and one plain objects of 2 MiB.
 LEAKING: Final = {"keeps_buffers": 1 * MIB, "keeps_objects": 2 * MIB}
 Rows = list[dict[str, Any]]
 
@@ -247,14 +247,14 @@ def up_to_each_reading(rows: Rows) -> list[Rows]:
 
 
 def objects_of(rows: Rows, kept: Kept | None = None) -> Finding | None:
-    """The finding next to the tensors; ``kept``: what the look at fewer of the rows left."""
+    """Return the finding next to the tensors; ``kept``: the cache of an analysis of fewer rows."""
     found = [f for f in examine(history_of_rows(rows), kept).findings if f.kind == "objects"]
     assert len(found) <= 1
     return found[0] if found else None
 
 
 @pytest.mark.parametrize("name", HEALTHY)
-def test_a_healthy_training_is_never_suspected_of_what_its_collector_leaves_lying(
+def test_uncollected_garbage_of_v8_is_never_suspected(
     name: str,
 ) -> None:
     kept = Kept()
@@ -266,7 +266,7 @@ def test_a_healthy_training_is_never_suspected_of_what_its_collector_leaves_lyin
 
 
 @pytest.mark.parametrize("name", LEAKING)
-def test_what_is_kept_next_to_the_tensors_is_confirmed_though_resident_memory_is_level(
+def test_kept_objects_are_confirmed_even_if_resident_memory_is_flat(
     name: str,
 ) -> None:
     verdict = examine(history_of_rows(recorded(name)))
@@ -278,15 +278,15 @@ def test_what_is_kept_next_to_the_tensors_is_confirmed_though_resident_memory_is
     assert rate.estimate == pytest.approx(LEAKING[name], rel=0.2)
 
 
-def test_until_v8_has_collected_often_enough_it_is_not_called() -> None:
+def test_growth_is_not_reported_before_enough_v8_collections() -> None:
     rows = recorded("keeps_objects")
     early = [row for row in rows if (row["generation"] or 0) < 15]
     found = objects_of(early)
     assert found is None or found.status == "watch"
 
 
-def test_memory_of_native_code_is_found_where_v8_keeps_nothing_more() -> None:
-    """Of which V8 knows nothing: bytes that only resident memory shows."""
+def test_native_memory_is_found_if_v8_keeps_nothing_more() -> None:
+    """V8 does not know these bytes; only resident memory shows them."""
     rows = recorded("fixed_under_load")
     for row in rows:
         row["process.rss_bytes"] += 8 * MIB * (row["generation"] or 0)
@@ -298,7 +298,7 @@ def test_memory_of_native_code_is_found_where_v8_keeps_nothing_more() -> None:
 
 
 @pytest.mark.parametrize("name", ["norms_rarely_collected", "keeps_objects"])
-def test_what_an_earlier_look_kept_changes_nothing_of_the_verdict(name: str) -> None:
+def test_the_cache_of_an_earlier_analysis_does_not_change_the_verdict(name: str) -> None:
     kept = Kept()
     for rows in up_to_each_reading(recorded(name))[::9]:
         history = history_of_rows(rows)
@@ -314,13 +314,13 @@ N = None
     ("kept", "lowered"),
     [
         ([5, 4, 3, 9], [3, 3, 3, 9]),
-        # Two collections later at most.
+        # At most two collections later.
         ([5, 6, 7, 1], [5, 1, 1, 1]),
         ([N, 5, N, 4, N], [N, 4, N, 4, N]),
         ([], []),
     ],
 )
-def test_what_is_kept_is_no_more_than_the_next_two_collections_find(
+def test_kept_memory_is_at_most_what_the_next_two_collections_find(
     kept: list[Value], lowered: list[Value]
 ) -> None:
     assert _lowered(kept) == lowered
@@ -330,12 +330,12 @@ def test_what_is_kept_is_no_more_than_the_next_two_collections_find(
     ("kept", "end"),
     [
         ([1, 1, 1, 1], 3), ([1, N, 1, 1, N, 1, N], 4), ([1, 1, 1], 0),
-        # Three are enough where each lies above the one before by more than the young objects.
+        # Three are enough if each exceeds the previous one by more than the young objects.
         ([0, YOUNG + 1, 2 * YOUNG + 2], 2), ([0, YOUNG, 2 * YOUNG + 1], 0), ([0, YOUNG + 1, 2 * YOUNG + 1], 0),
         ([0, N, YOUNG + 1], 0), ([], 0),
     ],
 )  # fmt: skip
-def test_four_floors_are_a_trend_and_three_that_are_clear(kept: list[Value], end: int) -> None:
+def test_four_floors_or_three_clear_ones_are_a_trend(kept: list[Value], end: int) -> None:
     assert _known_until(kept) == end
 
 
@@ -345,15 +345,13 @@ def collector(heap: Sequence[float], outside: Sequence[float]) -> _Collector:
 
 
 def after_each(heap: Sequence[float], outside: Sequence[float]) -> list[Value]:
-    """One reading per generation, and the first before any of them."""
+    """Return one value per generation, with one reading before the first."""
     seen = collector(heap, outside)
     return [seen.after(end, end) for end in range(1, len(heap))]
 
 
 @pytest.mark.parametrize(("fall", "collected"), [(YOUNG, False), (YOUNG + 1, True)])
-def test_the_heap_was_collected_where_it_lost_more_than_the_young(
-    fall: int, collected: bool
-) -> None:
+def test_a_fall_beyond_the_young_objects_is_a_collection(fall: int, collected: bool) -> None:
     heap = [100 * MIB, 100 * MIB, 100 * MIB - fall]
     assert after_each(heap, [0, 0, 0]) == [None, heap[2] if collected else None]
 
@@ -361,24 +359,24 @@ def test_the_heap_was_collected_where_it_lost_more_than_the_young(
 @pytest.mark.parametrize(
     ("outside", "collected"),
     [
-        # Half a MiB down, and below what the generations before led to.
+        # Half a MiB lower, and below the extrapolation of earlier generations.
         ([0, 10 * MIB, 9.5 * MIB], True),
         ([0, 10 * MIB, 9.5 * MIB + 1], False),
-        # After a high reading it is back on its line of 4 MiB a generation.
+        # After a high reading it returns to its line of 4 MiB per generation.
         ([0, 10 * MIB, 14 * MIB, 18 * MIB, 34 * MIB, 22 * MIB], False),
         ([0, 10 * MIB, 14 * MIB, 18 * MIB, 34 * MIB, 21.9 * MIB], True),
-        # Three generations are looked back on: of an older one it may lie above.
+        # Three generations are considered; the line of an older one may be lower.
         ([0, 2 * MIB, 14 * MIB, 15 * MIB, 16 * MIB, 13 * MIB], True),
         ([0, 8 * MIB, 14 * MIB, 12 * MIB], True),
     ],
 )
-def test_buffers_were_collected_where_they_fall_below_what_they_led_to(
+def test_buffers_below_their_extrapolation_were_collected(
     outside: list[float], collected: bool
 ) -> None:
     assert (after_each([MIB] * len(outside), outside)[-1] is not None) is collected
 
 
-def test_of_the_generation_of_a_collection_the_least_reading_is_kept() -> None:
+def test_the_lowest_reading_of_a_collection_is_kept() -> None:
     heap = [100 * MIB, 100 * MIB, 50 * MIB, 40 * MIB, 60 * MIB, 100 * MIB]
     seen = collector(heap, [0.0] * 6)
     assert seen.after(1, 1) is None
@@ -389,12 +387,12 @@ def test_of_the_generation_of_a_collection_the_least_reading_is_kept() -> None:
 @pytest.mark.parametrize(
     ("end", "more"),
     [
-        # Three times what the heap kept and 64 MiB may lie.
+        # Up to three times the live heap and 64 MiB may be uncollected.
         (3 * 10 * MIB + 64 * MIB + 10 * MIB, None),
         (3 * 10 * MIB + 64 * MIB + 10 * MIB + 1, 10 * MIB + 1),
     ],
 )
-def test_what_v8_would_not_let_lie_is_kept_without_a_collection(end: int, more: Value) -> None:
+def test_memory_beyond_v8s_garbage_limit_is_kept(end: int, more: Value) -> None:
     assert after_each([10 * MIB, end], [0, 0]) == [more]
 
 
@@ -411,39 +409,39 @@ def timeline(
     )  # fmt: skip
 
 
-def test_native_memory_is_above_the_highest_that_v8_has_held() -> None:
+def test_native_memory_is_above_the_maximum_of_v8() -> None:
     heap = [100 * MIB, 80 * MIB, 120 * MIB, 90 * MIB]
     kept, native = _kept_and_native(timeline([h + MIB for h in heap], tensors=MIB))
     highest = [100, 100, 120, 120]
     assert native == [(1_000 - 1 - top) * MIB for top in highest]
-    # It fell by more than the young in the second and the fourth.
+    # It fell by more than the young objects in the second and fourth generation.
     assert kept == [None, 80 * MIB, None, 90 * MIB]
 
 
-def test_each_attempt_has_a_collector_of_its_own() -> None:
+def test_collections_are_tracked_per_attempt() -> None:
     heap = [100 * MIB, 100 * MIB, 20 * MIB, 20 * MIB]
     assert _kept_and_native(timeline(heap))[0] == [None, None, 20 * MIB, None]
     resumed = _kept_and_native(timeline(heap, segment=[0, 0, 1, 1]))
     assert resumed[0] == [None] * 4
 
 
-def test_a_generation_that_goes_on_is_not_known_yet() -> None:
+def test_an_unfinished_generation_is_unknown() -> None:
     heap = [100 * MIB, 100 * MIB, 20 * MIB]
     kinds = ["generation_end", "generation_end", "phase_end"]
     assert _kept_and_native(timeline(heap, kinds=kinds))[0] == [None] * 3
-    # Of one before the last the collection has been seen.
+    # The collection of an earlier generation has been seen.
     kinds = ["generation_end", "generation_end", "phase_end", "generation_end"]
     assert _kept_and_native(timeline([*heap, 20 * MIB], kinds=kinds))[0][2] == 20 * MIB
 
 
 def teeth(floors: Sequence[float]) -> list[Value]:
-    """In every second generation a collection down to the next of these floors, in MiB."""
+    """Return values with a collection every second generation, down to these floors in MiB."""
     return [value * MIB for floor in floors for value in (floor + 50, floor)]
 
 
-def test_after_the_last_floor_but_one_nothing_more_is_known() -> None:
+def test_nothing_is_known_after_the_last_floor_but_one() -> None:
     outside = outside_tensors(timeline(teeth([10, 20, 30, 40, 50])))
-    # Floors at 1, 3, 5, 7 and 9; that of 7 is the last but one.
+    # Floors at 1, 3, 5, 7 and 9; the one at 7 is the last but one.
     assert (outside.known_until, outside.longest_gap) == (8, 2)
     assert [value / MIB for value in outside.kept] == [10, 10, 15, 20, 25, 30, 35, 40, 40, 40]
     assert final_until(timeline(teeth([10, 20, 30, 40, 50])), 10) == 6
@@ -451,13 +449,13 @@ def test_after_the_last_floor_but_one_nothing_more_is_known() -> None:
     assert final_until(timeline(teeth([10, 20])), 4) == 0
 
 
-def test_while_floors_are_few_the_first_is_all_that_is_known() -> None:
+def test_with_few_floors_only_the_first_is_known() -> None:
     few = outside_tensors(timeline(teeth([10, 20])))
     assert ([value / MIB for value in few.kept], few.known_until) == ([10] * 4, 0)
     assert outside_tensors(timeline([MIB] * 3)).kept == (0.0, 0.0, 0.0)
 
 
-def test_a_page_has_no_memory_of_a_process() -> None:
+def test_a_page_has_no_process_memory() -> None:
     page, node = {TENSORS: [1]}, {TENSORS: [1], RESIDENT: [1]}
     assert [is_javascript(series) for series in (page, node, {RESIDENT: [1]})] == [
         True,

@@ -1,4 +1,4 @@
-"""Scores and figures of the suite of planted leaks, on verdicts made up by hand, and its catalogue of public cases."""
+"""Scores and metrics of the suite of planted leaks, tested on hand-made verdicts, and its catalogue of public cases."""
 
 from __future__ import annotations
 
@@ -83,18 +83,16 @@ CALM = _seen("ok")
     ],
     ids=["leak to everything", "never a leak", "only watched", "said to have stopped", "its twin was confirmed once"],
 )  # fmt: skip
-def test_a_pair_is_right_where_the_leak_is_found_and_its_twin_is_not(
-    leak: Seen, twin: Seen, wrong: str
-) -> None:
+def test_a_pair_is_right_if_only_the_leak_is_found(leak: Seen, twin: Seen, wrong: str) -> None:
     found = _pair(leak, twin)
     assert not found.is_right
     assert found.what_is_wrong().startswith(wrong)
 
 
-def test_looks_and_incidents_say_what_a_run_was_ever_suspected_of() -> None:
+def test_analyses_and_incidents_show_every_suspicion() -> None:
     filled = _pair(FOUND, _seen("ok", looks=(Look(9, "suspected"), Look(14, "ok"))))
     assert (filled.is_right, filled.twin.ever_suspected) == (True, True)
-    # What no look met is taken from the incidents.
+    # Statuses that no analysis observed are taken from the incidents.
     incident = {"status": "resolved", "finding": _finding(status="confirmed")}
     twin = score_twin(_seen("ok", looks=(Look(30, "ok"),), incidents=(incident,)))
     assert twin.ever_confirmed
@@ -104,7 +102,7 @@ def test_looks_and_incidents_say_what_a_run_was_ever_suspected_of() -> None:
     assert score_leak(POPULATIONS, CALM).suspected_after is None
 
 
-def test_the_first_active_finding_counts_and_not_the_best() -> None:
+def test_the_first_active_finding_counts_rather_than_the_best() -> None:
     assert _named(_finding()) == Named(True, True, True, True, True, 1, 0.0, 1.0, True)
     assert _named(_finding()).is_right
     for wrong in (_finding("play"), _finding(kind="native"), _finding(suspects=())):
@@ -122,14 +120,14 @@ def test_the_first_active_finding_counts_and_not_the_best() -> None:
     ("suspect", "role"),
     [
         ("past_populations.DoubleAgent", "type"), ("past_populations.Agent.best", "type"),
-        # A holder is no type and a type no holder.
+        # A holder does not count as a type, nor a type as a holder.
         ("past_populations.Evolution.hall_of_fame", "type"), ("past_populations.Agent", "holder"),
     ],
 )  # fmt: skip
-def test_a_type_is_compared_by_its_whole_last_part_and_its_role(suspect: str, role: str) -> None:
+def test_a_type_is_compared_by_its_last_component_and_role(suspect: str, role: str) -> None:
     found = _named(_finding(suspects=((suspect, role),)))
     assert (found.type_first, found.holder) == (False, False)
-    # Behind two others the right one is right among the first three only.
+    # In third place the right type counts only among the first three.
     others = [("builtins.dict", "type"), ("builtins.list", "type")]
     third = _named(_finding(suspects=(*others, ("numpy.ndarray", "type"))))
     assert (third.type_first, third.type_in_top) == (False, True)
@@ -150,9 +148,7 @@ def test_a_type_is_compared_by_its_whole_last_part_and_its_role(suspect: str, ro
         ("<cyclic garbage>", "Evolution.hall_of_fame", False),
     ],
 )
-def test_a_path_is_right_where_it_leads_through_the_holder(
-    path: str, holder: str, right: bool
-) -> None:
+def test_a_path_is_right_if_it_contains_the_holder(path: str, holder: str, right: bool) -> None:
     assert leads_through(path, holder) == right
 
 
@@ -160,18 +156,18 @@ def test_a_path_is_right_where_it_leads_through_the_holder(
     ("planted", "finding", "right"),
     [
         ("train/augment", _finding("train", path="train/augment"), True), ("train/augment", _finding("train"), False),
-        # Between the phases is reported as no phase.
+        # Growth between phases is reported without a phase.
         (None, _finding(None), True), (None, _finding("train"), False), ("train", _finding(None), False),
     ],
 )  # fmt: skip
-def test_a_phase_is_right_by_its_path_too(
+def test_a_phase_may_be_given_by_its_path(
     planted: str | None, finding: dict[str, Any], right: bool
 ) -> None:
     leak = Planted(phases=(planted,), types=(), holders=None, size="1")
     assert named(POPULATIONS, leak, finding).phase == right
 
 
-def test_a_start_may_lie_between_the_bounds_and_a_tenth_outside() -> None:
+def test_a_start_may_be_ten_percent_outside_its_bounds() -> None:
     leak = Planted(phases=("train",), types=(), holders=None, size="1", first=(10, 12))
     starts = (8.0, 11.0, 14.5, None)
     found = [named(POPULATIONS, leak, _finding(start=start)) for start in starts]
@@ -181,7 +177,7 @@ def test_a_start_may_lie_between_the_bounds_and_a_tenth_outside() -> None:
     assert start_tolerance(POPULATIONS.planted[0]) == 3.0
 
 
-def test_two_leaks_are_found_in_either_order_each_with_its_own_rate() -> None:
+def test_two_leaks_are_found_in_either_order_with_their_rates() -> None:
     suspects = (("numpy.ndarray", "type"),)
     trajectories, gradients = map(TWO.bytes_of, TWO.planted)
     collect = _finding("collect", suspects=suspects, rate=2 * trajectories)
@@ -202,7 +198,7 @@ def _failures(pairs: list[Pair], expected: int) -> dict[str, str]:
     return {f.name: f.failure() for f in figures.figures(pairs, expected) if f.failure()}
 
 
-def test_thirty_right_pairs_fall_short_of_nothing() -> None:
+def test_thirty_right_pairs_meet_all_goals() -> None:
     looks = (Look(4, "suspected"),)
     right = _pair(replace(FOUND, looks=looks), CALM)
     found = {f.name: f for f in figures.figures([right] * 30, 30)}
@@ -231,13 +227,13 @@ def test_thirty_right_pairs_fall_short_of_nothing() -> None:
     ],
     ids=["two wrong pairs", "one confirmed twin", "a part of the suite"],
 )  # fmt: skip
-def test_a_suite_that_falls_short_says_in_what(
+def test_a_failing_suite_names_the_missed_goals(
     pairs: list[Pair], expected: int, failures: dict[str, str]
 ) -> None:
     assert _failures(pairs, expected) == failures
 
 
-def test_what_did_not_run_was_not_measured() -> None:
+def test_tests_that_did_not_run_are_not_measured() -> None:
     short = _failures([], 14)
     assert short["pairs told apart"] == "was not measured"
     assert short["right holder, where Python holds it"] == "was not measured"
@@ -248,7 +244,7 @@ def test_what_did_not_run_was_not_measured() -> None:
 
 
 @pytest.mark.parametrize(("check", "status"), [("", 0), ("1", 1)])
-def test_a_figure_that_falls_short_fails_the_session_only_when_asked(
+def test_a_missed_goal_fails_the_session_only_if_requested(
     check: str, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CHECK", check)
@@ -266,7 +262,7 @@ def test_a_figure_that_falls_short_fails_the_session_only_when_asked(
 ROOT = Path(__file__).resolve().parents[2]
 PUBLIC = public_cases()
 REFERENCE = re.compile(r"[A-Za-z][\w.-]*( PR )?#\d+")
-# Names of series are written out, or composed in braces, where they are read or drawn.
+# Series names are written out, or built in braces, where they are read or drawn.
 SOURCES = "\n".join(
     path.read_text()
     for folder in ("agent_client/leakline", "server/leakline_server")
@@ -274,7 +270,7 @@ SOURCES = "\n".join(
 )
 
 
-def test_forty_families_have_references_programs_and_harmless_growth_among_them() -> None:
+def test_forty_families_have_references_and_programs() -> None:
     assert len({case.id for case in PUBLIC}) == len(PUBLIC) >= 40
     known = {reference for case in PUBLIC for reference in case.references}
     assert len(known) >= 120
@@ -286,7 +282,7 @@ def test_forty_families_have_references_programs_and_harmless_growth_among_them(
 
 
 @pytest.mark.parametrize("case", PUBLIC, ids=lambda case: case.id)
-def test_a_case_has_texts_references_a_verdict_and_series_that_are_measured(
+def test_each_case_has_texts_references_a_verdict_and_measured_series(
     case: PublicCase,
 ) -> None:
     assert all(len(text) > 10 for text in (case.cause, case.sees, case.signal))

@@ -1,4 +1,4 @@
-"""Counts that a run keeps to are proposed, and only those; an accepted one is judged as a declared one."""
+"""Constant counts of a run are proposed as expectations; an accepted one is judged like a declared one."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from leakline.analysis.run_history import Expectation, declared_expectations
 from leakline.snapshot import Batch, Event, ProcessIdentity, RunHeader, Snapshot
 
 PHASES = ("evaluate", "evolve")
-# By phase, of a generation; None: not read.
+# Count by phase in one generation; None: not read.
 Counts = dict[str, int | None]
 
 
 def generation(of: int, counts: dict[str, Counts], after: int = 0) -> list[Snapshot]:
-    """Two phases and an end, where counts are those of the last phase."""
+    """Return two phases and an end, where the end repeats the counts of the last phase."""
     rows = []
     for number, phase in enumerate((*PHASES, "")):
         samples: dict[str, float] = {"process.rss_bytes": 2**30}
@@ -39,14 +39,14 @@ def generation(of: int, counts: dict[str, Counts], after: int = 0) -> list[Snaps
 def run_of(
     *processes: list[dict[str, Counts]], declared: dict[str, tuple[int, str | None]] | None = None
 ) -> RunHistory:
-    """Of each process its generations, with the counts of each."""
+    """Return a run of processes, given the counts of each generation."""
     batches = []
     events = tuple(
         Event(0, 0.0, "expect", name, data={"low": count, "high": count, "after": after})
         for name, (count, after) in (declared or {}).items()
     )
     for rank, generations in enumerate(processes):
-        # Fewer than later, as before anything is made.
+        # Fewer than later, before anything is created.
         before = {"type.app.Env.count": 0, "process.rss_bytes": 2**30}
         rows = [Snapshot(0, 0.0, 0.0, None, None, "baseline", "baseline", before, events)]
         for number, counts in enumerate(generations):
@@ -67,13 +67,13 @@ def accepted(history: RunHistory, *counts: Expectation) -> RunHistory:
     return replace(history, expectations=with_accepted(history.expectations, counts))
 
 
-def test_a_count_is_learned_after_as_many_generations_and_not_before() -> None:
+def test_a_count_is_learned_only_after_enough_generations() -> None:
     same = {"app.Env": both(2)}
     assert proposed(run_of([same] * (GENERATIONS - 1))) == []
     assert proposed(run_of([same] * GENERATIONS)) == [("app.Env", 2, None)]
 
 
-def test_what_was_otherwise_before_is_forgotten_and_what_changes_is_not_learned() -> None:
+def test_earlier_values_are_forgotten_and_changing_counts_not_learned() -> None:
     settled = [{"app.Env": both(1)}] * 3 + [{"app.Env": both(2)}] * GENERATIONS
     assert proposed(run_of(settled)) == [("app.Env", 2, None)]
     assert proposed(run_of([*settled, {"app.Env": both(3)}])) == []
@@ -87,14 +87,14 @@ def test_a_count_that_moves_within_each_generation_is_learned_by_phase() -> None
     assert found == [("app.Agent", 16, "evaluate"), ("app.Agent", 17, "evolve")]
 
 
-def test_a_generation_in_which_it_was_not_counted_leaves_it_unknown() -> None:
+def test_a_generation_without_a_count_leaves_it_unknown() -> None:
     seen: dict[str, Counts] = {"app.Env": both(2)}
     unseen: dict[str, Counts] = {"app.Env": both(None)}
     assert proposed(run_of([*[seen] * 9, unseen])) == []
     assert proposed(run_of([*[seen] * 9, unseen, *[seen] * GENERATIONS])) == [("app.Env", 2, None)]
 
 
-def test_builtins_are_left_out_and_none_at_all_is_a_count_that_comes_last() -> None:
+def test_builtins_are_left_out_and_zero_counts_come_last() -> None:
     library = {"dict": both(9_000), "re.Pattern": both(58), "threading.Thread": both(2)}
     counts = library | {"app.Env": both(2), "plt.Figure": both(0), "app.Agent": both(17)}
     assert proposed(run_of([counts] * 10)) == [
@@ -102,7 +102,7 @@ def test_builtins_are_left_out_and_none_at_all_is_a_count_that_comes_last() -> N
     ]  # fmt: skip
 
 
-def test_processes_have_to_agree_and_those_that_count_it_not_do_not_matter() -> None:
+def test_all_processes_that_count_a_class_must_agree() -> None:
     two, three, other = {"app.Env": both(2)}, {"app.Env": both(3)}, {"app.Agent": both(17)}
     assert proposed(run_of([two] * 10, [two] * 10)) == [("app.Env", 2, None)]
     assert proposed(run_of([two] * 10, [three] * 10)) == []
@@ -110,21 +110,21 @@ def test_processes_have_to_agree_and_those_that_count_it_not_do_not_matter() -> 
         ("app.Env", 2, None),
         ("app.Agent", 17, None),
     ]
-    # One that has been gone for long says nothing of now.
+    # A process that ended long ago does not matter.
     assert proposed(run_of([two] * 20, [three] * 3)) == [("app.Env", 2, None)]
-    # One that has just come has to agree as far as it has counted.
+    # A process that has just started must agree as far as it has counted.
     assert proposed(run_of([two] * 10, [*[{}] * 8, three, three])) == []
 
 
-def test_what_the_program_declares_is_not_proposed_wherever_it_declares_it() -> None:
+def test_declared_counts_are_not_proposed() -> None:
     counts = [{"app.Env": both(2)}] * 10
     for name, after in (("app.Env", None), ("Env", None), ("Env", "evolve")):
         assert proposed(run_of(counts, declared={name: (2, after)})) == []
-    # Not even where it is broken: what a program says is changed there.
+    # Even if it is broken: a declaration can only be changed in the program.
     assert proposed(run_of(counts, declared={"Env": (1, None)})) == []
 
 
-def test_an_accepted_count_is_proposed_again_only_once_it_is_another() -> None:
+def test_an_accepted_count_is_proposed_again_only_after_a_change() -> None:
     history = run_of([{"app.Env": both(4)}] * 10)
     assert stable_counts(accepted(history, Expectation("app.Env", 4, 4, None, accepted=True))) == ()
     assert stable_counts(accepted(history, Expectation("app.Env", 2, 6, None, accepted=True))) == ()
@@ -135,7 +135,7 @@ def test_an_accepted_count_is_proposed_again_only_once_it_is_another() -> None:
     assert (found.after, found.replaces) == (None, "2 after evolve")
 
 
-def test_a_declared_count_goes_before_an_accepted_one() -> None:
+def test_a_declared_count_takes_precedence_over_an_accepted_one() -> None:
     mine = Expectation("app.Env", 5, 5, None, accepted=True)
     for declared in (Expectation("Env", 2, 2), Expectation("app.Env", 2, 2, "evolve")):
         assert with_accepted((declared,), (mine,)) == (declared,)
@@ -143,7 +143,7 @@ def test_a_declared_count_goes_before_an_accepted_one() -> None:
     assert with_accepted((other,), (mine,)) == (other, mine)
 
 
-def test_an_accepted_count_fires_in_the_generation_that_breaks_it_and_says_whose_it_is() -> None:
+def test_a_broken_accepted_count_names_who_accepted_it() -> None:
     wanted = Expectation("app.Env", 2, 2, None, accepted=True)
     kept = accepted(run_of([{"app.Env": both(2)}] * 3), wanted)
     assert examine(kept).status != "suspected"
@@ -160,12 +160,12 @@ def test_an_accepted_count_fires_in_the_generation_that_breaks_it_and_says_whose
     ]
 
 
-def test_the_newest_declaration_for_a_type_and_place_holds() -> None:
-    def said(low: int, **more: object) -> Event:
+def test_the_newest_declaration_for_a_type_and_phase_counts() -> None:
+    def expects(low: int, **more: object) -> Event:
         return Event(0, 0.0, "expect", "app.A", data={"low": low, "high": 9, **more})
 
-    watched, at_start = Event(0, 0.0, "watch", "app.A"), said(4, after="y", baseline=True)
-    declared = [said(1), said(2, after="x"), said(3), watched, at_start]
+    watched, at_start = Event(0, 0.0, "watch", "app.A"), expects(4, after="y", baseline=True)
+    declared = [expects(1), expects(2, after="x"), expects(3), watched, at_start]
     assert declared_expectations(declared) == (
         Expectation("app.A", 3, 9),
         Expectation("app.A", 2, 9, "x"),
@@ -176,11 +176,11 @@ def test_the_newest_declaration_for_a_type_and_place_holds() -> None:
 @pytest.mark.parametrize(
     ("after", "count", "expected"),
     [
-        # 2 to 4 everywhere, and 3 to 5 after x.
+        # 2 to 4 after every phase, and 3 to 5 after x.
         ("x", 3, True), ("x", 5, True), ("x", 6, False), (None, 4, True), (None, 2, False), ("y", 3, False),
     ],
 )  # fmt: skip
-def test_a_count_is_expected_where_all_that_is_accepted_for_its_place_allows_it(
+def test_a_count_must_satisfy_all_accepted_ranges(
     after: str | None, count: int, expected: bool
 ) -> None:
     accepted = [Expectation("A", 2, 4, None, True), Expectation("A", 3, 5, "x", True)]

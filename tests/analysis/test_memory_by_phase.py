@@ -1,4 +1,4 @@
-"""Phases of what grows: where living objects were made comes before where memory was taken; threads have a line."""
+"""Memory by phase: where live objects were created counts before where memory was taken; threads have a line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def history(
     phases: Sequence[str], charged: Mapping[str, float], made: Mapping[str, Mapping[str, float]],
     holders: Sequence[tuple[int, str, str, int]] = (), in_use: Mapping[str, float] | None = None,
 ) -> RunHistory:  # fmt: skip
-    """A run whose memory is charged to phases as given, and whose counts rise in phases as given, per generation."""
+    """Return a run with this memory charged to phases and these counts rising in phases, per generation."""
     total = 400 * MIB
     live = 200 * MIB
     counts = dict.fromkeys(made, 100.0)
@@ -32,7 +32,7 @@ def history(
     rows: list[tuple[str, int | None, str | None]] = []
     for generation in range(GENERATIONS):
         for phase in (*phases, None):
-            # The number of pages that a process takes is never as even as its objects.
+            # The number of pages a process takes is never as regular as its objects.
             total += charged.get(phase or "", 0.0) * (0.5 if generation % 2 else 1.5)
             live += (in_use or {}).get(phase or "", 0.0)
             for name, rises in made.items():
@@ -54,7 +54,7 @@ GRAPHS = "tensors.graph_count"
 
 
 def two_phases(train: int = 20, evaluate: int = 16, **more: float) -> Verdict:
-    """Losses kept in one phase and graphs in another, which reuses what the first has freed."""
+    """Return a run with losses kept in one phase and graphs in another, which reuses freed memory of the first."""
     both = {"train": float(train), "eval": float(evaluate)}
     in_use = {"train": 0.15 * MIB, "eval": 1.65 * MIB} | more
     return examine(
@@ -67,7 +67,7 @@ def two_phases(train: int = 20, evaluate: int = 16, **more: float) -> Verdict:
     )
 
 
-def test_two_phases_that_keep_tensors_of_one_type_are_two_findings() -> None:
+def test_two_phases_keeping_tensors_of_one_type_are_two_findings() -> None:
     verdict = two_phases()
     found = {
         f.phase: (f.suspects[0].count_per_generation, f.growth_bytes_per_generation.estimate)
@@ -79,18 +79,18 @@ def test_two_phases_that_keep_tensors_of_one_type_are_two_findings() -> None:
     }
     assert found["eval"][1] > 5 * found["train"][1]
     assert verdict.ruled_out == ()
-    # Of a type that another phase makes as well, the phase that is charged nothing says why.
+    # If another phase makes the same type, the phase without a charge explains why.
     line = "Created in eval; memory is charged to train because freed memory was reused."
     assert [line in f.evidence for f in verdict.findings] == [
         f.phase == "eval" for f in verdict.findings
     ]
 
 
-def test_a_phase_that_keeps_few_objects_and_most_of_the_memory_is_named_as_well() -> None:
+def test_a_phase_with_few_objects_and_most_memory_is_also_named() -> None:
     assert {finding.phase for finding in two_phases(evaluate=2).findings} == {"train", "eval"}
 
 
-def test_where_memory_is_charged_to_another_phase_one_line_says_why() -> None:
+def test_a_line_explains_memory_charged_to_another_phase() -> None:
     environments = {"type.app.Env.count": {"evaluate": 3.0}}
     charged = {"train": 2 * MIB, "evaluate": 0.1 * MIB}
     verdict = examine(history(("train", "evaluate"), charged, environments))
@@ -112,8 +112,8 @@ def test_a_phase_that_frees_is_not_called_flat() -> None:
     }
 
 
-def test_a_phase_that_takes_items_out_of_what_grows_is_not_ruled_out() -> None:
-    """A thread decodes 30 samples while train runs, of which fetch takes eight."""
+def test_a_phase_that_consumes_growing_items_is_not_ruled_out() -> None:
+    """A thread decodes 30 samples during train, of which fetch takes eight."""
     for taker in ("fetch", "fetch/take"):
         pending = {"container.app.Decoder.pending.length": {taker: -8.0, "train": 30.0}}
         phases = dict.fromkeys((taker, "fetch", "train", "report"))
@@ -123,7 +123,7 @@ def test_a_phase_that_takes_items_out_of_what_grows_is_not_ruled_out() -> None:
         assert ruled_out(verdict)["report"] == SAME
 
 
-def test_a_child_that_grows_leaves_no_phase_ruled_out() -> None:
+def test_with_a_growing_child_no_phase_is_ruled_out() -> None:
     whole = history(("train", "report"), {"train": 2 * MIB}, {"type.app.Env.count": {"train": 3.0}})
     children = {"children.uss_bytes": lambda g: 100 * MIB + 3 * MIB * max(0, g)}
     verdict = examine(with_series(whole, children))
@@ -147,8 +147,8 @@ def test_live_bytes_by_phase_need_readings_of_four_whole_generations(read: int) 
         assert {name: round(size) for name, size in live.items()} == {"a": 100, "b": 900, "between": 0}  # fmt: skip
 
 
-def test_what_either_of_two_phases_took_and_what_came_after_all_phases_are_on_one_line() -> None:
-    """Memory was not read after a: what a and b took together is of neither, so it is between phases as well."""
+def test_memory_of_unread_phases_is_on_the_line_between_phases() -> None:
+    """Memory was not read after a: what a and b took together belongs to neither and is booked between phases."""
     rows: list[tuple[str, int | None, str | None]] = [("baseline", None, None)]
     level = 400 * MIB
     column: list[int | None] = [level]
@@ -203,7 +203,7 @@ def recorded(*, counted: bool) -> RunHistory:
     return history_from_batches(header, [Batch(ProcessIdentity("i"), tuple(rows))])
 
 
-def test_the_line_of_other_threads_comes_after_the_phases_and_the_parts_add_up() -> None:
+def test_other_threads_come_after_the_phases_and_all_add_up() -> None:
     found = phase_accounts(recorded(counted=False))
     assert [line.name for line in found.lines] == ["train", "other_threads", "between", "leakline"]
     assert set(found.total) == {GROWTH}
@@ -212,9 +212,7 @@ def test_the_line_of_other_threads_comes_after_the_phases_and_the_parts_add_up()
 @pytest.mark.parametrize(
     ("counted", "phase"), [(True, "load"), (False, None)], ids=["with objects", "memory alone"]
 )
-def test_what_grows_in_another_thread_is_named_with_its_growth(
-    counted: bool, phase: str | None
-) -> None:
+def test_growth_in_another_thread_is_reported(counted: bool, phase: str | None) -> None:
     verdict = examine(recorded(counted=counted))
     (finding,) = verdict.findings
     assert finding.status in ("suspected", "confirmed")

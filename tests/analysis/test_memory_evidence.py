@@ -1,4 +1,4 @@
-"""When memory alone says that it grows: how much matters, over how long, and apart from what declared stores take."""
+"""Evidence from memory alone: how much growth matters, over how long, and separate from what declared stores take."""
 
 from __future__ import annotations
 
@@ -23,13 +23,11 @@ NEAR = Scale(1000.0, limit_bytes=1000.0, level_bytes=500.0, remaining_generation
 @pytest.mark.parametrize(
     ("window", "horizon"), [(0.2, 2.0), (1.0, 2.0), (10.0, 20.0), (50.0, 100.0), (51.0, 100.0)]
 )
-def test_growth_is_looked_ahead_for_twice_as_long_as_it_was_seen_and_no_further_than_100(
-    window: float, horizon: float
-) -> None:
+def test_growth_is_extrapolated_by_twice_its_age_up_to_100(window: float, horizon: float) -> None:
     assert PLAIN.horizon(window) == horizon
     assert PLAIN.share(3.0, window) == 3.0 * horizon / 1000
     assert PLAIN.material_rate(window) == 50.0 / horizon
-    # Without a baseline growth is held against one byte.
+    # Without a baseline growth is compared with one byte.
     assert Scale(0.0).share(3.0, window) == 3.0 * horizon
 
 
@@ -58,7 +56,7 @@ def test_a_twentieth_of_the_baseline_matters_and_a_two_hundredth_is_trivial(
     ],
     ids=["nine tenths", "more", "flat", "flat close by", "close by", "no limit", "no end", "at its end"],
 )  # fmt: skip
-def test_growth_that_ends_above_nine_tenths_of_the_limit_is_near_it(
+def test_growth_beyond_nine_tenths_of_the_limit_is_near_it(
     scale: Scale, rate: float, near: bool
 ) -> None:
     assert scale.ends_near_limit(rate) == near
@@ -67,12 +65,12 @@ def test_growth_that_ends_above_nine_tenths_of_the_limit_is_near_it(
 @pytest.mark.parametrize(
     ("values", "level"), [([], 0.0), ([7.0], 7.0), ([9.0, 5.0, 7.0, 1.0], 7.0), ([4.0, 6.0], 5.0)]
 )
-def test_the_baseline_is_the_middle_of_the_first_three(values: list[float], level: float) -> None:
+def test_the_baseline_is_the_median_of_the_first_three(values: list[float], level: float) -> None:
     assert baseline_of(values) == level
 
 
 def _line(n: int, rate: float, flat: int = 0) -> tuple[list[float], list[float]]:
-    """Flat for a while, then straight up."""
+    """Return readings that are flat for a while and then rise linearly."""
     return [float(i) for i in range(n)], [1000.0 + rate * max(0, i - flat + 1) for i in range(n)]
 
 
@@ -82,7 +80,7 @@ def _line(n: int, rate: float, flat: int = 0) -> tuple[list[float], list[float]]
         (4, 0, False), (5, 0, True), (8, 8, True),
     ],
 )  # fmt: skip
-def test_a_straight_rise_is_seen_from_five_readings_and_lasts_from_eight_on(
+def test_a_straight_rise_is_visible_from_five_and_lasting_from_eight(
     n: int, window: int, visible: bool
 ) -> None:
     rise = lasting_rise(*_line(n, 50.0), PLAIN)
@@ -97,9 +95,7 @@ def test_a_straight_rise_is_seen_from_five_readings_and_lasts_from_eight_on(
     ("rising", "window"),
     [(4, 0), (8, 12), (12, 16), (16, 24), (54, 81), (412, 618), (618, 927), (927, 927)],
 )
-def test_a_rise_lasts_over_the_longest_window_of_which_it_is_two_thirds(
-    rising: int, window: int
-) -> None:
+def test_a_rise_lasts_if_it_covers_two_thirds_of_the_window(rising: int, window: int) -> None:
     rise = lasting_rise(*_line(3 * rising, 50.0, flat=2 * rising), PLAIN)
     assert (rise.window, rise.generations) == (window, window)
 
@@ -108,7 +104,7 @@ def test_a_rise_lasts_over_the_longest_window_of_which_it_is_two_thirds(
     ("power", "n", "window", "strict"),
     [(0.5, 20, 16, 0), (0.5, 30, 24, 0), (0.7, 40, 40, 0), (0.7, 30, 24, 24), (1.0, 30, 30, 30)],
 )
-def test_a_rise_that_slows_down_passes_the_looser_test_alone(
+def test_a_slowing_rise_passes_only_the_looser_test(
     power: float, n: int, window: int, strict: int
 ) -> None:
     x = [float(i) for i in range(n)]
@@ -121,13 +117,13 @@ def test_a_rise_that_slows_down_passes_the_looser_test_alone(
     [(20.0, 0), (28.0, 0), (60.0, 15)],
     ids=["full in a hundred", "full a little later", "hardly slower"],
 )
-def test_what_fills_slowly_slows_down_over_all_of_a_short_run(pace: float, strict: int) -> None:
-    """Of the 15 readings the last twelve alone look straight where the pace is 28."""
+def test_slow_filling_is_recognized_over_an_entire_short_run(pace: float, strict: int) -> None:
+    """At a pace of 28 only the last twelve of the 15 readings look straight."""
     readings = [1000.0 + 900.0 * (1 - math.exp(-i / pace)) for i in range(15)]
     assert lasting_rise(range(15), readings, PLAIN).strict == strict
 
 
-def test_a_rise_in_a_short_run_is_no_slower_for_what_was_before() -> None:
+def test_earlier_readings_do_not_slow_the_rise_in_a_short_run() -> None:
     flat = [1000.0] * 4 + [1000.0 + 20.0 * i for i in range(1, 12)]
     assert lasting_rise(range(15), flat, PLAIN).strict == 15
     loads = [1000.0 + 200.0 * (1 - math.exp(-i)) + 15.0 * i for i in range(15)]
@@ -135,13 +131,11 @@ def test_a_rise_in_a_short_run_is_no_slower_for_what_was_before() -> None:
 
 
 @pytest.mark.parametrize(("rate", "window"), [(0.5, 50), (0.49, 0)], ids=["a twentieth", "less"])
-def test_over_fifty_generations_half_a_byte_of_a_thousand_in_each_is_what_matters(
-    rate: float, window: int
-) -> None:
+def test_growth_of_a_twentieth_within_the_horizon_matters(rate: float, window: int) -> None:
     assert lasting_rise(*_line(50, rate), PLAIN).window == window
 
 
-def test_memory_that_is_back_at_its_lowest_has_not_risen() -> None:
+def test_memory_back_at_its_minimum_has_not_risen() -> None:
     x, y = _line(30, 50.0)
     assert lasting_rise(x, [*y[:-1], y[0]], PLAIN) == Rise()
     assert lasting_rise(x, [1000.0] * 30, PLAIN) == Rise()
@@ -152,10 +146,10 @@ def test_memory_that_is_back_at_its_lowest_has_not_risen() -> None:
     [(6, 6.25, True), (6, 6.2, False), (7, 6.25, True)],
     ids=["a twentieth in eight", "less", "of seven"],
 )
-def test_a_rise_of_few_readings_is_seen_where_its_newest_four_matter(
+def test_a_short_rise_is_visible_if_its_newest_four_readings_matter(
     n: int, rate: float, visible: bool
 ) -> None:
-    """Four readings are looked ahead for eight generations."""
+    """Four readings are extrapolated by eight generations."""
     assert lasting_rise(*_line(n, rate), PLAIN).visible == visible
 
 
@@ -168,7 +162,7 @@ def test_a_rise_of_few_readings_is_seen_where_its_newest_four_matter(
     ],
     ids=["flat before", "flat now", "as high before"],
 )  # fmt: skip
-def test_a_rise_is_seen_where_it_still_goes_on(values: list[float], visible: bool) -> None:
+def test_a_rise_is_visible_only_while_it_continues(values: list[float], visible: bool) -> None:
     x = [float(i) for i in range(len(values))]
     assert lasting_rise(x, values, PLAIN).visible == visible
 
@@ -178,10 +172,10 @@ def test_a_rise_is_seen_where_it_still_goes_on(values: list[float], visible: boo
     [(12, 20.0, 1.0, False), (12, 20.0, 9.0, True), (12, 0.0, 9.0, True), (16, 20.0, 1.0, True)],
     ids=["loads, then one jump", "and goes on", "without a jump", "of more readings"],
 )
-def test_one_jump_after_a_program_has_loaded_is_not_seen_as_a_rise(
+def test_one_jump_after_loading_is_not_a_rise(
     n: int, jump: float, rate: float, visible: bool
 ) -> None:
-    """As the memory of our own server in its first seconds: 80, 96, 113, 121, 124 MiB, one table, and flat."""
+    """Like our own server in its first seconds: 80, 96, 113, 121, 124 MiB, one table, then flat."""
     loads = [800.0, 960.0, 1130.0, 1210.0]
     flat = [1230.0 + rate * i for i in range(n - len(loads))]
     at = len(flat) - (n // 2) // 2
@@ -197,10 +191,10 @@ def test_one_jump_after_a_program_has_loaded_is_not_seen_as_a_rise(
     ],
     ids=["more than a fifth", "a fifth", "newest only", "emptied"],
 )  # fmt: skip
-def test_what_is_left_must_be_more_than_a_fifth_of_what_stores_took(
+def test_remaining_growth_must_exceed_a_fifth_of_store_growth(
     bounded: Sequence[float], rate: float, length: int, exceeds: bool
 ) -> None:
-    """Their sizes are known to about a tenth."""
+    """The sizes of stores are known to about a tenth."""
     x = [0.0, 5.0, 10.0] if length == 3 else [0.0, 9.0, 10.0]
     assert _exceeds(sure(rate), x, bounded, length) == exceeds
     # A span of less than one generation counts as one.
@@ -208,7 +202,7 @@ def test_what_is_left_must_be_more_than_a_fifth_of_what_stores_took(
     assert spans == [False, True]
 
 
-def test_stores_that_fill_as_fast_as_memory_rises_leave_no_rise() -> None:
+def test_stores_that_explain_all_growth_leave_no_rise() -> None:
     x, y = _line(20, 50.0)
     filling = [300.0 * g for g in x]
     assert lasting_rise(x, y, PLAIN, filling) == Rise()

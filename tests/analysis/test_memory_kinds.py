@@ -1,4 +1,4 @@
-"""What each kind of memory is read from, how gaps in it are bridged, and which of several child processes grows."""
+"""Kinds of memory: which series they are read from, how gaps are bridged, and which child processes grow."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ANON = {"process.anon_bytes": [1000] * 4}
     ],
     ids=["all", "33 ago", "twice the longest", "longer", "before"],
 )  # fmt: skip
-def test_the_last_reading_is_good_for_32_generations_or_twice_the_longest_gap(
+def test_a_reading_is_valid_for_32_generations_or_twice_the_gap(
     last: int, longest_gap: int, end: int, stands: int
 ) -> None:
     channel = Channel("js.kept", "objects", (), known_until=last, longest_gap=longest_gap)
@@ -55,13 +55,11 @@ def test_the_last_reading_is_good_for_32_generations_or_twice_the_longest_gap(
     ],
     ids=["down", "32", "34 after 17", "33 after one"],
 )  # fmt: skip
-def test_gaps_are_straight_lines_where_they_are_short_enough(
-    values: list[Value], filled: list[float]
-) -> None:
+def test_short_gaps_are_interpolated(values: list[Value], filled: list[float]) -> None:
     assert bridge_gaps(values) == filled
 
 
-def test_growth_of_a_channel_is_held_against_all_that_lies_in_the_same_memory() -> None:
+def test_growth_of_a_channel_is_compared_with_all_of_its_memory() -> None:
     private, values, others = (100.0, 100.0, 100.0), (10.0, 20.0, 90.0), (5.0, 6.0, 7.0)
     own = Channel("c", "gpu", values, 500.0)
     assert own.scale(private, 3, 9.0) == Scale(20.0, 500.0, 90.0, 9.0)
@@ -71,11 +69,11 @@ def test_growth_of_a_channel_is_held_against_all_that_lies_in_the_same_memory() 
     assert children.scale(private, 3, None) == Scale(120.0, None, 90.0, None)
 
 
-def test_growth_of_what_began_later_is_held_against_its_own_size() -> None:
+def test_growth_of_a_later_channel_is_compared_with_its_own_size() -> None:
     private, late = (100.0,) * 6, (0.0, 0.0, 0.0, 50.0, 60.0, 70.0)
     children = Channel("c", "children", late, own_baseline=False)
     assert [children.scale(private, n, None).baseline_bytes for n in (3, 4, 6)] == [100, 150, 160]
-    # What counts is what was read, not the line between two readings.
+    # Only real readings count, not the interpolated line between two of them.
     gaps = Channel("c", "children", (0, 12.5, 25, 37.5, 50, 60), own_baseline=False, read=(0, 4, 5))
     assert gaps.scale(private, 6, None).baseline_bytes == 155
     device = Channel("c", "gpu", late, other_values=(0.0, 7.0, 7.0, 7.0, 9.0, 9.0))
@@ -87,7 +85,7 @@ def _channels(**series: Sequence[Value]) -> dict[str, tuple[float, ...]]:
     return {c.name: c.values for c in channels_of(ends_timeline({**ANON, **named}))}
 
 
-def test_children_are_read_as_what_is_theirs_alone_where_that_is_known() -> None:
+def test_children_are_read_by_unique_size_if_known() -> None:
     own, part = [1, 2, 3, 4], [5, 6, 7, 8]
     assert _channels(children__uss_bytes=own, children__pss_bytes=part) == {
         "children.uss_bytes": (1, 2, 3, 4)
@@ -96,7 +94,7 @@ def test_children_are_read_as_what_is_theirs_alone_where_that_is_known() -> None
     assert _channels() == {}
 
 
-def test_ranks_that_one_has_started_are_no_children_of_it() -> None:
+def test_ranks_started_by_a_rank_are_not_its_children() -> None:
     timeline = ends_timeline(
         {**ANON, "children.uss_bytes": [9, 9, 9, 9], "children.ranks.uss_bytes": [4, 9, 12, 0]}
     )
@@ -105,7 +103,7 @@ def test_ranks_that_one_has_started_are_no_children_of_it() -> None:
     assert channels_of(timeline)[0].values == (9, 9, 9, 9)
 
 
-def test_a_device_is_read_as_its_tensors_what_is_spare_and_what_lies_outside() -> None:
+def test_a_device_is_split_into_tensors_cache_and_other_memory() -> None:
     timeline = ends_timeline(
         {
             **ANON,
@@ -126,7 +124,7 @@ def test_a_device_is_read_as_its_tensors_what_is_spare_and_what_lies_outside() -
     ]
 
 
-def test_a_device_without_torch_is_read_as_the_driver_sees_it() -> None:
+def test_a_device_without_torch_is_read_from_the_driver() -> None:
     assert _channels(gpu__0__process_bytes=[7] * 4, gpu__0__outside_bytes=[1] * 4) == {
         "gpu.0.process_bytes": (7.0,) * 4
     }
@@ -138,7 +136,7 @@ def test_a_device_without_torch_is_read_as_the_driver_sees_it() -> None:
     assert list(_channels(cuda__0__allocated_bytes=[7] * 4)) == ["cuda.0.allocated_bytes"]
 
 
-def test_besides_tensors_a_page_has_its_heap_and_node_what_is_resident() -> None:
+def test_a_page_also_has_its_heap_and_node_its_resident_memory() -> None:
     tensors, heap, resident = [10] * 4, [5] * 4, [50] * 4
     assert _channels(tfjs__bytes=tensors, js__heap_bytes=heap) == {"js.heap_bytes": (5.0,) * 4}
     assert _channels(
@@ -162,16 +160,14 @@ def test_besides_tensors_a_page_has_its_heap_and_node_what_is_resident() -> None
     ],
     ids=["all", "the newest", "a gap of 32", "33", "34 after 17", "35 after 17", "nothing yet", "33 after one"],
 )  # fmt: skip
-def test_a_gap_that_may_still_be_bridged_is_not_settled(
-    read: list[Value], end: int, settled: int
-) -> None:
+def test_a_gap_that_may_be_bridged_is_not_final(read: list[Value], end: int, settled: int) -> None:
     timeline = ends_timeline(
         {"process.anon_bytes": [1000] * len(read), "process.shared_bytes": read}
     )
     assert bridged_for_good(timeline, end) == settled
 
 
-def test_a_gap_in_what_is_no_channel_keeps_nothing_open() -> None:
+def test_a_gap_in_an_unused_series_keeps_nothing_open() -> None:
     page: dict[str, Sequence[Value]] = {"tfjs.bytes": [1] * 4, "js.heap_bytes": [1, 1, None, None]}
     assert bridged_for_good(ends_timeline({**ANON, **page}), 4) == 2
     del page["tfjs.bytes"]
@@ -186,7 +182,7 @@ def test_a_gap_in_what_is_no_channel_keeps_nothing_open() -> None:
     ],
     ids=["up and down", "the middle fall", "one in four", "one in five", "as it swings now"],
 )  # fmt: skip
-def test_memory_swings_where_a_quarter_of_its_steps_are_falls(
+def test_memory_swings_if_a_quarter_of_its_steps_are_falls(
     private: list[Value], end: int, swing: float
 ) -> None:
     assert _swing(ends_timeline({"process.anon_bytes": private}), end) == swing
@@ -199,7 +195,7 @@ def test_memory_swings_where_a_quarter_of_its_steps_are_falls(
     ],
     ids=["a thousand", "memory hardly swings", "seven looks"],
 )  # fmt: skip
-def test_a_thousand_freed_in_each_generation_matter_where_memory_swings_by_a_tenth(
+def test_collected_garbage_matters_if_memory_swings_by_a_tenth(
     rate: int, fall: int, n: int, looks: int | None, garbage: float | None
 ) -> None:
     private: list[Value] = [1000 + fall * (g % 2) for g in range(n)]
@@ -208,8 +204,8 @@ def test_a_thousand_freed_in_each_generation_matter_where_memory_swings_by_a_ten
     assert garbage_per_generation(timeline, n) == garbage
 
 
-def test_garbage_and_what_the_allocator_keeps_have_their_newest_rates() -> None:
-    """By the newest 16 looks at garbage, and the newest 64 at the allocator."""
+def test_rates_of_garbage_and_allocator_use_the_newest_readings() -> None:
+    """Rates use the newest 16 garbage scans and the newest 64 allocator readings."""
     slow: list[Value] = [g * 100 for g in range(40)]
     freed = [*slow, *[4000 + 2000 * g for g in range(1, 17)]]
     private: list[Value] = [1000 + 200 * (g % 2) for g in range(56)]
@@ -235,24 +231,24 @@ def _cache(
     ],
     ids=["half as much again", "less", "half in pieces", "no pieces"],
 )  # fmt: skip
-def test_a_cache_is_idle_where_it_is_half_the_tensors_and_half_of_it_can_be_given_back(
+def test_a_cache_is_idle_if_large_and_releasable(
     kept: int, split: int | None, bytes_idle: float | None, whole: bool
 ) -> None:
     found = _cache([kept] * 4, [100] * 4, None if split is None else [split] * 4)
     assert found == (None if bytes_idle is None else IdleCache("cuda.0", bytes_idle, whole))
 
 
-def test_a_cache_is_idle_by_four_looks_of_which_the_least_counts() -> None:
+def test_an_idle_cache_is_the_minimum_of_four_readings() -> None:
     found = _cache([210, 190, 200, 150], [100] * 4)
     assert found == IdleCache("cuda.0", 50.0, False)
     assert _cache([None, 200, 200, 200], [100] * 4) is None
     assert _cache([200, 200, 200, 149], [100] * 4) is None
-    # One look that did not tell of the pieces: all may be given back.
+    # One reading does not include the split blocks, so all of the cache counts as releasable.
     assert _cache([200] * 4, [100] * 4, [60, 60, None, 60]) == IdleCache("cuda.0", 100.0, False)
     assert _cache([200] * 4, [100] * 4, [60, 10, 10, 10]) is None
 
 
-def test_only_what_torch_keeps_of_a_device_is_its_cache() -> None:
+def test_only_memory_kept_by_torch_is_its_cache() -> None:
     assert _cache([200] * 4, [100] * 4, device="gpu.0") is None
     assert idle_in_cache(ends_timeline(ANON), "cuda.0.reserved_bytes") is None
     assert _cache([0] * 4, [0] * 4) is None
@@ -263,7 +259,7 @@ def test_only_what_torch_keeps_of_a_device_is_its_cache() -> None:
     [(4, 10.0), (5, 10.0), (6, None), (99, None)],
     ids=["five readings", "four", "three", "none"],
 )
-def test_what_the_allocator_keeps_has_a_rate_from_four_readings_since_the_start_on(
+def test_the_allocator_rate_needs_four_readings_since_the_start(
     start: float, rate: float | None
 ) -> None:
     kept: list[Value] = [0, 70, 70, 90, 100, 110, 120, 130]
@@ -282,7 +278,7 @@ def children_of(history: RunHistory) -> Finding | None:
 
 
 def finding_of(**gained: float) -> Finding | None:
-    """Each child takes 40 MiB and gains so many MiB in each generation from the tenth on."""
+    """Return the finding for children of 40 MiB that gain this many MiB per generation from the tenth on."""
     sizes = {
         name: [MIB * (40 + rate * max(0, i - 10)) for i in range(GENERATIONS)]
         for name, rate in gained.items()
@@ -297,7 +293,7 @@ def names(finding: Finding) -> list[tuple[str, str]]:
     return [(s.role, s.name) for s in finding.suspects]
 
 
-def test_of_two_that_grow_the_larger_comes_first_and_one_that_hardly_does_is_not_named() -> None:
+def test_growing_children_are_named_largest_first() -> None:
     finding = finding_of(actor=6, learner=12, reader=0.5)
     assert finding is not None
     assert names(finding) == [("process", "learner"), ("process", "actor")]
@@ -312,7 +308,7 @@ def test_of_two_that_grow_the_larger_comes_first_and_one_that_hardly_does_is_not
     ],
     ids=["the rest", "hardly the rest", "both"],
 )  # fmt: skip
-def test_children_without_a_series_of_their_own_are_nobody_and_grow_as_the_rest(
+def test_children_without_their_own_series_grow_as_the_rest(
     gained: dict[str, float], named: list[str], lines: list[str]
 ) -> None:
     finding = finding_of(**gained)
@@ -324,8 +320,9 @@ def test_children_without_a_series_of_their_own_are_nobody_and_grow_as_the_rest(
 
 
 def with_moves(rest: float) -> Finding | None:
-    """``actor`` gains 8 MiB per generation. The rest gains ``rest`` MiB in each and is joined, one after the other, by
-    three that had series of their own until then, with their 40 MiB each."""
+    """``actor`` gains 8 MiB per generation. The rest gains ``rest`` MiB and is joined one after the other by three
+    children of 40 MiB that had their own series until then.
+    """
     readers = {
         f"reader-{i}": [MIB * 40.0 if g < 15 + 6 * i else None for g in range(GENERATIONS)]
         for i in range(3)
@@ -343,7 +340,9 @@ def with_moves(rest: float) -> Finding | None:
 
 
 @pytest.mark.parametrize(("rest", "lines"), [(0, []), (4, [f"{REST} 4.00 MiB per generation."])])
-def test_who_loses_its_own_series_is_no_growth_of_the_rest(rest: float, lines: list[str]) -> None:
+def test_a_child_that_loses_its_series_is_not_growth_of_the_rest(
+    rest: float, lines: list[str]
+) -> None:
     finding = with_moves(rest)
     assert finding is not None
     assert names(finding) == [("process", "actor")]
@@ -351,8 +350,8 @@ def test_who_loses_its_own_series_is_no_growth_of_the_rest(rest: float, lines: l
 
 
 @pytest.mark.parametrize("mib", [0.2, 8.0])
-def test_a_child_that_starts_late_and_warms_up_is_no_leak_and_one_that_grows_is(mib: float) -> None:
-    """A worker of 55 MiB from generation 3 on gains so much per generation, as a cache does while it fills."""
+def test_a_late_child_that_warms_up_is_not_a_leak(mib: float) -> None:
+    """A worker of 55 MiB from generation 3 on grows per generation like a cache while it fills."""
     sizes = [0.0, 0.0, 15 * MIB, *[MIB * (54 + mib * i) for i in range(13)]]
     baseline = [80.0 * MIB] * len(sizes)
     found = examine(history_of(baseline, children__uss_bytes=sizes)).findings
@@ -360,9 +359,7 @@ def test_a_child_that_starts_late_and_warms_up_is_no_leak_and_one_that_grows_is(
 
 
 @pytest.mark.parametrize(("name", "who"), [("actor-3", " (actor-3)"), ("other", "")])
-def test_the_sentence_of_the_run_says_who_and_names_nobody_where_the_rest_grows(
-    name: str, who: str
-) -> None:
+def test_the_sentence_names_the_child_unless_the_rest_grows(name: str, who: str) -> None:
     grows = [MIB * (40 + 8.0 * i) for i in range(GENERATIONS)]
     series = {f"children__process__{name}__uss_bytes": grows}
     history = history_of(curve(lambda _: 0.0, GENERATIONS), children__uss_bytes=grows, **series)
@@ -370,7 +367,7 @@ def test_the_sentence_of_the_run_says_who_and_names_nobody_where_the_rest_grows(
 
 
 def with_children(ranks_mib: float, others_mib: float, *, alone: bool) -> RunHistory:
-    """The children of rank 0 gain so much in each generation; ``alone``: no other process reports."""
+    """Return a run whose children of rank 0 grow by this much; ``alone``: no other process reports."""
     flat = curve(lambda _: 0.0, GENERATIONS)
     ranks = [MIB * (50 + ranks_mib * i) for i in range(GENERATIONS)]
     others = [MIB * (20 + others_mib * i) for i in range(GENERATIONS)]
@@ -385,7 +382,7 @@ def with_children(ranks_mib: float, others_mib: float, *, alone: bool) -> RunHis
 @pytest.mark.parametrize(
     ("others", "alone", "found"), [(0, False, None), (0, True, 9), (9, False, 9), (9, True, 18)]
 )
-def test_ranks_that_a_launcher_started_count_only_where_they_report_nothing_themselves(
+def test_started_ranks_count_only_if_they_do_not_report_themselves(
     others: float, alone: bool, found: float | None
 ) -> None:
     finding = children_of(with_children(9, others, alone=alone))
@@ -401,7 +398,7 @@ def line(slope: float, n: int = 10) -> list[Value]:
     return [1_000 + slope * i for i in range(n)]
 
 
-def test_eight_children_are_named_and_one_that_was_read_twice_is_not() -> None:
+def test_at_most_eight_children_with_enough_readings_are_named() -> None:
     many = ends_timeline({child(f"c{i}"): line(10.0 + i) for i in range(10)})
     found = growing_children(many, None, 50).suspects
     assert [s.name for s in found] == [f"c{i}" for i in range(9, 1, -1)]
@@ -409,11 +406,11 @@ def test_eight_children_are_named_and_one_that_was_read_twice_is_not() -> None:
     assert [s.name for s in growing_children(rarely, None, 50).suspects] == ["b"]
 
 
-def test_the_rest_grows_from_the_generation_before_its_start() -> None:
+def test_growth_of_the_rest_starts_one_generation_earlier() -> None:
     timeline = ends_timeline({child("other"): [*[500] * 4, 1_000, 1_010, 1_020, 1_030]})
-    # From generation 4 on it grows by 10.
+    # It grows by 10 from generation 4 on.
     assert growing_children(timeline, 5, 50).rest == 10
-    # Two readings in a row are too few, three are enough.
+    # Two consecutive readings are too few, three are enough.
     assert growing_children(timeline, 6, 50).rest == 10
     assert growing_children(timeline, 7, 50).rest == 0
 

@@ -1,4 +1,4 @@
-"""What owns growth of no name: types that few looks have counted, and files, threads and other handles."""
+"""Owners of unattributed growth: types that few censuses counted, and files, threads and other handles."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MB = 1_000_000
 SECONDS = 26
 GROWS = 5 * MB
 CENSUSES = (2, 4, 8, 16)
-# Second -> how many there are, and their bytes.
+# Second -> number of objects and their bytes.
 Table = Mapping[int, tuple[int, int]]
 
 
@@ -48,7 +48,7 @@ def table(each: int = MB, *, per_second: int = 5, at: tuple[int, ...] = CENSUSES
 def read_by_second(
     gained: Sequence[float], looks: Mapping[int, Mapping[str, Number]]
 ) -> RunHistory:
-    """Private memory at each second; ``looks``: what else was read, by second."""
+    """Return private memory per second; ``looks``: other readings by second."""
     snapshots = []
     for at, private in enumerate(gained):
         samples = {
@@ -68,9 +68,9 @@ def read_by_second(
 def found(
     types: Mapping[str, Table], bytes_series: str = "type.{}.bytes", *, kept: int = 0, faster_from: int = SECONDS
 ) -> Finding:  # fmt: skip
-    """The finding of a run that gains 5 MB each second, with these types counted.
+    """Return the finding of a run that gains 5 MB per second while these types are counted.
 
-    ``kept``: what the allocator keeps unused besides. ``faster_from``: from when on it gains three times as much.
+    ``kept``: unused bytes kept by the allocator. ``faster_from``: second from which it gains three times as much.
     """
     gained, looks = [], {}
     for second in range(SECONDS):
@@ -93,7 +93,7 @@ def found(
     ],
     ids=["a fifth", "twice as much", "two readings", "rose no more", "not each time"],
 )  # fmt: skip
-def test_bytes_that_are_not_what_memory_gained_name_nothing(counted: Table) -> None:
+def test_types_whose_bytes_do_not_match_the_growth_are_not_named(counted: Table) -> None:
     finding = found({"bytearray": counted})
     assert (finding.kind, finding.suspects) == ("native", ())
 
@@ -106,10 +106,10 @@ def test_bytes_that_are_not_what_memory_gained_name_nothing(counted: Table) -> N
         ("torch.Tensor", "tensors.bytes", "tensors", 1),
     ],
 )  # fmt: skip
-def test_the_type_whose_bytes_are_what_memory_gained_is_named(
+def test_the_type_whose_bytes_match_the_growth_is_named(
     name: str, series: str, kind: str, as_many: int | None
 ) -> None:
-    """Also where there are as many as ever and they grow larger."""
+    """Also if the number of objects is constant and they grow larger."""
     counted = {at: (as_many or count, size) for at, (count, size) in table().items()}
     finding = found({name: counted}, series)
     (suspect,) = finding.suspects
@@ -124,14 +124,14 @@ def test_the_type_whose_bytes_are_what_memory_gained_is_named(
         assert any(line.startswith("Measured objects explain 100 %") for line in finding.evidence)
 
 
-def test_of_classes_with_bytes_in_common_the_one_that_becomes_more_is_named() -> None:
+def test_of_classes_sharing_bytes_the_growing_one_is_named() -> None:
     parameters = {second: (4, size) for second, (_, size) in table().items()}
     kinds = {"torch.nn.parameter.Parameter": parameters, "torch.Tensor": table()}
     (suspect,) = found(kinds, "tensors.bytes").suspects
     assert (suspect.name, suspect.count_per_generation) == ("torch.Tensor", pytest.approx(5))
 
 
-def test_freed_memory_keeps_its_name_where_objects_become_no_more() -> None:
+def test_kept_free_memory_is_named_if_objects_do_not_increase() -> None:
     steady = dict.fromkeys(CENSUSES, (8, 80 * MB))
     finding = found({"torch.Tensor": steady}, "tensors.bytes", kept=2 * GROWS)
     assert (finding.kind, finding.suspects) == ("allocator_retained", ())
@@ -146,20 +146,20 @@ def test_freed_memory_keeps_its_name_where_objects_become_no_more() -> None:
     ],
     ids=["memory goes on as before", "too short", "memory goes on otherwise"],
 )
-def test_a_name_stays_while_nothing_is_counted(
+def test_a_name_persists_while_nothing_is_counted(
     at: tuple[int, ...], faster_from: int, named: list[str]
 ) -> None:
     finding = found({"numpy.ndarray": table(at=at)}, "arrays.bytes", faster_from=faster_from)
     assert [suspect.name for suspect in finding.suspects] == named
 
 
-def test_a_name_makes_nobody_surer() -> None:
+def test_a_name_does_not_raise_the_confidence() -> None:
     named, unnamed = found({"bytearray": table()}), found({})
     assert (named.status, named.confidence) == (unnamed.status, unnamed.confidence)
 
 
-def test_numbers_that_every_program_makes_are_no_suspects_next_to_a_class_that_grows() -> None:
-    """Counted every second, so that each has a pattern of its own."""
+def test_common_numbers_are_not_suspects_next_to_a_growing_class() -> None:
+    """They are counted every second, so that each has its own pattern."""
     seconds = tuple(range(SECONDS))
     every = {
         "app.Episode": table(each=64, at=seconds),
@@ -172,7 +172,7 @@ def test_numbers_that_every_program_makes_are_no_suspects_next_to_a_class_that_g
 
 
 MIB = 2**20
-# While no count is known to rise, looks become ever rarer.
+# While no count is known to rise, censuses become rarer.
 LOOKS = (1, 3, 7, 15, 31)
 NOT_KNOWN_YET = "Objects were counted too rarely since it began: it is not known yet what it is."
 UNEXPLAINED = "No Python object that was counted explains it."
@@ -191,7 +191,7 @@ def arrays_at(counts: Mapping[int, int], size: int = MIB) -> dict[int, dict[str,
 def young_run(
     seconds: int, looks: Mapping[int, Mapping[str, Number]], rises: float = 10.0, first: int = 0
 ) -> RunHistory:
-    """Private memory rises by so many MiB a second from ``first`` on."""
+    """Return private memory that rises by ``rises`` MiB per second from ``first`` on."""
     gained = [200 * MIB + rises * MIB * max(0, at - first) for at in range(seconds)]
     return read_by_second(gained, looks)
 
@@ -203,7 +203,7 @@ def first_finding(history: RunHistory) -> Finding | None:
     return next((f for f in examine(history).findings if f.status != "ok"), None)
 
 
-def test_arrays_in_a_list_are_never_called_native_from_the_first_word_on() -> None:
+def test_arrays_in_a_list_are_never_reported_as_native() -> None:
     said = {
         seconds: first_finding(young_run(seconds, IN_STEP))
         for seconds in (*range(4, 20), 28, 40, 59)
@@ -233,7 +233,7 @@ def test_arrays_in_a_list_are_never_called_native_from_the_first_word_on() -> No
     ],
     ids=["a tenth of it", "rose once", "come and go"],
 )
-def test_arrays_that_do_not_rise_with_it_are_not_blamed(counts: dict[int, int]) -> None:
+def test_arrays_that_do_not_grow_with_memory_are_not_blamed(counts: dict[int, int]) -> None:
     finding = first_finding(young_run(28, arrays_at(counts)))
     assert finding is not None
     assert (finding.kind, finding.suspects) == ("native", ())
@@ -245,12 +245,12 @@ def test_arrays_that_do_not_rise_with_it_are_not_blamed(counts: dict[int, int]) 
     [
         (arrays_at({1: 7}), True), (arrays_at({1: 7, 3: 7}), True),
         (arrays_at(dict.fromkeys((1, 3, 7, 15, 31), 7)), False),
-        # A heap too large to be counted: nothing will be known of it later.
+        # A heap too large to be counted: nothing will become known later.
         ({5: {"type.app.Env.count": 2}, 9: {"type.app.Env.count": 2}}, False),
     ],
     ids=["one look", "two before it grew", "two since it grew", "never looked at"],
 )  # fmt: skip
-def test_until_two_looks_have_seen_it_grow_nobody_is_blamed(
+def test_no_type_is_blamed_before_two_censuses_saw_it_grow(
     looks: Mapping[int, Mapping[str, Number]], is_waited_for: bool
 ) -> None:
     history = young_run(34, looks, first=10)
@@ -266,7 +266,7 @@ def test_until_two_looks_have_seen_it_grow_nobody_is_blamed(
         assert "memory of a kind not known yet" in examine(history).summary
 
 
-def test_a_growth_of_few_looks_has_the_start_of_the_memory_it_explains() -> None:
+def test_a_rarely_counted_growth_starts_with_the_memory_it_explains() -> None:
     a = assessed(cause_of(kind="native"), start=(3.0, 2.0, 4.0), window=20.0)
     x, counts = [4.0, 6.0, 14.0], [10.0, 14.0, 40.0]
     assert _growth(a, x, counts) == CountGrowth(
@@ -279,7 +279,7 @@ def test_a_growth_of_few_looks_has_the_start_of_the_memory_it_explains() -> None
 def _named_by(
     name: str, looks: Sequence[int], a: Any, *, sizes: Sequence[int] | None = None, counts: Sequence[int] | None = None
 ) -> Cause:  # fmt: skip
-    """What names native growth of 5,000 bytes a generation, of a type looked at in these generations."""
+    """Return the cause of native growth of 5,000 bytes per generation with a type counted in these generations."""
     size: list[Value] = [None] * 24
     count: list[Value] = [None] * 24
     for i, g in enumerate(looks):
@@ -301,7 +301,7 @@ SOME = assessed(
 ENVS = candidate("app.Env", "object")
 
 
-def test_what_has_a_name_or_lies_elsewhere_keeps_its_name() -> None:
+def test_named_growth_and_growth_elsewhere_keep_their_name() -> None:
     for cause in (replace(SOME.cause, kind="gpu"), replace(SOME.cause, members=(ENVS,))):
         assert _named_by("bytes", [2, 9, 23], replace(SOME, cause=cause)) == cause
     placed = replace(SOME, cause=replace(SOME.cause, place=EVOLVE))
@@ -315,17 +315,17 @@ def test_what_has_a_name_or_lies_elsewhere_keeps_its_name() -> None:
     ],
     ids=["three looks", "two since just before", "not in step"],
 )  # fmt: skip
-def test_three_looks_since_just_before_the_start_have_to_agree(
+def test_three_censuses_since_just_before_the_start_must_agree(
     looks: list[int], more: dict[str, Any], named: bool
 ) -> None:
-    """Seven generations gained 35,000 bytes: two fifths of that are 14,000."""
+    """Seven generations gained 35,000 bytes; two fifths of that are 14,000."""
     assert (_named_by("bytes", looks, SOME, **more).owner is not None) == named
 
 
-def test_without_a_start_looks_count_from_the_first_generation_on() -> None:
+def test_without_a_start_censuses_count_from_generation_0() -> None:
     unknown = replace(SOME, start=None, window=24.0)
     assert _named_by("bytes", [0, 9, 10], unknown).owner is not None
-    # Too short a time for a name that stays while nothing is counted.
+    # The time is too short for a name that persists while nothing is counted.
     assert _named_by("bytes", [3, 9, 10], unknown).owner is None
 
 
@@ -337,7 +337,7 @@ def test_without_a_start_looks_count_from_the_first_generation_on() -> None:
     ],
     ids=["as many", "fewer", "a few more", "more", "each as large", "from nothing"],
 )  # fmt: skip
-def test_objects_grow_larger_where_hardly_more_of_them_come(
+def test_objects_grow_larger_if_their_number_hardly_changes(
     counts: list[float], sizes: list[float], larger: bool
 ) -> None:
     before, now = zip(counts, sizes, strict=True)
@@ -351,15 +351,15 @@ def test_objects_grow_larger_where_hardly_more_of_them_come(
         (-9, -9, False),
     ],
 )  # fmt: skip
-def test_bytes_explain_memory_where_they_gained_three_fifths_to_a_third_more(
+def test_bytes_explain_memory_within_60_to_133_percent(
     gained: float, size: int, explains: bool
 ) -> None:
     assert _explains([9, 50, 50 + gained, 9], [None, 7, 7 + size, None], 1, 2) == explains
-    # Bytes that were not read once are none.
+    # Bytes missing at one end explain nothing.
     assert not _explains([9, 50, 50 + gained, 9], [None, 7, None, None], 1, 2)
 
 
-# The list is 500 bytes longer for each file.
+# The list grows by 500 bytes per file.
 FILES = {
     "_io.BufferedWriter": 6.0, "container.app.Recorder.files.length": 6.0,
     "container.app.Recorder.files.bytes": 3_000.0,
@@ -369,27 +369,27 @@ FILES = {
 def handles(
     counts: dict[str, float], *holders: Holder, start: int = 0, census_every: int = 1
 ) -> Verdict:
-    """Native growth of 6 MiB a generation in training; the counts rise with it, from ``start`` on."""
+    """Return the verdict on native growth of 6 MiB per generation in training; the counts rise from ``start`` on."""
     leaks = (Leak(TRAIN, 6 * MIB, holders=holders), Leak(TRAIN, 0.0, counts, start=start))
     training = Training(generations=30, leaks=leaks, noise=0.5 * MIB, census_every=census_every)
     training.counts |= dict.fromkeys(counts, 0.0)
     return examine(training.history())
 
 
-def test_open_files_are_named_for_the_buffers_behind_them() -> None:
+def test_open_files_are_named_for_their_buffers() -> None:
     verdict = handles(FILES)
     (finding,) = (f for f in verdict.findings if f.status == "confirmed")
     assert (finding.kind, finding.phase) == ("objects", TRAIN)
     assert [s.name for s in finding.suspects[:2]] == ["_io.BufferedWriter", "app.Recorder.files"]
     assert finding.growth_bytes_per_generation.estimate == pytest.approx(6 * MIB, rel=0.1)
-    # The container is no second finding.
+    # The container is not a second finding.
     assert not any(
         f.suspects and f.suspects[0].name == "app.Recorder.files" for f in verdict.findings
     )
 
 
 def of_small_actors(*paths: str) -> Finding:
-    """Four more in each generation, of which a size was measured, and one container for each."""
+    """Return the finding for four more actors per generation with a known size, and one container per path."""
     counts = {
         "agents.Actor": 4.0, "container.app.Pool.actors.length": 4.0, "container.app.Pool.actors.bytes": 12_416.0,
     }  # fmt: skip
@@ -397,13 +397,13 @@ def of_small_actors(*paths: str) -> Finding:
     return handles(counts, *holders, census_every=3).findings[0]
 
 
-def test_small_objects_that_are_no_threads_are_not_blamed_for_it() -> None:
+def test_small_objects_other_than_threads_are_not_blamed() -> None:
     finding = of_small_actors("app.Pool.actors[*]")
     assert (finding.status, finding.kind, finding.suspects) == ("confirmed", "native", ())
 
 
-def test_threads_are_named_for_what_their_calls_hold() -> None:
-    """Locals of a call are in no size of the thread object."""
+def test_threads_are_named_for_the_locals_of_their_calls() -> None:
+    """The size of a thread object does not include the locals of its call."""
     finding = of_small_actors("app.Pool.actors[*]", "threading._active[*]")
     assert (finding.status, finding.kind, finding.phase) == ("confirmed", "objects", TRAIN)
     assert finding.suspects[0].name == "agents.Actor"
@@ -414,12 +414,12 @@ def test_threads_are_named_for_what_their_calls_hold() -> None:
     [handles({"tqdm.std.Unit": 6.0}), handles(FILES, start=14)],
     ids=["holds nothing else", "rises later"],
 )
-def test_what_rises_at_another_time_or_holds_nothing_is_not_blamed(verdict: Verdict) -> None:
+def test_counts_rising_at_other_times_are_not_blamed(verdict: Verdict) -> None:
     finding = verdict.findings[0]
     assert (finding.status, finding.kind, finding.suspects) == ("confirmed", "native", ())
 
 
-def test_processes_are_named_for_what_children_take() -> None:
+def test_processes_are_named_for_the_memory_of_children() -> None:
     children, helpers = curve(lambda i: 8.0 * i, 30), [float(i) for i in range(30)]
     history = history_of(
         curve(lambda i: 0.0, 30), 100 * BASELINE, children__uss_bytes=children,
@@ -436,8 +436,8 @@ RECORDS = {
 }  # fmt: skip
 
 
-def test_a_container_of_the_program_goes_before_one_of_a_library() -> None:
-    """A worker comes with each fold, and multiprocessing keeps a set of all of them."""
+def test_a_container_of_the_program_precedes_one_of_a_library() -> None:
+    """A worker is added with each fold, and multiprocessing keeps a set of all workers."""
     name = "multiprocessing.context.ForkProcess"
     counts = {name: 1.0, "container.app.Folds.workers.length": 1.0}
     holder = Holder(0, name, "multiprocessing.process._children[*]", 30)
@@ -465,14 +465,14 @@ WORKERS = candidate("multiprocessing.context.ForkProcess", "library", slope=2.0)
         (candidate("app.losses", "container", growth=growing(pattern="irregular")), WORKERS, False),
     ],
 )
-def test_a_container_whose_entries_come_with_several_objects_keeps_them(
+def test_a_container_may_hold_several_objects_per_entry(
     container: Candidate, owner: Candidate, is_named: bool
 ) -> None:
     assert brings_some(container, owner) is is_named
 
 
-def test_records_and_numbers_that_are_kept_as_well_are_not_blamed() -> None:
-    """Their bytes are known whole: they hide nothing, however steadily there are more of them."""
+def test_kept_records_and_numbers_are_not_blamed() -> None:
+    """Their bytes are completely known: they hide nothing, however steadily their number grows."""
     finding = handles(RECORDS, Holder(0, "app.Record", "app.records[*]", 30, 220)).findings[0]
     assert (finding.status, finding.kind, finding.suspects) == ("confirmed", "native", ())
 
@@ -489,8 +489,8 @@ def test_handles_that_are_released_are_not_blamed() -> None:
 
 
 @pytest.mark.parametrize("every", [1, 3])
-def test_handles_are_named_where_memory_rises_in_their_generations(every: int) -> None:
-    """Growth in each third generation is not that of a handle which is opened in each."""
+def test_handles_are_named_if_memory_rises_in_their_generations(every: int) -> None:
+    """Growth in every third generation does not belong to a handle opened in every generation."""
     training = Training(
         generations=36, noise=0.2 * MIB, census_every=1,
         leaks=(
@@ -504,7 +504,7 @@ def test_handles_are_named_where_memory_rises_in_their_generations(every: int) -
     assert named == (["_io.BufferedWriter"] if every == 3 else [])
 
 
-def test_small_tensors_are_named_for_the_freed_memory_around_them() -> None:
+def test_small_tensors_are_named_for_free_memory_around_them() -> None:
     counts = {
         "torch.Tensor": 120.0, "tensors.count": 120.0, "tensors.bytes": 7_680.0,
         "container.app.kept.length": 120.0, "container.app.kept.bytes": 8_640.0,

@@ -1,4 +1,4 @@
-"""When memory runs out: what is left, how it is used up, where a rise begins, and from when on that is a risk."""
+"""OOM forecasts: the remaining room, how it is used up, where a rise begins, and when it becomes a risk."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def slow(generation: int) -> float:
 @pytest.mark.parametrize(
     ("levels", "seconds", "risk", "priority"),
     [
-        # Full within a day; in 24 generations more a tenth of the limit; and after 40 days.
+        # Full within a day; a tenth of the limit within 24 generations; and full after 40 days.
         (steady, 1.0, "low", "critical"), (steady, 3_600.0, "none", "major"), (slow, 1_500.0, "none", "minor"),
     ],
 )  # fmt: skip
@@ -103,14 +103,14 @@ def test_without_a_plan_a_leak_is_rated_by_how_soon_it_fills_memory(
         (slow, {"total": 160}, "not before the planned end (2.55 GiB of 23.54 GiB by then)"),
     ],
 )  # fmt: skip
-def test_without_an_end_ahead_the_sentence_says_why(
+def test_without_an_expected_oom_the_sentence_says_why(
     levels: Callable[[int], float], more: dict[str, Any], sentence: str
 ) -> None:
     oom = verdict_of(levels, **more).oom
     assert (oom.sentence, oom.risk) == (sentence, "none")
 
 
-def test_a_forecast_is_past_once_the_run_ended_and_an_interval_of_one_number_is_not_shown() -> None:
+def test_a_forecast_is_past_once_the_run_ended() -> None:
     past = verdict_of(steady, ended=True).oom.sentence
     assert past.startswith("OOM was forecast near generation 4")
     assert "about" not in past
@@ -118,13 +118,13 @@ def test_a_forecast_is_past_once_the_run_ended_and_an_interval_of_one_number_is_
     assert " at this rate, about " in one
 
 
-def test_without_readings_of_memory_no_end_is_known() -> None:
+def test_without_readings_of_memory_no_oom_is_forecast() -> None:
     run = ends_history({"type.app.Env.count": [3] * 12})
     assert examine(run).oom.sentence == "not known yet"
     assert examine(replace(run, ended=True)).oom.sentence == "not known: memory was not read"
 
 
-def test_what_is_major_moves_with_the_settings() -> None:
+def test_priorities_follow_the_settings() -> None:
     def priority(limits: Priorities) -> str | None:
         verdict = verdict_of(slow, total=160, priorities=limits)
         return verdict.findings[0].priority
@@ -134,7 +134,7 @@ def test_what_is_major_moves_with_the_settings() -> None:
     assert priority(Priorities(major_bytes=1e6)) == "major"
 
 
-def test_the_headline_and_its_detail_are_the_sentence() -> None:
+def test_headline_and_detail_make_up_the_sentence() -> None:
     oom = {"sentence": "OOM near generation 415 of 1,000 at this rate (380 to 460)"}
     assert forecast_headline(oom, "generation") == (
         "OOM near generation 415 of 1,000",
@@ -166,7 +166,7 @@ def test_a_rise_begins_where_it_is_first_seen(shape: Callable[[int], float], sta
 
 
 def _attempts(*lengths: int) -> tuple[list[float], Timeline]:
-    """Flat but for 300 MiB of warm-up in three generations of each process that resumes, and the timeline of them."""
+    """Return flat levels with 300 MiB of warm-up in three generations after each resume, and their timeline."""
     trainings = [
         Training(generations=n, buffer_bytes=0, noise=0.0, warm_up=(0.0, 200.0 * MIB, 100.0 * MIB) if i else (),
                  instance=f"p{i}", attempt=i + 1, first_generation=sum(lengths[:i]))
@@ -177,14 +177,14 @@ def _attempts(*lengths: int) -> tuple[list[float], Timeline]:
     return timeline.private, timeline
 
 
-def test_the_warm_up_of_a_resumed_process_is_no_beginning_of_a_leak() -> None:
+def test_the_warm_up_of_a_resumed_process_is_not_the_start_of_a_leak() -> None:
     values, timeline = _attempts(20, 20)
     assert values[22] > values[19] + 250 * MIB
     leak = [value + 5 * MIB * max(0, i - 29) for i, value in enumerate(values)]
     assert bend_of(timeline, leak, 40) == (30, 30, 30)
 
 
-def test_what_begins_in_the_gap_of_a_resume_may_have_begun_in_any_of_its_generations() -> None:
+def test_a_start_in_the_gap_of_a_resume_covers_the_entire_gap() -> None:
     values, timeline = _attempts(20, 20)
     for start in (20, 22, 24):
         leak = [value + 5 * MIB * max(0, i - start + 1) for i, value in enumerate(values)]
@@ -203,8 +203,8 @@ def test_what_begins_in_the_gap_of_a_resume_may_have_begun_in_any_of_its_generat
     ],
     ids=["a line", "faster and faster", "teeth on a line"],
 )
-def test_the_end_is_named_half_way_before_it(shape: Callable[[int], float], out: int) -> None:
-    """The limit is what the clean curve reaches at generation 99; teeth reach it a little before."""
+def test_oom_is_forecast_half_way_before_it(shape: Callable[[int], float], out: int) -> None:
+    """The limit is the value of the clean curve at generation 99; sawtooth peaks reach it slightly earlier."""
     limit = BASELINE + MIB * shape(99)
     oom = examine(history_of(curve(shape, 50), limit)).oom
     assert oom.generation is not None
@@ -213,7 +213,7 @@ def test_the_end_is_named_half_way_before_it(shape: Callable[[int], float], out:
 
 
 @pytest.mark.parametrize("flat", [4, 8])
-def test_half_a_short_run_flat_and_then_growth_is_worth_watching(flat: int) -> None:
+def test_late_growth_in_a_short_run_is_watched(flat: int) -> None:
     rising = curve(lambda i: max(0, i - flat + 1) * 20.0, 2 * flat)
     verdict = examine(history_of(rising))
     assert verdict.status == "watch"
@@ -237,7 +237,7 @@ def study(
     bounded: Sequence[Any] = (), planned: float | None = None, seconds: float = 60.0,
     series: dict[str, Any] | None = None, channels: Sequence[Any] = (), behind: float = 0.0,
 ) -> TimelineAnalysis:  # fmt: skip
-    """Private memory of each snapshot; ``ends``: those that end a generation, all where none are named."""
+    """Return an analysis of private memory by snapshot; ``ends``: those that end a generation, by default all."""
     end_rows = list(range(len(rows)) if ends is None else ends)
     timeline = _Timeline(
         private_rows=list(rows), end_rows=end_rows, generations=list(generations or range(len(end_rows))),
@@ -268,10 +268,10 @@ def rate(estimate: float, reach: float = 0.0) -> Slope:
 @pytest.mark.parametrize(
     ("end", "confirmed", "risk"),
     [
-        # A quarter of the life that it has in all, half of it, and twice as far as it has lived.
+        # A quarter of its total life, half of it, and twice as far as it has lived.
         (_Distance(10, 10, 10, 30), True, "critical"), (_Distance(10.1, 10.1, 10.1, 30), True, "high"),
         (_Distance(30.1, 30.1, 30.1, 30), True, "low"), (_Distance(60.1, 60.1, 60.1, 30), True, "none"),
-        # With a plan only an end before the planned end is a risk: confirmed, and sure to come before it.
+        # With a plan only an end certain to come before the planned one is a risk: confirmed leaks only.
         (_Distance(400, 300, 600, 30, planned=1_000), True, "high"),
         (_Distance(400, 300, 600, 30, planned=1_000), False, "low"),
         (_Distance(400, 300, 1_001, 30, planned=1_000), True, "low"),
@@ -279,7 +279,7 @@ def rate(estimate: float, reach: float = 0.0) -> Slope:
         (_Distance(1_001, 1_001, 1_200, 30, planned=1_000), True, "none"),
         (_Distance(30, 20, 40, 30, planned=1_000), False, "high"),
         (_Distance(2, 1, 3, 30, planned=1_000), False, "critical"),
-        # Without one only an end within a day is a high risk; three generations of a day each are critical.
+        # Without a plan only an end within a day is a high risk; three generations of a day each are critical.
         (_Distance(20, 20, 20, 30, seconds=86_400), True, "high"),
         (_Distance(20, 20, 20, 30, seconds=95_040), True, "low"),
         (_Distance(61, 61, 61, 30, seconds=95_040), True, "none"),
@@ -287,7 +287,9 @@ def rate(estimate: float, reach: float = 0.0) -> Slope:
         (_Distance(3, 3, 3, 30, seconds=3 * 86_400), True, "critical"),
     ],
 )  # fmt: skip
-def test_how_near_an_end_is_a_risk(end: _Distance, confirmed: bool, risk: str) -> None:
+def test_the_risk_depends_on_the_distance_to_oom(
+    end: _Distance, confirmed: bool, risk: str
+) -> None:
     assert _risk(end, confirmed) == risk
 
 
@@ -295,21 +297,21 @@ def test_how_near_an_end_is_a_risk(end: _Distance, confirmed: bool, risk: str) -
     ("headroom", "rate", "filling", "gains", "left"),
     [
         (0, 0, [], 0, 0), (100, -1, [], 0, None),
-        # Full after 5 with 20 per generation; until then 30 are gone in each.
+        # The store is full after 5 generations at 20 each; until then 30 are used per generation.
         (160, 10, [(100, 20)], 0, 6),
-        # It fills and then nothing grows any more.
+        # The store fills, and then nothing grows.
         (101, 0, [(100, 20)], 0, None),
-        # The first is full after 2, the second after 5: 30 a generation, then 20.
+        # The first store is full after 2, the second after 5: first 30 per generation, then 20.
         (80, 0, [(100, 20), (20, 10)], 0, 3), (121, 0, [(100, 20), (20, 10)], 0, None),
-        # What has no room or does not fill takes nothing.
+        # Stores without room or growth use nothing.
         (100, 10, [(0, 20), (50, 0)], 0, 10),
-        # 4 t + 2 t² / 2: 12 after 2 generations next to the 20 of the container; then 8 t + t².
+        # 4 t + 2 t² / 2: 12 after 2 generations plus 20 for the container; then 8 t + t².
         (41, 4, [(20, 10)], 2, 3),
-        # The second container, too, sees what the rate has gained: 20 + 4 + 20 after 2, then 10 + 4 t + t².
+        # The second container also sees the increased rate: 20 + 4 + 20 after 2, then 10 + 4 t + t².
         (44 + 15, 0, [(20, 10), (100, 10)], 2, 3),
     ],
 )  # fmt: skip
-def test_room_is_used_up_by_growth_and_by_what_still_fills(
+def test_room_is_used_by_growth_and_filling_stores(
     headroom: float, rate: float, filling: list[tuple[float, float]], gains: float, left: float | None
 ) -> None:  # fmt: skip
     found = generations_left(headroom, rate, filling, gains)
@@ -325,14 +327,14 @@ def standing(estimate: float, channel: str = "private", status: str = "suspected
     )
 
 
-def test_growth_of_processes_under_one_limit_is_added_up() -> None:
+def test_growth_under_a_common_limit_is_added_up() -> None:
     one, two = Outlook(Slope(5, 4, 7, 9)), Outlook(Slope(2, 1, 4, 6), 2)
     at = moment(2, visible=True)
     found = _growth_of([(study([0, 0], outlook=each), at, []) for each in (one, two)])
     assert (found.rate, found.gains, found.sure) == (Slope(7, 5, 11, 6), 2, False)
 
 
-def test_the_rate_is_that_of_the_findings_within_what_its_windows_say() -> None:
+def test_the_rate_of_the_findings_is_limited_by_its_windows() -> None:
     run = study([0, 0], outlook=Outlook(Slope(5, 4, 7, 9)))
     active = [
         standing(6),
@@ -341,13 +343,13 @@ def test_the_rate_is_that_of_the_findings_within_what_its_windows_say() -> None:
     ]
     found = _growth_of([(run, moment(2), [*active, standing(100, status="watch")])])
     assert (found.rate, found.sure, found.confirmed) == (Slope(9, 4, 9, 9), True, False)
-    # Growth that speeds up is faster by now than over the window of the finding.
+    # Accelerating growth is now faster than over the window of the finding.
     faster = study([0, 0], outlook=Outlook(Slope(12, 4, 14, 9), 2))
     assert _growth_of([(faster, moment(2), active)]).rate == Slope(12, 4, 14, 9)
     assert _growth_of([(run, moment(2), [standing(6, status="confirmed")])]).confirmed
 
 
-def test_shared_memory_that_grows_counts_once_for_all_processes() -> None:
+def test_growing_shared_memory_counts_once_for_all_processes() -> None:
     shared = [_channel("shared_memory", [20, 30], "process.shared_bytes")]
     run = study([0, 0], channels=shared, limit=100)
     both = [(run, moment(2), [standing(10, "process.shared_bytes")])] * 2
@@ -363,11 +365,11 @@ def test_shared_memory_that_grows_counts_once_for_all_processes() -> None:
     [
         # A peak of 9 inside the generation that ends with 5.
         ([4, 9, 5], [0, 2], 2, 4),
-        # In the last three generations the highest counts, those before do not.
+        # The maximum of the last three generations counts; earlier ones do not.
         ([0, 99, 0, 7, 0, 5, 0, 6, 0], [0, 2, 4, 6, 8], 5, 7),
-        # The first has nothing before it to begin at.
+        # The first generation has no start before it.
         ([4, 3, 5], [0, 2], 2, 0),
-        # An end that was not read has the value of the last reading inside.
+        # An unread end takes the value of the last reading before it.
         ([4, 9, 7, 6, None], [0, 4], 2, 3), ([4, None, None], [0, 2], 2, 0),
     ],
 )  # fmt: skip
@@ -377,20 +379,20 @@ def test_the_peak_inside_a_generation_is_above_its_end(
     assert _peak_over_floor(study(rows, ends=ends), moment(end)) == over
 
 
-def test_room_is_what_the_limit_leaves_above_the_peaks() -> None:
+def test_room_is_the_limit_less_the_peaks() -> None:
     one = study([100, 130, 110], ends=[0, 2])
     two = study([200, 290, 250], ends=[0, 2])
     known = [(one, moment(2)), (two, moment(2))]
     assert _headroom(known, Limit(1_000, "user")) == 1_000 - (110 + 250) - (20 + 40)
     assert _headroom(known[:1], Limit(1_000, "cgroup")) == 870
-    # Of the machine others take their part too: what is available counts, where that is read.
+    # Others use the machine too, so available memory counts where it was read.
     run = study([100, 130, 110], ends=[0, 2], series={"system.available_bytes": [500, 400, None]})
     assert _headroom([(run, moment(2))], Limit(1_000, "system")) == 400 - 20
     assert _headroom([(run, moment(2))], Limit(1_000, "user")) == 870
     assert _headroom(known[:1], Limit(1_000, "system")) == 870
 
 
-def test_the_level_under_the_limit_is_private_memory_now_and_children() -> None:
+def test_the_level_is_current_private_memory_and_children() -> None:
     channels = [_channel("children", [1, 2, 3]), _channel("shared_memory", [50, 50, 50])]
     run = study([100, 110, 130], channels=channels, behind=30)
     assert [c.kind for c in outside_private(run)] == ["children"]
@@ -402,22 +404,22 @@ def _channel(kind: str, values: list[float], name: str = "") -> Channel:
     return cast(Channel, SimpleNamespace(kind=kind, values=values, name=name))
 
 
-def test_memory_ends_sooner_and_later_by_scatter_and_by_the_interval_of_the_rate() -> None:
+def test_the_interval_of_the_end_includes_noise_and_rate() -> None:
     outlook = Outlook(over=10, spread=2)
     known = [(study([0, 0], outlook=outlook), moment(2))]
     expected, soonest, latest = _ends(known, Limit(100, "user"), rate(5, 2.5), 0.0)
     assert expected == (100 - 10) / 5
-    # 1.645 spreads are nine out of ten readings; the interval is widened by a fifth.
+    # 1.645 spreads cover nine of ten readings; the interval is widened by a fifth.
     scatter = 2 * 1.6448536269514722
     assert soonest == pytest.approx((90 - scatter) / 8)
     assert latest == pytest.approx((90 + scatter) / 2)
 
 
-def test_memory_lasts_without_a_limit_as_long_as_nobody_knows() -> None:
+def test_without_a_limit_the_end_of_memory_is_unknown() -> None:
     assert memory_lasts([], Interval(5, 5, 5)) is None
     assert memory_lasts([(study([0, 0], limit=None), moment(2))], Interval(5, 5, 5)) is None
     assert memory_lasts([(study([0, 0]), moment(2))], Interval(5, 5, 5)) == (200, 200, 200)
-    # Growth that speeds up brings what is expected nearer, and not the latest: 5 t + 10 t² / 2 = 1000.
+    # Acceleration brings the expected end nearer, but not the latest: 5 t + 10 t² / 2 = 1000.
     gains = Outlook(gains=10)
     ends = memory_lasts([(study([0, 0], outlook=gains), moment(2))], Interval(5, 5, 5))
     soon = (-5 + 20_025**0.5) / 10
@@ -432,7 +434,7 @@ def oom_of(
     planned: float | None = None,
     sure: bool = True,
 ) -> OomForecast:
-    """Of a run that is at generation 19, the tenth it has lived."""
+    """Return the forecast of a run at generation 19, its tenth."""
     run = study([0.0] * 10, generations=range(10, 20), planned=planned)
     growth = _Growth(rate(5), sure=sure)
     known = (run, moment(10))
@@ -443,7 +445,7 @@ def oom_of(
 @pytest.mark.parametrize(
     ("left", "sure", "is_known"), [(20, False, True), (20.1, False, False), (2_000, True, True)]
 )
-def test_a_rise_without_a_finding_is_followed_no_further_than_twice_its_life(
+def test_a_rise_without_a_finding_is_extrapolated_to_twice_its_age(
     left: float, sure: bool, is_known: bool
 ) -> None:
     found = oom_of(left, left, left, sure=sure)
@@ -451,10 +453,10 @@ def test_a_rise_without_a_finding_is_followed_no_further_than_twice_its_life(
     assert is_known or found.sentence == "not known yet"
 
 
-def test_a_forecast_keeps_the_limit_and_says_when() -> None:
+def test_a_forecast_has_the_limit_and_the_date() -> None:
     found = oom_of(5, 4, 6)
     assert (found.risk, found.limit_bytes, found.limit_source) == ("high", 1_000, "user")
-    # The newest ended at 1,540 s, and each takes a minute.
+    # The newest generation ended at 1,540 s, and each takes a minute.
     assert found.at == When("1970-01-01T00:30:40Z", "1970-01-01T00:29:40Z", "1970-01-01T00:31:40Z")
     assert (
         found.sentence
@@ -462,7 +464,7 @@ def test_a_forecast_keeps_the_limit_and_says_when() -> None:
     )
 
 
-def test_a_moment_needs_two_ends_and_time_between_them() -> None:
+def test_a_date_needs_two_ends_with_time_between_them() -> None:
     assert _seconds_each(study([0.0])) is None
     assert _seconds_each(study([0.0, 0.0], seconds=0)) is None
     run = study([0.0, 0.0], seconds=1)
@@ -470,7 +472,7 @@ def test_a_moment_needs_two_ends_and_time_between_them() -> None:
     assert _moments(run, 1, 1, 2, 3) == When(
         "1970-01-01T00:16:42Z", "1970-01-01T00:16:43Z", "1970-01-01T00:16:44Z"
     )
-    # More than a year away there is no date.
+    # Beyond a year no date is given.
     year = 365 * 86_400
     assert _moments(run, 1, year + 1, 5, 10 * year) is None
     last = _moments(run, 1, year, 5, 1e12)
@@ -478,12 +480,12 @@ def test_a_moment_needs_two_ends_and_time_between_them() -> None:
     assert last.high.startswith("1979")
 
 
-def test_how_long_a_generation_takes_is_that_of_the_last_eight() -> None:
-    # Nine of a minute each, and eight between the last nine ends that take ten seconds.
+def test_the_duration_of_a_generation_uses_the_last_eight() -> None:
+    # Nine generations of a minute each, and eight of ten seconds between the last nine ends.
     slow = study([0.0] * 18)
     slow.timeline.time[9:] = [slow.timeline.time[9] + 10.0 * i for i in range(9)]  # type: ignore[index]
     assert _seconds_each(slow) == 10
-    # Where only each fifth generation was read, or steps are counted by the thousand.
+    # Only every fifth generation was read, or steps are counted by the thousand.
     assert _seconds_each(study([0.0] * 4, generations=[0, 5, 10, 15])) == 12
 
 
@@ -501,7 +503,7 @@ GROWS = Outlook(rate(100))
         (moment(4), False, False), (moment(3, window=8), False, False), (moment(3), True, True),
     ],
 )  # fmt: skip
-def test_only_a_rise_that_matters_is_followed_on_from_four_generations(
+def test_only_a_material_rise_of_four_generations_is_extrapolated(
     at: Moment, growing: bool, is_known: bool
 ) -> None:
     found = forecast_of(study([700.0] * 4, outlook=GROWS), at, growing)
@@ -513,11 +515,11 @@ def test_only_a_rise_that_matters_is_followed_on_from_four_generations(
     ("user", "group", "system", "limit"),
     [
         (5, 3, 4, Limit(5, "user")), (None, 3, 4, Limit(3, "cgroup")),
-        # What is not below the machine's own memory limits nothing.
+        # A limit that is not below the machine's own memory has no effect.
         (None, 5, None, Limit(5, "cgroup")), (None, None, 4, Limit(4, "system")), (None, None, 0, None),
     ],
 )  # fmt: skip
-def test_the_smallest_limit_holds_and_what_people_say_goes_first(
+def test_a_configured_limit_takes_precedence_over_the_smallest(
     user: int | None, group: float | None, system: float | None, limit: Limit | None
 ) -> None:
     series = {"cgroup.limit_bytes": [group], "system.total_bytes": [system]}
@@ -526,20 +528,21 @@ def test_the_smallest_limit_holds_and_what_people_say_goes_first(
 
 
 def halves(first: float, second: float, n: int = 16) -> tuple[list[float], list[float]]:
-    """A straight line that goes on with another slope from its middle on."""
+    """Return a straight line whose slope changes in the middle."""
     half, y = n // 2, [0.0]
     for i in range(1, n):
         y.append(y[-1] + (first if i < half else second))
     return [10.0 + i for i in range(n)], y
 
 
-def test_growth_speeds_up_where_the_second_half_rises_faster() -> None:
-    # The middles of the halves are eight apart: from 1 to 3 in eight generations, and on to the end in 3.5.
+def test_growth_accelerates_if_the_second_half_rises_faster() -> None:
+    # The centres of the halves are eight apart: the slope rises from 1 to 3 in eight generations, with 3.5 more to the
+    # end.
     assert _speeding_up(*halves(1, 3)) == (3 + 0.25 * 7 / 2, 0.25)
 
 
 def test_high_readings_are_counted_above_the_newest() -> None:
-    # On the line of 2 a generation lie all but the newest ones: that is 8 below three quarters of them.
+    # All but the newest readings are on a line of 2 per generation: 8 below three quarters of them.
     x = list(map(float, range(20)))
     y = [2 * a + (8.0 if i % 2 else 0.0) for i, a in enumerate(x)]
     low = _of_growth(x[:19], y[:19])
@@ -548,7 +551,7 @@ def test_high_readings_are_counted_above_the_newest() -> None:
 
 
 @pytest.mark.parametrize("read", [range(60), [*range(7), 45], [0, 2, 40, 59]], ids=str)
-def test_children_count_as_private_memory_does_however_far_apart_they_are_read(
+def test_rarely_read_children_count_like_private_memory(
     read: Sequence[int],
 ) -> None:
     children = [9 * MIB * i if i in read else None for i in range(60)]

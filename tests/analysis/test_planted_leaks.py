@@ -1,4 +1,4 @@
-"""One planted leak at a time in a made-up training of 300 MiB: phase, owner, rate and start must be right."""
+"""One planted leak at a time in a generated training of 300 MiB: phase, owner, rate and start must be right."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ def _at_least(verdict: Verdict, status: str) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_no_leak_is_ok_or_filling(seed: int) -> None:
+def test_a_run_without_a_leak_is_ok_or_filling(seed: int) -> None:
     verdict = _examined(seed=seed)
     assert verdict.status in ("ok", "filling"), verdict.summary
     assert not [f for f in verdict.findings if f.status != "ok"]
 
 
 def _pool(end: int, times: Callable[[int], float]) -> Verdict:
-    """A container that nobody declared, 6 MiB and 1,000 entries in a generation, ``times`` as often."""
+    """Return the verdict on an undeclared container that gains 6 MiB and 1,000 entries, ``times`` per generation."""
     counts = {"container.app.Pool.items.length": 1_000, "container.app.Pool.items.bytes": 6 * MIB}
     leak = Leak(TRAIN, 6 * MIB, counts, times=times)
     return _examined(leak, generations=end, buffer_bytes=0, declare_buffer=False)
 
 
-def test_a_container_nobody_declared_that_grows_on_is_suspected_and_then_confirmed() -> None:
+def test_a_growing_undeclared_container_is_suspected_then_confirmed() -> None:
     verdicts = [_pool(end, lambda _: 1.0) for end in (3, 6, 12, 25)]
     assert [verdict.status for verdict in verdicts] == [
         "learning", "suspected", "suspected", "confirmed",
@@ -63,23 +63,23 @@ def test_a_container_nobody_declared_that_grows_on_is_suspected_and_then_confirm
 @pytest.mark.parametrize(
     "times", [lambda g: float(g < 8), lambda g: 0.6**g], ids=["full at once", "ever slower"]
 )
-def test_the_same_container_that_saturates_is_never_confirmed_and_forgiven(
+def test_a_saturating_undeclared_container_is_never_confirmed(
     times: Callable[[int], float],
 ) -> None:
     verdicts = [_pool(end, times) for end in (*range(2, 21, 3), *range(21, 26))]
-    # Until it is full, nothing distinguishes it from one that grows on; from then on nothing is said against it.
+    # Until it is full it cannot be distinguished from one that keeps growing; afterwards it is not reported.
     assert "confirmed" not in {verdict.status for verdict in verdicts}
     assert {verdict.status for verdict in verdicts[-5:]} <= {"ok", "recovered"}, verdicts[
         -1
     ].summary
 
 
-def test_a_temporary_copy_is_a_peak_and_not_a_leak() -> None:
+def test_a_temporary_copy_is_a_peak_not_a_leak() -> None:
     verdict = _examined(peak_in_evolve=150 * MIB)
     assert verdict.status in ("ok", "filling")
 
 
-def test_kilobytes_grow_and_do_not_matter() -> None:
+def test_growth_by_kilobytes_does_not_matter() -> None:
     verdict = _examined(loss_history())
     assert verdict.status in ("ok", "filling")
     finding = next(f for f in verdict.findings if f.suspects[0].name == "agents.DDPGAgent.losses")
@@ -102,7 +102,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("leak", "kinds", "phase", "names", "rate"), CASES)
-def test_a_leak_is_one_finding_with_the_right_answer(
+def test_each_leak_is_one_correct_finding(
     leak: Leak, kinds: set[str], phase: str, names: set[str], rate: float
 ) -> None:
     verdict = _examined(leak)
@@ -121,8 +121,8 @@ def test_a_leak_is_one_finding_with_the_right_answer(
 
 
 @pytest.mark.parametrize("start", [0, 5])
-def test_entries_are_given_per_episode_where_each_generation_has_as_many(start: int) -> None:
-    """Report 001: 2,320 entries in a generation are 16 episodes with 145 each."""
+def test_entries_are_given_per_episode_if_evenly_divided(start: int) -> None:
+    """Report 001: 2,320 entries per generation are 16 episodes of 145 each."""
     verdict = _examined(episode_history(start=start), executions={EPISODE: 16})
     sentence = "grows by 2,320 per generation"
     (line,) = [line for f in verdict.findings for line in f.evidence if "episode_rewards" in line]
@@ -136,7 +136,7 @@ def test_entries_are_given_per_episode_where_each_generation_has_as_many(start: 
     ("make", "start"),
     [(loss_graph, 9), (kept_environments, 3), (episode_history, 6), (old_population, 9)],
 )
-def test_a_leak_that_begins_later_has_its_start(make: type, start: int) -> None:
+def test_a_late_leak_has_the_right_start(make: type, start: int) -> None:
     verdict = _examined(make(start=start))
     assert _at_least(verdict, "suspected"), verdict.summary
     finding = verdict.findings[0]
@@ -146,7 +146,7 @@ def test_a_leak_that_begins_later_has_its_start(make: type, start: int) -> None:
     assert finding.growth_bytes_per_generation.estimate == pytest.approx(planted, rel=0.25)
 
 
-def test_the_sentence_counts_further_findings_and_each_has_its_range() -> None:
+def test_the_summary_counts_further_findings() -> None:
     planted = {EVOLVE: old_population(), TRAIN: loss_graph(), EVALUATE: kept_environments()}
     verdict = _examined(*planted.values())
     active = [f for f in verdict.findings if f.status in ("suspected", "confirmed")]
@@ -162,7 +162,7 @@ def test_the_sentence_counts_further_findings_and_each_has_its_range() -> None:
         assert grown.estimate == pytest.approx(planted[str(finding.phase)].bytes, rel=0.25)
 
 
-def test_the_sentence_says_where_what_how_much_and_since_when() -> None:
+def test_the_summary_says_where_what_how_much_and_since_when() -> None:
     verdict = _examined(kept_environments())
     assert verdict.summary.startswith(
         "evaluate_population keeps 16 TradingEnvironment per generation: "
@@ -175,7 +175,7 @@ def test_figures_are_reported_with_their_period() -> None:
     assert "1 Figure every 5th generation" in verdict.summary
 
 
-def test_growth_outside_python_is_native_and_needs_longer() -> None:
+def test_growth_outside_python_is_native_and_takes_longer_to_confirm() -> None:
     leak = Leak(TRAIN, 6 * MIB)
     assert _examined(leak, generations=10).status in ("ok", "watch")
     verdict = _examined(leak, generations=30)

@@ -1,4 +1,4 @@
-"""The reports replayed as series, with the values that they give: scenarios of report 004, and rows of numbers."""
+"""Reports replayed as series with the values they give: the scenarios of report 004, and rows of numbers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ DECLARED = (expected("TradingEnvironment", 2, 2), expected("DDPGAgent", 16, 17))
 def replay(
     rows: list[Row], *declared: Event, capacity: int | None = None, split: bool = False
 ) -> RunHistory:
-    """The report's lines as snapshots: (generation, phase, RSS in GB, counts)."""
+    """Return the report's lines as snapshots: (generation, phase, RSS in GB, counts)."""
     events = declared or DECLARED
     if capacity is not None:
         events = (*events, Event(0, 0.0, "track", "replay", data={"capacity": capacity}))
@@ -76,7 +76,7 @@ SCENARIO_4 = (8.52, 10.23, 11.89, 13.45, 14.23, 14.89, 15.12)
 
 
 @pytest.mark.parametrize("environments", [(2, 18, 34), (18, 34, 50), (2, 18, 18)])
-def test_scenario_1_is_the_environments_of_evaluate_population(
+def test_scenario_1_blames_the_environments_of_evaluate_population(
     environments: tuple[int, ...],
 ) -> None:
     rows: list[Row] = [
@@ -110,7 +110,7 @@ def test_scenario_1_fires_on_the_first_bad_snapshot() -> None:
 
 @pytest.mark.parametrize("evaluated_in", [1, 2])
 @pytest.mark.parametrize("tensor", ["Tensor", "torch.Tensor", "tensors.count"])
-def test_scenario_2_is_the_tensors_of_train_population(tensor: str, evaluated_in: int) -> None:
+def test_scenario_2_blames_the_tensors_of_train_population(tensor: str, evaluated_in: int) -> None:
     first, last = {tensor: 567.0}, {tensor: 5678.0}
     rows: list[Row] = [
         (1, TRAIN, 9.12, first), (evaluated_in, EVALUATE, 10.89, {}), (2, TRAIN, 18.45, last),
@@ -120,12 +120,12 @@ def test_scenario_2_is_the_tensors_of_train_population(tensor: str, evaluated_in
     finding = verdict.findings[0]
     assert (finding.phase, finding.kind) == (TRAIN, "tensors")
     assert finding.suspects[0].name.endswith("Tensor")
-    # The report prints 8.56; the rows give 7.56 against the line above and 9.33 against the same phase.
+    # The report prints 8.56; the rows give 7.56 relative to the previous line and 9.33 relative to the same phase.
     assert 7.5 * GB <= finding.growth_bytes_per_generation.estimate <= 9.4 * GB
 
 
 @pytest.mark.parametrize("split", [False, True], ids=["resident", "anonymous and file"])
-def test_scenario_3_is_the_agents_of_evolve_population(split: bool) -> None:
+def test_scenario_3_blames_the_agents_of_evolve_population(split: bool) -> None:
     rows: list[Row] = [(1, EVOLVE, 9.45, {"DDPGAgent": 17}), (2, EVOLVE, 20.12, {"DDPGAgent": 33})]
     verdict = examine(replay(rows, split=split))
     assert SEVERITY.index(verdict.status) >= SEVERITY.index("suspected")
@@ -149,7 +149,7 @@ def _fourth(end: int, declared: bool) -> RunHistory:
 
 @pytest.mark.parametrize("end", range(1, 8))
 @pytest.mark.parametrize("declared", [False, True])
-def test_scenario_4_is_never_more_than_watched(end: int, declared: bool) -> None:
+def test_scenario_4_is_at_most_watched(end: int, declared: bool) -> None:
     verdict = examine(_fourth(end, declared))
     assert SEVERITY.index(verdict.status) <= SEVERITY.index("watch")
     if end <= 3 and not declared:
@@ -163,7 +163,7 @@ def test_scenario_4_with_its_buffer_declared_is_filling_and_then_ok() -> None:
         assert "replay" in verdict.summary
     full = _fourth(7, declared=True)
     assert (examine(full).status, container_fill(full)[0].state) == ("ok", "full")
-    # Going on without a bound it is not called flat.
+    # While it grows without a declared limit it is not called flat.
     undeclared = examine(_fourth(7, declared=False))
     assert undeclared.status == "watch"
     assert undeclared.growth_bytes_per_generation is not None
@@ -211,9 +211,7 @@ def test_a_crash_after_about_60_episodes_is_forecast_from_the_first_30() -> None
     ("name", "limit"),
     [("losses", 1000), ("rewards", 1000), ("experience", 2000), ("steps", 100), ("collected", 20)],
 )
-def test_a_bounded_store_is_full_at_its_limit_and_over_with_one_entry_more(
-    name: str, limit: int
-) -> None:
+def test_a_store_is_full_at_its_limit_and_over_with_one_more_entry(name: str, limit: int) -> None:
     def filled(*lengths: int) -> str:
         column = {f"tracked__{name}__length": lengths}
         history = history_of([500 * MIB] * len(lengths), **column)
@@ -223,11 +221,11 @@ def test_a_bounded_store_is_full_at_its_limit_and_over_with_one_entry_more(
 
     assert filled(limit // 4, limit // 2) == "filling"
     assert filled(limit // 2, limit, limit, limit) == "full"
-    # Not pruned: also where it has come back from a moment ago.
+    # The store is not pruned, or has just come back from above its limit.
     assert filled(limit, limit + 1) == "over"
 
 
-def test_a_list_without_a_bound_is_flagged_and_one_flat_at_1000_is_not() -> None:
+def test_an_unbounded_list_is_flagged_and_a_constant_one_is_not() -> None:
     lengths = [1000.0 * (g + 1) for g in range(20)]
     grows = history_of(
         [500 * MIB + 8 * MIB * g for g in range(20)], tracked__losses__length=lengths
@@ -241,7 +239,7 @@ def test_a_list_without_a_bound_is_flagged_and_one_flat_at_1000_is_not() -> None
     assert not examine(replace(flat, capacities={"losses": 1000})).findings
 
 
-def test_five_sources_are_ranked_by_the_size_that_was_planted(
+def test_five_planted_sources_are_ranked_by_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     phases = ("act", "store", "learn", "reset", "plot")
@@ -283,7 +281,7 @@ def test_the_run_after_the_fix_is_fixed_and_passes_60_episodes() -> None:
     ("rate", "grade"),
     [(5e9, "critical"), (5e9 - 1, "major"), (1e9, "major"), (1e9 - 1, "minor"), (0.0, "minor")],
 )
-def test_critical_major_and_minor_begin_where_report_001_says(rate: float, grade: str) -> None:
+def test_priorities_begin_at_the_limits_of_report_001(rate: float, grade: str) -> None:
     assert priority(rate) == grade
     assert priority(rate, Priorities(major_bytes=1, critical_bytes=2)) in ("critical", "minor")
     assert [one_worse("minor"), one_worse("major"), one_worse("critical")] == [
@@ -291,7 +289,7 @@ def test_critical_major_and_minor_begin_where_report_001_says(rate: float, grade
     ]  # fmt: skip
 
 
-def test_the_trend_of_report_004_has_its_changes_and_those_to_the_same_phase() -> None:
+def test_the_trend_of_report_004_has_both_kinds_of_changes() -> None:
     (process,) = replay(TREND).processes
     rows = trend(process)
     changes = [r.since_previous and round(r.since_previous / GB, 2) for r in rows]
@@ -300,7 +298,7 @@ def test_the_trend_of_report_004_has_its_changes_and_those_to_the_same_phase() -
     assert same == [None, None, None, None, 1.71, 1.77, 1.67]
 
 
-def test_the_baseline_of_report_004_holds_what_it_says_of_it() -> None:
+def test_the_baseline_of_report_004_meets_its_expectations() -> None:
     history = replay(TREND[:1], *DECLARED, expected("ReplayBuffer", 1, 1))
     assert [row.state for row in check_counts(history)] == ["holds"] * 3
     history = declared(history, band("process.rss_bytes", 0, 0, 4 * GB, 6 * GB))
@@ -308,8 +306,8 @@ def test_the_baseline_of_report_004_holds_what_it_says_of_it() -> None:
     assert (check.state, check.checked, check.violations) == ("holds", 1, 0)
 
 
-def test_the_sample_of_report_004_lies_outside_of_its_own_band() -> None:
-    """After the first evaluation 6 to 8 GB are normal, and 8.52 GB are printed next to that."""
+def test_the_sample_of_report_004_is_outside_its_own_band() -> None:
+    """After the first evaluation 6 to 8 GB are normal, but the sample output shows 8.52 GB."""
     history = declared(replay(TREND[1:2]), band("process.rss_bytes", 1, 1, 6 * GB, 8 * GB))
     check, *_ = examine(history).assertions
     assert (check.state, check.violations) == ("broken", 1)
@@ -317,7 +315,9 @@ def test_the_sample_of_report_004_lies_outside_of_its_own_band() -> None:
 
 
 @pytest.mark.parametrize(("agents", "state"), [(17, "holds"), (18, "broken"), (30, "broken")])
-def test_agents_are_17_after_evolution_and_30_are_a_leak(agents: int, state: str) -> None:
+def test_seventeen_agents_after_evolution_are_fine_and_30_are_a_leak(
+    agents: int, state: str
+) -> None:
     counts = ((1, 9.45, 17), (2, 9.6, agents), (3, 9.7, agents))
     rows: list[Row] = [(g, EVOLVE, rss, {"DDPGAgent": count}) for g, rss, count in counts]
     history = replay(rows, expected("DDPGAgent", 17, 17, EVOLVE))
@@ -328,7 +328,7 @@ def test_agents_are_17_after_evolution_and_30_are_a_leak(agents: int, state: str
 
 
 @pytest.mark.parametrize("healthy", [0, 2])
-def test_none_and_two_environments_are_both_a_count_one_can_expect(healthy: int) -> None:
+def test_zero_and_two_environments_can_both_be_expected(healthy: int) -> None:
     """Report 001 expects none after a generation, report 004 always two."""
     bounds = expected("TradingEnvironment", healthy, healthy, EVALUATE)
     for count, state in ((healthy, "holds"), (healthy + 1, "broken")):
@@ -337,7 +337,7 @@ def test_none_and_two_environments_are_both_a_count_one_can_expect(healthy: int)
         assert (row.state, row.low, row.high) == (state, healthy, healthy)
 
 
-# What each generation of a run adds, in GB: as report 004 expects, and a leak.
+# GB added by each generation of a run: as report 004 expects, and with a leak.
 EXPECTED = [1.5] * 5 + [0.7] * 5 + [0.2] * 15
 TIMELINE = ((1, 5, 1.0, 2.0), (6, 10, 0.5, 1.0), (11, None, 0.0, 0.5))
 
@@ -350,7 +350,7 @@ def of_gains(gains: list[float]) -> RunHistory:
     return steps_history(rows, {"process.rss_bytes": [round(level * GB) for level in levels]})
 
 
-def test_growth_per_generation_is_held_against_the_timeline_of_report_004() -> None:
+def test_growth_is_compared_with_the_timeline_of_report_004() -> None:
     planned = [
         band("generation.growth_bytes", a, b, low * GB, high * GB) for a, b, low, high in TIMELINE
     ]
@@ -362,7 +362,7 @@ def test_growth_per_generation_is_held_against_the_timeline_of_report_004() -> N
     assert leaks[1].sentence.startswith("Above in generations 6 to 10 by up to 5.59 GiB")
 
 
-def test_growth_over_a_generation_that_was_not_recorded_is_unknown() -> None:
+def test_growth_across_an_unrecorded_generation_is_unknown() -> None:
     history = of_gains([1.5] * 6)
     (process,) = history.processes
     gap = [g if g is None or g < 4 else g + 1 for g in process.generation]
@@ -390,7 +390,7 @@ def _begun_after_the_resume(rng: random.Random, seed: int) -> tuple[int, RunHist
 
 
 def _of_two_attempts(rng: random.Random, seed: int, start: int, resume: int) -> RunHistory:
-    """The second warms up like the first, and may do up to two generations again."""
+    """Return a run whose second attempt warms up like the first and may repeat up to two generations."""
     given, again = _leaking(rng, start), rng.randint(0, 2)
     first = Training(**given, generations=resume, seed=seed, instance="p1")
     second = Training(
@@ -407,7 +407,7 @@ def _leaking(rng: random.Random, start: int) -> dict[str, Any]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("made", [_of_one_process, _resumed, _begun_after_the_resume])
-def test_the_interval_of_the_first_leaking_generation_holds_the_truth(
+def test_the_interval_of_the_start_contains_the_truth(
     made: Callable[[random.Random, int], tuple[int, RunHistory]],
 ) -> None:
     inside, errors, widths = [], [], []
@@ -420,5 +420,5 @@ def test_the_interval_of_the_first_leaking_generation_holds_the_truth(
         widths.append(found.high - found.low)
     assert sum(inside) >= 0.85 * len(inside)
     assert median(errors) <= 1
-    # An interval that holds everything would say nothing: the gap of a resume is five generations at most.
+    # A very wide interval would be useless: the gap of a resume is at most five generations.
     assert median(widths) <= 5

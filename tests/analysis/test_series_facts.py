@@ -1,4 +1,4 @@
-"""What is known besides memory: who holds what, which counts can be witnesses, which of them are broken."""
+"""Facts besides memory: holders of objects, counts that can be witnesses, and broken counts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_path_leads_into_the_container_or_below_it() -> None:
     ],
     ids=["half of a rise", "less", "still there", "too few collections", "half went", "less went", "not read since"],
 )  # fmt: skip
-def test_garbage_is_a_holder_where_it_is_half_of_a_rise_and_collections_free_half_of_it(
+def test_garbage_is_the_holder_of_a_rise_if_it_is_half_of_it(
     count: int, later: list[Value], collections: list[Value], is_garbage: bool
 ) -> None:
     holders = (Holder(3, "app.Env", CYCLIC_GARBAGE, count), Holder(3, "app.Env", "app.kept[*]", 40))
@@ -56,7 +56,7 @@ def test_garbage_is_a_holder_where_it_is_half_of_a_rise_and_collections_free_hal
     [(4, 2.4, True), (4, 2.5, False), (3, 0.0, False), (4, -5.0, True), (8, 2.4, True)],
     ids=["a quarter goes on", "more", "just read", "falls", "long ago"],
 )
-def test_a_count_read_four_generations_ago_is_old_news_where_memory_hardly_rises_since(
+def test_an_old_count_is_outdated_if_memory_hardly_rises_since(
     gap: int, since: float, stale: bool
 ) -> None:
     private: list[Value] = [1000 + 100 * g for g in range(11)]
@@ -67,7 +67,7 @@ def test_a_count_read_four_generations_ago_is_old_news_where_memory_hardly_rises
     assert not _is_stale(ends_timeline({COUNT: private}), growing(start=1), 10.0, 11 + gap)
 
 
-def test_a_count_grows_while_its_newest_64_readings_are_not_back_at_their_lowest() -> None:
+def test_a_count_grows_until_it_is_back_at_its_minimum() -> None:
     flat: list[Value] = [*range(100), *[100] * 64]
     timeline = ends_timeline({COUNT: flat, "x": [*range(100), *[100] * 63]})
     assert growth_of(timeline, COUNT, 164) is None
@@ -91,22 +91,22 @@ RISING: list[Value] = [10 + 2 * g for g in range(8)]
     ],
     ids=["a list that grows", "less than three tenths", "one that does not", "another", "a class of its name", "none"],
 )  # fmt: skip
-def test_the_holder_of_a_class_is_the_path_into_the_list_that_grows(
+def test_the_holder_of_a_class_is_the_path_into_the_growing_list(
     series: dict[str, list[Value]], held: int, path: str
 ) -> None:
     holders = (Holder(3, "app.Env", "app.old[*]", 100), Holder(3, "app.Env", "app.log[*]", held))
     assert _facts(series, holders=holders).holders == {"app.Env": path}
 
 
-def test_without_garbage_the_path_that_holds_most_is_the_holder() -> None:
-    """Of a rise by 98 fewer than half were garbage."""
+def test_without_garbage_the_path_holding_most_is_the_holder() -> None:
+    """Less than half of a rise by 98 was garbage."""
     holders = (Holder(3, "app.Env", CYCLIC_GARBAGE, 48), Holder(3, "app.Env", "app.kept[*]", 47))
     counts: list[Value] = [2, *[100] * 7]
     assert _facts({COUNT: counts}, holders=holders).holders == {"app.Env": "app.kept[*]"}
     assert _facts({COUNT: counts}, holders=holders[:1]).holders == {}
 
 
-def test_everything_whose_count_can_be_a_witness_is_known_by_one_series() -> None:
+def test_each_possible_witness_has_one_series() -> None:
     counted = (
         "type.b.B.count", "type.a.A.count", "type.a.A.bytes", "type.torch.Tensor.count", "tensors.count",
         "arrays.count", "figures.open", "container.app.log.length", "container.app.log.bytes", "tracked.free.length",
@@ -137,7 +137,7 @@ FILL: list[Value] = [100, 200, 300, 400, 500, 600, 700, 800]
     ],
     ids=["always as long", "once longer", "by two readings", "by one", "by the first two"],
 )  # fmt: skip
-def test_the_list_that_a_declared_store_keeps_its_items_in_is_no_growth_of_its_own(
+def test_the_list_inside_a_declared_store_is_not_a_separate_growth(
     lengths: list[Value], is_store: bool
 ) -> None:
     series = {"tracked.replay.length": FILL, "container.app.Replay.items.length": lengths}
@@ -145,7 +145,7 @@ def test_the_list_that_a_declared_store_keeps_its_items_in_is_no_growth_of_its_o
     assert (facts.count_series == ()) == is_store
 
 
-def test_a_list_as_long_as_a_full_store_is_not_known_to_be_it() -> None:
+def test_a_list_as_long_as_a_full_store_is_not_taken_for_it() -> None:
     full: list[Value] = [800] * 8
     series = {"tracked.replay.length": full, "container.app.Replay.items.length": full}
     assert len(_facts(series, capacities={"replay": 800}).count_series) == 1
@@ -158,7 +158,7 @@ def test_bytes_of_all_declared_stores_are_added_up() -> None:
     assert _facts({}).bounded_bytes == []
 
 
-def test_a_run_is_seen_from_outside_where_no_object_was_ever_counted() -> None:
+def test_a_run_without_any_counts_is_observed_from_outside() -> None:
     seen = [
         _facts({name: RISING}).from_outside
         for name in ("process.rss_bytes", "python.objects", COUNT, "tfjs.tensors")
@@ -167,46 +167,46 @@ def test_a_run_is_seen_from_outside_where_no_object_was_ever_counted() -> None:
 
 
 @pytest.mark.parametrize(("newest", "above"), [(3, True), (0, False), (1, False)])
-def test_only_a_surplus_is_a_violation(newest: int, above: bool) -> None:
+def test_only_a_surplus_violates_a_declared_count(newest: int, above: bool) -> None:
     series = {COUNT: [1, 1, 1, 1, 1, 1, newest, newest]}
     facts = _facts(series, expectations=(Expectation("app.Env", 1, 2),))
     assert (list(facts.violations(7)) == ["app.Env"]) == above
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_of_two_broken_counts_of_a_class_a_proven_one_counts(order: int) -> None:
-    """Up to two were always too many, up to five only now, and no collection has passed."""
+def test_a_proven_violation_takes_precedence(order: int) -> None:
+    """The limit of two was always exceeded, the limit of five only now, without a collection since."""
     expectations = (Expectation("app.Env", 0, 2), Expectation("app.Env", 0, 5))[::order]
     series: dict[str, list[Value]] = {COUNT: [3, 3, 3, 3, 3, 3, 3, 6], COLLECTIONS: [0] * 8}
     found = _facts(series, expectations=expectations).violations(7)
     assert [(v.proven, v.expectation.high) for v in found.values()] == [(True, 2)]
-    # Of two proven ones the first counts.
+    # Of two proven violations the first counts.
     both = (Expectation("app.Env", 0, 2), Expectation("app.Env", 0, 1))[::order]
     found = _facts({COUNT: [3] * 8}, expectations=both).violations(7)
     assert found["app.Env"].expectation == both[0]
 
 
-def test_what_is_watched_or_expected_is_declared_by_its_short_name() -> None:
+def test_watched_and_expected_classes_are_declared_by_short_name() -> None:
     events = (Event(0, 0.0, "watch", "app.Env"), Event(0, 0.0, "note", "app.Note"))
     facts = _facts({}, events=events, expectations=(Expectation("app.Agent", 0, 1),))
     assert facts.watched == {"Env", "Agent"}
 
 
-# Two of the type were there before, and three more come in each generation.
+# Two instances existed before, and three are added per generation.
 COUNTS: list[Value] = [2 + 3 * g for g in range(20)]
 
 
 def named(
     *held: tuple[int, str, int], lengths: Mapping[str, Sequence[Value]] | None = None
 ) -> str | None:
-    """The holder named for (sequence, path, objects held), with lengths of containers where they were read."""
+    """Return the holder named, given (sequence, path, objects held) and lengths of containers where read."""
     series = {f"container.{name}.length": row for name, row in (lengths or {}).items()}
     holders = tuple(Holder(at, "app.Env", path, count) for at, path, count in held)
     return _facts({COUNT: COUNTS, **series}, holders=holders).holders.get("app.Env")
 
 
 @pytest.mark.parametrize("path", ["app.last[*]", "app.Trainer.last[*]", "app.last[*][*]"])
-def test_a_container_that_stays_as_long_is_no_holder(path: str) -> None:
+def test_a_container_of_constant_length_is_not_a_holder(path: str) -> None:
     lengths: dict[str, Sequence[Value]] = {path.rpartition("[*]")[0]: [None] * 6 + [3] * 14}
     assert named((5, path, 15), lengths=lengths) is None
     other = (5, "app.f.<defaults>[*]", 6)
@@ -219,7 +219,7 @@ def test_a_container_that_grows_is_a_holder() -> None:
 
 
 @pytest.mark.parametrize(("held", "holder"), [(5, "app.Trainer.best"), (4, None)])
-def test_after_one_search_a_holder_holds_a_real_share_of_what_was_gained(
+def test_after_one_search_a_holder_needs_a_share_of_the_growth(
     held: int, holder: str | None
 ) -> None:
     """By the search at the fifth generation the type has gained 15."""
@@ -227,19 +227,19 @@ def test_after_one_search_a_holder_holds_a_real_share_of_what_was_gained(
 
 
 @pytest.mark.parametrize(("later", "holder"), [(15, "app.Trainer.best"), (13, None), (6, None)])
-def test_after_two_searches_a_holder_has_gained_with_the_type(
+def test_after_two_searches_a_holder_must_have_grown_with_the_type(
     later: int, holder: str | None
 ) -> None:
     """Between the two searches the type has gained 30."""
     assert named((5, "app.Trainer.best", 6), (15, "app.Trainer.best", later)) == holder
 
 
-def test_what_only_a_search_before_had_found_is_not_named() -> None:
+def test_holders_found_only_by_an_earlier_search_are_not_named() -> None:
     assert named((5, "app.Trainer.best", 15), (15, "app.f.<closure>.x", 40)) == "app.f.<closure>.x"
 
 
 def test_searches_of_several_processes_are_not_compared() -> None:
-    """A search does not say whose it is: one that found constant objects says nothing of a process that leaks."""
+    """A search does not name its process: constant objects found by one say nothing about a leak in another."""
     holders = (
         Holder(5, "app.Env", "app.kept", 15), Holder(15, "app.Env", "app.kept", 45),
         Holder(16, "app.Env", "app.kept", 2),
@@ -253,10 +253,10 @@ def test_searches_of_several_processes_are_not_compared() -> None:
 
 
 @pytest.mark.parametrize(("counts", "holder"), [(9, "app.Cache.keys[*]"), (None, None)])
-def test_a_list_of_as_many_tensors_that_grow_larger_is_a_holder(
+def test_a_list_of_a_constant_number_of_growing_tensors_is_a_holder(
     counts: int | None, holder: str | None
 ) -> None:
-    """Tensors that are made again, more of them each time, are not held by a list of four."""
+    """Tensors that are recreated in growing numbers are not held by a list of four."""
     series: dict[str, Sequence[Value]] = {
         "type.torch.Tensor.count": [9 + 3 * g if counts is None else counts for g in range(20)],
         "type.torch.Tensor.bytes": [g * 2**22 if g % 4 == 2 else None for g in range(20)],
@@ -266,7 +266,7 @@ def test_a_list_of_as_many_tensors_that_grow_larger_is_a_holder(
     assert _facts(series, holders=holders).holders.get("torch.Tensor") == holder
 
 
-def test_of_objects_that_grow_larger_the_search_for_the_largest_counts() -> None:
+def test_for_growing_objects_the_search_for_the_largest_counts() -> None:
     series: dict[str, Sequence[Value]] = {
         "type.numpy.ndarray.count": [6] * 20,
         "type.numpy.ndarray.bytes": [g * 2**22 for g in range(20)],
@@ -279,10 +279,8 @@ def test_of_objects_that_grow_larger_the_search_for_the_largest_counts() -> None
 
 
 @pytest.mark.parametrize(("each", "holder"), [(104, None), (20 * 2**20, "numpy.ma.masked")])
-def test_a_sample_of_next_to_nothing_does_not_hold_what_grows_larger(
-    each: int, holder: str | None
-) -> None:
-    """A census in slices gives their bytes alone: their number is the one counted before."""
+def test_a_tiny_sample_is_not_the_holder_of_growing_objects(each: int, holder: str | None) -> None:
+    """A sliced census gives only their bytes; their number is the last one counted."""
     series: dict[str, Sequence[Value]] = {
         "type.numpy.ndarray.count": [None, 2, *[None] * 10],
         "type.numpy.ndarray.bytes": [g * 2**22 if g in (1, 3, 8, 10) else None for g in range(12)],
@@ -291,7 +289,7 @@ def test_a_sample_of_next_to_nothing_does_not_hold_what_grows_larger(
     assert _facts(series, holders=holders).holders.get("numpy.ndarray") == holder
 
 
-def test_counts_are_those_of_the_newest_reading_before_each_search() -> None:
+def test_counts_are_taken_from_the_last_reading_before_a_search() -> None:
     facts = _facts({COUNT: [None, 4, None, None, 7, None]})
     found = facts._counts_at("app.Env", [0, 1, 2, 3, 4, 9])
     assert found == [None, 4, 4, 4, 7, 7]
@@ -301,7 +299,7 @@ def holder(kind: str, path: str, count: int, sequence: int = 0, each: int | None
     return Holder(sequence, kind, path, count, each)
 
 
-def test_holders_are_those_of_the_newest_look() -> None:
+def test_holders_are_taken_from_the_newest_search() -> None:
     looks = Holders([
         holder("Env", "a", 5, 1), holder("Env", "b", 9, 1), holder("Env", "a", 3, 2), holder("Env", "a", 4, 2),
         holder("Env", "old", 99, 1), holder("Agent", "c", 1, 0), holder("Env", CYCLIC_GARBAGE, 7, 2),
@@ -309,11 +307,11 @@ def test_holders_are_those_of_the_newest_look() -> None:
     assert looks.newest == {"Env": {"a": 4, CYCLIC_GARBAGE: 7}, "Agent": {"c": 1}}
     assert looks.newest_kept == {"Env": {"a": 4}, "Agent": {"c": 1}}
     assert looks.best == {"Env": CYCLIC_GARBAGE, "Agent": "c"}
-    # Of those that hold as many the last by name.
+    # Of equal holders the last by name wins.
     assert most_of({"a": 2, "c": 2, "b": 2, "d": 1}) == "c"
 
 
-def test_garbage_is_that_of_the_newest_look_with_the_most_first() -> None:
+def test_garbage_is_taken_from_the_newest_scan_largest_first() -> None:
     looks = Holders([
         holder("A", CYCLIC_GARBAGE, 9, 2), holder("A", CYCLIC_GARBAGE, 1, 1), holder("B", CYCLIC_GARBAGE, 5, 1),
         holder("B", CYCLIC_GARBAGE, 6, 1), holder("C", CYCLIC_GARBAGE, 6, 1), holder("D", "kept", 99, 3),
@@ -321,7 +319,7 @@ def test_garbage_is_that_of_the_newest_look_with_the_most_first() -> None:
     assert list(looks.garbage_types.items()) == [("A", 9), ("B", 6), ("C", 6)]
 
 
-def test_the_size_of_an_object_is_the_newest_and_that_of_no_thread() -> None:
+def test_the_newest_size_counts_except_for_threads() -> None:
     looks = Holders([
         holder("A", "x", 1, 2, 50), holder("A", "y", 1, 1, 90), holder("A", "z", 1, 2, 60), holder("A", "w", 1, 3),
         holder("Worker", "threading._active[*]", 1, 1), holder("Worker", "x", 1, 1, 500),

@@ -1,4 +1,4 @@
-"""The generation from which memory is flat, with its interval, and how long all of a run takes."""
+"""The generation from which memory is flat, with its interval, and the total duration of a run."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def of_levels(levels: list[float], first: int = 0) -> Interval | None:
     return settling_of(x, levels, Scale(baseline_of(levels)))
 
 
-def test_report_002_s_run_settles_where_its_filling_ends() -> None:
-    """It was to stabilise after generation 3 to 4: warm-up of three generations, a buffer full at the fourth's end."""
+def test_the_run_of_report_002_settles_when_its_buffer_is_full() -> None:
+    """It should settle after generation 3 to 4: three generations of warm-up, and a buffer full after the fourth."""
     training = Training(generations=12, buffer_full_after=4, noise=0.5 * MIB)
     found = examine(training.history()).settled_at_generation
     assert found is not None
@@ -39,7 +39,9 @@ def test_report_002_s_run_settles_where_its_filling_ends() -> None:
 
 @pytest.mark.parametrize("settles", [5, 6, 7])
 @pytest.mark.parametrize("generations", [14, 100])
-def test_report_004_s_run_settles_at_generations_5_to_7(settles: int, generations: int) -> None:
+def test_the_run_of_report_004_settles_at_generations_5_to_7(
+    settles: int, generations: int
+) -> None:
     found = []
     for seed in range(3):
         training = Training(
@@ -58,7 +60,7 @@ def test_a_run_that_keeps_growing_has_not_settled(generations: int) -> None:
         assert examine(history).settled_at_generation is None
 
 
-def test_the_interval_holds_the_truth_in_nine_of_ten_runs() -> None:
+def test_the_interval_contains_the_truth_in_nine_of_ten_runs() -> None:
     inside = near = known = 0
     for seed in range(60):
         rng = random.Random(seed)
@@ -83,7 +85,7 @@ def test_the_interval_holds_the_truth_in_nine_of_ten_runs() -> None:
     ],
     ids=["a step", "a release", "a spike"],
 )
-def test_a_step_or_a_release_moves_the_beginning_of_the_level_and_a_spike_does_not(
+def test_steps_and_releases_move_the_settling_point_but_spikes_do_not(
     level: Callable[[int], float], settled: int
 ) -> None:
     found = of_levels([level(i) + (i % 3) * MIB for i in range(60)])
@@ -91,7 +93,7 @@ def test_a_step_or_a_release_moves_the_beginning_of_the_level_and_a_spike_does_n
     assert found.low <= found.estimate == settled <= found.high
 
 
-def test_a_buffer_whose_memory_was_there_before_it_fills_hides_no_level() -> None:
+def test_a_preallocated_buffer_does_not_hide_the_settling_point() -> None:
     training = Training(25, buffer_full_after=40, buffer_bytes=0.0)
     verdict = examine(training.history())
     assert verdict.status == "filling"
@@ -99,7 +101,7 @@ def test_a_buffer_whose_memory_was_there_before_it_fills_hides_no_level() -> Non
     assert verdict.settled_at_generation.estimate <= 4
 
 
-def test_of_several_processes_the_last_to_settle_counts() -> None:
+def test_the_last_process_to_settle_counts() -> None:
     early, late = (
         Training(25, buffer_full_after=n, buffer_bytes=200 * MIB, instance=f"p{n}", rank=rank).history()
         for rank, n in enumerate((4, 10))
@@ -117,7 +119,7 @@ def _from(n: int, first: int = 0) -> list[float]:
     return [float(first + i) for i in range(n)]
 
 
-def test_nine_readings_that_end_with_a_move_are_not_flat_and_ten_show_a_slope() -> None:
+def test_nine_readings_that_end_with_a_move_are_not_flat() -> None:
     assert not _is_flat(_from(9), [100.0] * 7 + [110, 120], Scale(100.0))
     assert _is_flat(_from(10), [100.0] * 8 + [110, 120], Scale(100.0))
     assert not _is_flat(_from(10), [100.0 - 2 * i for i in range(10)], Scale(100.0))
@@ -132,9 +134,7 @@ def test_nine_readings_that_end_with_a_move_are_not_flat_and_ten_show_a_slope() 
         ([50.0] * 4 + [100.0] * 5, Interval(14, 14, 14)), ([10.0 * i for i in range(10, 22)], None),
     ],
 )  # fmt: skip
-def test_memory_is_flat_once_five_readings_lie_on_a_level(
-    y: list[float], settled: Interval | None
-) -> None:
+def test_memory_is_flat_after_five_level_readings(y: list[float], settled: Interval | None) -> None:
     assert settling_of(_from(len(y), 10), y, Scale(100.0)) == settled
 
 
@@ -155,11 +155,11 @@ def timed(*seconds: float | None, total: int | None = 25, ended: bool = False) -
     ],
     ids=["no total", "ended", "all done", "two timed", "none timed"],
 )  # fmt: skip
-def test_where_nothing_can_be_said_nothing_is(history: RunHistory) -> None:
+def test_unknown_durations_are_omitted(history: RunHistory) -> None:
     assert examine(history).duration is None
 
 
-def test_the_40_to_50_hours_of_report_001_are_forecast_from_its_first_generations() -> None:
+def test_the_40_to_50_hours_of_report_001_are_forecast_early() -> None:
     """25 generations of 1.6 to 2 hours."""
     found = examine(timed(*[1.6 * HOUR, 1.8 * HOUR, 2.0 * HOUR] * 3)).duration
     assert found is not None
@@ -172,8 +172,8 @@ def test_the_40_to_50_hours_of_report_001_are_forecast_from_its_first_generation
     assert found.sentence.endswith("of which 28 h 48 min remain.")
 
 
-def test_those_to_come_take_as_long_as_the_newest_ones_did() -> None:
-    """Training begins once the buffer is full, and each generation takes three times as long from there."""
+def test_remaining_generations_take_as_long_as_the_newest() -> None:
+    """Training begins once the buffer is full, and each generation then takes three times as long."""
     found = examine(timed(*[100.0] * 20, *[300.0] * 16, total=100)).duration
     assert found is not None
     assert found.seconds.estimate == pytest.approx(20 * 100 + 80 * 300)
@@ -184,9 +184,9 @@ def read(n: int, **others: Sequence[float | None]) -> Timeline:
     return timeline_of(history_of([500.0 * MIB] * n, **others))
 
 
-def test_a_run_takes_what_it_took_and_for_each_to_come_what_the_newest_take() -> None:
+def test_the_duration_is_the_elapsed_plus_the_remaining_time() -> None:
     found = _of_timeline(read(4, generation__seconds=[10.0, 20.0, 30.0, None]), 10)
-    # One without a reading took 20, and six are to come; nine of ten take between 11 and 29.
+    # The generation without a reading took 20, and six remain; nine of ten take between 11 and 29.
     assert found == (Interval(20, 11, 29), Interval(120, 66, 174), Interval(200, 146, 254))
     assert _of_timeline(read(4, generation__seconds=[10.0, 20.0, None, None]), 10) is None
     assert _of_timeline(read(3, generation__seconds=[10.0] * 3), 3) is None
@@ -195,7 +195,7 @@ def test_a_run_takes_what_it_took_and_for_each_to_come_what_the_newest_take() ->
 
 
 @pytest.mark.parametrize(("each", "known"), [(0.24, False), (0.25, True)])
-def test_less_than_a_second_in_all_has_no_duration(each: float, known: bool) -> None:
+def test_a_total_below_a_second_has_no_duration(each: float, known: bool) -> None:
     history = history_of([500.0 * MIB] * 3)
     process = history.processes[0]
     series = {**process.series, "generation.seconds": [each] * 3}

@@ -1,4 +1,4 @@
-"""What makes a growth suspected, confirmed and over again; a series that is not read lowers no status."""
+"""When a growth becomes suspected, confirmed and recovered; a series that is not read lowers no status."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ENVS = candidate("app.Env", "object")
 
 
 class _Seen:
-    """A study of which nothing is asked but how long memory has risen at each moment."""
+    """Stand-in for an analysis that only knows how long memory has risen at each moment."""
 
     channels = (Channel("children.uss_bytes", "children", (0.0,)),)
     timeline = timelines_of(history_of([0.0] * 40))[0]
@@ -58,11 +58,11 @@ class _Seen:
         return range(1000)
 
     def residual(self, end: int) -> list[float]:
-        """Return memory that rises on: whether it has stopped is tested on histories."""
+        """Return memory that keeps rising; its end is tested with histories."""
         return [1e6 * at for at in range(end)]
 
     def counted_in(self, cause: Cause) -> None:
-        """It is not said in which series: how long a count was not read is tested on histories."""
+        """Return None: the series is unknown, and the age of counts is tested with histories."""
 
     def counts_between(self, cause: Cause, first: int, end: int) -> list[float]:
         return [self._counted * at for at in range(first, end)]
@@ -75,7 +75,7 @@ class _Seen:
 def _study(
     strict: int | Callable[[int], int] = 0, of_channel: int = 0, counted: float = 0.0
 ) -> TimelineAnalysis:
-    """``counted``: by how much a count rises in each generation."""
+    """Return an analysis. ``counted``: by how much a count rises per generation."""
     seen = strict if callable(strict) else lambda end: strict
     return cast(TimelineAnalysis, _Seen(seen, of_channel, counted))
 
@@ -91,17 +91,17 @@ def _moment(end: int, *causes: Assessed) -> Moment:
         (400, list(range(32, 369, 32)), 369),
     ],
 )  # fmt: skip
-def test_the_newest_32_moments_are_looked_at_and_older_ones_on_a_grid_of_at_most_24(
+def test_the_newest_32_moments_and_24_older_ones_are_examined(
     generations: int, old: list[int], first_recent: int
 ) -> None:
     assert moments_of(generations) == [*old, *range(first_recent, generations + 1)]
-    # They stay few, and old ones stay where they are.
+    # Their number stays small, and old moments do not change.
     assert all(len(moments_of(n)) <= 64 for n in (1_000, 100_000))
     assert moments_of(1000)[:10] == moments_of(1010)[:10]
 
 
 def _thinned(first: int, last: int) -> Any:
-    """``first`` generations, many that are left out, and ``last`` more."""
+    """Return a timeline with ``first`` generations, many thinned ones, and the last ``last``."""
     timeline = ends_timeline({"process.anon_bytes": [1000] * (first + last)})
     generations = (*range(first), *range(9000 - last, 9000))
     return replace(
@@ -109,13 +109,13 @@ def _thinned(first: int, last: int) -> Any:
     )
 
 
-def test_moments_whose_rate_would_rest_on_what_is_left_out_are_not_looked_at() -> None:
-    """A rate rests on 256 generations."""
+def test_moments_whose_rate_needs_thinned_generations_are_skipped() -> None:
+    """A rate uses 256 generations."""
     recent = list(range(379, 411))
     assert moments_in(_thinned(10, 400)) == [288, 320, 352, *recent]
     assert moments_in(_thinned(31, 379)) == [288, 320, 352, *recent]
     assert moments_in(_thinned(32, 378)) == [320, 352, *recent]
-    # The newest 32 are looked at whatever is left out.
+    # The newest 32 are always examined.
     assert moments_in(_thinned(200, 210)) == moments_in(_thinned(122, 288)) == recent
     assert moments_in(ends_timeline({"process.anon_bytes": [1000] * 40})) == moments_of(40)
 
@@ -128,13 +128,13 @@ def test_moments_whose_rate_would_rest_on_what_is_left_out_are_not_looked_at() -
     ],
     ids=["five", "two", "five of five", "four"],
 )  # fmt: skip
-def test_moments_in_a_row_are_counted_back_from_now_and_five_are_enough(
+def test_consecutive_moments_are_counted_back_up_to_five(
     strict: Callable[[int], int], end: int, found: int
 ) -> None:
     assert confirmations(_study(strict), assessed(cause_of(ENVS)), end, 8) == found
 
 
-def test_what_grows_elsewhere_is_confirmed_by_its_own_channel() -> None:
+def test_growth_elsewhere_is_confirmed_by_its_own_channel() -> None:
     child = assessed(cause_of(kind="children"), channel="children.uss_bytes")
     assert confirmations(_study(0, 8), child, 20, 8) == 5
     assert confirmations(_study(8, 0), child, 20, 8) == 0
@@ -161,7 +161,7 @@ def _since(first: int, strict: int) -> Callable[[int], int]:
     ids=["24 for five moments", "23", "for four moments", "for three", "12 for four", "11", "not before",
          "16 with two witnesses", "15 with two", "a list", "one witness", "8 with one", "7", "none", "no witness"],
 )  # fmt: skip
-def test_memory_alone_needs_long_and_several_moments_and_witnesses_make_it_sooner(
+def test_memory_alone_takes_long_and_witnesses_shorten_it(
     strict: int | Callable[[int], int], rise: Rise, witnesses: tuple[str, ...], status: Status | None
 ) -> None:  # fmt: skip
     a = assessed(cause_of(ENVS, rate=9.0), *witnesses, rise=rise)
@@ -187,7 +187,7 @@ SEEN = sure(9.0, points=5)
         (OVERFULL, None, Slope(9.0, 0.0, 20.0, 5), ("counts",), None),
     ],
 )  # fmt: skip
-def test_counts_alone_need_bytes_that_are_measured_or_seen_in_memory(
+def test_counts_alone_need_bytes_measured_or_visible_in_memory(
     owner: Any, measured: float | None, rate: Slope, witnesses: tuple[str, ...], status: Status | None
 ) -> None:  # fmt: skip
     a = assessed(cause_of(owner, measured=measured, rate=rate), *witnesses)
@@ -205,7 +205,7 @@ def test_counts_alone_need_bytes_that_are_measured_or_seen_in_memory(
 def test_counts_of_processes_need_few_readings_of_their_memory(
     kind: Kind, worker: float, kept: float, rate: Slope, status: Status | None
 ) -> None:
-    """However late one of them was counted, the list that holds them has grown for as long."""
+    """However late one process was counted, the list that holds them has grown equally long."""
     pool = candidate("multiprocessing.pool.Pool", "library", growth=growing(generations=worker))
     pools = candidate("app.Folds.pools", "container", growth=growing(generations=kept))
     a = assessed(cause_of(pool, pools, kind=kind, measured=0.01, rate=rate), "counts", "steady")
@@ -219,9 +219,7 @@ def test_counts_of_processes_need_few_readings_of_their_memory(
         (Slope(0.3, 0.0, 0.6, 16), "watch"),
     ],
 )  # fmt: skip
-def test_what_outgrows_its_declared_capacity_is_suspected_unless_it_is_trivial_or_unseen(
-    rate: Slope, status: Status
-) -> None:
+def test_growth_beyond_a_declared_capacity_is_suspected(rate: Slope, status: Status) -> None:
     a = assessed(cause_of(OVERFULL, rate=rate), "counts")
     assert level(_study(), a, 30)[0] == status
 
@@ -247,16 +245,16 @@ def test_what_outgrows_its_declared_capacity_is_suspected_unless_it_is_trivial_o
          "garbage", "an explosion", "a small one", "waits for the collector", "small", "trivial", "not quite trivial",
          "uncounted", "counts alone", "with memory"],
 )  # fmt: skip
-def test_which_step_a_growth_reaches(
+def test_the_status_that_a_growth_reaches(
     witnesses: tuple[str, ...], rate: Slope, more: dict[str, Any], reached: tuple[Status, int]
 ) -> None:
-    """At a baseline of 1,000 bytes half a byte in each of 50 generations is what matters, a twentieth is trivial."""
+    """At a baseline of 1,000 bytes 0.5 bytes in each of 50 generations matter, and a twentieth of that is trivial."""
     said = {**more}
     a = assessed(cause_of(ENVS, rate=rate), *witnesses, *said.pop("extra", ()), **said)
     assert level(_study(8), a, 50) == reached
 
 
-def test_growth_without_a_name_that_does_not_matter_is_fine() -> None:
+def test_trivial_unattributed_growth_is_ok() -> None:
     a = assessed(cause_of(kind="native", rate=0.3), "counts")
     assert level(_study(), a, 50) == ("ok", 0)
 
@@ -268,7 +266,7 @@ def test_growth_without_a_name_that_does_not_matter_is_fine() -> None:
         (("counts",), {"passing": True}, False),
     ],
 )  # fmt: skip
-def test_a_count_that_still_rises_is_no_recovery(
+def test_a_count_that_still_rises_is_not_a_recovery(
     witnesses: tuple[str, ...], more: dict[str, Any], counted: bool
 ) -> None:
     assert still_counted(assessed(cause_of(ENVS), *witnesses, **more)) == counted
@@ -287,7 +285,7 @@ def _active(*witnesses: str, at: int | None = 20) -> _Memory:
         (("steady",), 28, "recovered"),
     ],
 )
-def test_a_leak_that_stops_is_over_after_four_quiet_moments_by_counts_and_eight_by_memory(
+def test_a_leak_recovers_after_four_quiet_counts_or_eight_readings(
     witnesses: tuple[str, ...], end: int, status: Status
 ) -> None:
     memory = _active(*witnesses)
@@ -296,17 +294,15 @@ def test_a_leak_that_stops_is_over_after_four_quiet_moments_by_counts_and_eight_
 
 
 @pytest.mark.parametrize(("flat", "status"), [(5, "suspected"), (8, "recovered")])
-def test_memory_alone_that_stays_level_for_eight_generations_has_recovered(
-    flat: int, status: Status
-) -> None:
-    # A free list that fragments: 50 MiB in twenty generations, and then nothing more.
+def test_memory_flat_for_eight_generations_has_recovered(flat: int, status: Status) -> None:
+    # A fragmenting free list: 50 MiB in twenty generations, and then no growth.
     memory = [2.5 * MIB * min(generation, 20) for generation in range(21 + flat)]
     study = TimelineAnalysis(history_of(memory), timelines_of(history_of(memory))[0])
     _, standings = walk(study)
     assert [(s.assessed.cause.kind, s.status) for s in standings] == [("native", status)]
 
 
-def test_memory_that_rises_in_steps_keeps_the_alarm_between_two_steps() -> None:
+def test_memory_that_rises_in_steps_keeps_its_status_between_steps() -> None:
     memory = [20.0 * MIB * (generation // 8) for generation in range(48)]
     study = TimelineAnalysis(history_of(memory), timelines_of(history_of(memory))[0])
     for end in range(24, 49):
@@ -315,13 +311,13 @@ def test_memory_that_rises_in_steps_keeps_the_alarm_between_two_steps() -> None:
 
 
 @pytest.mark.parametrize(("end", "status"), [(27, "suspected"), (28, "recovered")])
-def test_readings_of_a_count_that_rises_are_no_quiet_moments(end: int, status: Status) -> None:
+def test_readings_of_a_rising_count_are_not_quiet(end: int, status: Status) -> None:
     memory = _active("counts")
     _quiet(_study(counted=2.0), memory, _moment(end), assessed(cause_of(ENVS)), "ok")
     assert memory.status == status
 
 
-def test_a_count_that_still_rises_keeps_the_alarm() -> None:
+def test_a_count_that_still_rises_keeps_the_status() -> None:
     memory = _active("counts")
     _quiet(_study(), memory, _moment(30), assessed(cause_of(ENVS), "counts"), "watch")
     assert (memory.status, memory.last_active) == ("suspected", 30)
@@ -351,9 +347,7 @@ AGENTS = candidate("app.Agent", "object")
     ],
     ids=["it has a name now", "too little", "another owns it", "another growth", "no name"],
 )
-def test_a_growth_goes_by_another_name_where_that_has_it_in_it(
-    before: Any, now: Any, taken: bool
-) -> None:
+def test_a_growth_may_continue_under_another_name(before: Any, now: Any, taken: bool) -> None:
     memory = replace(_active(), assessed=assessed(before))
     unlike = assessed(now, channel="children.uss_bytes")
     assert (_successor(memory, _moment(21, assessed(now))) is not None) == taken
@@ -369,20 +363,20 @@ IDLE = assessed(cause_of(ENVS, rate=0.0))
 
 
 def _after(*moments: Sequence[Assessed]) -> list[tuple[Status, int]]:
-    """The statuses after these moments, from the twentieth on."""
+    """Return the statuses after these moments, from the twentieth on."""
     remembered: dict[str, _Memory] = {}
     for end, causes in enumerate(moments, 20):
         step(_study(8), _moment(end, *causes), remembered)
     return [(m.status, m.confirmations) for m in remembered.values()]
 
 
-def test_a_leak_once_confirmed_is_not_taken_down_a_step_while_it_shows() -> None:
+def test_a_confirmed_leak_is_not_downgraded_while_visible() -> None:
     assert _after([LEAK]) == [("suspected", 5)]
     assert _after([LEAK], [SURE]) == [("confirmed", 5)]
     assert _after([SURE], [LEAK]) == [("confirmed", 5)]
 
 
-def test_a_leak_that_is_not_seen_any_more_is_held_for_four_moments() -> None:
+def test_an_unseen_leak_keeps_its_status_for_four_moments() -> None:
     assert _after([LEAK], [], [], []) == [("suspected", 5)]
     assert _after([LEAK], [], [], [], []) == [("recovered", 5)]
     assert _after([LEAK], [IDLE], [IDLE], [IDLE]) == [("suspected", 5)]
@@ -390,17 +384,17 @@ def test_a_leak_that_is_not_seen_any_more_is_held_for_four_moments() -> None:
     assert _after([LEAK], [], [], [], [], [LEAK]) == [("suspected", 5)]
 
 
-def test_what_never_was_a_leak_is_forgotten_where_it_is_not_seen() -> None:
+def test_unseen_growth_that_was_never_a_leak_is_dropped() -> None:
     assert _after([IDLE]) == [("ok", 0)]
     assert _after([IDLE], []) == []
 
 
-def test_a_leak_that_goes_by_another_name_is_forgotten_under_its_own() -> None:
+def test_a_renamed_leak_is_dropped_under_its_old_name() -> None:
     other = assessed(cause_of(AGENTS, ENVS, rate=9.0), "explosion")
     assert _after([LEAK], [other]) == [("suspected", 5)]
 
 
-def test_of_two_causes_of_one_fingerprint_the_first_counts() -> None:
+def test_the_first_of_two_causes_with_one_fingerprint_counts() -> None:
     assert _after([IDLE, LEAK]) == [("ok", 0)]
     assert _after([LEAK, IDLE]) == [("suspected", 5)]
 
@@ -418,7 +412,7 @@ def rising(n: int, until: int | None = None) -> list[float]:
 
 
 def without_counts_after(history: RunHistory, last: int) -> RunHistory:
-    """Return the same without counts of objects from the generation after ``last`` on."""
+    """Return the same history without object counts after generation ``last``."""
     process = history.processes[0]
     late = [g is not None and g > last for g in process.generation]
     series = {
@@ -435,7 +429,7 @@ def status_of(history: RunHistory) -> str:
 
 
 @pytest.mark.parametrize("channel", GROWING_CHANNELS)
-def test_a_leak_that_is_no_longer_read_stays_as_it_was(channel: str) -> None:
+def test_a_leak_that_is_no_longer_read_keeps_its_status(channel: str) -> None:
     last, flat = 20, curve(lambda i: 0.0, 70)
     before = status_of(history_of(flat[: last + 1], **{channel: rising(last + 1)}))
     assert before in ACTIVE
@@ -444,7 +438,7 @@ def test_a_leak_that_is_no_longer_read_stays_as_it_was(channel: str) -> None:
         assert status_of(history_of(flat[:n], **{channel: read})) == before
 
 
-def test_eight_flat_readings_are_a_recovery_however_rarely_they_are_taken() -> None:
+def test_eight_flat_readings_are_a_recovery_even_if_rare() -> None:
     n, stop = 120, 30
     read = [*range(stop + 1), *range(stop + 8, n, 8)]
     rarely = only(rising(n, stop), read)
@@ -456,13 +450,13 @@ def test_eight_flat_readings_are_a_recovery_however_rarely_they_are_taken() -> N
     assert status_of(history_of(flat, children__uss_bytes=often)) == "recovered"
 
 
-def test_children_that_are_gone_have_recovered() -> None:
+def test_exited_children_have_recovered() -> None:
     n, stop = 60, 30
     gone = [*rising(stop), *[0.0] * (n - stop)]
     assert status_of(history_of(curve(lambda i: 0.0, n), children__uss_bytes=gone)) == "recovered"
 
 
-def test_a_step_between_two_distant_readings_is_no_leak() -> None:
+def test_a_step_between_two_distant_readings_is_not_a_leak() -> None:
     n = 70
     step = [200.0 * MIB if i < 20 else 900.0 * MIB for i in range(n)]
     for read in ([*range(6), *range(36, n)], [0, 1, 2, 3, 30, *range(31, n)]):
@@ -471,8 +465,8 @@ def test_a_step_between_two_distant_readings_is_no_leak() -> None:
 
 
 @pytest.mark.parametrize(("n", "last"), [(80, 40), (150, 40), (1000, 400)])
-def test_private_memory_that_is_no_longer_read_stays_as_it_was(n: int, last: int) -> None:
-    """Also where it was read in less than half of the snapshots, and in a run so long that it is thinned."""
+def test_unread_private_memory_keeps_its_status(n: int, last: int) -> None:
+    """Also if it was read in less than half of the snapshots, and in a run so long that it is thinned."""
     memory = curve(lambda i: 12.0 * i, n)
     silent = examine(memory_of(only(memory, range(last + 1))))
     assert (silent.status, silent.settled_at_generation) == ("confirmed", None)
@@ -483,25 +477,23 @@ def test_private_memory_that_is_no_longer_read_stays_as_it_was(n: int, last: int
 @pytest.mark.parametrize(
     ("n", "last", "again"), [(80, 40, 60), (146, 40, 138), (150, 40, 138), (162, 40, 138), (1000, 400, 988)]
 )  # fmt: skip
-def test_private_memory_that_rises_on_after_a_gap_stays_confirmed(
-    n: int, last: int, again: int
-) -> None:
-    """Also while the readings since then are too few to prove a growth by themselves."""
+def test_private_memory_rising_after_a_gap_stays_confirmed(n: int, last: int, again: int) -> None:
+    """Also while the readings since then are too few to prove growth by themselves."""
     memory = curve(lambda i: 12.0 * i, n)
     assert status_of(memory_of(only(memory, [*range(last + 1), *range(again, n)]))) == "confirmed"
 
 
 @pytest.mark.parametrize("n", [150, 162, 174])
-def test_a_growth_that_ended_in_a_gap_has_recovered_however_memory_scatters(n: int) -> None:
+def test_growth_that_ended_in_a_gap_has_recovered(n: int) -> None:
     memory = curve(lambda i: 12.0 * min(i, 40) + (i % 3) / 4, n)
     read = [*range(41), *range(138, n)]
     assert status_of(memory_of(only(memory, read))) == "recovered"
-    # Far more than before, and level since: it may have ended anywhere in the gap.
+    # Memory is far higher than before and flat since: growth may have ended anywhere in the gap.
     jumped = curve(lambda i: 12.0 * min(i, 100), n)
     assert status_of(memory_of(only(jumped, read))) == "recovered"
 
 
-def test_a_count_that_is_no_longer_read_is_no_recovery_while_memory_rises() -> None:
+def test_an_unread_count_is_no_recovery_while_memory_rises() -> None:
     for leak in (kept_environments(), loss_graph()):
         whole = Training(leaks=(leak,), generations=40).history()
         assert status_of(without_counts_after(whole, 20)) in ACTIVE
@@ -510,7 +502,7 @@ def test_a_count_that_is_no_longer_read_is_no_recovery_while_memory_rises() -> N
 
 
 def arrays_counted_until(last: int, *, kept: int | None, generations: int = 30) -> RunHistory:
-    """Twelve arrays of 190 KiB more in each generation, or the newest ``kept`` of them; all counts end at ``last``."""
+    """Return a run with 12 more arrays of 190 KiB per generation, at most ``kept``; all counts end at ``last``."""
     arrays = [min(12 * (i + 1), kept or 12 * generations) for i in range(generations)]
     size = [190 * 1024 * count for count in arrays]
     read = range(last + 1)
@@ -524,8 +516,8 @@ def arrays_counted_until(last: int, *, kept: int | None, generations: int = 30) 
 
 
 @pytest.mark.parametrize(("last", "n"), [(6, 24), (8, 19)])
-def test_memory_that_is_flat_ends_a_growth_whose_count_is_no_longer_read(last: int, n: int) -> None:
-    """Full after ten generations, and flat for at least eight since the arrays were last counted."""
+def test_flat_memory_ends_growth_whose_count_is_no_longer_read(last: int, n: int) -> None:
+    """Full after ten generations, and flat for at least eight since the last count."""
     assert status_of(arrays_counted_until(last, kept=120, generations=n)) == "recovered"
     assert status_of(arrays_counted_until(last, kept=None, generations=n)) in ACTIVE
 
@@ -533,16 +525,16 @@ def test_memory_that_is_flat_ends_a_growth_whose_count_is_no_longer_read(last: i
 @pytest.mark.parametrize(
     ("memory", "arrays", "each", "read", "ends"),
     [
-        # Arrays of zeros, a fifth of which was ever written: memory rises by a fifth of their bytes.
+        # Arrays of zeros with a fifth of their pages written: memory rises by a fifth of their bytes.
         (lambda i: 2 * i + (i % 3) / 8, lambda i: 2 * i, 5, range(28), (40, 60)),
         # One array of 30 MiB every ten generations, counted every 16.
         (lambda i: 30 * (i // 10), lambda i: i // 10, 30, range(0, 70, 16), (66, 69, 70)),
-        # A saw whose teeth are 40 generations long rises with a leak of 2 MiB.
+        # A sawtooth with a period of 40 generations that rises with a leak of 2 MiB.
         (lambda i: 2 * i + 3 * min(i % 40, 40 - i % 40), lambda i: i, 2, range(28), (60, 68, 88)),
     ],
     ids=["overstated by the count", "in steps", "falls for a while"],
 )
-def test_a_growth_that_memory_shows_has_not_ended_where_its_count_is_rarely_read(
+def test_growth_visible_in_memory_continues_between_rare_counts(
     memory: Callable[[int], float], arrays: Callable[[int], int], each: int, read: range, ends: tuple[int, ...]
 ) -> None:  # fmt: skip
     for n in ends:
@@ -555,8 +547,8 @@ def test_a_growth_that_memory_shows_has_not_ended_where_its_count_is_rarely_read
 
 
 @pytest.mark.parametrize("goes_on", [True, False])
-def test_graphs_that_are_no_longer_read_end_with_the_number_of_tensors(goes_on: bool) -> None:
-    """Memory creeps on, as the allocator keeps what graphs of other sizes leave."""
+def test_unread_graphs_recover_with_the_number_of_tensors(goes_on: bool) -> None:
+    """Memory keeps creeping up, because the allocator keeps what graphs of other sizes leave."""
     n, full, last = 30, 10, 6
     kept = [40 * (i + 1 if goes_on else min(i + 1, full)) for i in range(n)]
     series: dict[str, Sequence[Value]] = {
@@ -570,10 +562,8 @@ def test_graphs_that_are_no_longer_read_end_with_the_number_of_tensors(goes_on: 
 
 
 @pytest.mark.parametrize(("goes_on", "expected"), [(True, "confirmed"), (False, "recovered")])
-def test_a_leak_into_memory_that_the_allocator_had_kept_goes_on(
-    goes_on: bool, expected: str
-) -> None:
-    """Private memory stays the same while freed memory is filled again; what the program keeps rises meanwhile."""
+def test_a_leak_into_memory_kept_by_the_allocator_continues(goes_on: bool, expected: str) -> None:
+    """Private memory stays constant while freed memory is reused; memory in use by the program rises meanwhile."""
     n, stop = 60, 30
     in_use = rising(n, None if goes_on else stop)
     private = curve(lambda i: 25.0 * min(i, stop), n)
@@ -589,7 +579,7 @@ def memory_of(values: Sequence[float | None]) -> RunHistory:
 
 
 def resumed(first: RunHistory, then: RunHistory) -> RunHistory:
-    """The second follows the first as its next attempt."""
+    """Return a history in which ``then`` is the next attempt after ``first``."""
     (before,), (after,) = first.processes, then.processes
     n, end = len(before), before.time[-1] + 60.0
     after = replace(
@@ -600,7 +590,7 @@ def resumed(first: RunHistory, then: RunHistory) -> RunHistory:
 
 
 @pytest.mark.parametrize("n", [12, 60])
-def test_an_attempt_without_readings_is_no_recovery(n: int) -> None:
+def test_an_attempt_without_readings_is_not_a_recovery(n: int) -> None:
     leak = curve(lambda i: 12.0 * i, 40)
     after = memory_of([leak[-1], *[None] * (n - 1)])
     assert status_of(resumed(memory_of(leak), after)) in ACTIVE
@@ -609,7 +599,7 @@ def test_an_attempt_without_readings_is_no_recovery(n: int) -> None:
 
 
 @pytest.mark.parametrize("read", [0, 10])
-def test_children_that_the_next_attempt_does_not_read_are_no_recovery(read: int) -> None:
+def test_children_unread_by_the_next_attempt_are_not_a_recovery(read: int) -> None:
     before = history_of(curve(lambda i: 0.0, 40), children__uss_bytes=rising(40))
     flat, n = curve(lambda i: 0.0, 60), 60
     silent = history_of(flat, children__uss_bytes=only([200.0 * MIB] * n, range(read)))
@@ -626,7 +616,7 @@ def with_rank(first: RunHistory, private: Sequence[float]) -> RunHistory:
 
 
 @pytest.mark.parametrize("growth", [0.0, 25.0])
-def test_a_rank_whose_snapshots_arrive_late_takes_no_growth_away(growth: float) -> None:
+def test_late_snapshots_of_a_rank_do_not_reduce_growth(growth: float) -> None:
     n = 50
     rank = curve(lambda i: growth * i, n)
     first = history_of(
@@ -642,7 +632,7 @@ def test_a_rank_whose_snapshots_arrive_late_takes_no_growth_away(growth: float) 
 
 
 def test_a_better_name_does_not_lower_a_status() -> None:
-    """Memory alone confirms it; then counts are read, and say what it is."""
+    """Memory alone confirms it; later counts identify it."""
     leak = kept_environments()
     whole = Training(leaks=(leak,), generations=44).history()
     process = whole.processes[0]
@@ -664,7 +654,7 @@ def test_a_better_name_does_not_lower_a_status() -> None:
             seen = rank
 
 
-def test_a_phase_whose_memory_is_no_longer_read_is_not_ruled_out() -> None:
+def test_a_phase_with_unread_memory_is_not_ruled_out() -> None:
     whole = Training(leaks=(kept_environments(),), generations=24).history()
     process = whole.processes[0]
     assert "evolve_population" in {r.phase for r in examine(whole).ruled_out}
@@ -682,7 +672,7 @@ def test_a_phase_whose_memory_is_no_longer_read_is_not_ruled_out() -> None:
 
 
 @pytest.mark.parametrize("n", [60, 200])
-def test_a_short_leak_with_few_flat_readings_is_not_forgotten_in_a_long_silence(n: int) -> None:
+def test_a_short_leak_is_not_dropped_during_a_long_silence(n: int) -> None:
     last, flat_readings = 21, 6
     values = rising(n, last)
     read = only(values, range(last + 1 + flat_readings))

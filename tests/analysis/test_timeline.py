@@ -1,4 +1,4 @@
-"""What attempts and phases of a process read is one timeline: which rows count, what is joined, where it bends."""
+"""Readings of a process across attempts and phases as one timeline: which rows count, how they join, where it bends."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ def _ended(generations: Sequence[int]) -> list[Row]:
 
 
 def _resumed(second: Sequence[int], memory: Sequence[Value]) -> Timeline:
-    """Generations 0 to 3 with 10, 12, 14 and 16 bytes, and an attempt that goes on from there or repeats some."""
+    """Return generations 0 to 3 with 10, 12, 14 and 16 bytes, and an attempt that continues or repeats some of them."""
     one = _process(_ended(range(4)), process__anon_bytes=[10, 12, 14, 16])
     two = _process(_ended(second), 2, 100.0, process__anon_bytes=memory)
     (timeline,) = timelines_of(RunHistory("r", processes=(one, two)))
     return timeline
 
 
-def test_a_resume_goes_on_where_the_attempt_before_would_have_been() -> None:
+def test_a_resume_continues_the_line_of_the_previous_attempt() -> None:
     timeline = _resumed([4, 5, 6], [5, 7, 20])
     assert timeline.values(MEMORY) == [10, 12, 14, 16, 18, 20, 33]
     assert timeline.readings(MEMORY) == [10, 12, 14, 16, 5, 7, 20]
@@ -89,22 +89,22 @@ def test_a_resume_goes_on_where_the_attempt_before_would_have_been() -> None:
     )
 
 
-def test_what_a_resume_repeats_replaces_what_was_measured_before() -> None:
+def test_repeated_generations_replace_earlier_measurements() -> None:
     timeline = _resumed([2, 3, 4], [5, 7, 20])
     assert timeline.generations == (0, 1, 2, 3, 4)
     assert timeline.values(MEMORY) == [10, 12, 14, 16, 29]
     assert _resumed([0, 1], [5, 7]).values(MEMORY) == [5, 7]
 
 
-def test_a_resume_whose_first_reading_is_missing_goes_on_with_its_next() -> None:
+def test_a_resume_without_its_first_reading_continues_with_the_next() -> None:
     assert _resumed([4, 5], [None, 7]).values(MEMORY) == [10, 12, 14, 16, None, 18]
 
 
-def test_a_resumed_process_is_warm_for_four_generations() -> None:
+def test_a_resumed_process_warms_up_for_four_generations() -> None:
     timeline = _resumed(range(4, 14), [*range(10)])
     x, y = [float(i) for i in range(14)], [float(i) for i in range(14)]
     assert pieces_of(timeline, x, y) == [Piece(x[:4], y[:4]), Piece(x[8:], y[8:])]
-    # Two readings behind that are a piece, one is none; and where less than half is left all is read as one.
+    # Two later readings form a piece, one does not; with less than half left everything is one piece.
     pair = _resumed(range(4, 10), [*range(6)])
     assert pieces_of(pair, x[:10], y[:10]) == [Piece(x[:4], y[:4]), Piece(x[8:10], y[8:10])]
     none = _resumed(range(4, 8), [*range(4)])
@@ -113,18 +113,18 @@ def test_a_resumed_process_is_warm_for_four_generations() -> None:
     assert pieces_of(single, x[:9], y[:9]) == [Piece(x[:9], y[:9])]
 
 
-def test_a_process_that_goes_back_by_itself_repeats_its_generations() -> None:
+def test_a_process_that_goes_back_repeats_its_generations() -> None:
     steps: list[Row] = [(g, "phase_end", "a") for g in (0, 1, 2, 1, 2)]
     rows, segments = _rows_that_count([_process(steps)])
     assert (rows, segments) == ([(0, 0), (0, 3), (0, 4)], [0, 1, 1])
     onward, one = _rows_that_count([_process(steps[:3])])
     assert (onward, one) == ([(0, 0), (0, 1), (0, 2)], [0, 0, 0])
-    # What is not of the walk may come late: a sample of generation 0 begins nothing again.
+    # Other kinds of rows may arrive late: a sample of generation 0 does not start a repetition.
     late: list[Row] = [*steps[:3], (0, "sample", None)]
     assert _rows_that_count([_process(late)])[1] == [0] * 4
 
 
-def test_rows_of_no_generation_stay_with_their_attempt() -> None:
+def test_rows_without_a_generation_stay_with_their_attempt() -> None:
     first: list[Row] = [(None, "baseline", None), *_ended([0, 1])]
     found = _rows_that_count([_process(first), _process(_ended([1, 2]), 2, 9.0)])
     assert found == ([(0, 0), (0, 1), (1, 0), (1, 1)], [0, 0, 1, 1])
@@ -140,7 +140,7 @@ def test_a_process_follows_one_that_was_gone_or_of_an_earlier_attempt(
     assert _follows(_process(_ended([0]), attempt, begin), before) is follows
 
 
-def test_what_a_later_attempt_repeats_is_not_left_out() -> None:
+def test_repeated_generations_are_not_thinned() -> None:
     one = _process(_ended([0, 9]))
     one = replace(one, left_out=LeftOut(Spans(((1, 8),)), frozenset({"a"})))
     two = _process(_ended([5, 6, 7, 8, 9, 10]), 2, 9.0)
@@ -151,12 +151,14 @@ def test_what_a_later_attempt_repeats_is_not_left_out() -> None:
 @pytest.mark.parametrize(
     ("at_ends", "after_phase", "place"),
     [
-        # Half as many readings at ends as after the phase are enough.
+        # Half as many readings at ends as after the phase suffice.
         (3, 6, "generation_end"), (2, 6, "phase a"), (6, 6, "generation_end"), (0, 1, "phase a"),
         (0, 0, "generation_end"),
     ],
 )  # fmt: skip
-def test_a_series_is_read_where_most_of_it_is(at_ends: int, after_phase: int, place: str) -> None:
+def test_a_series_is_read_at_its_most_frequent_place(
+    at_ends: int, after_phase: int, place: str
+) -> None:
     rows: list[Row] = []
     for g in range(6):
         rows += [(g, "phase_end", "a"), (g, "generation_end", None)]
@@ -171,7 +173,7 @@ def test_a_series_is_read_where_most_of_it_is(at_ends: int, after_phase: int, pl
     assert (timeline.place("x"), read) == (place, known)
 
 
-def test_points_are_the_newest_of_the_first_with_the_baseline_before_them() -> None:
+def test_points_include_the_baseline_before_them() -> None:
     rows: list[Row] = [(None, "baseline", None), *_ended(range(3, 8))]
     (timeline,) = timelines_of(
         RunHistory("r", processes=(_process(rows, x=[1, 2, None, 4, 5, 6]),))
@@ -183,7 +185,7 @@ def test_points_are_the_newest_of_the_first_with_the_baseline_before_them() -> N
     assert timeline.points("x", newest=5, baseline=True)[0] == [2.0, 3, 5, 6, 7]
 
 
-def test_what_was_missed_after_a_phase_is_of_all_that_ended_until_the_next_reading() -> None:
+def test_a_missed_reading_is_shared_by_all_phases_until_the_next() -> None:
     rows: list[Row] = [
         (None, "baseline", None), (0, "phase_end", "a"), (0, "phase_end", "b"), (0, "generation_end", None),
         (1, "sample", None), (1, "phase_end", "a/x"), (1, "phase_end", "a"), (1, "generation_end", None),
@@ -193,7 +195,7 @@ def test_what_was_missed_after_a_phase_is_of_all_that_ended_until_the_next_readi
     assert timeline.increments("x") == ({"a": 5.0, "?": 3.0}, {"a": 2.0, "": 7.0})
 
 
-def test_no_step_leads_from_one_attempt_to_the_next() -> None:
+def test_attempts_are_not_connected_by_a_step() -> None:
     assert _resumed([4, 5], [5, 7]).increments(MEMORY) == (
         {}, {"": 2.0}, {"": 2.0}, {"": 2.0}, {}, {"": 2.0},
     )  # fmt: skip
@@ -206,7 +208,7 @@ def test_no_step_leads_from_one_attempt_to_the_next() -> None:
         ([1, None, None, None], [9, 9, 9, 9]),
     ],
 )
-def test_memory_is_split_where_half_of_the_snapshots_say_so(
+def test_memory_is_split_if_half_of_the_snapshots_have_the_parts(
     anonymous: list[Value], private: list[Value]
 ) -> None:
     process = _process(_ended(range(4)), process__anon_bytes=anonymous, process__rss_bytes=[9] * 4)
@@ -214,7 +216,7 @@ def test_memory_is_split_where_half_of_the_snapshots_say_so(
     assert timeline.private_rows == private
 
 
-def test_what_is_swapped_out_is_private_too() -> None:
+def test_swapped_out_memory_is_private() -> None:
     process = _process(
         _ended(range(3)), process__anon_bytes=[1, 2, None], process__swap_bytes=[5, None, 7]
     )
@@ -228,7 +230,7 @@ def _since(memory: Sequence[float], since: float = 0.0) -> Since:
     return Since(history, [(TimelineAnalysis(history, timeline), None)], since)
 
 
-def test_the_largest_jump_is_that_from_one_end_to_the_next() -> None:
+def test_the_largest_jump_is_between_consecutive_ends() -> None:
     assert _since([5.0, 9, 20, 20, 31]).largest_jump() == (11, 1, 2)
     assert _since([9.0, 5, 1]).largest_jump() == (0, 0, 1)
     assert _since([9.0]).largest_jump() is None
@@ -236,7 +238,7 @@ def test_the_largest_jump_is_that_from_one_end_to_the_next() -> None:
     assert _since([5.0, 99, 100, 102, 103], 120.0).largest_jump() == (2, 2, 3)
 
 
-def test_what_was_lost_between_two_ends_is_no_jump_of_one() -> None:
+def test_a_rise_across_lost_generations_is_not_a_jump() -> None:
     process = _process(_ended([0, 1, 2, 6, 7]), process__anon_bytes=[0, 3, 6, 90, 94])
     history = RunHistory("r", processes=(process,))
     (timeline,) = timelines_of(history)
@@ -253,7 +255,7 @@ def test_five_generations_are_long_enough(generations: int, enough: bool) -> Non
     assert (since.long_enough, since.generations, since.complete) == (enough, generations, generations)  # fmt: skip
 
 
-def test_the_highest_reading_has_the_first_generation_that_had_it() -> None:
+def test_the_peak_has_its_first_generation() -> None:
     assert _since([5.0, 9, 7, 9]).highest([MEMORY, "nothing"]) == [(9, 1)]
     assert _since([5.0, 9, 7, 9], 120.0).highest([MEMORY]) == [(9, 3)]
     assert _since([5.0, 9]).highest(["nothing"]) == []
@@ -272,7 +274,7 @@ def _timeline(n: int) -> Timeline:
     ("kind", "phase", "generation", "ends"),
     [
         (["generation_end", "phase_end", "generation_end"], [None, "a", None], [0, 1, 1], {0: 0, 1: 2}),
-        # Without ends of generations, the phase of most of them; of two such the later.
+        # Without generation ends the most frequent phase is used; of equals the later one.
         (["phase_end"] * 3, ["a", "b", "a"], [0, 0, 1], {0: 0, 1: 2}),
         (["phase_end"] * 4, ["a", "b"] * 2, [0, 0, 1, 1], {0: 1, 1: 3}),
         (["sample", "manual", "sample", "baseline"], [None] * 4, [0, 0, 1, 2], {0: 1, 1: 2}),
@@ -289,10 +291,10 @@ def test_one_row_is_read_for_the_end_of_each_generation(
     assert _ends(kind, phase, generation) == ends
 
 
-def test_attempts_are_joined_where_five_readings_of_each_meet() -> None:
+def test_attempts_are_joined_by_the_medians_of_five_readings() -> None:
     one = Piece(_x(6), [99.0, 1, 1, 2, 3, 3])
     two = Piece(_x(6, 10), [50.0, 50, 51, 52, 52, 99])
-    # 2 and 51 are the middles.
+    # The medians are 2 and 51.
     x, y = _joined([one, two])
     assert x == _x(6) + _x(6, 10)
     assert y == [99.0, 1, 1, 2, 3, 3, 1, 1, 2, 3, 3, 50]
@@ -303,22 +305,22 @@ def test_attempts_are_joined_where_five_readings_of_each_meet() -> None:
 @pytest.mark.parametrize(
     ("y", "later", "found"),
     [
-        # Fewer than five readings: half of what rises later is no flat piece.
+        # With fewer than five readings half of the later rise must be exceeded.
         ([0.0, 1], 2.0, (0.0, 0.0)), ([0.0, 1, 2, 3], 2.1, None),
-        # From five on what matters is whether it rises, and where it begins to.
+        # From five readings on what counts is whether and from where it rises.
         ([0.0, 1, 2, 3, 4], 99.0, (0.0, 0.0)), ([3.0, 3, 3, 3, 3], 0.0, None),
         ([0.0, 0, 0, 0, 2, 4, 6, 8, 10, 12], 9.0, (3.0, 3.0)),
     ],
 )  # fmt: skip
-def test_what_rises_before_a_bend_has_a_start_of_its_own(
+def test_a_rise_before_a_bend_has_its_own_start(
     y: list[float], later: float, found: tuple[float, float] | None
 ) -> None:
     assert _rise_before([Piece(_x(len(y)), y)], later) == found
 
 
-def test_a_bend_is_looked_for_in_each_attempt_and_between_them() -> None:
+def test_a_bend_may_be_in_an_attempt_or_between_attempts() -> None:
     flat, rising = Piece(_x(4), [5.0] * 4), Piece(_x(4, 10), [90.0, 92, 94, 96])
-    # Within the gap: the second has a level of its own, so nobody can say where.
+    # The bend is in the gap: the second piece has another level, so its exact position is unknown.
     assert _hinge([flat, rising]) == Hinge(6.5, 3.0, 10.0, 2.0)
     bent = Piece(_x(5, 10), [90.0, 90, 90, 92, 94])
     assert _hinge([flat, bent]) == Hinge(12.0, 12.0, 12.0, 2.0)
@@ -327,7 +329,7 @@ def test_a_bend_is_looked_for_in_each_attempt_and_between_them() -> None:
     assert _hinge([early, rising]) == Hinge(1.0, 1.0, 1.0, 2.0)
 
 
-def test_long_attempts_are_thinned_by_their_shares_and_keep_two_each() -> None:
+def test_long_attempts_are_thinned_proportionally() -> None:
     long, short = Piece(_x(94), _x(94)), Piece(_x(2, 200), _x(2))
     thin = _thinned([long, short])
     assert [len(piece) for piece in thin] == [47, 2]
@@ -339,7 +341,7 @@ def test_long_attempts_are_thinned_by_their_shares_and_keep_two_each() -> None:
     assert [len(piece) for piece in _thinned([*whole, short])] == [23, 23, 2]
 
 
-def test_generations_count_that_ended_since_a_moment() -> None:
+def test_generations_that_ended_since_a_time_are_counted() -> None:
     timeline = _timeline(8)
     assert [_first_position(timeline, since) for since in (-1.0, 0.0, 60.0, 60.5, 999.0)] == [
         0,
@@ -359,7 +361,7 @@ def test_generations_count_that_ended_since_a_moment() -> None:
         (15, 0, 3), (40, 0, 4), (40, 37, 0), (40, 36, 1),
     ],
 )  # fmt: skip
-def test_a_quarter_of_a_resumed_process_is_warm_up_and_no_more_than_four(
+def test_at_most_a_quarter_of_a_resumed_process_is_warm_up(
     generations: int, first: int, warm_up: int
 ) -> None:
     assert _warm_up(_timeline(generations), first) == warm_up
@@ -370,14 +372,14 @@ def test_processes_add_up_with_their_intervals() -> None:
     assert added([]) is None
 
 
-def test_what_is_booked_is_summed_by_phase() -> None:
+def test_accounted_memory_is_summed_by_phase() -> None:
     line = {"a": 1.0, "a/x": 2.0, "b/x": 4.0}
     assert (_within(line, "a"), _within(line, "x"), _within(line, "c")) == (3, 6, 0)
     assert (_booked_within(line, "x"), _booked_within(line, "c")) == (6, None)
     assert _by_top_level(line) == {"a": 3.0, "b": 4.0}
 
 
-def test_the_noise_of_what_is_booked_widens_what_is_kept() -> None:
+def test_noise_widens_the_interval_of_kept_memory() -> None:
     assert kept_per_generation(_x(6), [2.0] * 6) == Slope(2, 2, 2, 6)
     noisy = kept_per_generation(_x(8), [1.0, 3, 1, 3, 1, 3, 1, 3])
     # A spread of 1.4826 over six degrees of freedom.
@@ -390,7 +392,7 @@ NUMBERS = st.sets(st.integers(-20, 60))
 
 
 @given(NUMBERS, st.integers(-30, 70))
-def test_it_has_what_the_set_has(numbers: set[int], asked: int) -> None:
+def test_spans_equal_a_set_of_numbers(numbers: set[int], asked: int) -> None:
     found = Spans.of(sorted(numbers))
     assert (list(found), len(found)) == (sorted(numbers), len(numbers))
     assert (asked in found) == (asked in numbers)
@@ -400,7 +402,7 @@ def test_it_has_what_the_set_has(numbers: set[int], asked: int) -> None:
     assert found.until(asked) == Spans.of(sorted(n for n in numbers if n <= asked))
 
 
-def test_thousands_in_a_row_are_two_numbers() -> None:
+def test_consecutive_numbers_are_stored_as_a_range() -> None:
     assert Spans.of(range(10_000)).spans == ((0, 9_999),)
     assert not NO_SPANS
     assert 3.0 not in Spans.of([3])

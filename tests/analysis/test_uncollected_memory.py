@@ -1,4 +1,4 @@
-"""Garbage in cycles, memory that the allocator keeps and what V8 has not collected, each apart from live objects."""
+"""Garbage in cycles, memory kept by the allocator, and memory uncollected by V8, each separate from live objects."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ PART = {"python.garbage_is_whole": 0.0}
 OFF = {"python.collector_enabled": 0.0}
 
 
-def test_a_class_that_only_its_own_cycles_hold_is_garbage() -> None:
+def test_a_class_held_only_by_its_own_cycles_is_garbage() -> None:
     finding = first(examined(environments(16 * 25)))
     assert (finding.kind, finding.phase) == ("cyclic_garbage", EVALUATE)
     assert finding.suspects[0].name == ENVIRONMENT
@@ -78,7 +78,7 @@ def test_a_class_that_only_its_own_cycles_hold_is_garbage() -> None:
 @pytest.mark.parametrize(
     ("cycles", "paths"), [(16 * 3, []), (40, [KEPT])], ids=["a few in cycles", "more of them held"]
 )
-def test_a_few_of_a_class_in_cycles_do_not_make_the_others_garbage(
+def test_a_few_instances_in_cycles_do_not_make_a_class_garbage(
     cycles: int, paths: list[str]
 ) -> None:
     held = (Holder(0, ENVIRONMENT, path, 200) for path in paths)
@@ -100,7 +100,7 @@ def examined_as_declared(*leaks: Leak, collections: bool = False) -> Verdict:
 
 
 @pytest.mark.parametrize(("collections", "kind"), [(False, "cyclic_garbage"), (True, "objects")])
-def test_a_look_that_counts_a_part_takes_nothing_back_without_a_collection(
+def test_a_partial_scan_withdraws_nothing_without_a_collection(
     collections: bool, kind: str
 ) -> None:
     whole, part = (
@@ -113,7 +113,7 @@ def test_a_look_that_counts_a_part_takes_nothing_back_without_a_collection(
     assert any(suspect.name == CYCLIC_GARBAGE for suspect in finding.suspects) is not collections
 
 
-def test_a_broken_count_of_what_only_cycles_hold_is_garbage() -> None:
+def test_a_broken_count_held_only_by_cycles_is_garbage() -> None:
     verdict = examined_as_declared(environments(16 * 25))
     finding = first(verdict)
     assert (finding.kind, finding.phase) == ("cyclic_garbage", EVALUATE)
@@ -125,7 +125,7 @@ def test_a_broken_count_of_what_only_cycles_hold_is_garbage() -> None:
 
 
 @pytest.mark.parametrize("off", [True, False])
-def test_garbage_that_grows_explains_memory_that_no_class_explains(off: bool) -> None:
+def test_growing_garbage_explains_unattributed_memory(off: bool) -> None:
     holders = (Holder(0, "list", CYCLIC_GARBAGE, 9_000), Holder(0, "dict", CYCLIC_GARBAGE, 3_000))
     leak = Leak(TRAIN, 6 * MIB, looks(2_000), holders=holders)
     verdict = examined(leak, **WHOLE, **(OFF if off else {"python.collector_enabled": 1.0}))
@@ -140,25 +140,25 @@ def test_garbage_that_grows_explains_memory_that_no_class_explains(off: bool) ->
 
 
 @pytest.mark.parametrize(("collector_on", "status"), [(True, "watch"), (False, "confirmed")])
-def test_a_growth_of_no_name_that_may_lie_in_cycles_is_no_leak_while_the_collector_runs(
+def test_growth_possibly_in_cycles_is_no_leak_with_the_collector_on(
     collector_on: bool, status: str
 ) -> None:
-    """Too few objects to be a finding of their own; their bytes are set against all that grew."""
+    """They are too few for their own finding; their bytes are compared with the total growth."""
     counts = looks(385, 21 * MIB, garbage_is_whole=1.0, collector_enabled=float(collector_on))
     verdict = examined(Leak(TRAIN, 2 * MIB), **counts)
     assert verdict.status == status, verdict.summary
 
 
-def test_a_few_large_objects_in_cycles_are_a_leak_although_the_collector_runs() -> None:
-    """They are too few for it ever to look at all of them, and hold memory that it does not see."""
+def test_a_few_large_objects_in_cycles_are_a_leak() -> None:
+    """They are too few to trigger a full collection, and hold memory that the collector does not see."""
     leak = environments(2 * 25)
     counts = {**leak.counts, ENVIRONMENT: 2, **looks(15, 15_000)}
     verdict = examined(replace(leak, counts=counts), **WHOLE, **{"python.collector_enabled": 1.0})
     assert (first(verdict).kind, verdict.status) == ("cyclic_garbage", "confirmed")
 
 
-def test_a_look_at_a_part_of_the_heap_is_scaled_by_what_waits() -> None:
-    """The newest 20,000 objects alone are looked at, all of them garbage: their number says nothing of the growth."""
+def test_a_partial_scan_is_scaled_by_the_waiting_objects() -> None:
+    """Only the newest 20,000 objects are scanned, and nearly all are garbage: their number does not show the growth."""
     leak = Leak(TRAIN, 6 * MIB, {"python.collector_pending": 3_000})
     sizes = {"python.garbage_objects": 19_000.0, "python.garbage_looked_at": 20_000.0}
     verdict = examined(leak, **sizes, **{"python.garbage_bytes": 19_000 * 2_000.0}, **PART, **OFF)
@@ -169,7 +169,7 @@ def test_a_look_at_a_part_of_the_heap_is_scaled_by_what_waits() -> None:
 
 
 def examined_in_part(*leaks: Leak) -> Verdict:
-    """Of the newest 30,000 objects ever more are garbage, a minority, while the collector is off."""
+    """Return the verdict if a growing minority of the newest 30,000 objects is garbage and the collector is off."""
     start = {
         "python.garbage_objects": 2_000.0, "python.garbage_bytes": 5e6, "python.garbage_looked_at": 3e4,
     }  # fmt: skip
@@ -177,14 +177,14 @@ def examined_in_part(*leaks: Leak) -> Verdict:
     return examined(Leak(TRAIN, 6 * MIB, more), *leaks, **start, **PART, **OFF)
 
 
-def test_while_the_collector_is_off_more_garbage_among_the_newest_has_come_since() -> None:
+def test_with_the_collector_off_garbage_among_the_newest_is_new() -> None:
     finding = first(examined_in_part())
     assert (finding.kind, finding.phase) == ("cyclic_garbage", TRAIN)
     assert any("At least 10,400 objects wait" in line for line in finding.evidence)
 
 
-def test_memory_of_no_name_goes_to_the_garbage_that_has_one_whatever_its_phase() -> None:
-    """The pool of the allocator runs dry in another phase than the one that leaves the cycles."""
+def test_unattributed_memory_is_assigned_to_named_garbage() -> None:
+    """The pool of the allocator runs empty in another phase than the one that leaves the cycles."""
     named = replace(environments(16 * 25), bytes=0.2 * MIB)
     verdict = examined_in_part(named)
     raised = [f for f in verdict.findings if f.status in ("suspected", "confirmed")]
@@ -193,7 +193,7 @@ def test_memory_of_no_name_goes_to_the_garbage_that_has_one_whatever_its_phase()
     assert raised[0].growth_bytes_per_generation.estimate == pytest.approx(6.2 * MIB, rel=0.25)
 
 
-def test_garbage_that_swings_with_the_collector_is_worth_watching_and_named() -> None:
+def test_garbage_that_swings_with_the_collector_is_watched() -> None:
     """Every third generation a collection frees what two others left."""
     holder = Holder(0, "app.Node", CYCLIC_GARBAGE, 4_000)
     swings = Leak(TRAIN, 30 * MIB, holders=(holder,))
@@ -209,12 +209,12 @@ def test_garbage_that_swings_with_the_collector_is_worth_watching_and_named() ->
     assert "swings" in " ".join(found.evidence)
 
 
-def test_garbage_that_stays_what_it_is_explains_no_growth() -> None:
+def test_constant_garbage_explains_no_growth() -> None:
     sizes = {"python.garbage_objects": 30_000.0, "python.garbage_bytes": 9e6}
     assert first(examined(Leak(TRAIN, 6 * MIB), **sizes, **WHOLE, **OFF)).kind == "native"
 
 
-def test_a_guessed_class_does_not_take_what_the_allocator_keeps() -> None:
+def test_a_guessed_class_does_not_explain_memory_kept_by_the_allocator() -> None:
     leak = Leak(TRAIN, 6 * MIB, {ENVIRONMENT: 16, "allocator.kept_bytes": 5.4 * MIB})
     verdict = examined(leak, **{"allocator.kept_bytes": 10.0 * MIB})
     finding = first(verdict)
@@ -244,7 +244,7 @@ def _waiting(counts: Sequence[Value] = RISING, **more: Sequence[Value]) -> Waiti
     return waiting_of(timeline_of(ends_history({**series, **named})))
 
 
-def test_garbage_of_which_just_less_than_a_thousand_waits_is_none() -> None:
+def test_less_than_a_thousand_waiting_objects_are_ignored() -> None:
     ends_below, ends_at = [*range(120, 1000, 80), 999], [*range(120, 1000, 80), 1000]
     assert _waiting(ends_below) == Waiting()
     assert _waiting(ends_at).objects == 1000
@@ -255,7 +255,7 @@ def test_garbage_of_which_just_less_than_a_thousand_waits_is_none() -> None:
     [([2000] * 4, True), ([2000] * 3, False), ([4000, *[2000] * 3], True), ([4001, *[2000] * 3], False)],
     ids=["four", "three", "half went", "more went"],
 )  # fmt: skip
-def test_four_looks_say_that_garbage_is_not_collected(looks: list[int], waits: bool) -> None:
+def test_four_scans_show_that_garbage_is_not_collected(looks: list[int], waits: bool) -> None:
     counts: list[Value] = [*[None] * (12 - len(looks)), *looks]
     found = _waiting(counts, garbage_is_whole=[0] * 12, garbage_looked_at=[2000] * 12)
     assert (found.objects is not None) == waits
@@ -264,13 +264,13 @@ def test_four_looks_say_that_garbage_is_not_collected(looks: list[int], waits: b
 @pytest.mark.parametrize(
     ("looked_at", "mostly"), [(4200, True), (4201, False)], ids=["half", "less"]
 )
-def test_of_the_newest_objects_half_must_be_garbage(looked_at: int, mostly: bool) -> None:
+def test_half_of_the_newest_objects_must_be_garbage(looked_at: int, mostly: bool) -> None:
     found = _waiting(garbage_is_whole=[0] * 12, garbage_looked_at=[looked_at] * 12)
     assert (found.mostly, found.least) == (mostly, mostly)
     assert found.objects == (2100 if mostly else None)
 
 
-def test_while_the_collector_is_off_what_waits_for_it_is_counted_apart() -> None:
+def test_with_the_collector_off_waiting_objects_are_separate() -> None:
     more = {"garbage_is_whole": [0] * 12, "garbage_looked_at": [4200] * 12}
     pending = [50 * g for g in range(12)]
     off = _waiting(**more, collector_enabled=[0] * 12, collector_pending=pending)
@@ -286,9 +286,7 @@ def test_while_the_collector_is_off_what_waits_for_it_is_counted_apart() -> None
     [([9000] * 12, True), ([9000] * 11 + [13500], True), ([9000] * 11 + [13501], False)],
     ids=["as far", "half as far again", "further"],
 )
-def test_looks_at_the_newest_that_reach_no_further_back_see_what_has_come_since(
-    reached: list[Value], least: bool
-) -> None:
+def test_partial_scans_of_equal_depth_show_new_garbage(reached: list[Value], least: bool) -> None:
     off = _waiting(garbage_is_whole=[0] * 12, garbage_looked_at=reached, collector_enabled=[0] * 12)
     assert (off.least, off.objects) == (least, 2100 if least else None)
     assert (off.mostly, off.collector_off) == (False, True)
@@ -314,7 +312,7 @@ NATIVE = cause_of(kind="native", rate=100.0)
     ],
     ids=["three tenths", "less", "most of the newest", "of unknown size", "more than all"],
 )  # fmt: skip
-def test_growth_of_no_name_is_garbage_where_that_is_three_tenths_of_it(
+def test_unattributed_growth_is_garbage_from_30_percent_on(
     rate: float, mostly: bool, named: list[str] | None, measured: float | None
 ) -> None:
     waiting = Waiting(5000.0, growing(8), rate, mostly)
@@ -323,21 +321,21 @@ def test_growth_of_no_name_is_garbage_where_that_is_three_tenths_of_it(
     assert (found and found.measured) == measured
 
 
-def test_a_class_that_is_held_by_cycles_alone_is_garbage() -> None:
+def test_a_cause_held_only_by_cycles_is_garbage() -> None:
     nothing, env = Waiting(), cause_of(candidate("app.Env", "object"), rate=100.0)
     found = garbage_of(env, _facts([CYCLE]), nothing)
     assert found == replace(env, kind="cyclic_garbage")
     assert garbage_of(env, _facts(), nothing) is None
     kept = Holder(4, "app.Env", "app.kept[*]", 900)
     assert garbage_of(env, _facts([CYCLE, kept]), nothing) is None
-    # What most of the newest objects are says more than a path that holds some of them.
+    # The state of most of the newest objects outweighs a path that holds some of them.
     also_held = Holder(3, "app.Env", "app.kept[*]", 900)
     assert garbage_of(env, _facts([CYCLE, also_held]), nothing) is None
     assert garbage_of(env, _facts([CYCLE, also_held]), Waiting(mostly=True)) is not None
     assert garbage_of(cause_of(candidate("app.log", "container")), _facts([CYCLE]), nothing) is None
 
 
-def test_only_what_has_no_name_is_looked_for_among_what_waits() -> None:
+def test_only_unattributed_growth_is_searched_in_waiting_garbage() -> None:
     waiting, facts = Waiting(5000.0, growing(8), 100.0), _facts([CYCLE])
     strings = candidate("str", "plain")
     found = garbage_of(cause_of(strings, rate=100.0), facts, waiting)
@@ -361,7 +359,7 @@ def test_only_what_has_no_name_is_looked_for_among_what_waits() -> None:
     ],
     ids=["three tenths", "less", "off now", "not known", "that does not go", "a class seen in it"],
 )  # fmt: skip
-def test_a_growth_of_which_three_tenths_wait_for_a_collector_that_runs_may_pass(
+def test_growth_waiting_for_a_running_collector_may_pass(
     cause: Cause, waiting: Waiting, series: dict[str, list[Value]], passes: bool
 ) -> None:
     """A hundred bytes in each of ten generations are a thousand."""
@@ -379,7 +377,7 @@ def test_a_growth_of_which_three_tenths_wait_for_a_collector_that_runs_may_pass(
     ],
     ids=["some", "ever more", "at least", "unknown", "switched off"],
 )  # fmt: skip
-def test_the_sentence_says_of_what_waits_only_what_was_seen(
+def test_the_sentence_on_waiting_garbage_gives_only_observations(
     waiting: Waiting, begins: str, ends: str
 ) -> None:
     nothing = "they refer only to each other"
@@ -388,7 +386,7 @@ def test_the_sentence_says_of_what_waits_only_what_was_seen(
     )
 
 
-def test_two_causes_that_are_one_have_the_bytes_and_the_members_of_both() -> None:
+def test_merged_causes_have_the_bytes_and_members_of_both() -> None:
     strings = candidate("str", "plain")
     first = cause_of(strings, measured=3.0, rate=Slope(10.0, 5.0, 20.0, 8))
     second = cause_of(ENVS, strings, measured=4.0, rate=Slope(1.0, 0.5, 2.0, 16))
@@ -398,14 +396,14 @@ def test_two_causes_that_are_one_have_the_bytes_and_the_members_of_both() -> Non
     assert together(cause_of(), cause_of()).measured is None
 
 
-def test_garbage_is_named_by_the_programs_own_classes_unless_they_are_few() -> None:
+def test_garbage_is_named_after_program_classes_unless_they_are_few() -> None:
     assert _telling({"dict": 100, "app.Env": 10, "list": 50}) == ["app.Env", "dict", "list"]
     assert _telling({"dict": 100, "app.Env": 9, "list": 50}) == ["dict", "list", "app.Env"]
     assert _telling({"app.A": 40, "app.B": 60}) == ["app.B", "app.A"]
     assert _telling({}) == []
 
 
-def test_the_three_most_telling_types_share_the_growth_by_their_numbers() -> None:
+def test_the_three_most_significant_types_share_the_growth() -> None:
     counts = {"app.Env": 20, "dict": 50, "list": 20, "tuple": 10}
     holders = Holders([Holder(3, name, CYCLIC_GARBAGE, count) for name, count in counts.items()])
     found = members_of(holders, IN_TRAIN, growing(10), 1000.0)

@@ -1,4 +1,4 @@
-"""The verdict is a function of the history alone, has the fields of the contract, and sums up its processes."""
+"""The verdict depends only on the history, has the documented fields, and combines its processes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ leaks = st.lists(
 
 @settings(max_examples=12)
 @given(leaks, st.integers(1, 18), st.randoms(use_true_random=False))
-def test_any_order_and_any_repeat_of_batches_gives_the_same_verdict(
+def test_reordered_and_repeated_batches_give_the_same_verdict(
     planted: list[type], generations: int, rng: random.Random
 ) -> None:
     first = Training(leaks=tuple(make() for make in planted), generations=generations)
@@ -67,7 +67,7 @@ def test_any_order_and_any_repeat_of_batches_gives_the_same_verdict(
 
 @settings(max_examples=15)
 @given(leaks, st.integers(0, 12), st.integers(0, 10_000))
-def test_the_books_add_up(planted: list[type], generations: int, seed: int) -> None:
+def test_the_phase_accounts_add_up(planted: list[type], generations: int, seed: int) -> None:
     made = tuple(make() for make in planted)
     result = phase_accounts(Training(leaks=made, generations=generations, seed=seed).history())
     for i, total in enumerate(result.total):
@@ -100,7 +100,7 @@ def test_the_json_has_the_fields_of_the_contract() -> None:
     assert set(oom["at"]) == {"estimate", "low", "high"}
 
 
-def test_a_fingerprint_is_the_leaks_and_not_the_runs() -> None:
+def test_a_fingerprint_belongs_to_the_leak_and_not_to_the_run() -> None:
     def fingerprint(leak: Leak, **options: object) -> str:
         return examine(Training(leaks=(leak,), **options).history()).findings[0].fingerprint  # type: ignore[arg-type]
 
@@ -111,8 +111,8 @@ def test_a_fingerprint_is_the_leaks_and_not_the_runs() -> None:
     assert one != fingerprint(loss_graph())
 
 
-def test_a_leak_is_the_same_one_before_its_holder_is_found_after_it_and_where_it_never_is() -> None:
-    """Otherwise what was ignored would come back in each run until that run has found who holds it."""
+def test_a_fingerprint_does_not_depend_on_a_known_holder() -> None:
+    """Otherwise an ignored leak would reappear in each run until that run has found its holder."""
     leak = kept_environments()
     never = examine(Training(leaks=(replace(leak, holders=()),)).history()).findings[0]
     assert all(s.role != "holder" for s in never.suspects)
@@ -125,7 +125,7 @@ def test_a_leak_is_the_same_one_before_its_holder_is_found_after_it_and_where_it
     assert other.fingerprint == never.fingerprint
 
 
-def test_what_grows_in_another_container_is_another_leak() -> None:
+def test_growth_in_another_container_is_another_leak() -> None:
     def fingerprint(container: str) -> str:
         counts = {f"container.{container}.length": 384, f"container.{container}.bytes": 6 * MIB}
         finding = examine(Training(leaks=(Leak(TRAIN, 6 * MIB, counts),)).history()).findings[0]
@@ -136,7 +136,7 @@ def test_what_grows_in_another_container_is_another_leak() -> None:
 
 
 @pytest.mark.parametrize("phase", [EPISODE, EVALUATE, TRAIN, EVOLVE])
-def test_the_phase_that_keeps_50_mib_ranks_first_whichever_it_is(phase: str) -> None:
+def test_the_phase_that_keeps_50_mib_ranks_first(phase: str) -> None:
     history = Training(leaks=(Leak(phase, 50 * MIB),), buffer_bytes=0).history()
     top = phase.partition("/")[0]
     lines = {line.name: sum(line.bytes) for line in phase_accounts(history).lines}
@@ -144,7 +144,7 @@ def test_the_phase_that_keeps_50_mib_ranks_first_whichever_it_is(phase: str) -> 
     assert examine(history).findings[0].phase == top
 
 
-def test_ranks_that_leak_alike_are_one_finding_with_their_growth_added() -> None:
+def test_equally_leaking_ranks_are_one_finding_with_growth_added() -> None:
     one = Training(leaks=(kept_environments(),))
     ranks = [replace(one, instance=f"p{r}", rank=r, seed=r + 1) for r in range(3)]
     history = history_from_batches(one.header(), [b for t in ranks for b in t.batches()])
@@ -154,12 +154,12 @@ def test_ranks_that_leak_alike_are_one_finding_with_their_growth_added() -> None
     assert active[0].process == "rank 0 main, rank 1 main, rank 2 main"
 
 
-def test_the_forecast_names_limit_and_generation_and_is_quiet_without_growth() -> None:
+def test_the_forecast_names_limit_and_generation_only_with_growth() -> None:
     leaking = Training(leaks=(loss_graph(),), limit_bytes=600 * MIB, total=60)
     oom = examine(leaking.history()).oom
     assert (oom.risk != "none", oom.limit_source) == (True, "user")
     assert oom.generation is not None and oom.at is not None
-    # 210 MiB at the start, 41 of warm-up, 24 of buffer, 9 per generation.
+    # Initially 210 MiB, then 41 of warm-up, 24 of buffer, and 9 per generation.
     assert abs(oom.generation.estimate - (600 - 210 - 41 - 24) / 9) < 3
     assert oom.generation.low <= oom.generation.estimate <= oom.generation.high
     assert oom.at.low <= oom.at.estimate <= oom.at.high
@@ -182,7 +182,7 @@ WAITING = ("yet", "so far", "will settle", "a few more", "come by themselves", "
 
 @pytest.mark.parametrize("generations", [1, 4, 9, 14])
 @pytest.mark.parametrize("planted", [(), (Leak(TRAIN, 20 * MIB),)], ids=["healthy", "leaking"])
-def test_nothing_that_is_said_of_an_ended_run_waits(
+def test_the_verdict_on_an_ended_run_waits_for_nothing(
     generations: int, planted: tuple[Leak, ...]
 ) -> None:
     verdict = examine(replace(Training(generations, leaks=planted).history(), ended=True))
@@ -192,7 +192,7 @@ def test_nothing_that_is_said_of_an_ended_run_waits(
     assert not [text for text in said for word in WAITING if word in text]
 
 
-def test_a_run_that_was_too_short_says_what_a_verdict_needs() -> None:
+def test_the_verdict_on_a_too_short_run_says_what_it_needs() -> None:
     history = Training(3, declare_buffer=False).history()
     assert examine(history).summary == "Learning: 3 generations seen, too few to judge"
     ended = examine(replace(history, ended=True))
@@ -231,7 +231,7 @@ def _moment(
         (["ok"], False, True, 5, "watch"), ([], False, False, 5, "ok"), ([], False, False, 4, "learning"),
     ],
 )  # fmt: skip
-def test_the_status_of_a_run_is_the_worst_of_what_is_known(
+def test_the_status_of_a_run_is_its_worst_known_status(
     statuses: list[Status], filling: bool, visible: bool, generations: int, status: Status
 ) -> None:
     moment = _moment(visible=visible, filling=("replay",) if filling else ())
@@ -239,12 +239,12 @@ def test_the_status_of_a_run_is_the_worst_of_what_is_known(
     assert _status(found, [(STUDY, moment, [])], generations) == status
 
 
-def test_a_store_that_fills_says_how_full_it_is_and_when_it_will_be() -> None:
+def test_a_filling_store_shows_its_fill_and_when_it_is_full() -> None:
     length: list[Value] = [50 * g for g in range(12)]
     store = {"tracked__replay__length": length, "tracked__replay__bytes": length}
     study = _study(process__anon_bytes=RISING, **store)
     (line,) = _filling_lines(study, _moment(filling=("replay",)))
-    # 550 of 1,000 items at generation 11, and 50 more in each: nine generations to go.
+    # 550 of 1,000 items at generation 11 and 50 more per generation: nine generations remain.
     full = "replay holds 550 of 1,000 (55 %)"
     assert line == f"{full}, full at about generation 20 with 1,000 B"
     assert _filling_lines(study, _moment()) == []
@@ -262,14 +262,14 @@ def test_a_store_that_fills_says_how_full_it_is_and_when_it_will_be() -> None:
     ],
     ids=["a quarter", "two causes", "more than all", "unmeasured", "none", "too soon", "just not"],
 )  # fmt: skip
-def test_the_share_that_is_explained_is_what_was_measured_of_what_memory_gained(
+def test_the_explained_share_is_the_measured_part_of_the_growth(
     end: int, causes: Sequence[object], share: float | None
 ) -> None:
     found = [assessed(c) for c in causes]  # type: ignore[arg-type]
     assert _explained_share([STUDY], [_moment(end, *found)]) == share
 
 
-def test_what_lies_on_a_device_explains_nothing_of_the_process() -> None:
+def test_device_memory_explains_nothing_of_the_process() -> None:
     on_device = assessed(cause_of(measured=25.0), channel="cuda.0.allocated_bytes")
     assert _explained_share([STUDY], [_moment(12, on_device)]) is None
     flat = _study(process__anon_bytes=[1000] * 12)
@@ -282,7 +282,7 @@ def test_what_lies_on_a_device_explains_nothing_of_the_process() -> None:
         ((0, 5), (6, 9), None), ((5, 9), (0, 5), (5, 5)), ((0, 9), (3, 5), (3, 5)),
     ],
 )  # fmt: skip
-def test_attempts_did_again_what_is_in_both(
+def test_generations_in_both_attempts_were_repeated(
     a: tuple[int, int], b: tuple[int, int], both: tuple[int, int] | None
 ) -> None:
     found = _both(GenerationSpan(*a), GenerationSpan(*b))
@@ -292,7 +292,7 @@ def test_attempts_did_again_what_is_in_both(
     assert together == GenerationSpan(min(a[0], b[0]), max(a[1], b[1]))
 
 
-def test_a_phase_that_was_announced_and_never_ran_is_ruled_out() -> None:
+def test_an_announced_phase_that_never_ran_is_ruled_out() -> None:
     rows: list[tuple[str, int | None, str | None]] = [
         ("phase_end", 0, "evaluate/episode"), ("generation_end", 0, None),
     ]  # fmt: skip
@@ -310,10 +310,10 @@ def test_a_phase_that_was_announced_and_never_ran_is_ruled_out() -> None:
     ],
     ids=["flat", "rises", "no alarm", "may leak", "too soon", "three generations"],
 )  # fmt: skip
-def test_a_phase_that_keeps_too_little_is_ruled_out_where_another_leaks(
+def test_a_phase_that_keeps_too_little_is_ruled_out_if_another_leaks(
     rate: int, end: int, status: Status, named: list[str]
 ) -> None:
-    """Of a thousand bytes 50 matter, and twelve generations are looked ahead for twice as long: 2.08 in each."""
+    """50 of 1,000 bytes matter, and twelve generations are extrapolated by twice as many: 2.08 in each."""
     study = _study(
         process__anon_bytes=RISING, phase__train__bytes=[100] * 12, phase__evolve__bytes=[rate] * 12,
         phase__between__bytes=[0] * 12,

@@ -1,4 +1,4 @@
-"""A real server with made-up runs, and the program called as from a shell."""
+"""A real server with generated runs, and the program called as from a shell."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ MIB = 2**20
 STARTED = 1_760_000_000.0
 GENERATIONS = 14
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-# Logs of other programs, as they were recorded.
+# Recorded logs of other programs.
 LOGS = Path(__file__).resolve().parents[1] / "data" / "imports"
 
 
 @dataclass(frozen=True)
 class Said:
-    """What a command printed, and its exit status."""
+    """Output and exit status of a command."""
 
     status: int
     output: str
@@ -72,7 +72,7 @@ def place(tmp_path: Path) -> Place:
 
 @pytest.fixture
 def leakline(capsys: pytest.CaptureFixture[str]) -> Leakline:
-    """Call the program; wrong use ends it as it ends a shell command."""
+    """Return a function that calls the program; usage errors give an exit status as in a shell."""
 
     def call(*arguments: str) -> Said:
         capsys.readouterr()
@@ -88,12 +88,12 @@ def leakline(capsys: pytest.CaptureFixture[str]) -> Leakline:
 
 @pytest.fixture
 def ask(leakline: Leakline, server: str) -> Leakline:
-    """Call the program with the address of the server that all tests share."""
+    """Return a function that calls the program with the address of the shared server."""
     return lambda *arguments: leakline(*arguments, "--server", server)
 
 
 def made_snapshots(leak_bytes: int) -> Iterator[Snapshot]:
-    """One phase and the end of each generation; 16 environments more each time when it leaks."""
+    """Yield one phase and the end of each generation; a leaking run gains 16 environments per generation."""
     promises = {"growth_bytes_per_generation": MIB, "generations": GENERATIONS}
     fix = {"phase": "train", "location": "app.py:7", "promises": promises}
     band = {"first": 0, "last": 4, "low_bytes": None, "high_bytes": 460 * MIB}
@@ -136,7 +136,7 @@ def by_the_minute(snapshots: Iterable[Snapshot]) -> Iterator[Snapshot]:
 
 
 def by_the_second(snapshots: Iterable[Snapshot], apart: float = 1.0) -> Iterator[Snapshot]:
-    """The ends of the generations so many seconds ``apart``, as of a program that declares none."""
+    """Yield the generation ends ``apart`` seconds from each other, as of a program that declares no generations."""
     ends = (snapshot for snapshot in snapshots if snapshot.kind == "generation_end")
     for number, each in enumerate(ends):
         at = number * apart
@@ -145,7 +145,7 @@ def by_the_second(snapshots: Iterable[Snapshot], apart: float = 1.0) -> Iterator
 
 @contextmanager
 def banner_of_server(folder: Path, **environment: str) -> Iterator[tuple[str, str]]:
-    """A server with a database of its own; yield the two lines that it prints."""
+    """Start a server with its own database; yield the two lines that it prints."""
     process = subprocess.Popen(
         [sys.executable, "-m", "leakline", "serve", "--port", "0"],
         cwd=folder, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment},
@@ -162,13 +162,13 @@ def address_in(line: str) -> str:
 
 @contextmanager
 def serving(folder: Path, **environment: str) -> Iterator[str]:
-    """A server with a database of its own; yield its address."""
+    """Start a server with its own database; yield its address."""
     with banner_of_server(folder, **environment) as (first, _):
         yield address_in(first)
 
 
 def post_runs(address: str) -> None:
-    """app/leaking (twice, once fixed) and app/fixed."""
+    """Send app/leaking (twice, once fixed) and app/fixed."""
     # The older run of the same name must not be taken for the newest.
     for number, (name, leak) in enumerate((("leaking", 0), ("leaking", 20 * MIB), ("fixed", 0))):
         post_run(address, f"run{number}", f"app/{name}", leak, started=STARTED + number, total=25)
@@ -176,14 +176,14 @@ def post_runs(address: str) -> None:
 
 @pytest.fixture(scope="session")
 def banner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """What a server printed that all tests share."""
+    """The two lines printed by the shared server."""
     with banner_of_server(tmp_path_factory.mktemp("server")) as lines:
         yield lines
 
 
 @pytest.fixture(scope="session")
 def server(banner: tuple[str, str]) -> str:
-    """The address of that server, to which tests may send runs."""
+    """The address of the shared server; tests may send runs to it."""
     address = address_in(banner[0])
     post_runs(address)
     return address
@@ -201,7 +201,7 @@ def post_run(
     environment: Mapping[str, Any] | None = None,
     **end: str,
 ) -> None:
-    """A process for each of ``leaks``. Returns when the server has looked at it."""
+    """Send a run with one process for each of ``leaks``; return when the server has analyzed it."""
     project, _, name = name.partition("/")
     header = RunHeader(run, project, name, unit, total, started, environment=environment or {})
     request_json(address, "POST", "/runs", header_to_wire(header))
@@ -228,7 +228,7 @@ def page_at(address: str) -> str:
 
 @pytest.fixture
 def nowhere() -> str:
-    """An address at which nothing answers."""
+    """An address where no server answers."""
     return "http://127.0.0.1:9"
 
 
@@ -243,7 +243,7 @@ def mlflow(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def read(leakline: Leakline, tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    """Import into a spool, and what was said of it."""
+    """Return a function that imports a file into a spool and returns the JSON output."""
 
     def call(path: Path, *more: str) -> dict[str, Any]:
         out = tmp_path / "out.spool"

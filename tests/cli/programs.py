@@ -1,4 +1,4 @@
-"""Programs for `leakline run`, in a folder of their own, and what was recorded of them."""
+"""Programs for `leakline run`, each in its own folder, and what was recorded of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from leakline.transport.spool_format import read_batches, read_end, read_header
 
 @dataclass(frozen=True)
 class Recorded:
-    """One process of a run."""
+    """One recorded process of a run."""
 
     header: RunHeader
     process: ProcessIdentity
@@ -31,7 +31,7 @@ class Recorded:
 
 
 class Place:
-    """A folder with a program in it."""
+    """A folder for a program and its recordings."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

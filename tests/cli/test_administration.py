@@ -1,4 +1,4 @@
-"""Commands of whoever runs a server: `leakline token`, `password`, `webhook`, `db` and `serve`."""
+"""Commands for server administrators: `leakline token`, `password`, `webhook`, `db` and `serve`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from leakline_server.store.schema import webhooks as webhook_table
 
 @pytest.fixture(autouse=True)
 def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where the commands look for the database, in a folder of their own."""
+    """The database URL that the commands use, in a separate folder."""
     monkeypatch.chdir(tmp_path)
     address = f"sqlite:///{tmp_path}/there/leakline.db"
     (tmp_path / "there").mkdir()
@@ -36,7 +36,7 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return address
 
 
-def test_a_missing_database_is_named_and_not_made(leakline: Any, tmp_path: Path) -> None:
+def test_a_missing_database_is_named_and_not_created(leakline: Any, tmp_path: Path) -> None:
     said = leakline("token", "list", "--database-url", "sqlite:///nowhere.db")
     assert said.status == 1
     assert "not found" in said.error
@@ -51,7 +51,7 @@ def test_a_missing_database_is_named_and_not_made(leakline: Any, tmp_path: Path)
         ("serve --host='a b'", "argument --host='a b': must be "),
     ],
 )
-def test_a_wrong_argument_is_named_and_not_as_a_variable(
+def test_a_wrong_argument_is_not_reported_as_a_variable(
     leakline: Any, command: str, argument: str
 ) -> None:
     said = leakline(*shlex.split(command))
@@ -60,8 +60,8 @@ def test_a_wrong_argument_is_named_and_not_as_a_variable(
     assert "LEAKLINE_" not in said.errors
 
 
-def test_the_database_of_an_older_server_is_left_as_it_is(leakline: Any, url: str) -> None:
-    # That server may be running, and could not write any more.
+def test_the_database_of_an_older_server_is_not_changed(leakline: Any, url: str) -> None:
+    # That server may be running, and could not write to an upgraded database.
     engine = open_engine(url)
     upgrade(engine, MIGRATIONS)
     before = revisions(MIGRATIONS)[-2]
@@ -94,7 +94,7 @@ def test_a_token_that_cannot_be_is_refused(leakline: Any, wrong: str) -> None:
     assert said.output == "" and said.error
 
 
-def test_the_token_alone_is_on_standard_output(
+def test_only_the_token_is_on_standard_output(
     leakline: Any, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = leakline("token", "create", "--project", "erl")
@@ -108,7 +108,7 @@ def test_the_token_alone_is_on_standard_output(
     assert "writes to project rl" in leakline("token", "create").errors
 
 
-def test_a_token_is_listed_without_itself_and_revoked(leakline: Any, url: str) -> None:
+def test_tokens_are_listed_without_their_secret_and_revoked(leakline: Any, url: str) -> None:
     more = ("--scope", "admin", "--name", "me", "--expires", "12h")
     made = json.loads(leakline("token", "create", *more, "--json").output)
     said = leakline("token", "list")
@@ -123,7 +123,7 @@ def test_a_token_is_listed_without_itself_and_revoked(leakline: Any, url: str) -
     assert "token 999 not found" in nobody.errors
 
 
-def test_a_password_is_read_set_and_removed(
+def test_a_password_is_set_and_removed(
     leakline: Any, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("short\n"))
@@ -143,7 +143,7 @@ def test_a_password_is_read_set_and_removed(
     engine.dispose()
 
 
-def test_without_a_terminal_it_asks_for_none(
+def test_password_does_not_prompt_without_a_terminal(
     leakline: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
@@ -157,7 +157,7 @@ def test_without_a_terminal_it_asks_for_none(
 
 @pytest.fixture
 def webhook_test(leakline: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Call the command with these settings, such as ``URL``."""
+    """Return a function that calls the command with webhook settings such as ``URL``."""
 
     def call(*arguments: str, **settings: str) -> Any:
         for name, value in settings.items():
@@ -175,7 +175,7 @@ def webhook_test(leakline: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
         ({"URL": "https://user:password@hook.example/"}, "LEAKLINE_WEBHOOK_URL"),
     ],
 )  # fmt: skip
-def test_a_missing_or_wrong_setting_of_the_webhook_is_named_and_no_secret_repeated(
+def test_a_wrong_webhook_setting_is_named_without_secrets(
     webhook_test: Any, settings: dict[str, str], named: str
 ) -> None:
     said = webhook_test(**settings)
@@ -185,9 +185,7 @@ def test_a_missing_or_wrong_setting_of_the_webhook_is_named_and_no_secret_repeat
     assert "password@" not in said.error
 
 
-def test_a_private_address_is_refused_and_the_setting_named(
-    webhook_test: Any, receiver: Any
-) -> None:
+def test_a_private_address_is_refused_naming_the_setting(webhook_test: Any, receiver: Any) -> None:
     said = webhook_test(URL=receiver.url)
     assert said.status == 1
     assert "LEAKLINE_WEBHOOK_ALLOW=127.0.0.1/32" in said.errors
@@ -200,7 +198,7 @@ def test_a_webhook_cannot_be_tested_without_its_database(webhook_test: Any, rece
     assert "database" in said.error
 
 
-def test_a_made_secret_is_printed_once_and_signs_every_test(
+def test_a_generated_secret_is_printed_once_and_signs_every_test(
     webhook_test: Any, receiver: Any
 ) -> None:
     settings = {"URL": receiver.url, "ALLOW": "127.0.0.0/8"}
@@ -215,7 +213,7 @@ def test_a_made_secret_is_printed_once_and_signs_every_test(
         assert signed["type"] == "webhook.test"
 
 
-def test_a_receiver_that_wanted_no_more_and_takes_the_test_is_enabled_again(
+def test_a_disabled_receiver_that_accepts_the_test_is_enabled_again(
     webhook_test: Any, receiver: Any, url: str
 ) -> None:
     engine = open_engine(url)
@@ -243,7 +241,9 @@ def test_a_receiver_that_wanted_no_more_and_takes_the_test_is_enabled_again(
 # -- `leakline serve` --------------------------------------------------------------------------------------
 
 
-def test_another_port_is_named_with_what_trainings_need(banner: tuple[str, str]) -> None:
+def test_the_banner_shows_the_address_and_the_variable_for_trainings(
+    banner: tuple[str, str],
+) -> None:
     first, second = banner
     found = re.match(
         r"Leakline is running at (http://127\.0\.0\.1:\d+)\S*  \(Ctrl-C stops it\)", first
@@ -252,7 +252,7 @@ def test_another_port_is_named_with_what_trainings_need(banner: tuple[str, str])
     assert second == f"training runs and commands need: export LEAKLINE_SERVER={found[1]}\n"
 
 
-def test_a_server_whose_banner_nobody_reads_serves_on() -> None:
+def test_a_server_keeps_running_if_its_banner_cannot_be_printed() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     code = (

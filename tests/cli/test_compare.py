@@ -1,4 +1,4 @@
-"""`leakline compare`: growth, promises and gates of two runs, as text, JSON and Markdown."""
+"""`leakline compare`: growth, promises and gates of two runs as text, JSON and Markdown."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def post_pair(server: str, project: str, unit: str, counted: Any) -> tuple[str, 
     ("before", "after", "conditions", "failed"),
     [
         ("app/fixed", "app/leaking", "leaking,worse", "leaking, worse"),
-        # A leak that stays, and promises of the run after.
+        # The leak remains, and the later run has promises.
         ("run1", "run1", "leaking,worse", "leaking"),
         ("run2", "run1", "refuted", "refuted"), ("run1", "run2", "refuted", ""),
         ("app/fixed", "app/leaking", "", ""),
     ],
 )  # fmt: skip
-def test_a_gate_closes_on_what_it_names(
+def test_a_gate_fails_only_on_its_conditions(
     ask: Any, before: str, after: str, conditions: str, failed: str
 ) -> None:
     gate = [f"--fail-on={conditions}"] if conditions else []
@@ -41,11 +41,11 @@ def test_a_gate_closes_on_what_it_names(
         assert (as_json.status, json.loads(as_json.output)["after"]) == (3, "run1")
 
 
-def test_a_fix_passes_with_its_percentage(ask: Any) -> None:
+def test_a_fix_passes_and_shows_its_percentage(ask: Any) -> None:
     said = ask("compare", "app/leaking", "app/fixed", "--fail-on=leaking,worse")
     assert said.status == 0
     assert said.output.startswith("fixed: ")
-    # The word is before the sentence, which does not repeat it.
+    # The status precedes the sentence, which does not repeat it.
     assert "Fixed" not in said.output.splitlines()[0]
     assert "-100.0 %" in said.output
 
@@ -57,7 +57,7 @@ def test_promises_and_growth_of_the_run_after_are_printed(ask: Any) -> None:
     assert "the difference is -20.00 MiB per generation" in output
 
 
-def test_runs_by_the_second_are_on_one_axis_of_minutes_and_nothing_stretches_it(
+def test_runs_by_the_second_share_an_axis_of_minutes(
     server: str,
 ) -> None:
     post_pair(server, "by-second", "second", by_the_second)
@@ -72,9 +72,7 @@ def test_runs_by_the_second_are_on_one_axis_of_minutes_and_nothing_stretches_it(
     assert set(answer["lines"]) == {"overlay"}
 
 
-def test_what_is_read_every_ten_seconds_is_printed_as_readings_and_not_as_seconds(
-    ask: Any, server: str
-) -> None:
+def test_readings_every_ten_seconds_are_not_printed_as_seconds(ask: Any, server: str) -> None:
     pair = post_pair(server, "by-tens", "second", partial(by_the_second, apart=10.0))
     seen = f"{GENERATIONS} readings in {10 * GENERATIONS - 9} seconds"
     before, after = (ask("verdict", name).output for name in pair)
@@ -88,8 +86,8 @@ def test_what_is_read_every_ten_seconds_is_printed_as_readings_and_not_as_second
     assert f"AT SECOND {10 * GENERATIONS - 10}" in page
 
 
-def test_minutes_are_not_held_against_generations(ask: Any, server: str) -> None:
-    # A run by the minute grows by less per minute than by generation, and none of that is a fix.
+def test_runs_by_minute_and_by_generation_are_not_compared(ask: Any, server: str) -> None:
+    # Growth per minute is smaller than growth per generation, and that is not a fix.
     post_run(server, "alone", "by-time/alone", 0, unit="minute", counted=by_the_minute)
     said = ask("compare", "app/leaking", "by-time/alone", "--fail-on=undecided,worse")
     assert said.status == 3
@@ -105,7 +103,7 @@ def test_minutes_are_not_held_against_generations(ask: Any, server: str) -> None
     assert json.loads(lines)["lines"] == {}
 
 
-def test_a_package_that_one_side_lacks_is_called_not_installed(ask: Any, server: str) -> None:
+def test_a_package_missing_in_one_run_is_called_not_installed(ask: Any, server: str) -> None:
     recorded = {"packages": {"iniconfig": "2.3.1"}, "commit": "abc"}
     post_run(server, "packages-without", "packages/without", 0, environment={"packages": {}})
     post_run(server, "packages-with", "packages/with", 0, environment=recorded)
@@ -123,7 +121,7 @@ def cells(lines: list[str], head: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
-def test_a_comparison_becomes_markdown(ask: Any, server: str) -> None:
+def test_a_comparison_is_printed_as_markdown(ask: Any, server: str) -> None:
     said = ask("compare", "app/leaking", "app/fixed", "--markdown")
     assert said.status == 0
     lines = said.output.splitlines()
@@ -145,7 +143,7 @@ def test_a_comparison_becomes_markdown(ask: Any, server: str) -> None:
 def test_a_run_without_generations_is_described_by_its_time(ask: Any, server: str) -> None:
     post_run(server, "by-time", "by-time/short", 0, unit="minute", counted=by_the_minute)
     output = ask("compare", "app/fixed", "by-time/short", "--markdown").output
-    # It ended when the server received its end, long after the times of its snapshots.
+    # It ended when the server received its end, long after its last snapshot.
     assert re.fullmatch(r"\d+ d \d+ h", cells(output.splitlines(), "progress")[2])
     assert "The two runs have no generations in common." in output
     assert "Compared over" not in output

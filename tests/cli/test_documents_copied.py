@@ -1,4 +1,4 @@
-"""What the documents show for copying is run as shown, or parsed where it would need a world of its own."""
+"""Commands and code in the documents run as shown, or are parsed where running them would need a real environment."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def blocks(document: str, language: str) -> list[str]:
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Any:
-    """Run lines as people paste them: `leakline` and `python` are those of this environment."""
+    """Return a function that runs shell lines; `leakline` and `python` are those of this environment."""
     programs = tmp_path / "bin"
     programs.mkdir()
     for name, module in (("leakline", " -m leakline"), ("python", "")):
@@ -45,8 +45,8 @@ def shell(tmp_path: Path) -> Any:
     return run
 
 
-def test_an_unmodified_program(shell: Any, tmp_path: Path) -> None:
-    """For a second instead of ten: what it says after those, the tests of `leakline run` look at."""
+def test_the_example_with_an_unmodified_program_works(shell: Any, tmp_path: Path) -> None:
+    """Runs one second instead of ten; the output after ten seconds is covered by the tests of `leakline run`."""
     first = blocks("run.md", "sh")[0]
     assert "began + 10" in first
     done = shell(first.replace("began + 10", "began + 1"))
@@ -60,7 +60,7 @@ def test_an_unmodified_program(shell: Any, tmp_path: Path) -> None:
     assert re.match(expected, blocks("run.md", "")[0])
 
 
-def test_a_test_that_keeps_something_fails_as_shown(tmp_path: Path) -> None:
+def test_the_pytest_example_that_leaks_fails_as_shown(tmp_path: Path) -> None:
     failing, settling = blocks("ci.md", "python")
     (tmp_path / "test_episodes.py").write_text(failing)
     (tmp_path / "test_settling.py").write_text(settling)
@@ -77,12 +77,12 @@ def test_a_test_that_keeps_something_fails_as_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_ten_lines_of_the_command_line(
+def test_the_ten_command_line_examples_work(
     shell: Any, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     (lines,) = (text for text in blocks("run.md", "sh") if text.startswith("leakline runs"))
     assert len(lines.splitlines()) == 10
-    # On a server of its own, whose newest run is app/fixed, whatever other tests have sent.
+    # Use a separate server whose newest run is app/fixed, whatever other tests have sent.
     with serving(tmp_path_factory.mktemp("fresh")) as address:
         post_runs(address)
         done = shell(lines, LEAKLINE_SERVER=address)
@@ -91,12 +91,12 @@ def test_ten_lines_of_the_command_line(
         assert (tmp_path / name).stat().st_size > 0
 
 
-def test_every_command_is_in_the_table() -> None:
+def test_the_table_lists_every_command() -> None:
     listed = re.findall(r"^\| `leakline ([a-z]+)`", (DOCS / "run.md").read_text(), re.M)
     assert sorted(listed) == sorted(COMMANDS)
 
 
-def test_the_gates_of_ci_are_as_shown(shell: Any, server: str, tmp_path: Path) -> None:
+def test_the_ci_gates_work_as_shown(shell: Any, server: str, tmp_path: Path) -> None:
     shown = blocks("ci.md", "sh")[1]
     gate, comment = (
         shown.replace("ci/base", "app/fixed").replace("ci/head", "app/leaking").splitlines()
@@ -110,9 +110,9 @@ def test_the_gates_of_ci_are_as_shown(shell: Any, server: str, tmp_path: Path) -
     assert summary.read_text().startswith("# fixed → leaking")
 
 
-def test_the_workflow_is_one_and_its_pytest_asks_for_our_marker() -> None:
+def test_the_github_workflow_is_valid_and_selects_our_marker() -> None:
     workflow = dict(yaml.safe_load((DOCS / "github-actions.yml").read_text()))
-    # YAML reads "on" as true.
+    # YAML reads the key "on" as true.
     assert set(workflow) == {"name", True, "jobs"}
     (job,) = workflow["jobs"].values()
     assert all({"uses", "run"} & set(step) for step in job["steps"])
@@ -129,7 +129,7 @@ def test_the_workflow_is_one_and_its_pytest_asks_for_our_marker() -> None:
     ["github-actions.yml", "ci.md", "run.md", "quickstart.md", "alerts.md", "operating.md", "fixes.md",
      "access.md", "settings.md", "other-tools.md", "reference/commands.md"],
 )  # fmt: skip
-def test_every_command_and_option_exists(document: str) -> None:
+def test_every_documented_command_and_option_exists(document: str) -> None:
     text = (DOCS / document).read_text()
     if document.endswith(".md"):
         text = "\n".join(blocks(document, "sh"))
@@ -142,7 +142,7 @@ def test_every_command_and_option_exists(document: str) -> None:
         parser.parse_args([word.replace("41723", "1") for word in words])
 
 
-def test_the_lines_to_find_a_leak_record_a_run(shell: Any, tmp_path: Path) -> None:
+def test_the_examples_for_finding_a_leak_record_a_run(shell: Any, tmp_path: Path) -> None:
     (program,) = blocks("find-a-leak.md", "python")
     (tmp_path / "train.py").write_text(program)
     done = shell("python train.py", LEAKLINE_MODE="offline")
@@ -152,7 +152,7 @@ def test_the_lines_to_find_a_leak_record_a_run(shell: Any, tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="not the C library of the page")  # fmt: skip
-def test_freed_memory_stays_as_the_page_says(shell: Any, tmp_path: Path) -> None:
+def test_freed_memory_stays_as_documented(shell: Any, tmp_path: Path) -> None:
     (program,) = blocks("memory.md", "python")
     (tmp_path / "see.py").write_text(program)
     done = shell("python see.py")
@@ -162,7 +162,7 @@ def test_freed_memory_stays_as_the_page_says(shell: Any, tmp_path: Path) -> None
     assert words == re.sub(r"\d+", "#", blocks("memory.md", "")[0])
 
 
-def test_the_checks_of_a_fix_are_as_shown(shell: Any, server: str) -> None:
+def test_the_checks_of_a_fix_print_as_documented(shell: Any, server: str) -> None:
     command, answer, *_ = blocks("fixes.md", "sh")[0].splitlines()
     done = shell(command, LEAKLINE_SERVER=server)
     assert (done.returncode, f"# {done.stdout}") == (3, f"{answer}\n")

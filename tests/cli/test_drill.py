@@ -1,4 +1,4 @@
-"""`leakline drill`: how right an answer is, whose alerts are believed, and what is refused."""
+"""`leakline drill`: how answers are scored, which alerts are accepted, and what is refused."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def finding(
     start: int | None = 0,
     **changed: Any,
 ) -> Any:
-    """Return a finding that is right about `objects`, but for what is changed."""
+    """Return a finding that answers `objects` correctly except for the given changes."""
     return {
         "status": "confirmed", "kind": "objects", "phase": "collect", "phase_path": None,
         "suspects": [{"name": name, "role": role} for name in names or ("__main__.Environment",)],
@@ -75,7 +75,7 @@ def answers(*findings: Any, kind: drill.Kind = OBJECTS) -> dict[str, Answer]:
         ([finding(start=None)], "since when", "since when: start unknown"),
     ],
 )  # fmt: skip
-def test_each_question_is_answered_rightly_or_not(
+def test_each_answer_is_scored_as_right_or_wrong(
     findings: list[Any], wrong: str, said: str
 ) -> None:
     found = answers(*findings)
@@ -84,7 +84,7 @@ def test_each_question_is_answered_rightly_or_not(
     assert not said or text in found[question].text
 
 
-def test_a_graph_may_not_be_called_tensors_and_the_document_names_what_is_asked() -> None:
+def test_graphs_must_not_be_called_tensors() -> None:
     called = finding("torch.Tensor", kind="tensors", phase="train")
     assert not answers(called, kind=KINDS["graph"])["what"].right
     document = (DOCS / "operating.md").read_text()
@@ -112,7 +112,7 @@ def _post(receiver: Receiver, headers: dict[str, str], body: bytes = BODY) -> in
     return status
 
 
-def test_an_alert_counts_only_as_it_was_signed() -> None:
+def test_an_alert_counts_only_with_a_valid_signature() -> None:
     with Receiver() as receiver:
         right = signed(receiver.secret)
         wrong = [
@@ -134,7 +134,7 @@ def test_an_alert_counts_only_as_it_was_signed() -> None:
         ("objects --generations 100000", "from 1 to"),
     ],
 )
-def test_wrong_use_is_refused_before_anything_starts(
+def test_usage_errors_are_refused_before_anything_starts(
     leakline: Any, arguments: str, said: str
 ) -> None:
     answer = leakline("drill", *arguments.split())
@@ -142,7 +142,7 @@ def test_wrong_use_is_refused_before_anything_starts(
     assert said in answer.errors.splitlines()[-1]
 
 
-def test_without_torch_a_drill_of_graphs_says_how_it_could_be(
+def test_without_torch_a_graph_drill_explains_how_to_install_it(
     leakline: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(drill, "find_spec", lambda name: None)
@@ -157,7 +157,7 @@ def test_without_torch_a_drill_of_graphs_says_how_it_could_be(
 
 
 @pytest.mark.parametrize("status", ["confirmed", "ok"])
-def test_the_end_of_a_run_is_no_alert_on_its_leak(
+def test_the_end_of_a_run_is_not_an_alert_on_its_leak(
     monkeypatch: pytest.MonkeyPatch, status: str
 ) -> None:
     monkeypatch.setattr(drill, "ALERT_SECONDS", 0.05)
@@ -173,7 +173,7 @@ def test_the_end_of_a_run_is_no_alert_on_its_leak(
 
 @pytest.fixture
 def fake_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Have a script run where the command starts its server."""
+    """Return a function that installs a script in place of the server the command starts."""
 
     def write(script: str) -> None:
         program = tmp_path / "python"
@@ -184,7 +184,7 @@ def fake_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[st
     return write
 
 
-def test_the_server_that_was_started_is_asked_and_none_that_the_shell_names(
+def test_the_drill_uses_its_own_server_and_not_that_of_the_shell(
     fake_server: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LEAKLINE_PUBLIC_URL", "https://leakline.example")
@@ -195,7 +195,7 @@ def test_the_server_that_was_started_is_asked_and_none_that_the_shell_names(
         assert start_server(children, 0).server == "http://127.0.0.1:7"
 
 
-def test_a_run_that_the_server_does_not_know_yet_is_waited_for(
+def test_the_drill_waits_until_the_server_knows_the_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     verdict = {"generations": 3}
@@ -215,7 +215,7 @@ def test_a_run_that_the_server_does_not_know_yet_is_waited_for(
     assert found == {"state": "finished", "verdict": verdict}
 
 
-def test_a_server_that_does_not_start_is_one_line_with_its_reason(
+def test_a_server_that_does_not_start_is_reported_in_one_line(
     leakline: Any, fake_server: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "leakline_server.config", None)

@@ -1,4 +1,4 @@
-"""`leakline estimate`: right or out and by how much, by its own figures and by what a run measured."""
+"""`leakline estimate`: right, or off and by how much, from its own figures and from the measurements of a run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from leakline.cli.commands.estimate import (
 MB, GB = 1e6, 1e9
 
 
-def test_an_estimate_that_is_out_has_its_factor_and_the_direction(leakline: Any) -> None:
+def test_a_wrong_estimate_shows_its_factor_and_direction(leakline: Any) -> None:
     said = leakline("estimate", "208 x 100 KB = 20 GB")
     assert said.status == 3
     (line,) = said.output.splitlines()
@@ -44,31 +44,31 @@ def test_an_estimate_that_is_out_has_its_factor_and_the_direction(leakline: Any)
         (("2 x 3 MB = 6 MB", "2 x 3 MB = 6 GB"), 3, ["right", "out"]),
     ],
 )  # fmt: skip
-def test_one_that_is_out_among_several_decides(
+def test_one_wrong_estimate_among_several_decides(
     leakline: Any, texts: tuple[str, ...], status: int, words: list[str]
 ) -> None:
     said = leakline("estimate", *texts)
     assert (said.status, [line.split()[0] for line in said.output.splitlines()]) == (status, words)
 
 
-def test_what_is_not_understood_is_wrong_use_and_answers_nothing(leakline: Any) -> None:
+def test_unparsable_estimates_are_usage_errors(leakline: Any) -> None:
     said = leakline("estimate", "2 x 3 MB = 6 MB", "about twenty gigabytes")
     assert (said.status, said.output) == (2, "")
     assert "'about twenty gigabytes'" in said.error and "208 x 100 KB = 20 GB" in said.error
 
 
-def test_an_estimate_is_compared_with_the_growth_of_the_suspect_it_names(ask: Any) -> None:
+def test_an_estimate_is_compared_with_the_growth_of_its_suspect(ask: Any) -> None:
     text = "16 Environments x 100 KB = 1.6 MB per generation"
     said = ask("estimate", text, "--run", "app/leaking")
     assert said.status == 3
     own, measured = said.output.splitlines()
     assert own.startswith("right ")
-    # Sixteen of them and 20 MiB in each generation.
+    # There are sixteen environments and 20 MiB in each generation.
     wanted = "Environment, per generation: 20.00 MiB measured; 1.53 MiB is off by a factor of 13 (too low)."
     assert measured == f"out       {wanted}"
 
 
-def test_an_estimate_is_about_all_that_it_does_not_narrow_down(ask: Any) -> None:
+def test_an_estimate_without_a_name_is_about_the_entire_run(ask: Any) -> None:
     text = "14 x 16 app.Environment x 1.25 MiB = 280 MiB"
     said = ask("estimate", text, "--run", "run1", "--json")
     assert said.status == 0
@@ -76,7 +76,7 @@ def test_an_estimate_is_about_all_that_it_does_not_narrow_down(ask: Any) -> None
     (size,) = item["measured"]
     assert size["computed"]["low"] == pytest.approx(280 * 2**20, rel=0.01)
     assert size["outcome"] == "right" and "in 14 generations" in size["sentence"]
-    # Without a name it is about the growth of the run, and a count about nothing that was measured.
+    # Without a name the estimate is for the growth of the run; a plain count is compared with nothing measured.
     said = ask("estimate", "10 pigs x 2 MiB/gen", "3 x 2", "--run", "app/leaking")
     assert said.status == 0, said.errors
     own, measured, count = said.output.splitlines()
@@ -85,7 +85,7 @@ def test_an_estimate_is_about_all_that_it_does_not_narrow_down(ask: Any) -> None
 
 
 @pytest.mark.parametrize("text", ["16 Envs x 25 MiB = 400 MiB", "400 MiB in all x 1"])
-def test_a_growth_counts_from_the_generation_that_it_began_in(text: str) -> None:
+def test_growth_counts_from_the_generation_it_began_in(text: str) -> None:
     rate = 20 * 2**20
     finding = {
         "fingerprint": "f", "started_at_generation": {"estimate": 20},
@@ -100,10 +100,10 @@ def test_a_growth_counts_from_the_generation_that_it_began_in(text: str) -> None
     assert "at this rate in 20 epochs: 400.00 MiB measured" in measured.sentence
 
 
-# -- sums, and texts that are none --------------------------------------------------------------------------
+# -- sums, and texts that are not sums ----------------------------------------------------------------------
 
 
-def test_report_001_ranked_first_a_leak_a_thousand_times_too_large() -> None:
+def test_the_first_leak_of_report_001_is_a_thousand_times_too_large() -> None:
     check = check_estimate("208 episodes × 100KB = ~20GB never freed")
     assert check.computed == Amount(20.8 * MB, 20.8 * MB, True)
     assert (check.outcome, check.direction) == ("out", "too_high")
@@ -130,13 +130,13 @@ def test_report_001_ranked_first_a_leak_a_thousand_times_too_large() -> None:
         ("16 agents × 720MB = 11.5GB", 11.52 * GB, "right"),
     ],
 )  # fmt: skip
-def test_the_sums_of_the_reports(text: str, computed: float, outcome: str) -> None:
+def test_the_sums_of_the_reports_are_checked(text: str, computed: float, outcome: str) -> None:
     check = check_estimate(text)
     assert check.computed.low == check.computed.high == pytest.approx(computed)
     assert check.outcome == outcome
 
 
-def test_the_tensors_of_report_002_are_right_within_a_tenth_at_both_ends() -> None:
+def test_the_tensors_of_report_002_are_right_within_ten_percent() -> None:
     check = check_estimate("21,504 tensors × 8-10 MB = ~170-210 GB")
     assert check.outcome == "right"
     assert check.claimed == Amount(170 * GB, 210 * GB, True)
@@ -150,7 +150,7 @@ def test_the_rows_of_the_table_of_report_001_add_up() -> None:
     assert check.outcome == "right"
 
 
-def test_the_crash_of_report_001_does_not_follow_from_its_rate() -> None:
+def test_the_crash_of_report_001_contradicts_its_rate() -> None:
     check = check_estimate("25-35 GB/gen x 13 = 175 GB")
     assert check.computed == Amount(325 * GB, 455 * GB, True)
     assert (check.outcome, check.direction) == ("out", "too_low")
@@ -166,7 +166,7 @@ def test_the_crash_of_report_001_does_not_follow_from_its_rate() -> None:
         "800 KB + 200 x 100 KB = 20.8 MB", "208 Épisodes × 100 KB Größe = 20.8 MB", "208 x 100,000 bytes = 20.8 MB",
     ],
 )  # fmt: skip
-def test_a_sum_is_read_however_it_is_written(text: str) -> None:
+def test_sums_are_parsed_in_every_notation(text: str) -> None:
     check = check_estimate(text)
     assert check.outcome == "right"
     assert check.computed.low == pytest.approx(20.8 * MB)
@@ -201,7 +201,7 @@ def test_a_sum_without_a_claim_is_only_computed(text: str, computed: Amount, sen
         ("1.2.3 MB x 4", "cannot be parsed"), ("1,2345 x 3 MB", "cannot be parsed"),
     ],
 )  # fmt: skip
-def test_a_text_that_is_not_understood_is_refused_in_one_line(text: str, why: str) -> None:
+def test_unparsable_text_is_refused_in_one_line(text: str, why: str) -> None:
     with pytest.raises(ValueError, match=why) as refused:
         check_estimate(text)
     assert "\n" not in str(refused.value)
@@ -229,7 +229,7 @@ def test_any_text_is_computed_or_refused(text: str) -> None:
         ("0 x 4 = 5", "out", None, "too_high"), ("0 x 4 = 0", "right", 1.0, None),
     ],
 )  # fmt: skip
-def test_ranges_that_do_not_meet_within_a_tenth_are_out_and_numbers_beyond_a_factor_of_two(
+def test_ranges_ten_percent_apart_and_numbers_off_by_two_are_wrong(
     text: str, outcome: str, factor: float | None, direction: str | None
 ) -> None:
     check = check_estimate(text)
@@ -245,7 +245,7 @@ def test_ranges_that_do_not_meet_within_a_tenth_are_out_and_numbers_beyond_a_fac
         (math.inf, "over 1e15"),
     ],
 )  # fmt: skip
-def test_a_factor_has_two_digits_or_is_a_power_of_ten(factor: float, text: str) -> None:
+def test_factors_have_two_digits_or_are_powers_of_ten(factor: float, text: str) -> None:
     assert rounded_factor(factor) == text
 
 

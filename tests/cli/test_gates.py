@@ -1,4 +1,4 @@
-"""`--fail-on` and `--junit`: what each condition means, that a gate says what it checked, and what CI reads of it."""
+"""`--fail-on` and `--junit`: what each condition means, what a gate reports, and what CI reads from it."""
 
 from __future__ import annotations
 
@@ -48,14 +48,12 @@ def checked(
         ({"status": "learning"}, ""),
     ],
 )
-def test_a_run_closes_the_gates_that_name_its_status_or_its_end(
-    of_run: dict[str, str], held: str
-) -> None:
+def test_a_run_fails_the_gates_for_its_status_or_end(of_run: dict[str, str], held: str) -> None:
     assert " ".join(name for name in NAMES if checked(name, **of_run).holds) == held
 
 
 @pytest.mark.parametrize(("state", "near"), [("running", "is about"), ("failed", "was forecast")])
-def test_the_forecast_of_an_ended_run_is_past(state: str, near: str) -> None:
+def test_the_forecast_of_an_ended_run_does_not_fail_a_gate(state: str, near: str) -> None:
     said = checked("oom", state=state, risk="critical").why
     assert said == f"memory {near} to run out: the risk is critical"
 
@@ -69,11 +67,11 @@ def test_the_forecast_of_an_ended_run_is_past(state: str, near: str) -> None:
         (checked("failed", state="failed", reason="exit status 7"), "failed: held: the run is failed (exit status 7)"),
     ],
 )  # fmt: skip
-def test_a_check_says_why(check: Check, line: str) -> None:
+def test_each_check_prints_its_reason(check: Check, line: str) -> None:
     assert check.line == f"gate {line}"
 
 
-def test_promises_that_an_older_server_does_not_give_do_not_pass() -> None:
+def test_promises_missing_from_an_older_server_do_not_pass() -> None:
     run = {"state": "finished", "reason": ""}
     check = check_run("refuted", {"status": "ok", "oom": {"risk": "none"}}, run, None)
     assert (check.holds, "too old" in check.why) == (True, True)
@@ -81,7 +79,7 @@ def test_promises_that_an_older_server_does_not_give_do_not_pass() -> None:
 
 @pytest.fixture(scope="module")
 def killed(server: str) -> str:
-    """A run without a leak that was killed for memory."""
+    """A run without a leak that was killed for lack of memory."""
     post_run(server, "killed1", "gates/killed", 0, total=25, state="killed", reason=MEMORY)
     return "gates/killed"
 
@@ -101,7 +99,7 @@ def test_a_run_killed_for_memory_does_not_pass(ask: Any, killed: str) -> None:
     assert "gate oom: held: the run was killed for memory" in after.output
 
 
-def test_a_gate_is_a_part_of_json_and_markdown(ask: Any, killed: str) -> None:
+def test_gates_are_part_of_json_and_markdown(ask: Any, killed: str) -> None:
     said = ask("verdict", killed, "--markdown", "--fail-on", "oom")
     assert said.status == 3
     assert "\n## Gate\n\n- `oom` **held**: the run was killed for memory" in said.output
@@ -116,7 +114,7 @@ def test_a_gate_is_a_part_of_json_and_markdown(ask: Any, killed: str) -> None:
 
 
 class Answers:
-    """A server that answers with one run after the other, the last again and again."""
+    """A server that answers with one run after the other and repeats the last."""
 
     def __init__(self, *runs: tuple[str, str]) -> None:
         self.runs = [{"state": state, "last_seen_at": seen} for state, seen in runs]
@@ -138,7 +136,7 @@ class Answers:
     ],
     ids=["ended", "silent", "it goes on", "nothing comes", "a status needs no wait"],
 )
-def test_a_gate_waits_until_it_is_known_whether_the_run_goes_on(
+def test_a_gate_waits_until_the_run_is_known_to_have_ended(
     monkeypatch: pytest.MonkeyPatch, runs: list[tuple[str, str]], conditions: tuple[str, ...], asked: int
 ) -> None:  # fmt: skip
     monkeypatch.setattr(gates, "WAIT_STEP_SECONDS", 0.0)
@@ -149,7 +147,7 @@ def test_a_gate_waits_until_it_is_known_whether_the_run_goes_on(
     assert answers.asked == asked
 
 
-# -- what CI reads -----------------------------------------------------------------------------------------
+# -- CI output ---------------------------------------------------------------------------------------------
 
 
 def suite(path: Path) -> Any:
@@ -171,7 +169,7 @@ def test_a_leak_is_a_failed_test_case(ask: Any, tmp_path: Path) -> None:
     assert figures["outcome"] == "worse"
 
 
-def test_a_file_alone_closes_no_gate(ask: Any, tmp_path: Path) -> None:
+def test_a_junit_file_alone_fails_no_gate(ask: Any, tmp_path: Path) -> None:
     file = tmp_path / "leaks.xml"
     for command, failures in (
         (("compare", "run1", "run2"), "0"),
@@ -185,7 +183,7 @@ def test_a_file_alone_closes_no_gate(ask: Any, tmp_path: Path) -> None:
     assert str(tmp_path) in said.errors
 
 
-def test_what_xml_has_no_place_for_is_left_out() -> None:
+def test_characters_invalid_in_xml_are_removed() -> None:
     text = junit("s", [Case("leaking", 'a <b> & "c" \x00\x1b', ["\ud800"])], {"x": None})
     (found,) = ElementTree.fromstring(text)
     (case,) = found

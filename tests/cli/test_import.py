@@ -1,4 +1,4 @@
-"""`leakline import FILE`: files as other programs wrote them, read or refused whole in one line."""
+"""`leakline import FILE`: files as other programs wrote them are read, or refused entirely with one line."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BLOCK = f"{TITLE}RSS: 8.52 GB\n"
 
 @pytest.fixture
 def file(tmp_path: Path) -> Callable[..., Path]:
-    """A file with a text in it."""
+    """Return a function that writes a text file."""
 
     def write(text: str, name: str = "memory.csv") -> Path:
         path = tmp_path / name
@@ -72,14 +72,14 @@ def refused(leakline: Leakline, tmp_path: Path) -> Callable[..., str]:
 
 @pytest.fixture
 def at_most(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """So many readings are taken."""
+    """Return a function that limits the number of readings."""
     return lambda count: monkeypatch.setattr(imported_log, "MAX_READINGS", count)
 
 
-# -- each form ---------------------------------------------------------------------------------------------
+# -- each format -------------------------------------------------------------------------------------------
 
 
-def test_printed_blocks_give_the_leak(read: Read) -> None:
+def test_printed_blocks_reveal_the_leak(read: Read) -> None:
     answer = read(LOGS / "blocks_leaking.txt", "--binary")
     verdict = answer["verdict"]
     seen = (answer["format"], verdict["unit"], verdict["generations"])
@@ -90,22 +90,22 @@ def test_printed_blocks_give_the_leak(read: Read) -> None:
     assert finding["suspects"][0]["count_per_generation"] == 8
     assert growth_of(finding) == pytest.approx(2.45 * 2**30, rel=0.01)
     assert any("0 in 'Generation' (line 26) and 1 in 'Gen'" in note for note in answer["notes"])
-    # A remark in it says how many there should be.
+    # A comment in the log says how many there should be.
     assert read_log(LOGS / "blocks_leaking.txt", Wishes()).expected["MarketEnvironment"] == (2, 2)
 
 
-def test_generations_are_moved_by_an_offset(read: Read) -> None:
+def test_generation_numbers_are_shifted_by_an_offset(read: Read) -> None:
     first = read(LOGS / "blocks_leaking.txt", "--offset", "-1")["verdict"]["findings"][0]
     assert first["started_at_generation"]["estimate"] == 0
 
 
-def test_three_rows_of_a_trend_are_enough(read: Read) -> None:
+def test_three_rows_of_a_trend_suffice(read: Read) -> None:
     answer = read(LOGS / "rows_train.txt")
     finding = answer["verdict"]["findings"][0]
     assert (finding["phase"], finding["kind"]) == ("train_population", "tensors")
 
 
-def test_a_declared_count_names_the_leak_in_two_rows(read: Read, file: Any) -> None:
+def test_a_declared_count_reveals_the_leak_in_two_rows(read: Read, file: Any) -> None:
     text = """\
 Gen 1: After evolve_population      9.45 GB
 Gen 2: After evolve_population     20.12 GB  (+10.67 GB)
@@ -124,7 +124,7 @@ def test_status_lines_count_episodes(read: Read) -> None:
     assert growth_of(verdict) == pytest.approx(250e6, rel=0.05)
 
 
-def test_a_unit_that_changes_within_a_file_is_noticed(read: Read, file: Any) -> None:
+def test_a_unit_that_changes_within_a_file_is_handled(read: Read, file: Any) -> None:
     lines = [f"Generation {i}\nRSS: {8.5 + i / 10} {'MB' if i == 3 else 'GB'}" for i in range(6)]
     notes = read(file("\n".join(lines), "train.log"))["notes"]
     assert (
@@ -146,14 +146,14 @@ def test_a_unit_that_changes_within_a_file_is_noticed(read: Read, file: Any) -> 
         ("epoch,rss\n" + "".join(f"{i},{500 + 20 * i} MB\n" for i in range(30)), ""),
     ],
 )
-def test_a_table_is_read_by_its_heads(read: Read, file: Any, text: str, more: str) -> None:
+def test_a_table_is_read_by_its_column_names(read: Read, file: Any, text: str, more: str) -> None:
     verdict = read(file(text), "--format", "csv", *more.split())["verdict"]
     seen = (verdict["status"], verdict["unit"], verdict["generations"])
     assert seen == ("confirmed", "epoch", 30)
     assert growth_of(verdict) == pytest.approx(20e6, rel=0.001)
 
 
-def test_a_table_of_times_alone_grows_per_minute(read: Read, file: Any) -> None:
+def test_a_table_with_only_times_grows_per_minute(read: Read, file: Any) -> None:
     rows = "".join(f"2026-01-31 12:{i // 6:02}:{i % 6 * 10:02},{500 + 2 * i}\n" for i in range(300))
     answer = read(file("timestamp,RSS (MiB)\n" + rows))
     assert answer["verdict"]["status"] == "confirmed"
@@ -166,13 +166,13 @@ def test_a_table_of_times_alone_grows_per_minute(read: Read, file: Any) -> None:
 
 
 @pytest.mark.parametrize(("name", "form"), [("psrecord.txt", "psrecord"), ("mprof.dat", "mprof")])
-def test_what_two_recorders_wrote_is_read(read: Read, name: str, form: str) -> None:
+def test_psrecord_and_mprof_files_are_read(read: Read, name: str, form: str) -> None:
     answer = read(LOGS / name)
     assert (answer["format"], answer["readings"]) == (form, 17)
     assert "growth is given per second up to ten minutes" in " ".join(answer["notes"])
 
 
-def test_a_recording_of_a_minute_is_judged_by_the_second(
+def test_a_recording_of_one_minute_is_judged_per_second(
     read: Read, leakline: Leakline, file: Any, tmp_path: Path
 ) -> None:
     path = file("seconds,rss_mib\n" + "".join(f"{0.5 * i},{100 + 2 * i}\n" for i in range(120)))
@@ -180,7 +180,7 @@ def test_a_recording_of_a_minute_is_judged_by_the_second(
     verdict = read(path)["verdict"]
     assert (verdict["status"], verdict["unit"]) == ("confirmed", "second")
     assert growth_of(verdict) == pytest.approx(4 * MIB, rel=0.01)
-    # A second ends with its last reading: the report's trend has a row of each, and the growth is of all.
+    # A second ends with its last reading: the trend has a row for each second, and the growth covers all.
     report = leakline("report", str(tmp_path / "out.spool")).output
     assert re.search(r"^line 121 +0\.33 GiB +\+0\.00 GiB$", report, re.M), report
     left_out = sum(int(found) for found in re.findall(r"\.\.\. (\d+) rows left out", report))
@@ -188,7 +188,7 @@ def test_a_recording_of_a_minute_is_judged_by_the_second(
     assert re.search(r"^ +growth: +\+0\.23 GiB +\(\+238\.0 %\)$", report, re.M), report
 
 
-def test_functions_of_mprof_are_phases(read: Read, file: Any) -> None:
+def test_mprof_functions_become_phases(read: Read, file: Any) -> None:
     lines = ["CMDLINE python train.py"]
     for i in range(40):
         start = 1_760_000_000 + 60 * i
@@ -199,7 +199,7 @@ def test_functions_of_mprof_are_phases(read: Read, file: Any) -> None:
     assert answer["verdict"]["findings"][0]["phase"] == "__main__.evaluate"
 
 
-def test_a_recording_of_five_seconds_says_how_short_it_is(read: Read, file: Any) -> None:
+def test_a_recording_of_five_seconds_is_reported_as_too_short(read: Read, file: Any) -> None:
     memory = [13, 21, 21, 25, 29, 29, 33, 37, 37, 41, 45, 45, 49, 53, 53, 53, 53, 53]
     lines = [f"MEM {mib}.0 {1_760_000_000.05 + 0.24 * i:.4f}" for i, mib in enumerate(memory)]
     verdict = read(file("\n".join(["CMDLINE python keeps.py", *lines])))["verdict"]
@@ -210,12 +210,12 @@ def test_a_recording_of_five_seconds_says_how_short_it_is(read: Read, file: Any)
     ), verdict["summary"]
 
 
-def test_a_wandb_run_has_its_name_and_its_epochs(read: Read, tmp_path: Path) -> None:
+def test_a_wandb_run_keeps_its_name_and_epochs(read: Read, tmp_path: Path) -> None:
     answer = read(LOGS / "run-recorded.wandb")
     assert (answer["project"], answer["name"], answer["format"]) == ("leaky", "before-fix", "wandb")
     assert answer["verdict"]["unit"] == "epoch"
     assert growth_of(answer["verdict"]) == pytest.approx(8 * MIB, rel=0.05)
-    # One that was cut off while it was written is read as far as it goes, from its folder too.
+    # A run cut off while being written is read as far as possible, also from its folder.
     folder = tmp_path / "offline-run-x"
     folder.mkdir()
     whole = (LOGS / "run-recorded.wandb").read_bytes()
@@ -223,7 +223,7 @@ def test_a_wandb_run_has_its_name_and_its_epochs(read: Read, tmp_path: Path) -> 
     assert 2 <= read(folder, "--name", "cut")["readings"] < answer["readings"]
 
 
-def test_mlflow_prefers_what_the_program_logged_of_itself(read: Read, mlflow: Path) -> None:
+def test_mlflow_prefers_metrics_logged_by_the_program(read: Read, mlflow: Path) -> None:
     answer = read(mlflow)
     seen = (answer["project"], answer["name"], answer["verdict"]["unit"])
     assert seen == ("leaky", "before-fix", "step")
@@ -237,7 +237,7 @@ def test_mlflow_prefers_what_the_program_logged_of_itself(read: Read, mlflow: Pa
     assert any("memory of the entire machine" in note for note in answer["notes"])
 
 
-# -- where it goes -----------------------------------------------------------------------------------------
+# -- destinations ------------------------------------------------------------------------------------------
 
 
 def test_the_verdict_is_printed_and_the_spool_reports_the_same(
@@ -252,9 +252,7 @@ def test_the_verdict_is_printed_and_the_spool_reports_the_same(
     assert said.output.rstrip().endswith(f"leakline report {out}")
 
 
-def test_the_server_has_the_run_once_however_often_it_is_imported(
-    ask: Leakline, server: str, file: Any
-) -> None:
+def test_importing_a_file_twice_gives_one_run(ask: Leakline, server: str, file: Any) -> None:
     path = file(leaking())
     first = ask("import", str(path), "--project", "old", "--name", "before")
     assert first.status == 0, first.errors
@@ -262,7 +260,7 @@ def test_the_server_has_the_run_once_however_often_it_is_imported(
     stored = request_json(server, "GET", f"/runs/{run}")
     seen = (stored["project"], stored["name"], stored["unit"], stored["state"], stored["tags"])
     assert seen == ("old", "before", "epoch", "finished", ["imported", "csv"])
-    # A copy with another date, which is all that this file says of its time.
+    # A copy with another modification date, the only time information in this file.
     copy = file(leaking(), "copy.csv")
     os.utime(copy, (1_700_000_000, 1_700_000_000))
     again = ask("import", str(copy), "--project", "old", "--name", "before")
@@ -273,21 +271,23 @@ def test_the_server_has_the_run_once_however_often_it_is_imported(
     assert [item["id"] for item in items] == [run]
 
 
-def test_a_log_of_long_ago_lasted_as_long_as_it_says(ask: Leakline, file: Any) -> None:
+def test_an_old_log_keeps_its_own_duration(ask: Leakline, file: Any) -> None:
     rows = "".join(f"2025-01-31 12:{i:02}:00,{500 + i}\n" for i in range(50))
     address = ask("import", str(file(f"time,rss_mb\n{rows}"))).output.split()[-1]
     deadline = time.monotonic() + 20
-    # Until it is examined nobody knows that it counts no generations.
+    # Only the analysis reveals that the run counts no generations.
     while "minutes since the start" not in (page := page_at(address)) or "49 min" not in page:
         assert time.monotonic() < deadline, page
 
 
-def test_without_a_server_it_says_what_to_do(leakline: Leakline, nowhere: str, file: Any) -> None:
+def test_without_a_server_the_import_explains_what_to_do(
+    leakline: Leakline, nowhere: str, file: Any
+) -> None:
     said = leakline("import", str(file(leaking())), "--server", nowhere)
     assert said.status == 1 and "start one with: leakline serve" in said.errors
 
 
-# -- the page on it ----------------------------------------------------------------------------------------
+# -- the examples on its page ------------------------------------------------------------------------------
 
 DOCUMENT = (DOCS / "other-tools.md").read_text()
 PAGE = DOCUMENT.split("\n## Old logs\n")[1].split("\n## ")[0]
@@ -297,7 +297,7 @@ PAGE = DOCUMENT.split("\n## Old logs\n")[1].split("\n## ")[0]
 def folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow: Path, file: Callable[..., Path]
 ) -> None:
-    """With the files that the page names."""
+    """Create the files named on the page and make their folder the current one."""
     monkeypatch.chdir(tmp_path)
     shutil.copy(LOGS / "blocks_leaking.txt", tmp_path / "train.log")
     shutil.copy(LOGS / "psrecord.txt", tmp_path / "psrecord.txt")
@@ -312,7 +312,7 @@ def folder(
 
 
 @pytest.mark.usefixtures("folder")
-def test_every_line_of_the_page_works(
+def test_every_example_of_the_page_works(
     leakline: Leakline, server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LEAKLINE_SERVER", server)
@@ -336,7 +336,7 @@ def test_every_line_of_the_page_works(
      ("0,500 GB", 0.5, False), ("12,345,678 KB", 12.345678, False), ("1,234 MB", 1.234, True)],
 )  # fmt: skip
 @pytest.mark.parametrize(("form", "title"), [("status", ""), ("blocks", TITLE)])
-def test_a_comma_counts_thousands_in_groups_of_three_alone(
+def test_a_comma_separates_thousands_only_in_groups_of_three(
     read: Read, file: Any, text: str, gb: float, may_be_either: bool, form: str, title: str
 ) -> None:
     path = file(f"{title}RSS: {text}\n", "train.log")
@@ -360,7 +360,7 @@ def test_a_comma_counts_thousands_in_groups_of_three_alone(
         (("1,234", "1,5", "2.5"), None),
     ],
 )
-def test_a_table_says_itself_what_its_commas_are_or_is_refused(
+def test_the_meaning_of_commas_is_inferred_or_the_table_is_refused(
     refused: Any, file: Any, cells: tuple[str, ...], bytes_of_one: int | None
 ) -> None:
     rows = "".join(f"{i};{cell}\n" for i, cell in enumerate(cells))
@@ -372,16 +372,16 @@ def test_a_table_says_itself_what_its_commas_are_or_is_refused(
         assert samples_of(path)[0] == bytes_of_one
 
 
-# -- long ones ---------------------------------------------------------------------------------------------
+# -- long files --------------------------------------------------------------------------------------------
 
 
-def test_steps_without_memory_are_no_readings(read: Read, file: Any, at_most: Any) -> None:
+def test_steps_without_memory_are_not_readings(read: Read, file: Any, at_most: Any) -> None:
     at_most(100)
     lines = [f"step {i}" + (f" RAM: {500 + i} MB" if i % 20 == 0 else "") for i in range(2_000)]
     assert read(file("\n".join(lines), "train.log"))["readings"] == 100
 
 
-def test_readings_of_a_log_are_joined_before_they_are_counted(
+def test_readings_are_joined_before_they_are_limited(
     read: Read, refused: Any, file: Any, at_most: Any
 ) -> None:
     at_most(100)
@@ -391,7 +391,7 @@ def test_readings_of_a_log_are_joined_before_they_are_counted(
         path
     )
     assert read(path, "--every", "10")["readings"] == 100
-    # The highest of those that are joined is not lost.
+    # The maximum of joined readings is kept.
     joined = read_log(path, Wishes(every=10))
     assert samples_of(joined, "process.peak_bytes")[0] == 1_500 * 10**6
     at_most(4)
@@ -400,14 +400,14 @@ def test_readings_of_a_log_are_joined_before_they_are_counted(
 
 
 @pytest.mark.parametrize("name", ["mprof.dat", "psrecord.txt", "run-recorded.wandb", "mlflow.db"])
-def test_every_form_is_counted_while_it_is_read(
+def test_every_format_enforces_the_limit_while_reading(
     refused: Any, at_most: Any, mlflow: Path, name: str
 ) -> None:
     at_most(2)
     assert "at most 2 are read" in refused(mlflow if name == mlflow.name else LOGS / name)
 
 
-def test_names_of_generations_are_bounded(
+def test_the_number_of_generation_names_is_bounded(
     refused: Any, read: Read, file: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(printed_blocks, "MAX_MARKS", 10)
@@ -417,7 +417,7 @@ def test_names_of_generations_are_bounded(
     read(file(again, "x.log"))
 
 
-# Each is of one line, over and over; a line may take some milliseconds.
+# Repetitions of one line; each may take some milliseconds.
 SLOW_LINES = 20
 SLOW_SECONDS = 2.5
 
@@ -440,7 +440,7 @@ SLOW_SECONDS = 2.5
     ids=lambda line: line[:12].strip(),
 )
 def test_no_line_takes_long(file: Any, before: str, line: str) -> None:
-    # A pattern that backtracks takes minutes.
+    # A backtracking pattern would take minutes.
     assert len(line) <= MAX_LINE_LENGTH
     path = file(before + f"{line}\n" * SLOW_LINES, "train.log")
     started = time.process_time()
@@ -456,7 +456,7 @@ def test_no_line_takes_long(file: Any, before: str, line: str) -> None:
     [("memory.used [MiB], memory.total [MiB]", "{0} MiB, 5"), ("memory.used [MiB], name", "{0} MiB, 5"),
      ("memory.used [MiB], utilization.gpu [%]", "{0} MiB, 5"), ("index, memory.used [MiB]", "{1}, {0} MiB")],
 )  # fmt: skip
-def test_what_nvidia_smi_writes_is_of_its_gpu(file: Any, heads: str, rest: str) -> None:
+def test_nvidia_smi_memory_is_assigned_to_its_gpu(file: Any, heads: str, rest: str) -> None:
     gpus = (0, 1) if "index" in heads else (0,)
     rows = [
         f"2026/11/23 10:00:{i:02}.000, {rest.format(1000 * (gpu + 1), gpu)}\n"
@@ -467,12 +467,12 @@ def test_what_nvidia_smi_writes_is_of_its_gpu(file: Any, heads: str, rest: str) 
     assert samples_of(path) == []
     for gpu in gpus:
         assert samples_of(path, f"gpu.{gpu}.used_bytes") == [1000 * (gpu + 1) * MIB] * 20
-    # With anything else it is memory of the process.
+    # Next to anything else the column is memory of the process.
     rows = [f"{i},{500 + i}\n" for i in range(12)]
     assert len(samples_of(file(f"epoch,memory used (MB)\n{''.join(rows)}"))) == 12
 
 
-# -- what is refused ---------------------------------------------------------------------------------------
+# -- refused files -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -495,7 +495,7 @@ def test_what_nvidia_smi_writes_is_of_its_gpu(file: Any, heads: str, rest: str) 
         ("CMDLINE python x.py\nFUNC m.f 1.0 1.0 1.2.3 2.0\n", 2, "'1.2.3' is not a valid number here"),
     ],
 )  # fmt: skip
-def test_what_is_not_understood_is_refused_whole(
+def test_unparsable_files_are_refused_entirely(
     refused: Any, file: Any, content: str, line: int | None, why: str
 ) -> None:
     path = file(content)
@@ -527,7 +527,7 @@ def test_other_files_are_refused(refused: Any, tmp_path: Path, content: bytes, w
     assert why in refused(tmp_path / "file")
 
 
-def test_what_is_missing_is_said(
+def test_missing_files_runs_and_columns_are_named(
     leakline: Leakline, refused: Any, file: Any, tmp_path: Path, mlflow: Path
 ) -> None:
     assert "nothing.csv: does not exist" in refused(tmp_path / "nothing.csv")
@@ -545,7 +545,7 @@ def test_what_is_missing_is_said(
     ["step = 'x'", "timestamp = 'x'", "value = 'x'", "timestamp = NULL",
      "step = 1e18", "timestamp = 1e300", "step = x'00'"],
 )  # fmt: skip
-def test_columns_of_mlflow_of_another_type_are_refused(
+def test_mlflow_columns_of_the_wrong_type_are_refused(
     refused: Any, mlflow: Path, change: str
 ) -> None:
     with sqlite3.connect(mlflow) as database:
@@ -568,7 +568,7 @@ def test_a_spool_of_another_run_is_not_overwritten(
     assert out.read_bytes() == before and list(tmp_path.glob("*.new")) == []
 
 
-def test_text_that_would_move_a_cursor_is_shown_as_text(
+def test_control_characters_in_a_file_are_shown_as_text(
     leakline: Leakline, file: Any, tmp_path: Path
 ) -> None:
     evil = "\x1b[2J\x1b]0;x\x07<script>"
@@ -602,7 +602,7 @@ def _damaged(content: bytes, chance: random.Random) -> bytes:
 @pytest.mark.parametrize(
     "name", [*sorted(p.name for p in LOGS.iterdir() if p.suffix != ".sql"), "mlflow.db", "a.csv"]
 )
-def test_a_damaged_file_is_refused_in_a_line_or_is_a_run_that_a_server_takes(
+def test_a_damaged_file_is_refused_or_becomes_a_valid_run(
     tmp_path: Path, mlflow: Path, file: Any, name: str
 ) -> None:
     known = {"mlflow.db": mlflow, "a.csv": file(leaking(), "a.csv")}
@@ -619,7 +619,7 @@ def test_a_damaged_file_is_refused_in_a_line_or_is_a_run_that_a_server_takes(
             decode.check("run", json.dumps(batch_to_wire(batch)).encode(), 1.76e9)
 
 
-# -- logs of common tools, with memory that doubles, stays flat, settles and swings as a saw ------------------
+# -- logs of common tools: memory that doubles, stays flat, settles, and follows a sawtooth -------------------
 
 READINGS = 60
 SHAPES: dict[str, Callable[[int], float]] = {
@@ -702,7 +702,7 @@ def smi_lines(i: int, size: float) -> str:
 
 
 STAMP = "2026-11-26 10:{:02d}:00"
-# Form -> (name of the file, its text, what it counts)
+# Format -> (file name, function that writes the text, unit)
 TOOLS: dict[str, tuple[str, Callable[[Sizes], str], str]] = {
     "W&B export": ("wandb_export.csv", of_wandb, "step"),
     "W&B export by time": ("wandb_export.csv", of_lines(
@@ -776,9 +776,9 @@ def refusal(path: Path, **wishes: Any) -> str:
 
 
 @pytest.mark.parametrize("form", TOOLS)
-def test_memory_that_doubles_is_a_leak_and_healthy_memory_is_none(file: Any, form: str) -> None:
+def test_doubling_memory_is_a_leak_and_healthy_memory_is_not(file: Any, form: str) -> None:
     name, write, unit = TOOLS[form]
-    # How memory settles and swings is the same in every form, so one of them shows it.
+    # Memory that settles and swings looks the same in every format, so one format covers it.
     for shape in SHAPES if form == "W&B export" else ("doubles", "flat"):
         size = SHAPES[shape]
         path = file(write([size(i) for i in range(READINGS)]), name)
@@ -790,7 +790,7 @@ def test_memory_that_doubles_is_a_leak_and_healthy_memory_is_none(file: Any, for
             assert (verdict.status, len(verdict.findings)) == ("ok", 0), shape
 
 
-def test_an_export_is_read_by_the_unit_in_its_name_or_by_that_of_the_person(file: Any) -> None:
+def test_the_unit_comes_from_the_column_name_or_the_option(file: Any) -> None:
     path = file(of_wandb([2000.0] * 9), "export.csv")
     log = read_log(path, Wishes())
     assert log.readings[0].samples == {"process.rss_bytes": 2000 * 2**20}
@@ -799,7 +799,7 @@ def test_an_export_is_read_by_the_unit_in_its_name_or_by_that_of_the_person(file
     assert log.readings[0].samples == {"process.rss_bytes": 2000 * 10**6}
 
 
-def test_of_several_runs_in_an_export_one_is_chosen(file: Any) -> None:
+def test_one_of_several_runs_in_an_export_is_chosen(file: Any) -> None:
     other = "calm - sea - system/proc.memory.rssMB"
     rows = "".join(f"{i},{2000 + i},\n{i}5,,{3000 + i}\n" for i in range(10, 30))
     path = file(f"Step,{EXPORTED},{other}\n{rows}", "export.csv")
@@ -815,7 +815,7 @@ def test_of_several_runs_in_an_export_one_is_chosen(file: Any) -> None:
     assert len(read_log(path, Wishes(run="b")).readings) == 9
 
 
-def test_an_error_names_each_column_once_and_whole(file: Any) -> None:
+def test_an_error_lists_each_column_once_with_its_full_name(file: Any) -> None:
     text = of_wandb([2000.0] * 9)
     said = refusal(file(text.replace("rssMB", "readBytes"), "export.csv"))
     columns = "Step, sunny-dust-12 - system/proc.memory.readBytes"
@@ -828,12 +828,12 @@ def test_an_error_names_each_column_once_and_whole(file: Any) -> None:
     "params: 35M | lr 0.1", "total memory: 64 GB, free memory: 12 GB", "replay memory_mb: 500",
     "available_mb=1200 | step_mb=3", "batch 12 | 3.4 GB/s",
 ])  # fmt: skip
-def test_other_figures_of_a_line_are_not_the_memory_of_the_process(file: Any, line: str) -> None:
+def test_other_numbers_on_a_line_are_not_taken_for_memory(file: Any, line: str) -> None:
     path = file("".join(f"epoch {i}: {line}; rss: {2000 + i} MB\n" for i in range(9)))
     assert samples_of(read_log(path, Wishes())) == [(2000 + i) * 10**6 for i in range(9)]
 
 
-def test_of_several_processes_one_is_chosen(file: Any) -> None:
+def test_one_of_several_processes_is_chosen(file: Any) -> None:
     other = "me          4800  1.0  0.1 9000 8000 ?        S    10:00   0:01 bash -c sleep"
     path = file("".join(f"{ps_lines(i, 2000 + 35 * i)}\n{other}\n" for i in range(30)))
     assert refusal(path).endswith(
@@ -854,7 +854,7 @@ def test_each_gpu_has_its_memory(file: Any) -> None:
     assert readings[3].samples == expected
 
 
-def test_free_without_a_unit_asks_for_it(file: Any) -> None:
+def test_output_of_free_without_a_unit_requires_the_option(file: Any) -> None:
     path = file("".join(free_lines(i, 2000 + i).replace("Mi ", "   ") + "\n" for i in range(9)))
     assert "has no unit; specify it with --size-unit MiB" in refusal(path)
     log = read_log(path, Wishes(size_unit=2**20))
@@ -862,7 +862,7 @@ def test_free_without_a_unit_asks_for_it(file: Any) -> None:
     assert any("the entire machine" in note for note in log.notes)
 
 
-def test_numbers_alone_are_read_once_it_is_said_what_they_are(file: Any) -> None:
+def test_plain_numbers_are_read_once_their_meaning_is_given(file: Any) -> None:
     path = file("".join(f"{2_000_000 + 35_000 * i}\n" for i in range(30)))
     assert "name the columns, such as --columns rss --size-unit KiB" in refusal(path)
     log = read_log(path, Wishes(columns=("rss",), size_unit=1024))
@@ -873,5 +873,5 @@ def test_numbers_alone_are_read_once_it_is_said_what_they_are(file: Any) -> None
     "virtual memory: 12.1 GB", "pmem(vms=12100000000, shared=4096)",
     "CPU Virtual Memory:  used = 2.0 GB, percent = 3.1%",
 ])  # fmt: skip
-def test_memory_that_shows_no_leak_is_refused(file: Any, line: str) -> None:
+def test_figures_that_cannot_show_a_leak_are_refused(file: Any, line: str) -> None:
     refusal(file("".join(f"epoch {i}\n{line}\n" for i in range(30))))

@@ -1,4 +1,4 @@
-"""What every command prints: errors of one line, nothing that commands a terminal, also where nobody reads it."""
+"""What every command prints: one-line errors, no terminal control characters, and output that nothing reads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from leakline.cli.server_queries import Asker
 from leakline.snapshot import Batch, ProcessIdentity, RunHeader
 from leakline.transport.spool_file import SpoolFile
 
-# Sets the title of a terminal, and clears it.
+# Sets the title of a terminal and clears it.
 EVIL = "Evil\x1b]0;pwn\x07\x1b[2J\u202e"
 
 
@@ -32,7 +32,7 @@ def is_plain(text: str) -> bool:
 @pytest.mark.parametrize(
     "command", ["runs", "verdict app/leaking", "compare run1 run2", "top run1"]
 )
-def test_without_a_server_it_says_how_to_start_one(
+def test_without_a_server_commands_explain_how_to_start_one(
     leakline: Any, nowhere: str, command: str
 ) -> None:
     said = leakline(*command.split(), "--server", nowhere)
@@ -41,7 +41,7 @@ def test_without_a_server_it_says_how_to_start_one(
 
 
 @pytest.mark.parametrize("run", ["nobody/leaking", "app/leak", f"app/{EVIL}"])
-def test_an_unknown_name_is_repeated_without_what_commands_a_terminal(ask: Any, run: str) -> None:
+def test_an_unknown_name_is_repeated_without_control_characters(ask: Any, run: str) -> None:
     said = ask("verdict", run)
     assert said.status == 1
     assert is_plain(said.errors)
@@ -49,13 +49,13 @@ def test_an_unknown_name_is_repeated_without_what_commands_a_terminal(ask: Any, 
 
 
 @pytest.mark.parametrize("command", ["verdict unknown", "top unknown", "compare run1 unknown"])
-def test_an_unknown_id_is_looked_for_in_the_list(ask: Any, server: str, command: str) -> None:
+def test_an_unknown_run_id_points_to_the_list_of_runs(ask: Any, server: str, command: str) -> None:
     said = ask(*command.split())
     assert said.status == 1
     assert said.error == f"leakline: no run 'unknown' on {server}; list them with: leakline runs"
 
 
-def test_a_wrong_address_is_wrong_use(leakline: Any) -> None:
+def test_an_invalid_address_is_a_usage_error(leakline: Any) -> None:
     said = leakline("runs", "--server", "nonsense")
     assert said.status == 2
     assert "'nonsense'" in said.error
@@ -92,7 +92,7 @@ def test_help_shows_an_example(leakline: Any, command: str) -> None:
         (("top", "a", "--every=0"), "leakline top", ""), (("top", "a", "--every=never"), "leakline top", ""),
     ],
 )  # fmt: skip
-def test_wrong_use_is_one_line_that_says_where_help_is(
+def test_a_usage_error_is_one_line_that_points_to_the_help(
     leakline: Any, wrong: tuple[str, ...], program: str, said: str
 ) -> None:
     answer = leakline(*wrong)
@@ -101,10 +101,10 @@ def test_wrong_use_is_one_line_that_says_where_help_is(
     assert answer.error.endswith(f"; see: {program} --help")
 
 
-def test_a_demo_without_torch_says_in_one_line_how_to_install_it(
+def test_a_demo_without_torch_explains_how_to_install_it(
     leakline: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A package that is nowhere takes the place of torch on a machine without it.
+    # A package that does not exist replaces torch, as on a machine without it.
     monkeypatch.setattr(demo, "NEEDED", ("torch_that_is_not_here", "numpy"))
     said = leakline("demo", "--exit")
     assert said.status == 1
@@ -112,8 +112,8 @@ def test_a_demo_without_torch_says_in_one_line_how_to_install_it(
     assert (demo.example_folder() / "erl_trading" / "trainer.py").is_file()
 
 
-def test_a_checkout_that_is_not_installed_has_a_version_and_its_commands(tmp_path: Path) -> None:
-    # Without what `site` brings there is no metadata of a package, as for who runs it where it was cloned.
+def test_an_uninstalled_checkout_has_a_version_and_its_commands(tmp_path: Path) -> None:
+    # Without `site` no package metadata is found, as for a user who runs a fresh clone.
     folder = str(Path(leakline_itself.__file__).parents[1])
     version = f"leakline {leakline_itself.__version__}\n"
     for arguments, said in ((("--version",), version), (("report", "--markdown", "."), "")):
@@ -125,11 +125,11 @@ def test_a_checkout_that_is_not_installed_has_a_version_and_its_commands(tmp_pat
         assert "Traceback" not in done.stderr
 
 
-# -- who reads it ------------------------------------------------------------------------------------------
+# -- closed and full outputs -------------------------------------------------------------------------------
 
 
 def ended(output: int | None, *arguments: str) -> tuple[int, str]:
-    """Of the program in a process of its own: exit status and standard error. ``output`` None: closed."""
+    """Run the program in its own process; return exit status and stderr. ``output`` None: stdout is closed."""
     command = [sys.executable, "-m", "leakline", *arguments]
     if output is None:
         command = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
@@ -147,7 +147,7 @@ def nobody_reads() -> Iterator[int]:
     os.close(writing)
 
 
-def test_nobody_who_reads_is_no_failure_and_a_gate_still_closes(
+def test_a_closed_pipe_is_no_failure_and_gates_still_fail(
     server: str, nobody_reads: int, tmp_path: Path
 ) -> None:
     assert ended(nobody_reads, "top", "run1", "--server", server) == (0, "")
@@ -159,7 +159,7 @@ def test_nobody_who_reads_is_no_failure_and_a_gate_still_closes(
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
-def test_a_full_disk_below_the_output_is_one_line(server: str) -> None:
+def test_output_to_a_full_disk_is_a_one_line_error(server: str) -> None:
     with Path("/dev/full").open("wb") as full:
         status, errors = ended(full.fileno(), "runs", "--server", server)
     assert status == 1
@@ -167,10 +167,12 @@ def test_a_full_disk_below_the_output_is_one_line(server: str) -> None:
     assert line.startswith("leakline: cannot write to standard output (No space left on device)")
 
 
-# -- names come from whatever was recorded -----------------------------------------------------------------
+# -- names can contain anything ----------------------------------------------------------------------------
 
 
-def test_the_report_of_a_hostile_spool_is_plain(leakline: Any, tmp_path: Path) -> None:
+def test_the_report_of_a_hostile_spool_has_no_control_characters(
+    leakline: Any, tmp_path: Path
+) -> None:
     snapshots = tuple(
         replace(
             each,
@@ -198,7 +200,7 @@ def test_the_report_of_a_hostile_spool_is_plain(leakline: Any, tmp_path: Path) -
         "compare app/fixed app/leaking --markdown", "runs", "top app/leaking --once",
     ],
 )  # fmt: skip
-def test_the_answers_of_a_hostile_server_are_plain(
+def test_answers_of_a_hostile_server_have_no_control_characters(
     ask: Any, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     request = Asker._request

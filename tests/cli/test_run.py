@@ -1,4 +1,4 @@
-"""`leakline run` and `leakline watch`: real programs, unmodified, in processes of their own."""
+"""`leakline run` and `leakline watch`: real, unmodified programs in their own processes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ START_CHILD = "import subprocess, sys\nsubprocess.run([sys.executable, 'child.py
         (("--per", "hour", "--", "echo", "started"), "hour"),
     ],
 )
-def test_wrong_use_starts_nothing(leakline: Any, words: tuple[str, ...], why: str) -> None:
+def test_a_usage_error_starts_nothing(leakline: Any, words: tuple[str, ...], why: str) -> None:
     said = leakline("run", *words)
     assert (said.status, said.output) == (2, "")
     assert why in said.errors.splitlines()[-1]
@@ -70,7 +70,7 @@ def test_the_exit_status_is_that_of_the_program(
     assert (said.returncode, said.stdout) == (status, "here\n")
     (recorded,) = place.recorded()
     assert (recorded.how, recorded.header.unit) == (how, "minute")
-    # The last line says how so short a program is judged, and how an end was that nobody planned.
+    # The last line says how a program this short is judged, and how an unexpected end happened.
     last = said.stderr.splitlines()[-1]
     if status:
         assert (f"Failed ({how[1]})" if status > 0 else f"Killed by {how[1]}") in last
@@ -87,11 +87,11 @@ def test_the_exit_status_is_that_of_the_program(
         ("raise ValueError(3)", ("failed", "ValueError")),
         ("os._exit(5)", ("failed", "exit status 5")),
         ("os.kill(os.getpid(), signal.SIGKILL)", ("terminated", "SIGKILL")),
-        # It says itself how it ended, and may be over long before the program fails at something else.
+        # The run reports its own end, perhaps long before the program fails with something else.
         ("run.finish()\nsys.exit(7)", ("finished", "")),
     ],
 )
-def test_a_run_of_the_program_that_ends_with_it_ends_as_it_does(
+def test_the_end_of_the_run_matches_the_end_of_the_program(
     place: Place, ending: str, how: tuple[str, str]
 ) -> None:
     begin = "import os, signal, sys, leakline\nrun = leakline.init(unit='epoch')\nrun.epoch(0)\n"
@@ -126,8 +126,8 @@ def test_a_signal_reaches_the_program(place: Place, number: signal.Signals) -> N
     assert (output, process.returncode) == (f"got {number.name}\n", 11)
 
 
-def test_ctrl_c_of_a_terminal_is_not_sent_on(place: Place) -> None:
-    # A terminal sends SIGINT to the whole group.
+def test_ctrl_c_of_a_terminal_is_not_forwarded(place: Place) -> None:
+    # A terminal sends SIGINT to the entire process group.
     script = place.write(
         """
         import signal, sys, time
@@ -157,10 +157,10 @@ def test_ctrl_c_of_a_terminal_is_not_sent_on(place: Place) -> None:
     os.close(terminal)
 
 
-# -- where it runs -----------------------------------------------------------------------------------------
+# -- environment -------------------------------------------------------------------------------------------
 
 
-def test_the_programs_own_sitecustomize_runs_and_its_python_path_is_as_it_was(place: Place) -> None:
+def test_sitecustomize_and_pythonpath_of_the_program_are_preserved(place: Place) -> None:
     own = place.folder / "own"
     own.mkdir()
     (own / "sitecustomize.py").write_text("import builtins\nbuiltins.customized = __file__\n")
@@ -179,14 +179,14 @@ def test_the_programs_own_sitecustomize_runs_and_its_python_path_is_as_it_was(pl
     assert len(list(place.recorded())) == 1
 
 
-def test_a_sitecustomize_that_fails_is_reported_and_the_program_observed(place: Place) -> None:
+def test_a_failing_sitecustomize_is_reported_and_the_program_observed(place: Place) -> None:
     place.write("raise RuntimeError('theirs')", "sitecustomize.py")
     said = place.python(
         "import os\nprint('_LEAKLINE_OBSERVE' in os.environ)", PYTHONPATH=str(place.folder)
     )
     assert (said.stdout, "RuntimeError: theirs" in said.stderr) == ("False\n", True)
     assert len(list(place.recorded())) == 1
-    # With our folder on the path, and without a plan, nothing happens.
+    # With our folder on the path but without a plan, nothing happens.
     alone = subprocess.run(
         [sys.executable, "-c", "import sys; print('leakline' in sys.modules)"],
         env={**os.environ, "PYTHONPATH": str(STARTUP)}, capture_output=True, text=True, check=True,
@@ -205,7 +205,7 @@ threading.Thread.start = refuse
 @pytest.mark.parametrize(
     "command", [[sys.executable, "-c", "print('here')"], ["sh", "-c", "echo here; sleep 2.5"]]
 )
-def test_where_no_thread_can_start_the_program_goes_on_and_its_end_is_recorded(
+def test_without_threads_the_program_runs_and_its_end_is_recorded(
     place: Place, command: list[str]
 ) -> None:
     place.write(NO_THREADS, "sitecustomize.py")
@@ -218,10 +218,10 @@ def test_where_no_thread_can_start_the_program_goes_on_and_its_end_is_recorded(
     assert [s.kind for s in recorded.snapshots] == ["baseline", "finish"]
 
 
-def test_what_the_program_starts_finds_the_run_in_its_environment_and_joins_it(
+def test_child_programs_join_the_run_through_the_environment(
     place: Place,
 ) -> None:
-    # By the names that docs/run.md lists, and no other of ours.
+    # Only the variable names that docs/run.md lists are set.
     place.write(
         """
         import os, leakline
@@ -239,7 +239,7 @@ def test_what_the_program_starts_finds_the_run_in_its_environment_and_joins_it(
     assert len({each.header.id for each in recorded}) == 1
 
 
-def test_a_program_that_calls_init_takes_over_in_the_same_run(place: Place) -> None:
+def test_a_program_that_calls_init_continues_the_same_run(place: Place) -> None:
     said = place.python(
         """
         import leakline
@@ -258,23 +258,23 @@ def test_a_program_that_calls_init_takes_over_in_the_same_run(place: Place) -> N
     assert (header.project, header.name, header.unit) == ("own", "given", "epoch")
     assert (recorded.process.attempt, recorded.process.role) == (1, "main")
     assert [s.generation for s in recorded.snapshots if s.kind == "generation_end"] == [*range(6)]
-    # It says its verdict itself; nobody says it again.
+    # The program prints its verdict itself; `leakline run` does not repeat it.
     assert sum("No leak" in line for line in said.stderr.splitlines()) == 1
 
 
-def test_settings_of_the_program_do_not_undo_those_of_the_command(place: Place) -> None:
+def test_settings_of_the_command_override_those_of_the_program(place: Place) -> None:
     said = place.python("import leakline\nleakline.init(project='own')\n", "--quiet")
     assert (said.returncode, said.stderr) == (0, "")
     assert [r.header.project for r in place.recorded()] == ["own"]
     place.python("import leakline\nprint(leakline.init(mode='disabled').id == '')")
     assert [r.header.unit for r in place.recorded()] == ["generation", "minute"]
-    # Disabled by the command it is the program itself.
+    # When the command disables recording, it becomes the program itself.
     said = place.run(["sh", "-c", "exit 4"], "--mode", "disabled")
     assert (said.returncode, said.stderr) == (4, "")
     assert len(list(place.recorded())) == 2
 
 
-def test_a_script_that_becomes_an_interpreter_is_observed_from_inside(place: Place) -> None:
+def test_a_script_that_execs_python_is_observed_from_inside(place: Place) -> None:
     shim = place.folder / place.write(
         f'#!/bin/sh\n: $(seq 1 20000)\nexec {sys.executable} "$@"\n', "python"
     )
@@ -284,7 +284,7 @@ def test_a_script_that_becomes_an_interpreter_is_observed_from_inside(place: Pla
     assert recorded.header.environment["python"]
 
 
-def test_another_program_is_watched_from_outside_and_what_it_starts_joins(place: Place) -> None:
+def test_other_programs_are_watched_from_outside_and_children_join(place: Place) -> None:
     script = place.write("import time\ntime.sleep(2.5)\n")
     said = place.run(["sh", "-c", f"{sys.executable} {script}; exit 3"], "--per", "second")
     assert said.returncode == 3
@@ -297,8 +297,8 @@ def test_another_program_is_watched_from_outside_and_what_it_starts_joins(place:
     assert len({r.header.id for r in by_role.values()}) == 1
 
 
-def test_what_a_shell_hands_on_is_the_programs(place: Place) -> None:
-    # As with <(...): an open file of which the command line has the number.
+def test_inherited_file_descriptors_reach_the_program(place: Place) -> None:
+    # As with <(...): an open file whose number is on the command line.
     reading, writing = os.pipe()
     os.write(writing, b"hi")
     code = "import os, sys; print(os.read(int(sys.argv[1]), 9))"
@@ -333,14 +333,14 @@ def test_what_a_shell_hands_on_is_the_programs(place: Place) -> None:
         ("", False),
     ],
 )
-def test_a_launcher_of_ranks_is_known_by_its_command_line(line: str, is_one: bool) -> None:
+def test_launchers_are_recognized_by_their_command_line(line: str, is_one: bool) -> None:
     assert is_launcher(["python", *line.split()]) is is_one
 
 
-# -- when it has ended: what is left is sent, and its exit status is not kept back --------------------------
+# -- after the end: the upload, and the exit status ---------------------------------------------------------
 
 
-def test_a_server_shows_the_run_and_says_the_verdict(place: Place, server: str, ask: Any) -> None:
+def test_the_server_shows_the_run_and_its_verdict(place: Place, server: str, ask: Any) -> None:
     said = place.python("print('hello')", "--server", server, "--project", "plain", "--tag", "x")
     first, last = said.stderr.splitlines()
     url = first.split(" -> ")[1]
@@ -348,13 +348,13 @@ def test_a_server_shows_the_run_and_says_the_verdict(place: Place, server: str, 
     run = request_json(server, "GET", f"/runs/{url.rpartition('/')[2]}")
     assert (run["project"], run["tags"], run["state"]) == ("plain", ["x"], "finished")
     assert (run["unit"], run["generations"]) == ("minute", 0)
-    # The gate of docs/ci.md: nobody can judge it, so it does not pass.
+    # The gate of docs/ci.md does not pass, because the run cannot be judged.
     assert ask("verdict", run["id"], "--fail-on", "leaking,learning").status == 3
     assert ask("verdict", run["id"], "--fail-on", "leaking").status == 0
 
 
-def test_the_last_line_says_a_word_once(place: Place, server: str) -> None:
-    # As that of what is worked out here: the sentence of the server begins with its status.
+def test_the_last_line_does_not_repeat_the_status(place: Place, server: str) -> None:
+    # As in a verdict computed locally, the server's sentence begins with its status.
     said = place.python("print('hello')", "--server", server)
     run = said.stderr.splitlines()[0].rpartition("/")[2]
     minutes = tuple(by_the_minute(made_snapshots(0)))[:3]
@@ -366,7 +366,7 @@ def test_the_last_line_says_a_word_once(place: Place, server: str) -> None:
     assert closing_words(settings).startswith("learning: Not judged: the run ended after 3 minutes")
 
 
-def test_the_server_hears_that_a_program_was_killed(place: Place, server: str) -> None:
+def test_the_server_learns_that_a_program_was_killed(place: Place, server: str) -> None:
     kill = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n"
     said = place.python(kill, "--server", server)
     run = said.stderr.split("/runs/")[1].split()[0]
@@ -375,7 +375,7 @@ def test_the_server_hears_that_a_program_was_killed(place: Place, server: str) -
 
 @pytest.fixture
 def mute() -> Iterator[socket.socket]:
-    """Connections to it are open, and nobody ever answers."""
+    """A socket that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listening:
         yield listening
 
@@ -384,7 +384,7 @@ def address_of(server: socket.socket) -> str:
     return f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
-def test_a_server_that_does_not_answer_is_asked_once_by_all_the_short_programs(
+def test_short_programs_contact_an_unresponsive_server_once(
     place: Place, mute: socket.socket
 ) -> None:
     said = place.python(
@@ -403,7 +403,7 @@ def test_a_server_that_does_not_answer_is_asked_once_by_all_the_short_programs(
     connection, _ = mute.accept()
     connection.close()
     took = [each.snapshots[-1].monotonic - each.snapshots[0].monotonic for each in recorded]
-    # On a busy machine none of them may be short: one that lives longer asks by itself.
+    # A program that runs longer contacts the server itself, which may happen on a busy machine.
     if max(took) < HOLD_SECONDS - 1:
         with pytest.raises(BlockingIOError):
             mute.accept()
@@ -416,7 +416,7 @@ def test_a_server_that_does_not_answer_is_asked_once_by_all_the_short_programs(
 
 @pytest.fixture(scope="module")
 def that_asks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """The address of a server that asks who everybody is, and a token that may read there and no more."""
+    """The address of a server that requires authentication, and a token that may only read."""
     folder = tmp_path_factory.mktemp("asks")
     password = {"LEAKLINE_ADMIN_PASSWORD": "of nobody else"}
     with serving(folder, **password) as address:
@@ -427,7 +427,7 @@ def that_asks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, s
 
 
 @pytest.mark.parametrize(("token", "status"), [("lkl_" + "0" * 43, 401), ("of a reader", 403)])
-def test_the_last_line_of_a_short_program_says_why_its_server_has_nothing(
+def test_the_last_line_explains_why_the_server_has_nothing(
     place: Place, that_asks: tuple[str, str], token: str, status: int
 ) -> None:
     address, of_a_reader = that_asks
@@ -441,7 +441,7 @@ def test_the_last_line_of_a_short_program_says_why_its_server_has_nothing(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_upload_and_the_exit_status_stays(
+def test_a_signal_ends_the_upload_and_keeps_the_exit_status(
     place: Place, mute: socket.socket, number: signal.Signals
 ) -> None:
     process = subprocess.Popen(
@@ -455,7 +455,7 @@ def test_a_signal_ends_the_upload_and_the_exit_status_stays(
     assert "not everything was sent; upload it with: leakline sync" in errors.splitlines()[-1]
 
 
-# -- `leakline watch`: real processes, seen from outside ----------------------------------------------------
+# -- `leakline watch`: real processes observed from outside -------------------------------------------------
 
 GROWS = """
 import sys, time
@@ -471,7 +471,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """A process that knows nothing of us, once it says that it is ready."""
+    """Return a function that starts a process without Leakline and waits until it is ready."""
     started: list[subprocess.Popen[str]] = []
 
     def begin(text: str, *arguments: str) -> subprocess.Popen[str]:
@@ -491,7 +491,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def watching(place: Place, pid: int, *options: str) -> tuple[subprocess.Popen[str], str]:
-    """With what it says at its start, once its first snapshot is on disk."""
+    """Start `leakline watch`; return it and its first line once the first snapshot is on disk."""
     watch = subprocess.Popen(
         [sys.executable, "-m", "leakline", "watch", str(pid), "--mode", "offline", *options],
         cwd=place.folder, stderr=subprocess.PIPE, text=True,
@@ -514,14 +514,16 @@ def watching(place: Place, pid: int, *options: str) -> tuple[subprocess.Popen[st
         (str(2**22 + 7), 1, "there is no process"),
     ],
 )
-def test_what_is_no_process_is_one_line(leakline: Any, pid: str, status: int, why: str) -> None:
+def test_watching_a_nonexistent_process_is_a_one_line_error(
+    leakline: Any, pid: str, status: int, why: str
+) -> None:
     said = leakline("watch", pid)
     assert (said.status, said.output) == (status, "")
     assert why in said.error
 
 
 def test_a_process_that_has_ended_cannot_be_watched(leakline: Any) -> None:
-    # Nobody has asked how it ended: its number is still taken.
+    # The process has not been waited for, so its number is still taken.
     process = subprocess.Popen([sys.executable, "-c", "pass"], stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.read()
@@ -545,7 +547,7 @@ def test_children_of_a_watched_process_are_counted(place: Place, start: Start) -
     )
     watch, _ = watching(place, process.pid)
     process.send_signal(signal.SIGINT)
-    # That it ended is known here, so the last line says how a short program is judged.
+    # The watcher knows that the process ended, so the last line says how a short program is judged.
     _, errors = watch.communicate(timeout=60)
     assert "; for a program this short: leakline watch --per second; " in errors.splitlines()[-1]
     (recorded,) = place.recorded()
@@ -555,7 +557,7 @@ def test_children_of_a_watched_process_are_counted(place: Place, start: Start) -
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_who_stops_watching_leaves_the_process_alone(
+def test_stopping_watch_does_not_affect_the_process(
     place: Place, start: Start, server: str, ask: Any, leakline: Any, number: signal.Signals
 ) -> None:
     process = start(GROWS, "60")
@@ -568,27 +570,27 @@ def test_who_stops_watching_leaves_the_process_alone(
     why = "watched no longer; the program was still running"
     assert (run["state"], run["reason"]) == ("finished", why)
     assert run["rss_bytes"] > 0
-    # Nobody is in a hurry here, so the verdict is waited for. That the program is short nobody knows.
+    # The watcher waits for the verdict. It does not know that the program is short.
     said = errors.splitlines()[-1]
     assert said.startswith("leakline: learning: ") and f" -> {server}/runs/" in said
     assert "--per second" not in said
     (listed,) = [each for each in ask("runs").output.splitlines() if run["id"] in each]
-    # Of minutes it has no generations, which is not none.
+    # Runs by the minute have no generation count; that is not zero.
     assert re.search(r" finished {2,}[\d.]+ [KMG]iB ", listed)
     assert f"attempt 1: {why}\n" in leakline("report", str(place.folder / ".leakline")).output
 
 
-def test_a_program_that_waits_for_a_processor_has_longer_to_say_that_it_is_there(
+def test_a_program_waiting_for_cpu_has_more_time_to_report_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On a busy machine an interpreter that was slow to begin was also watched from outside: two recordings of it."""
+    """On a busy machine a slow interpreter was also watched from outside, which gave two recordings of it."""
     monkeypatch.setattr(program_launch, "STARTING_CPU_SECONDS", 60)
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     idle = subprocess.Popen(["sleep", "60"])
     try:
         eventually(lambda: _waits_for_a_processor(busy.pid))
         eventually(lambda: not _waits_for_a_processor(idle.pid))
-        # It has had its time, and has not said that it is an interpreter that observes itself.
+        # Its time is over, and it has not reported that it observes itself.
         monkeypatch.setattr(program_launch, "STARTING_CPU_SECONDS", 0.1)
         eventually(lambda: not _waits_for_a_processor(busy.pid))
     finally:

@@ -1,4 +1,4 @@
-"""`leakline runs`, `leakline verdict` and `leakline report`: what they say, in each form."""
+"""Output of `leakline runs`, `leakline verdict` and `leakline report` in each format."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from leakline.cli.server_queries import Asker
 # -- runs --------------------------------------------------------------------------------------------------
 
 
-def test_the_newest_comes_first_with_aligned_columns(ask: Any, server: str) -> None:
+def test_the_newest_run_comes_first_with_aligned_columns(ask: Any, server: str) -> None:
     said = ask("runs", "--project", "nobody")
     assert (said.status, said.output) == (0, f"no runs on {server}\n")
     lines = ask("runs", "--project", "app").output.splitlines()
@@ -34,7 +34,7 @@ def test_the_newest_comes_first_with_aligned_columns(ask: Any, server: str) -> N
     assert "run1" in one and "run2" not in one
 
 
-def test_growth_says_per_what(ask: Any, server: str) -> None:
+def test_growth_shows_its_unit(ask: Any, server: str) -> None:
     for unit, counted in (("second", by_the_second), ("minute", by_the_minute), ("epoch", tuple)):
         post_run(server, f"per-{unit}", f"per-what/{unit}", 20 * MIB, unit=unit, counted=counted)
     head, *lines = ask("runs", "--project", "per-what").output.splitlines()
@@ -66,7 +66,7 @@ def lines_below(output: str, heading: str) -> list[str]:
     return output[output.index(heading) :].splitlines()[1:]
 
 
-def test_what_the_fix_promised_is_said_promise_by_promise(ask: Any) -> None:
+def test_each_promise_of_a_fix_is_printed(ask: Any) -> None:
     shown = lines_below(ask("verdict", "app/leaking").output, "expectations:")
     at = shown.index("   let them go (app.py:7): growth per generation")
     assert shown[at + 1].startswith("      broken: Memory grows by 20.00 MiB per generation")
@@ -96,7 +96,7 @@ def test_a_verdict_of_a_server_that_checks_no_promises_has_no_expectations(
     assert "expectations:" not in said.output
 
 
-def test_the_checklist_is_said_with_a_mark_for_each_question(ask: Any) -> None:
+def test_the_checklist_prints_a_mark_for_each_question(ask: Any) -> None:
     shown = lines_below(ask("verdict", "app/leaking").output, "checklist:")
     assert shown[0] == "   [-] GPU memory stays within its pattern: not measured"
     assert shown[2] == "   [!] Memory does not keep growing: failed"
@@ -107,7 +107,7 @@ def test_the_checklist_is_said_with_a_mark_for_each_question(ask: Any) -> None:
     )
 
 
-def test_what_was_planned_is_said_band_by_band_and_budget_by_budget(ask: Any) -> None:
+def test_each_band_and_budget_is_printed(ask: Any) -> None:
     shown = lines_below(ask("verdict", "app/leaking").output, "expectations:")
     assert shown[0] == "   process.rss_bytes, generations 0 to 4: up to 460.00 MiB"
     assert shown[1] == (
@@ -117,7 +117,7 @@ def test_what_was_planned_is_said_band_by_band_and_budget_by_budget(ask: Any) ->
     assert shown[3].startswith("      more than normal: Memory has grown by 260.00 MiB since")
 
 
-def test_since_when_memory_is_flat_and_how_right_forecasts_were(ask: Any) -> None:
+def test_settling_and_forecast_accuracy_are_printed(ask: Any) -> None:
     fixed = ask("verdict", "app/fixed").output
     assert "Memory is flat from generation 0 on." in fixed and "orecast" not in fixed
     leaking = ask("verdict", "app/leaking").output
@@ -135,7 +135,7 @@ def test_the_rank_that_leaks_is_named_in_every_form(ask: Any, server: str) -> No
     assert "- where: `evaluate`, `rank 1 main`" in markdown
 
 
-def test_it_says_of_which_run_it_is_and_how_that_ended(ask: Any, server: str) -> None:
+def test_a_verdict_names_its_run_and_how_it_ended(ask: Any, server: str) -> None:
     output = ask("verdict", "run1").output
     assert f"\napp/leaking, finished\n{server}/runs/run1\n" in output
     post_run(server, "died", "short/died", unit="minute", state="failed", reason="ValueError")
@@ -157,7 +157,7 @@ def recorded(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
-def test_a_recording_becomes_markdown_without_a_server(leakline: Any, recorded: str) -> None:
+def test_a_recording_is_printed_as_markdown_without_a_server(leakline: Any, recorded: str) -> None:
     said = leakline("report", recorded, "--markdown")
     assert said.status == 0
     assert said.output.startswith(
@@ -165,11 +165,11 @@ def test_a_recording_becomes_markdown_without_a_server(leakline: Any, recorded: 
     )
     assert "## Memory by phase" in said.output and "| `train` |" in said.output
     assert "by Leakline 0." in said.output.splitlines()[-1]
-    # No address: types may be named after what speaks it.
+    # There is no web address to search for: types may be named after a protocol.
     assert "://" not in said.output
 
 
-def test_a_report_is_there_for_programs(leakline: Any, recorded: str) -> None:
+def test_a_report_is_available_as_json(leakline: Any, recorded: str) -> None:
     (item,) = json.loads(leakline("report", recorded, "--json").output)["items"]
     assert (item["name"], item["verdict"]["generations"]) == ("off|line", 3)
     assert item["phases"]["lines"][0]["name"] == "train"

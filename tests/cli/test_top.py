@@ -1,4 +1,4 @@
-"""`leakline top`: against a real server, in a real terminal and in a pipe."""
+"""`leakline top` against a real server, in a real terminal and in a pipe."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 from leakline.report.terminal_text import BARS, Shown, columns, cut, frame, sparkline
 
 
-def test_json_is_of_one_moment(ask: Any) -> None:
+def test_json_shows_one_moment(ask: Any) -> None:
     assert ask("top", "run1", "--json").status == 2
     printed = json.loads(ask("top", "run1", "--json", "--once").output)
     assert printed["run"]["id"] == printed["verdict"]["run"] == "run1"
@@ -23,7 +23,7 @@ def test_json_is_of_one_moment(ask: Any) -> None:
     assert printed["phases"]["lines"]
 
 
-def test_one_frame_says_what_matters(ask: Any) -> None:
+def test_one_frame_shows_the_essentials(ask: Any) -> None:
     said = ask("top", "app/leaking", "--once")
     assert said.status == 0
     lines = said.output.splitlines()
@@ -55,7 +55,7 @@ def _in_a_terminal(server: str, run: str) -> tuple[int, int]:
 
 
 def _read(terminal: int, until: str = "", seconds: float = 20.0) -> str:
-    """What it writes, up to a text, or to its end."""
+    """Read the terminal until ``until`` appears or the output ends."""
     seen, deadline = "", time.monotonic() + seconds
     while not (until and until in seen):
         assert time.monotonic() < deadline, seen
@@ -98,7 +98,7 @@ def test_ctrl_c_ends_it_cleanly(server: str, ask: Any) -> None:
             assert time.monotonic() < deadline
         pid, terminal = _in_a_terminal(server, "top/live")
         first = _read(terminal, "running  ")
-        # It is drawn again without anybody asking.
+        # The screen is redrawn periodically.
         _read(terminal, "\x1b[H")
         os.write(terminal, b"\x03")
         rest = _read(terminal)
@@ -122,11 +122,11 @@ def _shown(**run: Any) -> Shown:
     return Shown({**known, **run}, verdict, {"lines": []}, [])
 
 
-def test_what_is_not_known_is_not_zero() -> None:
+def test_unknown_values_are_not_shown_as_zero() -> None:
     assert frame(_shown()) == ["p/n  running", "learning: Learning", "", "memory  not read yet"]
 
 
-def test_what_is_suspected_comes_first_and_a_program_without_phases_has_none() -> None:
+def test_suspects_come_first_and_programs_without_phases_show_none() -> None:
     row = {"last_count": 5, "rating": "grows"}
     types = [
         {**row, "name": name, "count_per_generation": {"estimate": rate}}
@@ -144,7 +144,7 @@ def test_what_is_suspected_comes_first_and_a_program_without_phases_has_none() -
     assert not any(line.startswith(("phase", "between")) for line in lines)
 
 
-def test_no_line_commands_the_terminal_or_is_wider_than_it() -> None:
+def test_no_line_has_control_characters_or_exceeds_the_width() -> None:
     assert frame(_shown(name="a\x1b[2Jb\nc"))[0] == "p/a [2Jb c  running"
     shown = _shown(name="訓練" * 60, sparkline=[float(n) for n in range(500)], rss_bytes=5)
     assert all(columns(line) <= 50 for line in frame(shown, 50))
@@ -155,5 +155,5 @@ def test_no_line_commands_the_terminal_or_is_wider_than_it() -> None:
 def test_a_gap_in_the_trend_is_a_blank() -> None:
     assert sparkline([1.0, None, 2.0], 10) == f"{BARS[0]} {BARS[-1]}"
     assert sparkline([None], 10) == ""
-    # The highest of what a column shows: a peak is never left out.
+    # A column shows its maximum, so that peaks are never lost.
     assert sparkline([0.0, 9.0, 0.0, 0.0], 2) == f"{BARS[-1]}{BARS[0]}"

@@ -1,4 +1,4 @@
-"""For every test of the client: what the guard swallowed is raised, no run is left over, and a real small server."""
+"""Fixtures for all client tests: swallowed errors are raised, no run outlives its test, and a real HTTP server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from leakline.transport.spool_format import collect, read_records
 
 @pytest.fixture(autouse=True)
 def internal_exceptions() -> Iterator[Any]:
-    """Raise what the outer guard swallowed. A test that plants a failure takes it out of the list itself."""
+    """Raise what the error boundary swallowed. A test that plants a failure removes it from the list itself."""
     error_boundary.swallowed.clear()
     error_boundary._KEEP_EXCEPTIONS = True
     yield error_boundary.swallowed
@@ -41,13 +41,13 @@ def internal_exceptions() -> Iterator[Any]:
         raise failure
 
 
-# Every server of the test that runs.
+# All servers that the test has running.
 _servers: list[FakeServer] = []
 
 
 @pytest.fixture(autouse=True)
 def accounts_close(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """At the end of each test: every snapshot that its runs have taken is somewhere, and there it is."""
+    """Check after each test that every snapshot taken by its runs is accounted for and is where the account says."""
     chains: list[Chain] = []
     real = Chain.__init__
 
@@ -75,7 +75,7 @@ def _check_account(chain: Chain) -> None:
         if batch.process.instance == instance
         for snapshot in batch.snapshots
     }
-    # An answer that came too late leaves a snapshot both there and pending.
+    # An answer that came too late leaves a snapshot both on the server and pending.
     assert account.sent <= len(arrived) <= account.sent + account.pending or not _servers
     if file is not None and file.path.exists():
         left, _ = collect(read_records(file.path, file._sent), file._sent, 10**9, file._instance)
@@ -86,7 +86,7 @@ def _check_account(chain: Chain) -> None:
 def caplog(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[pytest.LogCaptureFixture]:
-    """Our lines never reach the root logger, where pytest listens."""
+    """Attach pytest's handler to our logger, whose lines never reach the root logger."""
     monkeypatch.setattr(error_boundary.logger, "propagate", False)
     error_boundary.logger.addHandler(caplog.handler)
     yield caplog
@@ -95,12 +95,13 @@ def caplog(
 
 @pytest.fixture(scope="module", autouse=True)
 def observed_program(only_own_folder: None) -> Iterator[None]:
-    """Of the modules that pytest has collected, the program has those of this folder alone. What is older
-    is frozen, so the collector does not list it: no look counts what other tests left, nor takes time for it.
+    """Count only modules of this folder as the program, and freeze older objects.
+
+    The collector does not list frozen objects, so scans neither count nor spend time on what other tests left.
     """
     gc.freeze()
     with pytest.MonkeyPatch.context() as patch:
-        # What was frozen here does not count, and what a test freezes does.
+        # Objects frozen here must not count as frozen; objects that a test freezes must.
         count = gc.get_freeze_count
         before = count()
         patch.setattr(gc, "get_freeze_count", lambda: count() - before)
@@ -110,16 +111,16 @@ def observed_program(only_own_folder: None) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No variable of the machine that runs the tests reaches a run."""
+    """Remove environment variables of the test machine that would configure a run."""
     for name in list(os.environ):
         if name.startswith(("LEAKLINE_", "TORCHELASTIC_", "SLURM_")):
             monkeypatch.delenv(name)
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("LEAKLINE_DIR", str(tmp_path / "spool"))
-    # Tests are not about the budget unless they say so.
+    # Tests run without an overhead limit unless they set one.
     monkeypatch.setenv("LEAKLINE_MAX_OVERHEAD", "1")
-    # In slices a count may come a generation later: of a large heap, or where the machine took its time.
+    # A census in slices may be reported a generation later, for a large heap or on a slow machine; avoid slices.
     monkeypatch.setenv("LEAKLINE_MAX_PAUSE", "60")
 
 
@@ -139,7 +140,7 @@ def recorded(spool_directory: Path) -> Callable[[], list[Snapshot]]:
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 20.0) -> None:
-    """Poll until the condition holds; fails loudly instead of hanging."""
+    """Poll until the condition holds; fail instead of hanging."""
     tick = threading.Event()
     deadline = time.monotonic() + seconds
     while not condition():
@@ -154,7 +155,7 @@ def until() -> Callable[..., None]:
 
 @contextmanager
 def no_threads() -> Iterator[None]:
-    """None of our threads can start meanwhile, as where the system has no more."""
+    """Refuse to start any Leakline thread, as a system at its thread limit does."""
 
     def refuse(thread: OurThread) -> None:
         raise RuntimeError("can't start new thread")
@@ -166,9 +167,9 @@ def no_threads() -> Iterator[None]:
 
 @dataclass
 class FakeServer:
-    """A real HTTP server that remembers what it received and answers as a test wants.
+    """Real HTTP server that records what it receives and answers as the test asks.
 
-    ``answers``: what to do with the next requests, in order; afterwards everything is accepted.
+    ``answers``: what to do with the next requests, in order; later requests are accepted.
     """
 
     address: str = ""
@@ -178,12 +179,12 @@ class FakeServer:
     requests: list[tuple[str, str]] = field(default_factory=list)
     answers: list[tuple[int, dict[str, str], bytes]] = field(default_factory=list)
     refuse_batches_over: int | None = None
-    # A batch with this snapshot is refused as a whole, as the real server does.
+    # A batch with this snapshot is rejected entirely, as by the real server.
     refuse_sequence: int = 0
     hold: threading.Event | None = None
-    # What it asks for in the answer to every batch.
+    # Requests included in the answer to every batch.
     wishes: list[Any] = field(default_factory=list)
-    # What it says of a run, at the first question and at each later one; the last for good.
+    # Verdicts returned for a run, one per request; the last one is repeated.
     verdicts: list[dict[str, Any]] = field(default_factory=list)
     http: ThreadingHTTPServer | None = None
 
@@ -205,7 +206,7 @@ class FakeServer:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
-            # Head and body in one packet, as every real server: two wait for each other for 40 ms.
+            # Send head and body in one packet, as real servers do: with two packets Nagle's algorithm costs 40 ms.
             wbufsize = -1
 
             def _handle(self) -> None:
@@ -277,7 +278,7 @@ class FakeServer:
 
 @pytest.fixture
 def make_server() -> Iterator[Callable[..., FakeServer]]:
-    """A server at a port that a test chooses, for servers that come and go."""
+    """Start servers on a chosen port, for servers that stop and come back."""
     made: list[FakeServer] = []
 
     def make(port: int = 0) -> FakeServer:
@@ -298,12 +299,12 @@ def server(make_server: Callable[..., FakeServer]) -> FakeServer:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """A training script in a process of its own."""
+    """Run a training script in its own process."""
     started: list[subprocess.Popen[str]] = []
 
     def run(code: str, **environment: str) -> subprocess.Popen[str]:
         script = tmp_path / "train.py"
-        # One that has been started may not have read it yet.
+        # A process started earlier may not have read the script yet, so do not rewrite the same text.
         if not script.exists() or script.read_text() != code:
             script.write_text(code)
         started.append(
@@ -322,7 +323,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 @pytest.fixture
 def faulty() -> Iterator[Any]:
-    """A `faults.FaultServer` that is well until a test sets its mode."""
+    """Return a `faults.FaultServer` that is healthy until the test sets its mode."""
     from tests.client.faults import FaultServer
 
     server = FaultServer()

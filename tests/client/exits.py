@@ -1,4 +1,4 @@
-"""How long a process takes to end, from the last line of the program until it is gone: by kind of end and server."""
+"""Time from the last line of a program until its process is gone, by kind of end and server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ for generation in range(20):
     with run.phase("train"):
         sum(range(20_000))
 {before}
-# Handlers that the program has set up take their time anyway.
+# Handlers installed by the program take the same time without Leakline.
 sys.stdout.write(f"{{time.monotonic()}}\\n")
 sys.stdout.flush()
 {end}
@@ -48,7 +48,7 @@ atexit.register(run.mark, "after ours")
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """``before`` and ``code`` of a program, its exit status, and the state the run then has; None: no end is sent."""
+    """Expected end of a program: ``code``, exit status and final state of the run (None: no end is sent)."""
 
     code: str
     status: int
@@ -73,7 +73,7 @@ ENDS: Final = {
 def seconds_to_end(
     folder: Path, end: End, server: str | None, *, quiet: bool = True
 ) -> tuple[float, str]:
-    """(seconds, what it wrote to stdout after that). ``server`` None: with Leakline disabled."""
+    """Return (seconds, text written to stdout meanwhile). ``server`` None disables Leakline."""
     script = folder / "ends.py"
     mode = "disabled" if server is None else "online"
     script.write_text(

@@ -1,7 +1,7 @@
-"""A real training loop in a process of its own with a server that misbehaves, and what that costs the loop.
+"""A real training loop in its own process against a faulty server, and what that costs the loop.
 
-What our threads can hold the loop up by in one iteration is no more than the CPU time they take in it, and no more than
-the iteration took too long: the smaller of the two is ours. So a busy machine does not count against us.
+Our threads can delay one iteration by at most the CPU time they use in it, and by at most the time by which it was too
+long. The smaller of the two is counted as ours, so a busy machine does not distort the result.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import functools, hashlib, json, statistics, sys, threading, time
 import leakline
 import leakline.transport.sender, leakline.core.pipeline
 
-# An outage of hours in seconds: a hundred times as many tries in the time, which still are a small part of it.
+# Simulate an outage of hours in seconds: a hundred times as many attempts, which still take a small part of the time.
 leakline.transport.sender.FIRST_PAUSE_SECONDS = leakline.transport.sender.LONGEST_PAUSE_SECONDS = 0.3
 leakline.core.pipeline.Delivery = functools.partial(leakline.core.pipeline.Delivery, timeout_seconds=0.3)
 seconds, waiting = {seconds}, {waiting}
@@ -33,14 +33,14 @@ run = leakline.init(mode={mode!r}, server={server!r}, quiet=False)
 sender = run._chain.sender
 block = b"x" * 400_000
 ours = [t.ident for t in threading.enumerate() if t.name.startswith("leakline-")]
-# What /proc says of a thread that is running is as old as the last tick, up to 10 ms; its clock is exact.
+# Figures in /proc for a running thread are as old as the last tick, up to 10 ms; its own clock is exact.
 clocks = [time.pthread_getcpuclockid(ident) for ident in ours]
 
 def our_cpu():
     return sum(map(time.clock_gettime, clocks))
 
 def work():
-    # Half of it holds the interpreter, half of it lets go of it.
+    # Half of the work holds the interpreter lock, and half releases it.
     for _ in range(8):
         sum(range(12_000))
         hashlib.sha256(block)
@@ -79,10 +79,10 @@ train(lambda took: took > 0.5)
 say(train(lambda took: took > seconds))
 loop = run._chain.loop
 for number in range(waiting):
-    # One in ten seconds, by the clock of the snapshots.
+    # One snapshot in ten seconds, by the clock of the snapshots.
     loop._wall_clock = lambda: time.time() - 10 * (waiting - number)
     run.snapshot("background")
-    # The queue is bounded: no faster than it is recorded.
+    # The queue is bounded, so do not add snapshots faster than they are recorded.
     if number % 500 == 499:
         run._chain.recorder.flush(30)
 loop._wall_clock = time.time
@@ -97,7 +97,7 @@ say({{"peak_bytes": peak_bytes(), "lost": run._chain.recorder._losses.totals()}}
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """``outage`` and ``after`` as the loop reports them; bytes at their highest."""
+    """Cost of an outage: the ``outage`` and ``after`` parts reported by the loop, and peak memory in bytes."""
 
     outage: dict[str, Any]
     after: dict[str, Any]
@@ -111,7 +111,7 @@ class Cost:
 
     @property
     def held_up(self) -> float:
-        """Share of the loop's time, of outage and catching up together."""
+        """Share of the loop's time lost during the outage and the catch-up together."""
         both = (self.outage, self.after)
         seconds = [part["iterations"] * part["work_seconds"] for part in both]
         return sum(p["held_up"] * s for p, s in zip(both, seconds, strict=True)) / sum(seconds)
@@ -120,9 +120,9 @@ class Cost:
 def train(
     folder: Path, server: FaultServer, mode: str, seconds: float, waiting: int, kind: str = "online"
 ) -> Cost:
-    """The loop during an outage of ``seconds``, with ``waiting`` snapshots more, and for up to a minute after it.
+    """Run the loop through an outage of ``seconds`` with ``waiting`` extra snapshots, and up to a minute after it.
 
-    What has not arrived by then is synced.
+    Snapshots that have not arrived by then are synced.
     """
     server.set(mode)
     script = folder / "loop.py"
@@ -146,7 +146,7 @@ def train(
         process.stdin.write("\n")
         process.stdin.flush()
         after, last = _line(process.stdout), _line(process.stdout)
-        # Nothing of ours may stand among what the program prints.
+        # Nothing of ours may appear in the program's stdout.
         assert process.stdout.read() == ""
         assert process.wait(60) == 0, said.read_text()
     finally:
@@ -156,9 +156,9 @@ def train(
         (path,) = (folder / "spool").rglob("*.spool")
         upload(path, Delivery(server.address))
     lines = said.read_text().splitlines()
-    # The start, that nobody answers, what is left to sync, the verdict.
+    # At most: the start, the unreachable server, what is left to sync, and the verdict.
     assert len(lines) <= 4, lines
-    # Other reasons count what was never taken.
+    # Other reasons count snapshots that were never taken.
     lost = {reason: n for reason, n in last["lost"].items() if reason in DROPPED | THINNED}
     return Cost(outage, after, figures["peak_bytes"], figures["failures"], lost)
 

@@ -1,4 +1,4 @@
-"""A server that fails as servers, proxies and networks do, and is well again when a test says so."""
+"""A server that fails in the ways servers, proxies and networks do, and recovers when a test says so."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HTML: Final = b"<!doctype html><title>Sign in</title><p>Welcome to the airport"
 
 
 def _bomb() -> bytes:
-    """16 KiB that are 16 MiB when they are unpacked."""
+    """Return 16 KiB that decompress to 16 MiB."""
     packed = gzip.compress(b" " * (16 * 2**20))
     return (
         b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(packed)
@@ -27,14 +27,14 @@ OK: Final = b"HTTP/1.1 200 OK\r\n"
 CHUNKED: Final = OK + b"Transfer-Encoding: chunked\r\n\r\n"
 AGAIN: Final = b"Retry-After: 1\r\nContent-Length: 2\r\n\r\n{}"
 FILLER: Final = b"X-Filler: " + b"x" * 4000 + b"\r\n"
-# What each answer begins with, and what comes after it without end.
+# Mode -> (start of each answer, bytes repeated endlessly after it).
 ANSWERS: Final[dict[str, tuple[bytes, bytes]]] = {
     "garbage": (os.urandom(4096), b""),
     "endless head": (OK, FILLER),
     "endless line": (b"HTTP/1.1 200 ", b"x" * 4096),
     "interim answers": (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 100),
     "endless body": (CHUNKED, b"1000\r\n" + b"x" * 4096 + b"\r\n"),
-    # Chunks of one byte whose extensions are the weight.
+    # One-byte chunks with very long chunk extensions.
     "endless crumbs": (CHUNKED, b"1;" + b"x" * 8000 + b"\r\nx\r\n"),
     "endless trailer": (CHUNKED + b"0\r\n", FILLER),
     "bomb": (_bomb(), b""),
@@ -44,14 +44,14 @@ ANSWERS: Final[dict[str, tuple[bytes, bytes]]] = {
     "too many": (b"HTTP/1.1 429 Slow down\r\n" + AGAIN, b""),
     "hangs up": (b"", b""),
 }
-# Answers nothing; answers rightly, but a byte at a time or after a long while.
+# Modes that never answer, or answer correctly but a byte at a time or after a long delay.
 SILENT: Final = ("black hole", "dripping", "slow")
 MODES: Final = ("absent", *SILENT, *ANSWERS)
 
 
 @dataclass
 class FaultServer(FakeServer):
-    """``set`` to one of MODES, or to ``healthy``. What it accepted is remembered as `FakeServer` does."""
+    """Server that behaves as in one of MODES, or healthy; ``set`` changes the mode. Records what it accepts."""
 
     mode: str = "healthy"
     slow_seconds: float = 30.0
@@ -61,7 +61,7 @@ class FaultServer(FakeServer):
     def set(self, mode: str) -> None:
         port = int(self.address.rpartition(":")[2])
         self.mode = mode
-        # Whoever waits in the mode before is let go: its connection closes.
+        # Release connections that wait in the previous mode; they close.
         self._over.set()
         self._over = threading.Event()
         if mode == "absent":

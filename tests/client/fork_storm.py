@@ -1,7 +1,7 @@
-"""A training that forks without end while its own threads hold every lock of ours; a program, run in its own process.
+"""A training that forks repeatedly while its own threads hold every Leakline lock; runs as its own process.
 
-Each child calls what a program may call, under a watchdog, and leaves in one of several ways. The last line is JSON:
-how often, and what went wrong. `test_forks.py` and the soak test run it.
+Each child calls what a program may call, under a watchdog, and exits in one of several ways. The last line is JSON
+with the number of forks and the failures. `test_forks.py` and the soak test run it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HELD_SECONDS = 0.002
 
 
 class Box(io.StringIO):
-    """What `logging` writes to, slowly, with its lock held."""
+    """Slow target for `logging`, written to while its lock is held."""
 
     def write(self, text: str) -> int:
         time.sleep(HELD_SECONDS / 2)
@@ -36,7 +36,7 @@ class Box(io.StringIO):
 
 
 def locks(run: leakline.Run) -> list[Any]:
-    """Every lock of ours that a thread of this process may hold while another forks."""
+    """Return every Leakline lock that a thread may hold while another thread forks."""
     chain: Any = run._chain
     return [
         chain.loop._lock,
@@ -74,7 +74,7 @@ def log(stop: threading.Event) -> None:
 
 
 def inherited(spool: Path) -> list[str]:
-    """What this process has open that is ours: the spool's file, and a connection to the server."""
+    """Return descriptors of ours that are open in this process: the spool file and server connections."""
     found = []
     for link in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
@@ -85,7 +85,7 @@ def inherited(spool: Path) -> list[str]:
 
 
 def calls(run: leakline.Run) -> None:
-    """What library code calls in a child; nothing may come of it."""
+    """Call what library code may call in a child; none of it may have an effect."""
     for each in (run, leakline.current()):
         each.generation(1_000_000)
         with each.phase("in the child"), each.phase("deeper"):
@@ -110,13 +110,13 @@ def own_run(**where: Any) -> None:
 
 
 def in_pool(run: leakline.Run) -> None:
-    """A worker of multiprocessing: it never starts a run."""
+    """Check that a multiprocessing worker never starts a run."""
     calls(run)
     assert leakline.init(mode="offline", quiet=True).id == ""
 
 
 def ways(run: leakline.Run, server: str) -> list[tuple[str, Callable[[], None]]]:
-    """What a child does, by the name of how it leaves; afterwards it ends through `sys.exit`."""
+    """Return (name, function) for each way a child can exit; where the function returns, `sys.exit` follows."""
 
     def leave() -> None:
         calls(run)
@@ -136,7 +136,7 @@ def ways(run: leakline.Run, server: str) -> list[tuple[str, Callable[[], None]]]
 
 
 def checked(run: leakline.Run, spool: Path, work: Callable[[], None]) -> None:
-    """In a forked child. What hangs is ended with the stack of every thread; what is wrong is no status of success."""
+    """Run ``work`` in a forked child. A hang dumps the stack of every thread; an error gives a non-zero status."""
     faulthandler.dump_traceback_later(WATCHDOG_SECONDS, exit=True)
     open_still = inherited(spool)
     try:

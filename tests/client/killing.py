@@ -1,6 +1,6 @@
-"""Trainings killed at random moments and synced afterwards: what the server has of them, against what they took.
+"""Trainings that are killed at random moments and then synced: compare what they recorded with what the server has.
 
-A training notes each snapshot in shared memory, which outlives it: its time, and a number that nothing else has.
+A training notes each snapshot in shared memory, which outlives it, with its time and a unique number.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TRAINING: Final = """
 import mmap, os, random, struct, time
 import leakline, leakline.settings
 
-# So small a spool is rewritten several times a second.
+# A spool this small is rewritten several times a second.
 leakline.settings.SMALLEST_SPOOL_LIMIT_BYTES = 0
 stamps = mmap.mmap(os.open(os.environ["STAMPS"], os.O_RDWR), 0)
 
@@ -50,13 +50,13 @@ while True:
     generation += 1
 """
 SNAPSHOTS: Final = 1 << 14
-# One core is for the server; a training that is starved records later.
+# One core is left for the server: a training without CPU time records late.
 AT_ONCE: Final = max(1, (os.cpu_count() or 1) - 1)
 
 
 @dataclass
 class Figures:
-    """Of all kills. ``lost_seconds``: from the last snapshot on the server to the last that was taken."""
+    """Totals over all kills. ``lost_seconds``: from the last snapshot on the server to the last one taken."""
 
     kills: int = 0
     taken: int = 0
@@ -74,7 +74,7 @@ class Figures:
 
 
 class Victim:
-    """One training that will be killed."""
+    """A training that will be killed."""
 
     def __init__(self, folder: Path, name: str, server: str | None, *, small: bool) -> None:
         self.name, self.online, self.small = name, server is not None, small
@@ -95,9 +95,9 @@ class Victim:
         )  # fmt: skip
 
     def kill(self, after_seconds: float, *, at_start: bool, in_rewrite: bool) -> str:
-        """Some time after it has begun to record; what it had to say.
+        """Kill it some time after it began to record, and return its output.
 
-        ``at_start``: after the process has begun; ``in_rewrite``: then, when its spool is next made shorter.
+        ``at_start``: counted from the start of the process; ``in_rewrite``: then wait for its next spool rewrite.
         """
         pause, deadline = threading.Event(), time.monotonic() + 60
         while not (at_start or self.taken()):
@@ -117,7 +117,7 @@ class Victim:
         return self.process.communicate()[1].decode()
 
     def taken(self) -> dict[int, tuple[float, float]]:
-        """Sequence number -> (ticket, monotonic seconds)."""
+        """Return sequence number -> (ticket, monotonic seconds)."""
         rows = struct.iter_unpack("<dd", self._stamps)
         return {n: row for n, row in enumerate(rows) if row[1]}
 
@@ -131,7 +131,7 @@ def real_server(folder: Path) -> Iterator[str]:
     assert process.stdout is not None
     found = re.search(r"http://\S+", process.stdout.readline())
     assert found is not None
-    # Its log must not fill the pipe.
+    # Drain the log so that it cannot fill the pipe.
     threading.Thread(target=process.stdout.read, daemon=True).start()
     try:
         yield found[0]
@@ -141,7 +141,7 @@ def real_server(folder: Path) -> Iterator[str]:
 
 
 def kill_and_sync(folder: Path, kills: int, seed: int = 1) -> Figures:
-    """Kill that many trainings, some with a server and some without, some with a small spool; sync; compare."""
+    """Kill ``kills`` trainings, with and without a server and some with a small spool; sync and compare."""
     chance, figures = random.Random(seed), Figures()
     with real_server(folder) as server:
         victims = []
@@ -182,7 +182,7 @@ def _compare(victim: Victim, server: str, figures: Figures) -> None:
         figures.wrong += [f"{victim.name} recorded nothing"] if taken else []
         return
     stored = _stored(server, victim.name)
-    # One that was put, and killed before it was noted down.
+    # A snapshot may have been put before the kill without being noted.
     newest = max(taken, default=1)
     figures.taken, figures.stored = figures.taken + newest, figures.stored + len(stored)
     for sequence, ticket in stored.items():
@@ -201,9 +201,9 @@ def _compare(victim: Victim, server: str, figures: Figures) -> None:
 
 
 def _stored(server: str, run: str) -> dict[int, float | None]:
-    """Sequence number -> ticket of what the server has; fails when one is there twice."""
+    """Return sequence number -> ticket as stored on the server; fail on duplicates."""
     tickets = dict(_points(server, run, "gauge.ticket"))
-    # Every snapshot of the training thread has this one.
+    # Every snapshot of the training thread has this series.
     found = {
         sequence: tickets.get(sequence, -1) for sequence, _ in _points(server, run, "client.bytes")
     }

@@ -1,4 +1,4 @@
-"""Private memory that a test takes itself, and what its runs have recorded."""
+"""Private memory allocated by tests, and what their runs have recorded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MIB: Final = 2**20
 
 
 def fresh_pages(size: int) -> mmap.mmap:
-    """Touched memory past the allocator, which might have some left from other tests."""
+    """Return touched memory that bypasses the allocator, which may have free memory from other tests."""
     pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     for at in range(0, size, mmap.PAGESIZE):
         pages[at] = 1
@@ -23,11 +23,11 @@ def fresh_pages(size: int) -> mmap.mmap:
 
 
 def snapshots_of(directory: Path) -> list[Snapshot]:
-    """Everything recorded under ``directory``, in order of the files and their sequence numbers."""
+    """Return everything recorded under ``directory``, by file and sequence number."""
     return [
         snapshot
         for path in sorted(directory.rglob("*.spool"))
-        # Its process has made it, and writes its header next.
+        # The process has created the file but not written its header yet.
         if path.stat().st_size
         for batch in read_batches(path)
         for snapshot in batch.snapshots
@@ -48,7 +48,7 @@ def generation_ends() -> list[Snapshot]:
 
 
 def booked(snapshot: Snapshot) -> int:
-    """Bytes on all lines of the phase accounts."""
+    """Return the bytes on all lines of the phase accounts."""
     return sum(
         int(value)
         for name, value in snapshot.samples.items()
@@ -62,6 +62,6 @@ def private(snapshot: Snapshot) -> int:
 
 
 def books_close(ends: list[Snapshot]) -> bool:
-    """From each generation end to the next the lines sum to the change of private memory."""
+    """Return True if the lines sum to the change of private memory between all generation ends."""
     assert len(ends) > 1
     return all(booked(b) == private(b) - private(a) for a, b in pairwise(ends))

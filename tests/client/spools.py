@@ -1,4 +1,4 @@
-"""Snapshots of one process, the spool that they are recorded to, and what is in it."""
+"""Helpers that make snapshots of one process and its spool, and read the spool back."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def snapshot(
     phase: str = "train",
     **more: Any,
 ) -> Snapshot:
-    """``samples`` None: of twenty series that change at random."""
+    """Return a snapshot; with ``samples`` None it has twenty series of random values."""
     noise = random.Random(sequence)
     if samples is None:
         samples = {f"type.T{i}.count": noise.randrange(10**9) for i in range(20)}
@@ -39,7 +39,7 @@ def snapshot(
 
 
 def batch(*snapshots: Snapshot | int) -> Batch:
-    """A number is short for a snapshot that has it."""
+    """Return a batch; a number stands for the snapshot with that sequence number."""
     return Batch(PROCESS, tuple(snapshot(s) if isinstance(s, int) else s for s in snapshots))
 
 
@@ -54,7 +54,7 @@ def append_until(
     make: Callable[[int], Snapshot] = snapshot,
     together: int = 1,
 ) -> int:
-    """Append what comes after ``last`` until something holds; the number of the last."""
+    """Append snapshots after ``last`` until ``done()`` is true; return the last number."""
     while not done():
         file.append(batch(*(make(last + i) for i in range(1, together + 1))))
         last += together
@@ -63,7 +63,7 @@ def append_until(
 
 
 def rewritten(file: SpoolFile) -> Callable[[], bool]:
-    """Whether another file has taken the place of that of now."""
+    """Return a function that is true once another file has replaced the current one."""
     inode = file.path.stat().st_ino
     return lambda: file.path.stat().st_ino != inode
 
@@ -77,7 +77,7 @@ def sequences(path: Path) -> list[int]:
 
 
 def given_out(outbox: Outbox | SpoolFile) -> list[int]:
-    """What a server that accepts everything gets."""
+    """Return the numbers of all snapshots given to a server that accepts everything."""
     given: list[int] = []
     while outbox.pending():
         batches, mark = outbox.unsent()

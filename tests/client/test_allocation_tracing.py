@@ -1,4 +1,4 @@
-"""Once a leak is suspected, the lines that allocate what is kept are traced for a while, where that is asked for."""
+"""Allocation tracing: once a leak is suspected, the allocating lines are traced for a while if the user enabled it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def nobody_traces() -> Iterator[None]:
 
 
 class Watched:
-    """An `Allocations` with a clock and a verdict by hand."""
+    """An `Allocations` whose clock and verdict the test sets."""
 
     def __init__(self, status: str = "suspected", **more: Any) -> None:
         self.status, self.now, self.looks = status, 0.0, 0
@@ -45,14 +45,14 @@ class Watched:
         return self.now
 
     def wait(self) -> Any:
-        """Return the data of the one mark that comes soon."""
+        """Return the data of the one mark that is written soon."""
         wait_until(lambda: self.marks)
         assert not tracemalloc.is_tracing()
         ((_, _, data),) = self.marks
         return data
 
     def lives(self) -> bool:
-        """Return True if a thread still looks after the tracing."""
+        """Return True if a tracing thread is still alive."""
         threads = [t for t in threading.enumerate() if t.name == "leakline-allocations"]
         for thread in threads:
             thread.join(1)
@@ -72,12 +72,12 @@ def test_nothing_is_traced_before_a_leak_is_suspected(status: str) -> None:
     assert watched.marks == []
 
 
-def test_a_run_that_did_not_ask_traces_nothing(offline: Run) -> None:
+def test_tracing_is_off_by_default(offline: Run) -> None:
     listeners = offline._chain.loop.listeners
     assert not any(isinstance(getattr(each, "__self__", None), Allocations) for each in listeners)
 
 
-def test_a_program_that_traces_itself_goes_on_tracing() -> None:
+def test_tracing_by_the_program_itself_is_left_running() -> None:
     tracemalloc.start()
     watched = Watched()
     watched.see("generation_end", "generation_end", "finish")
@@ -86,7 +86,7 @@ def test_a_program_that_traces_itself_goes_on_tracing() -> None:
     tracemalloc.stop()
 
 
-def test_without_a_thread_nothing_is_traced_and_the_next_generation_end_tries_again() -> None:
+def test_tracing_is_retried_when_its_thread_cannot_start() -> None:
     watched = Watched()
     with no_threads():
         watched.see("generation_end", "phase_end", "generation_end")
@@ -97,7 +97,7 @@ def test_without_a_thread_nothing_is_traced_and_the_next_generation_end_tries_ag
     assert len(watched.marks) == 1
 
 
-def test_at_most_ten_lines_are_reported_once_the_largest_first() -> None:
+def test_the_ten_largest_lines_are_reported_once() -> None:
     watched, kept = Watched("confirmed"), list[Any]()
     watched.see("generation_end")
     assert tracemalloc.is_tracing()
@@ -114,12 +114,12 @@ def test_at_most_ten_lines_are_reported_once_the_largest_first() -> None:
     ]
     assert data["lines"][0][1] == pytest.approx(300_000, rel=0.01)
     assert "somebody" not in data["text"]
-    # Once in a run.
+    # It is reported only once in a run.
     watched.see("generation_end", "generation_end")
     assert len(watched.marks) == 1
 
 
-def test_a_generation_that_lasts_too_long_ends_it_with_a_phase_or_without() -> None:
+def test_tracing_ends_in_a_generation_that_lasts_too_long() -> None:
     watched, kept = Watched(), list[Any]()
     watched.see("generation_end")
     kept += [bytearray(1000) for _ in range(100)]
@@ -128,7 +128,7 @@ def test_a_generation_that_lasts_too_long_ends_it_with_a_phase_or_without() -> N
     before = watched.looks
     wait_until(lambda: watched.looks > before + 2)
     assert tracemalloc.is_tracing()
-    # Nothing is seen of the program from here on.
+    # No snapshots arrive from here on.
     watched.now += 1
     data = watched.wait()
     assert data["seconds"] == TRACED_SECONDS + 1
@@ -136,13 +136,13 @@ def test_a_generation_that_lasts_too_long_ends_it_with_a_phase_or_without() -> N
     assert not watched.lives()
 
 
-def test_tracing_that_holds_too_much_itself_ends_though_no_phase_does() -> None:
+def test_tracing_ends_when_its_table_becomes_too_large() -> None:
     watched, kept = Watched(), list[Any]()
     watched.see("generation_end")
     while tracemalloc.is_tracing() and len(kept) < 5_000_000:
         kept.append(object())
         held = tracemalloc.get_tracemalloc_memory()
-    # The table doubles, and the thread has its turn only now and then.
+    # The trace table doubles in size, and the thread only checks it now and then.
     assert held < 4 * TRACER_BYTES
     assert watched.wait()
 
@@ -150,7 +150,7 @@ def test_tracing_that_holds_too_much_itself_ends_though_no_phase_does() -> None:
 @pytest.mark.parametrize(
     "end", [lambda watched: watched.traced.stop(), lambda watched: watched.see("finish")]
 )
-def test_tracing_that_is_stopped_or_outlives_its_run_reports_nothing(
+def test_tracing_stopped_early_or_by_the_end_of_the_run_reports_nothing(
     end: Callable[[Watched], None],
 ) -> None:
     watched = Watched()
@@ -182,7 +182,7 @@ print(len(heard))
 """
 
 
-def test_a_real_training_that_leaks_is_shown_the_line(start: Any) -> None:
+def test_a_real_leaking_training_reports_the_allocating_line(start: Any) -> None:
     process = start(TRAINING)
     assert process.communicate(timeout=120) == ("1\n", "")
     (mark,) = (event for event in events("mark") if event.name == "allocations")
@@ -217,7 +217,7 @@ def test_a_forked_child_is_not_traced(start: Any) -> None:
     assert [event.name for event in events("mark")] == ["allocations"]
 
 
-def test_a_run_that_is_discarded_leaves_nothing_traced(offline: Run) -> None:
+def test_a_discarded_run_stops_tracing(offline: Run) -> None:
     watched = Watched()
     offline._chain._traced = watched.traced
     for end in (offline._chain.abandon, offline._chain.discard):

@@ -1,4 +1,4 @@
-"""The readings between two snapshots: how often, how soon memory runs out, and that they can be left out."""
+"""Readings between two snapshots: their frequency, how they detect memory running out, and how to disable them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Plenty(Approach):
 
 
 @pytest.mark.parametrize(("interval", "looks"), [(1.0, 9), (0.5, 19), (60.0, 0)])
-def test_a_snapshot_is_taken_every_ten_seconds_or_at_each_rarer_reading(
+def test_a_snapshot_is_taken_every_ten_seconds_or_each_interval(
     interval: float, looks: int
 ) -> None:
     sampler, taken, news = _Sampler(), list[Mapping[str, Number]](), list[str]()
@@ -52,14 +52,14 @@ def test_a_snapshot_is_taken_every_ten_seconds_or_at_each_rarer_reading(
     for _ in range(2 * (looks + 1)):
         assert fold.tick() == interval
     assert sampler.calls == (["look"] * looks + ["sample"]) * 2
-    # News waits for the next reading alone.
+    # A pending event is sent with the next reading.
     news.append("something")
     fold.tick()
     assert len(taken) == 3
 
 
 class Filling:
-    """Memory that fills while a clock of its own passes as the readings ask."""
+    """Memory that fills at a fixed rate on a simulated clock."""
 
     def __init__(self, rate: float, used: float = 0.0, limit: int = 10 * GIB) -> None:
         self.rate, self.used, self.limit, self.now = rate, used, limit, 0.0
@@ -71,7 +71,7 @@ class Filling:
         return Headroom(int(max(0, self.limit - self.used)), self.limit)
 
     def run(self, seconds: float) -> list[float]:
-        """Readings until the limit is reached, or for so long; the use at each that was taken."""
+        """Read until the limit is reached or ``seconds`` have passed; return memory use at each reported reading."""
         found: list[float] = []
         fold = BackgroundFold(
             _Sampler(), lambda samples: found.append(self.used), approach=Approach(self.read, self.clock)
@@ -91,11 +91,11 @@ def test_the_last_snapshot_before_memory_runs_out_is_close_to_the_limit(rate: in
     memory = Filling(rate, used=10 * GIB - 4 * rate)
     used = memory.run(60)
     assert used[-1] >= 0.98 * memory.limit
-    # Ten a second at most on the way there, and not for long.
+    # At most ten readings a second near the limit, and not for long.
     assert len(used) < MOST_REPORTED
 
 
-def test_memory_that_fills_from_the_start_is_known_at_the_first_reading() -> None:
+def test_the_first_reading_knows_how_fast_memory_fills() -> None:
     memory = Filling(GIB)
     approach = Approach(memory.read, memory.clock)
     memory.now, memory.used = 1.0, GIB
@@ -103,7 +103,7 @@ def test_memory_that_fills_from_the_start_is_known_at_the_first_reading() -> Non
 
 
 class Resting(Filling):
-    """It fills for two thirds of each eighth of a second: between two episodes the network is trained."""
+    """Memory that fills for two thirds of each eighth of a second, as when training runs between two episodes."""
 
     def clock(self) -> float:
         eighths, within = divmod(self.now, 1 / 8)
@@ -112,7 +112,7 @@ class Resting(Filling):
 
 
 @pytest.mark.parametrize("begin", [0.0, 0.035, 0.095])
-def test_readings_stay_close_when_the_training_rests_for_a_moment(begin: float) -> None:
+def test_readings_stay_frequent_when_growth_pauses_briefly(begin: float) -> None:
     memory = Resting(80 * MIB, limit=400 * MIB)
     memory.now = begin
     used = memory.run(60)
@@ -124,7 +124,7 @@ def test_readings_stay_close_when_the_training_rests_for_a_moment(begin: float) 
 def test_memory_that_is_freed_each_time_does_not_fill_the_spool(
     used: float, seconds: float, often: bool
 ) -> None:
-    """At its limit a program is read often for a while; with room to spare it never is."""
+    """A program at its limit is read often only for a while; one with room to spare never is."""
     memory, taken = Filling(2**30, used=used * GIB), 0
     for _ in range(500):
         taken += len(memory.run(seconds))
@@ -133,7 +133,7 @@ def test_memory_that_is_freed_each_time_does_not_fill_the_spool(
     assert taken <= memory.now / REPORT_EVERY_SECONDS + more
 
 
-def test_without_background_readings_nobody_wakes_between_two_snapshots(
+def test_without_background_readings_no_thread_wakes_between_snapshots(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("LEAKLINE_SAMPLE_SECONDS", "0")
@@ -141,7 +141,7 @@ def test_without_background_readings_nobody_wakes_between_two_snapshots(
     run = leakline.init(mode="offline", quiet=True)
     assert run._loop.governor.max_pause_seconds == 0.002
     recorder: Any = run._chain.recorder
-    # The recorder's thread waits for snapshots, for as long as it takes.
+    # The recorder's thread waits for snapshots without a timeout.
     assert recorder._tick is None
     with run.phase("train"):
         pass
@@ -150,14 +150,14 @@ def test_without_background_readings_nobody_wakes_between_two_snapshots(
 
 
 class Ring:
-    """Garbage that only a collection takes."""
+    """A reference cycle, freed only by a collection."""
 
     def __init__(self, size: int) -> None:
         self.me = self
         self.block = fresh_pages(size) if size else None
 
 
-def test_full_collections_of_the_program_are_events_with_what_they_freed(offline: Run) -> None:
+def test_full_collections_are_recorded_with_the_bytes_they_freed(offline: Run) -> None:
     offline.generation(0)
     gc.collect()
     with offline.phase("warm"):
@@ -181,7 +181,7 @@ def test_full_collections_of_the_program_are_events_with_what_they_freed(offline
     assert 30 * MIB < before - after < 40 * MIB < before
 
 
-def test_an_emptied_cache_of_a_device_is_an_event_and_one_in_a_cleanup_is_that_cleanups(
+def test_emptying_a_device_cache_is_an_event_except_within_a_cleanup(
     offline: Run,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -1,4 +1,4 @@
-"""`run.on` calls functions of the program when the verdict changes, which is worked out on a thread of its own."""
+"""`run.on` calls functions of the program when the verdict changes. The verdict is computed on its own thread."""
 
 from __future__ import annotations
 
@@ -53,16 +53,14 @@ def generation_end_of(number: int, size: int, samples: dict[str, float] | None =
 
 
 def leaking(grown: int, generation: int) -> Snapshot:
-    """The end of a generation, after so many that each kept 100 MiB."""
+    """Return the end of ``generation``, after ``grown`` generations that each kept 100 MiB."""
     phase_accounts = {"phase.between.bytes": 0, "phase.leakline.bytes": 0}
     phase_accounts["phase.train.bytes"] = 100 * MIB if grown == generation else 0
     return generation_end_of(generation, 500 * MIB + grown * 100 * MIB, phase_accounts)
 
 
 @pytest.mark.parametrize("wrong", ["leaking", "incident.resolved", "run.finished", "", None, 5, []])
-def test_an_unknown_event_or_a_callback_that_is_not_callable_raises_at_once(
-    offline: Run, wrong: Any
-) -> None:
+def test_unknown_events_and_uncallable_callbacks_raise(offline: Run, wrong: Any) -> None:
     with pytest.raises(BadArgument, match="event=") as raised:
         offline.on(wrong, print)
     assert all(name in str(raised.value) for name in (*LADDER, *OTHERS, *EVENTS))
@@ -73,7 +71,7 @@ def test_an_unknown_event_or_a_callback_that_is_not_callable_raises_at_once(
 def watching(
     *wanted: str, governor: Governor | None = None
 ) -> tuple[VerdictWatch, list[tuple[str, Any]]]:
-    """A watch with a callback for each, and where they tell what they heard."""
+    """Return a watch with a callback for each event, and the list that the callbacks append to."""
     watch = VerdictWatch(HEADER, ProcessIdentity("i"), governor or Governor(1.0, 1e9))
     heard: list[tuple[str, Any]] = []
     watch.follow()
@@ -83,7 +81,7 @@ def watching(
 
 
 def call_due(watch: VerdictWatch) -> None:
-    """As at a generation end, and at the next one where the look of this one is over."""
+    """Run the analysis and its callbacks as at two consecutive generation ends."""
     watch.examine()
     watch._verdict_thread.wait(60)
     watch._take()
@@ -91,7 +89,7 @@ def call_due(watch: VerdictWatch) -> None:
         callback(verdict)
 
 
-def test_a_leak_that_stops_is_reported_once_for_each_change() -> None:
+def test_each_status_change_calls_back_once() -> None:
     watch, heard = watching("suspected", *EVENTS)
     for generation in range(90):
         watch.see(leaking(min(generation, 45), generation))
@@ -99,7 +97,7 @@ def test_a_leak_that_stops_is_reported_once_for_each_change() -> None:
     assert [name for name, _ in heard] == ["suspected", S, C, R]
 
 
-def test_a_jump_over_a_status_still_reaches_it() -> None:
+def test_skipping_a_status_still_counts_as_reaching_it() -> None:
     assert _reached("suspected", "watch", "confirmed")
     assert _reached("suspected", "ok", "suspected")
     assert not _reached("suspected", "suspected", "confirmed")
@@ -121,7 +119,7 @@ def end(number: int) -> Snapshot:
 
 @dataclass
 class SlowAnalysis:
-    """In place of the analysis: each look lasts until it is let go, and finds the run suspected."""
+    """Stand-in for the analysis: each call blocks until released and returns the status suspected."""
 
     go: threading.Event = field(default_factory=threading.Event)
     threads: list[threading.Thread] = field(default_factory=list)
@@ -156,7 +154,7 @@ def fail(verdict: Any) -> None:
     raise ValueError
 
 
-def test_a_callback_that_raises_leaves_the_others_due(slow: SlowAnalysis) -> None:
+def test_a_callback_that_raises_does_not_cancel_the_others(slow: SlowAnalysis) -> None:
     slow.go.set()
     watch, heard = watching("suspected")
     watch._callbacks.insert(0, ("suspected", fail))
@@ -168,7 +166,7 @@ def test_a_callback_that_raises_leaves_the_others_due(slow: SlowAnalysis) -> Non
     assert [name for name, _ in heard] == ["suspected"]
 
 
-def test_a_generation_end_waits_for_no_look_and_begins_no_second_one(slow: SlowAnalysis) -> None:
+def test_a_generation_end_never_waits_for_an_analysis(slow: SlowAnalysis) -> None:
     watch, heard = watching("suspected")
     for number in range(5):
         generation_end(watch, number)
@@ -183,14 +181,14 @@ def test_a_generation_end_waits_for_no_look_and_begins_no_second_one(slow: SlowA
     assert list(watch.due()) == []
     generation_end(watch, 5)
     assert [verdict.status for _, verdict in heard] == ["suspected"]
-    # What came while the first was under way is looked at by the second, and then nothing is new.
+    # The second analysis includes what arrived during the first; after that nothing is new.
     watch._verdict_thread.wait(60)
     watch.examine()
     watch.conclude()
     assert len(slow.threads) == 2
 
 
-def test_a_later_look_is_given_what_the_one_before_has_left(slow: SlowAnalysis) -> None:
+def test_the_incremental_cache_is_passed_to_later_analyses(slow: SlowAnalysis) -> None:
     slow.go.set()
     watch, _ = watching("suspected")
     for number in range(3):
@@ -201,8 +199,8 @@ def test_a_later_look_is_given_what_the_one_before_has_left(slow: SlowAnalysis) 
     assert len(others) == 2 and all(each is first for each in others)
 
 
-def test_a_look_is_charged_to_the_budget_and_no_long_pause() -> None:
-    # Other programs take none of this thread's own time.
+def test_an_analysis_is_charged_to_the_budget_without_a_long_pause() -> None:
+    # This thread's CPU time is not affected by other programs.
     governor = Governor(1.0, 1e9, clock=time.thread_time)
     watch, _ = watching("suspected", governor=governor)
     governor.ledger()
@@ -217,7 +215,7 @@ def test_a_look_is_charged_to_the_budget_and_no_long_pause() -> None:
     assert 0 < governor.ledger()["client.pause_seconds"] <= governor.max_pause_seconds
 
 
-def test_no_look_begins_before_a_generation_ends_or_without_budget(slow: SlowAnalysis) -> None:
+def test_no_analysis_starts_before_a_generation_ends_or_without_budget(slow: SlowAnalysis) -> None:
     for governor in (Governor(1.0, 1e9), Governor(0.0)):
         watch, _ = watching("suspected", governor=governor)
         # No generation has ended.
@@ -227,7 +225,9 @@ def test_no_look_begins_before_a_generation_ends_or_without_budget(slow: SlowAna
     assert (slow.threads, list(watch.due()), watch.status) == ([], [], "learning")
 
 
-def test_a_look_that_fails_is_not_the_last(slow: SlowAnalysis, internal_exceptions: Any) -> None:
+def test_a_failed_analysis_is_followed_by_others(
+    slow: SlowAnalysis, internal_exceptions: Any
+) -> None:
     slow.fails = True
     slow.go.set()
     watch, heard = watching("suspected")
@@ -241,7 +241,7 @@ def test_a_look_that_fails_is_not_the_last(slow: SlowAnalysis, internal_exceptio
     assert [type(internal_exceptions.pop())] == [ZeroDivisionError]
 
 
-def test_a_look_that_got_no_thread_is_made_up_for_at_the_end(slow: SlowAnalysis) -> None:
+def test_an_analysis_without_a_thread_runs_at_the_end(slow: SlowAnalysis) -> None:
     slow.go.set()
     watch, heard = watching("suspected")
     with no_threads(), pytest.raises(RuntimeError):
@@ -252,9 +252,7 @@ def test_a_look_that_got_no_thread_is_made_up_for_at_the_end(slow: SlowAnalysis)
     assert [name for name, _ in heard] == ["suspected"]
 
 
-def test_where_the_spool_is_gone_callbacks_hear_of_what_comes(
-    offline: Run, slow: SlowAnalysis
-) -> None:
+def test_callbacks_work_after_the_spool_was_deleted(offline: Run, slow: SlowAnalysis) -> None:
     slow.go.set()
     with offline.generation(0):
         pass
@@ -271,7 +269,7 @@ def test_where_the_spool_is_gone_callbacks_hear_of_what_comes(
     assert heard == ["suspected"]
 
 
-def test_two_threads_that_follow_the_verdict_first_at_once_begin_it_once(
+def test_two_threads_adding_the_first_callback_start_the_watch_once(
     offline: Run, slow: SlowAnalysis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow.go.set()
@@ -279,7 +277,7 @@ def test_two_threads_that_follow_the_verdict_first_at_once_begin_it_once(
     recorded = chain._recorded
 
     def recorded_by_both() -> list[Snapshot]:
-        # Where one of them has to wait for the other, they never meet here.
+        # If one thread has to wait for the other, they never meet here.
         with suppress(threading.BrokenBarrierError):
             both.wait(0.5)
         return recorded()
@@ -301,7 +299,7 @@ def test_two_threads_that_follow_the_verdict_first_at_once_begin_it_once(
     assert len(heard) == 2
 
 
-def test_what_is_due_by_the_end_of_a_run_is_called_there(offline: Run, slow: SlowAnalysis) -> None:
+def test_due_callbacks_are_called_at_the_end_of_a_run(offline: Run, slow: SlowAnalysis) -> None:
     heard: list[int] = []
     offline.on("suspected", lambda verdict: heard.append(threading.get_ident()))
     with offline.generation(0):
@@ -314,7 +312,7 @@ def test_what_is_due_by_the_end_of_a_run_is_called_there(offline: Run, slow: Slo
 
 
 @pytest.mark.parametrize("at_end", [False, True])
-def test_the_exception_of_a_callback_is_the_programs_and_keeps_no_run_open(
+def test_an_exception_in_a_callback_reaches_the_program_and_the_run_ends(
     offline: Run, slow: SlowAnalysis, at_end: bool
 ) -> None:
     offline.on("suspected", fail)
@@ -330,7 +328,7 @@ def test_the_exception_of_a_callback_is_the_programs_and_keeps_no_run_open(
     assert (leakline.current() is offline) is not at_end
 
 
-def test_a_run_ends_while_a_look_is_under_way_and_lets_go_of_the_program(
+def test_a_run_that_ends_during_an_analysis_releases_the_program(
     offline: Run, slow: SlowAnalysis
 ) -> None:
     class Model:
@@ -377,7 +375,7 @@ print(os.waitpid(child, 0)[1])
 """
 
 
-def test_a_forked_child_begins_no_look(start: Any) -> None:
+def test_a_forked_child_starts_no_analysis(start: Any) -> None:
     assert start(FORKS).communicate(timeout=90) == ("True\n0\n", "")
 
 
@@ -414,32 +412,32 @@ def happened(*verdicts: Verdict) -> list[set[str]]:
         (["watch", "recovered", "ok"], [set(), set(), set()]),
     ],
 )  # fmt: skip
-def test_an_incident_happens_once_for_each_change(
+def test_an_incident_event_fires_once_for_each_change(
     statuses: list[str], expected: list[set[str]]
 ) -> None:
     assert happened(*(verdict(finding(status)) for status in statuses)) == expected
 
 
-def test_a_broken_count_counts_in_place_of_a_suspicion() -> None:
+def test_a_broken_count_fires_contract_violated_instead_of_suspected() -> None:
     broken = verdict(finding("suspected", "count_contract"))
     assert happened(broken, broken, verdict(finding("confirmed"))) == [{V}, set(), set()]
     assert happened(verdict(finding("suspected")), broken) == [{S}, {V}]
 
 
-def test_each_finding_has_events_of_its_own() -> None:
+def test_each_finding_has_its_own_events() -> None:
     one, two = finding("suspected"), finding("suspected", name="g", suspect="app.Other")
     assert happened(verdict(one), verdict(one, two), verdict(two, one)) == [{S}, {S}, set()]
 
 
-def test_a_leak_known_by_a_better_name_is_the_same_one() -> None:
+def test_a_leak_with_a_better_name_is_the_same_incident() -> None:
     first, better = finding("suspected"), finding("suspected", "container", name="g")
     assert happened(verdict(first), verdict(better)) == [{S}, set()]
-    # Only one of two can be it.
+    # Only one of the two can be the same leak.
     other = finding("suspected", "tensors", name="h")
     assert happened(verdict(first), verdict(better, other)) == [{S}, {S}]
 
 
-def test_memory_that_runs_out_is_an_event_each_time_it_gets_worse_until_the_risk_is_over() -> None:
+def test_oom_risk_fires_each_time_the_risk_gets_worse() -> None:
     risks = ["none", "low", "high", "high", "critical", "high", "critical", "none", "critical"]
     events = happened(*(verdict(risk=risk) for risk in risks))
     assert ["oom.risk" in each for each in events] == [
@@ -460,8 +458,8 @@ def event(kind: str, name: str, data: dict[str, Any], time: float = 1.0) -> Even
     return Event(0, time, kind, name, None, None, data)
 
 
-def test_what_was_declared_hundreds_of_generations_ago_still_holds() -> None:
-    """A replay buffer of a declared capacity fills slowly, and holds all that grows."""
+def test_declarations_of_hundreds_of_generations_ago_still_apply() -> None:
+    """A replay buffer with a declared capacity fills slowly and explains all growth."""
     watch, heard = watching("suspected", V)
     phase_accounts = {f"phase.{name}.bytes": 0 for name in ("evaluate", "between", "leakline")}
     phase_accounts["phase.collect.bytes"] = MIB
@@ -503,7 +501,7 @@ def seen(snapshots: list[Snapshot], limit: int = 64) -> list[Snapshot]:
     return kept
 
 
-def test_the_first_and_the_newest_stay_and_fewer_than_may_be() -> None:
+def test_thinning_keeps_the_first_and_newest_snapshot() -> None:
     for count in (65, 66, 67):
         for kind in ("phase_end", "generation_end"):
             kept = thinned([snapshot(n, kind) for n in range(count)], 64)
@@ -512,7 +510,7 @@ def test_the_first_and_the_newest_stay_and_fewer_than_may_be() -> None:
             assert [one.sequence for one in kept] == sorted({one.sequence for one in kept})
 
 
-def test_what_is_declared_stays_and_what_only_happened_goes() -> None:
+def test_thinning_keeps_declarations_and_drops_occurrences() -> None:
     events = tuple(event(kind, f"of {kind}", {}) for kind in EVENT_KINDS)
     kept = seen([snapshot(n, events=events if n == 1 else ()) for n in range(1000)])
     went = {"mark", "note", "exception", "warning", "collection", "log"}
@@ -520,7 +518,7 @@ def test_what_is_declared_stays_and_what_only_happened_goes() -> None:
     assert len(all_events(kept)) == len(EVENT_KINDS) - len(went)
 
 
-def test_of_a_declaration_in_every_generation_the_first_and_the_newest_stay() -> None:
+def test_the_first_and_newest_of_repeated_declarations_are_kept() -> None:
     kept = lasting_events(
         event("expect", AGENT, {"high": high}, float(n)) for n in range(1000) for high in [50 - n % 2]
     )  # fmt: skip
@@ -529,7 +527,7 @@ def test_of_a_declaration_in_every_generation_the_first_and_the_newest_stay() ->
     ]  # fmt: skip
 
 
-def test_the_newest_times_of_each_cleanup_stay_whatever_another_does() -> None:
+def test_the_newest_runs_of_each_cleanup_are_kept() -> None:
     often = [event("cleanup", "frequent", {}, float(n)) for n in range(2, 1000)]
     kept = lasting_events([event("cleanup", "rare", {}), *often, event("cleanup", "rare", {})])
     assert [each.name for each in kept].count("rare") == 2
@@ -537,7 +535,7 @@ def test_the_newest_times_of_each_cleanup_stay_whatever_another_does() -> None:
     assert times == [float(n) for n in range(1000 - TIMES_KEPT, 1000)]
 
 
-def test_declarations_without_end_are_bounded_and_displace_nothing_else() -> None:
+def test_endless_declarations_are_bounded_and_displace_nothing_else() -> None:
     expected = event("expect", AGENT, {"high": 50}, 0.0)
     bands = [event("band", "process.rss_bytes", {"first": n}, float(n)) for n in range(1, 3000)]
     kept = lasting_events([expected, *bands])
@@ -545,7 +543,7 @@ def test_declarations_without_end_are_bounded_and_displace_nothing_else() -> Non
     assert len(kept) == 1 + EVENTS_KEPT
 
 
-def test_holders_stay_as_they_were_found_last() -> None:
+def test_the_newest_holders_are_kept() -> None:
     def holding(n: int) -> tuple[Holder, ...]:
         always = Holder(n, AGENT, "app.Trainer.history[*]", n)
         return (always, Holder(n, AGENT, f"app.Trainer.other{n}", 1))

@@ -1,6 +1,4 @@
-"""Cleanups: what they free, and when those that the program registered run. Requests of the server or the program:
-what is done for them, and what is refused.
-"""
+"""Cleanups: what they free and when registered ones run. Requests of the server or program: handling and refusals."""
 
 from __future__ import annotations
 
@@ -56,7 +54,7 @@ class Trainer:
 
     @leakline.current().cleanup("clear_local_buffer")
     def clear_local_buffer(self) -> None:
-        """Free nothing: what it should clear is elsewhere."""
+        """Free nothing, because the memory is held elsewhere."""
 
 
 @pytest.mark.parametrize(("method", "freed"), [("cleanup_memory", 40_000_000), ("clear_local_buffer", 0)])  # fmt: skip
@@ -95,7 +93,7 @@ def test_cleanups_are_recorded_where_they_ran_and_before_the_last_snapshot(
     assert final.sequence <= last.sequence and final.time <= last.time
 
 
-def test_it_runs_above_the_limit_and_not_at_it(offline: leakline.Run) -> None:
+def test_a_cleanup_runs_above_its_limit_and_not_at_it(offline: leakline.Run) -> None:
     seen: list[int] = []
     offline.register_cleanup("tensors", lambda: seen.append(1), when=("gauge.tensors", 500))
     train(offline, range(3), lambda generation: 499 + generation)
@@ -106,7 +104,7 @@ def test_it_runs_above_the_limit_and_not_at_it(offline: leakline.Run) -> None:
     assert cleaned.data["because"] == "gauge.tensors is 501, above 500"
 
 
-def test_it_runs_ever_more_rarely_while_the_condition_holds(offline: leakline.Run) -> None:
+def test_a_cleanup_backs_off_while_its_condition_holds(offline: leakline.Run) -> None:
     offline.register_cleanup("tensors", lambda: None, when=("gauge.tensors", 500))
     train(offline, range(30), lambda generation: 900)
     offline.finish()
@@ -115,7 +113,7 @@ def test_it_runs_ever_more_rarely_while_the_condition_holds(offline: leakline.Ru
     assert gaps == [AGAIN_AFTER, 2 * AGAIN_AFTER]
 
 
-def test_it_runs_at_once_where_the_condition_holds_again(offline: leakline.Run) -> None:
+def test_a_cleanup_runs_immediately_when_its_condition_holds_again(offline: leakline.Run) -> None:
     offline.register_cleanup("tensors", lambda: None, when=("gauge.tensors", 500))
     train(offline, range(12), lambda generation: 900 if generation % 3 == 0 else 10)
     offline.finish()
@@ -145,7 +143,7 @@ def phase_on_another_thread(run: leakline.Run) -> None:
     thread.join()
 
 
-def test_it_waits_for_the_outermost_phase_of_the_training_thread(offline: leakline.Run) -> None:
+def test_a_cleanup_waits_for_the_end_of_the_outermost_phase(offline: leakline.Run) -> None:
     order: list[str] = []
     offline.register_cleanup("late", lambda: order.append("cleanup"), when=("gauge.n", 0))
     offline.generation(0)
@@ -183,7 +181,7 @@ def test_a_cleanup_with_phases_of_its_own_starts_no_other(offline: leakline.Run)
     assert order == ["begins", "ends", "other"]
 
 
-def test_one_that_raises_is_recorded_and_the_training_goes_on(
+def test_a_cleanup_that_raises_is_recorded_and_the_training_goes_on(
     offline: leakline.Run, internal_exceptions: Any, caplog: Any
 ) -> None:
     def clean() -> None:
@@ -208,7 +206,7 @@ def test_an_interrupt_in_a_cleanup_reaches_the_program(offline: leakline.Run) ->
         train(offline, range(1), lambda generation: 900)
 
 
-def test_registering_again_replaces_the_function_and_nothing_else(offline: leakline.Run) -> None:
+def test_registering_again_replaces_only_the_function(offline: leakline.Run) -> None:
     seen: list[str] = []
     for generation in range(4):
         name = f"of {generation}"
@@ -219,12 +217,12 @@ def test_registering_again_replaces_the_function_and_nothing_else(offline: leakl
     assert seen == ["of 2"]
     offline.finish()
     (declared,) = events("register_cleanup")
-    # The server may ask a quiet run for nothing.
+    # The server may not request anything of a quiet run.
     assert declared.data == {"on_request": False, "when": ["gauge.tensors", 500]}
 
 
 class Meeting(list[Any]):
-    """Two threads that append to it do so at the same moment."""
+    """A list that two threads append to at the same moment."""
 
     def __init__(self, given: list[Any]) -> None:
         super().__init__(given)
@@ -235,7 +233,7 @@ class Meeting(list[Any]):
         super().append(one)
 
 
-def test_two_threads_that_register_first_at_once_see_each_generation_once(
+def test_concurrent_first_registrations_see_each_generation_once(
     offline: leakline.Run,
 ) -> None:
     loop = offline._chain.loop
@@ -254,7 +252,7 @@ def test_two_threads_that_register_first_at_once_see_each_generation_once(
     assert offline._chain.cleanups._generation_ends == 3
 
 
-def test_a_finished_run_holds_nothing_of_the_program(offline: leakline.Run) -> None:
+def test_a_finished_run_keeps_no_reference_to_the_program(offline: leakline.Run) -> None:
     kept = Kept()
     gone = weakref.ref(kept)
     offline.register_cleanup("kept", lambda kept=kept: None)
@@ -277,7 +275,7 @@ async def _coroutine() -> None:
         ({"when": ("", 5)}, "when"), ({"when": ("a", float("nan"))}, "when"), ({"when": ["a", True]}, "when"),
     ],
 )  # fmt: skip
-def test_a_wrong_argument_is_named_at_once(
+def test_wrong_arguments_of_register_cleanup_are_named(
     offline: leakline.Run, wrong: dict[str, Any], name: str
 ) -> None:
     right: dict[str, Any] = {"name": "agent", "function": lambda: None}
@@ -285,7 +283,7 @@ def test_a_wrong_argument_is_named_at_once(
         offline.register_cleanup(**{**right, **wrong})
 
 
-def test_there_is_a_bound_on_cleanups(offline: leakline.Run) -> None:
+def test_the_number_of_cleanups_is_bounded(offline: leakline.Run) -> None:
     for number in range(REGISTERED_LIMIT):
         offline.register_cleanup(f"c{number}", list)
     offline.register_cleanup("c0", dict)
@@ -293,13 +291,13 @@ def test_there_is_a_bound_on_cleanups(offline: leakline.Run) -> None:
         offline.register_cleanup("one more", list)
 
 
-# -- memory of devices -------------------------------------------------------------------------------
+# -- device memory -----------------------------------------------------------------------------------
 
 Device = dict[str, int]
 
 
 def on_a_device(run: leakline.Run) -> Device:
-    """Torch's allocator of a machine that has a device, as the probe reads it. Bytes by series."""
+    """Make the run's probe read a device with torch's allocator; return its bytes by series."""
     device = {"cuda.0.allocated_bytes": GIB, "cuda.0.reserved_bytes": 8 * GIB, "cuda.0.retries": 3}
     assert run._loop is not None
     run._loop.sampler._probes["cuda"].read = lambda: dict(device)
@@ -307,7 +305,7 @@ def on_a_device(run: leakline.Run) -> Device:
 
 
 def judged(header: RunHeader, snapshots: list[Snapshot]) -> tuple[str, str]:
-    """(outcome, evidence) of the fourth question after a fix."""
+    """Return (outcome, evidence) of the fourth checklist question after a fix."""
     batches = [Batch(ProcessIdentity("a"), tuple(snapshots))]
     (item,) = [
         each
@@ -321,7 +319,7 @@ HEADER = RunHeader("r", "p", "r", "step", None, 0.0, ("train",))
 
 
 @pytest.mark.parametrize("registered", [False, True])
-def test_a_cleanup_that_gives_memory_of_a_device_back_has_worked(
+def test_a_cleanup_that_frees_device_memory_has_worked(
     offline: leakline.Run, registered: bool
 ) -> None:
     device = on_a_device(offline)
@@ -357,7 +355,7 @@ def test_a_cleanup_that_gives_memory_of_a_device_back_has_worked(
 def test_a_cleanup_that_frees_nothing_anywhere_has_failed(offline: leakline.Run) -> None:
     device = on_a_device(offline)
     with offline.generation(0), offline.cleanup("agent GPU"):
-        # Memory is taken meanwhile, on the device and here.
+        # Memory is allocated meanwhile, on the device and on the host.
         device["cuda.0.allocated_bytes"] += GIB
         taken = bytearray(b"x" * (16 << 20))
     offline.finish()
@@ -365,7 +363,7 @@ def test_a_cleanup_that_frees_nothing_anywhere_has_failed(offline: leakline.Run)
     assert judged(HEADER, recorded()) == ("failed", "agent GPU ran once and freed nothing.")
 
 
-def test_of_a_device_that_was_not_read_both_times_nothing_is_recorded(
+def test_a_device_not_read_before_and_after_is_not_recorded(
     offline: leakline.Run,
 ) -> None:
     with offline.generation(0), offline.cleanup("without a device"):
@@ -410,20 +408,20 @@ def test_a_request_is_taken_once_however_often_it_is_sent() -> None:
         {"id": "1", "kind": "find_holders", "type": ["a"]}, {"id": "1", "kind": ["census"]}, "census", None, 5, [],
     ],
 )  # fmt: skip
-def test_anything_else_is_ignored_and_counted(wish: Any) -> None:
+def test_invalid_requests_are_ignored_and_counted(wish: Any) -> None:
     box = RequestBox()
     box.put([wish])
     assert (box.take(), box.ignored) == ([], 1)
 
 
 @pytest.mark.parametrize("answer", [None, {}, "census", 5, {"kind": "census", "id": "1"}])
-def test_an_answer_without_a_list_asks_for_nothing(answer: Any) -> None:
+def test_an_answer_without_a_list_has_no_requests(answer: Any) -> None:
     box = RequestBox()
     box.put(answer)
     assert (box.take(), box.ignored) == ([], 0)
 
 
-def test_requests_that_wait_are_bounded_and_cleanups_wait_apart_from_looks() -> None:
+def test_waiting_requests_are_bounded_and_cleanups_have_their_own_queue() -> None:
     box = RequestBox()
     box.put([search(str(i)) for i in range(10_000)])
     assert len(box.take()) == WAITING_LIMIT
@@ -437,7 +435,7 @@ def test_requests_that_wait_are_bounded_and_cleanups_wait_apart_from_looks() -> 
     assert (box.take_cleanups(), box.ignored) == ([], 5)
 
 
-def test_what_finds_no_room_for_long_is_refused() -> None:
+def test_a_request_that_never_fits_the_budget_is_refused() -> None:
     box = RequestBox()
     box.put([search("1")])
     for times in range(PATIENCE + 1):
@@ -452,20 +450,18 @@ def test_what_finds_no_room_for_long_is_refused() -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, 5, ["a"], ""])
-def test_holders_of_what_is_no_class_are_a_wrong_argument(
-    offline: leakline.Run, wrong: Any
-) -> None:
+def test_find_holders_rejects_anything_but_a_class(offline: leakline.Run, wrong: Any) -> None:
     with pytest.raises(leakline.BadArgument):
         offline.find_holders(wrong)
 
 
-def test_a_run_that_does_nothing_finds_and_cleans_nothing() -> None:
+def test_a_disabled_run_ignores_requests_and_cleanups() -> None:
     leakline.Run().find_holders(Kept)
     leakline.Run().census()
     leakline.Run().register_cleanup("agent", lambda: pytest.fail("it ran"))
 
 
-# -- processes of their own --------------------------------------------------------------------------
+# -- in separate processes ---------------------------------------------------------------------------
 
 HEAD = """
 import os, threading, leakline
@@ -477,7 +473,7 @@ class Agent:
 kept = [Agent() for _ in range({agents})]
 run = leakline.init(watch=[Agent], {mode})
 """
-# Until the test has seen what it waits for: it ends the script by closing its input.
+# The script runs until the test closes its input.
 LOOP = """
 done, generation = threading.Event(), 0
 threading.Thread(target=lambda: (os.read(0, 1), done.set()), daemon=True).start()
@@ -510,7 +506,7 @@ def head(mode: str, agents: int = 30) -> str:
 
 
 def ends_well(process: subprocess.Popen[str], *, fails: bool = False) -> None:
-    """``fails``: whether the client has said that something failed."""
+    """Wait for the script to end without errors. ``fails``: whether the client must report a failure."""
     _, errors = process.communicate("x", timeout=60)
     assert process.returncode == 0, errors
     assert all(line.startswith("leakline: ") for line in errors.splitlines()), errors
@@ -530,7 +526,7 @@ def marks(snapshots: list[Snapshot]) -> list[str]:
 
 
 def outcomes(server: Any) -> dict[str | None, str]:
-    """Number of the request, None for that of the program -> outcome."""
+    """Return request id (None for the program's own requests) -> outcome."""
     return {e.data.get("request"): e.data["outcome"] for e in sent_events(server, "mark")}
 
 
@@ -538,8 +534,8 @@ def holders(snapshots: list[Snapshot]) -> list[tuple[str, int | None]]:
     return [(h.path, h.count) for s in snapshots for h in s.holders if h.type == "__main__.Agent"]
 
 
-def test_the_program_asks_for_holders_and_a_census(start: Start) -> None:
-    # A pause so long that nothing is looked at outside the training thread, however slow the machine is.
+def test_the_program_can_request_holders_and_a_census(start: Start) -> None:
+    # The pause limit is high enough that every scan runs on the training thread, however slow the machine is.
     ends_well(start(head(OFFLINE) + ASKS, LEAKLINE_MAX_PAUSE="1"))
     after = [s for s in recorded() if s.label.endswith("after train")]
     answered = [
@@ -550,13 +546,13 @@ def test_the_program_asks_for_holders_and_a_census(start: Start) -> None:
     for snapshot in after:
         assert snapshot.census is not None
         assert set(holders([snapshot])) == {("__main__.kept[*]", 30)}
-    # Asking for a class is not one more instance of it.
+    # Requesting a class does not count as another instance of it.
     series = "type.__main__.Agent.count"
     assert {s.samples[series] for s in recorded() if series in s.samples} == {30}
 
 
 @pytest.mark.skipif(native() is None, reason=f"no native module: {why_not_native()}")
-def test_a_look_that_would_pause_for_too_long_is_taken_in_slices(start: Start, until: Any) -> None:
+def test_a_scan_over_the_pause_limit_is_taken_in_slices(start: Start, until: Any) -> None:
     asks = "run.find_holders(Agent)\nrun.census()\n"
     process = start(head(OFFLINE) + asks + LOOP, LEAKLINE_MAX_PAUSE="0.002")
     until(lambda: len(marks(recorded())) >= 2)
@@ -565,7 +561,7 @@ def test_a_look_that_would_pause_for_too_long_is_taken_in_slices(start: Start, u
     assert holders(recorded()) == [("__main__.kept[*]", 30)]
 
 
-def test_a_request_of_the_server_is_answered_once(server: Any, until: Any, start: Start) -> None:
+def test_a_server_request_is_answered_once(server: Any, until: Any, start: Start) -> None:
     server.wishes = LOOKS
     process = start(head(f"server={server.address!r}") + REGISTER + LOOP)
     # A class that was never counted has no count before the cleanup.
@@ -601,7 +597,7 @@ QUIET = "refused: the run is quiet"
     ],
     ids=["not on request", "quiet", "no requests"],
 )  # fmt: skip
-def test_what_the_program_has_not_allowed_is_refused(
+def test_requests_that_the_program_did_not_allow_are_refused(
     server: Any, until: Any, start: Start, mode: str, register: str, environment: dict[str, str],
     look: str, cleanup: str,
 ) -> None:  # fmt: skip
@@ -611,12 +607,12 @@ def test_what_the_program_has_not_allowed_is_refused(
     answers = {None: "done", "r1": look, "r2": look, "c1": cleanup}
     until(lambda: outcomes(server).keys() >= answers.keys())
     ends_well(process)
-    # What the program asks itself is never refused.
+    # Requests of the program itself are never refused.
     assert outcomes(server) == answers
     assert sent_events(server, "cleanup") == []
 
 
-def test_a_requested_cleanup_that_raises_has_failed_and_the_others_run(
+def test_a_requested_cleanup_that_raises_fails_and_the_others_run(
     server: Any, until: Any, start: Start
 ) -> None:
     server.wishes = [CLEANUP]
@@ -628,7 +624,7 @@ def test_a_requested_cleanup_that_raises_has_failed_and_the_others_run(
     assert ran == {"bad": "ZeroDivisionError", "population": None}
 
 
-def test_a_suspected_run_cleans_up_by_itself(start: Start) -> None:
+def test_a_suspected_run_runs_its_cleanup(start: Start) -> None:
     leak = """
 cleaned = []
 run.register_cleanup("population", lambda: (kept.clear(), cleaned.append(1)), when="suspected")

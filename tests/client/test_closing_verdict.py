@@ -1,4 +1,4 @@
-"""The last line: the verdict of the server where it comes in time, otherwise our own; and how a run ended."""
+"""The exit summary: the server's verdict if it arrives in time, otherwise the client's own, and how the run ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Caplog = pytest.LogCaptureFixture
 
 
 def train(**named: Any) -> float:
-    """Return the seconds that the end takes."""
+    """Run six generations and return how many seconds the end takes."""
     run = leakline.init(**named)
     for generation in range(6):
         run.generation(generation)
@@ -30,7 +30,7 @@ def said_of(generations: int, summary: str = "it leaks") -> dict[str, Any]:
     return {"generations": generations, "status": "confirmed", "summary": summary}
 
 
-def test_the_verdict_of_the_server_counts_once_it_has_seen_all_generations(
+def test_the_server_verdict_is_used_once_it_covers_all_generations(
     server: Any, caplog: Caplog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pipeline, "GOODBYE_SECONDS", 10.0)
@@ -41,15 +41,15 @@ def test_the_verdict_of_the_server_counts_once_it_has_seen_all_generations(
     assert server.ends, "it is asked after the end was sent"
 
 
-def test_a_server_that_is_behind_is_not_waited_for(server: Any, caplog: Caplog) -> None:
+def test_the_end_does_not_wait_for_a_server_that_is_behind(server: Any, caplog: Caplog) -> None:
     server.verdicts = [said_of(2)]
-    # `test_endings.py` holds the time that an end may take.
+    # `test_endings.py` checks how long an end may take.
     assert train(server=server.address) < 5.0
     assert "it leaks" not in caplog.messages[-1]
     assert server.address in caplog.messages[-1] or "generations" in caplog.messages[-1]
 
 
-def test_a_server_that_is_slow_to_answer_is_not_waited_for(server: Any, caplog: Caplog) -> None:
+def test_the_end_does_not_wait_for_a_slow_server(server: Any, caplog: Caplog) -> None:
     handle, slow = server.handle, threading.Event()
 
     def wait_for_verdicts(request: Any) -> Any:
@@ -64,7 +64,7 @@ def test_a_server_that_is_slow_to_answer_is_not_waited_for(server: Any, caplog: 
     assert "not everything was sent" not in caplog.text
 
 
-def test_a_server_that_refuses_for_now_is_not_called_absent(server: Any, caplog: Caplog) -> None:
+def test_a_server_that_answers_503_is_not_called_unreachable(server: Any, caplog: Caplog) -> None:
     full = {"error": {"code": "disk_full", "message": "the disk of the server is full"}}
     server.answer(503, full)
     train(server=server.address)
@@ -76,18 +76,18 @@ def test_a_server_that_refuses_for_now_is_not_called_absent(server: Any, caplog:
     assert "cannot reach a Leakline server" not in caplog.text
 
 
-def test_a_server_that_is_absent_is_called_so(caplog: Caplog) -> None:
+def test_an_unreachable_server_is_reported(caplog: Caplog) -> None:
     train(server="http://127.0.0.1:9")
     (said,) = [line for line in caplog.messages if "recording continues" in line]
     assert said.startswith("leakline: cannot reach a Leakline server at http://127.0.0.1:9 (")
 
 
-def test_a_quiet_run_asks_for_no_verdict(server: Any) -> None:
+def test_a_quiet_run_requests_no_verdict(server: Any) -> None:
     train(server=server.address, quiet=True)
     assert not [path for _, path in server.requests if path.endswith("/verdict")]
 
 
-def test_without_a_server_the_verdict_is_our_own(caplog: Caplog) -> None:
+def test_without_a_server_the_client_computes_the_verdict(caplog: Caplog) -> None:
     train(mode="offline")
     assert "6 generations" in caplog.messages[-1]
 
@@ -95,13 +95,13 @@ def test_without_a_server_the_verdict_is_our_own(caplog: Caplog) -> None:
 @pytest.mark.parametrize(
     "said", [{}, {"generations": "6", "summary": "x"}, {"generations": 6, "summary": None}]
 )
-def test_an_answer_that_is_no_verdict_is_none(server: Any, said: dict[str, Any]) -> None:
+def test_an_answer_that_is_not_a_verdict_is_ignored(server: Any, said: dict[str, Any]) -> None:
     server.verdicts = [said]
     delivery = Delivery(server.address)
     assert pipeline.verdict_of_server(delivery, "r1", 6, 0.05) is None
 
 
-def test_what_a_server_says_is_one_printable_line(server: Any) -> None:
+def test_text_from_a_server_becomes_one_printable_line(server: Any) -> None:
     server.verdicts = [said_of(6, "a\x1b[31m\nb" + 1000 * "c")]
     said = pipeline.verdict_of_server(Delivery(server.address), "r1", 6, 5.0)
     assert said is not None
@@ -149,7 +149,7 @@ NOTHING = verdict("learning", "Nothing to say yet: no generation has ended", gen
         (LEARNING, "finished", "", LEARNING["summary"]),
     ],
 )  # fmt: skip
-def test_how_a_run_died_comes_first(
+def test_how_a_run_died_is_printed_first(
     found: dict[str, Any], state: str, reason: str, said: str
 ) -> None:
     assert said_at_end(found, state, reason) == said
@@ -170,5 +170,5 @@ def test_how_a_run_died_comes_first(
         ("interrupted", "KeyboardInterrupt", "interrupted by Ctrl-C"),
     ],
 )
-def test_an_end_has_words(state: str, reason: str, text: str) -> None:
+def test_each_end_has_a_description(state: str, reason: str, text: str) -> None:
     assert ended_as(state, reason) == text

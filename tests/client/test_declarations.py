@@ -1,4 +1,4 @@
-"""`run.fix`, `run.band` and `run.budget`: what travels, and that what nobody could check does not."""
+"""`run.fix`, `run.band` and `run.budget`: what is sent, and which uncheckable declarations are refused."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Environment:
         ("peak_bytes", 2**60), ("possible_generations", 100.5), ("generations", True), ("count:app.Agent", -1),
     ],
 )  # fmt: skip
-def test_a_promise_nobody_could_check_is_refused_with_its_name_and_value(
+def test_uncheckable_promises_are_refused_by_name_and_value(
     offline: Run, claim: Any, value: Any
 ) -> None:
     with pytest.raises(BadArgument) as caught:
@@ -46,11 +46,11 @@ def test_a_promise_nobody_could_check_is_refused_with_its_name_and_value(
     ("argument", "value"),
     [
         ("phase", 7), ("phase", " "), ("location", 281), ("promises", [GROWTH]),
-        # Growth within a phase needs a phase.
+        # Growth within a phase requires a phase.
         ("phase", None),
     ],
 )  # fmt: skip
-def test_a_wrong_argument_is_refused_with_its_name(offline: Run, argument: str, value: Any) -> None:
+def test_wrong_arguments_are_refused_by_name(offline: Run, argument: str, value: Any) -> None:
     claim = "phase_growth_bytes_per_generation"
     with pytest.raises(BadArgument) as caught:
         offline.fix("a fix", **{"phase": "train", "promises": {claim: "1 MiB"}, argument: value})
@@ -58,11 +58,11 @@ def test_a_wrong_argument_is_refused_with_its_name(offline: Run, argument: str, 
     offline.finish()
 
 
-def test_a_run_that_records_nothing_takes_any_promise() -> None:
+def test_a_disabled_run_accepts_any_promise() -> None:
     leakline.init(mode="disabled", quiet=True).fix("a fix", promises={"growth": "500 MiB"})
 
 
-def test_sizes_travel_as_bytes_and_the_class_of_a_count_is_counted_from_now_on(
+def test_sizes_are_sent_as_bytes_and_a_promised_class_is_counted(
     offline: Run,
 ) -> None:
     count = f"count:{Environment.__module__}.Environment"
@@ -82,7 +82,7 @@ def test_sizes_travel_as_bytes_and_the_class_of_a_count_is_counted_from_now_on(
         "phase": "train", "location": "trainer.py:281",
         "promises": {GROWTH: 500 * 2**20, "peak_bytes": 40 * 10**9, **held},
     }  # fmt: skip
-    # And the report of this very run says what came of it.
+    # The report of this run also contains the result.
     assert "close them (train, trainer.py:281)" in text
     assert "close them (trainer.py:281): generations to complete" in text.split("EXPECTATIONS")[1]
     assert "holds: 3 generations complete; 3 were promised." in text
@@ -92,7 +92,7 @@ def test_sizes_travel_as_bytes_and_the_class_of_a_count_is_counted_from_now_on(
     assert "undecided: 3 generations with the fix so far" in text
 
 
-def test_a_location_may_be_a_path_and_never_moves_the_cursor_of_a_terminal(offline: Run) -> None:
+def test_control_characters_in_a_location_become_blanks(offline: Run) -> None:
     offline.fix("one", location=Path("training") / "trainer.py")
     offline.fix("two", location="trainer.py\x1b[2J:281\n")
     offline.finish()
@@ -100,7 +100,7 @@ def test_a_location_may_be_a_path_and_never_moves_the_cursor_of_a_terminal(offli
     assert locations == {"one": "training/trainer.py", "two": "trainer.py [2J:281 "}
 
 
-def test_what_was_rejected_goes_with_the_fix_bounded_and_only_where_it_is_given(
+def test_rejected_hypotheses_are_sent_with_the_fix_and_bounded(
     offline: Run,
 ) -> None:
     offline.fix("detach losses", phase="train", rejected="fewer episodes: too slow")
@@ -110,11 +110,11 @@ def test_what_was_rejected_goes_with_the_fix_bounded_and_only_where_it_is_given(
     fixes = {e.name: e.data for e in events("fix")}
     assert fixes["detach losses"]["rejected"] == "fewer episodes: too slow"
     assert len(fixes["write much"]["rejected"]) == 2_000
-    # Whoever knows nothing of it sees the event that there always was.
+    # Readers that do not know `rejected` see the same event as before.
     assert set(fixes["as before"]) == {"phase", "location", "promises"}
 
 
-def test_a_band_may_go_on_to_the_end_and_a_number_is_in_the_unit_of_its_series() -> None:
+def test_a_band_may_be_open_ended_and_uses_the_unit_of_its_series() -> None:
     assert declarations.band_data((11, None), "40 GB", "50 GB") == {
         "first": 11, "last": None, "low_bytes": 40 * 10**9, "high_bytes": 50 * 10**9,
     }  # fmt: skip
@@ -129,9 +129,7 @@ def test_a_band_may_go_on_to_the_end_and_a_number_is_in_the_unit_of_its_series()
         ((1, 5), None, float("nan"), "high"), ((1, 5), True, None, "low"),
     ],
 )  # fmt: skip
-def test_a_band_that_nothing_lies_in_is_refused_whole(
-    span: Any, low: Any, high: Any, named: str
-) -> None:
+def test_an_empty_band_is_refused(span: Any, low: Any, high: Any, named: str) -> None:
     with pytest.raises(BadArgument) as caught:
         declarations.band_data(span, low, high)
     assert caught.value.name == named
@@ -139,7 +137,7 @@ def test_a_band_that_nothing_lies_in_is_refused_whole(
 
 
 @pytest.mark.parametrize("span", [(None, 5), (1.5, 2), (1,), (2**60, None)])
-def test_a_band_without_whole_generations_is_refused(span: Any) -> None:
+def test_a_band_with_fractional_generations_is_refused(span: Any) -> None:
     with pytest.raises((BadArgument, TypeError, ValueError, OverflowError)):
         declarations.band_data(span, 0, 1)
 
@@ -148,13 +146,13 @@ def test_a_band_without_whole_generations_is_refused(span: Any) -> None:
     ("normal", "leak", "named"),
     [(None, None, "normal"), ("5 GiB", "4 GiB", "leak"), (-1, None, "normal"), (None, "x", "leak")],
 )
-def test_a_budget_that_says_nothing_is_refused_whole(normal: Any, leak: Any, named: str) -> None:
+def test_a_budget_without_bounds_is_refused(normal: Any, leak: Any, named: str) -> None:
     with pytest.raises(BadArgument) as caught:
         declarations.budget_data(normal, leak)
     assert caught.value.name == named
 
 
-def test_a_band_or_budget_that_is_refused_never_reaches_the_loop(
+def test_a_refused_band_or_budget_never_interrupts_the_loop(
     offline: Run, internal_exceptions: Any
 ) -> None:
     offline.band("process.rss_bytes", (5, 1), low=0, high=1)

@@ -1,6 +1,6 @@
-"""A program ends with Leakline as it ends without, and as soon; how it ended is recorded, and the next begins whole.
+"""A program ends with Leakline as it ends without, and as fast; its end is recorded, and the next run starts cleanly.
 
-The machine that runs these tests is shared, so they allow more seconds than `tests/soak/test_exits.py`.
+The test machine is shared, so these tests allow more seconds than `tests/soak/test_exits.py`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NOBODY: Final = "http://127.0.0.1:9"
 UP_SECONDS: Final = 0.6
 ABSENT_SECONDS: Final = 1.0
 DOWN_SECONDS: Final = 2.6
-# In place of Leakline where there is none.
+# Replaces Leakline in the comparison runs without it.
 STAND_IN: Final = """
 from contextlib import nullcontext
 class Run:
@@ -137,7 +137,7 @@ ENDINGS: Final = {
         "import concurrent.futures\n"
         "with concurrent.futures.ProcessPoolExecutor(1) as pool:\n"
         "    dead = pool.submit(os._exit, 3)\n"
-        # Its traceback names another line where it has to wait for the result.
+        # Without this wait the traceback would name another line.
         "    concurrent.futures.wait([dead])\n"
         "    dead.result()"
     ),
@@ -209,7 +209,7 @@ LEAKLINE_RUN: Final = ("-m", "leakline", "run", "--", sys.executable)
 
 
 class Ended(NamedTuple):
-    """How a program ended: its status (of a signal, below zero) and what it wrote, without our own lines."""
+    """How a program ended: its status (negative for a signal) and its output without our own lines."""
 
     status: int
     stdout: str
@@ -223,7 +223,7 @@ def shown(status: int) -> str:
 def ended(
     folder: Path, code: str, module: str, server: str = "", command: Sequence[str] = ()
 ) -> Ended:
-    """Run a program that uses ``module``, by ``command``, in a folder of its own."""
+    """Run a program that uses ``module``, started by ``command``, in its own folder."""
     folder.mkdir()
     (folder / "stand_in.py").write_text(STAND_IN)
     script = folder / "train.py"
@@ -248,7 +248,7 @@ def test_every_ending_has_an_expected_status() -> None:
 @pytest.mark.flow
 @pytest.mark.long
 @pytest.mark.parametrize("name", ENDINGS)
-def test_a_program_ends_as_it_ends_without_us(tmp_path: Path, server: Any, name: str) -> None:
+def test_a_program_ends_as_it_does_without_leakline(tmp_path: Path, server: Any, name: str) -> None:
     if name == "SIGHUP" and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         pytest.skip("nohup hands down that SIGHUP is ignored")
     ways = {
@@ -279,12 +279,12 @@ print("ready", flush=True)
 
 
 def spools(directory: Path) -> list[Path]:
-    """In the order in which their processes began."""
+    """Return the spools in the order in which their processes started."""
     return sorted(directory.rglob("*.spool"), key=lambda path: read_header(path)[0].started_at)
 
 
 class Left(NamedTuple):
-    """What a training printed and recorded, and how that says it ended."""
+    """What a training printed, and what it recorded about its end."""
 
     status: int
     stdout: str
@@ -299,7 +299,7 @@ Train = Callable[..., Left]
 
 @pytest.fixture
 def train(start: Callable[..., subprocess.Popen[str]], spool_directory: Path) -> Train:
-    """Run a training script: the usual beginning, then ``code``."""
+    """Run a training script that begins as usual and continues with ``code``."""
 
     def run(code: str, before: str = "", quiet: bool = True, **environ: str) -> Left:
         begin = START.format(before=before, quiet=quiet)
@@ -312,7 +312,7 @@ def train(start: Callable[..., subprocess.Popen[str]], spool_directory: Path) ->
     return run
 
 
-# A SystemExit that is caught and referred to until the end.
+# A SystemExit that is caught and kept alive until the end.
 KEPT = """kept = []
 try:
     sys.exit(4)
@@ -345,7 +345,7 @@ SIGNAL: Final = "os.kill(os.getpid(), signal.SIG{}); time.sleep(30)"
         ("run.finish()\nsys.exit(7)", 7, ("finished", "")),
     ],
 )  # fmt: skip
-def test_a_run_ends_as_its_program_does(
+def test_the_recorded_end_matches_the_end_of_the_program(
     train: Train, code: str, status: int, end: tuple[str, str]
 ) -> None:
     left = train(code)
@@ -359,7 +359,7 @@ def test_a_run_ends_as_its_program_does(
 @pytest.mark.parametrize(
     ("finish", "end"), [("", ("terminated", "SIGTERM")), ("run.finish()", ("finished", ""))]
 )
-def test_a_program_with_its_own_sigterm_handler_goes_on_as_before(
+def test_the_sigterm_handler_of_the_program_still_works(
     train: Train, finish: str, end: tuple[str, str]
 ) -> None:
     left = train(
@@ -403,14 +403,12 @@ def test_an_exception_that_ends_the_program_is_recorded_once(
 
 @pytest.mark.flow
 @pytest.mark.parametrize(("end", "said"), [("", 1), ("os.kill(os.getpid(), 15)", 0)])
-def test_a_program_that_is_asked_to_end_prints_no_verdict(
-    train: Train, end: str, said: int
-) -> None:
+def test_a_terminated_program_prints_no_verdict(train: Train, end: str, said: int) -> None:
     assert len(train(end, quiet=False).stderr.splitlines()) == 1 + said
 
 
 @pytest.mark.flow
-def test_a_sigterm_in_the_middle_of_an_end_comes_after_it(train: Train, server: Any) -> None:
+def test_a_sigterm_during_the_end_takes_effect_after_it(train: Train, server: Any) -> None:
     left = train(
         """
         close = run._chain.close
@@ -430,7 +428,7 @@ def test_a_sigterm_in_the_middle_of_an_end_comes_after_it(train: Train, server: 
 
 
 @pytest.mark.flow
-def test_a_ctrl_c_within_our_finish_leaves_the_exit_of_the_program(train: Train) -> None:
+def test_a_ctrl_c_within_finish_does_not_change_the_exit_of_the_program(train: Train) -> None:
     left = train(
         """
         from leakline.run import Run
@@ -454,7 +452,7 @@ def test_a_ctrl_c_within_our_finish_leaves_the_exit_of_the_program(train: Train)
 
 @pytest.mark.flow
 @pytest.mark.parametrize(("chains", "status"), [(True, 0), (False, -15)])
-def test_one_that_takes_over_sigterm_and_calls_who_was_there_ends_as_it_likes(
+def test_a_sigterm_handler_that_calls_the_previous_one_keeps_control(
     train: Train, chains: bool, status: int
 ) -> None:
     left = train(
@@ -478,7 +476,7 @@ def test_one_that_takes_over_sigterm_and_calls_who_was_there_ends_as_it_likes(
 
 
 @pytest.mark.flow
-def test_a_program_that_leakline_run_starts_has_no_handler_of_sigterm(
+def test_leakline_run_installs_no_sigterm_handler_in_the_program(
     tmp_path: Path, spool_directory: Path
 ) -> None:
     (tmp_path / "train.py").write_text(
@@ -510,7 +508,7 @@ def test_a_program_that_leakline_run_starts_has_no_handler_of_sigterm(
         (255, ("failed", "exit status 255")),
     ],
 )
-def test_an_exit_status_has_an_end(status: int, end: tuple[str, str]) -> None:
+def test_each_exit_status_maps_to_an_end(status: int, end: tuple[str, str]) -> None:
     assert end_of(status) == end
 
 
@@ -524,7 +522,7 @@ def seconds_without_us(tmp_path_factory: pytest.TempPathFactory) -> float:
 @pytest.mark.parametrize(
     "kind", ["normal end", "SIGTERM", "daemon threads", "shutdown", "os._exit"]
 )
-def test_a_program_ends_soon_with_a_server_that_is_up(
+def test_a_program_ends_soon_when_its_server_is_up(
     tmp_path: Path, server: Any, seconds_without_us: float, kind: str
 ) -> None:
     end = ENDS[kind]
@@ -546,7 +544,7 @@ def test_a_program_ends_soon_with_a_server_that_is_up(
         ("os._exit", "black hole", UP_SECONDS),
     ],
 )  # fmt: skip
-def test_a_program_ends_soon_with_a_server_that_is_not(
+def test_a_program_ends_soon_when_its_server_is_down(
     tmp_path: Path, faulty: FaultServer, seconds_without_us: float, kind: str, mode: str, allowed: float
 ) -> None:  # fmt: skip
     faulty.set(mode)
@@ -557,7 +555,7 @@ def test_a_program_ends_soon_with_a_server_that_is_not(
 
 @pytest.mark.flow
 @pytest.mark.alone
-def test_the_closing_verdict_of_a_long_run_is_not_waited_for(
+def test_the_exit_of_a_long_run_does_not_wait_for_its_verdict(
     tmp_path: Path, server: Any, seconds_without_us: float
 ) -> None:
     many = "for g in range(20, 400):\n    with run.generation(g), run.phase('train'): pass"
@@ -568,7 +566,7 @@ def test_the_closing_verdict_of_a_long_run_is_not_waited_for(
 
 
 def together(*work: Callable[[], object]) -> None:
-    """All at the same moment, each on a thread of its own; what one raises is raised here."""
+    """Run all functions at the same time, one thread each, and raise what any of them raised."""
     ready = threading.Barrier(len(work))
 
     def run(one: Callable[[], object]) -> None:
@@ -580,7 +578,7 @@ def together(*work: Callable[[], object]) -> None:
             done.result()
 
 
-def test_the_same_id_twice_in_one_process_is_the_next_attempt(
+def test_reusing_a_run_id_in_one_process_starts_the_next_attempt(
     monkeypatch: pytest.MonkeyPatch, spool_directory: Path
 ) -> None:
     monkeypatch.setenv("LEAKLINE_RUN_ID", "ours")
@@ -594,7 +592,7 @@ def test_the_same_id_twice_in_one_process_is_the_next_attempt(
     assert len({who.instance for _, who in headers}) == 3
 
 
-def test_an_exception_in_a_cell_neither_ends_the_run_nor_taints_the_next(
+def test_an_exception_in_a_notebook_cell_does_not_end_the_run(
     spool_directory: Path,
 ) -> None:
     first = leakline.init(mode="offline", quiet=True)
@@ -612,7 +610,7 @@ def test_an_exception_in_a_cell_neither_ends_the_run_nor_taints_the_next(
     assert [e.name for e in events("exception")] == ["ValueError"]
 
 
-def test_a_run_left_in_the_middle_of_its_phases_ends_whole_when_the_next_begins(
+def test_starting_a_run_ends_the_previous_one_within_its_phase(
     spool_directory: Path,
 ) -> None:
     first = leakline.init(mode="offline", quiet=True)
@@ -631,7 +629,7 @@ def test_a_run_left_in_the_middle_of_its_phases_ends_whole_when_the_next_begins(
 
 
 @pytest.mark.parametrize("online", [False, True])
-def test_a_run_that_gets_no_threads_is_recorded_whole_at_its_end(
+def test_a_run_without_threads_is_fully_recorded_at_its_end(
     spool_directory: Path, server: Any, internal_exceptions: Any, online: bool
 ) -> None:
     with no_threads():
@@ -644,7 +642,7 @@ def test_a_run_that_gets_no_threads_is_recorded_whole_at_its_end(
                 pass
         began = time.monotonic()
         run.finish()
-    # Nobody waits for a thread that is not there.
+    # The end does not wait for a thread that never started.
     assert time.monotonic() - began < ABSENT_SECONDS
     assert [s.kind for s in recorded()] == ["baseline", *["generation_end"] * 3, "finish"]
     (path,) = spools(spool_directory)
@@ -658,7 +656,7 @@ def fail(*_: object) -> None:
 
 
 @pytest.mark.parametrize("part", ["output.stop", "loop.sampler.stop", "recorder.close", "sender.close"])  # fmt: skip
-def test_a_part_that_fails_at_the_end_of_a_run_keeps_no_other_open(
+def test_a_failing_part_does_not_keep_others_from_closing(
     spool_directory: Path, server: Any, internal_exceptions: Any, part: str
 ) -> None:
     run = leakline.init(server=server.address, quiet=True, log_lines=True)
@@ -681,7 +679,7 @@ def test_a_part_that_fails_at_the_end_of_a_run_keeps_no_other_open(
     close(*(({}, 5.0) if name == "close" else ()))
 
 
-def test_a_discarded_run_leaves_no_spool_although_a_part_of_it_fails(
+def test_a_discarded_run_leaves_no_spool_even_if_a_part_fails(
     offline: leakline.Run, spool_directory: Path, internal_exceptions: Any
 ) -> None:
     sampler = offline._chain.loop.sampler
@@ -705,7 +703,7 @@ def test_a_run_may_begin_on_one_thread_and_end_on_another(spool_directory: Path)
 
     together(begin)
     assert leakline.current() is made[0]
-    # Only the main thread may set a handler.
+    # Only the main thread may set a signal handler.
     assert signal.getsignal(signal.SIGTERM) is before[0]
     together(made[0].finish)
     assert leakline.current().id == ""
@@ -733,7 +731,7 @@ def test_phases_of_many_threads_are_all_recorded(offline: leakline.Run) -> None:
 
 
 @pytest.mark.long
-def test_a_run_that_ends_while_other_threads_are_inside_phases_records_nothing_after_its_end(
+def test_nothing_is_recorded_after_the_end_of_a_run(
     spool_directory: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for _ in range(8):
@@ -761,13 +759,13 @@ def test_a_run_that_ends_while_other_threads_are_inside_phases_records_nothing_a
         together(work, work, work, finish)
     for path in spools(spool_directory):
         kinds = [s.kind for batch in read_batches(path) for s in batch.snapshots]
-        # Whatever was taken before it; and it is the last.
+        # Snapshots may have been taken before the end, but none after it.
         assert kinds.index("finish") == len(kinds) - 1
         assert (read_end(path) or {})["state"] == "finished"
     assert capfd.readouterr() == ("", "")
 
 
-def test_many_threads_that_end_a_run_end_it_once(
+def test_a_run_ended_by_many_threads_ends_once(
     offline: leakline.Run,
     spool_directory: Path,
 ) -> None:
@@ -776,7 +774,7 @@ def test_many_threads_that_end_a_run_end_it_once(
 
     def finish() -> None:
         offline.finish()
-        # Whoever asked, it is over when the call comes back.
+        # Whichever thread ended the run, it has ended when the call returns.
         (path,) = spools(spool_directory)
         seen.append(read_end(path))
 
@@ -785,7 +783,7 @@ def test_many_threads_that_end_a_run_end_it_once(
     assert [s.kind for s in recorded()].count("finish") == 1
 
 
-# What `train` starts with, then an end on another thread that takes a while.
+# The usual beginning, then a slow end on another thread.
 ENDS_SLOWLY: Final = """
 close, began, go_on = run._chain.close, threading.Event(), threading.Event()
 
@@ -817,7 +815,7 @@ sys.exit(status != 0)
     [(0.5, SIGNAL.format("TERM"), -signal.SIGTERM), (20, FORKS, 0)],
     ids=["a signal waits for it", "a forked child waits for nobody"],
 )
-def test_while_another_thread_ends_the_run(
+def test_a_program_can_exit_while_another_thread_ends_the_run(
     train: Train, seconds: float, code: str, status: int
 ) -> None:
     left = train(ENDS_SLOWLY.format(seconds=seconds) + code)

@@ -1,4 +1,4 @@
-"""Commit, command line, packages and machine of a run, read once at the start."""
+"""Commit, command line, packages and machine of a run, read once at its start."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def shown(*arguments: str, cwd: Path, **environ: str) -> dict[str, Any]:
     return found
 
 
-def test_the_commit_is_that_of_the_script_wherever_it_is_started(
+def test_the_commit_is_that_of_the_script_whatever_the_working_folder(
     project: Path, tmp_path: Path, git: Callable[..., str]
 ) -> None:
     commit = git(project, "rev-parse", "HEAD")
@@ -88,7 +88,7 @@ def test_the_commit_is_that_of_the_script_wherever_it_is_started(
         ("git@github.com:erl/trading.git", "git@github.com:erl/trading.git"),
     ],
 )
-def test_the_address_of_the_code_names_no_password_and_no_folder(
+def test_the_repository_url_contains_no_password_and_no_folder(
     tmp_path: Path, git: Callable[..., str], address: str, shown: str | None
 ) -> None:
     git(tmp_path, "init", "-q")
@@ -96,7 +96,7 @@ def test_the_address_of_the_code_names_no_password_and_no_folder(
     assert _repository(tmp_path) == shown
 
 
-def test_a_module_has_its_command_line_its_launcher_and_its_machine(
+def test_a_module_is_recorded_with_command_line_launcher_and_machine(
     project: Path, git: Callable[..., str]
 ) -> None:
     arguments = ("-m", "pack.train", "--lr", "0.1", "--api-key")
@@ -117,14 +117,16 @@ def test_without_a_script_the_commit_is_that_of_the_working_folder(project: Path
     assert "commit" not in shown("-c", SHOW, cwd=project.parent)
 
 
-def test_a_working_folder_that_is_gone_stops_nothing(tmp_path: Path) -> None:
+def test_a_deleted_working_folder_is_tolerated(tmp_path: Path) -> None:
     folder = tmp_path / "gone"
     folder.mkdir()
     found = shown("-c", f"import shutil\nshutil.rmtree({str(folder)!r})\n{SHOW}", cwd=folder)
     assert "commit" not in found
 
 
-def test_devices_are_named_only_when_torch_has_set_them_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_are_listed_only_after_torch_initialized_cuda(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     names = list[str]()
     cuda = SimpleNamespace(
         is_initialized=lambda: bool(names),
@@ -149,16 +151,16 @@ def test_devices_are_named_only_when_torch_has_set_them_up(monkeypatch: pytest.M
         (["max_tokens=4096"], ["max_tokens=4096"]),
     ],
 )
-def test_secrets_of_the_command_line_are_left_out(given: list[str], kept: list[str]) -> None:
+def test_secrets_on_the_command_line_are_masked(given: list[str], kept: list[str]) -> None:
     assert command_line(given) == kept
 
 
-def test_masking_a_hostile_line_costs_little() -> None:
+def test_masking_a_hostile_line_is_fast() -> None:
     for text in ("token" * 80, "://" + ":" * 400, "api_key = " * 40, "-" * 400, "bearer " * 60):
         assert len(masked(text)) <= 2 * len(text)
 
 
-def test_an_environment_stays_below_what_a_server_takes(
+def test_an_environment_stays_below_the_limit_of_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for i in range(500):
@@ -169,7 +171,7 @@ def test_an_environment_stays_below_what_a_server_takes(
         monkeypatch.setenv(name, "x" * 50_000)
     found = read_environment()
     assert 40_000 < len(json.dumps(found)) < MAX_ENVIRONMENT_BYTES
-    # The first of each stay.
+    # The first of each are kept.
     assert found["command_line"][:2] == ["python", "train.py"]
     assert f"{'long-' * 30}0" in found["packages"]
 

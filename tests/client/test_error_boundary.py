@@ -1,4 +1,4 @@
-"""An error in Leakline, or in what the program gave it, never reaches the program and keeps none of its objects."""
+"""Errors in Leakline, or in what the program gave it, never reach the program and keep none of its objects alive."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from leakline.runtime.error_boundary import Guard
 
 
 class Agent:
-    """An object of the program's."""
+    """An object that belongs to the program."""
 
 
 class Unspeakable(Exception):
@@ -40,7 +40,7 @@ def test_a_swallowed_exception_keeps_nothing_of_the_program_alive(internal_excep
     internal_exceptions.clear()
 
 
-def test_an_exception_that_has_no_text_is_swallowed_too(internal_exceptions: Any) -> None:
+def test_an_exception_whose_str_fails_is_swallowed_too(internal_exceptions: Any) -> None:
     with Guard("a test"):
         raise Unspeakable
     assert len(internal_exceptions) == 1
@@ -48,7 +48,7 @@ def test_an_exception_that_has_no_text_is_swallowed_too(internal_exceptions: Any
 
 
 class Broken:
-    """A stderr whose reader is gone, that is closed, or that is written to at this moment."""
+    """A stderr whose reader is gone, that is closed, or that is being written to by another thread."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
@@ -64,7 +64,7 @@ class Broken:
     "stderr",
     [None, *map(Broken, (BrokenPipeError(), ValueError("closed"), RuntimeError("reentrant")))],
 )
-def test_a_broken_stderr_is_no_error_of_the_program(
+def test_a_broken_stderr_raises_nothing_in_the_program(
     monkeypatch: pytest.MonkeyPatch, stderr: Any
 ) -> None:
     set_up()
@@ -72,7 +72,7 @@ def test_a_broken_stderr_is_no_error_of_the_program(
     Notices(False).say("hello")
 
 
-# Every class that a training uses is broken in all that it does; the program has an exit status of its own.
+# Every method of every class that a training uses is broken; the program has its own exit status.
 BROKEN_CLIENT = """
 import sys
 import leakline, leakline.sampling.sampler, leakline.core.pipeline
@@ -98,7 +98,7 @@ sys.exit(7)
 """
 
 
-def test_a_client_that_is_broken_all_through_changes_neither_output_nor_exit_status(
+def test_a_fully_broken_client_changes_neither_output_nor_exit_status(
     start: Any,
 ) -> None:
     process = start(BROKEN_CLIENT, LEAKLINE_MODE="offline")
@@ -148,7 +148,7 @@ def test_a_tracked_function_that_fails_costs_only_its_own_line(
     assert not any("tracked.broken.length" in s or "tracked.huge.length" in s for s in ends)
 
 
-def test_numbers_that_no_server_takes_are_refused_at_once(offline: Run) -> None:
+def test_numbers_beyond_2_to_the_53_are_refused(offline: Run) -> None:
     over = 2**53 + 1
     for call in (
         lambda: offline.gauge("pending", over),
@@ -163,14 +163,14 @@ def test_numbers_that_no_server_takes_are_refused_at_once(offline: Run) -> None:
     offline.gauge("pending", 2**53)
 
 
-def test_half_a_character_in_a_note_leaves_valid_json(offline: Run) -> None:
+def test_lone_surrogates_in_a_note_are_replaced(offline: Run) -> None:
     offline.note("before \ud800 after", link="http://x/\udcff")
     offline.finish()
     (note,) = events("note")
     assert note.data == {"text": "before ? after", "link": "http://x/?"}
 
 
-def test_a_run_keeps_nothing_alive_that_it_observes_and_once_finished_no_function() -> None:
+def test_a_run_keeps_no_object_alive_and_after_its_end_no_callback() -> None:
     run = leakline.init(mode="offline", quiet=True, watch=[Agent])
     agent, heard = Agent(), Agent()
     holder = [agent]

@@ -1,4 +1,4 @@
-"""A program closes descriptors that it does not know and opens files of its own: we write nothing into those."""
+"""Programs close descriptors they do not know and open their own files: we never write into those."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from leakline.transport.spool_file import SpoolFile
 from leakline.transport.spool_format import is_live, read_end
 
 Taken = Callable[[int], Path]
-# As a daemon does, or who starts a child by hand. All of these numbers are the program's own files then.
+# Daemons do this, and so do programs that start a child by hand. Afterwards all numbers belong to the program.
 TRAINING = """
 import json, os, leakline
 
@@ -55,7 +55,7 @@ print(json.dumps({
 
 @pytest.mark.flow
 @pytest.mark.parametrize(("mode", "how"), [("offline", "fork"), ("online", "")])
-def test_a_program_that_closes_all_numbers_has_its_own_files_and_all_is_recorded(
+def test_closing_all_descriptors_loses_no_snapshot_and_harms_no_file(
     start: Any, spool_directory: Path, server: Any, mode: str, how: str
 ) -> None:
     environment = {"LEAKLINE_MODE": mode, "LEAKLINE_SERVER": server.address, "HOW": how}
@@ -74,7 +74,7 @@ def test_a_program_that_closes_all_numbers_has_its_own_files_and_all_is_recorded
 
 @pytest.fixture
 def taken(tmp_path: Path) -> Callable[[int], Path]:
-    """Give a number to a file of the program's, closed behind our back."""
+    """Replace a descriptor by a file of the program, without our knowledge."""
 
     def take(number: int) -> Path:
         path = tmp_path / f"own-{number}"
@@ -98,7 +98,7 @@ ACTS: dict[str, Callable[[SpoolFile], Any]] = {
 
 
 @pytest.mark.parametrize("act", ACTS)
-def test_a_number_that_is_the_programs_is_not_written_read_cut_or_closed(
+def test_a_descriptor_taken_over_by_the_program_is_never_used(
     tmp_path: Path, taken: Taken, act: str
 ) -> None:
     file = spool(tmp_path)
@@ -115,7 +115,7 @@ def test_a_number_that_is_the_programs_is_not_written_read_cut_or_closed(
     os.close(number)
 
 
-def test_a_spool_that_is_gone_as_well_is_an_error_and_no_file_of_the_programs(
+def test_a_deleted_spool_is_an_error_and_the_programs_file_stays_intact(
     tmp_path: Path, taken: Taken
 ) -> None:
     file = spool(tmp_path)
@@ -132,7 +132,7 @@ def test_a_spool_that_is_gone_as_well_is_an_error_and_no_file_of_the_programs(
 
 
 @pytest.mark.parametrize("full", [False, True])
-def test_a_write_that_its_number_is_taken_from_goes_to_our_file_and_cuts_nothing_off(
+def test_a_write_whose_descriptor_is_taken_goes_to_our_file(
     tmp_path: Path, taken: Taken, monkeypatch: pytest.MonkeyPatch, full: bool
 ) -> None:
     file = spool(tmp_path)
@@ -157,7 +157,7 @@ def test_a_write_that_its_number_is_taken_from_goes_to_our_file_and_cuts_nothing
 
 
 @pytest.mark.parametrize("reads", [b"mine", None], ids=["the program's file", "no file"])
-def test_what_is_read_while_its_number_is_taken_is_read_again(
+def test_a_read_whose_descriptor_is_taken_is_repeated(
     tmp_path: Path,
     taken: Taken,
     monkeypatch: pytest.MonkeyPatch,
@@ -185,7 +185,7 @@ def test_what_is_read_while_its_number_is_taken_is_read_again(
 
 
 @pytest.mark.parametrize("when", ["opened", "connected"])
-def test_a_number_that_was_taken_from_a_connection_is_neither_written_nor_closed(
+def test_a_descriptor_taken_from_a_connection_is_not_used(
     server: Any, taken: Taken, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     own: dict[int, Path] = {}
@@ -213,9 +213,7 @@ def test_a_number_that_was_taken_from_a_connection_is_neither_written_nor_closed
     os.close(number)
 
 
-def test_a_copy_under_way_stops_where_its_number_is_the_programs(
-    tmp_path: Path, taken: Taken
-) -> None:
+def test_a_rewrite_stops_when_its_descriptor_is_taken(tmp_path: Path, taken: Taken) -> None:
     file = spool(tmp_path, 64 * KIB)
     last = append_until(file, lambda: file._fresh_fd >= 0)
     number = int(file._fresh_fd)
@@ -230,13 +228,13 @@ def test_a_copy_under_way_stops_where_its_number_is_the_programs(
     os.close(number)
 
 
-def test_a_claimed_spool_whose_number_was_taken_closes_no_file_of_the_programs(
+def test_releasing_a_claimed_spool_closes_no_file_of_the_program(
     tmp_path: Path, taken: Taken
 ) -> None:
     file = spool(tmp_path)
     file.append(batch(1))
     file.close()
-    # Its host is another, so that it has to be older.
+    # The spool is from another host, so it has to be older.
     os.utime(file.path, (1, 1))
     with claimed(file.path) as fd:
         assert fd is not None

@@ -1,4 +1,4 @@
-"""Forked, spawned and started processes: the parent's run goes on, a child is silent, and ranks join one run."""
+"""Forked, spawned and started processes: the parent's run continues, a child stays silent, and ranks join one run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FORKS = 42
 
 
 def storm(folder: Path, server: str, forks: int, seconds: float) -> tuple[dict[str, Any], str]:
-    """Return its last line, and what it and its children wrote to stderr."""
+    """Run the fork storm; return its last line, and what it and its children wrote to stderr."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", str(STORM), server, str(forks)],
         cwd=folder, capture_output=True, text=True, timeout=seconds, check=False, env=os.environ,
@@ -45,7 +45,7 @@ def check(server: Any, folder: Path, result: dict[str, Any], said: str, forks: i
     assert numbers
     assert len(numbers) == len(set(numbers))
     assert not any("in the child" in s.label for b in server.batches for s in b.snapshots)
-    # Every other instance is a run of a child of its own: no two of them, and none the parent's.
+    # Every other instance is a run that a child started itself, and none of them is the parent's.
     headers = [read_header(path) for path in folder.rglob("*.spool")]
     assert (
         len({run.id for run, _ in headers}) == len({p.instance for _, p in headers}) == len(headers)
@@ -53,7 +53,7 @@ def check(server: Any, folder: Path, result: dict[str, Any], said: str, forks: i
     assert len({process.pid for _, process in headers}) == len(headers)
     parents = [run.id for run, process in headers if process.pid == result["pid"]]
     assert parents == [result["run"]]
-    # Three of seven children have started a run, and each has ended it.
+    # Three of seven children start a run, and each ends it.
     assert len(headers) == 1 + sum(number % 7 in (3, 4, 5) for number in range(forks))
     ends = [read_end(path) for path in folder.rglob("*.spool")]
     assert [end and end["state"] for end in ends] == ["finished"] * len(headers)
@@ -61,7 +61,7 @@ def check(server: Any, folder: Path, result: dict[str, Any], said: str, forks: i
 
 
 @pytest.mark.long
-def test_children_that_are_forked_with_locks_held_neither_hang_nor_keep_anything(
+def test_children_forked_while_locks_are_held_do_not_hang(
     server: Any, tmp_path: Path, spool_directory: Path
 ) -> None:
     result, said = storm(tmp_path, server.address, FORKS, 120)
@@ -94,7 +94,7 @@ print(imported)
 
 
 @pytest.mark.parametrize("proxy", [False, True])
-def test_no_thread_of_ours_is_in_the_middle_of_an_import_when_the_program_forks(
+def test_no_leakline_thread_is_importing_when_the_program_forks(
     server: Any, start: Any, proxy: bool
 ) -> None:
     address = server.address.replace("127.0.0.1", "localhost")
@@ -150,7 +150,7 @@ def train():
 
 if __name__ == "__main__":
     context = multiprocessing.get_context({method!r})
-    # A child of a process without a run may start one. What starts children for it knows nothing of a later run.
+    # A child of a process without a run may start one. A fork server knows nothing of a later run.
     if {method!r} != "forkserver":
         child = context.Process(target=train)
         child.start()
@@ -166,7 +166,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_workers_of_a_run_start_no_second_one_and_other_children_may_start_one(
+def test_multiprocessing_workers_never_start_a_second_run(
     start: Start, spool_directory: Path, recorded: Recorded, method: str
 ) -> None:
     process = start(POOL.format(method=method))
@@ -177,7 +177,7 @@ def test_workers_of_a_run_start_no_second_one_and_other_children_may_start_one(
     assert [s.phase for s in recorded() if s.kind == "phase_end"] == ["train"]
 
 
-def test_a_forked_child_still_dies_by_sigterm(offline: leakline.Run) -> None:
+def test_a_forked_child_still_dies_of_sigterm(offline: leakline.Run) -> None:
     pid = os.fork()
     if pid == 0:
         time.sleep(60)
@@ -197,9 +197,7 @@ print(json.dumps([run.id, run.name]))
 """
 
 
-def test_ranks_join_one_run_as_its_processes_and_one_of_them_talks(
-    start: Start, spool_directory: Path
-) -> None:
+def test_ranks_join_one_run_and_one_of_them_prints(start: Start, spool_directory: Path) -> None:
     started = [
         start(RANK, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="3") for rank in range(3)
     ]
@@ -240,7 +238,7 @@ run.finish()
 
 @pytest.fixture
 def train(start: Start, tmp_path: Path) -> Callable[..., str]:
-    """Run a training that starts an evaluation; what both said on stderr."""
+    """Run a training that starts an evaluation; return the stderr of both."""
 
     def run(times: int = 1, end: str = "run.finish()", more: str = "", **environ: str) -> str:
         (tmp_path / "eval.py").write_text(EVALUATE.format(more=more))
@@ -253,12 +251,12 @@ def train(start: Start, tmp_path: Path) -> Callable[..., str]:
 
 
 def processes(directory: Path) -> list[tuple[str, ProcessIdentity]]:
-    """(run, process) of every spool, the first to begin first."""
+    """Return (run, process) of every spool in order of start."""
     headers = [read_header(path) for path in directory.rglob("*.spool")]
     return [(run.id, process) for run, process in sorted(headers, key=lambda h: h[0].started_at)]
 
 
-def test_what_is_started_without_the_id_of_the_run_starts_its_own(
+def test_a_child_process_without_the_run_id_starts_its_own_run(
     train: Any, spool_directory: Path
 ) -> None:
     said = train()
@@ -268,7 +266,7 @@ def test_what_is_started_without_the_id_of_the_run_starts_its_own(
     assert said.count("records to") == 2
 
 
-def test_what_is_started_with_the_id_of_the_run_joins_as_a_child_of_the_same_attempt(
+def test_a_child_process_with_the_run_id_joins_the_same_attempt(
     train: Any, spool_directory: Path
 ) -> None:
     environ = {"LEAKLINE_RUN_ID": "ours", "RANK": "0", "WORLD_SIZE": "4"}
@@ -279,16 +277,16 @@ def test_what_is_started_with_the_id_of_the_run_joins_as_a_child_of_the_same_att
         (0, "main", 1), (0, "child", 1), (0, "child", 1),
     ]  # fmt: skip
     assert len({p.instance for _, p in found}) == 3
-    # One process of a run talks.
+    # Only one process of a run prints messages.
     assert said.count("records to") == 1
-    # Resumed: it belongs to the second attempt, and has not counted as one.
+    # A resumed child belongs to the second attempt and is not itself counted as an attempt.
     train(**environ)
     assert [(p.role, p.attempt) for _, p in processes(spool_directory)[3:]] == [
         ("main", 2), ("child", 2),
     ]  # fmt: skip
 
 
-def test_a_child_stays_one_when_it_starts_again_and_so_does_what_it_starts_itself(
+def test_a_restarted_child_and_its_own_children_stay_children(
     train: Any, spool_directory: Path
 ) -> None:
     more = """
@@ -304,7 +302,7 @@ run.finish()
 
 
 @pytest.mark.long
-def test_what_outlives_the_run_that_started_it_may_resume_it(
+def test_a_child_that_outlives_its_run_may_resume_it(
     train: Any, spool_directory: Path, start: Start, tmp_path: Path
 ) -> None:
     late = """
@@ -316,7 +314,7 @@ subprocess.run([sys.executable, "eval.py"], check=True)
     assert [(p.role, p.attempt) for _, p in processes(spool_directory)] == [
         ("main", 1), ("main", 2),
     ]  # fmt: skip
-    # The process that announced the run is gone, or its number is another one's by now.
+    # The process that announced the run is gone, or its id now belongs to another process.
     others = ("ours:7:123:4194303", f"ours:7:1:{os.getpid()}", f"ours:7::{'9' * 30}", "ours", ":::")
     for gone in others:
         environ = {**os.environ, "LEAKLINE_RUN_ID": "ours", "_LEAKLINE_ANNOUNCED": gone}

@@ -1,4 +1,4 @@
-"""One request: accepted, retry later, or refused, in time and in little memory; also through a proxy and over TLS.
+"""A single HTTP request: accepted, retry later, or refused; bounded in time and memory; also via proxy and TLS.
 
 `tls/server.pem` is signed by `tls/authority.pem`, for localhost, 127.0.0.1 and leakline.example.
 """
@@ -45,7 +45,7 @@ Raw = Callable[[Iterable[bytes]], str]
 
 @pytest.fixture
 def raw_server() -> Iterator[Raw]:
-    """The address of a server that answers each connection with the next bytes and closes it."""
+    """Return a function that starts a server: it answers each connection with the next bytes and closes it."""
     listening: list[socket.socket] = []
 
     def serve(answers: Iterable[bytes]) -> str:
@@ -62,7 +62,7 @@ def raw_server() -> Iterator[Raw]:
                     connection.recv(65536)
                     connection.sendall(answer)
                     connection.shutdown(socket.SHUT_WR)
-                    # A closed socket that has more to read would take back what it has written.
+                    # Closing a socket that has unread data would reset the connection and discard the answer.
                     connection.recv(1)
 
         threading.Thread(target=loop, daemon=True).start()
@@ -78,7 +78,7 @@ def post(address: str, timeout_seconds: float = 5.0) -> Outcome:
     return Delivery(address, timeout_seconds=timeout_seconds).request("POST", "/runs", {"id": "a"})
 
 
-def test_nobody_there_is_retry_later_and_one_line_for_a_command(server: Any) -> None:
+def test_a_refused_connection_is_retry_later_and_one_line_in_a_command(server: Any) -> None:
     server.stop()
     outcome = post(server.address)
     assert isinstance(outcome, RetryLater)
@@ -94,11 +94,11 @@ def test_nobody_there_is_retry_later_and_one_line_for_a_command(server: Any) -> 
         b"HTTP/1.1 200 OK\r\nContent-Length: 20000\r\n\r\n" + b"[" * 20000,
     ],
 )  # fmt: skip
-def test_an_answer_that_is_no_json_object_is_retry_later(raw_server: Raw, answer: bytes) -> None:
+def test_an_answer_that_is_not_a_json_object_is_retry_later(raw_server: Raw, answer: bytes) -> None:
     assert isinstance(post(raw_server([answer] * 2)), RetryLater)
 
 
-def test_some_errors_are_retry_later_and_any_other_is_the_last_word(server: Any) -> None:
+def test_some_statuses_are_retry_later_and_others_are_final(server: Any) -> None:
     for status in (408, 425, 429, 500, 502, 507, 599):
         server.answer(status, {"error": {"message": "busy"}}, Retry_After="7")
         assert post(server.address) == RetryLater("busy", 7.0, status)
@@ -111,13 +111,13 @@ def test_some_errors_are_retry_later_and_any_other_is_the_last_word(server: Any)
     ("said", "seconds"),
     [
         ("0", 0.0), ("120", 120.0), (" 7 ", 7.0),
-        # Dates count from the server's own clock, and one in the past asks for nothing.
+        # Dates are relative to the server's own clock; a date in the past means no delay.
         ("Sun, 22 Nov 2026 12:00:30 GMT", 30.0), ("Sun, 22 Nov 2026 11:59:00 GMT", 0.0),
         ("-5", None), ("soon", None), ("9" * 400, float("inf")), ("Sun, 99 Nov 2026", None),
         ("Sun, 22 Nov 99999999999999999999 12:00:30 GMT", None), ("1.5", None), ("\xb2", None), ("", None),
     ],
 )  # fmt: skip
-def test_a_server_says_when_to_come_back_as_seconds_or_as_a_date(
+def test_retry_after_may_be_seconds_or_a_date(
     raw_server: Raw, said: str, seconds: float | None
 ) -> None:
     answer = (
@@ -127,7 +127,7 @@ def test_a_server_says_when_to_come_back_as_seconds_or_as_a_date(
     assert post(raw_server([answer.encode("latin-1")])) == RetryLater("status 503", seconds, 503)
 
 
-def test_a_date_to_come_back_at_counts_from_our_clock_without_that_of_the_server(
+def test_a_retry_after_date_uses_our_clock_without_a_date_header(
     raw_server: Raw,
 ) -> None:
     at = formatdate(time.time() + 60, usegmt=True)
@@ -137,7 +137,7 @@ def test_a_date_to_come_back_at_counts_from_our_clock_without_that_of_the_server
     assert outcome.after_seconds == pytest.approx(60, abs=3)
 
 
-def test_what_a_server_writes_cannot_steer_a_terminal_and_needs_not_be_ours(server: Any) -> None:
+def test_error_text_from_any_server_is_safe_for_a_terminal(server: Any) -> None:
     server.answer(400, {"error": {"code": "a\x1bb", "message": "\x1b[2J\n\ud800 wiped"}})
     assert post(server.address) == Refused(400, "a b", "[2J   wiped")
     server.answer(403, b"<html>go away</html>")
@@ -154,13 +154,13 @@ def test_the_connection_is_kept_and_a_closed_one_is_opened_again(
     assert isinstance(delivery.request("POST", "/runs", {}), Accepted)
     assert delivery._connection is kept
     assert kept is not None
-    # What a server does that keeps connections for a while only.
+    # Servers that time out idle connections do this.
     kept.sock._sock.shutdown(socket.SHUT_RDWR)
     assert isinstance(delivery.request("POST", "/runs", {}), Accepted)
     assert len(first.requests) == 3
 
 
-def test_large_bodies_are_compressed_and_one_with_nan_is_never_sent() -> None:
+def test_large_bodies_are_compressed_and_nan_is_never_sent() -> None:
     small, large = encode({"a": 1}), encode({"a": [0] * 2000})
     assert not small.compressed
     assert json.loads(small.data) == {"a": 1}
@@ -170,7 +170,7 @@ def test_large_bodies_are_compressed_and_one_with_nan_is_never_sent() -> None:
         encode({"x": float("nan")})
 
 
-def test_a_command_hears_what_the_server_answered_or_refused(server: Any) -> None:
+def test_a_command_gets_the_answer_or_the_refusal_of_the_server(server: Any) -> None:
     server.answer(200, {"items": []})
     assert request_json(server.address, "GET", "/runs") == {"items": []}
     server.answer(404, {"error": {"code": "no_such_run", "message": "no run x"}})
@@ -180,7 +180,7 @@ def test_a_command_hears_what_the_server_answered_or_refused(server: Any) -> Non
 
 
 @pytest.mark.parametrize("mode", ["black hole", "dripping", "slow", *ANSWERS])
-def test_every_fault_is_retry_later_within_the_time_and_a_little_memory(
+def test_every_fault_is_retry_later_within_bounded_time_and_memory(
     faulty: FaultServer, mode: str
 ) -> None:
     delivery = Delivery(faulty.address, timeout_seconds=SECONDS)
@@ -200,7 +200,7 @@ def test_every_fault_is_retry_later_within_the_time_and_a_little_memory(
     assert isinstance(delivery.request("POST", "/runs", {"id": "a"}), Accepted)
 
 
-def test_a_server_that_reads_a_byte_at_a_time_is_given_up_in_time() -> None:
+def test_a_server_that_reads_too_slowly_times_out() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
     done = threading.Event()
@@ -214,7 +214,7 @@ def test_a_server_that_reads_a_byte_at_a_time_is_given_up_in_time() -> None:
     threading.Thread(target=read_slowly, daemon=True).start()
     address = f"http://127.0.0.1:{listener.getsockname()[1]}"
     started = time.monotonic()
-    # More than the buffers of both sockets take.
+    # More than the buffers of both sockets can hold.
     body = Body(bytes(16_000_000), False, 16_000_000)
     outcome = Delivery(address, timeout_seconds=SECONDS).request("POST", "/runs", body)
     done.set()
@@ -224,8 +224,8 @@ def test_a_server_that_reads_a_byte_at_a_time_is_given_up_in_time() -> None:
 
 
 @pytest.mark.alone
-def test_a_network_that_swallows_connections_is_given_up_in_time() -> None:
-    """Nobody accepts, and the queue is full: the kernel answers no further connection."""
+def test_a_network_that_drops_connections_times_out() -> None:
+    """Nothing accepts and the backlog is full: the kernel answers no further connection."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
         address = listener.getsockname()
         waiting = [socket.socket() for _ in range(8)]
@@ -240,8 +240,8 @@ def test_a_network_that_swallows_connections_is_given_up_in_time() -> None:
     assert time.monotonic() - started < SECONDS + 0.5
 
 
-def test_no_bytes_of_a_server_raise(raw_server: Raw) -> None:
-    """Right answers with pieces changed, doubled, cut and swapped."""
+def test_malformed_answers_never_raise(raw_server: Raw) -> None:
+    """Valid answers with parts changed, duplicated, cut and swapped raise nothing."""
     good = [
         b'HTTP/1.1 200 OK\r\nDate: Sun, 22 Nov 2026 12:00:00 GMT\r\nContent-Length: 13\r\n\r\n{"accepted":1}',
         b"HTTP/1.1 503 Busy\r\nRetry-After: 7\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
@@ -250,7 +250,7 @@ def test_no_bytes_of_a_server_raise(raw_server: Raw) -> None:
     ]
     dice = random.Random(7)
     answers = [_changed(dice, dice.choice(good)) for _ in range(200)]
-    # Some ask for a second connection.
+    # Some answers cause a second connection.
     address = raw_server(itertools.cycle(answers))
     for _ in answers:
         assert isinstance(post(address), (Accepted, Refused, RetryLater))
@@ -266,7 +266,7 @@ def _changed(dice: random.Random, answer: bytes) -> bytes:
     return answer
 
 
-def test_an_answer_may_be_as_long_as_the_limit_and_no_longer(raw_server: Raw) -> None:
+def test_answers_over_the_size_limit_are_refused(raw_server: Raw) -> None:
     for length, kind in ((64 * 1024, Accepted), (64 * 1024 + 1, RetryLater)):
         body = b'{"a":"' + b"x" * (length - 8) + b'"}'
         head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % length
@@ -289,7 +289,7 @@ def no_proxy_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def secure(server: Any) -> str:
-    """The small server, over TLS; its address."""
+    """Wrap the small server in TLS and return its address."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(TLS / "server.pem")
     server.http.socket = context.wrap_socket(server.http.socket, server_side=True)
@@ -297,13 +297,13 @@ def secure(server: Any) -> str:
 
 
 class Proxy(socketserver.ThreadingTCPServer):
-    """Forwards to one port of this machine whatever host it is asked for, as a proxy resolves names itself."""
+    """Proxy that forwards every host to one local port, since a proxy resolves names itself."""
 
     daemon_threads = True
 
     def __init__(self, port: int, login: str | None) -> None:
         self.port, self.login = port, login
-        # Request lines.
+        # The request lines received.
         self.asked: list[str] = []
         super().__init__(("127.0.0.1", 0), Forwarding)
         self.address = f"127.0.0.1:{self.server_address[1]}"
@@ -333,7 +333,7 @@ class Forwarding(socketserver.BaseRequestHandler):
 
 
 def _join(one: socket.socket, other: socket.socket) -> None:
-    """Pass on what either says until one has no more to say."""
+    """Forward data both ways until one side closes."""
     while True:
         ready, _, _ = select.select([one, other], [], [], 20)
         for end in ready:
@@ -365,14 +365,14 @@ Between = Callable[..., Proxy]
 def ask(address: str, ca_file: Path | None = None) -> Outcome:
     delivery = Delivery(address, "the token", timeout_seconds=10, ca_file=ca_file)
     try:
-        # Twice: the second time on the connection that was kept.
+        # Request twice: the second time on the kept connection.
         assert isinstance(delivery.request("GET", "/runs"), type(delivery.request("GET", "/runs")))
         return delivery.request("POST", "/runs", {"id": "a"})
     finally:
         delivery.close()
 
 
-def test_this_machine_is_never_asked_through_a_proxy(
+def test_localhost_is_never_reached_through_a_proxy(
     server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("http_proxy", server.address)
@@ -384,7 +384,7 @@ def test_this_machine_is_never_asked_through_a_proxy(
 @pytest.mark.parametrize(
     "setting", ["http_proxy=", "HTTP_PROXY=http://", "all_proxy=http://", "ALL_PROXY="]
 )
-def test_another_host_is_asked_through_the_proxy_of_the_environment(
+def test_another_host_is_reached_through_the_proxy_of_the_environment(
     server: Any, proxy: Between, monkeypatch: pytest.MonkeyPatch, setting: str
 ) -> None:
     between = proxy()
@@ -395,7 +395,7 @@ def test_another_host_is_asked_through_the_proxy_of_the_environment(
 
 
 @pytest.mark.parametrize("exempt", ["leakline.example", "a.b, leakline.example:80"])
-def test_a_host_that_is_exempt_is_asked_directly(
+def test_hosts_in_no_proxy_are_reached_directly(
     server: Any, proxy: Between, monkeypatch: pytest.MonkeyPatch, exempt: str
 ) -> None:
     between = proxy()
@@ -405,10 +405,10 @@ def test_a_host_that_is_exempt_is_asked_directly(
     assert between.asked == []
 
 
-def test_the_login_of_a_proxy_goes_to_the_proxy(
+def test_proxy_credentials_are_sent_to_the_proxy(
     server: Any, proxy: Between, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # "ann:p@ss"
+    # The header below decodes to "ann:p@ss".
     between = proxy("Basic YW5uOnBAc3M=")
     monkeypatch.setenv("http_proxy", f"http://ann:p%40ss@{between.address}")
     assert isinstance(ask(HTTP), Accepted)
@@ -419,7 +419,7 @@ def test_the_login_of_a_proxy_goes_to_the_proxy(
 
 
 @pytest.mark.usefixtures("secure")
-def test_https_goes_through_a_tunnel_with_the_login_outside_of_it(
+def test_https_uses_a_tunnel_and_sends_credentials_outside_of_it(
     server: Any, proxy: Between, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     between = proxy("Basic YW5uOnBAc3M=")
@@ -444,28 +444,28 @@ def test_https_goes_through_a_tunnel_with_the_login_outside_of_it(
         ),
     ],
 )  # fmt: skip
-def test_a_proxy_that_cannot_be_used_is_named_without_its_password(
+def test_an_unusable_proxy_is_named_without_its_password(
     monkeypatch: pytest.MonkeyPatch, address: str, why: str
 ) -> None:
     monkeypatch.setenv("http_proxy", address)
     assert Delivery(HTTP, timeout_seconds=5).request("GET", "/runs") == RetryLater(why)
 
 
-def test_a_certificate_of_an_unknown_authority_is_refused(server: Any, secure: str) -> None:
+def test_a_certificate_from_an_unknown_authority_is_refused(server: Any, secure: str) -> None:
     outcome = Delivery(secure, timeout_seconds=5).request("POST", "/runs", {})
     assert isinstance(outcome, RetryLater)
     assert "LEAKLINE_CA_FILE" in outcome.why
     assert server.requests == []
 
 
-def test_a_certificate_of_another_name_is_refused(server: Any, secure: str) -> None:
+def test_a_certificate_for_another_host_is_refused(server: Any, secure: str) -> None:
     elsewhere = secure.replace("127.0.0.1", "127.0.0.2")
     with pytest.raises(leakline.errors.ServerUnreachable):
         request_json(elsewhere, "GET", "/runs", ca_file=AUTHORITY)
     assert server.requests == []
 
 
-def test_an_authority_of_ones_own_and_that_of_openssl_are_trusted(
+def test_custom_and_openssl_authorities_are_trusted(
     server: Any, secure: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert isinstance(ask(secure, AUTHORITY), Accepted)
@@ -475,9 +475,7 @@ def test_an_authority_of_ones_own_and_that_of_openssl_are_trusted(
     assert isinstance(ask(secure), Accepted)
 
 
-def test_a_server_behind_tls_that_never_answers_is_given_up_in_time(
-    server: Any, secure: str
-) -> None:
+def test_a_tls_server_that_never_answers_times_out(server: Any, secure: str) -> None:
     server.hold = threading.Event()
     outcome = Delivery(secure, timeout_seconds=0.5, ca_file=AUTHORITY).request("GET", "/runs")
     assert isinstance(outcome, RetryLater)

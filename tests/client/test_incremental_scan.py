@@ -1,4 +1,4 @@
-"""Looks at the heap in slices next to the training thread, and where a census is taken: there, or in slices."""
+"""Heap scans in slices next to the training thread, and the choice between a census in one piece and one in slices."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PATIENCE_SECONDS = 20.0
 
 
 class Steps:
-    """Done after so many steps; each asks the event, so that a test decides when they go on."""
+    """A sliced task of ``number`` steps; each waits for ``go``, so that a test decides when it continues."""
 
     def __init__(self, number: int, go: threading.Event | None = None) -> None:
         self.left, self.go, self.bytes = number, go, 4096
@@ -55,7 +55,7 @@ def taken(slices: SliceThread) -> Outcome | None:
     return slices.take()
 
 
-def test_work_is_done_on_another_thread_and_fetched_once() -> None:
+def test_work_runs_on_another_thread_and_is_fetched_once() -> None:
     slices, work = SliceThread(), Steps(5)
     assert slices.offer("census", work)
     outcome = taken(slices)
@@ -66,7 +66,7 @@ def test_work_is_done_on_another_thread_and_fetched_once() -> None:
     assert slices.is_free
 
 
-def test_one_piece_of_work_at_a_time() -> None:
+def test_only_one_task_runs_at_a_time() -> None:
     slices, go = SliceThread(), threading.Event()
     assert slices.offer("census", Steps(1, go))
     assert slices.bytes == 4096
@@ -79,7 +79,7 @@ def test_one_piece_of_work_at_a_time() -> None:
     assert slices.bytes == 0
 
 
-def test_work_that_fails_gives_nothing_and_the_next_goes_on(internal_exceptions: Any) -> None:
+def test_a_failed_task_has_no_result_and_the_next_one_runs(internal_exceptions: Any) -> None:
     slices = SliceThread()
     slices.offer("census", Broken(1))
     outcome = taken(slices)
@@ -90,7 +90,7 @@ def test_work_that_fails_gives_nothing_and_the_next_goes_on(internal_exceptions:
     assert taken(slices) is not None
 
 
-def test_a_stop_ends_the_work_and_takes_no_more() -> None:
+def test_stopping_ends_the_current_task_and_accepts_no_more() -> None:
     slices = SliceThread()
     slices.offer("census", Steps(1 << 60))
     slices.stop()
@@ -99,7 +99,7 @@ def test_a_stop_ends_the_work_and_takes_no_more() -> None:
     assert not slices.offer("census", Steps(1))
 
 
-def test_work_whose_thread_cannot_start_is_not_under_way() -> None:
+def test_a_task_whose_thread_cannot_start_is_not_running() -> None:
     slices = SliceThread()
     with no_threads(), pytest.raises(RuntimeError):
         slices.offer("census", Steps(1))
@@ -112,7 +112,7 @@ def test_work_whose_thread_cannot_start_is_not_under_way() -> None:
 
 
 @needs_native
-def test_a_run_whose_census_got_no_thread_ends_whole(
+def test_a_run_whose_census_got_no_thread_ends_normally(
     monkeypatch: pytest.MonkeyPatch, spool_directory: Path, internal_exceptions: Any
 ) -> None:
     monkeypatch.setenv("LEAKLINE_MAX_PAUSE", "0.001")
@@ -131,7 +131,7 @@ def test_a_run_whose_census_got_no_thread_ends_whole(
 
 
 def test_the_program_runs_between_two_slices() -> None:
-    """A thread that counts gets on, however much work there is."""
+    """A counting thread makes progress however much work there is."""
     slices = SliceThread()
     slices.offer("census", Steps(1 << 60))
     counted, end = 0, time.perf_counter() + 0.2
@@ -141,11 +141,11 @@ def test_the_program_runs_between_two_slices() -> None:
     alone, end = 0, time.perf_counter() + 0.2
     while time.perf_counter() < end:
         alone += 1
-    # Measured 0.9 on a free machine.
+    # Measured 0.9 on an idle machine.
     assert counted > 0.3 * alone
 
 
-def test_no_slice_runs_while_the_training_thread_has_its_turn() -> None:
+def test_no_slice_runs_while_the_training_thread_has_priority() -> None:
     slices, work = SliceThread(), Steps(1 << 60)
     slices.offer("census", work)
     with slices.turn:
@@ -159,7 +159,7 @@ def test_no_slice_runs_while_the_training_thread_has_its_turn() -> None:
     slices.stop()
 
 
-def test_work_in_slices_is_charged_and_its_longest_slice_is_the_pause() -> None:
+def test_slices_are_charged_and_the_longest_is_the_pause() -> None:
     governor = Governor(0.01, 0.5, lambda: 0.0, lambda: 0.0)
     governor.charge_background("census", 0.2, 0.003)
     ledger = governor.ledger()
@@ -179,7 +179,7 @@ def test_work_in_slices_is_charged_and_its_longest_slice_is_the_pause() -> None:
         (5_000_000, False, 1.0, "whole"),
     ],
 )
-def test_a_census_is_taken_where_it_fits_the_pause(
+def test_the_pause_limit_decides_how_a_census_is_taken(
     objects: int, native: bool, pause_seconds: float, way: str | None
 ) -> None:
     governor = Governor(1.0, 1e9, lambda: 0.0, lambda: 0.0, max_pause_seconds=pause_seconds)
@@ -189,7 +189,7 @@ def test_a_census_is_taken_where_it_fits_the_pause(
     assert plan.too_large is (way is None)
 
 
-def test_what_a_census_cost_decides_where_the_next_is_taken() -> None:
+def test_the_cost_of_a_census_decides_how_the_next_one_runs() -> None:
     governor = Governor(1.0, 1e9, lambda: 0.0, lambda: 0.0)
     plan = CensusPlan(governor, blocks=lambda: 1_000_000, is_native=lambda: True)
     plan.taken(500_000, 0.04, True)
@@ -202,7 +202,7 @@ def test_what_a_census_cost_decides_where_the_next_is_taken() -> None:
 
 @pytest.fixture
 def freezes() -> Iterator[None]:
-    """What the test left is collected, and only what is older or stays is frozen for the tests after it."""
+    """Collect what the test left and freeze it, so that only older or surviving objects are frozen for later tests."""
     yield
     gc.unfreeze()
     gc.collect()
@@ -217,13 +217,13 @@ class FrozenBeforeSlices:
     pass
 
 
-# A class for each: after a run a search may keep the instances of its test for another moment.
+# A class per case: a search may keep the instances of its test alive for a moment after the run.
 @pytest.mark.parametrize(
     ("pause", "kind"),
     [(0.05, FrozenBeforeACensus), pytest.param(0.001, FrozenBeforeSlices, marks=needs_native)],
 )
 @pytest.mark.usefixtures("freezes")
-def test_objects_that_the_program_freezes_stay_counted(
+def test_objects_frozen_by_the_program_stay_counted(
     monkeypatch: pytest.MonkeyPatch, pause: float, kind: type
 ) -> None:
     monkeypatch.setenv("LEAKLINE_MAX_PAUSE", str(pause))
@@ -241,7 +241,7 @@ def test_objects_that_the_program_freezes_stay_counted(
 
 
 @pytest.mark.usefixtures("freezes")
-def test_a_class_is_counted_although_objects_frozen_before_die() -> None:
+def test_a_class_is_counted_although_older_frozen_objects_die() -> None:
     going = [[number] for number in range(1_000)]
     gc.freeze()
     run = leakline.init(mode="offline", quiet=True)

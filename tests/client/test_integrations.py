@@ -1,4 +1,4 @@
-"""What the callbacks of all frameworks share: whose run it is, who counts, and a training that never says its end."""
+"""Behaviour shared by the callbacks of all frameworks: who owns the run, who counts generations, and missing ends."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def fit(training: Training, generations: int, first: int = 0) -> None:
 
 
 def recorded(folder: Path) -> dict[str, tuple[list[int], str]]:
-    """run -> its generations with an end, and how it ended."""
+    """Return run -> (its generations with an end, how it ended)."""
     found = {}
     for path in folder.rglob("*.spool"):
         rows = [s for batch in read_batches(path) for s in batch.snapshots]
@@ -62,7 +62,7 @@ def recorded(folder: Path) -> dict[str, tuple[list[int], str]]:
         ({"mode": "onlin"}, leakline.BadArgument, "mode='onlin'"),
     ],
 )
-def test_a_wrong_argument_is_named_where_the_callback_is_made(
+def test_a_wrong_argument_raises_when_the_callback_is_created(
     given: dict[str, Any], error: type[Exception], said: str
 ) -> None:
     with pytest.raises(error) as raised:
@@ -72,18 +72,18 @@ def test_a_wrong_argument_is_named_where_the_callback_is_made(
 
 
 @pytest.mark.parametrize("steps", [0, -1, 1.5, True, "10"])
-def test_steps_of_a_generation_are_a_whole_number(steps: object) -> None:
+def test_steps_per_generation_must_be_an_integer(steps: object) -> None:
     with pytest.raises(leakline.BadArgument, match="steps="):
         checked_steps(steps)
 
 
-def test_classes_to_watch_are_kept_by_name() -> None:
+def test_classes_to_watch_are_stored_by_name() -> None:
     assert checked("Callback", {"watch": [Training]})["watch"] == (
         "leakline.integrations.training.Training",
     )
 
 
-def test_a_framework_that_is_missing_is_one_line_with_the_command() -> None:
+def test_a_missing_framework_is_one_line_with_the_install_command() -> None:
     no_keras = ModuleNotFoundError("No module named 'keras'", name="keras")
     said = missing("keras", "keras", "keras", no_keras)
     assert isinstance(said, MissingPackage)
@@ -99,7 +99,7 @@ def test_a_framework_that_is_missing_is_one_line_with_the_command() -> None:
     ("module", "package"),
     [*((name, name) for name in ("lightning", "transformers", "keras", "gymnasium")), ("sb3", "stable_baselines3")],
 )  # fmt: skip
-def test_each_module_names_an_extra_that_there_is(
+def test_each_module_names_an_existing_extra(
     monkeypatch: pytest.MonkeyPatch, module: str, package: str
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
@@ -115,7 +115,7 @@ def test_each_module_names_an_extra_that_there_is(
 
 def test_a_training_starts_a_run_and_finishes_it(options: dict[str, Any], tmp_path: Path) -> None:
     training = Training("one", options)
-    # Resumed: it keeps its numbers.
+    # A resumed training keeps its generation numbers.
     fit(training, 3, first=7)
     assert leakline.current() is training.run
     training.end()
@@ -127,7 +127,7 @@ def test_a_training_starts_a_run_and_finishes_it(options: dict[str, Any], tmp_pa
 @pytest.mark.parametrize(
     ("error", "state"), [(ZeroDivisionError(), "failed"), (KeyboardInterrupt(), "terminated")]
 )
-def test_a_training_that_raises_ends_as_failed_and_one_that_is_interrupted_as_terminated(
+def test_a_raising_training_fails_and_an_interrupted_one_is_terminated(
     options: dict[str, Any], tmp_path: Path, error: BaseException, state: str
 ) -> None:
     training = Training("one", options)
@@ -146,11 +146,13 @@ def test_a_run_of_the_program_is_used_and_never_finished(
         training.end()
         assert leakline.current() is run
     run.finish()
-    # Each counts from 0, and the second goes on.
+    # Each training counts from 0, and the second continues the axis.
     assert list(recorded(tmp_path).values()) == [([0, 1, 2, 3, 4, 5], "finished")]
 
 
-def test_where_the_program_counts_nobody_else_does(options: dict[str, Any], tmp_path: Path) -> None:
+def test_callbacks_do_not_count_when_the_program_counts(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
     run = leakline.init(mode="offline", quiet=True, directory=tmp_path)
     for generation in range(10, 12):
         run.generation(generation)
@@ -161,7 +163,7 @@ def test_where_the_program_counts_nobody_else_does(options: dict[str, Any], tmp_
     assert list(recorded(tmp_path).values()) == [([10, 11], "finished")]
 
 
-def test_a_training_within_another_has_only_phases(options: dict[str, Any], tmp_path: Path) -> None:
+def test_a_nested_training_records_only_phases(options: dict[str, Any], tmp_path: Path) -> None:
     outer, inner = Training("one", options), Training("two", options)
     fit(outer, 2)
     fit(inner, 5)
@@ -171,7 +173,7 @@ def test_a_training_within_another_has_only_phases(options: dict[str, Any], tmp_
     assert list(recorded(tmp_path).values()) == [([0, 1], "finished")]
 
 
-def test_a_training_that_never_said_its_end_has_failed_when_the_next_begins(
+def test_a_training_without_an_end_fails_when_the_next_begins(
     options: dict[str, Any], tmp_path: Path
 ) -> None:
     left, next_one = Training("one", options), Training("one", options)
@@ -182,7 +184,7 @@ def test_a_training_that_never_said_its_end_has_failed_when_the_next_begins(
     assert sorted(recorded(tmp_path).values()) == [([0, 1], "failed"), ([0, 1, 2], "finished")]
 
 
-def test_a_callback_that_begins_again_goes_on_with_its_run(
+def test_a_callback_that_is_reused_continues_its_run(
     options: dict[str, Any], tmp_path: Path
 ) -> None:
     training = Training("one", options)
@@ -192,7 +194,9 @@ def test_a_callback_that_begins_again_goes_on_with_its_run(
     assert list(recorded(tmp_path).values()) == [([0, 1, 2, 3], "finished")]
 
 
-def test_a_training_on_another_thread_ends_nobody(options: dict[str, Any], tmp_path: Path) -> None:
+def test_a_training_on_another_thread_does_not_end_the_first(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
     here, there = Training("one", options), Training("one", options)
     fit(here, 2)
     thread = threading.Thread(target=lambda: (fit(there, 2), there.end()))
@@ -202,7 +206,7 @@ def test_a_training_on_another_thread_ends_nobody(options: dict[str, Any], tmp_p
     assert list(recorded(tmp_path).values()) == [([0, 1], "finished")]
 
 
-def test_where_the_program_has_disabled_its_run_no_callback_starts_one(
+def test_callbacks_start_no_run_when_the_program_disabled_its_own(
     options: dict[str, Any], tmp_path: Path
 ) -> None:
     run = leakline.init(mode="disabled")
@@ -210,7 +214,7 @@ def test_where_the_program_has_disabled_its_run_no_callback_starts_one(
     fit(training, 2)
     training.end()
     assert not recorded(tmp_path)
-    # Until the program is done with it.
+    # This holds until the program finishes its own run.
     run.finish()
     fit(training, 2)
     training.end()
@@ -227,7 +231,7 @@ def test_steps_are_counted_to_generations(options: dict[str, Any], tmp_path: Pat
     assert list(recorded(tmp_path).values()) == [([0, 1, 2], "finished")]
 
 
-def test_exceptions_of_functions_of_the_program_are_its_own(options: dict[str, Any]) -> None:
+def test_exceptions_of_user_functions_reach_the_program(options: dict[str, Any]) -> None:
     class Stop(Exception):
         pass
 
@@ -244,7 +248,7 @@ def test_exceptions_of_functions_of_the_program_are_its_own(options: dict[str, A
     training.end()
 
 
-def test_the_framework_says_the_rank_where_the_environment_does_not(
+def test_the_rank_comes_from_the_framework_if_not_in_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("RANK", "WORLD_SIZE", "LEAKLINE_RUN_ID", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"):
@@ -270,7 +274,7 @@ class Listed:
             callback()
 
 
-def test_a_callback_finds_the_list_that_calls_it_and_moves_to_its_front() -> None:
+def test_a_callback_moves_to_the_front_of_the_list_that_calls_it() -> None:
     order: list[str] = []
     given: list[Callable[[], None]] = []
 
@@ -288,12 +292,12 @@ def test_a_callback_finds_the_list_that_calls_it_and_moves_to_its_front() -> Non
     listed.call()
     listed.call()
     assert order == ["theirs", "ours", "theirs too", "ours", "theirs", "theirs too", "last"]
-    # The list of the program is as it was.
+    # The program's list is unchanged.
     assert len(given) == 3
     assert calling(Listed) is None
 
 
-def test_the_last_callback_of_an_earlier_training_goes_and_that_of_another_stays(
+def test_only_the_last_callback_of_an_earlier_training_is_removed(
     options: dict[str, Any],
 ) -> None:
     class Last:
@@ -315,7 +319,7 @@ def test_the_last_callback_of_an_earlier_training_goes_and_that_of_another_stays
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda t: pickle.loads(pickle.dumps(t))])
-def test_a_copy_is_a_training_that_has_not_begun(
+def test_a_copied_callback_has_not_started(
     options: dict[str, Any], tmp_path: Path, copied: Callable[[Training], Training]
 ) -> None:
     training = Training("one", options)

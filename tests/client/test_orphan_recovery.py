@@ -1,4 +1,4 @@
-"""A process that was killed: who comes next records how it ended, and sends what it left in its spool."""
+"""After a process was killed, the next start records how it ended and sends what is left in its spool."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def recording(
     directory: Path, server: str | None, samples: dict[str, Any] | None = None, run: str = "dead",
     group: str | None = None, host: str = "",
 ) -> SpoolFile:  # fmt: skip
-    """The spool of a process that has recorded five snapshots, and is still there."""
+    """Return the spool of a process that has recorded five snapshots and still runs."""
     process = ProcessIdentity(f"instance-{run}", pid=1, host=host or socket.gethostname())
     header = RunHeader(run, "default", f"name-{run}", "generation", None, 100.0)
     path = directory / run / f"{process.instance}.spool"
@@ -54,7 +54,7 @@ def recording(
 
 
 def left(*arguments: Any, **options: Any) -> Path:
-    """The spool of one that was killed."""
+    """Return the spool of a process that was killed."""
     spool = recording(*arguments, **options)
     spool.close()
     return spool.path
@@ -73,7 +73,7 @@ def taken(sequence: int, samples: dict[str, Any] | None = None) -> Snapshot:
         ({}, "silent", ""),
     ],
 )
-def test_how_it_ended_follows_from_the_last_readings(
+def test_the_end_is_inferred_from_the_last_readings(
     tmp_path: Path, samples: dict[str, Any], state: str, reason: str
 ) -> None:
     path = left(tmp_path, None, samples)
@@ -85,7 +85,7 @@ def test_how_it_ended_follows_from_the_last_readings(
 
 
 @pytest.mark.skipif("cgroup.kills" not in read_cgroup(), reason="the kernel counts no kills here")
-def test_a_kill_that_the_kernel_counted_since_in_our_group_is_evidence(tmp_path: Path) -> None:
+def test_an_oom_kill_counted_by_the_cgroup_is_evidence(tmp_path: Path) -> None:
     kills = int(read_cgroup()["cgroup.kills"])
     for name, before, group, state in (
         ("counted", kills - 1, memory_group(), "killed"),
@@ -98,14 +98,14 @@ def test_a_kill_that_the_kernel_counted_since_in_our_group_is_evidence(tmp_path:
         assert (read_end(path) or {})["state"] == state, name
 
 
-def test_a_process_that_still_writes_is_left_alone(tmp_path: Path) -> None:
+def test_a_live_process_is_left_alone(tmp_path: Path) -> None:
     spool = recording(tmp_path, None, NEAR)
     orphan_recovery.settle(spool.path)
     assert read_end(spool.path) is None
     spool.close()
 
 
-def test_two_that_come_next_do_not_both_send(
+def test_two_later_processes_do_not_both_send(
     spool_directory: Path, server: Any, until: Any
 ) -> None:
     path = left(spool_directory, server.address, NEAR)
@@ -119,7 +119,7 @@ def test_two_that_come_next_do_not_both_send(
     assert {b.process.instance for b in server.batches} == {run._chain.process.instance}
 
 
-def test_a_lock_of_another_machine_may_not_be_seen_so_a_young_spool_of_one_is_left_alone(
+def test_a_young_spool_of_another_machine_is_left_alone(
     tmp_path: Path,
 ) -> None:
     path = left(tmp_path, None, NEAR, host="another machine")
@@ -130,7 +130,7 @@ def test_a_lock_of_another_machine_may_not_be_seen_so_a_young_spool_of_one_is_le
     assert (read_end(path) or {})["state"] == "killed"
 
 
-def test_a_tail_torn_by_the_kill_does_not_hide_the_end(tmp_path: Path) -> None:
+def test_a_torn_tail_does_not_hide_the_end(tmp_path: Path) -> None:
     path = left(tmp_path, None, NEAR)
     path.write_bytes(path.read_bytes()[:-10])
     orphan_recovery.settle(path)
@@ -138,7 +138,7 @@ def test_a_tail_torn_by_the_kill_does_not_hide_the_end(tmp_path: Path) -> None:
     assert sum(record.kind == 2 for record in read_records(path)) == 4
 
 
-def test_a_spool_that_cannot_be_written_is_sent_without_an_end(
+def test_a_read_only_spool_is_sent_without_an_end(
     tmp_path: Path, server: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = left(tmp_path, None, NEAR)
@@ -165,7 +165,7 @@ def test_sync_sends_how_it_ended_and_prints_it(
     assert len(server.ends) == 1
 
 
-def test_the_next_start_brings_what_was_left_for_its_server_and_nothing_else(
+def test_the_next_start_sends_only_orphans_for_its_server(
     spool_directory: Path, server: Any, until: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     left(spool_directory, server.address, NEAR, run="ours")
@@ -183,7 +183,7 @@ def test_the_next_start_brings_what_was_left_for_its_server_and_nothing_else(
     assert "sent unsent data of name-ours: 5 snapshots sent, killed (memory" in caplog.text
 
 
-def test_the_end_of_one_that_had_sent_everything_before_it_was_killed_is_sent(
+def test_the_end_is_sent_even_if_all_snapshots_had_arrived(
     spool_directory: Path, server: Any, until: Any
 ) -> None:
     path = left(spool_directory, server.address, NEAR)
@@ -196,9 +196,7 @@ def test_the_end_of_one_that_had_sent_everything_before_it_was_killed_is_sent(
     assert is_live(path) is False, "a run that has finished keeps nothing for itself"
 
 
-def test_an_end_that_somebody_noted_of_a_process_that_goes_on_hides_nothing(
-    tmp_path: Path, server: Any
-) -> None:
+def test_a_wrongly_inferred_end_does_not_hide_later_snapshots(tmp_path: Path, server: Any) -> None:
     spool = recording(tmp_path, server.address, NEAR)
     batches, mark = spool.unsent()
     spool.accept(mark, server.address)
@@ -221,7 +219,7 @@ def test_an_end_that_somebody_noted_of_a_process_that_goes_on_hides_nothing(
     delivery.close()
 
 
-def test_a_spool_that_its_process_has_just_replaced_is_not_settled(
+def test_a_spool_that_was_just_replaced_is_not_finalized(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = left(tmp_path, None, NEAR)
@@ -240,7 +238,7 @@ def test_a_spool_that_its_process_has_just_replaced_is_not_settled(
     assert read_end(path) is None
 
 
-def test_a_child_that_is_forked_while_a_spool_is_ours_does_not_keep_it(tmp_path: Path) -> None:
+def test_a_child_forked_during_recovery_does_not_keep_the_lock(tmp_path: Path) -> None:
     path = left(tmp_path, None, NEAR)
     born_read, born_write = os.pipe()
     over_read, over_write = os.pipe()
@@ -250,7 +248,7 @@ def test_a_child_that_is_forked_while_a_spool_is_ours_does_not_keep_it(tmp_path:
         if child == 0:
             os.close(over_write)
             os.write(born_write, b"!")
-            # Until the parent has looked.
+            # The child lives until the parent has checked.
             os.read(over_read, 1)
             os._exit(0)
         os.read(born_read, 1)
@@ -270,15 +268,13 @@ def found_by(
 
 
 def bring_all(found: orphan_recovery.Leftovers) -> None:
-    """Without its rests."""
+    """Send everything without the rests in between."""
     found._clock = lambda: float("inf")
     while found.send():
         pass
 
 
-def test_more_live_ranks_than_are_brought_at_once_do_not_hide_what_was_left(
-    tmp_path: Path, server: Any
-) -> None:
+def test_many_live_ranks_do_not_hide_an_orphan(tmp_path: Path, server: Any) -> None:
     path = left(tmp_path, server.address, NEAR)
     os.utime(path, (1000, 1000))
     ranks = [
@@ -291,7 +287,7 @@ def test_more_live_ranks_than_are_brought_at_once_do_not_hide_what_was_left(
     assert [end["instance"] for end in server.ends] == ["instance-dead"]
 
 
-def test_an_answer_that_says_not_now_delays_what_was_left(tmp_path: Path, server: Any) -> None:
+def test_a_retry_later_answer_delays_recovery(tmp_path: Path, server: Any) -> None:
     left(tmp_path, server.address, NEAR, run="one")
     left(tmp_path, server.address, NEAR, run="two")
     now = 0.0
@@ -309,7 +305,7 @@ def test_an_answer_that_says_not_now_delays_what_was_left(tmp_path: Path, server
     assert {end["instance"] for end in server.ends} == {"instance-one", "instance-two"}
 
 
-def test_there_is_a_rest_between_two_pieces_of_what_was_left(tmp_path: Path, server: Any) -> None:
+def test_recovery_rests_between_two_parts(tmp_path: Path, server: Any) -> None:
     left(tmp_path, server.address, NEAR)
     found = found_by(tmp_path, server, lambda: 0.0)
     assert found.send()
@@ -318,7 +314,7 @@ def test_there_is_a_rest_between_two_pieces_of_what_was_left(tmp_path: Path, ser
     assert (len(server.requests), server.ends) == (asked, [])
 
 
-def test_what_has_arrived_is_not_read_again(
+def test_spools_that_have_arrived_are_not_read_again(
     tmp_path: Path, server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spool = recording(tmp_path, server.address)
@@ -356,10 +352,10 @@ time.sleep(60)
 """
 
 
-def test_what_a_killed_process_could_not_send_arrives_with_the_next_start(
+def test_unsent_snapshots_of_a_killed_process_arrive_at_the_next_start(
     start: Any, server: Any, make_server: Any, until: Any
 ) -> None:
-    # Its server is away while it runs.
+    # The server is down while the process runs.
     port = int(server.address.rpartition(":")[2])
     server.stop()
     process = start(START.format(server=server.address))

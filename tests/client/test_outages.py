@@ -1,4 +1,4 @@
-"""Trainings with a server or a disk that fails: nothing waits, and everything arrives once.
+"""Trainings whose server or disk fails: nothing blocks, and everything arrives exactly once.
 
 `tests/soak/test_faults.py` measures what the faults of a server cost.
 """
@@ -28,14 +28,14 @@ pytestmark = pytest.mark.flow
 
 @pytest.mark.long
 @pytest.mark.parametrize("mode", ["absent", "dripping", "busy"])
-def test_the_loop_goes_on_and_everything_arrives_once(
+def test_an_outage_does_not_block_the_loop_and_everything_arrives_once(
     tmp_path: Path, faulty: FaultServer, mode: str
 ) -> None:
     cost = train(tmp_path, faulty, mode, seconds=0.5, waiting=300)
     assert cost.failures > 0
-    # Measured while this machine does other work; the soak holds the promise of 5 ms.
+    # Measured while this machine does other work; the soak test checks the promised 5 ms.
     assert cost.longest_stall_seconds < 0.05
-    # A call that waited for the network would have waited for the 0.3 s that a request has here.
+    # A call that waited for the network would take the 0.3 s timeout that requests have here.
     assert max(cost.outage["longest_wait"], cost.after["longest_wait"]) < 0.25
     assert cost.lost == {}
     assert sorted(faulty.sequences) == list(range(1, max(faulty.sequences) + 1))
@@ -43,7 +43,7 @@ def test_the_loop_goes_on_and_everything_arrives_once(
     assert faulty.ends[0]["state"] == "finished"
 
 
-# Each spawned process has a run of its own, as with `torch.multiprocessing.spawn`.
+# Each spawned process has its own run, as with `torch.multiprocessing.spawn`.
 SPAWNED = """
 import multiprocessing, os, sys
 import leakline
@@ -71,7 +71,7 @@ if __name__ == "__main__":
 
 @pytest.mark.long
 @pytest.mark.parametrize("mode", ["black hole", "busy"])
-def test_spawned_trainings_end_as_without_us_and_everything_arrives_once(
+def test_spawned_trainings_end_normally_and_everything_arrives_once(
     start: Any, spool_directory: Path, faulty: FaultServer, mode: str
 ) -> None:
     faulty.set(mode)
@@ -89,12 +89,12 @@ def test_spawned_trainings_end_as_without_us_and_everything_arrives_once(
         found[batch.process.instance] |= {each.sequence for each in batch.snapshots}
     assert len(found) == 3
     for numbers in found.values():
-        # Two for each generation at least; a number that came twice is one snapshot.
+        # At least two for each generation; a number that arrived twice counts once.
         assert numbers == set(range(1, max(numbers) + 1))
         assert max(numbers) >= 40
 
 
-# About 8 KB of notes in each of 40 generations. What happens to the disk happens in the middle.
+# About 8 KB of notes in each of 40 generations. The disk fails in the middle.
 TRAINING = """
 import errno, json, os, random, resource, shutil, sys, time
 from pathlib import Path
@@ -158,7 +158,7 @@ AS_ROOT = ("a full disk", "a read-only disk")
 
 
 class Training:
-    """One training on a disk that fails, and what came of it."""
+    """One training on a disk that fails, and its results."""
 
     def __init__(self, tmp_path: Path, how: str, address: str | None) -> None:
         self.script, self.folder = tmp_path / "train.py", tmp_path / "spools" / "here"
@@ -183,7 +183,7 @@ class Training:
 
 
 def _before(how: str, folder: Path) -> list[str]:
-    """The command that the training is started with, so that its disk is as it should be."""
+    """Return the command prefix that prepares the disk for the training."""
     if how in AS_ROOT:
         _needs_mounts()
         options = "size=256k" if how == "a full disk" else "size=256k,ro"
@@ -216,11 +216,11 @@ def _needs_mounts() -> None:
           ("delete the file", "put a file in its place", "make it read-only", *AS_ROOT, "no permission")),
     ],
 )  # fmt: skip
-def test_a_disk_that_fails_is_one_warning_and_everything_arrives(
+def test_a_failing_disk_is_one_warning_and_everything_arrives(
     tmp_path: Path, how: str, server: Any, until: Callable[..., None]
 ) -> None:
     training = Training(tmp_path, how, server.address)
-    # Nothing has arrived when the disk fails: all of it is in the file, or will be in memory.
+    # Nothing has arrived when the disk fails: everything is in the file or will be in memory.
     server.hold = threading.Event()
     releasing = threading.Thread(
         target=lambda: (until(training.sabotaged.exists), server.hold.set()), daemon=True
@@ -234,13 +234,13 @@ def test_a_disk_that_fails_is_one_warning_and_everything_arrives(
 
 
 @pytest.mark.parametrize("how", ["delete the folder", "a full disk"])
-def test_a_disk_that_fails_without_a_server_is_one_warning_too(tmp_path: Path, how: str) -> None:
+def test_a_failing_disk_without_a_server_is_one_warning_too(tmp_path: Path, how: str) -> None:
     training = Training(tmp_path, how, None)
     one_warning(training, training.run())
 
 
 def one_warning(training: Training, done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    """Nothing else is to be seen of the disk; what the training wrote of its account."""
+    """Check that one warning is all that shows of the failure, and return the account that the training wrote."""
     assert (done.returncode, done.stdout) == (0, PRINTED), done.stderr
     (line,) = done.stderr.splitlines()
     assert line.startswith("leakline: cannot record to disk (")
@@ -251,7 +251,7 @@ def one_warning(training: Training, done: subprocess.CompletedProcess[str]) -> d
     return figures
 
 
-def test_a_folder_that_is_moved_away_goes_on_being_recorded_to(tmp_path: Path) -> None:
+def test_recording_continues_after_the_folder_was_moved(tmp_path: Path) -> None:
     training = Training(tmp_path, "move the folder", None)
     done = training.run()
     assert (done.returncode, done.stderr) == (0, "")
@@ -259,7 +259,7 @@ def test_a_folder_that_is_moved_away_goes_on_being_recorded_to(tmp_path: Path) -
     assert (figures["pending"], figures["lost"]) == (figures["taken"], {})
 
 
-def test_a_warning_goes_to_nobody_whose_stderr_is_closed(tmp_path: Path) -> None:
+def test_a_warning_with_closed_stderr_is_dropped(tmp_path: Path) -> None:
     training = Training(tmp_path, "delete the folder", None)
     done = training.run("sh", "-c", 'exec "$@" 2>&-', "sh")
     assert (done.returncode, done.stdout) == (0, PRINTED)

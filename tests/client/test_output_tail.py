@@ -1,4 +1,4 @@
-"""What the program prints and logs is kept only where people allow it, and never gets in the program's way."""
+"""Program output and log lines are captured only if the user allows it, and capturing never disturbs the program."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Clock:
 
 
 class Heard(OutputTail):
-    """Of two streams."""
+    """An OutputTail over two streams in memory."""
 
     def __init__(self) -> None:
         super().__init__(Clock())
@@ -58,7 +58,7 @@ def tail() -> Iterator[Heard]:
     tail.stop()
 
 
-def test_lines_of_both_streams_come_in_order_and_once_they_have_ended(tail: Heard) -> None:
+def test_lines_of_both_streams_are_sent_in_order_once_complete(tail: Heard) -> None:
     print("first", 1, file=tail.out)
     print("to stderr", file=tail.err)
     tail.out.writelines(["third\n", "and fourth\n", "half"])
@@ -99,7 +99,7 @@ def test_a_long_line_is_cut_and_a_long_text_leaves_its_last_lines(tail: Heard) -
     assert tail.take() == [f"row {i}" for i in range(100_000 - LINES_KEPT, 100_000)]
 
 
-def test_one_event_has_a_bound_whatever_is_written(tail: Heard) -> None:
+def test_the_size_of_one_event_is_bounded(tail: Heard) -> None:
     for _ in range(LINES_KEPT):
         print("\u4e16" * LINE_LIMIT, file=tail.out)
     lines = tail.take()
@@ -107,14 +107,14 @@ def test_one_event_has_a_bound_whatever_is_written(tail: Heard) -> None:
     assert len(json.dumps(lines)) <= EVENT_BYTES + 100
 
 
-def test_our_own_lines_and_empty_ones_take_no_room_of_the_programs(tail: Heard) -> None:
+def test_our_own_and_empty_lines_are_not_captured(tail: Heard) -> None:
     for i in range(2 * LINES_KEPT):
         print(f"step {i}\n", file=tail.out)
         print(f"leakline: generation {i}: end: RSS 1.00 GiB", file=tail.err)
     assert tail.take() == [f"step {i}" for i in range(LINES_KEPT, 2 * LINES_KEPT)]
 
 
-def test_what_waits_has_a_bound(tail: Heard) -> None:
+def test_waiting_lines_are_bounded(tail: Heard) -> None:
     for _ in range(20 * PIECES_KEPT):
         tail.out.write(".")
     assert len(tail._pieces) == PIECES_KEPT
@@ -135,14 +135,14 @@ def test_what_waits_has_a_bound(tail: Heard) -> None:
         ("\x1b[1;31mred\x1b[0m\ttab\x00 bell\x07 \u2028line\ud800", "red    tab bell line"),
     ],
 )
-def test_what_is_called_secret_is_masked_and_control_characters_are_gone(
+def test_secrets_are_masked_and_control_characters_removed(
     tail: Heard, said: str, kept: str
 ) -> None:
     print(said, file=tail.out)
     assert tail.take() == [kept]
 
 
-def test_a_write_with_arguments_of_its_own_gets_them() -> None:
+def test_extra_arguments_of_write_are_passed_on() -> None:
     class Tee(io.StringIO):
         def write(self, text: str, color: str = "") -> int:  # type: ignore[override]
             return super().write(f"{color}{text}")
@@ -159,7 +159,7 @@ def test_a_write_with_arguments_of_its_own_gets_them() -> None:
 
 @contextlib.contextmanager
 def bare_root() -> Iterator[logging.Logger]:
-    """The root logger as a program finds it. Not a fixture: pytest adds its handlers when a test begins."""
+    """Restore the root logger of a plain program. Not a fixture: pytest adds its handlers when a test begins."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     root.handlers.clear()
@@ -168,7 +168,7 @@ def bare_root() -> Iterator[logging.Logger]:
     root.setLevel(level)
 
 
-def test_a_record_is_one_line_wherever_it_is_written(tail: Heard, tmp_path: Path) -> None:
+def test_a_log_record_is_captured_once_whatever_its_handlers(tail: Heard, tmp_path: Path) -> None:
     log = logging.getLogger("train")
     with bare_root() as root:
         logging.basicConfig(level=logging.INFO, stream=tail.err)
@@ -182,7 +182,7 @@ def test_a_record_is_one_line_wherever_it_is_written(tail: Heard, tmp_path: Path
         to_file.close()
 
 
-def test_a_record_that_cannot_be_formatted_is_left_out(
+def test_a_log_record_that_cannot_be_formatted_is_skipped(
     tail: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging, "raiseExceptions", False)
@@ -192,8 +192,8 @@ def test_a_record_that_cannot_be_formatted_is_left_out(
     assert tail.take() == []
 
 
-def test_logging_is_what_it_was_without_us(tail: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A handler of ours at the root would switch ``basicConfig`` off, and the last resort."""
+def test_logging_behaves_as_without_leakline(tail: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handler of ours on the root logger would disable ``basicConfig`` and the handler of last resort."""
     monkeypatch.setattr(sys, "stderr", tail.err)
     with bare_root() as root:
         logging.getLogger("train").warning("last resort")
@@ -203,7 +203,7 @@ def test_logging_is_what_it_was_without_us(tail: Heard, monkeypatch: pytest.Monk
         assert len(root.handlers) == 1
 
 
-def test_everything_is_put_back() -> None:
+def test_streams_and_logging_are_restored() -> None:
     tail, real = Heard(), logging.Logger.callHandlers
     out, err = tail.out, tail.err
     before = (out.write, err.write)
@@ -214,7 +214,7 @@ def test_everything_is_put_back() -> None:
     assert "write" not in vars(out)
 
 
-def test_a_wrapper_that_the_program_put_around_ours_stays_and_still_prints(tail: Heard) -> None:
+def test_a_wrapper_around_ours_stays_and_still_prints(tail: Heard) -> None:
     heard: list[str] = []
     out, ours = tail.out, tail.out.write
 
@@ -247,7 +247,7 @@ def test_a_stream_that_cannot_be_wrapped_is_left_alone() -> None:
     assert stream.got == ["as before", "\n"]
 
 
-def test_a_text_of_the_programs_own_class_raises_nothing(tail: Heard) -> None:
+def test_a_str_subclass_that_fails_raises_nothing(tail: Heard) -> None:
     class Text(str):
         __slots__ = ()
 
@@ -264,7 +264,7 @@ def test_a_text_of_the_programs_own_class_raises_nothing(tail: Heard) -> None:
     assert tail.take() == ["own", "x" * LINE_LIMIT]
 
 
-def test_errors_of_the_stream_are_the_programs(tail: Heard) -> None:
+def test_stream_errors_reach_the_program(tail: Heard) -> None:
     with pytest.raises(TypeError):
         tail.out.write(1)  # type: ignore[arg-type]
     tail.out.close()
@@ -273,7 +273,7 @@ def test_errors_of_the_stream_are_the_programs(tail: Heard) -> None:
 
 
 @pytest.mark.parametrize("printed", [True, False])
-def test_a_traceback_is_recorded_once_whoever_prints_it(tail: Heard, printed: bool) -> None:
+def test_a_traceback_is_recorded_once(tail: Heard, printed: bool) -> None:
     print("the last word", file=tail.out)
     try:
         raise ValueError("planned")
@@ -287,7 +287,7 @@ def test_a_traceback_is_recorded_once_whoever_prints_it(tail: Heard, printed: bo
     assert lines.count("ValueError: planned") == 1
 
 
-def test_lines_are_not_kept_for_the_verdict(recorded: Recorded) -> None:
+def test_the_verdict_keeps_no_lines(recorded: Recorded) -> None:
     run = leakline.init(mode="offline", quiet=True, log_lines=True)
     run.on("suspected", lambda verdict: None)
     run.generation(0)
@@ -296,7 +296,7 @@ def test_lines_are_not_kept_for_the_verdict(recorded: Recorded) -> None:
     run.snapshot("now")
     kept = [e.kind for s in run._chain.verdicts._snapshots for e in s.events]
     run.finish()
-    # A collection of garbage may fall into it.
+    # A garbage collection may be recorded as well.
     assert "mark" in kept and "log" not in kept
     assert lines_of(recorded) == ["printed"]
 
@@ -328,7 +328,7 @@ def lines_of(recorded: Recorded) -> list[str]:
     return [line for e in events for line in e.data["lines"]]
 
 
-def test_lines_are_kept_only_where_that_is_allowed(recorded: Recorded) -> None:
+def test_lines_are_captured_only_if_enabled(recorded: Recorded) -> None:
     for allowed in (False, True):
         run = leakline.init(mode="offline", quiet=True, log_lines=allowed)
         assert ("write" in vars(sys.stdout)) is allowed
@@ -357,14 +357,14 @@ print(sys.stdout.isatty(), sys.stdout.fileno(), sys.stdout.encoding, sys.stdout.
 """
 
 
-def test_stdout_and_stderr_are_the_same_to_the_byte(train: Any) -> None:
+def test_stdout_and_stderr_are_unchanged_to_the_byte(train: Any) -> None:
     plain = train(WRITES, allowed=False, PYTHONIOENCODING="utf-8").communicate(timeout=60)
     heard = train(WRITES, PYTHONIOENCODING="utf-8").communicate(timeout=60)
     assert heard == plain
     assert len(plain[0]) > 50_000
 
 
-def test_kill_9_leaves_the_lines_until_about_a_second_before(
+def test_after_kill_9_the_lines_up_to_about_a_second_before_remain(
     train: Any, recorded: Recorded, until: Any
 ) -> None:
     process = train("""
@@ -380,11 +380,11 @@ def test_kill_9_leaves_the_lines_until_about_a_second_before(
     printed = [line.split() for line in out.decode().splitlines() if line.count(" ") == 2]
     kept = lines_of(recorded)[-1].split()
     assert kept in printed
-    # A second between two readings, a quarter until it is written; the machine that runs the tests is shared.
+    # Up to a second between two readings and a quarter until the write; the test machine is shared.
     assert float(printed[-1][2]) - float(kept[2]) < 3.0
 
 
-def test_a_forked_child_is_not_listened_to(train: Any, recorded: Recorded) -> None:
+def test_the_output_of_a_forked_child_is_not_captured(train: Any, recorded: Recorded) -> None:
     process = train("""
         if os.fork() == 0:
             print("child", "write" in vars(sys.stdout), flush=True)
@@ -401,7 +401,7 @@ def test_a_forked_child_is_not_listened_to(train: Any, recorded: Recorded) -> No
     ("code", "state", "reason", "last"),
     [
         ("raise MemoryError('no more')", "failed", "MemoryError", "MemoryError: no more"),
-        # As torch.cuda names its own.
+        # torch.cuda names its error like this.
         (
             "class OutOfMemoryError(RuntimeError): pass\nraise OutOfMemoryError('no more')",
             "failed", "OutOfMemoryError", "OutOfMemoryError: no more",
@@ -409,7 +409,7 @@ def test_a_forked_child_is_not_listened_to(train: Any, recorded: Recorded) -> No
         ("os.kill(os.getpid(), signal.SIGTERM)", "terminated", "SIGTERM", "almost done"),
     ],
 )  # fmt: skip
-def test_the_last_lines_and_the_type_of_what_ended_a_process_are_recorded(
+def test_the_last_lines_and_the_exception_type_are_recorded(
     train: Any, recorded: Recorded, spool_directory: Path, code: str, state: str, reason: str, last: str
 ) -> None:  # fmt: skip
     train(f"print('almost done')\n{code}").communicate(timeout=60)
@@ -421,9 +421,7 @@ def test_the_last_lines_and_the_type_of_what_ended_a_process_are_recorded(
     assert lines[1:2] == (["Traceback (most recent call last):"] if state == "failed" else [])
 
 
-def test_with_no_memory_left_the_programs_own_error_is_what_people_see(
-    train: Any, spool_directory: Path
-) -> None:
+def test_out_of_memory_the_programs_own_error_is_shown(train: Any, spool_directory: Path) -> None:
     process = train("""
         import resource
         room = 64 * 2**20 + int(open("/proc/self/statm").read().split()[0]) * 4096

@@ -1,4 +1,4 @@
-"""The budget, the censuses that are planned within it, and what a run costs the program that it watches."""
+"""The overhead budget, the censuses planned within it, and what a run costs the program it watches."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class Clock:
 def governed(
     clock: Clock | None = None, share: float = 0.01, credit: float = 0.5, **more: Any
 ) -> Governor:
-    """One clock for both: a machine that does nothing else."""
+    """Return a governor with one clock for wall and CPU time, as on an otherwise idle machine."""
     clock = clock or Clock()
     return Governor(share, credit, clock, clock, **more)
 
 
 def timed(work: Callable[[], Any], times: int) -> list[float]:
-    """Return the seconds of each, in CPU time of this thread: the machine that runs the tests is shared."""
+    """Return the seconds of each call in CPU time of this thread, because the test machine is shared."""
     found = []
     for _ in range(times):
         started = time.thread_time()
@@ -70,14 +70,14 @@ def governor(clock: Clock) -> Governor:
     return governed(clock)
 
 
-def test_without_a_share_only_what_is_free_is_measured() -> None:
+def test_without_a_share_only_free_work_is_done() -> None:
     governor = governed(share=0.0)
     governor.charge("phase", 0.001)
     assert not governor.allows("phase")
     assert not governor.allows("census", 0.01)
 
 
-def test_deep_work_leaves_room_for_light_work(governor: Governor) -> None:
+def test_expensive_work_leaves_room_for_light_work(governor: Governor) -> None:
     while governor.allows("census", 0.1):
         governor.charge("census", 0.1)
     assert governor.spent_seconds <= 0.5 * DEEP_PART
@@ -85,7 +85,7 @@ def test_deep_work_leaves_room_for_light_work(governor: Governor) -> None:
     assert governor.allows("nested", 0.04)
 
 
-def test_light_work_leaves_room_for_deep_work_and_frequent_work_for_rare(
+def test_light_work_leaves_room_for_expensive_work_and_frequent_for_rare(
     governor: Governor,
 ) -> None:
     while governor.allows("nested"):
@@ -110,13 +110,13 @@ def test_over_a_day_the_share_is_never_exceeded(
         assert governor.spent_seconds <= 0.5 + 0.01 * clock.now + 0.05
 
 
-def test_work_is_expected_to_cost_what_it_cost_before(governor: Governor) -> None:
+def test_the_expected_cost_of_work_is_its_previous_cost(governor: Governor) -> None:
     assert governor.allows("census", 0.01)
     governor.charge("census", 0.25)
     assert not governor.allows("census", 0.01)
 
 
-def test_one_slow_reading_does_not_blank_the_generation_ends_after_it() -> None:
+def test_one_slow_reading_does_not_suppress_later_generation_ends() -> None:
     governor = governed(credit=1.25)
     for _ in range(2):
         assert governor.allows("generation")
@@ -126,7 +126,7 @@ def test_one_slow_reading_does_not_blank_the_generation_ends_after_it() -> None:
     assert not governor.allows("census", SURPRISE_SECONDS)
 
 
-def test_light_work_that_has_become_dear_is_soon_charged_in_full() -> None:
+def test_light_work_that_became_expensive_is_soon_charged_in_full() -> None:
     governor = governed(share=1.0, credit=1e9)
     for _ in range(20):
         governor.charge("generation", 0.5)
@@ -145,7 +145,7 @@ def test_refused_light_work_waits_for_a_while(clock: Clock, governor: Governor) 
     assert governor.allows("phase")
 
 
-def test_reading_for_the_books_is_charged_and_takes_nothing_from_snapshots(
+def test_phase_accounting_is_charged_without_taking_from_snapshots(
     governor: Governor,
 ) -> None:
     governor.charge_phase_accounting(0.4)
@@ -155,7 +155,7 @@ def test_reading_for_the_books_is_charged_and_takes_nothing_from_snapshots(
     assert not governor.allows("census", 0.2)
 
 
-def test_entries_of_phases_are_read_up_to_a_rate(clock: Clock) -> None:
+def test_phase_entries_are_read_up_to_a_rate(clock: Clock) -> None:
     governor = governed(clock, 0.0, 0.0)
     assert all(governor.reads_entry() for _ in range(ENTRIES_PER_SECOND))
     assert not governor.reads_entry()
@@ -163,7 +163,7 @@ def test_entries_of_phases_are_read_up_to_a_rate(clock: Clock) -> None:
     assert governor.reads_entry()
 
 
-def test_work_inside_other_work_is_charged_once(clock: Clock, governor: Governor) -> None:
+def test_nested_work_is_charged_once(clock: Clock, governor: Governor) -> None:
     with governor.measuring("generation"):
         clock.now += 1
         with governor.measuring("census"):
@@ -175,7 +175,7 @@ def test_work_inside_other_work_is_charged_once(clock: Clock, governor: Governor
     assert governor.ledger()["client.pause_seconds"] == 0
 
 
-def test_the_cost_of_our_own_threads_is_recorded_and_not_charged_to_the_budget(
+def test_the_cost_of_our_threads_is_recorded_and_not_charged(
     until: Callable[..., None],
 ) -> None:
     run = leakline.init(mode="offline", quiet=True)
@@ -193,10 +193,8 @@ def test_the_cost_of_our_own_threads_is_recorded_and_not_charged_to_the_budget(
     assert governor.spent_seconds == 0
 
 
-def test_deep_work_without_a_reason_keeps_to_a_part_of_the_share(
-    clock: Clock, governor: Governor
-) -> None:
-    """An hour in which nothing happens, a look asked for every second: what is spent, and what a reason still gets."""
+def test_routine_censuses_use_only_a_part_of_the_share(clock: Clock, governor: Governor) -> None:
+    """For an idle hour with a census requested every second, check what is spent and what is left for a real reason."""
     for _ in range(3600):
         clock.now += 1
         if governor.allows("census", expected_seconds=0.05, routine=True):
@@ -207,14 +205,14 @@ def test_deep_work_without_a_reason_keeps_to_a_part_of_the_share(
     assert governor.allows("census", expected_seconds=0.05)
 
 
-def test_set_up_is_recorded_and_not_taken_from_the_budget(clock: Clock, governor: Governor) -> None:
+def test_setup_is_recorded_and_not_charged(clock: Clock, governor: Governor) -> None:
     with governor.measuring("baseline", set_up=True):
         clock.now += 3
     assert governor.spent_seconds == 0
     assert governor.ledger()["client.seconds"] == 3
 
 
-def test_censuses_grow_rare_while_nothing_rises_and_come_back_when_something_does() -> None:
+def test_censuses_become_rare_until_something_rises() -> None:
     governor = governed(share=1.0, credit=1e9)
     plan = CensusPlan(governor, blocks=lambda: 1000)
     taken = []
@@ -229,7 +227,7 @@ def test_censuses_grow_rare_while_nothing_rises_and_come_back_when_something_doe
     assert 80 in taken
 
 
-def test_the_heap_is_scanned_regularly_while_memory_rises_within_the_budget() -> None:
+def test_the_heap_is_scanned_regularly_while_memory_rises() -> None:
     for share, most in ((1.0, 40), (0.0001, 8)):
         clock = Clock()
         governor = governed(clock, share, 0.1)
@@ -248,7 +246,7 @@ def test_the_heap_is_scanned_regularly_while_memory_rises_within_the_budget() ->
             assert late[-1] >= 97
 
 
-def test_a_watched_program_is_not_counted_while_it_loads_modules() -> None:
+def test_no_census_is_taken_while_a_program_loads_modules() -> None:
     loaded = [100]
     plan = CensusPlan(
         governed(share=1.0, credit=1e9), blocks=lambda: 1000, is_native=lambda: True,
@@ -262,21 +260,21 @@ def test_a_watched_program_is_not_counted_while_it_loads_modules() -> None:
             plan.begun()
             plan.taken(500, 0.001, False, "slices")
             taken.append(second)
-    # Once for a program that never stops loading, and regularly from the end of that on.
+    # Once while a program keeps loading modules, and regularly after it has stopped.
     assert taken[:2] == [LONGEST_GAP - 1, 25]
     assert len(taken) > 5
     loaded[0] += 1
     assert plan.due(True) == "slices", "what is counted rises"
 
 
-def test_searches_for_holders_leave_censuses_their_part_of_the_budget() -> None:
+def test_holder_searches_leave_part_of_the_budget_to_censuses() -> None:
     governor = governed(credit=1.0)
     governor.charge("holders", 0.3)
     assert governor.allows("census", expected_seconds=0.4)
     assert not governor.allows("census", expected_seconds=0.5)
 
 
-def test_memory_rises_where_its_lows_do_whatever_swings_above_them() -> None:
+def test_memory_rises_when_its_lows_rise() -> None:
     def last(readings: list[float]) -> bool:
         memory = RisingMemory()
         return [memory.note(reading * 2**20) for reading in readings][-1]
@@ -288,7 +286,7 @@ def test_memory_rises_where_its_lows_do_whatever_swings_above_them() -> None:
     assert not last([200 + 5 * i for i in range(4)])
 
 
-def test_a_slow_rise_of_memory_adds_up_until_a_census_has_counted_it() -> None:
+def test_a_slow_rise_accumulates_until_the_next_census() -> None:
     memory = RisingMemory()
     rises = [memory.note((10_000 + 20 * i) * 2**20) for i in range(20)]
     assert rises.index(True) == 3 + 5, "1 % of 10 GB in steps of 20 MB"
@@ -297,7 +295,7 @@ def test_a_slow_rise_of_memory_adds_up_until_a_census_has_counted_it() -> None:
     assert not memory.note(10_400 * 2**20)
 
 
-def test_a_census_is_expected_to_cost_what_the_heap_has_grown_to() -> None:
+def test_the_expected_cost_of_a_census_grows_with_the_heap() -> None:
     size = [100_000]
     plan = CensusPlan(governed(), blocks=lambda: size[0])
     assert plan.due(True)
@@ -309,7 +307,7 @@ def test_a_census_is_expected_to_cost_what_the_heap_has_grown_to() -> None:
     assert not plan.due(True)
 
 
-def test_a_run_that_is_too_fast_is_thinned_counted_and_its_books_still_close(
+def test_a_very_fast_run_is_thinned_and_its_accounts_still_sum_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("LEAKLINE_MAX_OVERHEAD", "0.01")
@@ -328,10 +326,10 @@ def test_a_run_that_is_too_fast_is_thinned_counted_and_its_books_still_close(
 
 
 @pytest.mark.alone
-def test_a_training_loop_is_slowed_by_no_more_than_the_share(
+def test_a_training_loop_is_slowed_by_at_most_the_share(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By the client's own ledger; phases of 5 ms are far shorter than real ones."""
+    """Measured by the client's own ledger; the phases of 5 ms are far shorter than real ones."""
     monkeypatch.setenv("LEAKLINE_MAX_OVERHEAD", "0.02")
     run = leakline.init(mode="offline", quiet=True)
     governor = run._loop.governor
@@ -349,7 +347,7 @@ def test_a_training_loop_is_slowed_by_no_more_than_the_share(
 
 @pytest.mark.alone
 @pytest.mark.parametrize(("mode", "at_most"), [("offline", 80e-6), ("disabled", 20e-6)])
-def test_a_phase_over_budget_and_one_of_a_disabled_run_cost_microseconds(
+def test_phases_over_budget_or_of_a_disabled_run_cost_microseconds(
     monkeypatch: pytest.MonkeyPatch, mode: Any, at_most: float
 ) -> None:
     monkeypatch.setenv("LEAKLINE_MAX_OVERHEAD", "0")
@@ -360,7 +358,7 @@ def test_a_phase_over_budget_and_one_of_a_disabled_run_cost_microseconds(
             with run.phase("tight"):
                 pass
 
-    # Over budget 8 us on the machine that this was written on; ten times that still passes.
+    # Over budget: 8 us on the machine this was written on; ten times as much still passes.
     assert min(timed(phases, 5)) / 2000 < at_most
     run.finish()
 
@@ -377,7 +375,7 @@ def test_a_finished_run_leaves_no_thread_and_no_descriptor(spool_directory: Any)
 
 
 @pytest.mark.alone
-def test_a_collection_that_comes_while_we_measure_is_not_charged() -> None:
+def test_a_collection_during_a_measurement_is_not_charged() -> None:
     governor = Governor(1.0)
     Sampler(governor).start()
     try:
@@ -393,7 +391,7 @@ def test_a_collection_that_comes_while_we_measure_is_not_charged() -> None:
     assert governor.spent_seconds < collection / 2
 
 
-def test_a_smaller_credit_for_deep_work_takes_nothing_from_light_work() -> None:
+def test_less_credit_for_expensive_work_does_not_affect_light_work() -> None:
     governor = governed(credit=1.0, deep_credit_seconds=0.2)
     assert governor.allows("generation", 0.25)
     assert governor.allows("census", 0.08)
@@ -421,18 +419,18 @@ def children() -> Iterator[list[int]]:
 
 
 def read(sampler: Sampler) -> dict[str, Any]:
-    """All that a generation end reads, without a census."""
+    """Read all that a generation end reads, without a census."""
     return sampler._ask(GENERATION, "manual")
 
 
 @pytest.mark.alone
-def test_a_snapshot_of_a_process_with_sixteen_children_takes_six_milliseconds(
+def test_a_snapshot_with_sixteen_children_takes_six_milliseconds(
     children: list[int],
 ) -> None:
     sampler = Sampler(Governor(1.0))
     assert read(sampler)["children.count"] == CHILDREN
-    # Most of it is the kernel's, which lists all processes and adds up the pages of ours: on a slow machine, no more
-    # than twice what that takes. Both are measured in turn, so that what else the machine does reaches both alike.
+    # The kernel takes most of the time: it lists all processes and adds up the pages of ours. On a slow machine the
+    # limit is twice that time. Both are measured in turn, so that other load affects both alike.
     asked = [
         *Path("/proc").glob("[0-9]*/stat"),
         *(Path(f"/proc/{pid}/smaps_rollup") for pid in children),

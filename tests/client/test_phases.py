@@ -46,7 +46,7 @@ from leakline.transport.spool_format import read_header
 
 
 class Memory:
-    """Private memory that moves as a test says; time moves with every reading."""
+    """Private memory set by the test; time advances with every reading."""
 
     def __init__(self) -> None:
         self.bytes, self.seconds = 1000, 0.0
@@ -66,7 +66,7 @@ def phase_accounts(memory: Memory) -> PhaseLedger:
     return PhaseLedger(memory.read())
 
 
-def test_memory_outside_every_phase_is_booked_between_and_our_own_work_on_its_line(
+def test_memory_outside_phases_and_our_own_memory_have_their_lines(
     memory: Memory, phase_accounts: PhaseLedger
 ) -> None:
     memory.bytes += 5
@@ -78,7 +78,7 @@ def test_memory_outside_every_phase_is_booked_between_and_our_own_work_on_its_li
     assert (lines[BETWEEN].bytes, lines[OWN].bytes) == (7, 3)
 
 
-def test_a_nested_phase_keeps_its_bytes_from_the_phase_around_it(
+def test_the_bytes_of_a_nested_phase_are_not_charged_to_its_parent(
     memory: Memory, phase_accounts: PhaseLedger
 ) -> None:
     outer = phase_accounts.enter("evaluate", memory.read())
@@ -95,13 +95,13 @@ def test_a_nested_phase_keeps_its_bytes_from_the_phase_around_it(
 
 
 @pytest.mark.parametrize(("names", "paths"), [("a", {"a"}), ("ab", {"a", "a/b"})])
-def test_recursion_does_not_make_paths_without_end(
+def test_recursion_does_not_make_endless_paths(
     memory: Memory, phase_accounts: PhaseLedger, names: str, paths: set[str]
 ) -> None:
     assert {phase_accounts.enter(name, memory.read()).path for name in names * 50} == paths
 
 
-def test_paths_are_bounded_and_the_rest_shares_a_line(
+def test_the_number_of_paths_is_bounded_and_the_rest_shares_a_line(
     memory: Memory, phase_accounts: PhaseLedger
 ) -> None:
     for i in range(PATHS_LIMIT + 10):
@@ -111,7 +111,7 @@ def test_paths_are_bounded_and_the_rest_shares_a_line(
     assert lines["other"].executions == 10
 
 
-def test_a_phase_whose_entry_was_not_read_leaves_its_bytes_to_the_line_around_it(
+def test_the_bytes_of_a_phase_with_unread_entry_go_to_its_parent(
     memory: Memory, phase_accounts: PhaseLedger
 ) -> None:
     outer = phase_accounts.enter("outer", memory.read())
@@ -136,7 +136,7 @@ def test_a_generation_that_starts_inside_a_phase_splits_its_bytes(
     assert (first["train"].bytes, second["train"].bytes) == (4, 6)
 
 
-def test_what_changes_while_only_another_thread_has_a_phase_open_is_on_its_line(
+def test_memory_taken_in_a_phase_of_another_thread_is_on_its_line(
     memory: Memory, phase_accounts: PhaseLedger
 ) -> None:
     memory.bytes += 1
@@ -150,7 +150,7 @@ def test_what_changes_while_only_another_thread_has_a_phase_open_is_on_its_line(
     memory.bytes += 50_000
     lines = phase_accounts.close_generation(memory.read())
     assert lines[OTHER_THREADS].bytes == 4020
-    # With both open it cannot be known whose it is: the training thread's phase gets it.
+    # With both phases open the owner cannot be known, so the bytes go to the training thread's phase.
     assert lines["train"].bytes == 300
     assert lines[BETWEEN].bytes == 50_001
 
@@ -174,7 +174,7 @@ def test_phases_that_other_threads_never_close_are_bounded(
 
 
 class Interrupted(PhaseLedger):
-    """PhaseAccounts whose next booking is interrupted by ``work``, as a collection may."""
+    """Phase ledger whose next booking is interrupted by ``work``, as a garbage collection may do."""
 
     work: Callable[[], object] | None = None
 
@@ -185,7 +185,7 @@ class Interrupted(PhaseLedger):
         super().book(reading)
 
 
-def test_a_generator_that_a_collection_closes_while_we_book_takes_nothing_twice() -> None:
+def test_a_generator_closed_during_booking_books_nothing_twice() -> None:
     memory = Memory()
     phase_accounts = Interrupted(memory.read())
     abandoned = phase_accounts.enter("produce", memory.read())
@@ -199,7 +199,7 @@ def test_a_generator_that_a_collection_closes_while_we_book_takes_nothing_twice(
     assert lines["produce/consume"].executions == 1
 
 
-def test_in_a_real_run_the_lines_sum_to_the_change_of_private_memory(offline: leakline.Run) -> None:
+def test_the_lines_of_a_real_run_sum_to_the_change_of_private_memory(offline: leakline.Run) -> None:
     kept: list[Any] = []
     for generation in range(5):
         offline.generation(generation)
@@ -214,11 +214,11 @@ def test_in_a_real_run_the_lines_sum_to_the_change_of_private_memory(offline: le
     ends = generation_ends()
     assert [s.generation for s in ends] == [0, 1, 2, 3, 4]
     assert books_close(ends)
-    # So large that the allocator always maps it afresh, in whole pages.
+    # Large enough that the allocator always maps fresh, whole pages for it.
     assert ends[2].samples["phase.evaluate/episode.bytes"] == pytest.approx(40_000_000, rel=0.01)
 
 
-def test_a_leak_in_short_phases_is_booked_to_its_phase_when_no_snapshot_is_affordable(
+def test_a_leak_in_short_phases_is_booked_without_snapshots(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("LEAKLINE_MAX_OVERHEAD", "0.01")
@@ -248,7 +248,7 @@ def test_a_leak_in_short_phases_is_booked_to_its_phase_when_no_snapshot_is_affor
         thing.close()
 
 
-def test_phases_that_follow_each_other_too_fast_leave_their_bytes_between_not_to_us(
+def test_bytes_of_very_fast_phases_are_booked_between_phases(
     offline: leakline.Run,
 ) -> None:
     governor = offline._loop.governor
@@ -271,7 +271,7 @@ def test_phases_that_follow_each_other_too_fast_leave_their_bytes_between_not_to
     assert first.samples["phase.train.executions"] == 1
 
 
-def test_our_own_size_is_never_negative(offline: leakline.Run) -> None:
+def test_our_own_line_is_never_negative(offline: leakline.Run) -> None:
     offline._loop._own_bytes = -(10**9)
     offline.snapshot("now")
     offline.finish()
@@ -282,7 +282,7 @@ KINDS = (
     "phase", "recursion", "same object again", "exception", "other thread", "other thread overlaps",
     "generator abandoned", "generator kept", "generation", "inside generation", "snapshot",
 )  # fmt: skip
-# What happens, what follows it inside, and by how much memory changes around it.
+# An event, the events nested inside it, and the change of memory around it.
 PROGRAMS: st.SearchStrategy[list[Any]] = st.recursive(
     st.lists(st.tuples(st.sampled_from(KINDS), st.just([]), st.integers(-999, 999)), max_size=4),
     lambda inner: st.lists(
@@ -297,7 +297,7 @@ class Planned(Exception):
 
 
 class _Sampler:
-    """Memory as the program says; measuring takes some of its own."""
+    """Memory as the generated program sets it; measuring takes some of its own."""
 
     census_too_large = False
 
@@ -321,7 +321,7 @@ class _Sampler:
 
 
 class _Governor(Governor):
-    """Refuses what the draw says: snapshots are thinned, entries are not read."""
+    """Governor that refuses as generated: snapshots are thinned and phase entries are not read."""
 
     def __init__(self, refusals: list[bool]) -> None:
         super().__init__(1.0)
@@ -335,7 +335,7 @@ class _Governor(Governor):
 
 
 class _Program:
-    """Runs what was drawn. ``names`` of phases repeat, so that phases meet themselves."""
+    """Runs a generated program. The ``names`` of phases repeat, so that a phase may contain itself."""
 
     def __init__(self, refusals: list[bool], helper: ThreadPoolExecutor) -> None:
         self.memory = _Sampler()
@@ -408,7 +408,7 @@ class _Program:
         next(items)
         with self.run_.phase("consume"):
             self.execute(inner)
-            # Closed from within a phase that was opened after its own.
+            # Closed inside a phase that was opened after its own.
             del items
             self.memory.bytes += 23
 
@@ -466,8 +466,8 @@ def test_the_lines_of_every_generation_sum_to_the_change_of_memory(
         assert program.run_._guard.count == 0
 
 
-def test_the_drawn_programs_meet_every_line() -> None:
-    """Otherwise the property could hold because nothing happens."""
+def test_the_generated_programs_cover_every_line() -> None:
+    """Otherwise the property could hold because the programs do nothing."""
     with ThreadPoolExecutor(1) as helper:
         program = _Program([], helper)
         program.run_.generation(next(program._number))
@@ -479,7 +479,7 @@ def test_the_drawn_programs_meet_every_line() -> None:
         assert any(name.startswith(f"phase.{line}") for name in names), line
 
 
-def test_the_last_generation_is_recorded_also_when_it_ended_without_a_snapshot() -> None:
+def test_the_last_generation_is_recorded_even_without_a_snapshot() -> None:
     with ThreadPoolExecutor(1) as helper:
         program = _Program([True] * 50, helper)
         for number in range(3):
@@ -501,7 +501,7 @@ PEAK, PHASE_PEAK = "process.peak_bytes", "process.phase_peak_bytes"
 
 
 def rise(by_bytes: int, meanwhile: Callable[[], object] = lambda: None) -> None:
-    """Touch this much fresh memory and let it go again."""
+    """Touch this much fresh memory and free it again."""
     with fresh_pages(by_bytes // mmap.PAGESIZE * mmap.PAGESIZE):
         meanwhile()
 
@@ -511,7 +511,7 @@ Started = Callable[..., leakline.Run]
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> Started:
-    """A run without readings in the background: tests take them themselves, at the moment they mean."""
+    """Return a function that starts a run without background readings; tests take readings themselves."""
     monkeypatch.setenv("LEAKLINE_SAMPLE_SECONDS", "0")
 
     def start(*, exact: bool = False) -> leakline.Run:
@@ -523,7 +523,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
 
 
 def above_resident(snapshots: list[Snapshot], series: str) -> dict[str, float]:
-    """How far the peak was above what the phase ended with."""
+    """Return, by phase, how far the peak was above resident memory at the end of the phase."""
     return {
         s.phase: s.samples[series] - s.samples["process.rss_bytes"]
         for s in snapshots
@@ -532,16 +532,16 @@ def above_resident(snapshots: list[Snapshot], series: str) -> dict[str, float]:
 
 
 def higher_than_ever() -> int:
-    """More than this process has had before: about 200 MiB, where the kernel lets us forget the tests before.
+    """Return more bytes than this process has used before, about 200 MiB if the kernel can reset its peak.
 
-    Never twice the same: a mark that was reset and rose to exactly where it was is not seen to have moved.
+    The size differs each time: if a reset mark rose to exactly its old value, no change would be seen.
     """
     process_memory._reset_mark()
     samples = read_process()
     return int(samples[PEAK] - samples["process.rss_bytes"]) + (200 + next(_ODD)) * MIB
 
 
-def test_a_new_high_that_is_freed_within_the_phase_is_its_peak(started: Started) -> None:
+def test_a_new_high_freed_within_the_phase_is_its_peak(started: Started) -> None:
     run = started()
     high = higher_than_ever()
     with run.phase("quiet"):
@@ -557,7 +557,7 @@ def test_a_new_high_that_is_freed_within_the_phase_is_its_peak(started: Started)
     assert told["quiet again"] < 50 * MIB
 
 
-def test_a_lower_peak_is_seen_when_a_background_reading_fell_into_it(started: Started) -> None:
+def test_a_lower_peak_is_seen_if_a_background_reading_caught_it(started: Started) -> None:
     run = started()
     rise(higher_than_ever())
     with run.phase("unseen"):
@@ -572,7 +572,7 @@ def test_a_lower_peak_is_seen_when_a_background_reading_fell_into_it(started: St
     assert told["quiet"] < 50 * MIB
 
 
-def test_with_exact_peaks_no_peak_is_too_low_or_too_short(started: Started) -> None:
+def test_exact_peaks_catch_every_peak(started: Started) -> None:
     run = started(exact=True)
     if not run._loop.sampler.exact_peaks:
         pytest.skip("this kernel does not let a process reset its own mark")
@@ -585,7 +585,7 @@ def test_with_exact_peaks_no_peak_is_too_low_or_too_short(started: Started) -> N
     assert told == {phase: pytest.approx(high * MIB, rel=0.1) for phase, high in highs.items()}
 
 
-def test_the_peak_of_a_phase_is_the_highest_of_all_snapshots_within_it(started: Started) -> None:
+def test_the_peak_of_a_phase_is_the_highest_snapshot_within_it(started: Started) -> None:
     run = started()
     high = higher_than_ever()
     with run.phase("outer"):
@@ -606,7 +606,7 @@ def test_the_peak_of_a_phase_is_the_highest_of_all_snapshots_within_it(started: 
     assert since_the_last["outer"] < 50 * MIB
 
 
-def test_snapshots_of_other_threads_within_a_phase_do_not_take_its_peak_away(
+def test_snapshots_of_other_threads_do_not_hide_the_peak_of_a_phase(
     started: Started,
 ) -> None:
     run = started()
@@ -627,7 +627,7 @@ def test_snapshots_of_other_threads_within_a_phase_do_not_take_its_peak_away(
     assert above_resident(recorded(), PHASE_PEAK)["train"] == pytest.approx(high, rel=0.1)
 
 
-def test_a_census_of_ours_is_no_peak_of_the_program(started: Started) -> None:
+def test_a_census_is_not_a_peak_of_the_program(started: Started) -> None:
     run = started()
     run._loop.sampler._memory.look = lambda: None  # type: ignore[method-assign]
     measure = run._loop.sampler._looks.at_generation_end
@@ -646,7 +646,7 @@ def test_a_census_of_ours_is_no_peak_of_the_program(started: Started) -> None:
 
 
 @pytest.mark.parametrize(("exact", "says"), [(False, "as seen by"), (True, "exact:")])
-def test_the_report_has_the_peaks_and_how_they_were_seen(
+def test_the_report_shows_the_peaks_and_how_they_were_measured(
     started: Started, exact: bool, says: str
 ) -> None:
     run = started(exact=exact)
@@ -663,7 +663,7 @@ def test_the_report_has_the_peaks_and_how_they_were_seen(
     part = text[text.index("PEAK MEMORY BY PHASE") :].splitlines()[2:5]
     assert (says if exact else "as seen by") in part[0]
     assert [line.split()[0] for line in part[1:]] == ["train", "evaluate"]
-    # The whole run's peak is its highest, not its newest.
+    # The peak of the entire run is its highest, not its newest.
     highest = max(s.samples[PEAK] for s in recorded())
     (line,) = [line for line in text.splitlines() if line.strip().startswith("peak:")]
     assert line.endswith(f"{highest / 2**30:.2f} GiB")

@@ -1,4 +1,4 @@
-"""The pytest plugin: real pytest runs of tests that leak, and of such that do not."""
+"""The pytest plugin: real pytest runs of tests that leak and of tests that do not."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Place:
     folder: Path
 
     def pytest(self, text: str, *options: str, plugin: str = "leakline.pytest_plugin") -> Said:
-        """Tests in a process of their own, with no other plugin than ours."""
+        """Run tests in their own process with no plugin but ours."""
         (self.folder / "test_it.py").write_text("import pytest\n" + textwrap.dedent(text))
         load = ("-p", plugin) if plugin else ()
         environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
@@ -56,7 +56,7 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-def test_a_measured_run_that_fails_at_its_end_leaves_no_hook(
+def test_a_measured_run_that_fails_at_its_end_removes_its_hook(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(kind: str) -> None:
@@ -70,7 +70,7 @@ def test_a_measured_run_that_fails_at_its_end_leaves_no_hook(
     assert leakline.current() is not run
 
 
-def test_leaks_fail_with_the_verdict_and_the_holder_and_the_healthy_pass(place: Place) -> None:
+def test_leaking_tests_fail_with_verdict_and_holder_and_healthy_ones_pass(place: Place) -> None:
     said = place.pytest(
         """
         import functools, gc
@@ -148,7 +148,7 @@ def test_leaks_fail_with_the_verdict_and_the_holder_and_the_healthy_pass(place: 
     assert by_name["test_healthy"].find("failure") is None
 
 
-def test_a_wrong_marker_is_named_and_its_test_is_not_called(place: Place) -> None:
+def test_a_wrong_marker_is_reported_and_its_test_is_not_called(place: Place) -> None:
     wrong = {
         "max_growth='much'": "max_growth",
         "generations=2": "at least 5",
@@ -169,7 +169,7 @@ def test_a_wrong_marker_is_named_and_its_test_is_not_called(place: Place) -> Non
         assert why in part
 
 
-def test_a_test_that_cannot_be_called_again_fails_and_one_that_is_run_again_is_judged_again(
+def test_a_test_that_cannot_be_repeated_fails(
     place: Place,
 ) -> None:
     (place.folder / "conftest.py").write_text(
@@ -178,7 +178,7 @@ def test_a_test_that_cannot_be_called_again_fails_and_one_that_is_run_again_is_j
             from _pytest.runner import runtestprotocol
 
             def pytest_runtest_protocol(item, nextitem):
-                # As plugins do that call a failed test again.
+                # Plugins that repeat a failed test do this.
                 runtestprotocol(item, log=False, nextitem=item)
                 for report in runtestprotocol(item, log=False, nextitem=nextitem):
                     item.ihook.pytest_runtest_logreport(report=report)
@@ -211,7 +211,7 @@ def test_a_test_that_cannot_be_called_again_fails_and_one_that_is_run_again_is_j
     assert "test_leaking is not a test function" in said.output
 
 
-def test_tests_without_the_marker_load_nothing(place: Place) -> None:
+def test_tests_without_the_marker_do_not_load_leakline(place: Place) -> None:
     said = place.pytest(
         """
         import sys
@@ -226,14 +226,14 @@ def test_tests_without_the_marker_load_nothing(place: Place) -> None:
 
 
 @pytest.mark.long
-def test_it_is_found_by_its_entry_point_and_left_out_by_its_name(place: Place) -> None:
+def test_the_plugin_loads_by_entry_point_and_can_be_disabled_by_name(place: Place) -> None:
     points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
     told = place.folder / "found-0.dist-info"
     told.mkdir()
     lines = [f"{name} = {where}" for name, where in points["pytest11"].items()]
     (told / "entry_points.txt").write_text("\n".join(["[pytest11]", *lines]) + "\n")
     (told / "METADATA").write_text("Metadata-Version: 2.1\nName: found\nVersion: 0\n")
-    # With which pytest finds what it would rewrite, and warns of what was loaded before it.
+    # pytest uses this to find modules to rewrite, and warns about those loaded before it.
     (told / "RECORD").write_text("leakline/__init__.py,,\nleakline/pytest_plugin.py,,\n")
     text = "@pytest.mark.leakline\ndef test_it(leakline_run):\n    pass\n"
     (place.folder / "test_it.py").write_text(f"import pytest\n{text}")

@@ -1,4 +1,4 @@
-"""What waits is recorded together and soon; taken = sent + thinned + dropped + pending, and losses are counted."""
+"""Waiting snapshots are written together and soon; taken = sent + thinned + dropped + pending; losses are counted."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from leakline.transport.spool_format import Account, read_batches, read_end
 
 
 class Slow:
-    """An outbox whose first record takes until it is let go."""
+    """An outbox whose first write blocks until released."""
 
     def __init__(self) -> None:
         self.begun, self.let_go = threading.Event(), threading.Event()
@@ -65,7 +65,7 @@ def recording(outbox: Slow) -> Recorder:
 
 
 @pytest.mark.alone
-def test_what_waited_for_the_record_before_is_recorded_at_once() -> None:
+def test_snapshots_delayed_by_a_write_are_written_immediately() -> None:
     outbox = Slow()
     recorder = recording(outbox)
     recorder.put(taken(1))
@@ -80,7 +80,7 @@ def test_what_waited_for_the_record_before_is_recorded_at_once() -> None:
     assert outbox.written[1][0] - released < LINGER_SECONDS / 2
 
 
-def test_what_is_late_is_written_with_short_rests_and_the_next_with_long_ones_again() -> None:
+def test_only_late_snapshots_are_written_with_short_rests() -> None:
     outbox = Slow()
     outbox.let_go.set()
     recorder = recording(outbox)
@@ -94,7 +94,7 @@ def test_what_is_late_is_written_with_short_rests_and_the_next_with_long_ones_ag
 
 
 @pytest.mark.alone
-def test_what_is_fresh_is_recorded_together() -> None:
+def test_fresh_snapshots_are_written_together() -> None:
     outbox = Slow()
     outbox.let_go.set()
     recorder = recording(outbox)
@@ -105,7 +105,7 @@ def test_what_is_fresh_is_recorded_together() -> None:
     assert [together for _, together in outbox.written] == [[1, 2, 3, 4, 5]]
 
 
-def test_no_record_has_more_values_than_are_encoded_at_once() -> None:
+def test_the_values_of_one_record_are_bounded() -> None:
     outbox = Slow()
     outbox.let_go.set()
     recorder = recording(outbox)
@@ -122,7 +122,7 @@ def valued(sequence: int, value: float = 1.0) -> Snapshot:
 
 
 class Chain:
-    """A recorder and where it records to."""
+    """A recorder and its outbox."""
 
     def __init__(self, tmp_path: Path, queue_limit: int = 1000) -> None:
         file = spool(tmp_path)
@@ -135,14 +135,14 @@ class Chain:
         return Account(self.recorder.taken, 0, pending, self.outbox.lost())
 
 
-def test_what_does_not_add_up_is_seen() -> None:
+def test_an_account_that_does_not_add_up_is_detected() -> None:
     assert Account(10, 4, 3, {"spool_thinned": 2, "refused": 1}).closes
     assert not Account(10, 4, 2, {"spool_thinned": 2, "refused": 1}).closes
-    # Losses of other things than snapshots are not in it.
+    # Losses of anything but snapshots are not included.
     assert Account(1, 1, 0, {"events": 5, "thinned": 3}).closes
 
 
-def test_a_snapshot_that_cannot_be_written_is_counted_and_takes_no_other_with_it(
+def test_an_unwritable_snapshot_is_counted_and_affects_no_other(
     tmp_path: Path, internal_exceptions: Any
 ) -> None:
     chain = Chain(tmp_path)
@@ -158,7 +158,7 @@ def test_a_snapshot_that_cannot_be_written_is_counted_and_takes_no_other_with_it
     internal_exceptions.clear()
 
 
-def test_what_is_lost_after_the_last_snapshot_is_in_the_spool_and_reaches_the_server(
+def test_losses_after_the_last_snapshot_reach_the_server(
     tmp_path: Path, server: Any, internal_exceptions: Any
 ) -> None:
     chain = Chain(tmp_path)
@@ -178,7 +178,7 @@ def test_what_is_lost_after_the_last_snapshot_is_in_the_spool_and_reaches_the_se
     assert [end["state"] for end in server.ends] == ["finished"]
 
 
-def test_a_queue_that_is_full_is_a_counted_loss(tmp_path: Path) -> None:
+def test_a_full_queue_is_a_counted_loss(tmp_path: Path) -> None:
     chain = Chain(tmp_path, queue_limit=5)
     for sequence in range(1, 9):
         chain.recorder.put(valued(sequence))
@@ -190,7 +190,7 @@ def test_a_queue_that_is_full_is_a_counted_loss(tmp_path: Path) -> None:
 
 
 @pytest.mark.alone
-def test_what_waits_for_a_thread_that_could_not_start_is_recorded_at_the_end(
+def test_without_a_thread_snapshots_are_written_at_the_end(
     tmp_path: Path,
 ) -> None:
     file = spool(tmp_path)
@@ -201,11 +201,11 @@ def test_what_waits_for_a_thread_that_could_not_start_is_recorded_at_the_end(
         recorder.put(snapshot(number))
     assert recorder.close(END, 5.0)
     assert (sequences(file.path), read_end(file.path)) == ([1, 2, 3], END)
-    # Nothing of the recorder's haste stays on the thread of the program.
+    # The recorder's urgent mode does not leak to the program's thread.
     assert not threads.hurried()
 
 
-def test_a_full_queue_is_never_a_wait() -> None:
+def test_a_full_queue_never_blocks() -> None:
     """The outbox is on a disk that does not answer."""
     outbox, losses = Slow(), Losses()
     recorder = Recorder(outbox, PROCESS, losses, queue_limit=50)  # type: ignore[arg-type]
@@ -213,7 +213,7 @@ def test_a_full_queue_is_never_a_wait() -> None:
     started = time.perf_counter()
     for sequence in range(1, 5001):
         recorder.put(snapshot(sequence))
-    # One that waited would wait for the ten seconds of the outbox.
+    # A blocking put would wait the ten seconds of the outbox.
     assert time.perf_counter() - started < 8.0
     assert recorder._queue.qsize() <= 50
     assert losses.totals()["queue_full"] >= 5000 - 2 * 50 - 1
@@ -221,7 +221,7 @@ def test_a_full_queue_is_never_a_wait() -> None:
     assert recorder.close({}, 5.0)
 
 
-def test_what_memory_drops_while_it_is_being_sent_is_not_counted_twice() -> None:
+def test_snapshots_dropped_while_being_sent_are_not_counted_twice() -> None:
     memory = SpoolMemory(limit=10)
     for n in range(1, 11):
         memory.append(batch(n))
@@ -234,7 +234,7 @@ def test_what_memory_drops_while_it_is_being_sent_is_not_counted_twice() -> None
     assert numbers(batches) == list(range(15, 21))
 
 
-def test_a_file_that_cannot_be_read_any_more_is_left_for_memory_and_said_once(
+def test_an_unreadable_file_is_replaced_by_memory_with_one_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
@@ -251,17 +251,17 @@ def test_a_file_that_cannot_be_read_any_more_is_left_for_memory_and_said_once(
     batches, _ = outbox.unsent()
     assert numbers(batches) == [2]
     assert said == [str(closed)]
-    # Of the first, which waits in the file, the account is kept.
+    # The first snapshot, which waits in the file, still counts.
     assert outbox.waiting() == 2
 
 
 @pytest.mark.long
-def test_an_account_closes_at_any_moment_of_a_run(
+def test_the_account_adds_up_at_any_moment_of_a_run(
     server: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("leakline.settings.SMALLEST_SPOOL_LIMIT_BYTES", 0)
     monkeypatch.setenv("LEAKLINE_SPOOL_LIMIT", "48 KiB")
-    # It comes when much was thinned already.
+    # The server accepts nothing until much has been thinned.
     server.hold = threading.Event()
     run = leakline.init(server=server.address, quiet=True)
     chain = run._chain

@@ -1,4 +1,4 @@
-"""`leakline report` and `run.report()`: the tables that people know from printed profiler output, and Markdown."""
+"""`leakline report` and `run.report()`: tables like those of printed profiler output, and Markdown."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ PROCESS = ProcessIdentity("instance-1", pid=7, host="box")
 
 
 class Story:
-    """Write a spool row by row."""
+    """Writes a spool row by row."""
 
     def __init__(self, tmp_path: Path) -> None:
         self.path = tmp_path / "run-1" / "instance-1.spool"
@@ -62,7 +62,7 @@ class Story:
         self, generation: int | None, phase: str | None, size: float, count: int, kind: str = "phase_end",
         label: str | None = None, large: tuple[LargeObject, ...] = (), events: tuple[Event, ...] = (),
     ) -> None:  # fmt: skip
-        """``size``: GiB that are resident; ``count``: of environments."""
+        """Append a snapshot. ``size``: resident GiB; ``count``: number of environments."""
         text = label or f"generation {generation}: " + (f"after {phase}" if phase else "end")
         samples: dict[str, Number] = {
             "process.rss_bytes": int(size * GIB), "process.vms_bytes": int(12.45 * GIB),
@@ -85,7 +85,7 @@ class Story:
         self.file.append(Batch(PROCESS, (snapshot,), {"thinned": 4}))
 
     def lines(self) -> list[str]:
-        """The report, with single blanks."""
+        """Return the report's lines with runs of blanks reduced to one."""
         return [" ".join(line.split()) for line in report_text(self.path).splitlines()]
 
 
@@ -108,7 +108,7 @@ def story(tmp_path: Path) -> Story:
     return story
 
 
-def test_a_folder_without_spools_is_an_error_that_says_so(
+def test_a_folder_without_spools_is_a_clear_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["report", str(tmp_path)]) == 1
@@ -129,7 +129,7 @@ def test_a_damaged_spool_does_not_hide_a_good_one_next_to_it(story: Story) -> No
     assert "before-fix" in report_text(story.path.parent)
 
 
-def test_the_trend_has_the_change_to_the_row_above_and_to_the_same_phase(story: Story) -> None:
+def test_the_trend_shows_changes_to_the_previous_row_and_same_phase(story: Story) -> None:
     (history,) = load([story.path]).history.processes
     rows = trend(history)
     changes = [None if r.since_previous is None else round(r.since_previous / GIB, 2) for r in rows]
@@ -146,7 +146,7 @@ def test_growth_since_the_first_snapshot_is_in_bytes_and_percent(story: Story) -
     assert "2 ->         34         +32" in text
 
 
-def test_growth_is_measured_from_a_named_snapshot(story: Story) -> None:
+def test_growth_can_be_measured_from_a_named_snapshot(story: Story) -> None:
     text = report_text(story.path, since="generation 0: end")
     assert "+1.67 GiB" in text
     assert "18 ->         34         +16" in text
@@ -165,7 +165,7 @@ def test_the_report_has_all_its_parts(story: Story) -> None:
     assert lines[largest + 1] == "89.45 MiB dict"
 
 
-def test_the_report_has_device_memory_buffers_gauges_times_and_cleanups(tmp_path: Path) -> None:
+def test_the_report_shows_devices_buffers_gauges_times_and_cleanups(tmp_path: Path) -> None:
     story = Story(tmp_path)
     samples: dict[str, Number] = {
         "cuda.0.allocated_bytes": round(0.15 * GIB), "cuda.0.reserved_bytes": GIB // 2,
@@ -187,8 +187,8 @@ def test_the_report_has_device_memory_buffers_gauges_times_and_cleanups(tmp_path
         assert line in lines, line
 
 
-def test_each_changed_count_has_old_new_difference_and_a_rating(tmp_path: Path) -> None:
-    """After three generations nobody can say whether those that rose without being declared leak."""
+def test_each_changed_count_shows_old_new_difference_and_rating(tmp_path: Path) -> None:
+    """After three generations it is unknown whether undeclared counts that rose are a leak."""
     story = Story(tmp_path)
     counts = {
         "app.TradingEnvironment": (2, 2, "+0 expected (expected 2)"),
@@ -210,7 +210,7 @@ def test_each_changed_count_has_old_new_difference_and_a_rating(tmp_path: Path) 
         assert f"{name} {old:,} -> {new:,} {rest}" in lines, lines
 
 
-def test_a_long_trend_shows_its_beginning_and_its_end(tmp_path: Path) -> None:
+def test_a_long_trend_shows_its_beginning_and_end(tmp_path: Path) -> None:
     story = Story(tmp_path)
     for generation in range(200):
         story.row(generation, None, 1 + generation / 100, 2, "generation_end")
@@ -220,7 +220,7 @@ def test_a_long_trend_shows_its_beginning_and_its_end(tmp_path: Path) -> None:
     assert "140 rows left out" in text
 
 
-def test_sizes_have_two_decimals_and_say_their_unit() -> None:
+def test_sizes_have_two_decimals_and_a_unit() -> None:
     assert format_gib(4.234 * GIB) == "4.23 GiB"
     assert (signed_gib(-0.5 * GIB), signed_gib(None)) == ("-0.50 GiB", "")
 
@@ -257,7 +257,7 @@ def test_reporting_needs_no_server_and_no_heavy_library(story: Story) -> None:
     subprocess.run([sys.executable, "-c", code, str(story.path)], check=True, capture_output=True)
 
 
-def test_the_closing_line_of_a_long_run_reads_a_bounded_part_up_to_the_end(tmp_path: Path) -> None:
+def test_the_exit_summary_of_a_long_run_reads_a_bounded_part(tmp_path: Path) -> None:
     story = Story(tmp_path)
     for generation in range(1500):
         story.row(generation, "train", 2.0 + generation / 100, 18)
@@ -310,14 +310,14 @@ def test_graphs_of_one_type_in_several_findings_are_added_up() -> None:
         ("none", None, None, "not known"),
     ],
 )  # fmt: skip
-def test_a_forecast_of_an_older_server_has_its_known_end(
+def test_a_forecast_of_an_older_server_keeps_its_known_end(
     risk: str, limit: int | None, generation: Any, said: str
 ) -> None:
     oom = {"risk": risk, "limit_bytes": limit, "generation": generation}
     assert forecast(oom, "epoch") == said
 
 
-def test_a_difference_shows_its_interval_where_the_ends_differ() -> None:
+def test_a_difference_shows_its_interval_if_the_ends_differ() -> None:
     mib = 2**20
     wide = {"estimate": -20.0 * mib, "low": -24.0 * mib, "high": -16.0 * mib}
     said = "-20.00 MiB per generation (-24.00 MiB to -16.00 MiB)"
@@ -334,7 +334,7 @@ def test_a_difference_shows_its_interval_where_the_ends_differ() -> None:
         ("terminated", "SIGTERM", "killed by SIGTERM"), (None, "", "without notice"),
     ],
 )  # fmt: skip
-def test_the_report_has_how_each_process_ended_and_its_last_lines(
+def test_the_report_shows_how_each_process_ended_and_its_last_lines(
     tmp_path: Path, state: str | None, reason: str, how: str
 ) -> None:
     story = Story(tmp_path)
@@ -349,7 +349,7 @@ def test_the_report_has_how_each_process_ended_and_its_last_lines(
     ]  # fmt: skip
 
 
-def test_a_run_that_goes_on_or_finished_has_no_such_part(spool_directory: Path) -> None:
+def test_the_report_of_a_live_or_finished_run_has_no_endings(spool_directory: Path) -> None:
     run = leakline.init(mode="offline", quiet=True)
     run.generation(0)
     assert "HOW IT ENDED" not in run.report()
@@ -361,7 +361,7 @@ DATA = Path(__file__).parents[1] / "data"
 
 
 def device_lines(samples: dict[str, Number], tmp_path: Path) -> list[str]:
-    """The lines of the report between process memory and objects."""
+    """Return the lines of the report between process memory and objects."""
     story = Story(tmp_path)
     story.end(0, samples)
     lines = report_text(story.path).splitlines()
@@ -370,7 +370,7 @@ def device_lines(samples: dict[str, Number], tmp_path: Path) -> list[str]:
     return lines[lines.index("GPU memory:") + 1 : lines.index("Objects:")]
 
 
-def test_each_device_has_its_memory_and_its_failures_in_the_order_of_numbers(
+def test_each_device_shows_memory_and_failures_in_numeric_order(
     tmp_path: Path,
 ) -> None:
     samples = json.loads((DATA / "gpu_two_h200.json").read_text(encoding="utf-8"))["expected"]
@@ -391,7 +391,7 @@ def test_each_device_has_its_memory_and_its_failures_in_the_order_of_numbers(
 @pytest.mark.parametrize(
     "samples", [{}, {"cuda.0.retries": 0}, {"gpu.mine.used_bytes": 1, "gpu.x": 2}]
 )
-def test_without_a_device_the_report_has_no_such_part(samples: Any, tmp_path: Path) -> None:
+def test_without_a_device_the_report_has_no_device_part(samples: Any, tmp_path: Path) -> None:
     assert device_lines(samples, tmp_path) == []
 
 
@@ -431,12 +431,12 @@ def parsed(text: str) -> list[Any]:
 
 
 def shown(text: str) -> str:
-    """What a reader sees; anything but text, code spans and the frame around them fails."""
+    """Return the visible text; fail on anything but text, code spans and the frame around them."""
     said = []
     for token in parsed(text):
         for part in token.children or ():
             assert part.type in ("text", "text_special", "code_inline"), part.type
-            # What keeps a name from calling somebody is not seen.
+            # The character that prevents a mention is invisible.
             said.append(part.content.replace("@\u2060", "@"))
     return "".join(said)
 
@@ -446,7 +446,7 @@ def frames(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("write", (escape, code))
-def test_a_name_is_shown_as_it_is_and_makes_nothing(write: Any) -> None:
+def test_names_are_shown_literally(write: Any) -> None:
     for name in (*HOSTILE, *PLAIN):
         assert frames(write(name)) == ["paragraph_open", "inline", "paragraph_close"], name
         assert shown(write(name)) == one_line(name)
@@ -462,14 +462,14 @@ def test_a_name_in_a_table_stays_in_its_cell(write: Any) -> None:
         assert shown(text) == f"namecount{one_line(name)}7next8"
 
 
-def test_a_name_in_a_list_is_one_point_of_it() -> None:
+def test_a_name_in_a_list_is_one_item() -> None:
     for name in HOSTILE:
         text = "\n".join(bullets([name, f"   {name}"]))
         assert frames(text).count("list_item_open") == 2, name
         assert shown(text) == one_line(name) * 2
 
 
-def test_what_reads_well_as_text_is_left_as_it_is() -> None:
+def test_harmless_text_is_not_escaped() -> None:
     assert [escape(name) for name in PLAIN] == [*PLAIN]
     assert shown(escape("me@example.org, a @ b")) == "me@example.org, a @ b"
 
@@ -486,14 +486,14 @@ def test_an_address_does_not_become_a_link(name: str) -> None:
     "name", ("@octocat", "by @octocat: done", "`@octocat`", "(@github/security)")
 )
 @pytest.mark.parametrize("write", (escape, code))
-def test_a_name_that_is_pasted_mentions_nobody(write: Any, name: str) -> None:
-    """As GitHub finds them: in what is shown, but in no code span."""
+def test_a_pasted_name_mentions_nobody(write: Any, name: str) -> None:
+    """GitHub looks for mentions in the visible text, but not in code spans."""
     told = (part for token in parsed(write(name)) for part in token.children or ())
     text = "".join(part.content for part in told if part.type != "code_inline")
     assert not re.search(r"(?:^|\W)@[A-Za-z0-9]", text)
 
 
-def test_no_name_at_all_is_a_dash_and_a_table_without_rows_is_nothing() -> None:
+def test_a_missing_name_is_a_dash_and_an_empty_table_is_omitted() -> None:
     assert code("") == code("\n") == "–"
     assert list(table(("a", "b"), [])) == []
 
@@ -533,7 +533,7 @@ assert leakline.current()._repr_html_() is None
     assert ran.stderr == ""
 
 
-def test_a_notebook_shows_what_is_not_known_as_not_known(tmp_path: Path) -> None:
+def test_a_notebook_shows_unknown_values_as_unknown(tmp_path: Path) -> None:
     story = Story(tmp_path)
     story.row(None, None, GIB, 1, "baseline")
     story.file.close()

@@ -1,4 +1,4 @@
-"""What the calls of a run record, read back from its spool; and that the real server takes whatever they are given."""
+"""What the calls of a run record, read back from its spool, and that the real server accepts any of it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ NO_NUMBERS = (math.nan, math.inf, "5", None, True, [1])
         *(("gauge", ("pending", value)) for value in NO_NUMBERS),
     ],
 )  # fmt: skip
-def test_a_wrong_argument_raises_at_once(
+def test_a_wrong_argument_raises_immediately(
     offline: Run, call: str, arguments: tuple[Any, ...]
 ) -> None:
     with pytest.raises(BadArgument):
@@ -63,7 +63,7 @@ def test_a_wrong_argument_raises_at_once(
             offline.gauge("pending", 1, warn_above=arguments[1])
 
 
-def test_what_cannot_be_tracked_is_never_shown(offline: Run) -> None:
+def test_untrackable_objects_are_never_shown_in_errors(offline: Run) -> None:
     class Secret:
         def __repr__(self) -> str:
             return "password"
@@ -73,7 +73,7 @@ def test_what_cannot_be_tracked_is_never_shown(offline: Run) -> None:
     assert "password" not in str(caught.value)
 
 
-def test_an_array_is_tracked_by_a_function_so_that_it_can_be_resized(offline: Run) -> None:
+def test_arrays_must_be_tracked_by_a_function(offline: Run) -> None:
     buffer = [np.zeros(100)]
     with pytest.raises(BadArgument, match="give a function"):
         offline.track("buffer", buffer[0])
@@ -83,7 +83,7 @@ def test_an_array_is_tracked_by_a_function_so_that_it_can_be_resized(offline: Ru
     assert len(buffer[0]) == 200
 
 
-def test_each_phase_end_has_its_label_and_each_generation_its_end(offline: Run) -> None:
+def test_each_phase_and_generation_end_has_its_label(offline: Run) -> None:
     for generation in (0, 1):
         offline.generation(generation)
         with offline.phase("evaluate"), offline.phase("episode"):
@@ -97,7 +97,7 @@ def test_each_phase_end_has_its_label_and_each_generation_its_end(offline: Run) 
     assert (first.phase, first.generation, first.kind) == ("evaluate/episode", 0, "phase_end")
 
 
-def test_the_unit_names_the_labels_and_its_calls_are_the_same() -> None:
+def test_the_unit_names_labels_and_provides_equal_calls() -> None:
     for unit in ("episode", "epoch", "step"):
         run = leakline.init(mode="offline", unit=unit, quiet=True)
         getattr(run, unit)(4)
@@ -119,7 +119,7 @@ def test_a_snapshot_is_taken_at_any_point_with_any_label(offline: Run) -> None:
     assert manual == ["before anything", "inside", "between generations"]
 
 
-def test_a_process_that_calls_nothing_has_samples_by_time(
+def test_a_process_without_calls_is_sampled_by_time(
     monkeypatch: pytest.MonkeyPatch, until: Any
 ) -> None:
     monkeypatch.setattr("leakline.sampling.background_readings.REPORT_EVERY_SECONDS", 0.05)
@@ -143,7 +143,7 @@ def test_a_process_that_calls_nothing_has_samples_by_time(
         ([0, 0.5, 1.0, 1.5], [0, 1, 2, 3]),
     ],
 )
-def test_the_axis_of_generations_only_goes_forward(given: list[float], axis: list[int]) -> None:
+def test_generation_numbers_only_increase(given: list[float], axis: list[int]) -> None:
     numbers, found = GenerationNumbers(), list[int | None]()
     for number in given:
         numbers.advance(number)
@@ -151,7 +151,7 @@ def test_the_axis_of_generations_only_goes_forward(given: list[float], axis: lis
     assert found == axis
 
 
-def test_a_generation_beyond_what_is_exact_leaves_the_axis_as_it_was() -> None:
+def test_a_too_large_generation_number_does_not_change_the_axis() -> None:
     numbers = GenerationNumbers()
     numbers.advance(2**53)
     with pytest.raises(OverflowError):
@@ -159,7 +159,7 @@ def test_a_generation_beyond_what_is_exact_leaves_the_axis_as_it_was() -> None:
     assert (numbers.axis, numbers.given) == (2**53, 2**53)
 
 
-def test_whole_numbers_of_other_types_number_generations() -> None:
+def test_integers_of_other_types_are_valid_generation_numbers() -> None:
     numbers = [checked_number(each) for each in (np.int64(3), np.float32(4.0), 5.0, True)]
     assert numbers == [3, 4, 5, 1]
     assert all(type(each) is int for each in numbers)
@@ -173,7 +173,7 @@ def test_whole_numbers_of_other_types_number_generations() -> None:
     ],
     ids=range(8),
 )  # fmt: skip
-def test_what_cannot_number_a_generation_is_refused(number: Any, error: type[Exception]) -> None:
+def test_invalid_generation_numbers_are_refused(number: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         checked_number(number)
 
@@ -182,7 +182,7 @@ def generations(snapshots: list[Snapshot]) -> list[tuple[int | None, str]]:
     return [(s.generation, s.label) for s in snapshots if s.kind == "generation_end"]
 
 
-def test_a_cell_that_runs_again_continues_with_one_warning(
+def test_rerunning_a_cell_continues_the_axis_with_one_warning(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     run = leakline.init(mode="offline")
@@ -206,7 +206,7 @@ def test_a_cell_that_runs_again_continues_with_one_warning(
     assert [event.name for event in events("mark")] == ["generation 3 (called 1) came after 2"]
 
 
-def test_a_block_that_runs_again_is_the_next_generation_and_so_is_a_fraction(offline: Run) -> None:
+def test_a_repeated_block_or_a_fraction_is_the_next_generation(offline: Run) -> None:
     for number in (0, 3, 3, 3, 3.5):
         with offline.generation(number):
             pass
@@ -222,7 +222,7 @@ def test_the_same_generation_called_again_changes_nothing(offline: Run) -> None:
     assert labels(recorded()) == ["generation 7: end"]
 
 
-def test_an_exception_closes_the_phases_it_leaves_and_is_recorded_once(offline: Run) -> None:
+def test_an_exception_closes_its_phases_and_is_recorded_once(offline: Run) -> None:
     offline.generation(0)
     with (
         pytest.raises(ValueError, match="planned"),
@@ -262,7 +262,7 @@ def test_decorated_functions_run_in_their_phase_and_keep_name_and_result(offline
     assert labels(recorded()) == ["after train", "after wait", "after produce"]
 
 
-def test_a_decorated_asynchronous_generator_is_sent_what_its_caller_sends(
+def test_a_decorated_async_generator_receives_sent_values(
     offline: Run,
 ) -> None:
     heard: list[object] = []
@@ -292,7 +292,7 @@ def test_a_decorated_asynchronous_generator_is_sent_what_its_caller_sends(
     assert labels(recorded()) == ["after produce"]
 
 
-def test_names_of_phases_are_cleaned_and_never_mistaken_for_our_own_lines(offline: Run) -> None:
+def test_phase_names_are_cleaned_and_never_clash_with_our_lines(offline: Run) -> None:
     for name in ("between", "leakline", "other_threads", "", "two\nlines", "x" * 500):
         with offline.phase(name):
             pass
@@ -301,7 +301,7 @@ def test_names_of_phases_are_cleaned_and_never_mistaken_for_our_own_lines(offlin
     assert phases == ["between_", "leakline_", "other_threads_", "unnamed", "two lines", "x" * 128]
 
 
-def test_what_another_thread_allocates_while_the_training_thread_is_idle_has_its_own_line(
+def test_allocations_of_another_thread_have_their_own_line(
     offline: Run,
 ) -> None:
     kept = []
@@ -323,7 +323,7 @@ def test_what_another_thread_allocates_while_the_training_thread_is_idle_has_its
     assert "phase.loader.bytes" not in end.samples
 
 
-def test_a_gauge_is_recorded_with_the_next_snapshot_and_warns_when_it_passes_its_limit(
+def test_a_gauge_is_recorded_with_the_next_snapshot_and_warns_at_its_limit(
     offline: Run,
 ) -> None:
     offline.generation(0)
@@ -358,7 +358,7 @@ def test_lengths_of_tracked_containers_are_recorded_with_their_capacity(offline:
     assert ends[0]["tracked.rewards.capacity"] == events("track")[1].data["capacity"] == 1000
 
 
-def test_marks_notes_and_plans_travel_as_events(offline: Run) -> None:
+def test_marks_notes_and_plans_are_sent_as_events(offline: Run) -> None:
     offline.mark("learning rate drop")
     offline.note("see the profile", link="https://example.org")
     offline.band("process.rss_bytes", (1, 5), low="30 GiB", high="40 GB")
@@ -399,7 +399,7 @@ def test_watched_and_expected_classes_are_counted_before_they_grow() -> None:
     assert expected.data == {"low": 1, "high": 2, "after": "evaluate"}
 
 
-def test_a_watched_builtin_is_counted_at_censuses() -> None:
+def test_a_watched_builtin_type_is_counted_by_censuses() -> None:
     kept = [({"number": number}, frozenset((number,))) for number in range(200)]
     run = leakline.init(mode="offline", quiet=True, watch=[dict, "frozenset"])
     run.finish()
@@ -418,7 +418,7 @@ def test_an_expectation_for_a_class_that_never_appears_is_still_recorded(offline
 
 
 @pytest.mark.long
-def test_a_declaration_repeated_for_a_class_that_never_appears_waits_once(offline: Run) -> None:
+def test_repeated_declarations_of_an_unseen_class_wait_once(offline: Run) -> None:
     for generation in range(20):
         offline.generation(generation)
         offline.expect("NeverMade", 2)
@@ -443,7 +443,7 @@ def test_after_finish_every_call_does_nothing(offline: Run) -> None:
     assert leakline.current() is not offline
 
 
-def test_current_is_the_active_run_and_otherwise_one_that_does_nothing(
+def test_current_is_the_active_run_or_a_no_op_run(
     spool_directory: Any,
 ) -> None:
     nothing = leakline.current()
@@ -488,7 +488,7 @@ def test_a_probe_that_fails_costs_only_its_own_samples(
     assert all("process.rss_bytes" in s.samples for s in ends)
 
 
-def test_a_failure_of_ours_is_swallowed_counted_and_warned_of_once(
+def test_internal_errors_are_swallowed_counted_and_warned_about_once(
     offline: Run, internal_exceptions: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     offline._loop.sampler.read_private_bytes = lambda: 1 // 0  # type: ignore[method-assign]
@@ -505,9 +505,9 @@ def test_a_failure_of_ours_is_swallowed_counted_and_warned_of_once(
 
 
 SNAPSHOTS, WARM_UP = 10_000, 2_000
-# A batch on its way or a look while the loop goes on is up to 2.5 MB of this; kept snapshots would be 40 MB and more.
+# A batch in transit or a heap scan accounts for up to 2.5 MB; keeping snapshots would take 40 MB and more.
 PRIVATE_LIMIT_BYTES = 4 * 2**20
-# Blocks of the interpreter's allocator; one kept dictionary per snapshot would be 8,000 and more.
+# Blocks of the interpreter's allocator; keeping one dictionary per snapshot would add 8,000 and more.
 BLOCKS_LIMIT = 1_000
 
 PROGRAM = """
@@ -549,7 +549,7 @@ def until(count, generation):
             store.clear()
         gc.collect()
         if generation % 8 == 0:
-            # A training is slower than this; no snapshot shall be lost for a full queue.
+            # A training is slower than this; no snapshot may be lost because of a full queue.
             run._chain.recorder.flush(60)
     return generation
 
@@ -566,12 +566,12 @@ print(json.dumps(taken))
 @pytest.mark.long
 @pytest.mark.flow
 @pytest.mark.parametrize("where", ["offline", "nobody listens"])
-def test_ten_thousand_snapshots_leave_the_client_as_small_as_two_thousand(
+def test_client_memory_does_not_grow_with_the_number_of_snapshots(
     where: str, spool_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LEAKLINE_MODE", "offline" if where == "offline" else "online")
     monkeypatch.setenv("LEAKLINE_SERVER", "http://127.0.0.1:9")
-    # In a process of its own: its memory is the client's, and nothing of other tests.
+    # Run in its own process, so that memory is the client's and not that of other tests.
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(WARM_UP), str(SNAPSHOTS)],
         capture_output=True, text=True, check=True, timeout=280,
@@ -585,7 +585,7 @@ def test_ten_thousand_snapshots_leave_the_client_as_small_as_two_thousand(
     assert sum(path.stat().st_size for path in spool_directory.rglob("*.spool")) > 2**18
 
 
-# -- what the real server takes ----------------------------------------------------------------------------
+# -- what the real server accepts --------------------------------------------------------------------------
 
 STRANGE = (
     "x" * 10_000, "\x00\x01\x7f\x1b[31m", "\ud800 half a pair", "\u202e right to left", "", " ", "\n\n",
@@ -609,7 +609,7 @@ def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def uploaded(real_server: str, spool_directory: Path) -> Callable[[], Uploaded]:
-    """Send the one run of a test to the real server. Raises when the run itself is refused."""
+    """Return a function that sends the test's one run to the real server; it raises if the run itself is refused."""
 
     def send() -> Uploaded:
         leakline.current().finish()
@@ -620,13 +620,13 @@ def uploaded(real_server: str, spool_directory: Path) -> Callable[[], Uploaded]:
 
 
 def with_patience(call: Callable[..., object], *arguments: Any, **named: Any) -> None:
-    """A wrong argument may raise at once, and nothing else."""
+    """Call, and allow a wrong argument to raise `BadArgument` but nothing else."""
     with contextlib.suppress(BadArgument):
         call(*arguments, **named)
 
 
 @pytest.mark.flow
-def test_the_server_takes_any_name(offline: Run, uploaded: Callable[[], Uploaded]) -> None:
+def test_the_server_accepts_any_name(offline: Run, uploaded: Callable[[], Uploaded]) -> None:
     for number, name in enumerate(STRANGE):
         offline.generation(number)
         with offline.phase(name), offline.phase(name[::-1]):
@@ -651,7 +651,7 @@ def test_the_server_takes_any_name(offline: Run, uploaded: Callable[[], Uploaded
 
 @pytest.mark.flow
 @pytest.mark.long
-def test_the_server_takes_any_number(offline: Run, uploaded: Callable[[], Uploaded]) -> None:
+def test_the_server_accepts_any_number(offline: Run, uploaded: Callable[[], Uploaded]) -> None:
     for number, value in enumerate(HUGE):
         offline.generation(number)
         for suffix in ("", "_bytes", ".count", ".length"):
@@ -672,13 +672,13 @@ def test_the_server_takes_any_number(offline: Run, uploaded: Callable[[], Upload
                 call(value)
         offline.snapshot("after")
     done = uploaded()
-    # Functions of the program that give no length, and generations that are no numbers.
+    # Swallowed: functions of the program that give no length, and generations that are not numbers.
     error_boundary.swallowed.clear()
     assert (done.refused, done.sent > len(HUGE)) == (0, True)
 
 
 @pytest.mark.flow
-def test_the_server_takes_very_many_of_everything(
+def test_the_server_accepts_very_many_of_everything(
     offline: Run, uploaded: Callable[[], Uploaded]
 ) -> None:
     class Agent:
@@ -710,9 +710,7 @@ def test_the_server_takes_very_many_of_everything(
 
 
 @pytest.mark.flow
-def test_the_server_takes_very_long_names_of_classes_attributes_and_errors(
-    offline: Run, uploaded: Callable[[], Uploaded]
-) -> None:
+def test_the_server_accepts_very_long_names(offline: Run, uploaded: Callable[[], Uploaded]) -> None:
     long = "n" * 3000
     held = type(long, (), {})
     holder = type(f"Holder{long}", (), {})()
@@ -734,7 +732,7 @@ def test_the_server_takes_very_long_names_of_classes_attributes_and_errors(
 
 
 @pytest.mark.flow
-def test_the_server_takes_whatever_a_program_prints(
+def test_the_server_accepts_whatever_a_program_prints(
     uploaded: Callable[[], Uploaded], capfd: pytest.CaptureFixture[str]
 ) -> None:
     run = leakline.init(mode="offline", quiet=True, log_lines=True)
@@ -760,7 +758,7 @@ def test_the_server_takes_whatever_a_program_prints(
         {"name": "n" * 128, "project": "p" * 128, "total": 10**30},
     ],
 )
-def test_the_server_takes_whatever_a_run_begins_with(
+def test_the_server_accepts_whatever_a_run_starts_with(
     uploaded: Callable[[], Uploaded], named: dict[str, Any]
 ) -> None:
     try:

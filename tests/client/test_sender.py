@@ -1,4 +1,4 @@
-"""Snapshots are recorded first, sent in order, retried, split and counted: with a real server that misbehaves."""
+"""Snapshots are recorded, then sent in order, retried, split and counted, against a real server that misbehaves."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ def manual(sequence: int, samples: dict[str, Any] | None = None, **more: Any) ->
 
 
 class Chain:
-    """Recorder, outbox and sender, wired as `Run` does it. It announces its run at once: what a server is to answer is
-    set before.
+    """Recorder, outbox and sender, wired as in `Run`.
+
+    The run is announced immediately, so a test prepares the server's answers before it.
     """
 
     def __init__(self, tmp_path: Path, address: str) -> None:
         file = spool(tmp_path, 2**28)
         self.path, self.losses = file.path, Losses()
         self.outbox = Outbox(file, lambda why: None)
-        # No pause between tries: a test shall not wait for the jitter of an outage.
+        # No pause between attempts, so that a test does not wait for the backoff of an outage.
         self.sender = Sender(
             self.outbox, Delivery(address), HEADER, PROCESS, self.losses, Notices(True), jitter=lambda: -0.9
         )  # fmt: skip
@@ -55,7 +56,7 @@ class Chain:
 
 
 def held(tmp_path: Path, server: Any, *snapshots: Snapshot) -> Chain:
-    """All of them are recorded before the server answers anything."""
+    """Return a chain whose snapshots are all recorded before the server answers anything."""
     server.hold = threading.Event()
     chain = Chain(tmp_path, server.address)
     for each in snapshots:
@@ -67,7 +68,7 @@ def held(tmp_path: Path, server: Any, *snapshots: Snapshot) -> Chain:
 
 
 def resting(delivery: Delivery, clock: Callable[[], float], jitter: float) -> Sender:
-    """With a clock of its own: its thread is not started."""
+    """Return a sender with the given clock and without its thread."""
     return Sender(
         Outbox(None, lambda why: None), delivery, HEADER, PROCESS, Losses(), Notices(True),
         clock=clock, jitter=lambda: jitter,
@@ -77,7 +78,7 @@ def resting(delivery: Delivery, clock: Callable[[], float], jitter: float) -> Se
 BATCHES = ("POST", "/api/v1/runs/run-1/batches")
 
 
-def test_everything_arrives_once_in_order_and_with_its_end(tmp_path: Path, server: Any) -> None:
+def test_everything_arrives_once_in_order_with_the_end(tmp_path: Path, server: Any) -> None:
     chain = Chain(tmp_path, server.address)
     chain.put(*range(1, 501))
     assert chain.close()
@@ -88,7 +89,7 @@ def test_everything_arrives_once_in_order_and_with_its_end(tmp_path: Path, serve
     assert max(len(batch.snapshots) for batch in server.batches) <= 200
 
 
-def test_a_server_absent_from_the_start_gets_everything_when_it_comes(
+def test_a_server_started_later_gets_everything(
     tmp_path: Path, make_server: Any, until: Any
 ) -> None:
     port = make_server()
@@ -103,7 +104,7 @@ def test_a_server_absent_from_the_start_gets_everything_when_it_comes(
     assert back.sequences == [1, 2, 3]
 
 
-def test_a_server_in_trouble_gets_the_same_snapshots_later(
+def test_a_failing_server_gets_the_same_snapshots_later(
     tmp_path: Path, server: Any, until: Any
 ) -> None:
     for status in (500, 503, 502):
@@ -115,9 +116,7 @@ def test_a_server_in_trouble_gets_the_same_snapshots_later(
     assert chain.close()
 
 
-def test_a_server_absent_until_the_end_leaves_everything_in_the_spool(
-    tmp_path: Path, make_server: Any
-) -> None:
+def test_without_a_server_everything_stays_in_the_spool(tmp_path: Path, make_server: Any) -> None:
     gone = make_server()
     gone.stop()
     chain = Chain(tmp_path, gone.address)
@@ -150,15 +149,13 @@ def test_a_batch_too_large_for_the_server_is_split(tmp_path: Path, server: Any) 
     assert chain.losses.totals() == {}
 
 
-def test_a_batch_that_is_too_large_even_when_split_is_posted_no_third_time(
-    tmp_path: Path, server: Any
-) -> None:
+def test_a_batch_too_large_even_when_split_is_not_posted_again(tmp_path: Path, server: Any) -> None:
     server.refuse_batches_over = 0
     chain = held(tmp_path, server, *map(manual, range(1, 41)))
     assert chain.close()
     assert server.sequences == []
     assert chain.losses.totals() == {"too_large": 40}
-    # Whole and in two halves; then that they are lost.
+    # The entire batch and its two halves, then the report of the loss.
     assert server.requests.count(BATCHES) == 4
     assert [batch.lost for batch in server.batches] == [{"too_large": 40}]
 
@@ -169,7 +166,7 @@ def test_a_refused_batch_stays_in_the_spool_for_another_upload(tmp_path: Path, s
     assert chain.close()
     assert server.sequences == []
     assert chain.losses.totals() == {"refused": 50}
-    # Once; then that they are lost.
+    # One attempt, then the report of the loss.
     assert server.requests.count(BATCHES) == 2
     assert [batch.lost for batch in server.batches] == [{"refused": 50}]
     server.refuse_sequence = 0
@@ -192,10 +189,10 @@ def test_a_refused_batch_is_counted_and_the_next_is_sent(
     assert server.sequences == [2]
 
 
-def test_what_was_refused_is_not_sent_again_when_the_rest_has_to_wait(
+def test_refused_parts_are_not_sent_again_when_others_are_retried(
     tmp_path: Path, server: Any, until: Any
 ) -> None:
-    """Three parts of one reading of the outbox: refused, "not now", accepted; the first is posted once."""
+    """One read of the outbox gives three parts: refused, retry later, accepted; the first is posted only once."""
     wide = [{f"type.C{n}_{i}.count": i for i in range(3000)} for n in (1, 2, 3)]
     server.answer(200, {})
     server.answer(422, {"error": {"code": "wrong", "message": "wrong"}})
@@ -208,7 +205,7 @@ def test_what_was_refused_is_not_sent_again_when_the_rest_has_to_wait(
     assert chain.sender.sent == 2
 
 
-def test_a_snapshot_too_large_for_any_server_is_counted_and_its_neighbours_arrive(
+def test_a_snapshot_too_large_for_any_server_is_counted_and_skipped(
     tmp_path: Path, server: Any
 ) -> None:
     huge = Event(2, 1.0, "note", "n", data={"text": random.Random(1).randbytes(600_000).hex()})
@@ -218,8 +215,8 @@ def test_a_snapshot_too_large_for_any_server_is_counted_and_its_neighbours_arriv
     assert chain.losses.totals() == {"too_large": 1}
 
 
-def test_a_part_stays_within_what_a_server_takes(tmp_path: Path, server: Any) -> None:
-    """Every snapshot has names of its own: together they would be more series than a batch may have."""
+def test_a_part_stays_within_the_limits_of_the_server(tmp_path: Path, server: Any) -> None:
+    """Each snapshot has its own series names: together they would exceed the series limit of a batch."""
     own = [{f"gauge.loss_{n}_{i}": i for i in range(100)} for n in range(1, 101)]
     chain = held(tmp_path, server, *map(manual, range(1, 101), own))
     assert chain.close(20.0)
@@ -228,21 +225,19 @@ def test_a_part_stays_within_what_a_server_takes(tmp_path: Path, server: Any) ->
         assert len({name for s in batch.snapshots for name in s.samples}) <= 4000
 
 
-def test_no_server_silences_the_sender_for_longer_than_five_minutes(
-    tmp_path: Path, server: Any, until: Any
-) -> None:
+def test_retry_after_is_capped_at_five_minutes(tmp_path: Path, server: Any, until: Any) -> None:
     server.answer(503, {}, Retry_After="999999999")
     chain = Chain(tmp_path, server.address)
     until(lambda: chain.sender.failures > 0)
     until(lambda: chain.sender._not_before > time.monotonic() + 100)
     assert chain.sender._not_before <= time.monotonic() + 300
     chain.put(1)
-    # At the end it is asked once more: this is the last chance.
+    # At the end one more attempt is made, the last chance.
     assert chain.close()
     assert server.sequences == [1]
 
 
-def test_ranks_come_back_at_different_moments_or_when_the_server_says(server: Any) -> None:
+def test_retries_are_jittered_unless_the_server_sets_the_time(server: Any) -> None:
     pauses = []
     server.answer(429, {"error": {"message": "slow down"}}, Retry_After="7")
     for jitter in (0.0, 0.0, 0.5, 0.999):
@@ -267,7 +262,7 @@ def test_a_refused_run_stops_sending_and_stays_in_the_spool(
     assert server.ends == [{**END, "instance": "instance-1"}]
 
 
-def test_a_sender_that_got_no_thread_is_not_waited_for(tmp_path: Path) -> None:
+def test_closing_does_not_wait_for_a_sender_without_a_thread(tmp_path: Path) -> None:
     sender = resting(Delivery("http://127.0.0.1:9"), time.monotonic, 0.0)
     with no_threads(), pytest.raises(RuntimeError):
         sender.start()
@@ -276,7 +271,7 @@ def test_a_sender_that_got_no_thread_is_not_waited_for(tmp_path: Path) -> None:
     assert time.monotonic() - began < 1.0
 
 
-def test_a_refused_run_leaves_no_connection_open(tmp_path: Path, server: Any) -> None:
+def test_a_refused_run_closes_its_connection(tmp_path: Path, server: Any) -> None:
     server.answer(403)
     chain = Chain(tmp_path, server.address)
     chain.put(1)
@@ -284,7 +279,7 @@ def test_a_refused_run_leaves_no_connection_open(tmp_path: Path, server: Any) ->
     assert chain.sender._delivery._connection is None
 
 
-def test_a_server_that_is_back_after_an_hour_is_found_within_half_a_minute() -> None:
+def test_a_server_back_after_an_hour_is_found_within_half_a_minute() -> None:
     now = 0.0
     sender = resting(Delivery("http://127.0.0.1:9"), lambda: now, 0.999)
     tries = 0
@@ -293,22 +288,24 @@ def test_a_server_that_is_back_after_an_hour_is_found_within_half_a_minute() -> 
         tries += 1
         assert now < sender._not_before <= now + 30
         now = sender._not_before
-    # Not a try a second, and not one in ten minutes.
+    # Neither an attempt every second nor one in ten minutes.
     assert 100 < tries < 150
 
 
-def test_catching_up_takes_a_share_of_a_core_and_an_exit_does_not_wait_for_it(
+def test_catching_up_uses_a_share_of_a_core_and_never_delays_the_exit(
     tmp_path: Path, server: Any, until: Any
 ) -> None:
     chain = held(tmp_path, server, *(replace(manual(n), time=float(n)) for n in range(1, 1001)))
     until(lambda: len(server.sequences) >= 200)
-    # Some two hundred times as long a rest as it took to send them.
+    # The rest takes about two hundred times as long as sending.
     until(lambda: chain.sender._not_before > time.monotonic() + 0.2)
     assert chain.close()
     assert server.sequences == list(range(1, 1001))
 
 
-def test_a_run_arrives_whole_through_the_public_calls(server: Any, spool_directory: Path) -> None:
+def test_a_run_made_with_the_public_api_arrives_completely(
+    server: Any, spool_directory: Path
+) -> None:
     run = leakline.init(project="p", server=server.address, total=3, quiet=True)
     for generation in range(3):
         run.generation(generation)

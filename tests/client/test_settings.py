@@ -1,4 +1,4 @@
-"""Arguments win over the environment, secrets may be in files, and what is wrong is named with its source."""
+"""Arguments override environment variables, secrets may be in files, and wrong values are named with their source."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_wrong_argument_raises_with_its_name_and_value(argument: str, value: A
     assert leakline.current().id == ""
 
 
-def test_a_configuration_of_any_size_becomes_a_bounded_one() -> None:
+def test_the_recorded_configuration_is_bounded() -> None:
     deep: dict[str, Any] = {}
     for _ in range(50):
         deep = {"deeper": deep, "wider": deep}
@@ -73,7 +73,7 @@ def test_a_wrong_variable_raises_with_its_name(variable: str, value: str) -> Non
         resolve({variable: value})
 
 
-def test_without_anything_the_defaults_hold() -> None:
+def test_the_defaults_apply_without_settings() -> None:
     settings = resolve({})
     assert (settings.project, settings.unit, settings.mode) == ("", "generation", "online")
     assert settings.server == "http://127.0.0.1:8765"
@@ -84,7 +84,7 @@ def test_without_anything_the_defaults_hold() -> None:
     assert settings.directory == Path(".leakline").absolute()
 
 
-def test_variables_set_what_has_no_argument_and_an_empty_one_counts_as_not_set() -> None:
+def test_variables_apply_without_an_argument_and_empty_ones_are_unset() -> None:
     settings = resolve(
         {"LEAKLINE_MAX_PAUSE": "0.2", "LEAKLINE_SAMPLE_SECONDS": "0", "LEAKLINE_EXACT_PEAKS": "1"}
     )
@@ -95,7 +95,7 @@ def test_variables_set_what_has_no_argument_and_an_empty_one_counts_as_not_set()
     assert resolve({}).requests and not resolve({"LEAKLINE_REQUESTS": "0"}).requests
 
 
-def test_an_argument_wins_over_its_variable() -> None:
+def test_an_argument_overrides_its_variable() -> None:
     environ = {
         "LEAKLINE_PROJECT": "theirs", "LEAKLINE_SERVER": "http://theirs", "LEAKLINE_MODE": "disabled",
         "LEAKLINE_RUN_NAME": "theirs", "LEAKLINE_DIR": "/theirs", "LEAKLINE_QUIET": "1",
@@ -113,7 +113,7 @@ def test_an_argument_wins_over_its_variable() -> None:
     assert (theirs.exact_peaks, ours.exact_peaks) == (True, False)
 
 
-def test_a_config_is_kept_as_plain_values_and_never_by_its_contents() -> None:
+def test_a_config_is_stored_as_plain_values() -> None:
     class Secret:
         def __repr__(self) -> str:
             return "password"
@@ -138,8 +138,8 @@ def test_all_ranks_of_a_launch_join_one_run_and_the_next_launch_does_not(
     assert resolve({"RANK": "0", **launch}).run_id != ranks[0].run_id
 
 
-def test_ranks_whose_launcher_is_gone_join_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Init adopts orphans of every launch, and a process without a start time may be any."""
+def test_ranks_whose_launcher_has_exited_join_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Init adopts orphans of every launch, and a parent without a start time could be any process."""
     ranks = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     for parent in (0, 1, 2**22 + 1):
         monkeypatch.setattr("os.getppid", lambda parent=parent: parent)
@@ -159,7 +159,7 @@ def test_ranks_whose_launcher_is_gone_join_nobody(monkeypatch: pytest.MonkeyPatc
 def test_the_id_of_a_launch_joins_ranks_of_different_parents(
     monkeypatch: pytest.MonkeyPatch, launch: dict[str, str]
 ) -> None:
-    """On several machines, from a wrapper script for each rank, or where nothing says how many ranks are here."""
+    """For several machines, a wrapper script per rank, or an environment without the number of local ranks."""
     ids = set()
     for parent in (1, os.getpid()):
         monkeypatch.setattr("os.getppid", lambda parent=parent: parent)
@@ -169,7 +169,7 @@ def test_the_id_of_a_launch_joins_ranks_of_different_parents(
     assert resolve({"WORLD_SIZE": "2", **launch, name: f"{value}0"}).run_id not in ids
 
 
-def test_two_launches_on_one_machine_differ_though_the_default_port_is_the_same(
+def test_two_launches_on_one_machine_are_different_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     torchrun = {
@@ -182,14 +182,14 @@ def test_two_launches_on_one_machine_differ_though_the_default_port_is_the_same(
     assert resolve(torchrun).run_id != first
 
 
-def test_two_runs_never_share_an_id_and_a_name_follows_from_the_id() -> None:
+def test_run_ids_are_unique_and_determine_the_name() -> None:
     ids = [resolve({}).run_id for _ in range(200)]
     assert len(set(ids)) == 200
     assert ids == sorted(ids, key=lambda run_id: run_id[:11])
     assert readable_name(ids[0]) == readable_name(ids[0])
 
 
-def test_certificates_that_cannot_be_read_stop_the_start_with_their_name(tmp_path: Path) -> None:
+def test_unreadable_certificates_prevent_the_start_and_are_named(tmp_path: Path) -> None:
     path = tmp_path / "ca.pem"
     for content in (None, "no certificate", ""):
         if content is not None:
@@ -200,18 +200,18 @@ def test_certificates_that_cannot_be_read_stop_the_start_with_their_name(tmp_pat
 
 
 @pytest.mark.parametrize("token", ["a\nb", "geheim\u00fc", "a\x00b"])
-def test_a_token_that_no_header_can_carry_stops_the_start_and_stays_secret(token: str) -> None:
+def test_a_token_invalid_in_a_header_is_refused_and_not_shown(token: str) -> None:
     with pytest.raises(BadArgument, match="LEAKLINE_TOKEN") as caught:
         resolve({"LEAKLINE_TOKEN": token})
     assert token not in str(caught.value)
     assert resolve({"LEAKLINE_TOKEN": "llk_abc-123"}).token == "llk_abc-123"
 
 
-def test_the_token_comes_from_a_file_without_the_line_end(tmp_path: Path) -> None:
+def test_the_token_is_read_from_a_file_without_the_newline(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(" leakline_ingest_abc\r\n")
     assert resolve({"LEAKLINE_TOKEN_FILE": str(file)}).token == "leakline_ingest_abc"
-    # As Kubernetes mounts it.
+    # Kubernetes mounts secrets as links.
     link = tmp_path / "link"
     link.symlink_to(file)
     assert resolve({"LEAKLINE_TOKEN_FILE": f" {link} "}).token == "leakline_ingest_abc"
@@ -238,7 +238,7 @@ def test_a_variable_and_its_file_together_are_refused(tmp_path: Path) -> None:
         (b"S" * (SECRET_FILE_LIMIT_BYTES + 1), "64 KiB"), ("SECRET\u00e9".encode(), "ASCII"),
     ],
 )  # fmt: skip
-def test_a_file_that_holds_no_token_is_named_and_its_content_is_not(
+def test_a_file_without_a_token_is_named_but_not_its_content(
     tmp_path: Path, content: bytes, why: str
 ) -> None:
     file = tmp_path / "token"
@@ -249,7 +249,7 @@ def test_a_file_that_holds_no_token_is_named_and_its_content_is_not(
     assert why in said and "\n" not in said and "SECRET" not in said and len(said) < 400
 
 
-def test_what_is_not_a_file_is_refused_without_waiting(tmp_path: Path) -> None:
+def test_a_token_path_that_is_not_a_file_is_refused_without_blocking(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     for path, why in (
@@ -265,16 +265,14 @@ def test_what_is_not_a_file_is_refused_without_waiting(tmp_path: Path) -> None:
         assert why in str(caught.value)
 
 
-def test_a_file_that_may_not_be_read_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_token_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "token"
     file.write_text("SECRET")
 
     def refuse(self: Path, mode: str) -> None:
         raise PermissionError(13, "Permission denied")
 
-    # Root may read everything, and tests may be root.
+    # Simulated because root can read everything, and tests may run as root.
     monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(BadArgument, match=r"cannot be read \(Permission denied\)"):
         resolve({"LEAKLINE_TOKEN_FILE": str(file)})

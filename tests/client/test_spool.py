@@ -1,5 +1,5 @@
-"""The spool: what was written whole is read back, what was torn or damaged is not, and who has it is known. What goes
-first when it is full, what never goes, and that a kill while it is made shorter leaves a whole one.
+"""The spool: complete records are read back, torn or damaged ones are not, and its owner is known. Also the order in
+which a full spool drops records, and that a kill during a rewrite leaves a complete file.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ from leakline.transport.spool_trimming import (
 from leakline.transport.spool_upload import upload, uploading
 
 
-def test_a_file_that_is_missing_or_no_spool_is_an_error_that_says_so(tmp_path: Path) -> None:
+def test_a_missing_file_or_one_that_is_not_a_spool_is_a_clear_error(tmp_path: Path) -> None:
     path = tmp_path / "other.spool"
     path.write_bytes(b"hello, I am a text")
     with pytest.raises(SpoolError, match="is not a Leakline spool"):
@@ -115,7 +115,7 @@ def test_damage_at_any_byte_never_yields_a_wrong_record(tmp_path: Path) -> None:
         assert len(read) == 2, "only the damaged record is lost"
 
 
-def test_everything_of_a_snapshot_comes_back(tmp_path: Path) -> None:
+def test_all_fields_of_a_snapshot_are_read_back(tmp_path: Path) -> None:
     full = replace(
         snapshot(1),
         events=(Event(1, 5.0, "mark", "here", 0, None, {"link": None}),),
@@ -131,7 +131,7 @@ def test_everything_of_a_snapshot_comes_back(tmp_path: Path) -> None:
     assert read_header(file.path) == (HEADER, PROCESS)
 
 
-def test_a_spool_of_version_1_is_read_uploaded_and_thinned_like_any(
+def test_a_spool_of_version_1_is_read_uploaded_and_thinned(
     tmp_path: Path, server: FakeServer
 ) -> None:
     path = tmp_path / "old.spool"
@@ -168,7 +168,7 @@ def test_a_spool_of_version_1_is_read_uploaded_and_thinned_like_any(
     assert list(contents.standings) == [FIXED, LASTING, LASTING, FREQUENT, LASTING]
 
 
-def test_many_small_records_travel_as_one_batch_and_once(tmp_path: Path) -> None:
+def test_many_small_records_are_sent_once_as_one_batch(tmp_path: Path) -> None:
     file = spool(tmp_path)
     for n in range(1, SNAPSHOTS_PER_BATCH + 51):
         file.append(batch(n))
@@ -182,13 +182,13 @@ def test_many_small_records_travel_as_one_batch_and_once(tmp_path: Path) -> None
     assert given_out(file) == [1000]
 
 
-def test_a_batch_never_jumps_over_a_missing_sequence_number() -> None:
+def test_a_batch_never_skips_a_missing_sequence_number() -> None:
     merged = merge([batch(1, 2), batch(3), batch(7), batch(8)])
     assert [[s.sequence for s in b.snapshots] for b in merged] == [[1, 2, 3], [7, 8]]
     assert [len(run) for run in consecutive([snapshot(1), snapshot(3), snapshot(4)])] == [1, 2]
 
 
-def test_a_mark_counts_where_it_is_whole_and_for_its_own_server(tmp_path: Path) -> None:
+def test_a_mark_counts_only_if_complete_and_for_its_own_server(tmp_path: Path) -> None:
     file = spool(tmp_path)
     write_ack(file.path, 500, SERVER)
     assert read_ack(file.path, SERVER) == 500
@@ -209,7 +209,7 @@ def test_without_a_file_the_newest_snapshots_wait_in_memory() -> None:
     assert not memory.pending()
 
 
-def test_the_header_has_the_server_that_a_run_reported_to(tmp_path: Path) -> None:
+def test_the_header_contains_the_server_of_the_run(tmp_path: Path) -> None:
     online = SpoolFile(tmp_path / "online.spool", HEADER, PROCESS, server=SERVER)
     assert read_origin(online.path) == SERVER
     assert read_origin(spool(tmp_path).path) is None
@@ -220,7 +220,7 @@ def test_the_header_has_the_server_that_a_run_reported_to(tmp_path: Path) -> Non
     assert read_header(before) == (HEADER, PROCESS)
 
 
-def test_a_spool_is_live_as_long_as_its_process_has_it_open(tmp_path: Path) -> None:
+def test_a_spool_is_live_while_its_process_has_it_open(tmp_path: Path) -> None:
     file = spool(tmp_path)
     assert is_live(file.path) is True
     assert is_live(file.path) is True
@@ -230,7 +230,7 @@ def test_a_spool_is_live_as_long_as_its_process_has_it_open(tmp_path: Path) -> N
 
 
 @pytest.mark.alone
-def test_closing_waits_no_longer_than_it_may_for_a_write_that_hangs(tmp_path: Path) -> None:
+def test_closing_does_not_wait_too_long_for_a_hanging_write(tmp_path: Path) -> None:
     outbox = Outbox(spool(tmp_path), print)
     assert outbox.file is not None
     with outbox.file._lock:
@@ -266,7 +266,7 @@ print(time.monotonic() - started)
 
 
 @pytest.mark.alone
-def test_a_program_ends_in_time_though_its_spool_cannot_be_written(start: Any) -> None:
+def test_a_program_ends_in_time_if_its_spool_cannot_be_written(start: Any) -> None:
     process = start(HANGING, LEAKLINE_MODE="offline")
     assert float(process.communicate(timeout=60)[0]) < 2.6, (
         "1.8, and what a machine shared with others takes"
@@ -304,7 +304,7 @@ def test_a_file_system_without_locks_is_no_error(
     assert sequences(file.path) == [1]
 
 
-def test_who_asks_at_the_wrong_moment_does_not_keep_the_lock_from_the_process(
+def test_a_liveness_check_never_takes_the_lock_from_the_process(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "run-1" / "instance-1.spool"
@@ -333,7 +333,7 @@ def declared(sequence: int, kind: str = "expect", count: int = 4) -> Event:
 
 
 def contents_of(*snapshots: Snapshot, sent: int = 0) -> Contents:
-    """As if each had a record of 100 bytes."""
+    """Return the contents of a spool in which each record has 100 bytes."""
     found, at = Contents(), 0
     for each in snapshots:
         encoded = encode_batch(batch(each))
@@ -346,7 +346,7 @@ def contents_of(*snapshots: Snapshot, sent: int = 0) -> Contents:
 
 
 def adds_up(file: SpoolFile, last: int) -> list[int]:
-    """Every snapshot up to the last waits or is counted as lost, and no unfinished file is left; what waits."""
+    """Check that every snapshot waits or is counted as lost and no unfinished file is left; return the waiting ones."""
     kept = sequences(file.path)
     assert file.waiting() == len(kept) == last - sum(file.lost().values())
     assert kept[-1] == last
@@ -360,14 +360,14 @@ def staying(contents: Contents, room: int) -> list[int]:
     return [n for n, fate in zip(contents.sequences, fates, strict=True) if fate == STAYS]
 
 
-def test_of_four_neighbours_of_a_phase_the_lowest_and_the_highest_stay() -> None:
+def test_of_four_neighbours_of_a_phase_the_extremes_are_kept() -> None:
     resident = {2: 50, 3: 10, 4: 90, 5: 60}
     every = [snapshot(n, rss=resident.get(n, 55)) for n in range(1, 11)]
     assert staying(contents_of(*every), 800)[:5] == [1, 3, 4, 6, 7]
 
 
-def test_each_phase_has_neighbours_of_its_own() -> None:
-    """Otherwise the phase in the middle would lose all its ends, and the two around it none."""
+def test_neighbours_are_grouped_by_phase() -> None:
+    """Otherwise the phase in the middle would lose all its ends and its neighbours none."""
     phases = ("low", "middle", "high", "middle")
     every = [snapshot(n, rss=100 * (n % 4), phase=phases[n % 4]) for n in range(1, 403)]
     kept = staying(contents_of(*every), 25_000)
@@ -387,21 +387,19 @@ def test_the_highest_and_the_lowest_of_all_survive_any_number_of_rounds() -> Non
     assert {1, 2000, low, high} <= set(kept)
 
 
-def test_what_the_server_has_goes_before_what_it_has_not() -> None:
+def test_snapshots_on_the_server_are_dropped_first() -> None:
     every = [snapshot(n) for n in range(1, 401)]
     kept = set(staying(contents_of(*every, sent=200), 31_000))
     assert set(range(201, 401)) <= kept
     assert len(kept) <= 310
 
 
-def test_generation_ends_go_after_the_frequent_ones_the_older_half_first_and_never_the_first() -> (
-    None
-):
+def test_generation_ends_are_dropped_after_frequent_snapshots() -> None:
     ends = [
         snapshot(n, kind="generation_end" if n % 5 == 0 else "phase_end") for n in range(1, 1001)
     ]
     generations = set(range(5, 1001, 5))
-    # Every frequent one that can go, and the older half thinned.
+    # All frequent ones that may go are gone, and the older half is thinned.
     kept = set(staying(contents_of(*ends), 17_000))
     assert 5 in kept
     assert {n for n in generations if n > 500} <= kept
@@ -409,8 +407,8 @@ def test_generation_ends_go_after_the_frequent_ones_the_older_half_first_and_nev
     assert len(kept) - len(generations & kept) < 12, "all others were thinned first"
 
 
-def test_generation_ends_of_the_whole_run_stay_however_often_the_file_is_filled() -> None:
-    """The older half of what is left each time would leave nothing of the beginning."""
+def test_generation_ends_of_the_entire_run_survive_many_rewrites() -> None:
+    """Dropping the older half of what is left each time would leave nothing of the beginning."""
     ends, last = list[int](), 0
     for _ in range(8):
         more = range(last + 1, last + 401 - len(ends))
@@ -421,7 +419,7 @@ def test_generation_ends_of_the_whole_run_stay_however_often_the_file_is_filled(
     assert min(tenths) > 0.3 * max(tenths), tenths
 
 
-def test_only_then_the_oldest_go_and_what_was_declared_stays() -> None:
+def test_the_oldest_are_dropped_last_and_declarations_are_kept() -> None:
     events = {40: (declared(40),), 41: (Event(41, 1.0, "mark", "m"),)}
     every = [snapshot(n, "manual", events=events.get(n, ())) for n in range(1, 201)]
     fates = choose(contents_of(*every), 10_000)
@@ -430,7 +428,7 @@ def test_only_then_the_oldest_go_and_what_was_declared_stays() -> None:
     assert THINNED not in fates
 
 
-def test_the_same_declaration_is_kept_once_and_the_bound_holds_where_all_are_others() -> None:
+def test_equal_declarations_are_kept_once_and_all_are_bounded() -> None:
     every = [snapshot(n, kind="generation_end", events=(declared(n),)) for n in range(1, 401)]
     kept = staying(contents_of(*every), 2_000)
     assert kept[0] == 1
@@ -449,18 +447,18 @@ def test_the_same_declaration_is_kept_once_and_the_bound_holds_where_all_are_oth
     ],
     ids=lambda more: next(iter(more)),
 )
-def test_what_carries_more_than_samples_is_not_thinned(more: dict[str, Any]) -> None:
+def test_snapshots_with_more_than_samples_are_not_thinned(more: dict[str, Any]) -> None:
     every = [snapshot(n, **(more if n == 50 else {})) for n in range(1, 201)]
     assert 50 in staying(contents_of(*every), 1_000)
 
 
 @pytest.mark.parametrize("kind", ["collection", "log"])
-def test_what_some_programs_have_at_every_phase_end_protects_nothing(kind: str) -> None:
+def test_data_present_at_every_phase_end_protects_nothing(kind: str) -> None:
     every = [snapshot(n, events=(Event(n, 1.0, kind, "full"),)) for n in range(1, 201)]
     assert len(staying(contents_of(*every), 10_000)) <= 100
 
 
-def test_a_file_keeps_its_bound_and_counts_what_went(tmp_path: Path) -> None:
+def test_a_file_stays_within_its_limit_and_counts_the_losses(tmp_path: Path) -> None:
     file = spool(tmp_path, 64 * KIB)
     largest = 0
 
@@ -478,10 +476,10 @@ def test_a_file_keeps_its_bound_and_counts_what_went(tmp_path: Path) -> None:
     assert read_header(file.path) == (HEADER, PROCESS)
 
 
-def test_what_was_sent_is_not_lost_when_it_goes(tmp_path: Path) -> None:
+def test_dropping_sent_snapshots_is_not_a_loss(tmp_path: Path) -> None:
     file = spool(tmp_path, 64 * KIB)
     given: list[int] = []
-    # Held open, or a file system may give its number to the file that takes its place.
+    # Held open, because a file system may reuse the inode number for the replacement.
     with file.path.open("rb") as first:
         for number in range(1, 1001):
             file.append(batch(number))
@@ -495,7 +493,7 @@ def test_what_was_sent_is_not_lost_when_it_goes(tmp_path: Path) -> None:
     assert file.waiting() == 6
 
 
-def test_what_goes_while_it_is_being_sent_is_lost_only_if_it_does_not_arrive(
+def test_snapshots_dropped_during_a_send_are_lost_only_on_failure(
     tmp_path: Path,
 ) -> None:
     for arrives in (True, False):
@@ -503,7 +501,7 @@ def test_what_goes_while_it_is_being_sent_is_lost_only_if_it_does_not_arrive(
         for n in range(1, 61):
             file.append(batch(n))
         _, mark = file.unsent()
-        # The answer of the server takes so long that the file is made shorter meanwhile.
+        # The server takes so long to answer that the file is shortened meanwhile.
         last = append_until(
             file, lambda file=file: not set(range(1, 61)) <= set(sequences(file.path)), 60
         )
@@ -520,7 +518,7 @@ def test_what_goes_while_it_is_being_sent_is_lost_only_if_it_does_not_arrive(
         assert file.waiting() == 0
 
 
-def test_a_record_larger_than_a_quarter_of_the_bound_is_split_and_counted_if_it_cannot_be(
+def test_oversized_records_are_split_or_counted_as_lost(
     tmp_path: Path,
 ) -> None:
     file = spool(tmp_path, 64 * KIB)
@@ -533,7 +531,7 @@ def test_a_record_larger_than_a_quarter_of_the_bound_is_split_and_counted_if_it_
 
 
 def wide(sequence: int) -> Snapshot:
-    """As a training has them: 40 series, of which most move a little."""
+    """Return a snapshot as in a training: 40 series, most of which change a little."""
     noise = random.Random(sequence)
     kind = "generation_end" if sequence % 10 == 0 else "phase_end"
     samples = {f"type.module.Type{i}.count": 1000 * i + noise.randrange(100) for i in range(39)}
@@ -545,9 +543,7 @@ def wide(sequence: int) -> Snapshot:
 
 
 @pytest.mark.parametrize("together", [1, 20])
-def test_what_stays_is_smaller_than_what_was_there_however_many_snapshots_a_record_had(
-    tmp_path: Path, together: int
-) -> None:
+def test_a_rewrite_shrinks_records_of_any_size(tmp_path: Path, together: int) -> None:
     limit = 2**18
     file = spool(tmp_path, limit)
     last = append_until(file, rewritten(file), make=wide, together=together)
@@ -559,7 +555,7 @@ def test_what_stays_is_smaller_than_what_was_there_however_many_snapshots_a_reco
     assert given_out(file) == kept
 
 
-def test_a_copy_that_is_larger_than_expected_is_chosen_again(
+def test_a_rewrite_larger_than_expected_is_planned_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = spool_trimming.Contents.add
@@ -577,7 +573,7 @@ def test_a_copy_that_is_larger_than_expected_is_chosen_again(
     adds_up(file, last)
 
 
-def test_a_large_spool_is_made_shorter_in_steps_while_records_are_appended(tmp_path: Path) -> None:
+def test_a_large_spool_is_shortened_in_steps_during_appends(tmp_path: Path) -> None:
     limit = 2 * 2**20
     file = spool(tmp_path, limit)
     steps: list[int] = []
@@ -592,7 +588,7 @@ def test_a_large_spool_is_made_shorter_in_steps_while_records_are_appended(tmp_p
     adds_up(file, number)
 
 
-def test_a_record_without_room_goes_and_does_not_wait_for_the_whole_rewrite(
+def test_a_record_without_room_is_dropped_without_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spool_file, "PACE", 1e9)
@@ -612,7 +608,7 @@ def test_a_record_without_room_goes_and_does_not_wait_for_the_whole_rewrite(
     adds_up(file, last)
 
 
-def test_at_the_end_of_a_process_nothing_is_made_shorter_any_more(tmp_path: Path) -> None:
+def test_no_rewrite_starts_at_the_end_of_a_process(tmp_path: Path) -> None:
     file, closing = spool(tmp_path, 64 * KIB), threading.Event()
     is_rewritten = rewritten(file)
     last = append_until(file, lambda: file._rewriting is not None)
@@ -633,7 +629,7 @@ def test_at_the_end_of_a_process_nothing_is_made_shorter_any_more(tmp_path: Path
     assert read_end(file.path) == END
 
 
-def test_a_file_is_forgotten_before_it_is_closed_because_a_child_would_close_it_again(
+def test_a_descriptor_is_cleared_before_it_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = spool(tmp_path, 64 * KIB)
@@ -650,7 +646,7 @@ def test_a_file_is_forgotten_before_it_is_closed_because_a_child_would_close_it_
     assert len(closed) == 3, "the old one, the unfinished one, the file"
 
 
-def test_what_a_killed_process_was_rewriting_goes_when_the_next_one_begins(tmp_path: Path) -> None:
+def test_unfinished_rewrites_are_removed_by_the_next_process(tmp_path: Path) -> None:
     first = spool(tmp_path, 64 * KIB)
     first.close()
     torn, fresh = first.path.with_suffix(".rewrite"), tmp_path / "run-1" / "other.rewrite"
@@ -663,7 +659,7 @@ def test_what_a_killed_process_was_rewriting_goes_when_the_next_one_begins(tmp_p
     assert fresh.exists(), "a process may just have made it"
 
 
-def test_a_disk_that_fills_up_in_a_rewrite_leaves_the_file_as_it_was(
+def test_a_full_disk_during_a_rewrite_leaves_the_file_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spool_file, "FULL_SECONDS", 60.0)
@@ -689,10 +685,10 @@ def test_a_disk_that_fills_up_in_a_rewrite_leaves_the_file_as_it_was(
     assert given_out(outbox) == list(range(1, number + 2))
 
 
-def test_a_spool_that_was_moved_is_not_made_shorter_at_its_old_place(
+def test_a_moved_spool_is_not_rewritten_at_its_old_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # However slow the machine is, no record goes for want of time.
+    # No record is dropped for lack of time, however slow the machine is.
     monkeypatch.setattr(spool_file, "FULL_SECONDS", 60.0)
     warnings: list[str] = []
     file = spool(tmp_path, 64 * KIB)
@@ -708,9 +704,9 @@ def test_a_spool_that_was_moved_is_not_made_shorter_at_its_old_place(
 
 
 def _killed_at(tmp_path: Path, call: int) -> bool:
-    """Append in a child that is killed at its ``call``-th call to the file system from the first rewrite on.
+    """Append in a child that is killed at its ``call``-th file system call from the first rewrite on.
 
-    False: it made fewer calls.
+    Return False if it made fewer calls.
     """
     child = os.fork()
     if child == 0:
@@ -762,7 +758,7 @@ def _killed_at(tmp_path: Path, call: int) -> bool:
     return status != 0
 
 
-def test_a_kill_at_any_write_of_a_rewrite_leaves_a_whole_spool_and_no_wrong_mark(
+def test_a_kill_at_any_point_of_a_rewrite_leaves_a_complete_spool(
     tmp_path: Path,
 ) -> None:
     killed = call = 0
@@ -788,9 +784,7 @@ def test_a_kill_at_any_write_of_a_rewrite_leaves_a_whole_spool_and_no_wrong_mark
     assert killed > 15, "there are so many places to be killed at"
 
 
-def test_an_upload_of_a_spool_that_is_made_shorter_meanwhile_skips_nothing(
-    tmp_path: Path, server: Any
-) -> None:
+def test_an_upload_during_a_rewrite_skips_nothing(tmp_path: Path, server: Any) -> None:
     file = spool(tmp_path, 64 * KIB)
     for n in range(1, 61):
         file.append(batch(n))
@@ -807,7 +801,7 @@ def test_an_upload_of_a_spool_that_is_made_shorter_meanwhile_skips_nothing(
     delivery.close()
 
 
-def test_a_spool_that_somebody_cut_off_keeps_the_sender_from_nothing_else(tmp_path: Path) -> None:
+def test_a_truncated_spool_does_not_block_the_sender(tmp_path: Path) -> None:
     file = spool(tmp_path, 64 * KIB)
     file.append(batch(1))
     file.append(batch(2))

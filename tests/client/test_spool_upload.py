@@ -1,4 +1,4 @@
-"""`leakline sync` sends what the server does not have, once; what a damaged spool has lost is counted or named."""
+"""`leakline sync` sends each snapshot that the server lacks once, and counts or names what a damaged spool has lost."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def sync(what: Path, server: str, *more: str) -> int:
     return main(["sync", str(what), "--server", server, *more])
 
 
-def test_a_server_with_a_full_disk_refuses_for_now(
+def test_a_server_with_a_full_disk_refuses_temporarily(
     spool_directory: Path, server: Any, capsys: Said
 ) -> None:
     record("one")
@@ -48,7 +48,7 @@ def test_a_server_with_a_full_disk_refuses_for_now(
     )
 
 
-def test_no_answer_and_that_of_another_program_are_an_error_that_names_the_server_to_start(
+def test_sync_without_a_leakline_server_explains_how_to_start_one(
     spool_directory: Path, server: Any, capsys: Said
 ) -> None:
     record("one")
@@ -60,7 +60,7 @@ def test_no_answer_and_that_of_another_program_are_an_error_that_names_the_serve
     assert "cannot reach a Leakline server" in line and "leakline serve" in line
 
 
-def test_everything_is_uploaded_once_to_each_server(
+def test_every_snapshot_is_uploaded_once_to_each_server(
     spool_directory: Path, server: Any, make_server: Any, capsys: Said
 ) -> None:
     record("one")
@@ -81,7 +81,7 @@ def test_everything_is_uploaded_once_to_each_server(
     assert len(other.sequences) == 10
 
 
-def test_a_run_that_was_sent_while_it_ran_has_nothing_left(
+def test_a_run_sent_while_it_ran_has_nothing_left_to_upload(
     spool_directory: Path, server: Any, capsys: Said
 ) -> None:
     run = leakline.init(server=server.address, quiet=True)
@@ -93,7 +93,7 @@ def test_a_run_that_was_sent_while_it_ran_has_nothing_left(
     assert len(server.requests) == before
 
 
-def test_an_upload_that_broke_off_goes_on_where_it_was(tmp_path: Path, server: Any) -> None:
+def test_an_interrupted_upload_resumes(tmp_path: Path, server: Any) -> None:
     path = recorded(tmp_path, "ours", 5 * SNAPSHOTS_PER_BATCH)
     server.answer(200, {})
     for _ in range(2):
@@ -106,7 +106,7 @@ def test_an_upload_that_broke_off_goes_on_where_it_was(tmp_path: Path, server: A
     assert server.sequences == list(range(first, 5 * SNAPSHOTS_PER_BATCH + 1))
 
 
-def test_what_is_refused_or_broken_is_named_and_the_others_are_sent(
+def test_refused_and_broken_spools_are_named_and_the_others_sent(
     spool_directory: Path, server: Any, capsys: Said
 ) -> None:
     for name in ("one", "two", "three"):
@@ -127,7 +127,7 @@ def test_what_is_refused_or_broken_is_named_and_the_others_are_sent(
 
 
 def recorded(folder: Path, instance: str, taken: int = TAKEN, *, ended: bool = True) -> Path:
-    """The spool of a process that has taken so many snapshots, a few in each record."""
+    """Return the spool of a process that took ``taken`` snapshots, a few in each record."""
     process = ProcessIdentity(instance, rank=0, pid=1, host="here")
     header = RunHeader(f"run-of-{instance}", "project", "name", "generation", 25, 100.0)
     file = SpoolFile(folder / f"{instance}.spool", header, process)
@@ -164,7 +164,7 @@ def damaged(kind: str, chance: random.Random, whole: bytes, other: bytes) -> byt
 
 
 def _is_counted(done: Uploaded, arrived: list[int]) -> bool:
-    """Whether what did not arrive is counted, or named where its number cannot be known."""
+    """Return True if every loss is counted, or reported where its number cannot be known."""
     held = done.held
     if held is None:
         return False
@@ -172,7 +172,7 @@ def _is_counted(done: Uploaded, arrived: list[int]) -> bool:
     newest = max(arrived, default=0)
     in_between = {number for number in lost if number < newest}
     behind = lost - in_between
-    # What is missing at the end shows by no number, but by bytes that cannot be read, or by the end that is missing.
+    # Losses at the end have no sequence numbers: unreadable bytes or a missing end reveal them.
     return held.missing >= len(in_between) and (not behind or not held.is_whole or not done.state)
 
 
@@ -187,7 +187,7 @@ def check(folder: Path, kind: str, seed: int, server: Any) -> None:
     try:
         done = upload(path, delivery)
     except SpoolError:
-        # Refused whole, with its reason: the file does not say of which run it is.
+        # The entire file is refused with a reason, because it does not say to which run it belongs.
         assert not server.batches
         return
     finally:
@@ -208,7 +208,7 @@ def check(folder: Path, kind: str, seed: int, server: Any) -> None:
     [range(8), pytest.param(range(8, 60), marks=pytest.mark.long)],
     ids=["few", "many"],
 )
-def test_what_a_damaged_spool_has_lost_is_counted(
+def test_losses_of_a_damaged_spool_are_counted(
     tmp_path: Path, server: Any, kind: str, seeds: range
 ) -> None:
     for seed in seeds:
@@ -245,12 +245,12 @@ def test_a_second_recording_in_the_file_is_named_and_not_sent(
     )
     assert len(server.sequences) == TAKEN == len(sequences(path))
     assert [end["state"] for end in server.ends] == ["finished"]
-    # Nor does the report take the end of the other for that of this one, which finished.
+    # The report must not take the other recording's end for that of this one, which finished.
     assert load([path]).endings == ()
 
 
 @pytest.mark.parametrize("ended", [False, True])
-def test_what_comes_while_a_spool_is_sent_is_sent_as_well(
+def test_snapshots_recorded_during_an_upload_are_sent_too(
     tmp_path: Path, server: Any, ended: bool
 ) -> None:
     path = recorded(tmp_path, "ours", 60, ended=False)

@@ -45,18 +45,20 @@ MIB: Final = 2**20
         (0.96, "1 per generation"), (0.001, "1 about every 1,000 generations"), (-0.3, "-0.3 per generation"),
     ],
 )  # fmt: skip
-def test_a_rate_below_one_is_the_distance_between_two_rises(count: float, written: str) -> None:
+def test_a_rate_below_one_is_written_as_one_per_several_generations(
+    count: float, written: str
+) -> None:
     assert format_rate(count, "generation") == written
 
 
-def test_entries_of_a_container_are_one_or_many() -> None:
+def test_container_entries_are_singular_or_plural() -> None:
     assert entries_in(0.3, "seen", "epoch") == "1 more entry in seen about every 3.3 epochs"
     assert entries_in(0.8, "seen", "epoch") == "0.8 more entries in seen per epoch"
     assert entries_in(1.0, "seen", "epoch") == "1 more entry in seen per epoch"
     assert entries_in(20.0, "seen", "epoch") == "20 more entries in seen per epoch"
 
 
-def test_an_interval_that_reads_as_one_number_is_left_out() -> None:
+def test_an_interval_that_rounds_to_one_number_is_omitted() -> None:
     assert format_range(57.268 * MIB, 57.272 * MIB) == ""
     assert format_range(57.2 * MIB, 57.3 * MIB) == "57.20 MiB to 57.30 MiB"
     assert format_range(2.0, 2.0, str) == ""
@@ -74,7 +76,7 @@ def test_a_count_that_changes_has_a_sign() -> None:
     assert [format_count_change(change) for change in changes] == written
 
 
-def test_numbers_of_several_processes_are_called_their_sum() -> None:
+def test_numbers_of_several_processes_are_labelled_as_a_sum() -> None:
     assert join_processes("rank 1 main") == "rank 1 main"
     assert join_processes("rank 0 main, rank 1 main") == "rank 0 main and rank 1 main together"
     many = ", ".join(f"rank {n} main" for n in range(6))
@@ -87,7 +89,7 @@ def test_plain_numbers_have_three_significant_digits() -> None:
     assert [format_number(value) for value in values] == written
 
 
-def test_an_estimated_duration_has_its_two_largest_units_and_a_silence_one() -> None:
+def test_estimated_durations_have_two_units_and_silences_one() -> None:
     estimated = [format_estimated_seconds(seconds) for seconds in (0.4, 59.0, 60.0, 89.0, 3600.0)]
     assert estimated == ["0 s", "59 s", "1 min", "1 min", "1 h 0 min"]
     silent = [format_silence(seconds) for seconds in (1, 119, 120, 7100, 7200, 86_400)]
@@ -111,7 +113,7 @@ def test_a_word_has_its_plural(word: str, several: str) -> None:
     assert (count_of(1, word), count_of(3072, word)) == (f"1 {word}", f"3,072 {several}")
 
 
-def test_small_numbers_are_words_where_people_say_them() -> None:
+def test_small_numbers_are_written_as_words() -> None:
     assert [format_times(n) for n in (0, 1, 2, 1000)] == ["0 times", "once", "twice", "1,000 times"]
     assert [ordinal(n) for n in (1, 2, 3, 4, 11, 21, 112)] == [
         "1st", "2nd", "3rd", "4th", "11th", "21st", "112th",
@@ -136,7 +138,7 @@ def test_a_status_is_not_repeated_by_its_sentence(word: str, sentence: str, writ
     assert worded(word, sentence) == written
 
 
-def test_what_moves_a_cursor_is_a_blank() -> None:
+def test_control_characters_become_blanks() -> None:
     assert printable("a\x1b[2J\nb\u202ec") == "a [2J b c"
     assert printable("a\x1b\nb", "\n") == "a \nb"
 

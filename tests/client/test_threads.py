@@ -1,4 +1,4 @@
-"""How our threads rest, and how they end: one that is at work below C++ while the interpreter ends would abort it."""
+"""How our threads rest and end: a thread inside C++ code while the interpreter exits would abort the process."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from leakline.runtime.threads import COMPUTING_SECONDS, WAITING_SECONDS, OurThre
 
 CLIENT = Path(leakline.__file__).parent
 MANY = 50
-# The collector runs on the thread that happens to allocate, and frees the program's tensors there, for which torch lets
-# go of the interpreter in the middle of a destructor.
+# The collector runs on whichever thread allocates, and frees the program's tensors there; torch releases the
+# interpreter lock in the middle of a destructor.
 TENSORS = """
 import gc, sys, threading, time
 import torch
@@ -38,7 +38,7 @@ class Kept:
     pass
 
 def takes_long(path):
-    # What the program has left is found by the collection that this thread comes to first, when nobody waits for it.
+    # This thread triggers the first collection, which finds the garbage of the program, when nothing waits for it.
     while not any(f.f_code.co_name == "end_all" for f in frames()):
         time.sleep(0.001)
     gc.enable()
@@ -58,10 +58,10 @@ for _ in range(60_000):
 AT_WORK = """
 import atexit, os, sys, threading, time, warnings
 warnings.simplefilter('ignore')
-def tell():
+def report():
     import wave
     print([t.name for t in threading.enumerate() if t.daemon], flush=True)
-atexit.register(tell)
+atexit.register(report)
 import leakline
 from leakline.runtime import threads
 from leakline.runtime.threads import OurThread
@@ -86,7 +86,7 @@ def load():
                 pass
 
 reading, writing = os.pipe()
-# Whoever imports without a pause is never seen to do something else.
+# A thread that imports without a pause is never observed doing anything else.
 threads.IMPORTING_SECONDS = 0.5
 run = leakline.init(mode="offline", quiet=True)
 OurThread("test", {work}, waits={waits}).start()
@@ -103,7 +103,7 @@ def ended(folder: Path, program: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.long
-def test_a_closing_verdict_that_takes_long_aborts_no_program(tmp_path: Path) -> None:
+def test_a_slow_exit_summary_does_not_abort_the_program(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     done = ended(tmp_path, TENSORS)
     assert (done.returncode, "terminate" in done.stderr) == (0, False), done.stderr
@@ -122,7 +122,7 @@ NONE_AT_WORK = "import leakline\nleakline.init(mode='offline', quiet=True)\n"
     ],
     ids=["computes", "waits", "none at work"],
 )
-def test_a_thread_is_left_at_its_work_and_nothing_is_collected_on_it(
+def test_a_thread_still_working_at_exit_runs_no_collection(
     tmp_path: Path, program: str, printed: str
 ) -> None:
     at_exit = "import atexit, gc\natexit.register(lambda: print(gc.isenabled()))\n"
@@ -131,23 +131,23 @@ def test_a_thread_is_left_at_its_work_and_nothing_is_collected_on_it(
 
 
 @pytest.mark.long
-def test_a_thread_in_the_middle_of_an_import_keeps_no_program_from_ending(tmp_path: Path) -> None:
+def test_a_thread_within_an_import_does_not_block_the_exit(tmp_path: Path) -> None:
     for _ in range(5):
         done = ended(tmp_path, AT_WORK.format(work="load", waits=False))
         assert (done.returncode, done.stdout, done.stderr) == (0, "['leakline-test']\n", "")
 
 
-def test_nobody_waits_long_for_threads_that_wait(tmp_path: Path) -> None:
+def test_the_exit_does_not_wait_long_for_waiting_threads(tmp_path: Path) -> None:
     many = f"[OurThread('test', os.read, reading, 1, waits=True).start() for _ in range({MANY})]"
     timed = "atexit.register(lambda: print(time.monotonic() - began))"
     began = "atexit.register(lambda: globals().update(began=time.monotonic()))"
     program = AT_WORK.format(work="wait", waits=True)
     done = ended(tmp_path, f"import atexit, time\n{timed}\n{program}\n{many}\n{began}\n")
-    # Of all of them together.
+    # For all of them together.
     assert float(done.stdout.splitlines()[-1]) < MANY * WAITING_SECONDS, done.stderr
 
 
-def test_every_thread_of_the_client_is_one_that_leaves() -> None:
+def test_every_client_thread_is_of_our_own_class() -> None:
     others = [
         str(path.relative_to(CLIENT))
         for path in CLIENT.rglob("*.py")
@@ -157,7 +157,7 @@ def test_every_thread_of_the_client_is_one_that_leaves() -> None:
 
 
 def importing_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[OurThread, Event]:
-    """A thread that is in the body of a module, until the event is set."""
+    """Return a thread that executes the body of a module until the event is set."""
     (tmp_path / "takes_long.py").write_text("import sys\nsys.leakline_test.wait(20)\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     go_on = Event()
@@ -167,10 +167,10 @@ def importing_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[O
     return thread, go_on
 
 
-def test_a_thread_that_imports_is_waited_for(
+def test_the_exit_waits_for_a_thread_that_imports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may hold the lock of imports, which nobody would release any more."""
+    """It may hold the import lock, which nothing would release afterwards."""
     thread, go_on = importing_thread(tmp_path, monkeypatch)
     later = Timer(3 * COMPUTING_SECONDS, go_on.set)
     later.start()
@@ -182,7 +182,7 @@ def test_a_thread_that_imports_is_waited_for(
     del sys.modules["takes_long"]
 
 
-def test_an_import_without_end_holds_up_no_exit(
+def test_an_endless_import_does_not_block_the_exit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(threads, "IMPORTING_SECONDS", 2 * COMPUTING_SECONDS)
@@ -207,7 +207,7 @@ def on_a_thread(work: Callable[[], Any]) -> Any:
 
 
 class Rests(threading.Event):
-    """Record the rests that are asked for, in seconds, and sleep through none of them."""
+    """Records the rests requested, in seconds, without sleeping."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -225,7 +225,7 @@ def compute(seconds: float) -> None:
 
 
 def rests_of_work(*, late: bool = False) -> tuple[float, float]:
-    """CPU seconds of work in one go, and the seconds of all rests in it."""
+    """Return the CPU seconds of one piece of work and the seconds of all its rests."""
     rests = Rests()
     threads.begin(rests)
     threads.late(late)
@@ -235,19 +235,19 @@ def rests_of_work(*, late: bool = False) -> tuple[float, float]:
 
 
 @pytest.mark.alone
-def test_a_thread_of_ours_takes_a_small_part_of_each_moment() -> None:
+def test_our_threads_use_a_small_share_of_the_time() -> None:
     worked, rested = on_a_thread(rests_of_work)
     assert rested > 4 * worked
 
 
 @pytest.mark.alone
-def test_a_thread_that_is_late_rests_no_longer_than_it_works() -> None:
+def test_a_late_thread_rests_no_longer_than_it_works() -> None:
     worked, rested = on_a_thread(lambda: rests_of_work(late=True))
     assert worked / 2 < rested <= worked
 
 
 def rest_after(work_seconds: float, waited_seconds: float, **how: float) -> float:
-    """Seconds that a thread of ours rests after one piece and a wait."""
+    """Return the seconds that one of our threads rests after a piece of work and a wait."""
     rests = Rests()
     threads.begin(rests, **how)
     until = time.thread_time() + work_seconds
@@ -259,7 +259,7 @@ def rest_after(work_seconds: float, waited_seconds: float, **how: float) -> floa
 
 
 @pytest.mark.alone
-def test_the_longer_a_piece_the_longer_the_rest_up_to_a_bound() -> None:
+def test_rests_grow_with_the_work_up_to_a_limit() -> None:
     assert on_a_thread(lambda: rest_after(0.0005, 0)) == 0
     assert on_a_thread(lambda: rest_after(0.003, 0)) == threads.LONGEST_REST_SECONDS
     rest = threads.REST_SECONDS
@@ -267,13 +267,13 @@ def test_the_longer_a_piece_the_longer_the_rest_up_to_a_bound() -> None:
 
 
 @pytest.mark.alone
-def test_waiting_for_the_interpreter_is_no_rest() -> None:
+def test_waiting_for_the_interpreter_lock_does_not_count_as_rest() -> None:
     assert on_a_thread(lambda: rest_after(0.003, 0.005)) == threads.LONGEST_REST_SECONDS
     assert on_a_thread(lambda: rest_after(0.003, 0.02)) == 0
 
 
 @pytest.mark.alone
-def test_a_thread_of_the_program_is_never_made_to_rest() -> None:
+def test_threads_of_the_program_never_rest() -> None:
     waited: list[float] = []
 
     def work() -> None:
@@ -283,12 +283,12 @@ def test_a_thread_of_the_program_is_never_made_to_rest() -> None:
             waited.append(time.thread_time() - begun)
 
     on_a_thread(work)
-    # Asking costs nothing worth mentioning either.
+    # The check itself costs almost nothing.
     assert sorted(waited)[500] < 20e-6
     assert not hasattr(threads._local, "hurry")
 
 
-def test_nobody_rests_when_the_process_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_thread_rests_when_the_process_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "REST_SECONDS", 60.0)
     ends = threading.Event()
     ends.set()

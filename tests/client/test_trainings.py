@@ -1,4 +1,4 @@
-"""Trainings with torch, NumPy and Matplotlib, and without: what the whole client records and prints of them."""
+"""Trainings with and without torch, NumPy and Matplotlib: what the entire client records and prints."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def history_of(directory: Path) -> RunHistory:
 
 
 def run_program(code: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A process of its own, which has loaded nothing yet."""
+    """Run a new process that has not loaded anything yet."""
     return subprocess.run(
         [sys.executable, "-c", code, *arguments], env={**os.environ, **environment},
         check=True, capture_output=True, text=True, timeout=120,
@@ -62,7 +62,7 @@ def pyplot() -> Iterator[Any]:
     pyplot.close("all")
 
 
-def test_thirty_figures_that_nobody_closes_are_flagged(
+def test_thirty_unclosed_figures_are_flagged(
     offline: Run, pyplot: Any, spool_directory: Path
 ) -> None:
     for episode in range(30):
@@ -78,9 +78,7 @@ def test_thirty_figures_that_nobody_closes_are_flagged(
     assert any("plt.close(figure)" in line for line in finding.advice)
 
 
-def test_closing_the_current_figure_instead_of_the_given_one_shows_as_growth(
-    offline: Run, pyplot: Any
-) -> None:
+def test_closing_the_wrong_figure_shows_as_growth(offline: Run, pyplot: Any) -> None:
     for episode in range(5):
         offline.episode(episode)
         saved = pyplot.figure()
@@ -92,11 +90,11 @@ def test_closing_the_current_figure_instead_of_the_given_one_shows_as_growth(
     assert [s["figures.open"] for s in generation_samples()] == [1, 2, 3, 4, 4]
 
 
-def test_bytes_of_a_buffer_on_a_device_are_counted_apart_from_those_of_the_host() -> None:
+def test_device_and_host_bytes_of_a_buffer_are_counted_separately() -> None:
     buffer = [(torch.ones(1024), torch.ones(256)) for _ in range(50)]
     host = TrackedContainer("replay", buffer).read()
     assert "tracked.replay.device_bytes" not in host
-    # The machine of the tests may have no device: tensors of this shape are taken for those on one.
+    # The test machine may have no device, so tensors of this shape are treated as device tensors.
     both = TrackedContainer("replay", buffer, on_device=lambda t: tuple(t.shape) == (256,)).read()
     assert both["tracked.replay.device_bytes"] == 50 * 256 * 4
     assert both["tracked.replay.bytes"] == host["tracked.replay.bytes"] > 50 * (1024 + 256) * 4
@@ -104,7 +102,7 @@ def test_bytes_of_a_buffer_on_a_device_are_counted_apart_from_those_of_the_host(
     assert is_on_device(SimpleNamespace(is_cpu=False, is_meta=False))
 
 
-def test_a_reading_between_two_snapshots_has_gpu_memory_and_ram() -> None:
+def test_background_readings_contain_gpu_memory_and_ram() -> None:
     sampler = Sampler(Governor(1.0, 1_000.0))
     sampler._probes["cuda"].read = lambda: {"cuda.0.allocated_bytes": 5, "cuda.0.reserved_bytes": 7}
     read = sampler.sample()
@@ -116,7 +114,7 @@ class TradingEnvironment:
     pass
 
 
-def test_a_line_is_printed_every_so_many_generations(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_is_printed_every_n_generations(capsys: pytest.CaptureFixture[str]) -> None:
     run = leakline.init(mode="offline", watch=[TradingEnvironment], log_every=5)
     kept = [TradingEnvironment() for _ in range(2)]
     for generation in range(11):
@@ -152,11 +150,11 @@ print(threading.current_thread().name in threads, len(threads))
 """
 
 
-def test_growth_and_the_newest_verdict_are_printed_after_each_generation() -> None:
+def test_each_generation_prints_growth_and_the_newest_verdict() -> None:
     done = run_program(GROWS, LEAKLINE_LOG_EVERY="1", LEAKLINE_MAX_OVERHEAD="1")
     lines = [line.split("; ", 2) for line in done.stderr.splitlines() if ": end: RSS " in line]
     assert len(lines) >= 20
-    # Nothing is worked out for a line, and a verdict that is not there yet is not printed as "ok".
+    # Lines never compute a verdict, and one that does not exist yet is not printed as "ok".
     assert lines[0][2] == "no verdict yet"
     assert " since generation" not in lines[0][1]
     grown = [float(growth.split(" MiB since generation ")[0]) for _, growth, _ in lines[5:]]
@@ -166,12 +164,12 @@ def test_growth_and_the_newest_verdict_are_printed_after_each_generation() -> No
     assert re.match(r"after \d+ generations (suspected|confirmed): .*train", lines[-1][2]), lines[
         -1
     ]
-    # Not on the training thread, but it was worked out.
+    # The verdict was computed, but not on the training thread.
     assert re.fullmatch(r"False [1-9]\d*\n", done.stdout)
 
 
 @pytest.mark.parametrize("how", [{}, {"log_every": 5, "quiet": True}])
-def test_a_run_that_is_quiet_or_was_not_asked_prints_no_line(
+def test_quiet_runs_and_runs_without_the_setting_print_no_line(
     capsys: pytest.CaptureFixture[str], how: dict[str, Any]
 ) -> None:
     run = leakline.init(mode="offline", **how)
@@ -181,8 +179,8 @@ def test_a_run_that_is_quiet_or_was_not_asked_prints_no_line(
     assert ": end: RSS" not in capsys.readouterr().err
 
 
-def test_kept_losses_are_3072_graphs_more_in_each_generation_and_detached_ones_none() -> None:
-    """16 agents, 32 gradient steps and 6 accumulation steps: as the report of such a training counts them."""
+def test_kept_losses_add_3072_graphs_and_detached_ones_none() -> None:
+    """16 agents, 32 gradient steps and 6 accumulation steps, as the report of such a training counts them."""
     run = leakline.init(mode="offline", quiet=True)
     weight, losses, detached = torch.ones(1, requires_grad=True), list[Any](), list[Any]()
     for generation in range(3):
@@ -202,8 +200,8 @@ def test_kept_losses_are_3072_graphs_more_in_each_generation_and_detached_ones_n
     assert [b - a for a, b in pairwise(graphs.values())] == [3072, 3072]
 
 
-# With the first optimizer and its first step torch loads hundreds of modules, which hold references to `torch.Tensor`.
-# Each line: how many, and the tensors in the collector's own list at the end of the phase.
+# The first optimizer and its first step make torch load hundreds of modules that refer to `torch.Tensor`. Each line:
+# the count, and the tensors on the collector's own list at the end of the phase.
 ADAM = """
 import gc, json, sys, torch, leakline
 torch.set_num_threads(1)
@@ -230,7 +228,7 @@ run.finish()
 
 
 @pytest.mark.parametrize(("what", "native"), [("keep", "1"), ("keep", "0"), ("let go", "1")])
-def test_tensors_return_to_their_baseline_or_the_count_is_broken(
+def test_a_tensor_count_is_broken_unless_it_returns_to_its_baseline(
     what: str, native: str, spool_directory: Path
 ) -> None:
     done = run_program(ADAM, what, LEAKLINE_NATIVE=native)
@@ -242,7 +240,7 @@ def test_tensors_return_to_their_baseline_or_the_count_is_broken(
         for s in recorded()
         if s.phase == "train_population" and name in s.samples
     }
-    # Without the native module there is no cheap count, and what is in doubt waits for a census.
+    # Without the native module there is no cheap count, and doubtful counts wait for a census.
     assert told.items() <= dict(enumerate(truth)).items()
     assert len(told) == 6 or native == "0"
     assert {1, 2, 3, 4, 5} <= told.keys()
@@ -278,12 +276,12 @@ assert not blocked & {name.partition(".")[0] for name in sys.modules}
 """
 
 
-def test_a_run_without_psutil_torch_and_numpy_records_and_names_what_it_lacks() -> None:
+def test_a_run_without_optional_packages_names_what_is_missing() -> None:
     done = run_program(BARE)
     ends = generation_samples()
     assert len(ends) == 3
     assert all(s["process.rss_bytes"] > 0 for s in ends)
-    # Unknown is absent, never zero.
+    # Unknown values are absent, never zero.
     assert not [n for s in ends for n in s if n.startswith(("cuda.", "gpu.", "mps."))]
     assert "MEMORY SNAPSHOT: generation 2" in done.stdout
     assert "VERDICT" in done.stdout
@@ -308,7 +306,7 @@ run.finish()
 """
 
 
-def test_fitness_history_and_generation_times_are_recorded_without_being_named() -> None:
+def test_growing_histories_are_recorded_without_being_declared() -> None:
     run_program(HISTORIES)
     ends = generation_samples()
     assert all(s["generation.seconds"] > 0 for s in ends)
@@ -319,7 +317,7 @@ def test_fitness_history_and_generation_times_are_recorded_without_being_named()
         assert told == {g: each * (g + 1) for g in told}
 
 
-def test_large_objects_are_recorded_up_to_a_number_and_from_a_size_that_people_set(
+def test_large_objects_are_recorded_within_configured_limits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("LEAKLINE_LARGE_OBJECTS", "2")
@@ -358,11 +356,11 @@ print("the end", file=sys.stderr)
 RULER = "=" * 78
 
 
-def test_a_snapshot_that_is_to_be_shown_is_on_stderr_as_in_the_report() -> None:
+def test_a_printed_snapshot_looks_as_in_the_report() -> None:
     done = run_program(SHOWN, LEAKLINE_SAMPLE_SECONDS="0")
     title = "MEMORY SNAPSHOT: Gen 1: After evaluate_population"
     _, head, shown, rest = done.stderr.split(f"{RULER}\n")
-    # At once: before the program goes on.
+    # It is printed immediately, before the program continues.
     assert head == f"{title}\n"
     assert "the end\n" in rest
     in_report = done.stdout.partition(f"{title}\n{RULER}\n")[2]

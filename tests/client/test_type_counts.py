@@ -1,4 +1,4 @@
-"""Types that rise in number or in size: which are news, which are searched for, and what follows them."""
+"""Types whose count or size rises: which are news, which are searched for holders, and what follows them."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ class Kept:
 
 
 class Piled:
-    """Counts as a library's."""
+    """A class that is counted as a library class."""
 
 
 PILED = f"{Piled.__module__}.{Piled.__qualname__}"
 
 
-def test_a_rise_is_news_for_a_while_and_again_when_it_is_faster() -> None:
+def test_a_rise_is_news_for_a_while_and_again_when_it_accelerates() -> None:
     news = News()
     is_news = []
     for _ in range(12):
         news.rose(10)
         is_news.append(news.is_news)
-    # Every cache rises once, and after a while a rise is known.
+    # Every cache rises once, and after a while the rise is no longer news.
     assert is_news == [False, *[True] * NEWS_FOR, *[False] * (11 - NEWS_FOR)]
     news.rose(10 * FASTER + 1)
     assert news.is_news
 
 
-def test_a_rise_whose_holders_were_searched_is_no_news() -> None:
+def test_a_rise_whose_holders_were_searched_is_not_news() -> None:
     news = News()
     for _ in range(3):
         news.rose(10)
@@ -60,7 +60,7 @@ def test_a_rise_whose_holders_were_searched_is_no_news() -> None:
     assert not news.is_news
 
 
-def test_a_rise_while_libraries_load_hides_no_leak_for_long() -> None:
+def test_a_rise_during_library_loading_hides_no_leak_for_long() -> None:
     news = News()
     news.rose(5_000)
     for _ in range(40):
@@ -72,7 +72,7 @@ def test_a_rise_while_libraries_load_hides_no_leak_for_long() -> None:
 
 @pytest.fixture
 def few_classes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the thousands of classes that tests load, those that are counted here."""
+    """Count only these two of the thousands of classes that tests load."""
     monkeypatch.setattr(instance_counts, "all_classes", lambda: [Piled, numpy.ndarray])
 
 
@@ -84,7 +84,7 @@ def calibrated() -> TypeGrowth:
 
 
 def end_with(growth: TypeGrowth, kept: list[Piled], counts: Iterable[int]) -> None:
-    """End a generation with each of these numbers of objects alive."""
+    """End one generation for each number, with that many objects alive."""
     for count in counts:
         del kept[count:]
         kept += [Piled() for _ in range(count - len(kept))]
@@ -92,7 +92,7 @@ def end_with(growth: TypeGrowth, kept: list[Piled], counts: Iterable[int]) -> No
 
 
 @pytest.mark.usefixtures("few_classes")
-def test_few_of_a_librarys_class_are_news_once_they_are_many(
+def test_library_classes_are_news_only_in_large_numbers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("leakline.sampling.type_counts.is_user_class", lambda cls: False)
@@ -102,13 +102,13 @@ def test_few_of_a_librarys_class_are_news_once_they_are_many(
         kept += [Piled() for _ in range(10)]
         growth.close_generation()
         news.append(growth._rises[PILED].news.is_news)
-    # The first ten are what the program loaded.
+    # The first ten belong to what the program loaded.
     assert news.index(True) == 1 + -(-LIBRARY_RISE_BEFORE_HOLDERS // 10)
     assert not news[-1]
 
 
 @pytest.mark.usefixtures("few_classes")
-def test_a_thousand_of_a_librarys_class_that_swing_by_some_dozens_are_not_searched(
+def test_small_swings_of_a_large_library_count_are_not_searched(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("leakline.sampling.type_counts.is_user_class", lambda cls: False)
@@ -130,7 +130,7 @@ SWINGING = [208, 6_429, 7_053, 6_365, 7_091, 6_743, 6_909, 7_067, 6_440, 7_250]
         ([208, 6_429, 6_700, 7_000, 7_300], [numpy.ndarray]),
     ],
 )
-def test_arrays_are_searched_when_every_census_finds_more(
+def test_arrays_are_searched_if_every_census_finds_more(
     counts: list[int], searched: list[type]
 ) -> None:
     growth = TypeGrowth()
@@ -140,7 +140,7 @@ def test_arrays_are_searched_when_every_census_finds_more(
 
 
 @pytest.mark.usefixtures("few_classes")
-def test_arrays_that_leak_behind_a_swing_are_searched_again_and_again() -> None:
+def test_arrays_that_leak_behind_a_swing_are_searched_repeatedly() -> None:
     growth, searched = TypeGrowth(), 0
     for k in range(120):
         growth.calibrate({numpy.ndarray: 6_000 + 50 * k + (400 if k % 2 else 0)})
@@ -156,12 +156,12 @@ def test_arrays_that_leak_behind_a_swing_are_searched_again_and_again() -> None:
     [
         ([60, 40] * 12, 1, 1),
         ([40, 60, 50, 70, 60, 80, 70, 90], 5, 5),
-        # Many that were there for a moment hide no leak for long.
+        # A large momentary count does not hide a leak for long.
         ([2_000, *range(10, 100, 3)], 4, 30),
     ],
     ids=["come and go", "rise in a swing", "a moment of many"],
 )
-def test_a_count_rises_where_it_exceeds_what_came_and_went(
+def test_a_count_rises_if_it_exceeds_earlier_swings(
     counts: list[int], least: int, most: int
 ) -> None:
     growth = calibrated()
@@ -169,8 +169,8 @@ def test_a_count_rises_where_it_exceeds_what_came_and_went(
     assert least <= growth._rises[PILED].rises <= most
 
 
-def test_two_classes_of_one_name_are_one_rise() -> None:
-    """A module that is loaded again: the rise goes on with the class that rises."""
+def test_two_classes_with_one_name_are_one_rise() -> None:
+    """When a module is loaded again, the rise continues with the class that rises."""
 
     def make() -> type:
         return type("Env", (), {"__module__": __name__})
@@ -187,7 +187,7 @@ def test_two_classes_of_one_name_are_one_rise() -> None:
 
 
 @needs_native
-def test_what_follows_a_leak_is_not_taken_for_a_part_of_it() -> None:
+def test_our_references_to_leaked_objects_are_not_program_types() -> None:
     kept: list[object] = []
     run = leakline.init(mode="offline", quiet=True, watch=[Kept])
     for generation in range(8):
@@ -196,11 +196,11 @@ def test_what_follows_a_leak_is_not_taken_for_a_part_of_it() -> None:
     run.finish()
     ours = [one for each in kept for one in weakref.getweakrefs(each)]
     assert len(ours) >= 8
-    # A plain one would be a type of the program that grows with the leak.
+    # A dict or list in it would be a type of the program that grows with the leak.
     assert {type(one).__module__.partition(".")[0] for one in ours} == {"leakline"}
 
 
-def test_the_types_that_can_grow_are_found_once_for_a_census(
+def test_types_that_can_grow_are_determined_once_per_census(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     calls: list[int] = []
@@ -223,7 +223,7 @@ def test_the_types_that_can_grow_are_found_once_for_a_census(
     [((13_000, 13_005, 13_010), str), ((13_000, 12_990, 13_005), str), ((10, 20, 30), None)],
     ids=["a few more", "come and go", "one more for each"],
 )
-def test_of_many_strings_a_few_may_come_while_one_grows_larger(
+def test_a_growing_string_is_found_among_many_strings(
     counts: tuple[int, ...], found: type | None
 ) -> None:
     types = TypeGrowth()
@@ -233,7 +233,7 @@ def test_of_many_strings_a_few_may_come_while_one_grows_larger(
 
 
 @needs_native
-def test_the_largest_is_searched_for_near_the_roots_where_no_whole_search_has_room(
+def test_without_budget_the_largest_object_is_sought_near_the_roots(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(globals(), "kept", bytearray(64 * GROWS_LARGER_BYTES))

@@ -13,21 +13,21 @@ for (const [name, write] of Object.entries({ bytes, count, seconds })) {
   }
 }
 
-test("what was not measured is never zero", () => {
+test("unmeasured values are never shown as zero", () => {
   assert.equal(bytes(undefined), "not measured");
   assert.equal(count(undefined), "not measured");
 });
 
-test("a size just below the next unit does not read as 1024", () => {
+test("a size just below the next unit is not shown as 1024", () => {
   assert.equal(byteUnit(1024 ** 3 - 1).name, "GiB");
 });
 
-test("a time that lies ahead by a skewed clock is now", () => assert.equal(ago(2000, 1000), "now"));
-test("a time long ago is told in days", () => assert.equal(ago(0, 3 * 86_400_000), "3 d ago"));
+test("a time in the future is shown as now", () => assert.equal(ago(2000, 1000), "now"));
+test("a time long ago is shown in days", () => assert.equal(ago(0, 3 * 86_400_000), "3 d ago"));
 
-test("a text stays as it is until the viewer wants decimal sizes", () => assert.equal(inUnits("7.10 GiB of 10 GiB"), "7.10 GiB of 10 GiB"));
+test("a text is unchanged until the viewer chooses decimal sizes", () => assert.equal(inUnits("7.10 GiB of 10 GiB"), "7.10 GiB of 10 GiB"));
 
-test("decimal sizes are worked out from numbers and from what is written", () => {
+test("decimal sizes are computed from numbers and from text", () => {
   useDecimal(true);
   try {
     assert.equal(bytes(999), "999 B");
@@ -52,17 +52,17 @@ test("a name with a quote and a comma stays one field", () => {
   assert.equal(csv, 'generation,"a ""b"", c [bytes]"\r\n0,1\r\n');
 });
 
-test("what one line did not measure is empty, not zero", () => {
+test("values missing from a line are empty, not zero", () => {
   const csv = chartToCsv(chart([{ name: "a", x: [0, 1], y: [5, null] }, { name: "b", x: [1], y: [7] }]));
   assert.deepEqual(csv.split("\r\n").slice(1, 3), ["0,5,", "1,,7"]);
 });
 
-test("lines of several groups say which memory they are", () => {
+test("lines of several groups are labelled with their group", () => {
   const line = { name: "end", group: "rss", x: [0], y: [1] };
   assert.match(chartToCsv(chart([line], [{ id: "rss", label: "RSS" }])), /RSS: end \[bytes\]/);
 });
 
-test("a name that a spreadsheet would take for a formula is a text, a negative number stays one", () => {
+test("names are never formulas, and negative numbers stay numbers", () => {
   const names = ["=HYPERLINK(1)", "+cmd|' /C calc'!A0", "-2", "@x", "＝1+1", "＋1", "－1", "＠x", " =1+1"];
   const csv = chartToCsv(chart(names.map((name) => ({ name, x: [0], y: [-5] }))));
   const [header, row] = csv.split("\r\n");
@@ -70,7 +70,7 @@ test("a name that a spreadsheet would take for a formula is a text, a negative n
   assert.equal(row, `0${",-5".repeat(names.length)}`);
 });
 
-test("nor where a spreadsheet separates cells by something else", () => {
+test("names are never formulas with other cell separators either", () => {
   const names = { "a;=1": "a;'=1", "a; -2": "a;' -2", 'a|"=1"': `a|'"=1"`, "a\n@x": "a\n'@x", "a-b, =c": "a-b, =c" };
   for (const [name, safe] of Object.entries(names)) {
     const csv = chartToCsv(chart([{ name, x: [0], y: [1] }]));

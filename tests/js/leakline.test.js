@@ -17,7 +17,7 @@ test("a band begins above its limit", () => {
   assert.equal(bandOf(501, { ...BANDS, critical: 1000 }), "high");
 });
 
-test("wrong options are named with their value, at once", () => {
+test("wrong options are reported immediately with their value", () => {
   const good = { tf: fakeTf(), mode: "disabled" }, selfish = {};
   selfish.own = selfish;
   for (const [name, value] of [["tf", {}], ["tf", undefined], ["server", "ftp://x"], ["server", ""], ["project", 3], ["unit", ""], ["mode", "offline"],
@@ -28,7 +28,7 @@ test("wrong options are named with their value, at once", () => {
   }
 });
 
-test("a configuration that nobody can send any more later is told as it was", async () => {
+test("a configuration is sent as it was at init", async () => {
   const server = fakeServer(), config = { seed: 1, layers: [8, 8] };
   const run = begin(server, { config });
   config.layers.push(config);
@@ -38,7 +38,7 @@ test("a configuration that nobody can send any more later is told as it was", as
   assert.equal(run._outbox.waiting, 0);
 });
 
-test("a project that nobody named is the server's to say", async () => {
+test("without a project the server chooses one", async () => {
   for (const [project, told] of [[undefined, false], ["ppo", true]]) {
     const server = fakeServer();
     await begin(server, { project }).finish();
@@ -46,7 +46,7 @@ test("a project that nobody named is the server's to say", async () => {
   }
 });
 
-test("a run that is disabled asks nothing of anybody and runs what it is given", async () => {
+test("a disabled run sends nothing and runs the given functions", async () => {
   const server = fakeServer();
   const run = begin(server, { mode: "disabled" });
   run.generation(0);
@@ -61,7 +61,7 @@ test("a run that is disabled asks nothing of anybody and runs what it is given",
   assert.deepEqual(server.asked, []);
 });
 
-test("a second loop continues the axis after the first, with one warning", async () => {
+test("a second loop continues the axis with one warning", async () => {
   const server = fakeServer();
   const said = await listen(async () => {
     const run = begin(server, { quiet: false });
@@ -74,7 +74,7 @@ test("a second loop continues the axis after the first, with one warning", async
   assert.equal(said.filter((line) => line.includes("came again")).length, 1);
 });
 
-test("generations and phases are snapshots in their order, nested ones with their path", async () => {
+test("generations and phases are snapshots in order, with paths", async () => {
   const server = fakeServer();
   const run = begin(server);
   for (const generation of [0, 1]) {
@@ -95,7 +95,7 @@ test("generations and phases are snapshots in their order, nested ones with thei
   assert.deepEqual([ending.method, ending.json.state, ending.json.instance], ["PATCH", "finished", batch.process.instance]);
 });
 
-test("a phase gives what its body gives, and lets its errors through, at once or later", async () => {
+test("a phase returns the result of its body or its error", async () => {
   const server = fakeServer();
   const run = begin(server);
   assert.equal(run.phase("a", () => 5), 5);
@@ -109,7 +109,7 @@ test("a phase gives what its body gives, and lets its errors through, at once or
   assert.deepEqual(exceptions.map(({ name, data, sequence }) => [name, data.type, sequence]), [["c", "RangeError", 3], ["d", "RangeError", 4]]);
 });
 
-test("a text that is cut within a character stays one that servers read", async () => {
+test("text cut within a character stays valid", async () => {
   const server = fakeServer(), name = `${"x".repeat(199)}\u{1f600}`;
   const run = begin(server, { name, config: { half: "\ud83d" }, tags: ["\u{1f600}"] });
   run.phase(name, () => {});
@@ -122,7 +122,7 @@ test("a text that is cut within a character stays one that servers read", async 
   assert.deepEqual([server.asked[0].json.name, server.asked[0].json.tags], [name, ["\u{1f600}"]]);
 });
 
-test("phases that overlap each end once", async () => {
+test("overlapping phases end once each", async () => {
   const server = fakeServer();
   const run = begin(server);
   const gates = [Promise.withResolvers?.() ?? gate(), Promise.withResolvers?.() ?? gate()];
@@ -142,7 +142,7 @@ function gate() {
   return { promise, resolve };
 }
 
-test("nothing of ours throws into the training, whatever breaks", async () => {
+test("no internal error reaches the training", async () => {
   const said = await listen(async () => {
     const tf = { memory() { throw new Error("no backend"); } };
     const run = init({ tf, server: "http://leakline.test", mode: "online", name: "n", intervalSeconds: 0, fetch: () => { throw new Error("no fetch"); } });
@@ -164,7 +164,7 @@ test("nothing of ours throws into the training, whatever breaks", async () => {
   assert.ok(said.some((line) => line.includes("the training goes on")));
 });
 
-test("what is not measured is left out and never zero", async () => {
+test("unmeasured values are omitted and never zero", async () => {
   const server = fakeServer();
   const tf = { memory: () => ({ numTensors: 3, numBytes: NaN }) };
   await begin(server, { tf }).finish();
@@ -174,7 +174,7 @@ test("what is not measured is left out and never zero", async () => {
   assert.ok(Number.isInteger(series["process.rss_bytes"][0]));
 });
 
-test("rows become columns, with null where one has no reading", () => {
+test("rows become columns, with null for missing readings", () => {
   const row = (series) => ({ time: 1, monotonic: 2, generation: null, phase: null, label: "", kind: "manual", series, events: [{ kind: "mark", name: "m" }] });
   const wire = toWire([row({ a: 1 }), row({ b: 2 })], 7, { instance: "i" }, { queue_full: 1 });
   assert.deepEqual(wire.columns.series, { a: [1, null], b: [null, 2] });
@@ -182,7 +182,7 @@ test("rows become columns, with null where one has no reading", () => {
   assert.deepEqual(wire.lost, { queue_full: 1 });
 });
 
-test("without an answer the same batch comes again, word for word", async () => {
+test("without an answer the same batch is sent again unchanged", async () => {
   const server = fakeServer([201, { attempt: 2 }], "down");
   const run = begin(server);
   await run.flush();
@@ -194,7 +194,7 @@ test("without an answer the same batch comes again, word for word", async () => 
   assert.equal(batches[0].process.attempt, 2);
 });
 
-test("a server that says when to come again is not asked before", async () => {
+test("retry-after is respected", async () => {
   const server = fakeServer(undefined, [503, {}, { "retry-after": "600" }]);
   const run = begin(server);
   await run.flush();
@@ -202,12 +202,12 @@ test("a server that says when to come again is not asked before", async () => {
   await run.flush();
   run.generation(1);
   await run.finish();
-  // Only its end is told; what waits is counted.
+  // Only the end is sent; waiting snapshots are counted.
   assert.deepEqual(server.asked.map((each) => each.method), ["POST", "POST", "PATCH"]);
   assert.equal(run._outbox.waiting, 3);
 });
 
-test("while nobody answers, a bounded queue keeps what tells most, and says what is lost", async () => {
+test("during an outage a bounded queue keeps the most important snapshots", async () => {
   const server = fakeServer(...Array(2).fill("down"));
   const run = begin(server);
   await run.flush();
@@ -228,7 +228,7 @@ test("while nobody answers, a bounded queue keeps what tells most, and says what
   sequences.reduce((next, [first, count]) => (assert.equal(first, next), first + count), 0);
 });
 
-test("phases that end very often are told so many times a generation, and counted", async () => {
+test("phase ends per generation are limited and counted", async () => {
   const server = fakeServer();
   const run = begin(server);
   run.generation(0);
@@ -238,7 +238,7 @@ test("phases that end very often are told so many times a generation, and counte
   assert.equal(run._losses.phase_limit, 50);
 });
 
-test("names of phases that are new each time make no series without end", async () => {
+test("endless new phase names make a bounded number of series", async () => {
   const server = fakeServer();
   const run = begin(server);
   for (let generation = 0; generation < 3; generation += 1) {
@@ -250,7 +250,7 @@ test("names of phases that are new each time make no series without end", async 
   assert.equal([...names].filter((name) => name.startsWith("phase.")).length, 256);
 });
 
-test("a batch that is too large comes in halves", async () => {
+test("a batch that is too large is sent in halves", async () => {
   const server = fakeServer(undefined, 413);
   const run = begin(server);
   run.snapshot();
@@ -261,7 +261,7 @@ test("a batch that is too large comes in halves", async () => {
   await run.finish();
 });
 
-test("what is refused for good is counted and not sent again", async () => {
+test("permanently refused batches are counted and not sent again", async () => {
   const server = fakeServer(undefined, 422);
   const run = begin(server);
   await run.flush();
@@ -270,7 +270,7 @@ test("what is refused for good is counted and not sent again", async () => {
   assert.deepEqual(server.batches().map((batch) => [batch.first_sequence, batch.lost.refused]), [[0, undefined], [1, 1]]);
 });
 
-test("without the right to be here it stays silent from then on, and says why once", async () => {
+test("after 401 the client stops sending and explains it once", async () => {
   const server = fakeServer(401);
   const said = await listen(async () => {
     const run = begin(server, { quiet: false, token: "secret" });
@@ -284,13 +284,13 @@ test("without the right to be here it stays silent from then on, and says why on
   assert.ok(!said.join().includes("secret"));
 });
 
-test("a server that has begun anew is told of the run again", async () => {
+test("a run is announced again to a server that forgot it", async () => {
   const server = fakeServer(undefined, 404);
   await begin(server).finish();
   assert.deepEqual(server.asked.map((each) => each.path.split("/").at(-1)).slice(0, 4), ["runs", "batches", "runs", "batches"]);
 });
 
-test("a worse band is told once, with how many times normal it is", async () => {
+test("a worse band is reported once with its multiple of normal", async () => {
   const server = fakeServer(), tf = fakeTf(87);
   const said = await listen(async () => {
     const run = begin(server, { tf, quiet: false });
@@ -305,7 +305,7 @@ test("a worse band is told once, with how many times normal it is", async () => 
   assert.equal(said.filter((line) => line.includes("4038")).length, 1);
 });
 
-test("each band that is worse than normal is told with what to do", async () => {
+test("each band worse than normal is reported with advice", async () => {
   const server = fakeServer(), tf = fakeTf(87);
   await listen(async () => {
     const run = begin(server, { tf });
@@ -323,7 +323,7 @@ test("each band that is worse than normal is told with what to do", async () => 
   ]);
 });
 
-test("what report 003 measured is shown to the tensor and, in its own unit, to the tenth", async () => {
+test("the measurements of report 003 are shown exactly", async () => {
   const server = fakeServer(), tf = { ...fakeTf(4038), memory: () => ({ numTensors: 4038, numDataBuffers: 4038, numBytes: 156_300_000 }) };
   await listen(async () => {
     const run = begin(server, { tf });
@@ -341,11 +341,11 @@ test("what report 003 measured is shown to the tensor and, in its own unit, to t
   }
 });
 
-test("each step above the limit is counted in the next event of a band, and the last of them at the end", async () => {
+test("steps above the limit are counted in the next event or at the end", async () => {
   const server = fakeServer(), tf = fakeTf(87);
   let now = 0;
   const run = begin(server, { tf, intervalSeconds: 10, clock: () => now });
-  // The second time comes too early to be told; its step is counted all the same.
+  // The second reading is too early to be reported, but its step is counted.
   for (const [second, tensors] of [[0, 250], [1, 250], [2, 87], [3, 250], [4, 150], [20, 250], [21, 250], [22, 250]]) {
     now = second;
     tf.tensors = tensors;
@@ -371,7 +371,7 @@ test("buffers are sent with each snapshot", async () => {
   assert.deepEqual(server.batches().flatMap((batch) => batch.columns.series["tfjs.buffers"]), [4, 7, 7]);
 });
 
-test("bytes that become unreliable in generation 3 are told with its next snapshot, once, and when they are reliable again", async () => {
+test("a change of reliability of bytes is sent once with the next snapshot", async () => {
   const server = fakeServer();
   const tf = { unreliable: undefined, memory() { return { numTensors: 9, numDataBuffers: 9, numBytes: 900, unreliable: this.unreliable }; } };
   const run = begin(server, { tf });
@@ -387,8 +387,8 @@ test("bytes that become unreliable in generation 3 are told with its next snapsh
   assert.deepEqual(told, [["mark", "tfjs bytes unreliable", 3, "train", true, 3], ["mark", "tfjs bytes reliable", 5, "train", false, 5]]);
 });
 
-test("a count that goes back and forth over a limit is not told at each step", async () => {
-  // In ten seconds of a hundred steps. Where it is not set it is ten, and never oftener than once a second.
+test("a count that oscillates around a limit is not reported at each step", async () => {
+  // A hundred steps in ten seconds. The default interval is ten seconds, the minimum one second.
   for (const [intervalSeconds, told] of [[undefined, 1], [10, 1], [4, 3], [2, 5], [0.1, 10], [0, 10]]) {
     const server = fakeServer(), tf = fakeTf(87);
     let now = 0;
@@ -403,7 +403,7 @@ test("a count that goes back and forth over a limit is not told at each step", a
   }
 });
 
-test("how often the count is read beside the training is a setting, and nothing is read after the end", async (t) => {
+test("the interval of background readings is configurable and ends with the run", async (t) => {
   t.mock.timers.enable({ apis: ["setInterval"] });
   for (const [intervalSeconds, read] of [[undefined, 3], [10, 3], [1, 30], [30, 1], [31, 0], [0, 0]]) {
     const server = fakeServer();
@@ -417,13 +417,13 @@ test("how often the count is read beside the training is a setting, and nothing 
   }
 });
 
-test("limits can be set, or left out", async () => {
+test("limits can be configured or disabled", async () => {
   const tf = fakeTf(400);
   assert.equal(begin(fakeServer(), { tf, bands: { elevated: 500, high: 600, critical: 700 } }).check().band, "normal");
   assert.equal(begin(fakeServer(), { tf, bands: false }).check().band, "normal");
 });
 
-test("nothing is cleaned up but by a function that was registered for it", async () => {
+test("only registered functions clean up", async () => {
   const server = fakeServer(), tf = fakeTf(4038);
   const run = begin(server, { tf });
   run.registerCleanup("by hand", () => assert.fail("nobody asked"));
@@ -432,7 +432,7 @@ test("nothing is cleaned up but by a function that was registered for it", async
   await run.finish();
 });
 
-test("an automatic cleanup runs at a check, and tells before, after and freed", async () => {
+test("an automatic cleanup runs at a check and reports before, after and freed", async () => {
   const server = fakeServer(), tf = fakeTf(600);
   const run = begin(server, { tf });
   run.registerCleanup("dispose", () => { tf.tensors = 87; }, { above: 500 });
@@ -448,7 +448,7 @@ test("an automatic cleanup runs at a check, and tells before, after and freed", 
   assert.ok(!server.events().some((event) => event.name.includes("does not help")));
 });
 
-test("one that does not help says that the leak lies deeper, and does not run at each step", async () => {
+test("an ineffective cleanup is reported and does not run at each step", async () => {
   const server = fakeServer(), tf = fakeTf(600);
   let now = 0, times = 0;
   const run = begin(server, { tf, intervalSeconds: 10, clock: () => now });
@@ -462,7 +462,7 @@ test("one that does not help says that the leak lies deeper, and does not run at
   assert.equal(server.events().filter((event) => event.name === "dispose does not help" && event.kind === "warning").length, 3);
 });
 
-test("a cleanup that fails, at once or later, does no harm and is told", async () => {
+test("a failing cleanup does no harm and is reported", async () => {
   const server = fakeServer(), tf = fakeTf(600);
   const run = begin(server, { tf });
   run.registerCleanup("now", () => { throw new RangeError("x"); }, { above: 500 });
@@ -473,7 +473,7 @@ test("a cleanup that fails, at once or later, does no harm and is told", async (
   assert.deepEqual(errors.sort(), [["later", "TypeError"], ["now", "RangeError"]]);
 });
 
-test("a forced collection is asked for only where it was wanted and the runtime has one", async () => {
+test("a forced collection happens only if requested and available", async () => {
   const run = begin(fakeServer());
   run.registerCleanup("collects", () => {}, { collect: true });
   await run.cleanup();
@@ -490,7 +490,7 @@ test("a forced collection is asked for only where it was wanted and the runtime 
   await run.finish();
 });
 
-test("what a person asks for is done when the training comes by, once", async () => {
+test("a request of a person is executed once at the next check", async () => {
   const wish = { id: "9", kind: "cleanup", asked_by: "person" }, search = { id: "10", kind: "find_holders", type: "a.B" };
   const server = fakeServer(undefined, [200, { accepted: 1, requests: [wish, search, "nonsense"] }], [200, { accepted: 1, requests: [wish, search] }]);
   const tf = fakeTf(300);
@@ -512,7 +512,7 @@ test("what a person asks for is done when the training comes by, once", async ()
   assert.deepEqual(answers.sort(), [["cleanup: done", "9"], ["find_holders a.B: refused: JavaScript cannot look into its own heap", "10"]]);
 });
 
-test("a quiet run refuses what is asked", async () => {
+test("a quiet run refuses requests", async () => {
   const server = fakeServer(undefined, [200, { requests: [{ id: "1", kind: "cleanup" }] }]);
   const run = begin(server);
   run.registerCleanup("dispose", () => assert.fail());
@@ -522,7 +522,7 @@ test("a quiet run refuses what is asked", async () => {
   assert.ok(server.events().some((event) => event.name === "cleanup: refused: the run is quiet"));
 });
 
-test("the callbacks of a fit make each epoch a generation", async () => {
+test("the callbacks of fit make each epoch a generation", async () => {
   const server = fakeServer();
   const run = begin(server, { unit: "epoch" });
   const fit = run.callbacks();
@@ -535,7 +535,7 @@ test("the callbacks of a fit make each epoch a generation", async () => {
   assert.deepEqual(server.rows().filter((row) => row.kind === "generation_end").map((row) => row.generation), [0, 1]);
 });
 
-test("what is in memory can be asked for", () => {
+test("memory statistics can be queried", () => {
   const stats = begin(fakeServer(), { tf: fakeTf(150) }).stats();
   assert.deepEqual([stats["tfjs.tensors"], stats["tfjs.bytes"], stats.band], [150, 150_000, "elevated"]);
 });
@@ -551,7 +551,7 @@ test("a check takes far less than a tenth of a millisecond", () => {
   assert.ok(Math.min(took(), took(), took()) < 100);
 });
 
-test("a token can come from a file, and a wrong file is named without its content", async (t) => {
+test("a token can be read from a file, and a wrong file is named without its content", async (t) => {
   const server = fakeServer();
   const folder = mkdtempSync(join(tmpdir(), "leakline-"));
   const file = (name, content) => {
@@ -584,7 +584,7 @@ test("a token can come from a file, and a wrong file is named without its conten
 
 // -- leaving.js
 
-/** What a browser takes as beacons, as long as it takes any. */
+/** Record beacons, which the browser accepts while `takes` is true. */
 function beacons(takes = () => true) {
   const sent = [];
   const sendBeacon = (url, blob) => takes() && Boolean(sent.push({ path: new URL(url).pathname, blob }));
@@ -601,7 +601,7 @@ const snapshots = (run, many, size) => {
 };
 const turn = () => new Promise((resolve) => { setImmediate(resolve); });
 
-test("a page with more than it can still send sends what there is room for, and its end", async () => {
+test("a closing page sends as many snapshots as fit, and its end", async () => {
   const server = fakeServer(), { batches, bytes } = beacons();
   const run = begin(server);
   await run.flush();
@@ -616,7 +616,7 @@ test("a page with more than it can still send sends what there is room for, and 
   run._outbox._closed = true;
 });
 
-test("a batch on its way that is too large for a beacon goes in parts, and counts once", async () => {
+test("a pending batch too large for a beacon is sent in parts and counted once", async () => {
   const server = fakeServer(undefined, undefined, "down"), { batches } = beacons();
   const run = begin(server);
   await run.flush();
@@ -631,7 +631,7 @@ test("a batch on its way that is too large for a beacon goes in parts, and count
   run._outbox._closed = true;
 });
 
-test("what no beacon took is tried again the next time", async () => {
+test("snapshots refused by a beacon are retried", async () => {
   let takes = false;
   const server = fakeServer(undefined, undefined, "down", "down"), { sent } = beacons(() => takes);
   const run = begin(server);
@@ -648,7 +648,7 @@ test("what no beacon took is tried again the next time", async () => {
   run._outbox._closed = true;
 });
 
-test("a page out of sight while nobody answers still drops its least telling snapshots first", async () => {
+test("a hidden page during an outage drops its least important snapshots first", async () => {
   const server = fakeServer(undefined, undefined, "down"), { sent } = beacons();
   const run = begin(server);
   await run.flush();
@@ -664,7 +664,7 @@ test("a page out of sight while nobody answers still drops its least telling sna
   run._outbox._closed = true;
 });
 
-test("a server that takes requests and never answers does not keep Node from ending", async () => {
+test("a server that never answers does not keep Node from exiting", async () => {
   const server = createServer(() => {}).listen(0, "127.0.0.1");
   await once(server, "listening");
   const code = `import { init } from ${JSON.stringify(new URL("../../agent_client/js/leakline.js", import.meta.url).href)};
@@ -678,7 +678,7 @@ test("a server that takes requests and never answers does not keep Node from end
   try {
     const [status] = await once(program, "exit");
     assert.equal(status, 0);
-    // It gives up after two seconds; machines that do other things as well have some more.
+    // It gives up after two seconds; a busy machine gets more time.
     assert.ok(performance.now() - began < 12_000, `${performance.now() - began} ms`);
   } finally {
     program.kill();

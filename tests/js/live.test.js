@@ -8,20 +8,20 @@ import { isOver, markOf, quiet, WORDS } from "../../static/js/run_state.js";
 const run = (state, more = {}) => ({ state, reason: "", end_inferred: false, ...more });
 const presumed = run("killed", { reason: "memory: 191 GiB of its limit of 192 GiB", end_inferred: true });
 
-test("no run but one that runs is called live", () => {
+test("only a running run is marked live", () => {
   for (const state of ["finished", "failed", "killed", "silent"]) {
     for (const paused of [false, true]) assert.notEqual(markOf("live", run(state), paused), "live");
   }
   assert.equal(markOf("live", run("running"), false), "live");
 });
 
-test("who is inferred to be killed, or is silent, is not over", () => {
+test("runs that are silent or presumed killed are not over", () => {
   assert.equal(isOver(presumed), false);
   assert.equal(isOver(run("silent")), false);
   assert.equal(isOver(run("killed")), true);
 });
 
-test("a run is told as what it is", () => {
+test("each run is marked by its state", () => {
   assert.equal(markOf("live", presumed, false), "killed");
   assert.equal(markOf("live", run("silent"), false), "silent");
   assert.equal(markOf("closed", run("finished"), false), "ended");
@@ -31,19 +31,19 @@ test("a run is told as what it is", () => {
   assert.equal(quiet(run("running")), null);
 });
 
-test("a server that does not answer is told before what it told last, and after what nothing can change", () => {
+test("disconnected overrides every state but a final one", () => {
   assert.equal(markOf("disconnected", run("silent"), true), "disconnected");
   assert.equal(markOf("disconnected", presumed, false), "disconnected");
   assert.equal(markOf("disconnected", run("finished"), false), "ended");
 });
 
-test("a pause is told of a run that speaks", () => {
+test("paused is shown only for a running run", () => {
   assert.equal(markOf("live", run("running"), true), "paused");
   assert.equal(markOf("closed", run("running"), true), "closed");
   assert.equal(markOf("live", run("silent"), true), "silent");
 });
 
-test("a run that missed two heartbeats has no data, as long as nothing else is known of it", () => {
+test("a run that missed two heartbeats is marked late", () => {
   assert.equal(markOf("live", run("running"), false, 21), "live");
   assert.equal(markOf("live", run("running"), false, 25), "late");
   assert.equal(markOf("live", run("running"), true, 25), "late");
@@ -53,7 +53,7 @@ test("a run that missed two heartbeats has no data, as long as nothing else is k
   assert.ok(WORDS.late);
 });
 
-test("every mark has a word, but for the paused one, which counts what is new", () => {
+test("every mark but paused has a word", () => {
   const marks = ["live", "closed", "disconnected"].flatMap((connection) =>
     ["running", "finished", "failed", "killed", "silent"].map((state) => markOf(connection, run(state), false)));
   for (const mark of marks) assert.ok(WORDS[mark], mark);
@@ -61,7 +61,7 @@ test("every mark has a word, but for the paused one, which counts what is new", 
 
 // -- stream_slots.js
 
-/** Windows of one browser, opened one after the other, with one clock. */
+/** Create windows of one browser, opened one after the other and sharing a clock. */
 function windows(count) {
   let time = 1_000_000;
   const kept = new Map();
@@ -70,13 +70,13 @@ function windows(count) {
   return { all, storage, wait: (ms) => { time += ms; } };
 }
 
-test("no more windows hold a stream than leave room for everything else", () => {
+test("the number of windows with a stream is limited", () => {
   const { all } = windows(7);
   assert.deepEqual(all.map((each) => each.hold()), [true, true, true, true, false, false, false]);
   assert.ok(MOST_STREAMS <= 4);
 });
 
-test("a window keeps its place at each beat, and one that goes gives it to the next", () => {
+test("a window keeps its slot until it releases it", () => {
   const { all, wait } = windows(6);
   all.forEach((each) => each.hold());
   wait(BEAT_MS);
@@ -86,7 +86,7 @@ test("a window keeps its place at each beat, and one that goes gives it to the n
   assert.deepEqual(all.filter((_, i) => i !== 1).map((each) => each.hold()), [true, true, true, true, false]);
 });
 
-test("a window that ended without a word is not waited for long", () => {
+test("the slot of a crashed window is reused soon", () => {
   const { all, wait } = windows(5);
   all.forEach((each) => each.hold());
   for (let beat = 0; beat < 4; beat += 1) {
@@ -96,7 +96,7 @@ test("a window that ended without a word is not waited for long", () => {
   assert.equal(all[4].hold(), true);
 });
 
-test("what somebody else wrote there, or storage that may not be used, is as if alone", () => {
+test("invalid or blocked storage is treated as a single window", () => {
   const { storage } = windows(0);
   for (const text of ["{", "null", "[1]", '{"a": 3, "b": ["x", 1]}']) {
     storage.setItem("leakline.streams", text);
@@ -118,7 +118,7 @@ function stage(cost) {
   return { paced, waits, done: () => done, next: async () => { const [action, ms] = waits.shift(); await action(); return ms; } };
 }
 
-test("wanted many times at once, it is done once", async () => {
+test("simultaneous requests run once", async () => {
   const { paced, waits, done, next } = stage(10);
   paced.want();
   paced.want();
@@ -128,7 +128,7 @@ test("wanted many times at once, it is done once", async () => {
   assert.equal(done(), 1);
 });
 
-test("what is wanted while it rests is done after the rest", async () => {
+test("a request during the rest runs after it", async () => {
   const { paced, done, next } = stage(10);
   paced.want();
   await next();
@@ -138,7 +138,7 @@ test("what is wanted while it rests is done after the rest", async () => {
   assert.equal(done(), 2);
 });
 
-test("a dear job rests ten times as long as it took, and no longer than half a minute", async () => {
+test("the rest is ten times the duration, at most half a minute", async () => {
   for (const [cost, rest] of [[10, 1500], [400, 4000], [60_000, 30_000]]) {
     const { paced, waits, next } = stage(cost);
     paced.want();

@@ -9,13 +9,13 @@ HERE = Path(__file__).parent
 
 
 def node() -> str:
-    """The one that Playwright brings: it is there wherever the tests are, and new enough for modules."""
+    """Return the Node that comes with Playwright: present with the tests, and new enough for modules."""
     from playwright._impl._driver import compute_driver_executable
 
     return str(compute_driver_executable()[0])
 
 
-def test_the_javascript_helpers_do_what_their_tests_say() -> None:
+def test_the_javascript_helpers_pass_their_own_tests() -> None:
     files = sorted(map(str, HERE.glob("*.test.js")))
     assert files
     done = subprocess.run(

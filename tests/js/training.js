@@ -1,12 +1,12 @@
-/** What the tests of the client train with, and what they tell it to. */
+/** Fake TensorFlow.js, server and run for the tests of the JavaScript client. */
 import { init } from "../../agent_client/js/leakline.js";
 
-/** A TensorFlow.js that counts what it is told to. */
+/** Create a TensorFlow.js that reports the given number of tensors. */
 export function fakeTf(tensors = 10) {
   return { tensors, memory() { return { numTensors: this.tensors, numDataBuffers: this.tensors, numBytes: 1000 * this.tensors, unreliable: false }; } };
 }
 
-/** A server: answers with what is next in `answers` (a status, or a status with a body and headers), else well. */
+/** Create a server that gives the next of `answers` (a status, or a status with body and headers), then succeeds. */
 export function fakeServer(...answers) {
   const asked = [];
   const fetch = async (url, { method, body, headers }) => {

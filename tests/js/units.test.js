@@ -10,7 +10,7 @@ const theme = JSON.parse(readFileSync(new URL("../../static/plotly-theme.json", 
 const view = { range: [0, 9], zoomed: false, group: null, narrow: false };
 const MiB = 2 ** 20;
 
-// As much of a page as units.js looks at, in a window that shares its storage with others.
+// The parts of a page that units.js uses, in a window that shares its storage with others.
 const stored = new Map();
 const heard = new Map();
 const drawnAnew = [];
@@ -32,7 +32,7 @@ const drawn = (of) => {
   return { y: data.map((trace) => trace.y), hover: data.map((trace) => trace.hovertemplate), axis: layout.yaxis.ticksuffix };
 };
 
-test("lines that grow into the next unit while the page is open share it with those that do not, and with the axis", () => {
+test("lines that grow into the next unit change it for the entire chart", () => {
   const live = chart(line("small", [100 * MiB, 100 * MiB]), line("large", [900 * MiB, 1000 * MiB]));
   assert.equal(drawn(live).axis, " MiB");
   assert.ok(appendRows(live, "p", [{ generation: 2, phase: null, kind: "generation_end", samples: { small: 128 * MiB, large: 2048 * MiB } }], 0));
@@ -43,7 +43,7 @@ test("lines that grow into the next unit while the page is open share it with th
   for (const template of after.hover) assert.ok(template.includes(" GiB<extra>"));
 });
 
-test("units chosen in another window are those of this one, for what is there and for what comes", () => {
+test("units chosen in another window apply here too", () => {
   const live = chart(line("small", [MiB, MiB]), line("large", [2 ** 30, 2 ** 30]));
   assert.equal(drawn(live).axis, " GiB");
   stored.set("leakline.units", "decimal");
@@ -56,7 +56,7 @@ test("units chosen in another window are those of this one, for what is there an
   assert.deepEqual([drawn(live).axis, bytes(2 ** 30), drawnAnew.splice(0).length], [" GiB", "1.00 GiB", 1]);
 });
 
-test("what else is stored changes no units", () => {
+test("other stored values do not change the units", () => {
   stored.set("leakline.units", "decimal");
   heard.get("storage")({ key: "leakline.streams" });
   assert.deepEqual([bytes(2 ** 30), drawnAnew.length], ["1.00 GiB", 0]);
@@ -76,37 +76,37 @@ test("rows of another process, phase or kind change nothing", () => {
   assert.deepEqual(drawn.lines[0].x, [0]);
 });
 
-test("a row that was drawn before changes nothing", () => {
+test("a row that was already drawn changes nothing", () => {
   const drawn = twoLines();
   assert.equal(appendRows(drawn, "p1", [row(0, 10)], 0), false);
   assert.equal(appendRows(drawn, "p1", [row(3, 30), row(2, 20)], 0), true);
   assert.deepEqual(drawn.lines[0].x, [0, 3]);
 });
 
-test("a row without the reading makes no point", () => {
+test("a row without a reading adds no point", () => {
   const drawn = twoLines();
   assert.equal(appendRows(drawn, "p1", [row(1, null)], 0), false);
   assert.equal(appendRows(drawn, "p1", [row(null, 5)], 0), false);
 });
 
-test("a new row continues its line and no other", () => {
+test("a new row extends only its own line", () => {
   const drawn = twoLines();
   assert.equal(appendRows(drawn, "p1", [row(1, 12)], 0), true);
   assert.deepEqual(drawn.lines[0].y, [10, 12]);
   assert.deepEqual(drawn.lines[1].y, [1]);
 });
 
-test("private memory is what is resident and what is swapped out", () => {
+test("private memory is resident plus swapped memory", () => {
   assert.equal(valueOf(source, { "process.anon_bytes": 5, "process.swap_bytes": 2 }), 7);
   assert.equal(valueOf(source, {}), null);
 });
 
-test("on the time axis x is what passed since the start", () => {
+test("on the time axis x is the time since the start", () => {
   const drawn = { x_unit: "time", x_seconds: 60, lines: [{ x: [], y: [], source: { ...source, phase: "train" } }] };
   appendRows(drawn, "p1", [{ ...row(null, 5), time: 1120 }], 1000);
   assert.deepEqual(drawn.lines[0].x, [2]);
 });
 
-test("the stream is asked for each name once", () => {
+test("each name is requested once from the stream", () => {
   assert.deepEqual(wantedNames([twoLines(), twoLines()]), source.names);
 });

@@ -9,14 +9,14 @@ const generations = { unit: "generation", seconds: 1 };
 const minutes = { unit: "time", seconds: 60 };
 const hours = { unit: "time", seconds: 3600 };
 
-test("an address that says nothing, or nonsense, shows everything", () => {
+test("an empty or invalid address shows everything", () => {
   for (const search of ["", "?x=", "?x=..", "?x=3..", "?x=a..b", "?x=4..2", "?x=1..2..3", "?x=1s..2", "?x=s..2s", "?hide=x&show=:y&group=z:", "?last=", "?last=-3", "?last=1.5", "?last=x"]) {
     for (const axis of [generations, minutes]) assert.deepEqual(readView(search, axis), nothing, search);
   }
   assert.deepEqual(readView("?x=60s..90s", generations), nothing);
 });
 
-test("what was seen is read back from the address that was written", () => {
+test("a view is restored from its address", () => {
   const view = {
     range: [12.5, 49_999.25],
     groups: new Map([["trend", "rss"]]),
@@ -34,15 +34,15 @@ test("what was seen is read back from the address that was written", () => {
   assert.deepEqual(new Map([...read.lines].map(([id, of]) => [id, Object.fromEntries(of)])), new Map([...view.lines].map(([id, of]) => [id, Object.fromEntries(of)])));
 });
 
-test("a view of everything leaves nothing in the address", () => {
+test("a default view adds nothing to the address", () => {
   assert.equal(writeView("http://h/runs/r?x=1..2&hide=trend:a&g=4&last=10&log=trend", nothing).search, "?g=4");
 });
 
-test("a place far into a long run is not rounded away", () => {
+test("positions far into a long run are not rounded", () => {
   assert.equal(rangeText([1_234_567.5, 1_234_569], generations), "1234567.5..1234569");
 });
 
-test("a link to a time shows the same when the axis is in hours instead of minutes", () => {
+test("a link to a time range works with an axis in hours or minutes", () => {
   const early = writeView("http://h/runs/r", { ...nothing, range: [30, 120], axis: minutes });
   assert.equal(early.search, "?x=1800s..7200s");
   assert.deepEqual(readView(early.search, minutes).range, [30, 120]);
@@ -53,14 +53,14 @@ test("a link to a time shows the same when the axis is in hours instead of minut
 
 const line = (name, more = {}) => ({ name, group: null, x: [0, 9], y: [1, 2], low: null, high: null, colour: 3, ...more });
 
-test("nothing covers the whole, and the whole covers nothing", () => {
+test("a range covers only ranges within it", () => {
   assert.equal(covers(null, [1, 2]), false);
   assert.equal(covers([1, 2], null), false);
   assert.equal(covers([1, 4], [0, 3]), false);
   assert.equal(covers([1, 4], [2, 3]), true);
 });
 
-test("a line keeps its look and gets the points of the stretch; without any it is empty there", () => {
+test("a line keeps its style and gets the points of the zoomed range", () => {
   const chart = { id: "c", lines: [line("a"), line("a", { group: "rss" }), line("b")] };
   const part = [line("a", { x: [4, 5], y: [7, 8], low: [6, 8], high: [9, 8], colour: 1 }), line("unknown")];
   const [a, rss, b] = withLines(chart, part).lines;
@@ -76,7 +76,7 @@ test("lines in hours are drawn in the minutes of the page", () => {
   assert.equal(stretched(same, 1), same);
 });
 
-/** A server that answers when told to, unless it was told that nobody waits. */
+/** Create a server that answers when the test says so, unless the request was aborted. */
 function server() {
   const asked = [];
   const get = (address, { signal }) => new Promise((answer, fail) => {
@@ -86,7 +86,7 @@ function server() {
   return { asked, get };
 }
 
-test("the answer to an older wish never comes after a newer one", async () => {
+test("answers to outdated requests are ignored", async () => {
   const { asked, get } = server();
   const taken = [];
   const reader = new StretchReader((range) => range.join(), (range, lines) => taken.push([range, lines]), get);
@@ -99,7 +99,7 @@ test("the answer to an older wish never comes after a newer one", async () => {
   assert.deepEqual(asked.map((each) => each.address), ["0,5", "1,2"]);
 });
 
-test("what was asked before everything was shown again is not taken", async () => {
+test("answers after a zoom reset are ignored", async () => {
   const { asked, get } = server();
   const taken = [];
   const reader = new StretchReader(String, (range) => taken.push(range), get);
@@ -110,7 +110,7 @@ test("what was asked before everything was shown again is not taken", async () =
   assert.deepEqual(taken, []);
 });
 
-test("a server that refuses or is away leaves the points of the whole", async () => {
+test("a failed request keeps the points of the full view", async () => {
   const taken = [];
   const refusing = new StretchReader(String, (range) => taken.push(range), async () => ({ ok: false }));
   await refusing.want([0, 5]);
@@ -119,7 +119,7 @@ test("a server that refuses or is away leaves the points of the whole", async ()
   assert.deepEqual(taken, []);
 });
 
-test("the end of the axis is as long as was asked for, by its readings and not by the forecast", () => {
+test("the last n generations end at the newest reading, not the forecast", () => {
   const chart = (unit, ...xs) => ({ x_unit: unit, lines: xs.map((x) => ({ x })), cone: { x: [9, 40] } });
   assert.deepEqual(lastStretch([chart("generation", [0, 5, 9], []), chart("generation", [0, 12])], 10), [1.5, 12.5]);
   assert.deepEqual(lastStretch([chart("time", [0, 100])], 50), [50, 101]);
@@ -127,14 +127,14 @@ test("the end of the axis is as long as was asked for, by its readings and not b
   assert.equal(lastStretch([], 10), null);
 });
 
-test("what lies in a stretch keeps a point on either side, to which its lines go on", () => {
+test("a zoomed range keeps one point on either side", () => {
   const whole = { lines: [line("a", { x: [0, 1, 2, 3, 4], y: [0, 1, 2, 3, 4], low: [0, 0, 0, 0, 0] }), line("b", { x: [0], y: [7] }), line("c", { x: [], y: [] })] };
   const [a, b, c] = within(whole, [1.5, 2.5]).lines;
   assert.deepEqual([a.x, a.y, a.low, a.high], [[1, 2, 3], [1, 2, 3], [0, 0, 0], null]);
   assert.deepEqual([b.x, c.x], [[], []]);
 });
 
-test("what comes after the points of a stretch is drawn behind them", () => {
+test("newer points are appended to those of a zoomed range", () => {
   const chart = { lines: [line("a", { x: [0, 8, 9, 10], y: [1, 2, 3, 4], low: [0, 0, 3, 4] }), line("b", { x: [10], y: [5] })] };
   const [a, b] = followed(chart, [line("a", { x: [7, 8, 9], y: [20, 21, 22], low: [19, 20, 21] })]).lines;
   assert.deepEqual([a.x, a.y, a.low], [[7, 8, 9, 10], [20, 21, 22, 4], [19, 20, 21, 4]]);

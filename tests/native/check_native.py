@@ -1,9 +1,9 @@
-"""What the native module promises, checked in any interpreter with the standard library alone.
+"""Checks of everything the native module promises, in any interpreter, with the standard library alone.
 
     PYTHON check_native.py CLIENT FOLDER [NAME ...]
 
-CLIENT holds the package `leakline`, FOLDER the compiled module; NAME leaves a check out. Each check is a function of
-the table below; one that does not hold ends the process with its name and what was seen.
+CLIENT contains the package `leakline`, FOLDER the compiled module; NAME skips a check. Each check is a function in the
+table below; a failing check ends the process with its name and what was observed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections import Counter, deque
 
 
 def load(client, folder):
-    """The module in this folder, in front of what an editable install has compiled in place."""
+    """Load the module from this folder in preference to one that an editable install has compiled in place."""
     faulthandler.enable()
     sys.path.insert(0, client)
     import leakline
@@ -52,7 +52,7 @@ def is_a_check(function):
     return function
 
 
-# -- heaps to look at
+# -- heaps to scan
 
 
 class Node:
@@ -69,7 +69,7 @@ class Tall(tuple):
 
 
 def grown(number, seed=3):
-    """A heap of some age: made in one order, thinned and mixed in another."""
+    """Return an aged heap: made in one order, then thinned and shuffled."""
     chance = random.Random(seed)
     made = []
     for i in range(number):
@@ -91,7 +91,7 @@ def grown(number, seed=3):
 
 
 class Churn:
-    """A thread that allocates, frees, grows, ties cycles and collects while something else is measured."""
+    """A thread that allocates, frees, grows, makes cycles and collects while something else is measured."""
 
     def __init__(self, collects=False):
         self.collects = collects
@@ -126,7 +126,7 @@ class Churn:
 
 
 def to_the_end(work, seconds=0.0005):
-    """Steps, with the lock let go of between them."""
+    """Run all steps, releasing the interpreter lock between them."""
     steps = 1
     while not work.step(seconds):
         steps += 1
@@ -135,7 +135,7 @@ def to_the_end(work, seconds=0.0005):
 
 
 def when_whole(make):
-    """What it found when nothing was missed."""
+    """Return the result of the first attempt that missed nothing."""
     for _ in range(TRIES):
         work = make()
         to_the_end(work)
@@ -147,7 +147,7 @@ def when_whole(make):
 
 # -- the census
 
-# Full collections without end may reorder the lists under any walk, which then says that it is not whole.
+# Constant full collections may reorder the lists during any walk, which then reports that it is not complete.
 TRIES = 300
 ROWS = (Node, Slotted, Tall)
 
@@ -157,7 +157,7 @@ def the_census_counts_what_brute_force_counts(module):
     from leakline.probes.heap.census import take_census
 
     heap = grown(40_000)
-    # What the first one imports and remembers is there then.
+    # The first census imports and caches objects; from then on they exist.
     take_census()
     gc.collect()
     counts = Counter(map(type, gc.get_objects()))
@@ -165,7 +165,7 @@ def the_census_counts_what_brute_force_counts(module):
     assert result.is_exact, result.coverage
     for kind in (*ROWS, type, type(gc)):
         assert result.counts[kind] == counts[kind], (kind, result.counts[kind], counts[kind])
-    # Tuples of plain values are on no list: they are met once each, by what refers to them.
+    # Tuples of plain values are on no list: each is visited once, through its referrer.
     pairs = [Node((i, str(i))) for i in range(10_000)]
     more = take_census()
     assert 0 <= more.counts[tuple] - result.counts[tuple] - len(pairs) < 50
@@ -205,7 +205,7 @@ def the_census_in_slices_is_exact_beside_a_program_that_runs(module):
                 if result.is_whole:
                     break
         assert result.is_whole
-        # Those of the heap live from the first slice to the last.
+        # Objects of the heap live from the first slice to the last.
         found = {kind.__name__: result.counts[id(kind)] for kind in ROWS}
         assert found == {kind.__name__: counts[kind] for kind in ROWS}, found
     del heap
@@ -238,7 +238,7 @@ def containers_may_shrink_between_two_slices(module):
 def referrers_in_slices_are_all_that_there_are(module):
     heap = grown(40_000)
     targets = random.Random(1).sample(heap, 50)
-    # Without a pair of enumerate(), which would be a referrer too.
+    # enumerate() is avoided: its internal pair would be a referrer too.
     expected = {
         (place, id(referrer))
         for place in range(len(targets))
@@ -290,7 +290,7 @@ def instances_are_counted_beside_a_program_that_runs(module):
             work = module.InstancePass(list(ROWS), each=5)
             to_the_end(work)
             seen.append([number for number, _ in work.result()])
-            # It does not say when full collections had it miss some.
+            # The result does not say whether full collections made it miss some.
             if seen[-1] == expected:
                 break
     assert seen[-1] == expected, (seen, expected)
@@ -308,15 +308,15 @@ def the_newest_instances_come_first(module):
 
 # -- tuples that are being built
 
-# `tuple(iterator)` has to have the only reference when it makes what it has filled longer, or cuts it to its length.
+# `tuple(iterator)` must hold the only reference when it grows what it has filled or cuts it to its length.
 BUILT = 60
-# With so many items it is full before it is made longer, where nothing was promised.
+# At these lengths it is full before it grows, if the iterator gives no length hint.
 FULL = (10, 25, 43)
 
 
 @contextlib.contextmanager
 def only_what_is_made_here():
-    """Looks see nothing that is older."""
+    """Freeze older objects, so that scans see only what is made inside."""
     gc.collect()
     gc.freeze()
     try:
@@ -326,7 +326,7 @@ def only_what_is_made_here():
 
 
 class ItemsWithALook:
-    """The values, one by one; before the one at this place, or the end, a look that is kept."""
+    """Yields the values; before the one at ``at``, or before the end, it scans and keeps the result."""
 
     def __init__(self, values, at, look, kept):
         self.left, self.at, self.look, self.kept = list(values)[::-1], at, look, kept
@@ -345,7 +345,7 @@ class ItemsWithALook:
 
 
 class TooFewPromised(ItemsWithALook):
-    """It says that it has 7, so that the tuple is full with 7."""
+    """Gives a length hint of 7, so that the tuple is full with 7 items."""
 
     def __length_hint__(self):
         return 7
@@ -414,7 +414,7 @@ def tuples_of_any_length_are_found(module):
         for some in (sample, newest):
             seen = {place_of.get(id(one)) for one in some}
             assert seen >= set(range(1, BUILT)), seen
-        # Below one another, each with one reference.
+        # Nested in each other, each with a single reference.
         nested = holders[7]
         for _ in range(12):
             nested = (nested,)
@@ -451,7 +451,7 @@ def garbage_is_found_and_left(module):
         gc.enable()
 
 
-# -- what all of them must leave as it is
+# -- what every check must leave unchanged
 
 
 @is_a_check

@@ -1,4 +1,4 @@
-"""Without the native module the census gives the same counts, checked with the standard library alone.
+"""Checks that without the native module the census gives the same counts, with the standard library alone.
 
 PYTHON check_pure.py CLIENT
 """
@@ -24,7 +24,7 @@ def no_look_breaks_a_tuple_that_is_being_built():
 
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
         return
-    # Of 10, of 25 or of 43 it may be longer next, and only the native module sees whether it is.
+    # A tuple of 10, 25 or 43 may still grow, and only the native module can detect that.
     for length in {*range(1, 25)} - {10}:
         values = [Node(i) for i in range(length)]
         for look in (listed_objects, lambda values=values: listed_referrers(*values)):

@@ -1,7 +1,7 @@
-"""Proves the server's native module in the interpreter that runs this: check_server.py MODULE_FOLDER
+"""Checks of the server's native module in the interpreter that runs this: check_server.py MODULE_FOLDER
 
-Standard library only. Everything given lies in memory of exactly its size, so that sanitizers see every step beyond;
-what lengths do not fit is refused.
+Standard library only. All arguments are in memory of exactly their size, so that sanitizers detect every access beyond
+it; arguments whose lengths do not fit are refused.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def packed(code: str, values: Sequence[Any]) -> bytes:
 
 
 def held(value: Any) -> Any:
-    """Bytes in memory of their size."""
+    """Copy bytes into memory of exactly their size."""
     if not isinstance(value, bytes):
         return value
     return (ctypes.c_char * len(value)).from_buffer_copy(value)

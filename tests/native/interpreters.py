@@ -1,4 +1,4 @@
-"""Which interpreters the native module is proved on, and the module compiled for each of them."""
+"""Interpreters in which the native module is tested, and the module compiled for each of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "agent_client" / "native" / "build.py"
 CLIENT = ROOT / "agent_client"
 NAMES = ("python3.11", "python3.12", "python3.13", "python3.14", "python3.13t", "python3.14t")
-# Paths of further ones, as in PATH: interpreters, or folders with some.
+# Paths of additional interpreters, or of folders with some, separated as in PATH.
 SETTING = "LEAKLINE_TEST_PYTHONS"
 
 _ABOUT = """
@@ -38,7 +38,7 @@ class Interpreter:
         return f"{self.version}{'t' * self.is_free_threaded}"
 
     def cannot_build(self) -> str | None:
-        """Why the module cannot be compiled for it, in one line."""
+        """Return in one line why the module cannot be compiled for it, or None."""
         done = subprocess.run([self.path, str(BUILD), "--possible"], capture_output=True, text=True)
         return done.stderr.strip() or None if done.returncode else None
 
@@ -54,14 +54,14 @@ class Interpreter:
 
 
 def clean_environment() -> dict[str, str]:
-    """Without what would have the other interpreter load this one's modules, or none at all."""
+    """Return an environment in which the other interpreter does not load this one's modules."""
     unwanted = ("PYTHONPATH", "PYTHONHOME", "LEAKLINE_NATIVE", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
     return {name: value for name, value in os.environ.items() if name not in unwanted}
 
 
 @functools.cache
 def found() -> Mapping[str, Interpreter]:
-    """The interpreters that start, by name; of a name the first."""
+    """Return the interpreters that start, by name; the first one of each name."""
     by_name: dict[str, Interpreter] = {}
     for candidate in _candidates():
         one = _ask(candidate)
@@ -71,7 +71,7 @@ def found() -> Mapping[str, Interpreter]:
 
 
 def _candidates() -> Iterator[str]:
-    # The one of these tests is proved in any case.
+    # The interpreter that runs these tests is always included.
     yield sys.executable
     for place in os.environ.get(SETTING, "").split(os.pathsep):
         if place and Path(place).is_dir():
@@ -91,7 +91,7 @@ def _ask(path: str) -> Interpreter | None:
         )  # fmt: skip
         name, version, kind, free, executable = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.TimeoutExpired):
-        # A name on the path that starts nothing, as the shims of pyenv.
+        # A name on the path that starts nothing, such as a shim of pyenv.
         return None
     if kind != "cpython":
         return None

@@ -1,9 +1,9 @@
-"""Every facility of the native module in a loop, while a program does all that can move, free or reorder objects.
+"""All facilities of the native module in a loop, while a program does everything that moves, frees or reorders objects.
 
     PYTHON soak.py CLIENT FOLDER SECONDS [NAME ...]
 
-Standard library only. Ends with 0 when the time is over, every facility has had a turn, and memory has not grown
-with their number; a crash ends it otherwise. NAME chooses facilities of the table below.
+Standard library only. Exits with 0 when the time is over, every facility has run, and memory has not grown with the
+number of runs; it crashes otherwise. NAME selects facilities of the table below.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import weakref
 from collections import OrderedDict, deque
 from pathlib import Path
 
-# Of what stays after a warm-up, what may come on top by the end: fragments, not leaks of every turn.
+# Growth allowed after warm-up: enough for fragmentation, too little for a leak in every turn.
 MOST_GROWTH_BYTES = 96 << 20
 KEPT = 3_000
 
@@ -34,7 +34,7 @@ class Slotted:
 
 
 class Finalized:
-    """Runs code while it is freed, also inside a collection."""
+    """An object that runs code while it is freed, also inside a collection."""
 
     def __init__(self, other):
         self.other = other
@@ -113,7 +113,7 @@ def runs_generators(chance, kept):
 
 
 def builds_tuples(chance, kept):
-    """Python's own: it is an error for whoever builds one that another holds it."""
+    """Build tuples as Python does: building raises an error if another holder exists meanwhile."""
 
     def items(n):
         for i in range(n):
@@ -137,11 +137,11 @@ PROGRAM = [
 ]  # fmt: skip
 
 
-# -- what we do meanwhile: one turn each
+# -- what Leakline does meanwhile: one turn each
 
 
 def _in_slices(work):
-    """To its end; given up after a while, as by a caller whose time is over."""
+    """Run all steps, but give up after five seconds, as a caller without time left does."""
     end = time.monotonic() + 5
     while not work.step(0.0005):
         time.sleep(0)
@@ -189,7 +189,7 @@ FACILITIES = {
 def main(client, folder, seconds, *names):
     from check_native import load
 
-    # A switch wherever one is possible.
+    # Switch threads wherever possible.
     sys.setswitchinterval(1e-5)
     module = load(client, folder)
     heap = [Node([i]) for i in range(5_000)]

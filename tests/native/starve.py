@@ -1,8 +1,8 @@
-"""Every call of the native module with each of its allocations refused in turn: an error, and nothing kept or lost.
+"""Calls of the native module with each allocation refused in turn: an error is raised, and nothing leaks or is lost.
 
     PYTHON starve.py CLIENT FOLDER
 
-Needs `_testcapi`, which an interpreter may lack; ends with 77 then.
+Needs `_testcapi`, which an interpreter may lack; exits with 77 then.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import weakref
 
 from check_native import Node, load
 
-# From the first allocation on each, then every so many; until so many calls in a row came through.
+# Refuse from the first allocations one by one, then every STRIDE, until ENOUGH calls in a row succeed.
 EACH, STRIDE, ENOUGH, MOST = 60, 13, 20, 4_000
 
 

@@ -1,8 +1,8 @@
-"""The native modules keep their promises in each interpreter at hand and are refused where they must be; and all of
-the client's beside a program that moves, frees and reorders objects, plain and under sanitizers.
+"""The native modules keep their promises in every available interpreter and are refused where they must be; those of
+the client also while a program moves, frees and reorders objects, plain and under sanitizers.
 
-`make test-weekly` prints which interpreters were missing; LEAKLINE_TEST_PYTHONS names more of them. Seconds of each
-program that does its worst by LEAKLINE_SOAK_SECONDS: 10 in `make test-all`, 600 in `make test-weekly`.
+`make test-weekly` prints which interpreters were missing; LEAKLINE_TEST_PYTHONS names additional ones.
+LEAKLINE_SOAK_SECONDS sets the seconds of each stress program: 10 in `make test-all`, 600 in `make test-weekly`.
 """
 
 from __future__ import annotations
@@ -62,8 +62,9 @@ def _passes(one: Interpreter, check: str, *arguments: object, **setting: str) ->
 
 @pytest.fixture(scope="session")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
-    """Of the name of an interpreter, itself and the folder of a module; skips where either is missing. Of our own that
-    is the package, where the module was compiled in place.
+    """Return a function that gives an interpreter by name and the folder of its module, or skips the test.
+
+    For the current interpreter the folder is the package, where the module was compiled in place.
     """
     made: dict[tuple[str, str], Path] = {}
 
@@ -82,29 +83,25 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", WITH_LOCK)
-def test_what_it_counts_and_finds_is_what_there_is(name: str, compiled: Compiled) -> None:
+def test_counts_and_searches_are_correct(name: str, compiled: Compiled) -> None:
     one, folder = compiled(name)
     _passes(one, "check_native.py", CLIENT, folder)
 
 
 @pytest.mark.parametrize("name", WITH_LOCK)
-def test_an_allocation_that_is_refused_is_an_error_and_nothing_else(
-    name: str, compiled: Compiled
-) -> None:
+def test_a_failed_allocation_only_raises_an_error(name: str, compiled: Compiled) -> None:
     one, folder = compiled(name)
     _passes(one, "starve.py", CLIENT, folder)
 
 
 @pytest.mark.parametrize("name", WITH_LOCK)
-def test_the_numbers_of_a_batch_are_read_as_json_reads_them_and_sealed(
-    name: str, compiled: Compiled
-) -> None:
+def test_the_numbers_of_a_batch_are_read_as_json_and_sealed(name: str, compiled: Compiled) -> None:
     one, folder = compiled(name, "leakline_server")
     _passes(one, "check_server.py", folder)
 
 
 @pytest.mark.parametrize("name", WITHOUT_LOCK)
-def test_an_interpreter_without_a_lock_is_refused_and_counts_in_python(
+def test_a_free_threaded_interpreter_is_refused_and_counts_in_python(
     name: str, tmp_path: Path
 ) -> None:
     one = _interpreter(name)
@@ -123,8 +120,8 @@ def test_without_the_module_the_census_counts_the_same_in_python(name: str) -> N
 
 
 @pytest.mark.parametrize("name", WITHOUT_LOCK)
-def test_the_compiler_refuses_it_too_where_there_is_no_lock(name: str) -> None:
-    """Who compiles without our build file must not get a module that reads what others write."""
+def test_the_compiler_refuses_a_free_threaded_interpreter(name: str) -> None:
+    """Compiling without our build file must not produce a module that reads memory while others write it."""
     include = _run(
         _interpreter(name), "-c", "import sysconfig; print(sysconfig.get_path('include'))"
     ).stdout.strip()
@@ -136,14 +133,14 @@ def test_the_compiler_refuses_it_too_where_there_is_no_lock(name: str) -> None:
     assert "leakline._native needs the interpreter lock" in done.stderr
 
 
-# -- beside a program that does its worst, and under sanitizers
+# -- with a stress program, and under sanitizers
 
 
-# In `make test` one interpreter is enough beside the checks of the others.
+# In `make test` one interpreter is enough in addition to the checks of the others.
 @pytest.mark.long
 @pytest.mark.timeout(SECONDS * 4 + 300)
 @pytest.mark.parametrize("name", WITH_LOCK if "LEAKLINE_SOAK_SECONDS" in os.environ else [OURS])
-def test_a_program_that_does_its_worst_is_survived(name: str, compiled: Compiled) -> None:
+def test_the_module_survives_a_stress_program(name: str, compiled: Compiled) -> None:
     one, folder = compiled(name)
     _passes(one, "soak.py", CLIENT, folder, SECONDS)
 
@@ -161,7 +158,7 @@ def sanitized(compiled: Compiled, tmp_path_factory: pytest.TempPathFactory) -> S
             pytest.skip(f"the compiler has no {library}")
         libraries.append(answer)
     folder = tmp_path_factory.mktemp("sanitized")
-    # The one of the server lies below it.
+    # The server's module is in a subfolder.
     code = (
         "import pathlib, runpy, sys; b = runpy.run_path(sys.argv[1]); folder = pathlib.Path(sys.argv[2]); "
         "b['build'](folder, extra=sys.argv[3:]); b['build'](folder / 'server', b['SERVER'], extra=sys.argv[3:])"
@@ -172,7 +169,7 @@ def sanitized(compiled: Compiled, tmp_path_factory: pytest.TempPathFactory) -> S
     )  # fmt: skip
     return one, folder, {
         "LD_PRELOAD": " ".join(libraries),
-        # The interpreter itself keeps memory to its end.
+        # The interpreter itself keeps memory until its end.
         "ASAN_OPTIONS": "detect_leaks=0:handle_segv=0:allocator_may_return_null=1",
         "UBSAN_OPTIONS": "print_stacktrace=1",
     }  # fmt: skip
@@ -180,14 +177,14 @@ def sanitized(compiled: Compiled, tmp_path_factory: pytest.TempPathFactory) -> S
 
 @pytest.mark.long
 @pytest.mark.timeout(SECONDS * 4 + 300)
-def test_no_freed_object_is_read_and_nothing_undefined_is_done(sanitized: Sanitized) -> None:
+def test_no_freed_object_is_read_and_no_undefined_behaviour_occurs(sanitized: Sanitized) -> None:
     one, folder, setting = sanitized
-    # Freed memory is seen where every object is an allocation of its own.
+    # Access to freed memory is detected only if every object is a separate allocation.
     _passes(one, "soak.py", CLIENT, folder, SECONDS, *FACILITIES, PYTHONMALLOC="malloc", **setting)
 
 
 @pytest.mark.long
-def test_the_checks_of_every_interpreter_hold_under_sanitizers_too(sanitized: Sanitized) -> None:
+def test_the_checks_also_pass_under_sanitizers(sanitized: Sanitized) -> None:
     one, folder, setting = sanitized
     _passes(one, "check_native.py", CLIENT, folder, PYTHONMALLOC="malloc", **setting)
     _passes(one, "check_server.py", folder / "server", PYTHONMALLOC="malloc", **setting)

@@ -1,4 +1,4 @@
-"""A machine with GPUs, played from a file: NVML and ``torch.cuda`` as they answer, and refuse, on a real one."""
+"""A machine with GPUs replayed from a file: NVML and ``torch.cuda`` answer and refuse as they do on a real one."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from leakline.probes.gpu.nvml_library import Driver
 DATA: Final = Path(__file__).parents[1] / "data"
 Json = dict[str, Any]
 Play = Callable[["Machine"], "Machine"]
-# In the files, the process that reads.
+# Stands for the reading process in the files.
 OWN_PID: Final = "own"
-# The kernel's number of the namespace of its own process numbers, and of one that a container may have.
+# The kernel's id of the initial PID namespace, and an id that a container may have.
 FIRST_NAMESPACE: Final = "pid:[4026531836]"
 CONTAINER_NAMESPACE: Final = "pid:[4026532201]"
 
 
 class Machine:
-    """NVML and the modules of torch for one file of ``tests/data``. ``refuse`` makes a function fail."""
+    """NVML and the torch modules for one file of ``tests/data``. ``refuse`` makes a function fail."""
 
     def __init__(self, name: str) -> None:
         self.told: Json = json.loads((DATA / f"gpu_{name}.json").read_text(encoding="utf-8"))
@@ -48,15 +48,15 @@ class Machine:
         return dict(self.told["nvml"][index])
 
     def open_library(self) -> Any | None:
-        """What `leakline.probes.gpu.nvml_library._open_library` does with the real one."""
+        """Replace `leakline.probes.gpu.nvml_library._open_library`."""
         return self.nvml if self.nvml.nvmlInit_v2() == real.NVML_SUCCESS else None
 
     def refuse(self, question: str, code: int, uuid: str | None = None) -> None:
-        """The driver answers this question with an error; of one card only, when ``uuid`` is given."""
+        """Make the driver answer this question with an error, for one card only when ``uuid`` is given."""
         self.refused[question, uuid] = code
 
     def _library(self) -> SimpleNamespace:
-        """The functions that the library exports, called as ctypes calls them: they fill references."""
+        """Return the functions that the library exports; like the real ones they fill references."""
         functions: dict[str, Callable[..., int]] = {
             "nvmlInit_v2": self._open,
             "nvmlSystemGetDriverVersion": lambda text, size: _fill(text, "570.86.10"),
@@ -93,7 +93,7 @@ class Machine:
         return ask
 
     def part(self, handle: ctypes.c_void_p) -> Json:
-        """The card or slice with this handle: its place in the list of all of them, counted from 1."""
+        """Return the card or slice with this handle: its position in the list of all of them, counted from 1."""
         return self._parts()[(handle.value or 0) - 1]
 
     def _parts(self) -> list[Json]:
@@ -167,7 +167,7 @@ class Machine:
 
     def _woken(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def ask(*arguments: Any) -> Any:
-            # The real one wakes CUDA here, or says in a forked child that it cannot.
+            # The real module would initialize CUDA here, or fail in a forked child.
             assert self.told["torch"]["initialised"], f"{name} would have woken CUDA"
             return call(*arguments)
 
@@ -183,13 +183,13 @@ class Machine:
 
     def _properties(self, index: int) -> Any:
         uuid = self.told["torch"]["devices"][index].get("uuid")
-        # Of torch's own type only its text is of use.
+        # Only the text of torch's own type is used.
         return SimpleNamespace() if uuid is None else SimpleNamespace(uuid=PurePath(uuid))
 
 
 @pytest.fixture
 def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Play:
-    """The probes find this machine, freshly started, with process numbers as they are without containers."""
+    """Return a function that makes the probes see a machine, freshly started and outside containers."""
 
     def play(machine: Machine) -> Machine:
         monkeypatch.setattr(nvml_library, "_open_library", machine.open_library)
@@ -212,7 +212,7 @@ def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Play:
 def enter_namespace(
     name: str, pids: Iterable[int], patch: pytest.MonkeyPatch, folder: Path
 ) -> None:
-    """From here on the process is in this namespace and sees the processes with these numbers."""
+    """Put the process into this namespace, in which it sees the processes with these numbers."""
     processes = folder / name
     processes.mkdir()
     for pid in pids:
@@ -223,7 +223,7 @@ def enter_namespace(
 
 
 def _nested(flat: Mapping[str, int]) -> Json:
-    """``memory_stats()`` as ``memory_stats_as_nested_dict()`` has it."""
+    """Convert the result of ``memory_stats()`` to that of ``memory_stats_as_nested_dict()``."""
     found: Json = {}
     for name, value in flat.items():
         *path, last = name.split(".")

@@ -1,4 +1,4 @@
-"""The program that the probes observe."""
+"""The program that the probes observe in these tests."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import pytest
 
 @pytest.fixture(scope="module", autouse=True)
 def observed_program(only_own_folder: None) -> Iterator[None]:
-    """Of the modules that pytest has collected, the program has those of this folder alone. What is older
-    is frozen, so the collector does not list it: no look counts what other tests left, nor takes time for it.
+    """Count only modules of this folder as the program, and freeze older objects.
+
+    The collector does not list frozen objects, so scans neither count nor spend time on what other tests left.
     """
     gc.freeze()
     yield

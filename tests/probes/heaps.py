@@ -1,4 +1,4 @@
-"""Small heaps for the tests, and the slow way to count them."""
+"""Small heaps for the tests, and a slow way to count them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ needs_native = pytest.mark.skipif(
 
 @pytest.fixture(params=["native", "pure"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Each test with the native module and without it; nothing that other tests left is counted."""
+    """Run each test with and without the native module; nothing left by other tests is counted."""
     monkeypatch.setenv(native_module.SETTING, "1" if request.param == "native" else "0")
     native_module.forget()
     if request.param == "native" and native_module.native() is None:
@@ -47,7 +47,7 @@ touched: list[str] = []
 _METHODS = (
     "__getattribute__", "__sizeof__", "__repr__", "__len__", "__eq__", "__hash__", "__bool__", "__iter__",
 )  # fmt: skip
-# Everything that a careless look would run.
+# Overrides everything that a careless scan would execute.
 Hostile: Any = type(
     "Hostile",
     (),
@@ -57,7 +57,7 @@ Hostile: Any = type(
 
 
 def census() -> CensusResult:
-    """With nothing of an earlier test in it that waits for the collector."""
+    """Take a census without uncollected garbage of earlier tests."""
     gc.collect()
     return take_census()
 
@@ -69,7 +69,7 @@ def arrays() -> ArrayMeasure:
 
 
 def arrays_of(make: Callable[[], object]) -> tuple[int, int]:
-    """How many arrays, and bytes of arrays, there are more once this is made."""
+    """Return by how many arrays, and bytes of arrays, the census grows once this is made."""
     before = arrays()
     kept = [make()]
     after = arrays()
@@ -86,7 +86,7 @@ def rows(result: CensusResult) -> Mapping[str, tuple[int, int | None]]:
 
 
 def brute_force(kind: type) -> int:
-    """Every object of exactly this type that can be reached from what the collector lists, one by one."""
+    """Count one by one all objects of exactly this type reachable from the collector's lists."""
     seen: set[int] = set()
     waiting = gc.get_objects()
     own = {id(waiting), id(seen)}
@@ -107,8 +107,9 @@ def brute_force(kind: type) -> int:
 def run_alone(
     folder: Path, program: str, *arguments: str, given: str = "", **environment: str
 ) -> str:
-    """What a program prints in a process of its own: pytest rewrites asserting functions so that they ask for their
-    own locals, and other tests leave things behind.
+    """Return what a program prints in its own process.
+
+    Here pytest rewrites functions with asserts so that they access their locals, and other tests leave objects behind.
     """
     script = folder / "train.py"
     script.write_text(program, encoding="utf-8")

@@ -1,8 +1,8 @@
-"""A machine with one GPU, simulated for a whole process: torch's allocator over host memory, and the driver's library.
+"""A machine with one simulated GPU for an entire process: torch's allocator over host memory, and a driver.
 
-`install` makes ``device="cuda:0"`` mean host memory, and counts it as torch's caching allocator does: segments of 2 and
-20 MiB, best fit, splitting and merging. What it cannot show is what only hardware knows. The folder that is given holds
-what the processes on the card have in use, one file each.
+`install` makes ``device="cuda:0"`` mean host memory, and counts it as torch's caching allocator does: segments of 2
+and 20 MiB, best fit, splitting and merging. It cannot show what depends on hardware. The given folder holds one file
+for each process on the card with the memory it uses.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TOTAL: Final = 80 * 2**30
 CONTEXT: Final = 500 * MIB
 UUID: Final = "8932f937-d72c-4106-c12f-20bd9faed9f6"
 DEVICE: Final = "cuda:0"
-# Pauses are this many times shorter.
+# Pauses are shorter by this factor.
 SPEED_UP: Final = 5
 
 
@@ -36,7 +36,7 @@ class Block:
 
 
 class Allocator:
-    """torch's caching allocator: a segment is the list of its blocks."""
+    """torch's caching allocator, in which a segment is a list of blocks."""
 
     def __init__(self) -> None:
         self.segments: list[list[Block]] = []
@@ -99,7 +99,7 @@ class Allocator:
 
 
 class Card:
-    """The device of this process, and what others have of it."""
+    """The device of this process, and what other processes use of it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.pid = folder, os.getpid()
@@ -107,7 +107,7 @@ class Card:
         self.initialised = False
 
     def change(self) -> None:
-        """Tell the other processes how much is in use here."""
+        """Publish to the other processes how much this one uses."""
         if os.getpid() == self.pid:
             used = CONTEXT + self.allocator.reserved + self.outside
             (self.folder / str(self.pid)).write_text(str(used))
@@ -137,7 +137,7 @@ class Card:
 
 
 def install(folder: Path) -> None:
-    """Let this process, and torch in it, see the card."""
+    """Make the card visible to this process and to torch in it."""
     import torch
 
     from leakline.probes.gpu import device_mapping, nvml_library
@@ -150,7 +150,7 @@ def install(folder: Path) -> None:
     torch.nn.Module.to = lambda module, *where: (
         _moved(card, module) if where == (DEVICE,) else to(module, *where)
     )
-    # A matrix product on the host takes long, and no check looks at what it computes.
+    # A matrix product on the host is slow, and no check uses its result.
     torch.nn.Linear.forward = lambda layer, given: given * layer.weight[0] + layer.bias
 
     def empty_cache() -> None:
@@ -183,7 +183,7 @@ def install(folder: Path) -> None:
 
 
 def hurry() -> None:
-    """Let the pauses of trainings and of readings be short: nothing on this card takes as long as on a real one."""
+    """Shorten the pauses of trainings and readings: this card is never as slow as a real one."""
     sleep = time.sleep
     time.sleep = lambda seconds: sleep(seconds / SPEED_UP)
     os.environ["LEAKLINE_SAMPLE_SECONDS"] = str(1 / SPEED_UP)

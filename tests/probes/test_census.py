@@ -1,4 +1,4 @@
-"""The census by exact type, natively and in Python, against planted objects and against counting one by one."""
+"""The census by exact type, native and in Python, against known objects and against counting one by one."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class LyingList(list[int]):
     __iter__ = Hostile.__iter__
 
 
-def test_hostile_objects_are_counted_and_never_touched() -> None:
+def test_hostile_objects_are_counted_without_running_their_code() -> None:
     kept = [[Hostile() for _ in range(20)], [LyingList([1]) for _ in range(7)]]
     touched.clear()
     result = take_census(on_instances=lambda instances: None)
@@ -57,7 +57,7 @@ def test_hostile_objects_are_counted_and_never_touched() -> None:
     assert count_of(result, LyingList) == len(kept[1])
 
 
-def test_proxies_and_mocks_count_as_what_they_are() -> None:
+def test_proxies_and_mocks_are_counted_by_their_real_type() -> None:
     class Target:
         pass
 
@@ -72,7 +72,7 @@ def test_proxies_and_mocks_count_as_what_they_are() -> None:
     assert alive is not gone
 
 
-def test_no_object_is_kept_alive_and_no_collection_forced() -> None:
+def test_a_census_keeps_no_object_alive_and_forces_no_collection() -> None:
     agent, array = Agent(), np.zeros(1000)
     seen = weakref.ref(agent), weakref.ref(array)
     before = [g["collections"] for g in gc.get_stats()]
@@ -87,7 +87,7 @@ def test_no_object_is_kept_alive_and_no_collection_forced() -> None:
     assert result.objects > 0
 
 
-def test_a_replay_buffer_of_150_000_arrays_is_found_whole() -> None:
+def test_a_replay_buffer_of_150_000_arrays_is_counted_completely() -> None:
     before = census()
     buffer = deque(
         (np.zeros(4, np.float32), i % 3, 0.5, np.zeros(4, np.float32), False) for i in range(75_000)
@@ -120,16 +120,16 @@ def test_an_array_that_1508_environments_share_counts_once() -> None:
     assert arrays_of(environments) == (1, 90_000_000)
 
 
-def test_views_cost_nothing_and_show_the_owner_that_only_they_hold() -> None:
+def test_views_have_no_bytes_and_reveal_their_hidden_owner() -> None:
     def views() -> Any:
         base = np.zeros(5000)
         return [np.zeros((1000, 10))[i] for i in range(3)], [base[i : i + 10] for i in range(100)]
 
-    # Three hidden owners behind three views, one owner behind a hundred.
+    # Three hidden owners behind three views, and one owner behind a hundred.
     assert arrays_of(views) == (3 + 3 + 1 + 100, 3 * 80_000 + 40_000)
 
 
-def test_arrays_on_foreign_buffers_count_the_buffer_once() -> None:
+def test_arrays_on_a_shared_foreign_buffer_count_it_once() -> None:
     before = census()
     raw = [bytearray(MIB)]
     on_it = [np.frombuffer(raw[0], np.uint8) for _ in range(3)]
@@ -137,14 +137,14 @@ def test_arrays_on_foreign_buffers_count_the_buffer_once() -> None:
     behind_a_view = [np.frombuffer(bytearray(4 * MIB), np.uint8)]
     after = census()
     assert before.arrays is not None and after.arrays is not None
-    # The bytearrays have a row of their own; the byte string behind `hidden` is known by its array only.
+    # The bytearrays have their own row; the byte string behind `hidden` is known only by its array.
     assert after.arrays.bytes - before.arrays.bytes == 2 * MIB
     sizes = rows(after)["bytearray"][1], rows(before).get("bytearray", (0, 0))[1]
     assert 5 * MIB <= (sizes[0] or 0) - (sizes[1] or 0) < 5 * MIB + 400
     assert len(on_it) + len(hidden) + len(behind_a_view) == 5
 
 
-def test_mapped_files_are_counted_apart(tmp_path: Path) -> None:
+def test_memory_mapped_arrays_are_counted_separately(tmp_path: Path) -> None:
     before = arrays()
     mapped = np.memmap(tmp_path / "data.bin", np.float32, "w+", shape=(1000, 100))
     part, plain = mapped[10:20], np.asarray(mapped)[5:]
@@ -154,7 +154,7 @@ def test_mapped_files_are_counted_apart(tmp_path: Path) -> None:
     assert type(mapped.base) is mmap.mmap and part is not plain
 
 
-def test_items_of_object_arrays_are_found() -> None:
+def test_items_of_object_arrays_are_counted() -> None:
     def hidden() -> Any:
         array = np.empty(50, dtype=object)
         for i in range(50):
@@ -168,7 +168,7 @@ def test_items_of_object_arrays_are_found() -> None:
 def test_counts_equal_counting_one_by_one(kind: type) -> None:
     plain: list[Any] = [((i, (i, (i, np.ones(1)))), {"deep": {"er": (i, i)}}) for i in range(50)]
     gc.collect()
-    # Functions' defaults, class dictionaries and the like are not followed; they hold still.
+    # The census does not follow function defaults, class dictionaries and the like; their number is constant.
     still = brute_force(kind) - count_of(census(), kind)
     plain += [({"b": i}, (i, i), bytearray(1), {i}, np.zeros(1), [i], Agent()) for i in range(200)]
     gc.collect()
@@ -177,7 +177,7 @@ def test_counts_equal_counting_one_by_one(kind: type) -> None:
     assert abs(truth - count_of(census(), kind) - still) <= 2
 
 
-def test_shallow_bytes_of_containers_are_those_python_tells() -> None:
+def test_shallow_bytes_of_containers_match_sys_getsizeof() -> None:
     before = rows(census())
     big = list(range(MIB // 4))
     small = [[i, i + 1] for i in range(5_000)]
@@ -186,7 +186,7 @@ def test_shallow_bytes_of_containers_are_those_python_tells() -> None:
     assert (after["list"][1] or 0) - (before["list"][1] or 0) == pytest.approx(truth, rel=0.02)
 
 
-def test_the_largest_objects_come_with_shape_and_size() -> None:
+def test_the_largest_objects_have_shape_and_size() -> None:
     kept = np.zeros((3000, 1000), np.float32), bytes(11 * MIB), [None] * (2 * MIB)
     result = census()
     largest = result.large_objects(7)
@@ -201,7 +201,7 @@ def test_the_largest_objects_come_with_shape_and_size() -> None:
 
 
 @in_python
-def test_a_deadline_gives_a_part_that_says_so() -> None:
+def test_a_deadline_gives_a_result_marked_as_partial() -> None:
     kept = [[i] for i in range(100_000)]
     whole = census()
     ticks = iter(i * 0.001 for i in range(1_000_000))
@@ -209,14 +209,14 @@ def test_a_deadline_gives_a_part_that_says_so() -> None:
     assert whole.coverage == 1.0 and whole.is_exact
     assert 0.01 < part.coverage < 0.5 and not part.is_exact
     assert count_of(part, list) == pytest.approx(count_of(whole, list), rel=0.35)
-    # Arrays sit in few containers: a part of the heap says nothing about them.
+    # Arrays are in few containers: a part of the heap says nothing about them.
     assert "arrays.bytes" not in part.samples()
     assert part.to_census(1).coverage == part.coverage
     assert kept
 
 
 @in_python
-def test_a_deadline_inside_one_large_container_is_kept() -> None:
+def test_a_deadline_is_met_inside_a_large_container() -> None:
     buffer = [deque((np.zeros(1), i) for i in range(50_000))]
     gc.collect()
     ticks = iter(i * 0.01 for i in range(1_000_000))
@@ -224,7 +224,7 @@ def test_a_deadline_inside_one_large_container_is_kept() -> None:
     assert buffer
 
 
-def test_instances_of_the_programs_classes_are_handed_over_for_a_look() -> None:
+def test_instances_of_the_programs_classes_are_passed_on() -> None:
     kept = [Agent() for _ in range(5)]
     seen: dict[str, int] = {}
 
@@ -245,7 +245,7 @@ def test_a_program_without_numpy_has_no_arrays(monkeypatch: pytest.MonkeyPatch) 
     assert "arrays.count" not in result.samples()
 
 
-def test_the_series_carry_the_48_largest_types_and_no_more() -> None:
+def test_the_series_contain_only_the_48_largest_types() -> None:
     kept = [type(f"Kind{i}", (), {})() for i in range(60)]
     samples = census().samples()
     assert len(kept) == 60
@@ -254,16 +254,16 @@ def test_the_series_carry_the_48_largest_types_and_no_more() -> None:
     assert all(isinstance(value, int) for value in samples.values())
 
 
-# -- what the collector does not list: one holder or several, each counted once and none forgotten
+# -- objects that the collector does not list: with one holder or several, each is counted exactly once
 
-# Of which there are few elsewhere.
+# A type with few instances elsewhere.
 Leaf = bytearray
-# Of the type that `_entangled` is asked for.
+# The leaves of the requested type in `_entangled`.
 LEAVES = 700 + 700 + 2 * 700 + 700 + 300 + 300
 
 
 class Oddly(type):
-    """Compares and hashes its classes by code of its own."""
+    """A metaclass with its own comparison and hash, which must not run."""
 
     def __eq__(cls, other: object) -> bool:
         raise RuntimeError
@@ -284,13 +284,13 @@ class Sharer:
 
 @pytest.fixture(params=["counted", "uncounted"])
 def references(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As under the interpreter lock, and as without it, where references tell nothing."""
+    """Run each test with usable reference counts (with the interpreter lock) and without."""
     if request.param == "uncounted":
         monkeypatch.setattr(instance_counts, "references_are_counted", lambda: False)
 
 
 def _entangled(leaf: type) -> list[Any]:
-    """Leaves with one holder, with several near and far, and twice in one container."""
+    """Return leaves with one holder, with several near and far, and twice in one container."""
     alone: list[Any] = [[leaf()] for _ in range(700)]
     twice = [[one, one] for one in (leaf() for _ in range(700))]
     nested = [{"a": (leaf(), {"b": (leaf(),)})} for _ in range(700)]
@@ -307,9 +307,9 @@ def _entangled(leaf: type) -> list[Any]:
 
 @in_python
 @pytest.mark.usefixtures("references")
-def test_leaves_are_found_wherever_they_are() -> None:
+def test_objects_without_references_are_counted_wherever_they_are() -> None:
     before = count_of(census(), Leaf)
-    # Those of a class that hashes in its own way, too.
+    # Include a class that overrides hashing.
     kept = _entangled(Leaf), _entangled(Odd)
     result = census()
     assert count_of(result, Leaf) - before == LEAVES
@@ -319,7 +319,7 @@ def test_leaves_are_found_wherever_they_are() -> None:
 
 @in_python
 @pytest.mark.usefixtures("references")
-def test_arrays_and_their_buffers_count_once_whoever_shares_them() -> None:
+def test_shared_arrays_and_buffers_count_once() -> None:
     def steps() -> Any:
         shared = [np.zeros(10) for _ in range(1_000)]
         buffers = [bytes(100) for _ in range(50)]
@@ -331,12 +331,12 @@ def test_arrays_and_their_buffers_count_once_whoever_shares_them() -> None:
 
     before = count_of(census(), bytes)
     kept: list[Any] = []
-    # The byte strings have rows of their own.
+    # The byte strings have their own rows.
     assert arrays_of(lambda: kept.extend(steps())) == (1_000 + 1_000 + 3 * 100 + 50, 2_100 * 80)
     assert count_of(census(), bytes) - before == 50
 
 
-# Without an `assert`, which pytest makes ask for the local variables: such functions are left alone.
+# No `assert` here: pytest makes such functions access their local variables, and they would be skipped.
 def _counted_beside_locals() -> int:
     local = Leaf()
     pair = (Leaf(), Leaf())
@@ -368,7 +368,7 @@ def _counted_in_a_generator() -> Iterator[int]:
     [_counted_beside_locals, _counted_beside_a_cell, lambda: next(_counted_in_a_generator())],
     ids=["object array", "cell", "generator"],
 )
-def test_what_local_variables_hold_and_others_lead_to_is_found_once(
+def test_objects_held_by_local_variables_are_counted_once(
     count: Callable[[], int],
 ) -> None:
     before = count_of(census(), Leaf)
@@ -381,7 +381,7 @@ def test_an_object_that_moves_while_it_is_counted_counts_once() -> None:
     found = Untracked(lambda objects: map(type, objects))
     found.add(gc.get_referents(there))
     here.append(there.pop())
-    # Now we are a second holder: it looks like one that others share.
+    # This function is now a second holder, so the object looks shared.
     found.add(gc.get_referents(here))
     found.settle()
     assert len(found.of(Leaf)) == len(there) + len(here)

@@ -1,4 +1,4 @@
-"""The limit of the container, cgroup v2 and v1, on made-up trees; and the memory of the machine."""
+"""Container memory limits of cgroup v2 and v1 on generated trees, and the memory of the machine."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _own(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def told(used: int, limit: int | None = None, kills: int | None = None) -> dict[str, int]:
+def usage(used: int, limit: int | None = None, kills: int | None = None) -> dict[str, int]:
     samples = {"cgroup.used_bytes": used, "cgroup.limit_bytes": limit, "cgroup.kills": kills}
     return {name: value for name, value in samples.items() if value is not None}
 
@@ -48,27 +48,27 @@ JOB_V2 = {"job/memory.current": 3 * GIB, "job/memory.max": 4 * GIB}
     ("files", "own", "expected"),
     [
         ({}, "0::/\n", {}),
-        ({"job/memory.current": GIB, "job/memory.max": "max"}, "0::/job\n", told(GIB)),
+        ({"job/memory.current": GIB, "job/memory.max": "max"}, "0::/job\n", usage(GIB)),
         (
             JOB_V2 | {"job/memory.stat": f"anon {GIB}\ninactive_file {GIB}",
                       "job/memory.events": "low 0\nhigh 0\nmax 7\noom 2\noom_kill 1"},
-            "0::/job\n", told(2 * GIB, 4 * GIB, 1),
+            "0::/job\n", usage(2 * GIB, 4 * GIB, 1),
         ),
         (
             {"pod/memory.current": 5 * GIB, "pod/memory.max": 6 * GIB,
              "pod/job/memory.current": GIB, "pod/job/memory.max": 8 * GIB},
-            "0::/pod/job\n", told(5 * GIB, 6 * GIB),
+            "0::/pod/job\n", usage(5 * GIB, 6 * GIB),
         ),
-        ({"memory.current": 100, "memory.max": 200}, "0::/kubepods/pod1/abc\n", told(100, 200)),
+        ({"memory.current": 100, "memory.max": 200}, "0::/kubepods/pod1/abc\n", usage(100, 200)),
         (
             {"memory/a/bc/memory.usage_in_bytes": 3 * GIB, "memory/a/bc/memory.limit_in_bytes": 4 * GIB,
              "memory/a/bc/memory.stat": f"inactive_file 5\ntotal_inactive_file {GIB}",
              "memory/a/bc/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 3"},
-            "9:name=systemd:/\n4:cpu,cpuacct:/x\n3:memory:/a/bc\n0::/\n", told(2 * GIB, 4 * GIB, 3),
+            "9:name=systemd:/\n4:cpu,cpuacct:/x\n3:memory:/a/bc\n0::/\n", usage(2 * GIB, 4 * GIB, 3),
         ),
         (
             {"memory/memory.usage_in_bytes": 77, "memory/memory.limit_in_bytes": NO_LIMIT_V1},
-            "3:memory:/\n", told(77),
+            "3:memory:/\n", usage(77),
         ),
         ({"job/memory.current": "", "job/memory.max": "what"}, "0::/job\n", {}),
     ],
@@ -83,7 +83,7 @@ JOB_V2 = {"job/memory.current": 3 * GIB, "job/memory.max": 4 * GIB}
         "a broken file is unknown",
     ],
 )  # fmt: skip
-def test_a_container_is_read(
+def test_usage_limit_and_kills_of_a_container_are_read(
     files: dict[str, object], own: str, expected: dict[str, int], tmp_path: Path
 ) -> None:
     assert read_cgroup(_tree(tmp_path / "fs", files), _own(tmp_path, own)) == expected
@@ -91,7 +91,7 @@ def test_a_container_is_read(
 
 
 class Job:
-    """A process in a container with a limit of its own, of two; ``now`` are seconds that only tests let pass."""
+    """A process in one of two containers with limits; ``now`` is a clock that only tests advance."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.root, self.now = folder, folder / "fs", 100.0
@@ -117,30 +117,30 @@ def job(tmp_path: Path) -> Job:
     return Job(tmp_path)
 
 
-def test_use_and_kills_are_new_at_every_reading(job: Job) -> None:
+def test_usage_and_kills_are_current_at_every_reading(job: Job) -> None:
     job.read()
     _tree(job.root, {"job/memory.current": 3 * GIB, "job/memory.stat": f"inactive_file {GIB}"})
     _tree(job.root, {"job/memory.events": "oom 2\noom_kill 1"})
-    assert job.read() == told(3 * GIB, 4 * GIB, 1), "memory.stat was not there at the look"
-    assert job.read(LOOK_EVERY_SECONDS) == told(2 * GIB, 4 * GIB, 1)
+    assert job.read() == usage(3 * GIB, 4 * GIB, 1), "memory.stat did not exist at the check"
+    assert job.read(LOOK_EVERY_SECONDS) == usage(2 * GIB, 4 * GIB, 1)
 
 
-def test_a_limit_that_changes_or_is_set_above_us_is_seen_at_the_next_look(job: Job) -> None:
+def test_a_changed_or_new_outer_limit_is_seen_at_the_next_check(job: Job) -> None:
     _tree(job.root, {"memory.current": 9 * GIB, "memory.max": "max"})
-    assert job.read() == told(GIB, 4 * GIB, 0)
+    assert job.read() == usage(GIB, 4 * GIB, 0)
     _tree(job.root, {"job/memory.max": 5 * GIB})
-    assert job.read(LOOK_EVERY_SECONDS) == told(GIB, 5 * GIB, 0)
+    assert job.read(LOOK_EVERY_SECONDS) == usage(GIB, 5 * GIB, 0)
     _tree(job.root, {"memory.max": 2 * GIB})
-    assert job.read(LOOK_EVERY_SECONDS) == told(9 * GIB, 2 * GIB)
+    assert job.read(LOOK_EVERY_SECONDS) == usage(9 * GIB, 2 * GIB)
 
 
-def test_a_process_that_is_moved_is_seen_in_its_new_group(job: Job) -> None:
+def test_a_moved_process_is_read_in_its_new_group(job: Job) -> None:
     job.read()
     job.enter("other")
-    assert job.read(LOOK_EVERY_SECONDS) == told(2 * GIB, 8 * GIB)
+    assert job.read(LOOK_EVERY_SECONDS) == usage(2 * GIB, 8 * GIB)
 
 
-def test_a_group_that_vanishes_gives_nothing(job: Job) -> None:
+def test_a_vanished_group_gives_no_samples(job: Job) -> None:
     assert job.read()
     shutil.rmtree(job.root)
     assert job.read(LOOK_EVERY_SECONDS) == {}
@@ -149,10 +149,10 @@ def test_a_group_that_vanishes_gives_nothing(job: Job) -> None:
     assert job.read(LOOK_EVERY_SECONDS)["cgroup.used_bytes"] == GIB
 
 
-def test_a_group_whose_files_answer_no_more_is_left_for_the_new_one(
+def test_a_removed_group_is_replaced_by_the_new_one(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel answers ENODEV through a descriptor on a file of a group that is gone."""
+    """The kernel answers ENODEV on a descriptor of a file whose group is gone."""
     assert job.read()
     looks: list[float] = []
     read_text, pread = Path.read_text, os.pread
@@ -178,7 +178,7 @@ def test_a_group_whose_files_answer_no_more_is_left_for_the_new_one(
     assert job.read(LOOK_AGAIN_SECONDS)["cgroup.used_bytes"] == 2 * GIB
 
 
-def test_between_two_looks_nothing_is_opened(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_file_is_opened_between_two_checks(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     first = job.read()
     opened: list[object] = []
     monkeypatch.setattr(os, "open", lambda *arguments: opened.append(arguments))
@@ -187,7 +187,7 @@ def test_between_two_looks_nothing_is_opened(job: Job, monkeypatch: pytest.Monke
     assert opened == []
 
 
-def test_no_look_leaves_a_descriptor_behind(job: Job) -> None:
+def test_no_check_leaks_a_descriptor(job: Job) -> None:
     job.read()
     before = sum(1 for _ in Path("/proc/self/fd").iterdir())
     for _ in range(20):
@@ -200,13 +200,13 @@ def test_a_forked_child_reads_its_own_group(job: Job) -> None:
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
-        # As the kernel shows it to the child once somebody has moved it; no time has passed.
+        # The kernel shows this to the child once it was moved; no time has passed.
         job.enter("other")
         os.write(write_end, json.dumps(job.read()).encode())
         os._exit(0)
     os.close(write_end)
     with os.fdopen(read_end) as pipe:
-        assert json.loads(pipe.read()) == told(2 * GIB, 8 * GIB)
+        assert json.loads(pipe.read()) == usage(2 * GIB, 8 * GIB)
     os.waitpid(pid, 0)
     assert job.read() == before
 

@@ -1,4 +1,4 @@
-"""Children by proportional and unique size, by what they are there for, and each with a series of its own."""
+"""Child processes by proportional and unique size and by role, each with its own series."""
 
 from __future__ import annotations
 
@@ -29,16 +29,14 @@ from leakline.snapshot import Number
 
 MIB = 2**20
 WAITS = "import sys; print('up', flush=True); sys.stdin.read()"
-# Starts another that waits, and waits for it.
+# Starts another process that waits, and waits for it.
 STARTS = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[-1]])"
 CONTEXT = multiprocessing.get_context("fork")
 
 
 @pytest.fixture(autouse=True)
 def only_new_children(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out the descendants that this process has before the test: databases and servers of other tests, which run
-    until the session ends.
-    """
+    """Ignore descendants from before the test: databases and servers of other tests run until the session ends."""
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     processes, descendants = child_memory._processes, psutil.Process.children
 
@@ -59,7 +57,7 @@ def only_new_children(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def waiting(code: str = WAITS, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """A subprocess that says when it is up and ends when its input does."""
+    """Start a subprocess; it has announced that it runs, and ends when its input ends."""
     with subprocess.Popen(
         [sys.executable, "-c", code, WAITS],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment},
@@ -83,7 +81,7 @@ def own_proportional_bytes() -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
 
 
-def test_without_procfs_and_psutil_nothing_is_known_of_children(
+def test_without_procfs_and_psutil_children_are_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "psutil", None)
@@ -100,13 +98,13 @@ def test_without_procfs_children_are_counted_by_psutil_without_roles(tmp_path: P
     assert samples[own] == samples["children.uss_bytes"] > 0
 
 
-def test_without_children_nothing_but_zeros_is_told() -> None:
+def test_without_children_all_samples_are_zero() -> None:
     assert read_children() == {
         "children.count": 0, "children.pss_bytes": 0, "children.uss_bytes": 0,
     }  # fmt: skip
 
 
-def test_a_subprocess_is_one_of_the_others() -> None:
+def test_a_subprocess_has_the_role_other() -> None:
     with waiting():
         samples = read_children()
     assert roles(samples) == {"others": 1}
@@ -114,18 +112,18 @@ def test_a_subprocess_is_one_of_the_others() -> None:
     assert samples["children.others.pss_bytes"] == samples["children.pss_bytes"]
 
 
-def test_processes_started_with_a_rank_of_their_own_are_ranks() -> None:
+def test_processes_started_with_their_own_rank_are_ranks() -> None:
     with waiting(RANK="0", LOCAL_RANK="0"), waiting(RANK="1", LOCAL_RANK="1"):
         assert roles(read_children()) == {"ranks": 2}
 
 
-def test_a_rank_that_ends_while_it_is_read_costs_no_reading(
+def test_a_rank_that_ends_while_it_is_read_is_still_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with waiting(RANK="7") as rank:
 
         def ends() -> dict[int, str]:
-            # Between what is read for the roles and what is read for the names: its environment is gone.
+            # The process ends between reading the roles and reading the names: its environment is gone.
             rank.kill()
             os.waitid(os.P_PID, rank.pid, os.WEXITED | os.WNOWAIT)
             return {}
@@ -136,14 +134,14 @@ def test_a_rank_that_ends_while_it_is_read_costs_no_reading(
     assert samples["children.process.rank_7.uss_bytes"] == samples["children.uss_bytes"] > 0
 
 
-def test_what_a_rank_starts_is_no_rank_and_belongs_to_us_as_well() -> None:
+def test_processes_started_by_a_rank_are_our_children_but_not_ranks() -> None:
     with waiting(STARTS, RANK="3"):
         samples = read_children()
     assert roles(samples) == {"ranks": 1, "others": 1}
     assert samples["children.count"] == 2
 
 
-def test_the_children_of_a_rank_share_its_rank_and_are_none(
+def test_children_that_inherit_a_rank_are_not_ranks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("RANK", "0")
@@ -153,7 +151,7 @@ def test_the_children_of_a_rank_share_its_rank_and_are_none(
 
 
 class Squares:
-    """A data set as torch wants it."""
+    """A data set in the form that torch expects."""
 
     def __len__(self) -> int:
         return 64
@@ -162,7 +160,7 @@ class Squares:
         return index * index
 
 
-def test_the_workers_of_a_data_loader_are_named() -> None:
+def test_data_loader_workers_are_recognized() -> None:
     import torch
 
     loader: Any = torch.utils.data.DataLoader(
@@ -170,7 +168,7 @@ def test_the_workers_of_a_data_loader_are_named() -> None:
     )  # fmt: skip
     with waiting():
         items = iter(loader)
-        # The first batch comes from a worker that has named itself; the second from the other one.
+        # The first batch comes from a worker that has set its name; the second from the other one.
         next(items)
         next(items)
         samples = read_children()
@@ -187,7 +185,7 @@ def test_the_workers_of_a_data_loader_are_named() -> None:
 
 
 def _hold(shared: Any, ready: Any, release: Any) -> None:
-    # Reads every page, so that each worker has all of it resident.
+    # Reads every page, so that each worker has the entire array resident.
     ready.put(float(shared.sum()))
     release.wait(60)
 
@@ -209,14 +207,14 @@ def test_an_array_shared_with_forked_workers_is_counted_once() -> None:
         for worker in workers:
             worker.join()
     assert roles(samples) == {"others": 3}
-    # Resident in four processes, 384 MiB by adding up; in the phase accounts of proportional size it is there once.
+    # Resident in four processes: 384 MiB when added up, but the proportional sizes count it once.
     assert together - alone < shared.nbytes
     assert samples["children.uss_bytes"] < shared.nbytes
     assert samples["children.pss_bytes"] > shared.nbytes / 2
     assert read_children()["children.count"] == 0
 
 
-# -- each with its series
+# -- one series per child
 
 
 def _collect(grow: Any, grown: Any) -> None:
@@ -227,7 +225,7 @@ def _collect(grow: Any, grown: Any) -> None:
 
 
 class Collector:
-    """A child that keeps what it is told to."""
+    """A child process that keeps as much memory as requested."""
 
     def __init__(self, name: str | None) -> None:
         there, self._grow = CONTEXT.Pipe(False)
@@ -292,13 +290,11 @@ def parts_are_the_whole(samples: dict[str, Number]) -> bool:
         ("python3 -c connect('password=hunter2')\0", "python"),
     ],
 )  # fmt: skip
-def test_neither_code_nor_a_title_nor_the_value_of_an_option_is_a_name(
-    command: str, name: str
-) -> None:
+def test_code_titles_and_option_values_are_not_used_as_names(command: str, name: str) -> None:
     assert wanted_of_command(command.encode(), b"comm") == Wanted(name, 1)
 
 
-def test_the_one_that_grows_is_the_one_whose_series_grows() -> None:
+def test_only_the_series_of_the_growing_child_grows() -> None:
     names = ChildNames()
     with collectors("collector-a", "collector-b") as (_, b):
         samples = read_children(names=names)
@@ -311,7 +307,7 @@ def test_the_one_that_grows_is_the_one_whose_series_grows() -> None:
     assert after["collector-a"] - before["collector-a"] < 4 * MIB
 
 
-def test_a_name_that_is_free_goes_to_the_next_child_and_who_stays_keeps_its_own() -> None:
+def test_a_free_name_is_reused_and_living_children_keep_theirs() -> None:
     names = ChildNames()
     for _ in range(2):
         # Each has a higher number in the program itself.
@@ -327,27 +323,27 @@ def test_a_name_that_is_free_goes_to_the_next_child_and_who_stays_keeps_its_own(
         read_children(names=names)
 
 
-def test_two_of_one_name_and_one_with_a_dot_are_told_apart() -> None:
+def test_children_with_equal_names_or_dots_get_distinct_series() -> None:
     with collectors("actor", "actor", "v1.2", "other"):
         samples = read_children()
     assert set(one_by_one(samples)) == {"actor", "actor-2", "v1_2", "other-2"}
 
 
-def test_of_many_children_the_largest_are_told_and_the_rest_is_counted() -> None:
+def test_only_the_largest_children_have_series_and_the_rest_is_summed() -> None:
     names = ChildNames()
     with collectors(*(f"actor-{i}" for i in range(REPORTED_LIMIT + 3))) as children:
         children[-1].keep(24 * MIB)
         samples = read_children(names=names)
-        assert read_children(names=names).keys() == samples.keys(), "those told stay the same"
+        assert read_children(names=names).keys() == samples.keys(), "the named ones stay the same"
     told = one_by_one(samples)
     assert len(told) == REPORTED_LIMIT + 1
     assert samples["children.process.other.count"] == 3
     assert told[f"actor-{REPORTED_LIMIT + 2}"] > 24 * MIB
-    # By name and together they are all that there are.
+    # The named ones and the rest add up to all children.
     assert parts_are_the_whole(samples)
 
 
-def test_a_program_that_invents_names_gets_so_many_series_and_no_more() -> None:
+def test_the_number_of_child_names_is_bounded() -> None:
     names = ChildNames()
     told = {names.name(i, partial(Wanted, f"job-{i}")) for i in range(3 * NAMES_LIMIT)}
     assert len(told - {None}) == NAMES_LIMIT
@@ -356,12 +352,12 @@ def test_a_program_that_invents_names_gets_so_many_series_and_no_more() -> None:
     assert names.name("newer", lambda: Wanted("job-unheard-of")) is None
 
 
-def test_children_beyond_the_names_are_not_asked_again_at_each_reading() -> None:
+def test_children_without_a_name_are_not_queried_at_each_reading() -> None:
     names, asked, living = ChildNames(), list[int](), range(500)
 
     def wanted(child: int) -> Wanted:
         asked.append(child)
-        # More kinds than there are names, so that names of some are free while others have none.
+        # There are more kinds than names, so that some names are free while other children have none.
         return Wanted(f"job-{child}" if child % 2 else "worker", None if child % 2 else 1)
 
     def read(living: Iterable[int]) -> list[str]:
@@ -373,7 +369,7 @@ def test_children_beyond_the_names_are_not_asked_again_at_each_reading() -> None
     assert len(set(first)) == len(first) == NAMES_LIMIT
     assert len(asked) == NAMES_LIMIT
     assert read(living) == first
-    # The first ten end: each that comes now is asked once, and the names of its kind are there for it.
+    # The first ten have ended: each new child is queried once, and names of its kind are free.
     newer = range(10, 510)
     assert len(read(newer)) == NAMES_LIMIT - 5
     assert read(newer) == read(newer)
@@ -394,13 +390,13 @@ def test_the_command_of_a_child_is_read_once(monkeypatch: pytest.MonkeyPatch) ->
     assert len(asked) == 1
 
 
-# -- sizes: read exactly in turns, and following anonymous memory in between
+# -- sizes: read exactly in turns, and estimated from anonymous memory in between
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Processes:
-    """By id, with the pages that are resident in them; each exact reading takes 10 ms."""
+    """Processes by id and resident pages; each exact reading takes 10 ms."""
 
     def __init__(self, proc: Path) -> None:
         self.proc, self.seconds, self.read = proc, 0.0, list[int]()
@@ -419,7 +415,7 @@ class Processes:
         return self.exact.get(pid)
 
     def pages(self, *pids: int, seconds: float | None = 0.0) -> dict[int, int | None]:
-        """What is told of each; exactly, as far as so many seconds suffice."""
+        """Return the reported pages of each process, exact as far as ``seconds`` allow."""
         sizes = self.sizes.read([Child(pid, pid, 1, b"python") for pid in pids], seconds)
         assert sizes is not None
         return {pid: None if size is None else size[1] // PAGE for pid, size in sizes.items()}
@@ -437,7 +433,7 @@ def test_without_a_limit_every_child_is_read_exactly(processes: Processes) -> No
     assert sorted(processes.read) == [2, 3, 4]
 
 
-def test_a_size_that_is_not_read_moves_with_anonymous_memory(processes: Processes) -> None:
+def test_an_unread_size_follows_anonymous_memory(processes: Processes) -> None:
     processes.set(2)
     processes.pages(2, seconds=None)
     processes.set(2, 150, 999)
@@ -446,12 +442,12 @@ def test_a_size_that_is_not_read_moves_with_anonymous_memory(processes: Processe
     assert processes.pages(2) == {2: 0}, "no size is below zero"
 
 
-def test_a_new_child_is_as_large_as_another_of_its_name_but_for_what_both_share(
+def test_a_new_child_is_estimated_from_another_of_its_name(
     processes: Processes,
 ) -> None:
     processes.set(2, 110, 20)
     processes.pages(2, seconds=None)
-    # The parent has grown by half: so has what a new child shares with it, 90 pages until then.
+    # The parent has grown by half, and so has its memory shared with a new child: 90 pages until then.
     processes.set(1, 150, 0)
     processes.set(3, 135 + 40, 999)
     assert processes.pages(2, 3) == {2: 20, 3: 40}
@@ -474,7 +470,7 @@ def test_children_are_read_in_turns(
     assert processes.read == read
 
 
-def test_a_total_is_unknown_while_the_size_of_a_child_is(processes: Processes) -> None:
+def test_the_total_is_unknown_while_one_size_is_unknown(processes: Processes) -> None:
     names = [Child(pid, pid, 1, str(pid).encode()) for pid in range(2, 14)]
     for child in names:
         processes.set(child.pid)
@@ -482,7 +478,7 @@ def test_a_total_is_unknown_while_the_size_of_a_child_is(processes: Processes) -
     assert processes.sizes.read(names, 0.1) is not None
 
 
-def test_a_child_whose_memory_cannot_be_read_is_unknown_and_not_small(
+def test_a_child_whose_memory_cannot_be_read_has_unknown_size(
     processes: Processes,
 ) -> None:
     processes.set(2)

@@ -1,4 +1,4 @@
-"""Counts of instances by the reference counts of their classes, against counting them one by one."""
+"""Instance counts from the reference counts of classes, compared with counting one by one."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _calibrated() -> ClassCounts:
 
 
 def _read(counts: ClassCounts, name: str) -> int | None:
-    """By name: whoever holds the class itself while asking is one more reference to it."""
+    """Read by name: holding the class itself would be one more reference to it."""
     return counts.read_names([name]).get(name)
 
 
@@ -59,15 +59,15 @@ def _changes(counts: ClassCounts, name: str) -> list[tuple[int, int]]:
     return [(last, now) for cls, last, now in counts.changes() if type_name(cls) == name]
 
 
-def test_before_a_census_nothing_is_told() -> None:
+def test_nothing_is_counted_before_a_census() -> None:
     counts = ClassCounts()
     assert counts.read() == {}
     assert counts.read_names(["builtins.list", AGENT]) == {}
     assert counts.names() == ()
 
 
-def test_every_create_and_delete_shows_exactly() -> None:
-    """Also where one class is the base of another."""
+def test_every_creation_and_deletion_is_counted_exactly() -> None:
+    """Also if one class is the base of another."""
     chance = random.Random(7)
     counts = _calibrated()
     make: dict[str, Callable[[], object]] = {
@@ -95,7 +95,7 @@ def test_reading_all_equals_counting_all() -> None:
     read = counts.read()
     assert read[Agent] == len(kept)
     truth = Counter(map(type, gc.get_objects()))
-    # Other threads of the test program may make an object between the two.
+    # Other threads of the test program may create objects in between.
     wrong = {cls: (n, truth[cls]) for cls, n in read.items() if cls in truth and n != truth[cls]}
     assert len(wrong) <= 3, wrong
 
@@ -109,7 +109,7 @@ def test_tensors_and_parameters_are_counted() -> None:
     assert [after[name] - before[name] for name in names] == [len(kept[0]), 2]
 
 
-def test_kept_graphs_do_not_disturb_the_count_of_tensors() -> None:
+def test_kept_graphs_do_not_change_the_count_of_tensors() -> None:
     counts = _calibrated()
     net = torch.nn.Linear(8, 8)
     losses = []
@@ -117,7 +117,7 @@ def test_kept_graphs_do_not_disturb_the_count_of_tensors() -> None:
         losses += [net(torch.randn(2, 8)).relu().pow(2).mean().exp().sum() for _ in range(5)]
         counts.calibrate(take_census().counts)
         assert _read(counts, "torch.Tensor") is not None
-    # The looks at saved tensors are over: what is told now is what the collector lists.
+    # Saved tensors have been scanned; the count now matches the collector's list.
     read = _read(counts, "torch.Tensor")
     assert read == sum(type(one) is torch.Tensor for one in gc.get_objects())
     assert len(losses) == 20
@@ -143,7 +143,7 @@ def test_no_class_is_kept_alive() -> None:
     assert not any("Passing" in name for name in counts.names())
 
 
-def test_a_class_whose_references_wander_is_left_out_until_they_stand_still() -> None:
+def test_a_class_with_unstable_references_is_left_out_until_stable() -> None:
     counts = _calibrated()
     registry: list[type] = [Wandering] * 50
     counts.calibrate(take_census().counts)
@@ -156,7 +156,7 @@ def test_a_class_whose_references_wander_is_left_out_until_they_stand_still() ->
     assert one and registry
 
 
-def test_a_metaclass_with_its_own_comparison_is_never_asked() -> None:
+def test_the_comparison_of_a_metaclass_never_runs() -> None:
     asked: list[str] = []
 
     class Touchy(type):
@@ -186,11 +186,11 @@ def test_a_metaclass_with_its_own_comparison_is_never_asked() -> None:
 
 
 def counts_now() -> dict[int, int]:
-    """By address of the class, as a census in slices tells them."""
+    """Return counts by class address, as a census in slices does."""
     return {id(cls): count for cls, count in take_census().counts.items()}
 
 
-def test_a_census_in_slices_counts_new_classes_exactly_where_the_program_stood_still() -> None:
+def test_a_sliced_census_of_an_idle_program_counts_new_classes_exactly() -> None:
     counts = ClassCounts()
     things = [Agent() for _ in range(7)]
     nodes = [Better() for _ in range(3)]
@@ -207,7 +207,7 @@ def test_a_census_in_slices_counts_new_classes_exactly_where_the_program_stood_s
     assert counts.read_names([BETTER]) == {BETTER: 4}
 
 
-def test_beside_a_program_that_runs_a_new_class_is_known_by_its_changes() -> None:
+def test_for_a_running_program_a_new_class_is_known_only_by_changes() -> None:
     counts = ClassCounts()
     nodes = [Better() for _ in range(3)]
     counts.calibrate_between(counts.references(), counts_now(), alone=False)
@@ -223,7 +223,7 @@ def test_beside_a_program_that_runs_a_new_class_is_known_by_its_changes() -> Non
 
 
 @needs_native
-def test_what_is_watched_is_told_exactly_or_not_at_all() -> None:
+def test_watched_classes_are_counted_exactly_or_not_at_all() -> None:
     growth = TypeGrowth()
     growth.ask(BETTER)
     nodes = [Better() for _ in range(3)]
@@ -234,14 +234,14 @@ def test_what_is_watched_is_told_exactly_or_not_at_all() -> None:
     assert f"type.{BETTER}.count" not in growth.read()
     assert BETTER not in growth.reported_counts()
     assert not growth.counts_exactly()
-    assert not growth.is_in_doubt(), "another census in slices would tell no more"
+    assert not growth.is_in_doubt(), "another census in slices would give no more"
     growth.calibrate_tracked(count_tracked())
     assert growth.counts_exactly()
     assert growth.reported_counts()[BETTER] == growth.read()[f"type.{BETTER}.count"] == 6
 
 
 @needs_native
-def test_a_count_of_tracked_objects_hides_no_change() -> None:
+def test_counting_tracked_objects_hides_no_change() -> None:
     counts = ClassCounts()
     nodes = [Better() for _ in range(3)]
     counts.calibrate_between(counts.references(), counts_now(), alone=False)
@@ -251,10 +251,10 @@ def test_a_count_of_tracked_objects_hides_no_change() -> None:
     assert _changes(counts, BETTER) == [(3, 4)]
 
 
-def test_what_is_known_exactly_is_not_unlearnt_from_a_census_of_no_one_moment() -> None:
+def test_a_sliced_census_does_not_override_exact_counts() -> None:
     things = [Agent() for _ in range(7)]
     counts = _calibrated()
-    # All were gone while it looked, and as many were there again at its end.
+    # All were gone during the census, and equally many existed again at its end.
     counts.calibrate_between(counts.references(), {}, alone=False)
     assert counts.read_names([AGENT]) == {AGENT: 7}
     things.append(Agent())
@@ -262,7 +262,7 @@ def test_what_is_known_exactly_is_not_unlearnt_from_a_census_of_no_one_moment() 
 
 
 @needs_native
-def test_a_count_of_tracked_objects_calibrates_every_class_of_theirs() -> None:
+def test_counting_tracked_objects_calibrates_their_classes() -> None:
     counts = _calibrated()
     things = [Agent() for _ in range(5)]
     annotations = [list[Agent] for _ in range(40)]
@@ -276,7 +276,7 @@ def test_a_count_of_tracked_objects_calibrates_every_class_of_theirs() -> None:
     assert len(annotations) == 40
 
 
-def test_without_the_interpreter_lock_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_interpreter_lock_nothing_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys._is_gil_enabled", lambda: False, raising=False)
     counts = _calibrated()
     things = [Agent()]
@@ -287,7 +287,7 @@ def test_without_the_interpreter_lock_nothing_is_told(monkeypatch: pytest.Monkey
 
 @pytest.fixture
 def loaded(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, type | None], None]:
-    """As if a module was imported that names a class so often."""
+    """Return a function that simulates the import of a module with many references to a class."""
 
     def load(name: str, cls: type | None = None) -> None:
         module = types.ModuleType(name)
@@ -298,7 +298,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, type | None], None
 
 
 @pytest.mark.parametrize("how", ["whole", "tracked", "slices"])
-def test_names_in_modules_that_were_loaded_since_are_no_instances(
+def test_references_from_newly_loaded_modules_are_not_instances(
     how: str, loaded: Callable[[str, type | None], None]
 ) -> None:
     if how != "whole" and native() is None:
@@ -320,13 +320,13 @@ def test_names_in_modules_that_were_loaded_since_are_no_instances(
         counts.calibrate_between(before, count_tracked(), alone=True)
     assert not counts.doubts_any([ANNOTATED])
     assert _read(counts, ANNOTATED) == 9
-    # Since it was counted last without a doubt.
+    # Since the last reliable count.
     assert _changes(counts, ANNOTATED) == [(0, 9)]
     kept.append(Annotated())
     assert _read(counts, ANNOTATED) == 10
 
 
-def test_a_class_whose_references_stand_still_is_in_no_doubt(
+def test_a_class_with_stable_references_is_not_in_doubt(
     loaded: Callable[[str, type | None], None],
 ) -> None:
     counts = _calibrated()
@@ -336,10 +336,10 @@ def test_a_class_whose_references_stand_still_is_in_no_doubt(
     assert _read(counts, ANNOTATED) == 0
 
 
-def test_instances_made_between_two_doubts_are_a_change_all_the_same(
+def test_instances_made_between_two_doubts_are_a_change(
     loaded: Callable[[str, type | None], None],
 ) -> None:
-    """A program that goes on loading modules is not blind to what it keeps."""
+    """A program that keeps loading modules must not hide what it keeps."""
     counts, kept = _calibrated(), []
     for turn in range(3):
         kept += [Annotated() for _ in range(5)]

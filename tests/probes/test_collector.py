@@ -1,4 +1,4 @@
-"""Collector, blocks and allocator: a reading, or nothing; never a made-up zero."""
+"""Garbage collector, allocated blocks and allocator: a reading or none, never an invented zero."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ class Loop:
         self.me = self
 
 
-def test_the_collector_is_never_asked_to_run(statistics: CollectorStatistics) -> None:
+def test_no_reading_triggers_a_collection(statistics: CollectorStatistics) -> None:
     with collector_off():
         before = [g["collections"] for g in gc.get_stats()]
         statistics.read()
         assert [g["collections"] for g in gc.get_stats()] == before
 
 
-def test_a_full_collection_shows_and_is_told_once_with_what_it_freed(
+def test_a_full_collection_is_reported_once_with_what_it_freed(
     statistics: CollectorStatistics,
 ) -> None:
     gc.collect()
@@ -80,7 +80,7 @@ def test_a_full_collection_shows_and_is_told_once_with_what_it_freed(
     assert statistics.take() == []
 
 
-def test_a_collector_that_is_switched_off_shows_with_what_waits(
+def test_a_disabled_collector_is_reported_with_its_waiting_objects(
     statistics: CollectorStatistics,
 ) -> None:
     assert statistics.read()["python.collector_enabled"] == 1
@@ -100,7 +100,7 @@ def test_young_collections_are_only_counted(statistics: CollectorStatistics) -> 
     assert statistics.take() == []
 
 
-def test_a_program_that_collects_all_the_time_is_told_in_short(
+def test_reports_of_very_frequent_collections_are_limited(
     statistics: CollectorStatistics,
 ) -> None:
     def told_of_one(phase_seconds: float, freed: int) -> int:
@@ -113,15 +113,15 @@ def test_a_program_that_collects_all_the_time_is_told_in_short(
     with collector_off():
         told = sum(told_of_one(0.5, 100) for _ in range(1000))
         assert told == REPORTED_LIMIT
-        assert told_of_one(0.5, 100_000) == 1, "the largest so far is still told"
-        assert told_of_one(5.0, 0) == 1, "the longest so far is still told"
+        assert told_of_one(0.5, 100_000) == 1, "the largest so far is still reported"
+        assert told_of_one(5.0, 0) == 1, "the longest so far is still reported"
         for _ in range(1000):
             statistics._on_collection("start", {"generation": 2})
             statistics._on_collection("stop", {"generation": 2, "collected": 0, "uncollectable": 0})
         assert len(statistics._full) == KEPT
 
 
-def test_collections_on_many_threads_at_once_are_all_whole(
+def test_concurrent_collections_on_many_threads_are_all_complete(
     statistics: CollectorStatistics,
 ) -> None:
     threads = [threading.Thread(target=lambda: [gc.collect() for _ in range(5)]) for _ in range(4)]
@@ -143,7 +143,7 @@ def test_the_hook_is_silent_while_the_interpreter_ends(tmp_path: Path) -> None:
     run_alone(tmp_path, program)
 
 
-def test_the_hook_is_there_once_and_goes_away() -> None:
+def test_the_hook_is_installed_once_and_removed() -> None:
     statistics, hooks = CollectorStatistics(), len(gc.callbacks)
     statistics.start()
     statistics.start()
@@ -153,7 +153,7 @@ def test_the_hook_is_there_once_and_goes_away() -> None:
     assert len(gc.callbacks) == hooks
 
 
-def test_a_hook_that_the_program_took_away_ends_as_well() -> None:
+def test_stopping_works_after_the_program_removed_the_hook() -> None:
     statistics, hooks = CollectorStatistics(), gc.callbacks[:]
     statistics.start()
     gc.callbacks[:] = hooks
@@ -179,7 +179,7 @@ class Blocks:
         return 100 * self.counts
 
 
-def test_blocks_are_counted_and_told_once_a_second() -> None:
+def test_blocks_are_counted_and_reported_once_a_second() -> None:
     interpreter = Blocks()
     statistics = CollectorStatistics(interpreter.blocks)
     told = []
@@ -190,7 +190,7 @@ def test_blocks_are_counted_and_told_once_a_second() -> None:
     assert interpreter.counts == 3
 
 
-def test_who_asks_for_blocks_in_between_takes_no_count_from_the_series() -> None:
+def test_block_counts_in_between_do_not_affect_the_series() -> None:
     interpreter = Blocks()
     statistics = CollectorStatistics(interpreter.blocks)
     assert statistics.read()["python.blocks"] == 100
@@ -201,7 +201,7 @@ def test_who_asks_for_blocks_in_between_takes_no_count_from_the_series() -> None
     assert "python.blocks" not in statistics.read()
 
 
-def test_who_needs_a_younger_count_of_blocks_gets_it() -> None:
+def test_a_newer_block_count_is_taken_on_request() -> None:
     interpreter = Blocks()
     interpreter.blocks.recent()
     interpreter.now += 0.2
@@ -230,11 +230,11 @@ def _malloc() -> Any:
     return library
 
 
-def test_an_allocator_that_does_not_tell_is_absent() -> None:
+def test_an_allocator_without_statistics_is_absent() -> None:
     assert read_allocator(find=lambda: None) == {}
 
 
-def test_the_allocator_counts_what_is_handed_out_as_psutil_does() -> None:
+def test_allocated_bytes_match_psutil() -> None:
     before = in_use()
     block = bytearray(32 * MIB)
     assert 31 * MIB < in_use() - before < 40 * MIB
@@ -244,11 +244,11 @@ def test_the_allocator_counts_what_is_handed_out_as_psutil_does() -> None:
     assert in_use() - before < 8 * MIB
 
 
-def test_what_another_thread_has_from_the_allocator_counts_as_well() -> None:
+def test_allocations_of_other_threads_are_counted() -> None:
     library, blocks = _malloc(), list[int]()
 
     def take() -> None:
-        # A thread that is not the first takes its small blocks from an arena of its own.
+        # Threads other than the first take small blocks from their own arena.
         blocks.extend(library.malloc(BLOCK_BYTES) for _ in range(BLOCKS))
 
     before = in_use()
@@ -262,7 +262,7 @@ def test_what_another_thread_has_from_the_allocator_counts_as_well() -> None:
     assert in_use() - before < grown / 10
 
 
-def test_blocks_freed_around_survivors_are_kept_not_in_use() -> None:
+def test_blocks_freed_around_survivors_are_kept_by_the_allocator() -> None:
     library = _malloc()
     blocks = [library.malloc(BLOCK_BYTES) for _ in range(BLOCKS)]
     full = read_allocator()

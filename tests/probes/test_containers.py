@@ -1,5 +1,5 @@
-"""Containers: what the program declares, with length, capacity and bytes; and what grows under a name of its own,
-found from its roots and read again by walking there.
+"""Containers declared by the program, with length, capacity and bytes; and growing containers found from its roots by
+name, and read again by following the same path.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from leakline.probes.heap.instance_counts import ClassCounts
 # -- declared
 
 
-def told(container: Any, capacity: int | None = None) -> dict[str, Any]:
+def read_samples(container: Any, capacity: int | None = None) -> dict[str, Any]:
     return of_tracked(TrackedContainer("it", container, capacity))
 
 
@@ -33,7 +33,7 @@ def of_tracked(tracked: TrackedContainer) -> dict[str, Any]:
 
 
 class Preallocated:
-    """A replay buffer of arrays made for the whole capacity at once."""
+    """A replay buffer whose arrays are allocated for the full capacity."""
 
     def __init__(self, capacity: int) -> None:
         self.states = np.zeros((capacity, 33), np.float32)
@@ -52,7 +52,7 @@ class Wrapping:
         return len(self.memory)
 
 
-def test_an_object_that_is_gone_says_nothing_and_was_not_kept() -> None:
+def test_a_tracked_object_is_not_kept_alive() -> None:
     buffer = Preallocated(10)
     tracked = TrackedContainer("it", buffer, 10)
     gone = weakref.ref(buffer)
@@ -62,26 +62,26 @@ def test_an_object_that_is_gone_says_nothing_and_was_not_kept() -> None:
     assert tracked.read() == {}
 
 
-def test_an_empty_list_has_its_own_bytes_and_no_capacity_that_nobody_told() -> None:
-    samples = told([])
+def test_an_empty_list_has_its_own_bytes_and_no_capacity() -> None:
+    samples = read_samples([])
     assert set(samples) == {"length", "bytes"}
     assert samples["length"] == 0
     assert 0 < samples["bytes"] < 200
 
 
 def test_a_list_of_tuples_of_arrays_counts_the_arrays() -> None:
-    samples = told([(np.zeros(1000, np.float32), i) for i in range(100)], 1000)
+    samples = read_samples([(np.zeros(1000, np.float32), i) for i in range(100)], 1000)
     assert (samples["length"], samples["capacity"]) == (100, 1000)
     assert samples["bytes"] == pytest.approx(100 * 4200, rel=0.1)
 
 
-def test_states_shared_by_neighbouring_steps_count_once() -> None:
+def test_states_shared_by_consecutive_steps_count_once() -> None:
     states = [np.zeros(1000, np.float32) for _ in range(101)]
     steps = [(states[i], states[i + 1]) for i in range(100)]
-    assert told(steps)["bytes"] == pytest.approx(100 * 4200, rel=0.1)
+    assert read_samples(steps)["bytes"] == pytest.approx(100 * 4200, rel=0.1)
 
 
-def test_arrays_made_beforehand_count_as_far_as_they_are_filled() -> None:
+def test_preallocated_arrays_count_as_far_as_they_are_filled() -> None:
     buffer = Preallocated(1000)
     whole = 1000 * (33 * 4 + 4 + 1)
     tracked = TrackedContainer("it", buffer, 1000)
@@ -97,28 +97,28 @@ def test_an_object_around_a_deque_counts_its_items() -> None:
     assert of_tracked(tracked)["bytes"] == pytest.approx(2000 * 1200, rel=0.1)
 
 
-def test_a_callable_gives_the_container_or_its_length() -> None:
+def test_a_callable_may_return_the_container_or_its_length() -> None:
     holder = {"now": [1, 2, 3]}
-    assert told(lambda: holder["now"])["length"] == 3
-    assert told(lambda: 7, 10) == {"length": 7, "capacity": 10}
+    assert read_samples(lambda: holder["now"])["length"] == 3
+    assert read_samples(lambda: 7, 10) == {"length": 7, "capacity": 10}
 
 
-def test_kept_losses_count_with_their_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    # On a busy machine too.
+def test_kept_losses_include_their_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Allow enough time on a busy machine.
     monkeypatch.setattr("leakline.probes.heap.marginal_size._GRAPHS_SECONDS", 10.0)
     net = torch.nn.Linear(32, 256)
     losses = [net(torch.randn(64, 32)).relu().pow(2).mean() for _ in range(20)]
     each = 64 * 32 * 4 + 64 * 256 * 4
-    assert told(losses)["bytes"] == pytest.approx(20 * each, rel=0.15)
+    assert read_samples(losses)["bytes"] == pytest.approx(20 * each, rel=0.15)
 
 
-def test_items_that_hold_many_numbers_are_measured_by_some_of_them() -> None:
-    """Documents of tokens: each has more numbers than are looked at, and all of them are its own."""
+def test_items_with_many_numbers_are_measured_by_a_sample() -> None:
+    """Documents of tokens: each has more numbers than are visited, and shares none of them."""
     documents = {i: {"ids": [1_000_000 * i + n for n in range(4_000)]} for i in range(20)}
     each = 4_000 * (sys.getsizeof(10**6) + 8)
-    assert told(documents, 100)["bytes"] == pytest.approx(20 * each, rel=0.05)
+    assert read_samples(documents, 100)["bytes"] == pytest.approx(20 * each, rel=0.05)
     same = {i: {"ids": [7.5] * 4_000} for i in range(20)}
-    assert told(same, 100)["bytes"] < 20 * 4_000 * 9
+    assert read_samples(same, 100)["bytes"] < 20 * 4_000 * 9
 
 
 class Node:
@@ -126,18 +126,18 @@ class Node:
         self.steps = [{"step": 1000 + i, "name": f"step {i}"} for i in range(4_000)]
 
 
-def test_items_too_large_to_be_measured_are_unknown_and_not_empty() -> None:
+def test_items_too_large_to_measure_have_unknown_size() -> None:
     nodes = [Node() for _ in range(2)]
-    assert told(nodes, 100) == {"length": 2, "capacity": 100}
+    assert read_samples(nodes, 100) == {"length": 2, "capacity": 100}
     small: list[Any] = [{"step": 1000 + i} for i in range(2)]
     growing = TrackedContainer("it", small, 100)
     before = of_tracked(growing)["bytes"]
     small.extend(nodes)
-    # What was measured once stands.
+    # A measured size is kept.
     assert of_tracked(growing)["bytes"] >= before
 
 
-# -- found
+# -- discovered
 
 HERE = f"container.{__name__}"
 losses: list[Any] = []
@@ -161,7 +161,7 @@ class Slotted:
 
 
 class Sly:
-    """Its attribute is a property that must not be run."""
+    """An object whose attribute is a property that must not be run."""
 
     asked = 0
 
@@ -199,7 +199,7 @@ def _lengths(watch: ContainerWatch) -> dict[str, Any]:
     }
 
 
-def test_what_never_grows_is_never_told() -> None:
+def test_containers_that_never_grow_are_not_reported() -> None:
     watch = _watch()
     steady.reverse()
     assert "steady" not in _lengths(watch)
@@ -208,7 +208,7 @@ def test_what_never_grows_is_never_told() -> None:
     assert "steady" not in _lengths(watch)
 
 
-def test_a_container_named_as_a_holder_is_told_although_it_never_grows() -> None:
+def test_a_container_named_as_a_holder_is_always_reported() -> None:
     watch = _watch()
     watch.note_holders([f"{__name__}.steady[*]", f"{__name__}.nowhere[*].more[*]"])
     assert _lengths(watch) == {"steady": 3}
@@ -223,7 +223,7 @@ def test_properties_and_subclasses_are_left_alone() -> None:
     assert kept
 
 
-def test_a_module_global_is_named_and_read_again_even_if_it_was_replaced() -> None:
+def test_a_module_global_is_read_again_even_if_replaced() -> None:
     global losses
     losses = []
     watch = _watch()
@@ -266,14 +266,14 @@ def test_attributes_are_summed_over_instances_and_nothing_is_kept_alive() -> Non
     assert "Environment.rewards" not in _lengths(watch)
 
 
-def test_slots_and_ordered_dictionaries_are_read_too() -> None:
+def test_slots_and_ordered_dictionaries_are_read() -> None:
     one = Slotted()
     watch = _watch()
     one.items[1] = 1
     assert _lengths(watch)["Slotted.items"] == 1
 
 
-def test_a_sum_that_would_miss_instances_is_absent() -> None:
+def test_a_sum_that_would_miss_instances_is_omitted() -> None:
     counts = ClassCounts()
     watch = ContainerWatch(counts.count_of)
     environments = [Environment() for _ in range(3)]
@@ -286,7 +286,7 @@ def test_a_sum_that_would_miss_instances_is_absent() -> None:
     assert _lengths(watch)["Environment.rewards"] == 1
 
 
-def test_bytes_come_with_the_second_look_and_items_of_another_type_add_what_they_are() -> None:
+def test_bytes_are_reported_from_the_second_reading_on() -> None:
     losses.clear()
     watch = _watch()
     name = f"{HERE}.losses.bytes"
@@ -356,7 +356,7 @@ def test_locals_of_running_functions_are_named_and_not_kept_alive(tmp_path: Path
         "True",
         f"[('{name}', 2)]",
         "True",
-        # A function that has asked for its locals keeps the dictionary: it is left alone.
+        # A function that accessed its locals keeps the dictionary, so it is left alone.
         "[] False",
     ]
 
@@ -380,7 +380,7 @@ class Policy:
         return number
 
 
-def test_closures_are_named_with_the_function_and_the_variable_and_summed() -> None:
+def test_closures_are_named_by_function_and_variable_and_summed() -> None:
     watch = _watch()
     before = _lengths(watch).get("_make_logger.<locals>.<lambda>.<closure>.kept", 0)
     log(1), log(2), log_too(3)
@@ -414,8 +414,8 @@ class Session:
 session = Session()
 
 
-def test_without_a_census_the_instances_that_the_roots_lead_to_are_read() -> None:
-    # Nobody has counted the class.
+def test_without_a_census_instances_reachable_from_roots_are_read() -> None:
+    # The class was never counted.
     watch = ContainerWatch(ClassCounts().count_of)
     watch.find()
     learner = session.by_name["learner"][0]

@@ -1,4 +1,4 @@
-"""What a collection would find is counted without one: exactly, and without a trace in any object."""
+"""What a collection would find is counted without running one: exactly, and without changing any object."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Slotted:
 
 @pytest.fixture(autouse=True)
 def only_what_is_planted() -> Iterator[None]:
-    """Nothing waits for the collector but what the test plants, and it stays; what is older is not looked at."""
+    """Only garbage planted by the test waits for the collector, and it stays; older objects are not visited."""
     gc.collect()
     gc.disable()
     gc.freeze()
@@ -59,12 +59,12 @@ def look(objects: int = EVERYTHING, types: int = 1024) -> Any:
 
 
 def garbage_by_type() -> Counter[str]:
-    """Names only: the classes themselves would be held."""
+    """Return garbage by type name: returning classes would hold references to them."""
     return Counter({type_name(cls): count for cls, count, _ in look()[5]})
 
 
 def collected_by_type() -> Counter[str]:
-    """What the collector itself finds."""
+    """Return what the collector itself finds."""
     gc.set_debug(gc.DEBUG_SAVEALL)
     gc.collect()
     gc.set_debug(0)
@@ -77,7 +77,7 @@ def planted(objects: int) -> None:
 
 
 def random_graph(seed: int, count: int, links: int, held: int) -> list[Node]:
-    """Nodes that refer to each other, of which some are kept."""
+    """Make nodes that refer to each other, and keep some of them."""
     chance = random.Random(seed)
     nodes = [Node() for _ in range(count)]
     for _ in range(links):
@@ -86,7 +86,7 @@ def random_graph(seed: int, count: int, links: int, held: int) -> list[Node]:
 
 
 def plant_one_of_each() -> None:
-    """Cycles through everything that Python code commonly makes them of."""
+    """Plant cycles through everything that Python code commonly makes them of."""
     node = Node()
     node.others.append(node)
     first, second = Slotted(), Slotted()
@@ -129,13 +129,13 @@ async def plant_a_task() -> None:
     await asyncio.create_task(wait())
 
 
-def test_what_a_collection_finds_is_counted_by_type() -> None:
+def test_garbage_is_counted_by_type_as_a_collection_finds_it() -> None:
     plant_one_of_each()
     asyncio.run(plant_a_task())
     found, collected = garbage_by_type(), collected_by_type()
     assert found.total() >= 25
     if (3, 14) <= sys.version_info < (3, 14, 5):
-        # The incremental collector lets go of tuples of plain values before it lists what it found.
+        # The incremental collector untracks tuples of plain values before it lists what it found.
         del found["tuple"], collected["tuple"]
     assert found == collected
 
@@ -152,7 +152,7 @@ def plant_a_generator() -> None:
 
 
 def test_a_generator_that_holds_itself_is_counted() -> None:
-    # The collector closes it before it lists what it found, so there is nothing to compare with.
+    # The collector closes the generator before it lists what it found, so there is nothing to compare with.
     plant_a_generator()
     assert garbage_by_type()["generator"] == 1
 
@@ -164,7 +164,7 @@ def test_random_graphs_are_counted_exactly(seed: int) -> None:
     assert len(held) == 40
 
 
-def test_a_part_of_the_heap_never_calls_living_objects_garbage() -> None:
+def test_a_partial_scan_never_reports_living_objects_as_garbage() -> None:
     held = random_graph(5, 2_000, 2_500, 300)
     parts = [look(objects) for objects in (50, 500, 1_500)]
     whole = look()
@@ -185,7 +185,7 @@ def test_new_cycles_are_found_among_the_newest_objects() -> None:
     assert objects == 200 and older
 
 
-def test_what_something_else_refers_to_is_not_garbage() -> None:
+def test_objects_referenced_from_elsewhere_are_not_garbage() -> None:
     before = look()[2]
     ring = Node()
     ring.others.append(Node(ring, Node(ring)))
@@ -197,7 +197,7 @@ def test_what_something_else_refers_to_is_not_garbage() -> None:
     assert look()[2] >= before + 3
 
 
-def test_a_later_collection_works_and_finalizers_run_once() -> None:
+def test_a_later_collection_still_works_and_finalizers_run_once() -> None:
     told: list[int] = []
 
     class Finalized:
@@ -254,7 +254,7 @@ def test_no_code_of_the_program_runs() -> None:
     assert ran == []
 
 
-def test_bytes_are_those_that_only_the_garbage_keeps() -> None:
+def test_only_bytes_held_by_garbage_alone_are_counted() -> None:
     shared = bytes(1_000_000)
     before = look()[3]
     for number in range(100):
@@ -276,7 +276,7 @@ def test_the_buffers_of_arrays_in_cycles_are_counted() -> None:
     assert 2 * 400_000 < size < 2 * 400_000 + 20_000
 
 
-def test_a_look_that_would_take_too_long_is_given_up() -> None:
+def test_a_scan_that_would_take_too_long_is_given_up() -> None:
     held: list[Any] = [[] for _ in range(200_000)]
     for nanoseconds in (0, 1_000, 100_000):
         found = module.garbage(EVERYTHING, nanoseconds, 16)
@@ -284,7 +284,7 @@ def test_a_look_that_would_take_too_long_is_given_up() -> None:
     probe = GarbageProbe()
     given = [probe.read(0.002) for _ in range(10)]
     told = [result for result in given if result is not None]
-    assert told, "ten looks of 2 ms, and none told anything"
+    assert told, "ten scans of 2 ms, and none reported anything"
     assert all(not result.is_whole for result in told)
     assert len(held) == 200_000
 
@@ -293,7 +293,7 @@ def _mappings() -> int:
     return Path("/proc/self/maps").read_text().count("\n")
 
 
-def test_our_own_memory_stays_bounded_and_is_given_back() -> None:
+def test_the_memory_of_a_scan_is_bounded_and_freed() -> None:
     held: list[Any] = [[] for _ in range(720_000)]
     looked_at, *_ = look(10_000_000)
     assert looked_at <= 700_000
@@ -311,7 +311,7 @@ def test_wrong_arguments_are_refused() -> None:
         module.garbage("all", 5)
 
 
-def test_the_types_are_told_when_there_is_more_than_before() -> None:
+def test_types_are_reported_when_there_is_more_garbage_than_before() -> None:
     probe = GarbageProbe()
     planted(2_000)
     first, again = probe.read(1.0), probe.read(1.0)
@@ -324,7 +324,7 @@ def test_the_types_are_told_when_there_is_more_than_before() -> None:
     assert more.samples()["python.garbage_objects"] >= 3_000
 
 
-def test_garbage_travels_as_held_by_nothing_but_itself() -> None:
+def test_garbage_is_sent_as_held_only_by_itself() -> None:
     result = GarbageResult(10, True, 4, 400, 0.001, (("__main__.Node", 4, 400),))
     (holder,) = result.holders(7)
     assert (holder.sequence, holder.type, holder.path) == (7, "__main__.Node", CYCLIC_GARBAGE)
@@ -337,11 +337,11 @@ class Lying:
 
 
 @pytest.mark.parametrize("find", [lambda: None, Lying], ids=["absent", "lying"])
-def test_without_a_module_that_proves_itself_nothing_is_told(find: Any) -> None:
+def test_without_a_verified_native_module_nothing_is_reported(find: Any) -> None:
     assert GarbageProbe(find).read(0.01) is None
 
 
-def test_the_test_of_the_module_leaves_no_garbage() -> None:
+def test_the_self_test_of_the_module_leaves_no_garbage() -> None:
     before = look()[2]
     assert proves_itself(native())
     assert look()[2] == before

@@ -1,6 +1,4 @@
-"""Allocator, driver and Metal: what they say, under the right name, of the card that CUDA means; what they do not say
-is absent, never zero.
-"""
+"""Allocator, driver and Metal readings are named after the right card; unreported values are absent, never zero."""
 
 from __future__ import annotations
 
@@ -41,7 +39,7 @@ def of(prefix: str, samples: Mapping[str, float]) -> Mapping[str, float]:
 
 @pytest.fixture
 def two(play: Play) -> Callable[[Callable[[Any], object]], Machine]:
-    """A machine with two cards, of which something was changed before it was started."""
+    """Return a function that starts a machine with two cards after applying a change."""
 
     def start(change: Callable[[Any], object] = lambda told: None) -> Machine:
         machine = Machine("two_h200")
@@ -62,7 +60,7 @@ def enter_container(
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_each_machine_is_read_as_it_is_and_nothing_beyond(
+def test_each_machine_gives_exactly_its_expected_readings(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, play: Play
 ) -> None:
     machine = play(Machine(name))
@@ -72,23 +70,23 @@ def test_each_machine_is_read_as_it_is_and_nothing_beyond(
     assert read() == machine.expected
 
 
-def test_a_device_without_a_context_is_not_asked_and_not_zero(play: Play) -> None:
+def test_a_device_without_a_context_is_not_queried_and_not_zero(play: Play) -> None:
     play(Machine("eight_visible_3_1"))
     assert of("cuda.1.", read()) == of("gpu.1.", read()) == {}
 
 
 @pytest.mark.parametrize("change", [{"initialised": False}, {"backend": "pluggable"}], ids=str)
-def test_a_cuda_that_sleeps_is_not_woken_and_a_plugged_in_allocator_tells_nothing(
+def test_uninitialized_cuda_and_pluggable_allocators_are_not_queried(
     change: dict[str, Any], two: Two
 ) -> None:
     machine = two(lambda told: told["torch"].update(change))
-    # The module raises in every question that would wake it. In a forked child it says the same.
+    # The module raises on every question that would initialize CUDA; in a forked child the result is the same.
     assert of("cuda.", read()) == {}
     assert read()["gpu.0.process_bytes"] == machine.expected["gpu.0.process_bytes"] > 0
     assert "gpu.0.outside_bytes" not in read()
 
 
-def test_a_torch_that_is_half_imported_or_a_stand_in_is_not_asked(
+def test_a_partly_imported_or_mocked_torch_is_not_queried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Mock:
@@ -101,14 +99,14 @@ def test_a_torch_that_is_half_imported_or_a_stand_in_is_not_asked(
         assert read_cuda() == read_mps() == {}
 
 
-def test_without_torch_there_is_nothing_of_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torch_there_are_no_cuda_readings(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("torch", "torch.cuda", "torch.mps"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     assert read_cuda() == read_mps() == {}
     assert "torch" not in sys.modules
 
 
-def test_the_installed_torch_is_asked_nothing_while_it_sleeps() -> None:
+def test_the_installed_torch_is_not_queried_before_cuda_starts() -> None:
     import torch
 
     assert read_cuda() == {}
@@ -120,13 +118,13 @@ def test_the_installed_torch_is_asked_nothing_while_it_sleeps() -> None:
     assert {*torch_devices._QUESTIONS.values(), "_is_in_bad_fork"} <= set(vars(torch.mps))
 
 
-def test_what_an_allocator_does_not_count_is_absent(two: Two) -> None:
+def test_counters_missing_from_an_allocator_are_absent(two: Two) -> None:
     two(lambda told: told["torch"].update(backend="cudaMallocAsync"))
     found = of("cuda.0.", read())
     assert set(found) == {f"cuda.0.{name}_bytes" for name in ("allocated", "reserved", "active")}
 
 
-def test_a_torch_that_does_not_count_everything_tells_the_rest(two: Two) -> None:
+def test_a_torch_with_fewer_counters_reports_the_others(two: Two) -> None:
     two(lambda told: told["torch"]["devices"][0]["memory_stats"].pop("num_ooms"))
     assert "cuda.0.ooms" not in read() and "cuda.0.retries" in read()
 
@@ -141,9 +139,7 @@ def test_memory_outside_the_allocator_is_never_below_zero(two: Two) -> None:
     [{"pid": "own", "used": "not available"}, {"pid": "own", "used": 0}, {"pid": 4321, "used": 100 * GIB}],
     ids=["unknown", "zero", "of another process"],
 )  # fmt: skip
-def test_memory_of_ours_that_the_driver_does_not_tell_is_absent(
-    process: dict[str, Any], two: Two
-) -> None:
+def test_process_memory_unknown_to_the_driver_is_absent(process: dict[str, Any], two: Two) -> None:
     machine = two(lambda told: told["nvml"][0].update(processes=[process]))
     assert not {"gpu.0.process_bytes", "gpu.0.outside_bytes"} & set(read())
     assert read()["gpu.0.used_bytes"] == machine.expected["gpu.0.used_bytes"]
@@ -166,7 +162,7 @@ def test_memory_of_ours_that_the_driver_does_not_tell_is_absent(
         "where none is listed ours is unknown",
     ],
 )
-def test_in_a_container(
+def test_in_a_container_our_process_is_found_by_namespace(
     listed: dict[int | str, int],
     ours: int | None,
     monkeypatch: pytest.MonkeyPatch,
@@ -198,7 +194,7 @@ def test_a_process_in_both_lists_of_the_driver_counts_once(two: Two) -> None:
 @pytest.mark.parametrize(
     "error", ["GPU_IS_LOST", "NOT_SUPPORTED", "LIB_RM_VERSION_MISMATCH", "UNINITIALIZED"]
 )
-def test_a_card_that_fails_takes_no_other_with_it(
+def test_a_failing_card_does_not_affect_others(
     error: str, question: str, missing: set[str], two: Two
 ) -> None:
     machine = two()
@@ -209,7 +205,7 @@ def test_a_card_that_fails_takes_no_other_with_it(
 
 
 @pytest.mark.parametrize("error", ["LIB_RM_VERSION_MISMATCH", "DRIVER_NOT_LOADED"])
-def test_a_driver_that_does_not_open_is_not_tried_again(error: str, two: Two) -> None:
+def test_a_driver_that_fails_to_open_is_not_tried_again(error: str, two: Two) -> None:
     machine = two()
     machine.refuse("nvmlInit_v2", getattr(real, f"NVML_ERROR_{error}"))
     assert read_nvml() == {}
@@ -217,7 +213,7 @@ def test_a_driver_that_does_not_open_is_not_tried_again(error: str, two: Two) ->
     assert machine.asked == ["nvmlInit_v2"]
 
 
-def test_a_driver_that_the_program_closed_is_opened_again_a_few_times(two: Two) -> None:
+def test_a_driver_closed_by_the_program_is_reopened_a_few_times(two: Two) -> None:
     machine = two()
     read_nvml()
     machine.refuse(MEMORY, real.NVML_ERROR_UNINITIALIZED)
@@ -233,7 +229,7 @@ def test_a_driver_that_the_program_closed_is_opened_again_a_few_times(two: Two) 
 
 
 @pytest.mark.parametrize("version", ["_v2", ""])
-def test_an_older_driver_lists_processes_under_an_older_name(version: str, two: Two) -> None:
+def test_older_drivers_list_processes_by_an_older_function(version: str, two: Two) -> None:
     machine = two()
     for name in ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses"):
         newest = vars(machine.nvml).pop(f"{name}_v3")
@@ -241,7 +237,7 @@ def test_an_older_driver_lists_processes_under_an_older_name(version: str, two: 
     assert read() == machine.expected
 
 
-def test_a_driver_without_slices_reads_whole_cards(two: Two) -> None:
+def test_a_driver_without_mig_reads_entire_cards(two: Two) -> None:
     machine = two()
     for name in ("nvmlDeviceGetMigMode", "nvmlDeviceGetMPSComputeRunningProcesses_v3",
                  "nvmlDeviceGetMaxMigDeviceCount"):  # fmt: skip
@@ -249,7 +245,7 @@ def test_a_driver_without_slices_reads_whole_cards(two: Two) -> None:
     assert read() == machine.expected
 
 
-def test_more_processes_than_there_is_room_for_are_all_listed(two: Two) -> None:
+def test_more_processes_than_fit_the_buffer_are_all_listed(two: Two) -> None:
     crowd = [{"pid": 10_000 + i, "used": GIB} for i in range(100)]
     machine = two(lambda told: told["nvml"][0]["processes"].__setitem__(slice(0, 0), crowd))
     assert read() == machine.expected
@@ -292,7 +288,7 @@ def test_handles_are_looked_up_once(two: Two) -> None:
     assert set(machine.asked) == {MEMORY, PROCESSES, "nvmlDeviceGetMPSComputeRunningProcesses_v3"}
 
 
-def test_after_a_fork_the_driver_is_opened_anew_and_never_closed(play: Play) -> None:
+def test_after_a_fork_the_driver_is_reopened_and_never_closed(play: Play) -> None:
     machine = play(Machine("workstation_mixed"))
     read_nvml()
     machine.asked.clear()
@@ -319,7 +315,7 @@ def test_the_driver_of_this_machine_is_read_or_absent() -> None:
 
 @pytest.fixture
 def metal(monkeypatch: pytest.MonkeyPatch) -> dict[str, int | bool]:
-    """A Metal device: change the dictionary to change what it tells."""
+    """A Metal device: change the dictionary to change its readings."""
     told: dict[str, int | bool] = {
         "available": True, "forked": False,
         "allocated": 3 * GIB, "driver": 4 * GIB, "limit": 48 * GIB,
@@ -338,34 +334,34 @@ def metal(monkeypatch: pytest.MonkeyPatch) -> dict[str, int | bool]:
     return told
 
 
-def test_metal_tells_tensors_driver_and_limit(metal: dict[str, int | bool]) -> None:
+def test_metal_reports_tensors_driver_and_limit(metal: dict[str, int | bool]) -> None:
     assert read_mps() == {
         "mps.allocated_bytes": 3 * GIB, "mps.driver_bytes": 4 * GIB, "mps.limit_bytes": 48 * GIB,
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("change", [{"available": False}, {"forked": True}, {"allocated": 0}])
-def test_a_metal_that_the_program_does_not_use_is_absent(
+def test_an_unused_metal_device_is_absent(
     change: dict[str, int | bool], metal: dict[str, int | bool]
 ) -> None:
     metal.update(change)
     assert read_mps() == {}
 
 
-def test_a_metal_that_was_emptied_is_zero(metal: dict[str, int | bool]) -> None:
+def test_an_emptied_metal_device_is_zero(metal: dict[str, int | bool]) -> None:
     read_mps()
     metal["allocated"] = 0
     assert read_mps()["mps.allocated_bytes"] == 0
 
 
-def test_a_torch_that_knows_no_limit_tells_the_rest(metal: dict[str, int | bool]) -> None:
+def test_a_torch_without_a_limit_reports_the_rest(metal: dict[str, int | bool]) -> None:
     del sys.modules["torch.mps"].recommended_max_memory
     assert set(read_mps()) == {"mps.allocated_bytes", "mps.driver_bytes"}
 
 
-# -- `make test-gpu` from its start to its last line: without a GPU, and on a simulated card
+# -- `make test-gpu` in full: without a GPU, and on a simulated card
 
-# Python imports this module at its start: so do the trainings that the check starts.
+# Python imports this module at startup, also in the trainings that the check starts.
 SITE = """
 import os, sys
 if "benchmarks.client" in " ".join(sys.orig_argv):
@@ -377,7 +373,7 @@ if "benchmarks.client" in " ".join(sys.orig_argv):
 
 
 def check_simulated(parts: str, folder: Path) -> dict[str, Any]:
-    """Run these parts on a simulated card and return what was written as JSON."""
+    """Run these parts on a simulated card and return the JSON that was written."""
     site, card, results = folder / "site", folder / "card", folder / "results.json"
     site.mkdir()
     card.mkdir()
@@ -386,7 +382,7 @@ def check_simulated(parts: str, folder: Path) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.client.gpu", "--parts", parts, "--json", str(results)],
         cwd=ROOT, capture_output=True, text=True, check=False,
-        # Threads of torch that wait for one another take more time than there is to share.
+        # With more threads torch would spend the time waiting on a shared machine.
         env={**os.environ, "PYTHONPATH": paths, "SIMULATED_CARD": str(card), "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
@@ -396,7 +392,7 @@ def check_simulated(parts: str, folder: Path) -> dict[str, Any]:
     return found
 
 
-def test_without_a_gpu_nothing_is_called_passed(
+def test_without_a_gpu_no_check_passes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import torch
@@ -427,7 +423,7 @@ def test_trainings_are_judged_on_a_simulated_card(tmp_path: Path) -> None:
     }
 
 
-# -- device i of the process is the card that CUDA means; where that cannot be known, it is no card
+# -- device i of the process maps to the card that CUDA uses; if that cannot be known, to no card
 
 
 A100 = "GPU-5c89852c-d268-c3f3-1b07-005d5ae1dc3f"
@@ -435,7 +431,7 @@ FIFTH = "MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb04"
 
 
 def cards(patch: pytest.MonkeyPatch, machine: Machine, visible: str | None) -> dict[int, str]:
-    """Device -> UUID of its card."""
+    """Return device -> UUID of its card."""
     if visible is None:
         patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     else:
@@ -471,14 +467,14 @@ def without_torch(name: str) -> Machine:
         ("MIG-GPU-a/7/0", ["MIG-GPU-a/7/0"]),
     ],
 )
-def test_the_environment_is_read_as_cuda_reads_it(text: str, entries: list[Any]) -> None:
+def test_visible_devices_are_parsed_as_by_cuda(text: str, entries: list[Any]) -> None:
     assert visible_entries(text) == entries
 
 
 @pytest.mark.parametrize(
     "text", ["", "0,2", "1gpu2,2", "0,-1,1", "0,0", "0,,1", "NoDevFiles", "GPU-a,GPU-b", "GPU-a,1", "MIG-a,MIG-b"]
 )  # fmt: skip
-def test_the_installed_torch_reads_the_environment_as_we_do(
+def test_the_installed_torch_parses_visible_devices_as_we_do(
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import torch
@@ -496,7 +492,7 @@ def test_the_installed_torch_reads_the_environment_as_we_do(
         ("1,9,0", [1]),
         ("2,2", []),
         ("GPU-2c3d5e7f-1a2b-4c5d-8e6f-0123456789a2,GPU-0", [2, 0]),
-        # Fits all eight; fits none; the same card under two names.
+        # Matches all eight; matches none; the same card under two names.
         ("GPU-", []),
         ("GPU-1,GPU-f,GPU-2", [1]),
         ("GPU-1c,GPU-1", []),
@@ -510,7 +506,7 @@ def test_cards_are_numbered_as_the_process_sees_them(
     assert found == {i: machine.card(number)["uuid"] for i, number in enumerate(numbers)}
 
 
-def test_an_environment_that_changes_before_cuda_wakes_is_read_anew(
+def test_visible_devices_changed_before_cuda_starts_are_read_again(
     monkeypatch: pytest.MonkeyPatch, play: Play
 ) -> None:
     machine = play(without_torch("eight_visible_3_1"))
@@ -518,7 +514,7 @@ def test_an_environment_that_changes_before_cuda_wakes_is_read_anew(
     assert cards(monkeypatch, machine, "5,6") == {i: machine.card(5 + i)["uuid"] for i in range(2)}
 
 
-def test_a_device_joins_when_the_program_begins_to_use_it_and_torch_says_which_card_it_is(
+def test_a_device_is_mapped_once_the_program_uses_it(
     monkeypatch: pytest.MonkeyPatch, play: Play
 ) -> None:
     machine = play(Machine("eight_visible_3_1"))
@@ -526,11 +522,11 @@ def test_a_device_joins_when_the_program_begins_to_use_it_and_torch_says_which_c
     machine.told["torch"]["devices"][1]["context"] = True
     both = {0: machine.card(3)["uuid"], 1: machine.card(1)["uuid"]}
     assert cards(monkeypatch, machine, "3,1") == both
-    # Set for child processes, after this one woke CUDA.
+    # Set for child processes, after this one initialized CUDA.
     assert cards(monkeypatch, machine, "6") == both
 
 
-def test_a_torch_that_does_not_know_names_goes_by_the_environment(
+def test_without_uuids_from_torch_the_environment_decides(
     monkeypatch: pytest.MonkeyPatch, play: Play
 ) -> None:
     machine = Machine("eight_visible_3_1")
@@ -540,7 +536,7 @@ def test_a_torch_that_does_not_know_names_goes_by_the_environment(
     assert cards(monkeypatch, machine, "3,1") == {0: machine.card(3)["uuid"]}
 
 
-def test_fastest_first_among_unlike_cards_is_not_guessed(
+def test_the_order_of_unequal_cards_by_speed_is_not_guessed(
     monkeypatch: pytest.MonkeyPatch, play: Play
 ) -> None:
     machine = play(Machine("workstation_mixed"))
@@ -554,7 +550,7 @@ def test_fastest_first_among_unlike_cards_is_not_guessed(
     assert cards(monkeypatch, machine, None) == {}
 
 
-def test_a_card_that_is_kept_from_us_leaves_the_numbers_unknown(
+def test_an_inaccessible_card_leaves_device_numbers_unknown(
     monkeypatch: pytest.MonkeyPatch, play: Play
 ) -> None:
     machine = play(without_torch("eight_visible_3_1"))
@@ -573,15 +569,15 @@ def test_a_card_that_is_kept_from_us_leaves_the_numbers_unknown(
     ("visible", "slices"),
     [
         (FIFTH, [4]),
-        # Of several, CUDA takes the first. An abbreviation fits all seven.
+        # Of several, CUDA takes the first. An abbreviation matches all seven.
         (f"{FIFTH[:-1]}2,{FIFTH}", [2]),
         ("MIG-c6d4", []),
         ("MIG-ffff", []),
-        # Drivers before 470: card, GPU instance, compute instance.
+        # Format of drivers before 470: card, GPU instance, compute instance.
         (f"MIG-{A100}/8/0", [1]),
         (f"MIG-{A100}/8/1", []),
         ("MIG-GPU-ffffffff/8/0", []),
-        # CUDA takes one of seven, and nobody says which.
+        # CUDA takes one of the seven slices, and it is unknown which.
         (None, []),
         ("0", []),
         (A100, []),
@@ -606,7 +602,7 @@ def test_the_only_slice_of_the_only_card_is_the_device(
     assert cards(monkeypatch, machine, visible) == {0: FIFTH}
 
 
-def test_a_slice_is_found_when_torch_tells_the_name_of_the_whole_card(
+def test_a_slice_is_found_if_torch_reports_only_its_card(
     monkeypatch: pytest.MonkeyPatch, play: Play
 ) -> None:
     machine = Machine("a100_seven_slices")
@@ -616,7 +612,7 @@ def test_a_slice_is_found_when_torch_tells_the_name_of_the_whole_card(
     assert read_nvml()["gpu.0.total_bytes"] == machine.card(0)["slices"][4]["total"]
 
 
-def test_a_rocm_device_has_no_card_of_another_maker(play: Play) -> None:
+def test_a_rocm_device_is_not_mapped_to_an_nvidia_card(play: Play) -> None:
     machine = Machine("mi300x")
     machine.told["nvml"] = Machine("workstation_mixed").told["nvml"]
     play(machine)

@@ -1,4 +1,4 @@
-"""What keeps objects alive, for each way a program keeps them."""
+"""What keeps objects alive, for each way in which a program can hold them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SECONDS = 20.0
 
 
 class Kept:
-    """A class for each test, so that none sees another's objects."""
+    """One class per test, so that no test sees another's objects."""
 
 
 def _fresh(name: str) -> type:
@@ -71,7 +71,7 @@ def test_a_type_without_objects_or_names_is_left_out() -> None:
     assert _holders(_fresh("Never")) == []
 
 
-def test_keys_and_values_never_show() -> None:
+def test_keys_and_values_are_never_shown() -> None:
     cls = _fresh("InDictionary")
     registry.update({f"secret-{i}": cls() for i in range(30)})
     assert _holders(cls)[0].path == f"{HERE}.registry[*]"
@@ -86,7 +86,7 @@ def test_a_global_name_is_the_path() -> None:
     single = None
 
 
-def test_the_place_with_most_of_them_comes_first_and_the_others_after() -> None:
+def test_the_holder_of_most_objects_comes_first() -> None:
     cls = _fresh("Agent")
     trainers = [Trainer()]
     trainers[0].past = [[cls() for _ in range(8)] for _ in range(8)]
@@ -97,14 +97,14 @@ def test_the_place_with_most_of_them_comes_first_and_the_others_after() -> None:
     assert [one.path for one in found[1:]] == [f"{HERE}.Trainer.population[*]"]
 
 
-def test_a_helper_of_each_object_is_passed_on_the_way_up() -> None:
+def test_helper_objects_are_skipped_on_the_way_to_the_holder() -> None:
     cls = _fresh("Agent")
     trainers = [Trainer()]
     trainers[0].population = [Record(cls()) for _ in range(10)]
     assert _holders(cls)[0].path == f"{HERE}.Trainer.population[*].agent"
 
 
-def test_tensors_with_a_graph_are_named_and_sized_with_it() -> None:
+def test_tensors_with_a_graph_are_sized_with_it() -> None:
     trainers = [Trainer()]
     net = torch.nn.Linear(32, 256)
     trainers[0].losses = [net(torch.randn(64, 32)).relu().pow(2).mean() for _ in range(40)]
@@ -128,7 +128,7 @@ class Weighty:
         self.shared = Weighty.common
 
 
-def test_bytes_of_one_more_leave_out_what_all_share() -> None:
+def test_the_size_of_one_more_object_excludes_shared_memory() -> None:
     trainers = [Trainer()]
     trainers[0].past = [[bytearray(4_000_000)]]
     trainers[0].population = [Weighty(trainers[0]) for _ in range(20)]
@@ -138,7 +138,7 @@ def test_bytes_of_one_more_leave_out_what_all_share() -> None:
     assert 4000 <= found[0].bytes_each < 5500
 
 
-def test_nothing_is_kept_alive_by_a_search() -> None:
+def test_a_search_keeps_nothing_alive() -> None:
     cls = _fresh("Passing")
     registry["x"] = cls()
     gone = weakref.ref(registry["x"])
@@ -153,7 +153,7 @@ def test_nothing_is_kept_alive_by_a_search() -> None:
         gc.enable()
 
 
-def test_several_types_share_the_looks_through_the_heap() -> None:
+def test_several_types_share_the_heap_scans() -> None:
     first, second = _fresh("First"), _fresh("Second")
     registry["all"] = [first() for _ in range(5)] + [second() for _ in range(7)]
     found = find_holders([first, second], SECONDS)
@@ -163,22 +163,22 @@ def test_several_types_share_the_looks_through_the_heap() -> None:
     ]
 
 
-def test_no_time_gives_no_answer_rather_than_a_wrong_one() -> None:
+def test_without_time_a_search_gives_no_answer() -> None:
     cls = _fresh("Hasty")
     registry["all"] = [cls() for _ in range(5)]
     ticks = iter(range(1000))
     assert find_holders([cls], 0.5, clock=lambda: float(next(ticks))) == []
 
 
-def test_a_holder_travels_with_a_sequence_number() -> None:
+def test_a_holder_is_sent_with_a_sequence_number() -> None:
     holder = FoundHolder("m.C", "m.x[*]", 3, 40).to_holder(17)
     assert (holder.sequence, holder.type, holder.path, holder.count) == (17, "m.C", "m.x[*]", 3)
     assert holder.bytes_each == 40
 
 
-# -- the ways in which a training program keeps objects by accident, each planted in a small program of its own
+# -- ways in which a training program keeps objects by accident, each in its own small program
 
-# What keeps ``Step`` objects, by what it should be named, and how the program lets go of them.
+# How ``Step`` objects are kept -> (expected name, code that releases them, program).
 KINDS = {
     "a deque of tuples": (
         "__main__.ReplayBuffer.storage[*][*]",
@@ -389,8 +389,8 @@ look()
     ),
 }
 
-# Each program in a child of a process that has imported everything: an interpreter for each would take longer than all
-# that they do.
+# Each program runs in a child of a process with everything imported: starting an interpreter for each would take
+# longer than the programs themselves.
 EACH = """
 import json, os, sys
 from leakline.sampling.holder_paths import find_holders
@@ -421,7 +421,7 @@ class Step:
 def found_of_kinds(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Mapping[str, tuple[str, str]]:
-    """Kind -> the paths that were found, and how many objects were left once the program had let go."""
+    """Return kind -> (paths found, number of objects left after the program released them)."""
     if request.param == "1" and why_not_native() is not None:
         pytest.skip(f"no native module: {why_not_native()}")
     programs = [
@@ -434,7 +434,7 @@ def found_of_kinds(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_is_named_and_dies_when_the_program_lets_go(
+def test_the_holder_is_named_and_the_objects_die_when_released(
     kind: str, found_of_kinds: Mapping[str, tuple[str, str]]
 ) -> None:
     paths, left = found_of_kinds[kind]
@@ -443,7 +443,7 @@ def test_it_is_named_and_dies_when_the_program_lets_go(
     assert left == "0"
 
 
-# -- the largest, and what a handle of a C library hides
+# -- the largest object, and memory hidden behind handles of C libraries
 
 
 class Plain:
@@ -475,18 +475,18 @@ HIDE_NOTHING = [
 
 
 @pytest.mark.parametrize("kind", [*HIDE, *HIDE_NOTHING])
-def test_handles_of_c_libraries_hide_memory_and_classes_of_the_program_none(kind: type) -> None:
+def test_only_handles_of_c_libraries_hide_memory(kind: type) -> None:
     assert hides_memory(kind) == (kind in HIDE)
 
 
-def test_an_object_that_is_little_but_a_handle_has_no_size() -> None:
+def test_a_thin_wrapper_around_a_handle_has_no_size() -> None:
     sessions = [Session() for _ in range(4)]
     assert marginal_bytes(sessions) is None
     for session in sessions:
         session.connection.close()
 
 
-def test_a_handle_that_all_share_leaves_each_its_size() -> None:
+def test_a_shared_handle_does_not_hide_the_size_of_each_object() -> None:
     shared = sqlite3.connect(":memory:")
     plain = [Plain() for _ in range(6)]
     for one in plain:
@@ -512,14 +512,16 @@ def test_the_holder_of_the_largest_array_is_named() -> None:
     assert len(table.rows) == 2
 
 
-def test_a_large_object_near_the_roots_is_named_without_a_look_through_the_heap() -> None:
+def test_a_large_object_near_the_roots_is_named_without_a_heap_scan() -> None:
     (found,) = find_holder_of_largest(bytearray, 5.0, near_only=True)
     assert found.path == f"{HERE}.LOG"
     assert len(LOG) == 4 << 20
 
 
-def test_the_search_for_the_largest_keeps_to_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside long containers. It took seconds when it measured each of their items; generous for slow machines."""
+def test_the_search_for_the_largest_object_stays_within_its_budget(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With long containers nearby. It took seconds when each item was measured; the limit allows slow machines."""
     texts = [f"text {i}" for i in range(300_000)]
     monkeypatch.setitem(globals(), "TEXTS", texts)
     monkeypatch.setitem(globals(), "TABLE", dict.fromkeys(texts[:200_000]))
@@ -533,19 +535,19 @@ def test_the_search_for_the_largest_keeps_to_its_budget(monkeypatch: pytest.Monk
     assert [one.path.rpartition(".")[2] for one in found] == ["LONG"]
 
 
-def test_nothing_is_named_where_no_object_is_large() -> None:
+def test_nothing_is_named_if_no_object_is_large() -> None:
     assert find_holder_of_largest(collections.deque, 5.0) == []
 
 
-# -- locals of running functions, and what is the program's code
+# -- locals of running functions, and which code belongs to the program
 
 
-# An interpreter that collects while it makes a frame must not lose its way.
+# An interpreter that collects while creating a frame must not crash.
 BUSY = """
 import gc, random, sys, threading, time
 from leakline.probes.references import frames
 
-# Functions of many sizes, so that what is read of a frame that is gone is something else.
+# Functions of many sizes, so that reading a freed frame would give other data.
 source = ""
 for size in range(1, 24):
     names = ", ".join(f"v{i}" for i in range(size))
@@ -563,7 +565,7 @@ def busy():
     while not over.is_set():
         ALL[random.randrange(23)](random.randrange(1, 30))
 
-# Every collection lets other threads run, as a finalizer of the program may.
+# Every collection lets other threads run, as a finalizer of the program could.
 gc.callbacks.append(lambda phase, info: time.sleep(0))
 gc.set_threshold(1, 1000, 1000)
 sys.setswitchinterval(1e-6)
@@ -579,7 +581,7 @@ assert gc.isenabled()
 """
 
 
-def test_reading_the_locals_of_a_busy_thread_never_breaks_the_program(tmp_path: Path) -> None:
+def test_reading_locals_of_a_busy_thread_never_breaks_the_program(tmp_path: Path) -> None:
     run_alone(tmp_path, BUSY)
 
 
@@ -600,7 +602,7 @@ def work():
     print(len(pending))
     del pending
     print(len(made))
-    # One more line for a tracer to write the locals back.
+    # An extra line, so that a tracer can write the locals back.
     last = 1
     print(last)
 
@@ -618,7 +620,7 @@ print("__main__.work.<locals>.pending[*]" in paths)
 
 
 @pytest.mark.parametrize("hook", [None, "settrace", "setprofile"])
-def test_locals_of_other_threads_are_named_and_die_when_the_function_lets_go(
+def test_locals_of_other_threads_are_named_and_die_when_released(
     tmp_path: Path, hook: str | None
 ) -> None:
     kept, left, last, named = run_alone(tmp_path, WAITING, *filter(None, [hook])).splitlines()
@@ -628,14 +630,14 @@ def test_locals_of_other_threads_are_named_and_die_when_the_function_lets_go(
 
 
 @pytest.mark.parametrize("folder", ["stdlib", "platstdlib", "purelib", "platlib"])
-def test_what_python_installs_is_no_program(folder: str) -> None:
+def test_installed_packages_are_not_program_code(folder: str) -> None:
     assert not program_code.is_user_file(
         str(Path(sysconfig.get_path(folder)) / "some" / "module.py")
     )
     assert program_code.is_user_file(__file__)
 
 
-def test_folders_are_known_while_another_thread_asks_for_the_configuration(
+def test_install_folders_are_known_during_concurrent_sysconfig_use(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def half_filled(*_: object) -> None:

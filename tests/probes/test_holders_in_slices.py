@@ -1,4 +1,4 @@
-"""The native look for referrers and instances, and the search made of it, in slices beside a running program."""
+"""The native scan for referrers and instances, and the holder search built on it, in slices of a running program."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ trainer = Holder()
 
 @pytest.fixture(autouse=True)
 def fresh_trainer() -> Iterator[None]:
-    """On the lists of the collector, which the module itself is not on."""
+    """Use an object on the collector's lists, where the module itself is not."""
     global trainer
     trainer = Holder()
     yield
@@ -63,7 +63,7 @@ def _fresh(name: str) -> type:
     return type(name, (Kept,), {"__module__": __name__})
 
 
-def test_more_referrers_than_the_limit_are_not_all_and_it_says_so() -> None:
+def test_more_referrers_than_the_limit_are_reported_as_incomplete() -> None:
     target = Kept()
     keeps = [[target] for _ in range(100)]
     look = module.ReferrerPass([target], 10)
@@ -73,7 +73,7 @@ def test_more_referrers_than_the_limit_are_not_all_and_it_says_so() -> None:
     assert keeps
 
 
-def test_wrong_use_is_an_error_not_a_crash() -> None:
+def test_wrong_arguments_raise_instead_of_crashing() -> None:
     for wrong in ({1}, None, "ab"):
         with pytest.raises(TypeError):
             module.ReferrerPass(wrong)
@@ -92,14 +92,14 @@ def test_wrong_use_is_an_error_not_a_crash() -> None:
     assert look.step(-1.0)
 
 
-def test_instances_are_counted_and_spread_over_their_age_out_of_step() -> None:
+def test_sampled_instances_are_spread_irregularly_over_their_age() -> None:
     cls, other = _fresh("Even"), _fresh("Odd")
     ones = []
-    # They go to the collector's oldest list in the order in which they are made.
+    # The collector's oldest list keeps the order of creation.
     gc.disable()
     try:
         for _ in range(5_000):
-            # In a rhythm: every second of one kind is never hit by a regular step.
+            # They alternate, so that a regular step would never hit one of the two kinds.
             ones += [cls(), other()]
         gc.collect()
     finally:
@@ -117,9 +117,9 @@ def test_instances_are_counted_and_spread_over_their_age_out_of_step() -> None:
     assert len({place // 2 % 2 for place in places}) == 2
 
 
-def test_instances_that_the_collector_does_not_list_are_counted_once() -> None:
+def test_untracked_instances_are_counted_once() -> None:
     class Own(np.ndarray[Any, Any]):
-        """Of our own type, so that no other test has any."""
+        """A separate type, so that no other test has instances."""
 
     kind = type(np.zeros(1).view(Own))
     arrays = [np.zeros(2).view(Own) for _ in range(700)]
@@ -133,7 +133,7 @@ def test_instances_that_the_collector_does_not_list_are_counted_once() -> None:
     assert shared
 
 
-def test_the_search_in_slices_says_what_the_one_in_a_piece_says() -> None:
+def test_a_sliced_search_finds_what_an_unsliced_one_finds() -> None:
     cls = _fresh("Sliced")
     trainer.history.extend((i, cls(), [i]) for i in range(40))
     filler = [[i] for i in range(200_000)]
@@ -144,29 +144,29 @@ def test_the_search_in_slices_says_what_the_one_in_a_piece_says() -> None:
     assert filler
 
 
-def test_with_seeds_and_totals_the_heap_is_not_looked_through_for_samples() -> None:
+def test_with_seeds_and_totals_no_heap_scan_for_samples_is_needed() -> None:
     cls = _fresh("Seeded")
     trainer.names["all"] = [cls() for _ in range(30)]
     seeds = [weakref.ref(one) for one in trainer.names["all"][::3]]
     found, steps = _search([cls], seeds={cls: seeds}, totals={cls: 3_000})
     assert (found[0].path, found[0].count) == (f"{HERE}.Holder.names[*][*]", 3_000)
-    # Everything near a name of the program: no slice of the heap was needed.
+    # Everything was found near a global name: no slice of the heap was needed.
     assert steps == 1
 
 
-def test_without_seeds_the_sample_is_spread_over_the_age_of_all() -> None:
-    """The newest alone would be those that the program works on, which it holds for a moment."""
+def test_without_seeds_the_sample_covers_all_ages() -> None:
+    """The newest alone would be those in use by the program, which it holds only for a moment."""
     cls = _fresh("Spread")
     trainer.names["all"] = [cls() for _ in range(60)]
     trainer.names["now"] = [[cls() for _ in range(16)]]
     found, steps = _search([cls], -1.0, totals={cls: 76})
     assert found[0].path == f"{HERE}.Holder.names[*][*]"
-    # Each step is an entire look at most: one for samples, then those for what refers to them. Measured 4.
+    # Each step is at most an entire scan: one for samples, then those for their referrers. Measured 4.
     assert steps <= 5
     assert found[0].count > 50
 
 
-def test_a_search_between_two_steps_keeps_neither_instances_nor_their_class() -> None:
+def test_a_search_keeps_no_instances_or_classes_between_steps() -> None:
     cls = _fresh("Gone")
     trainer.names["all"] = [cls() for _ in range(30)]
     filler = [[i] for i in range(200_000)]
@@ -206,13 +206,13 @@ train()
 """
 
 
-def test_locals_of_the_thread_that_begins_the_search_are_named(tmp_path: Path) -> None:
+def test_locals_of_the_thread_that_starts_the_search_are_named(tmp_path: Path) -> None:
     assert run_alone(tmp_path, LOCALS) == "__main__.train.<locals>.episode[*]\n"
 
 
-def test_a_spent_budget_ends_the_search_with_what_was_found() -> None:
+def test_a_spent_budget_ends_the_search_with_partial_results() -> None:
     cls = _fresh("Hasty")
-    # Beside a name of the program; and an object that only looks through the heap would name.
+    # One path is near a global name, and one object could only be named by heap scans.
     trainer.names["all"] = [cls() for _ in range(30)]
     trainer.names["far"] = [[[]] for _ in range(100)]
     trainer.names["far"][50][0].append([cls() for _ in range(30)])
@@ -226,7 +226,7 @@ def test_a_spent_budget_ends_the_search_with_what_was_found() -> None:
         assert search.result()[0].path == f"{HERE}.Holder.names[*][*]"
 
 
-def test_cyclic_garbage_is_told_by_slices_too() -> None:
+def test_cyclic_garbage_is_recognized_in_slices_too() -> None:
     cls = _fresh("Cyclic")
     gc.collect()
     gc.disable()
@@ -237,7 +237,7 @@ def test_cyclic_garbage_is_told_by_slices_too() -> None:
         del one
         found, _ = _search([cls], -1.0)
         assert [(each.path, each.count) for each in found] == [(CYCLIC_GARBAGE, 30)]
-        # Reachable again, it is garbage no more.
+        # Reachable again, it is no longer garbage.
         trainer.names["some"] = [one for one in gc.get_objects() if type(one) is cls][:15]
         found, _ = _search([cls], -1.0)
         assert {each.path for each in found} >= {CYCLIC_GARBAGE, f"{HERE}.Holder.names[*][*]"}
@@ -245,8 +245,8 @@ def test_cyclic_garbage_is_told_by_slices_too() -> None:
         gc.enable()
 
 
-def test_a_search_costs_no_more_than_three_looks_at_every_object() -> None:
-    """Helper objects between the samples and what has a name: two passes. Ratio to the reference pass."""
+def test_a_search_costs_at_most_three_heap_scans() -> None:
+    """Helper objects between the samples and a name: two passes. The result is the ratio to the reference pass."""
     cls = _fresh("Costly")
     filler = [(i, [i]) for i in range(250_000)]
     random.Random(0).shuffle(filler)
@@ -268,7 +268,9 @@ def test_a_search_costs_no_more_than_three_looks_at_every_object() -> None:
     assert longest < 2 * reference
 
 
-def test_without_the_native_module_it_says_what_to_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_native_module_the_error_names_the_alternative(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("LEAKLINE_NATIVE", "0")
     forget()
     try:
@@ -279,8 +281,8 @@ def test_without_the_native_module_it_says_what_to_use(monkeypatch: pytest.Monke
         forget()
 
 
-def test_what_the_program_has_dropped_is_let_go_of_before_the_search_is_over() -> None:
-    """A list has no weak reference: between two steps the search is the last to hold it."""
+def test_dropped_objects_are_released_before_the_search_ends() -> None:
+    """A list has no weak reference: between two steps the search would be its last holder."""
     kept, dropped = [Kept()], [Kept()]
     gone = weakref.ref(dropped[0])
     search = ReferrerSearch([kept, dropped])

@@ -1,4 +1,4 @@
-"""The native census, in one piece and in slices: against the one in Python, and beside a program that runs."""
+"""The native census, in one piece and in slices, compared with the one in Python and taken while a program runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from leakline.probes.references.class_names import type_name
 if native() is None:
     pytest.skip(f"no native module: {why_not_native()}", allow_module_level=True)
 
-# A slice ends at the first look at the clock: after 64 objects.
+# With this budget a slice ends at the first clock check, after 64 objects.
 SHORTEST = 1e-9
 
 
@@ -54,7 +54,7 @@ def _references(objects: list[Any]) -> list[int]:
 # -- in one piece
 
 
-def test_arrays_in_arrays_in_arrays_are_found_however_deep() -> None:
+def test_nested_object_arrays_are_counted_at_any_depth() -> None:
     def made() -> Any:
         inner: Any = np.zeros(10)
         for _ in range(2_000):
@@ -70,7 +70,7 @@ def test_arrays_in_arrays_in_arrays_are_found_however_deep() -> None:
 
 
 def _remembering(most: int) -> tuple[int, float]:
-    """Tuples and coverage of a census that may remember so many bytes."""
+    """Return tuples and coverage of a census that may remember ``most`` bytes."""
     module: Any = native()
     work = module.Census(
         roles={}, picks={}, not_entered=(), elsewhere=(), array_layout=0, floor=1 << 62,
@@ -81,8 +81,8 @@ def _remembering(most: int) -> tuple[int, float]:
     return counts[id(tuple)], work.facts()["coverage"]
 
 
-def test_when_it_may_remember_little_it_estimates_and_says_so() -> None:
-    # Their addresses are more than one piece of its memory has room for.
+def test_with_little_memory_the_census_estimates_and_says_so() -> None:
+    # Their addresses do not fit into one block of the census's memory.
     shared = [(float(i), bytes(10)) for i in range(200_000)]
     gc.collect()
     kept: list[Any] = [shared, list(shared)]
@@ -90,7 +90,7 @@ def test_when_it_may_remember_little_it_estimates_and_says_so() -> None:
     assert whole[1] == 1.0
     assert 0 < little[1] < 1
     assert little[0] == pytest.approx(whole[0], rel=0.25)
-    # Tuples of tuples that it cannot remember do not keep it for ever.
+    # Nested tuples that it cannot remember do not keep it running forever.
     nested: Any = (1.5,)
     for _ in range(200):
         nested = (nested, nested)
@@ -98,7 +98,7 @@ def test_when_it_may_remember_little_it_estimates_and_says_so() -> None:
     assert _remembering(1 << 16)[1] < 1
 
 
-def test_a_deadline_leaves_a_part_out_and_says_so() -> None:
+def test_a_deadline_gives_a_part_and_its_coverage() -> None:
     kept = [[i] for i in range(300_000)]
     whole, part = census(), take_census(0.0005)
     assert whole.is_exact and not part.is_exact
@@ -107,19 +107,19 @@ def test_a_deadline_leaves_a_part_out_and_says_so() -> None:
     assert kept
 
 
-def test_references_are_the_same_after_a_census() -> None:
+def test_reference_counts_are_unchanged_after_a_census() -> None:
     agent, array, big = Agent(), np.zeros(2 << 20, np.uint8), [None] * (1 << 19)
     watched = [agent, array, big, Agent, Slotted, torch.Tensor, np.ndarray, list, type]
     before = _references(watched)
     result = take_census(on_instances=lambda instances: None)
     assert result.counts[Agent] == 1
-    # The counts are all that is left of it, on classes.
+    # Only its counts remain, which refer to classes.
     assert sys.getrefcount(Agent) == before[3] + 1
     del result
     assert _references(watched) == before
 
 
-def test_tensors_alone_are_told_as_by_the_census() -> None:
+def test_tensors_are_counted_alone_as_in_the_census() -> None:
     kept = [torch.zeros(100) for _ in range(30)]
     told, whole = look_at_tensors(), census()
     assert whole.tensors is not None
@@ -129,7 +129,7 @@ def test_tensors_alone_are_told_as_by_the_census() -> None:
     assert len(kept) == 30
 
 
-def test_a_numpy_of_another_kind_is_measured_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_numpy_layout_is_measured_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = [np.zeros(1000), np.zeros((10, 10))[2:5]]
     hidden = np.empty(20, dtype=object)
     for i in range(20):
@@ -145,7 +145,7 @@ def test_a_numpy_of_another_kind_is_measured_in_python(monkeypatch: pytest.Monke
     assert len(kept) + len(hidden) == 22
 
 
-def test_it_is_switched_off_by_a_setting() -> None:
+def test_a_setting_disables_the_native_module() -> None:
     code = (
         "from leakline.probes.native_module import native, why_not_native\n"
         "print(native(), why_not_native())"
@@ -157,7 +157,7 @@ def test_it_is_switched_off_by_a_setting() -> None:
     assert done.stdout.strip() == "None LEAKLINE_NATIVE=0 disables the native module"
 
 
-# -- in slices: what lives throughout is counted once, whatever the program does meanwhile
+# -- in slices: objects that live throughout are counted once, whatever the program does meanwhile
 
 
 def sliced(
@@ -186,7 +186,9 @@ def heap() -> Iterator[list[object]]:
     kept.clear()
 
 
-def test_a_still_heap_counts_as_in_one_piece(heap: list[object], tmp_path: Path) -> None:
+def test_an_idle_heap_is_counted_in_slices_as_in_one_piece(
+    heap: list[object], tmp_path: Path
+) -> None:
     mapped = np.memmap(tmp_path / "data.bin", np.float32, "w+", shape=(1000, 500))
     large = np.zeros((3000, 1000), np.float32), bytes(11 << 20), [None] * (4 << 20)
     shared = torch.from_numpy(large[0]), torch.zeros(1000, 100), mapped[10:20]
@@ -219,9 +221,9 @@ def test_a_still_heap_counts_as_in_one_piece(heap: list[object], tmp_path: Path)
 
 @pytest.mark.long
 @pytest.mark.parametrize("generation", [0, 1, 2])
-def test_objects_that_a_collection_moves_count_once(heap: list[object], generation: int) -> None:
+def test_objects_moved_by_a_collection_count_once(heap: list[object], generation: int) -> None:
     planted = [Planted() for _ in range(5_000)]
-    # Seldom enough for the walk to end: a full collection gives the lists another order.
+    # Rarely enough for the walk to end: a full collection reorders the lists.
     every = 700 if generation < 2 else 4_000
     result = sliced(lambda: gc.collect(generation), seconds=SHORTEST, every=every)
     assert result.collections > 0
@@ -231,7 +233,7 @@ def test_objects_that_a_collection_moves_count_once(heap: list[object], generati
 
 
 @pytest.mark.long
-def test_a_full_collection_between_all_slices_does_not_keep_it_from_ending() -> None:
+def test_full_collections_between_all_slices_do_not_prevent_the_end() -> None:
     planted = [Planted() for _ in range(500)]
     assert named(sliced(gc.collect, every=4), Planted) == len(planted)
 
@@ -240,7 +242,7 @@ def _bookmarks() -> list[Any]:
     return [one for one in gc.get_objects() if type(one).__name__ == "Bookmark"]
 
 
-def test_nothing_of_ours_is_on_the_collectors_lists_afterwards() -> None:
+def test_no_bookmark_stays_on_the_collectors_lists() -> None:
     work = SlicedCensus()
     work.step(SHORTEST)
     seen = _bookmarks()
@@ -250,20 +252,20 @@ def test_nothing_of_ours_is_on_the_collectors_lists_afterwards() -> None:
     del work
     assert not _bookmarks()
     assert not any("Bookmark" in name for name in result.names)
-    # Whoever took one from the list may keep it.
+    # The program could have taken one from the list and kept it.
     assert seen and not any(map(gc.is_tracked, seen))
 
 
-def test_long_containers_are_visited_in_pieces_without_losing_the_place() -> None:
+def test_long_containers_are_visited_in_parts() -> None:
     def counted(seconds: float) -> tuple[int, int]:
-        # A result is not kept: it has tuples of its own, a few for every class.
+        # Results are not kept: each has its own tuples, a few for every class.
         result = sliced(seconds=seconds)
         return named(result, np.ndarray), named(result, tuple)
 
     arrays, tuples = counted(0.002)
     buffer = deque(((np.zeros(2), i) for i in range(40_000)), maxlen=50_000)
     rows = [(float(i), np.zeros(2)) for i in range(40_000)]
-    # The collector does not list it, nor see the locals of this function.
+    # The collector does not list it, nor does it see the locals of this function.
     tables = [{i: (np.zeros(2), i) for i in range(40_000)}]
     group = {(i, str(i)) for i in range(40_000)}
     gc.collect()
@@ -273,7 +275,7 @@ def test_long_containers_are_visited_in_pieces_without_losing_the_place() -> Non
     assert len(buffer) == len(rows) == len(tables[0]) == len(group)
 
 
-def test_between_two_steps_nothing_of_the_program_is_referred_to(heap: list[object]) -> None:
+def test_no_reference_to_the_program_is_held_between_steps(heap: list[object]) -> None:
     agent, array, tensor = Agent(), np.zeros(3 << 20, np.uint8), torch.ones(3)
     watched = [agent, array, tensor, agent.memory, (1.5, "x"), Agent, Planted]
     watched += [torch.Tensor, nn.Parameter, np.memmap, list, np.ndarray]
@@ -292,7 +294,7 @@ def test_between_two_steps_nothing_of_the_program_is_referred_to(heap: list[obje
     assert result.objects > len(heap)
 
 
-def test_a_class_that_dies_meanwhile_is_no_row(heap: list[object]) -> None:
+def test_a_class_that_dies_during_the_census_has_no_row(heap: list[object]) -> None:
     makers: list[Any] = [type(f"Short{i}", (), {"__slots__": ("x",)}) for i in range(50)]
     ones = [make() for make in makers]
     work = SlicedCensus()
@@ -309,7 +311,7 @@ def test_a_class_that_dies_meanwhile_is_no_row(heap: list[object]) -> None:
     assert not [name for name in work.result().names if ".Short" in name]
 
 
-def test_hostile_objects_are_never_touched() -> None:
+def test_code_of_hostile_objects_never_runs() -> None:
     kept = [Hostile() for _ in range(50)]
     touched.clear()
     result = sliced(seconds=SHORTEST)
@@ -317,7 +319,7 @@ def test_hostile_objects_are_never_touched() -> None:
     assert named(result, Hostile) == len(kept)
 
 
-def test_the_result_keeps_no_class() -> None:
+def test_the_result_keeps_no_class_alive() -> None:
     result = sliced()
     before = sys.getrefcount(Agent)
     kept = result, result.samples(), result.to_census(3), result.large_objects(3)
@@ -326,7 +328,7 @@ def test_the_result_keeps_no_class() -> None:
     assert kept[2].mode == "sliced" and kept[1]["python.objects"] == result.objects
 
 
-def test_its_own_memory_is_bounded_and_told() -> None:
+def test_the_memory_of_the_census_is_bounded_and_reported() -> None:
     shared = [bytes([i % 256]) * 40 for i in range(300_000)]
     twice = list(shared)
     work = SlicedCensus()
@@ -338,8 +340,8 @@ def test_its_own_memory_is_bounded_and_told() -> None:
 
 
 @pytest.mark.parametrize("in_slices", [True, False])
-def test_a_large_array_can_be_resized_while_a_census_knows_it(in_slices: bool) -> None:
-    """NumPy refuses where anybody else refers to the array."""
+def test_a_large_array_can_be_resized_during_a_census(in_slices: bool) -> None:
+    """NumPy refuses to resize while there is any other reference to the array."""
     known = [np.zeros(1 << 18), np.zeros((*(1, 2) * 4, 1 << 14)), np.zeros((1 << 17, 1, 2))]
     lists: list[Any] = [[None] * 300_000, (None,) * 300_001, dict.fromkeys(range(50_000))]
     work = NativeCensus({}, 1 << 20, in_slices=in_slices)
@@ -356,8 +358,8 @@ def test_a_large_array_can_be_resized_while_a_census_knows_it(in_slices: bool) -
         assert f"{len(one)} items" in [d for _, name, d in large if name == type(one).__name__]
 
 
-# The last one: what is older than the tests is on the lists again after it.
-def test_freezing_the_heap_meanwhile_is_survived_and_told(heap: list[object]) -> None:
+# Runs last: afterwards older objects are on the collector's lists again.
+def test_freezing_the_heap_during_a_census_makes_it_incomplete(heap: list[object]) -> None:
     work = SlicedCensus()
     for _ in range(30):
         work.step(SHORTEST)

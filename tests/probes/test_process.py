@@ -1,4 +1,4 @@
-"""Memory of the process, against what the kernel says by another way; and the peak between two readings."""
+"""Process memory compared with other kernel interfaces, and the peak between two readings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MIB = 2**20
 
 
 def _proc(folder: Path, status: str) -> Path:
-    """Of an old kernel, which does not tell the parts of resident memory."""
+    """Write the files of an old kernel, which does not report the parts of resident memory."""
     own = folder / "self"
     (own / "fd").mkdir(parents=True)
     (own / "status").write_text(status)
@@ -50,7 +50,7 @@ def test_without_procfs_and_psutil_only_the_peak_is_known(
     assert set(read_process(tmp_path)) == {"process.peak_bytes"}
 
 
-def test_an_old_kernel_without_the_split_gives_it_from_statm_and_open_files_by_counting(
+def test_an_old_kernel_is_read_from_statm_and_by_counting_files(
     tmp_path: Path,
 ) -> None:
     samples = read_process(_proc(tmp_path, "VmRSS:\t    1000 kB\nThreads:\t3\n"))
@@ -106,11 +106,11 @@ def test_a_forked_child_reads_its_own_memory_from_the_first_call() -> None:
 
     assert abs(_in_child(child) - 96 * MIB) < 6 * MIB
     assert process_memory._own._statm._kept is parent
-    # The child closed its copies of the descriptors, not ours.
+    # The child closed its own copies of the descriptors.
     assert read_private_bytes() > 0
 
 
-def test_a_forked_child_tells_its_own_threads_and_files() -> None:
+def test_a_forked_child_reports_its_own_threads_and_files() -> None:
     files = read_process()["process.open_files"]
     started, done = threading.Event(), threading.Event()
     thread = threading.Thread(target=lambda: (started.set(), done.wait()))
@@ -132,7 +132,7 @@ def test_a_forked_child_tells_its_own_threads_and_files() -> None:
     assert read_process()["process.open_files"] == files
 
 
-# In a process of its own: threads that other tests left may open files meanwhile.
+# Run in its own process: threads left by other tests may open files meanwhile.
 COUNTS_FILES = """
 import os
 from leakline.probes.memory.process_memory import read_process
@@ -150,7 +150,7 @@ def test_open_files_are_those_in_the_folder(tmp_path: Path) -> None:
     run_alone(tmp_path, COUNTS_FILES)
 
 
-# It closes what it can, as a program does that becomes a daemon.
+# Closes all it can, as a program that becomes a daemon does.
 CLOSES_ALL = """
 import os, sys
 from leakline.probes.memory.process_memory import read_peak_bytes, read_private_bytes, read_process
@@ -167,13 +167,13 @@ assert [os.pread(one, 5, 0) for one in theirs] == [b"hello"] * 8
 """
 
 
-def test_a_program_that_closes_our_descriptors_is_read_and_keeps_its_own(tmp_path: Path) -> None:
+def test_a_program_that_closes_our_descriptors_is_still_read(tmp_path: Path) -> None:
     theirs = tmp_path / "theirs"
     theirs.write_text("hello, this is no status of any process\n")
     run_alone(tmp_path, CLOSES_ALL, str(theirs))
 
 
-def test_a_status_longer_than_is_kept_is_read_to_its_end(tmp_path: Path) -> None:
+def test_a_status_longer_than_the_buffer_is_read_completely(tmp_path: Path) -> None:
     groups = " ".join(str(number) for number in range(20_000))
     last = "RssAnon:\t 700 kB\n"
     kept = process_memory._OwnFiles(
@@ -189,7 +189,7 @@ def test_a_status_longer_than_is_kept_is_read_to_its_end(tmp_path: Path) -> None
 
 
 class Memory:
-    """A process whose kernel keeps a mark: ``uses`` sets resident memory, as high as it may be in between."""
+    """A process whose kernel keeps a peak mark: ``uses`` sets resident memory and the high point before it."""
 
     def __init__(self) -> None:
         self.resident, self.mark = 100, 100
@@ -222,19 +222,19 @@ def memory() -> Memory:
     return Memory()
 
 
-def test_the_first_reading_tells_the_peak_since_the_process_began(memory: Memory) -> None:
+def test_the_first_reading_has_the_peak_since_the_process_began(memory: Memory) -> None:
     memory.uses(900, 200)
     assert memory.seen().read()[PEAK] == 900
 
 
-def test_a_new_high_is_seen_however_short_and_a_lower_one_where_a_reading_falls_into_it(
+def test_every_new_high_is_seen_and_lower_peaks_if_read_in_time(
     memory: Memory,
 ) -> None:
     peak = memory.seen()
     peak.read()
     memory.uses(500, 100)
     assert peak.read()[PEAK] == 500
-    assert peak.read()[PEAK] == 100, "told once"
+    assert peak.read()[PEAK] == 100, "reported once"
     memory.uses(300)
     peak.look()
     memory.uses(100)
@@ -243,7 +243,7 @@ def test_a_new_high_is_seen_however_short_and_a_lower_one_where_a_reading_falls_
     assert peak.read()[PEAK] == 100, "between two readings, and no new high: not known"
 
 
-def test_a_mark_that_another_tool_sets_back_tells_the_time_since_then(memory: Memory) -> None:
+def test_a_mark_reset_by_another_tool_gives_the_peak_since_then(memory: Memory) -> None:
     memory.uses(900, 100)
     peak = memory.seen()
     peak.read()
@@ -253,7 +253,7 @@ def test_a_mark_that_another_tool_sets_back_tells_the_time_since_then(memory: Me
     assert peak.read()[PEAK] == 100
 
 
-def test_what_we_rose_to_ourselves_is_no_peak_of_the_program(memory: Memory) -> None:
+def test_memory_used_by_leakline_is_not_a_peak_of_the_program(memory: Memory) -> None:
     peak = memory.seen()
     peak.read()
     memory.uses(700)
@@ -264,7 +264,7 @@ def test_what_we_rose_to_ourselves_is_no_peak_of_the_program(memory: Memory) -> 
     assert peak.read()[PEAK] == 100
 
 
-def test_with_exact_peaks_every_peak_is_told_until_the_mark_cannot_be_reset(
+def test_exact_peaks_are_reported_until_the_mark_cannot_be_reset(
     memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process_memory, "_reset_mark", memory.reset)
@@ -280,7 +280,7 @@ def test_with_exact_peaks_every_peak_is_told_until_the_mark_cannot_be_reset(
     assert peak.read()[PEAK] == 100
 
 
-def test_where_the_mark_can_never_be_reset_peaks_are_told_as_seen(
+def test_without_resets_peaks_are_reported_as_seen(
     memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process_memory, "_reset_mark", lambda: False)
@@ -291,7 +291,7 @@ def test_where_the_mark_can_never_be_reset_peaks_are_told_as_seen(
         assert peak.read()[PEAK] == told
 
 
-def test_where_only_the_mark_is_known_it_is_told_while_it_rises() -> None:
+def test_if_only_the_mark_is_known_it_is_reported_while_it_rises() -> None:
     marks = iter((500, 500, 600))
     peak = PeakMemory(read=lambda: {PEAK: next(marks)}, look=lambda: None)
     peak.look()
@@ -303,7 +303,7 @@ def _mark() -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 
 
-def test_the_kernel_s_mark_is_read_and_never_reset_unless_asked() -> None:
+def test_the_kernels_mark_is_never_reset_unless_requested() -> None:
     fresh_pages(200 * MIB).close()
     before = _mark()
     assert read_peak_bytes() == read_process()[PEAK] == before
@@ -314,7 +314,7 @@ def test_the_kernel_s_mark_is_read_and_never_reset_unless_asked() -> None:
     assert _mark() >= before
 
 
-def test_a_real_rise_shorter_than_any_reading_is_exact_when_asked() -> None:
+def test_a_real_short_rise_is_measured_exactly_if_requested() -> None:
     fresh_pages(400 * MIB).close()
     peak = PeakMemory(exact=True)
     if not peak.exact:

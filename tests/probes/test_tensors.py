@@ -1,4 +1,4 @@
-"""Tensors by storage, and what autograd graphs keep: read where and when torch does not change them."""
+"""Tensors by storage and the memory held by autograd graphs, read only when torch does not change them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["way"]
 both_ways = pytest.mark.usefixtures("way")
 
 KIB = 1024
-# Of a kept loss: the input (64 x 32) and the activation (64 x 256), which nothing but the graph holds.
+# A kept loss holds the input (64 x 32) and the activation (64 x 256), which only the graph holds.
 INPUT, ACTIVATION = 64 * 32 * 4, 64 * 256 * 4
 
 
@@ -41,7 +41,7 @@ def _measure() -> TensorMeasure:
 
 
 def _grown(make: Callable[[], object]) -> TensorMeasure:
-    """What there is more of once this is made."""
+    """Return by how much the measure grows once this is made."""
     before = _measure()
     kept = make()
     after = _measure()
@@ -56,7 +56,7 @@ def _loss(net: nn.Module) -> Any:
 
 
 @both_ways
-def test_tensors_that_share_a_storage_count_its_bytes_once() -> None:
+def test_tensors_sharing_a_storage_count_its_bytes_once() -> None:
     def made() -> Any:
         base = torch.zeros(1000, 100)
         taken = torch.empty(0).set_(base.untyped_storage())
@@ -100,24 +100,24 @@ def test_parameters_have_their_own_row() -> None:
 
 
 @both_ways
-def test_losses_without_a_graph_are_no_graphs() -> None:
+def test_losses_without_a_graph_are_not_counted_as_graphs() -> None:
     net = nn.Linear(32, 256)
     grown = _grown(lambda: [_loss(net).detach() for _ in range(100)])
     assert (grown.count, grown.graph_count, grown.graph_bytes) == (100, 0, 0)
 
 
 @both_ways
-def test_kept_losses_show_with_the_memory_that_their_graphs_hold() -> None:
+def test_kept_losses_include_the_memory_of_their_graphs() -> None:
     net = nn.Linear(32, 256)
     grown = _grown(lambda: [_loss(net) for _ in range(100)])
-    # The losses, and the activations that were tensors of Python once.
+    # The losses, and the activations that were once Python tensors.
     assert 100 <= grown.graph_count <= 300
     assert grown.graph_bytes == pytest.approx(100 * (INPUT + ACTIVATION), rel=0.02)
     assert grown.bytes == 100 * 4
 
 
 @both_ways
-def test_what_the_program_also_holds_is_not_the_graphs() -> None:
+def test_memory_also_held_by_the_program_is_not_counted_for_graphs() -> None:
     net = nn.Linear(32, 256)
 
     def made() -> Any:
@@ -129,7 +129,7 @@ def test_what_the_program_also_holds_is_not_the_graphs() -> None:
 
 
 @both_ways
-def test_backward_frees_what_the_graph_held_and_gradients_are_the_programs_own() -> None:
+def test_backward_frees_graph_memory_and_gradients_are_not_graph_memory() -> None:
     net = nn.Linear(32, 256)
 
     def made() -> Any:
@@ -145,7 +145,7 @@ def test_backward_frees_what_the_graph_held_and_gradients_are_the_programs_own()
 
 
 @both_ways
-def test_more_graphs_than_one_look_visits_are_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_graphs_than_one_scan_visits_are_extrapolated(monkeypatch: pytest.MonkeyPatch) -> None:
     net = nn.Linear(32, 64)
     losses = [_loss(net) for _ in range(400)]
     seen = []
@@ -177,7 +177,7 @@ class Doubled(torch.autograd.Function):
 
 
 @both_ways
-def test_functions_of_the_program_are_looked_through() -> None:
+def test_custom_autograd_functions_are_visited() -> None:
     given = torch.zeros(1000, requires_grad=True)
     assert _grown(lambda: Doubled.apply(given)).graph_bytes == 4000  # type: ignore[no-untyped-call]
 
@@ -208,7 +208,7 @@ SECONDS = 10.0
 
 
 class Step:
-    """Keeps its loss, and with it the graph."""
+    """A step that keeps its loss and with it the graph."""
 
     def __init__(self) -> None:
         self.loss = torch.rand(128, 128, requires_grad=True).square()
@@ -219,7 +219,7 @@ history: list[Step] = []
 
 @contextlib.contextmanager
 def in_the_engine() -> Iterator[None]:
-    """Another thread is in the middle of a backward pass."""
+    """Keep another thread in the middle of a backward pass."""
     entered, leave = threading.Event(), threading.Event()
 
     class Waits(torch.autograd.Function):
@@ -245,7 +245,7 @@ def in_the_engine() -> Iterator[None]:
 
 
 def on_a_thread_of_ours(call: Any) -> Any:
-    """What it gives; the main thread runs on meanwhile."""
+    """Return the result of a call on one of our threads while the main thread continues."""
     found: list[Any] = []
 
     def run() -> None:
@@ -262,7 +262,7 @@ def on_a_thread_of_ours(call: Any) -> Any:
     return found[0]
 
 
-def test_graphs_are_not_read_while_another_thread_or_a_hook_is_in_the_engine() -> None:
+def test_graphs_are_not_read_while_the_engine_runs() -> None:
     with in_the_engine():
         assert while_the_engine_rests(lambda: 1) is None
     assert while_the_engine_rests(lambda: 1) == 1
@@ -274,8 +274,8 @@ def test_graphs_are_not_read_while_another_thread_or_a_hook_is_in_the_engine() -
     assert found == [None]
 
 
-def test_what_graphs_hold_is_unknown_then_and_no_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    # On a busy machine too.
+def test_graph_memory_is_unknown_while_the_engine_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Allow enough time on a busy machine.
     monkeypatch.setattr("leakline.probes.heap.marginal_size._GRAPHS_SECONDS", 10.0)
     kept = [(torch.rand(64, 64, requires_grad=True) * 2).square() for _ in range(10)]
     with in_the_engine():
@@ -286,18 +286,18 @@ def test_what_graphs_hold_is_unknown_then_and_no_zero(monkeypatch: pytest.Monkey
 
 
 @needs_native
-def test_a_thread_of_ours_has_them_read_on_the_main_thread() -> None:
+def test_our_threads_read_graphs_on_the_main_thread() -> None:
     where = on_a_thread_of_ours(lambda: while_the_engine_rests(threading.current_thread))
     assert where is threading.main_thread()
 
 
-def test_a_main_thread_that_does_not_come_to_it_is_not_waited_for_and_never_comes_to_it() -> None:
+def test_a_call_that_the_main_thread_does_not_reach_is_cancelled() -> None:
     called: list[int] = []
     asked, waited = threading.Lock(), threading.Event()
     asked.acquire()
 
     def ask() -> None:
-        # Until the main thread is in a call of C.
+        # Wait until the main thread is inside a C call.
         waited.wait(0.1)
         on_main_thread(lambda: called.append(1), 0.05)
         asked.release()
@@ -312,14 +312,14 @@ def test_a_main_thread_that_does_not_come_to_it_is_not_waited_for_and_never_come
 
 
 @needs_native
-def test_what_goes_wrong_there_is_of_who_asked_and_not_of_the_program() -> None:
-    # Where one of our own functions is the last to be called.
+def test_errors_on_the_main_thread_reach_only_the_requesting_thread() -> None:
+    # The innermost function is one of ours.
     error = on_a_thread_of_ours(lambda: on_main_thread(lambda: storage_key(3), 5.0))
     assert isinstance(error, AttributeError)
 
 
 @needs_native
-def test_what_a_handler_of_the_program_raises_meanwhile_is_the_programs() -> None:
+def test_exceptions_of_signal_handlers_reach_the_program() -> None:
     signum, raises = signal.SIGTERM, SystemExit(143)
 
     def handle(signum: int, frame: object) -> None:
@@ -328,7 +328,7 @@ def test_what_a_handler_of_the_program_raises_meanwhile_is_the_programs() -> Non
     before = signal.signal(signum, handle)
     try:
         with pytest.raises(type(raises)) as raised:
-            # The signal comes while the main thread does something for us, or an instruction later.
+            # The signal arrives while the main thread works for us, or one instruction later.
             on_a_thread_of_ours(lambda: on_main_thread(lambda: signal.raise_signal(signum), 5.0))
             ends = time.monotonic() + SECONDS
             while time.monotonic() < ends:
@@ -339,7 +339,7 @@ def test_what_a_handler_of_the_program_raises_meanwhile_is_the_programs() -> Non
 
 
 @needs_native
-def test_a_search_in_slices_tells_the_size_of_what_has_graphs_in_the_end() -> None:
+def test_a_sliced_search_measures_objects_with_graphs_at_the_end() -> None:
     history.extend(Step() for _ in range(20))
     search = SlicedHolderSearch([Step], 10.0)
     on_a_thread_of_ours(lambda: any(iter(lambda: search.step(0.002), True)))
@@ -349,7 +349,7 @@ def test_a_search_in_slices_tells_the_size_of_what_has_graphs_in_the_end() -> No
     history.clear()
 
 
-# Looks as our threads do, one after the other, while the main thread trains.
+# One of our threads scans repeatedly while the main thread trains.
 TRAINS_BESIDE_LOOKS = """
 import sys, threading, time
 import torch
@@ -399,5 +399,5 @@ print("looks", looks)
 @pytest.mark.long
 @needs_native
 @pytest.mark.parametrize("way", ["census", "holders", "tensors"])
-def test_a_training_lives_through_looks_beside_it(way: str, tmp_path: Path) -> None:
+def test_a_training_survives_concurrent_scans(way: str, tmp_path: Path) -> None:
     assert int(run_alone(tmp_path, TRAINS_BESIDE_LOOKS, way, "2").split()[-1]) >= 2

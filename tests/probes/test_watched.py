@@ -1,5 +1,5 @@
-"""Created and freed of watched classes, by weak references and exact counts; the classes known to pile up; and
-instances of all ages, remembered weakly.
+"""Creations and deletions of watched classes, from weak references and exact counts; classes known to pile up; and
+weakly remembered instances of all ages.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ def _read(watched: WatchedClasses, alive: int) -> tuple[Any, Any]:
     return samples.get(f"type.{NAME}.created"), samples.get(f"type.{NAME}.freed")
 
 
-def test_the_first_look_is_where_counting_begins() -> None:
+def test_counting_starts_at_the_first_reading() -> None:
     watched = _watch()
     assert watched.read({NAME: 5}) == {}
     assert _read(watched, 5) == (0, 0)
 
 
-def test_made_anew_each_time_is_told_although_the_count_stands_still() -> None:
+def test_replaced_instances_are_counted_although_the_total_is_constant() -> None:
     watched = _watch()
     kept = [Episode() for _ in range(10)]
     watched.note({Episode: kept})
@@ -74,14 +74,14 @@ def test_made_anew_each_time_is_told_although_the_count_stands_still() -> None:
         assert _read(watched, 10) == (10 * generation, 10 * generation)
 
 
-def test_what_was_never_seen_still_shows_in_the_count() -> None:
+def test_unseen_instances_still_show_in_the_count() -> None:
     watched = _watch()
     watched.read({NAME: 10})
     assert _read(watched, 14) == (4, 0)
     assert _read(watched, 3) == (4, 11)
 
 
-def test_created_without_freed_is_always_the_change_of_the_count() -> None:
+def test_created_minus_freed_is_the_change_of_the_count() -> None:
     watched = _watch()
     kept: list[Episode] = []
     watched.read({NAME: 0})
@@ -93,7 +93,7 @@ def test_created_without_freed_is_always_the_change_of_the_count() -> None:
         assert created - freed == len(kept)
 
 
-def test_a_look_without_a_count_loses_nothing() -> None:
+def test_a_reading_without_a_count_loses_nothing() -> None:
     watched = _watch()
     kept = [Episode() for _ in range(4)]
     watched.note({Episode: kept})
@@ -103,7 +103,7 @@ def test_a_look_without_a_count_loses_nothing() -> None:
     assert _read(watched, 0) == (0, 4)
 
 
-def test_an_instance_at_the_address_of_a_dead_one_is_another() -> None:
+def test_a_new_instance_at_a_reused_address_is_counted() -> None:
     watched = _watch()
     watched.read({NAME: 0})
     for _ in range(20):
@@ -113,7 +113,7 @@ def test_an_instance_at_the_address_of_a_dead_one_is_another() -> None:
     assert _read(watched, 0) == (20, 20)
 
 
-def test_nothing_is_kept_alive_and_other_classes_are_passed_over() -> None:
+def test_watching_keeps_nothing_alive_and_ignores_other_classes() -> None:
     watched = _watch()
     kept: list[Any] = [Episode(), Bare()]
     gone = weakref.ref(kept[0])
@@ -122,7 +122,7 @@ def test_nothing_is_kept_alive_and_other_classes_are_passed_over() -> None:
     assert gone() is None
 
 
-def test_what_cannot_be_followed_is_left_out() -> None:
+def test_classes_that_cannot_be_followed_are_left_out() -> None:
     watched = _watch(limit=100)
     kept = [Episode() for _ in range(100)]
     watched.note({Episode: kept})
@@ -181,7 +181,7 @@ def test_deaths_while_the_interpreter_ends_are_silent(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["threading.Thread", "subprocess.Popen", "torch.optim.adam.Adam"])
-def test_classes_known_to_pile_up_are_told_by_the_names_they_have(name: str) -> None:
+def test_classes_known_to_pile_up_are_listed_by_their_names(name: str) -> None:
     module, _, cls = name.rpartition(".")
     loaded = __import__(module, fromlist=[cls])
     assert type_name(getattr(loaded, cls)) == name
@@ -190,7 +190,7 @@ def test_classes_known_to_pile_up_are_told_by_the_names_they_have(name: str) -> 
     assert all(each.rpartition(".")[0] in sys.modules for each in names)
 
 
-def test_open_files_are_told_by_a_census() -> None:
+def test_open_files_are_counted_by_a_census() -> None:
     counts = {"_io.BufferedReader": 1, "_io.FileIO": 1, type_name(Episode): 3}
     assert piling_in_census(counts) == {
         "type._io.BufferedReader.count": 1,
@@ -198,7 +198,7 @@ def test_open_files_are_told_by_a_census() -> None:
     }
 
 
-def test_open_figures_are_counted_once_the_program_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_figures_are_counted_once_matplotlib_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.delitem(sys.modules, "matplotlib._pylab_helpers", raising=False)
         assert read_figures() == {}
@@ -223,7 +223,7 @@ class Agent:
         self.generation = generation
 
 
-def test_nothing_is_kept_alive() -> None:
+def test_age_samples_keep_nothing_alive() -> None:
     samples = AgeSamples()
     kept = [Agent()]
     gone = weakref.ref(kept[0])
@@ -234,7 +234,7 @@ def test_nothing_is_kept_alive() -> None:
     assert samples.instances(Agent) == []
 
 
-def test_an_instance_is_noted_once() -> None:
+def test_an_instance_is_sampled_once() -> None:
     samples = AgeSamples()
     kept: list[Agent] = []
     for _ in range(5):
@@ -273,7 +273,7 @@ def test_a_long_leak_keeps_a_bounded_sample_of_all_its_ages() -> None:
     assert len(set(ages)) >= REFERENCES_OF_A_CLASS // 2
 
 
-def test_what_is_made_anew_fills_no_memory() -> None:
+def test_replaced_instances_do_not_fill_memory() -> None:
     samples = AgeSamples()
     for generation in range(4 * REFERENCES_OF_A_CLASS):
         samples.note({Agent: [Agent(generation) for _ in range(INSTANCES_OF_A_GENERATION)]})
@@ -284,10 +284,10 @@ def test_what_is_made_anew_fills_no_memory() -> None:
 
 
 @needs_native
-def test_the_newest_are_picked_from_the_young_end_of_the_heap() -> None:
+def test_the_newest_instances_are_picked_from_the_young_generation() -> None:
     kept = [Agent() for _ in range(30)]
     gc.collect()
     kept += [Agent() for _ in range(3)]
-    # The heap of the tests that ran before may lie between: the collector reorders what it looks through.
+    # Objects of earlier tests may be in between: the collector reorders what it visits.
     picked = pick_newest([Agent], seconds=60)
     assert [id(one) for one in picked[Agent]] == [id(one) for one in kept[:-9:-1]]
