@@ -137,7 +137,7 @@ def answer(content_type: str, nothing_of_ours: bool, late: int = 0) -> bytes:
     response = ExportMetricsServiceResponse()
     if nothing_of_ours:
         response.partial_success.error_message = (
-            "none of these metrics measures memory; docs/other-tools.md lists the accepted metrics"
+            "none of these metrics is a supported memory metric; see docs/other-tools.md"
         )
     elif late:
         response.partial_success.rejected_data_points = late
