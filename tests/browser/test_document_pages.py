@@ -100,7 +100,7 @@ def test_on_a_phone_search_and_contents_are_above_the_document(open_page: Open) 
     assert fits(page, 390)
     places = [
         page.locator(each).bounding_box()
-        for each in (".document-search", ".contents", ".document", ".others")
+        for each in (".document-search", ".on-page", ".document", ".others")
     ]
     tops = [place["y"] for place in places if place]
     assert len(tops) == 4 and tops == sorted(tops)

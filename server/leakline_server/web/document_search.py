@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from markupsafe import Markup, escape
 
@@ -21,8 +21,8 @@ _BLOCK_END: Final = re.compile(r"</(?:p|li|t[dhr]|pre)>")
 _PUNCTUATION: Final = "?!.,;:'\"()`“”"
 # Words of questions that say nothing about the subject.
 _IGNORED: Final = (
-    " a an and are as at be by can do does for from how i if in is it my of on or so that the this to up what when "
-    "where which why will with you your "
+    " a an and are as at be by can do does for from get how i if in is it my of on or set so that the this to up use "
+    "what when where which why will with you your "
 )
 # A match in a heading or title counts more than matches in the text.
 _IN_HEADING: Final = 8
@@ -73,7 +73,7 @@ def sections_of(title: str, body: str, address: str) -> Iterator[Section]:
 def search(query: str, sections: Sequence[Section]) -> Results:
     """Find the sections with all words of ``query``, or with the most of them if none has all."""
     words = words_of(query)
-    patterns = [re.compile(rf"(?<![^\W_]){re.escape(word)}", re.IGNORECASE) for word in words]
+    patterns = [_Pattern.of(word) for word in words]
     found = [(scores, section) for section in sections if any(scores := _scores(section, patterns))]
     most = max((_matches(scores) for scores, _ in found), default=0)
     best = [(scores, section) for scores, section in found if _matches(scores) == most]
@@ -89,13 +89,27 @@ def words_of(query: str) -> list[str]:
     return (found or [word for word in words if word])[:MAX_SEARCH_WORDS]
 
 
-def _scores(section: Section, patterns: Sequence[re.Pattern[str]]) -> list[int]:
+class _Pattern(NamedTuple):
+    """``start`` matches words that begin with a word, ``whole`` the word itself and its plural."""
+
+    start: re.Pattern[str]
+    whole: re.Pattern[str]
+
+    @classmethod
+    def of(cls, word: str) -> _Pattern:
+        start = rf"(?<![^\W_]){re.escape(word)}"
+        whole = rf"{start}(?:s|es)?(?![^\W_])"
+        return cls(re.compile(start, re.IGNORECASE), re.compile(whole, re.IGNORECASE))
+
+
+def _scores(section: Section, patterns: Sequence[_Pattern]) -> list[int]:
     """Return the score of each word: 0 if no word of the section begins with it."""
     return [
-        _IN_HEADING * bool(pattern.search(section.heading))
-        + _IN_TITLE * bool(pattern.search(section.title))
-        + min(_MOST_IN_TEXT, len(pattern.findall(section.text)))
-        for pattern in patterns
+        _IN_HEADING * bool(whole.search(section.heading))
+        + _IN_TITLE * bool(whole.search(section.title))
+        + bool(start.search(f"{section.heading} {section.title}"))
+        + min(_MOST_IN_TEXT, len(start.findall(section.text)))
+        for start, whole in patterns
     ]
 
 
