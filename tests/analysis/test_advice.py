@@ -161,7 +161,7 @@ def leaking(*events: Event, **series: Callable[[int], float]) -> RunHistory:
 
 @pytest.mark.parametrize(
     ("series", "words"),
-    [("process.open_files", "more each generation"), ("tfjs.tensors", "disposeVariables() also kills")],
+    [("process.open_files", "more each generation"), ("tfjs.tensors", "disposeVariables() also disposes")],
 )  # fmt: skip
 def test_only_rising_counters_get_advice(series: str, words: str) -> None:
     assert advice_on(leaking(**{series: lambda g: 20 + 3 * g}), words)

@@ -116,7 +116,7 @@ def test_the_limit_of_a_gauge_applies_to_its_maximum_per_generation() -> None:
     history = steps_history(rows, series, events=(limited(40), limited(50)), ended=False)
     (row,) = verdict_json(examine(history))["assertions"]
     assert (row["name"], row["metric"], row["state"]) == ("queue", "gauge.queue", "broken")
-    assert row["sentence"] == "Above in generation 1 by 1; 1 of 2 within so far."
+    assert row["sentence"] == "Above in generation 1 by 1; 1 of 2 within bounds so far."
     assert assertion_title(row, "epoch") == "gauge.queue: up to 50"
     (check,) = checked(replace(history, events=(limited(51),)))
     assert (check.state, check.sentence) == ("holds", "Within bounds in all 2 generations so far.")

@@ -294,7 +294,7 @@ def test_measured_objects_explain_at_most_100_percent() -> None:
     [
         ("tensors", "private", (), "The number of tensors does not grow with it"),
         ("tensors", "private", (ENVS,), "Measured objects explain"),
-        ("objects", "js.heap_bytes", (), "It is the heap of JavaScript"),
+        ("objects", "js.heap_bytes", (), "It is the JavaScript heap"),
         ("objects", "js.kept", (), "It is what V8 keeps"),
         ("objects", "process.rss_bytes", (), "It is resident memory without the tensors"),
         ("allocator_retained", "private", (), "The C allocator keeps freed memory"),

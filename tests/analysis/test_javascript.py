@@ -273,7 +273,7 @@ def test_kept_objects_are_confirmed_even_if_resident_memory_is_flat(
     (finding,) = [f for f in verdict.findings if f.status != "ok"]
     assert (finding.status, finding.kind, finding.phase) == ("confirmed", "objects", "train")
     assert "memory outside its tensors" in verdict.summary
-    assert any("V8 keeps when it collects" in line for line in finding.evidence)
+    assert any("V8 keeps after a collection" in line for line in finding.evidence)
     rate = finding.growth_bytes_per_generation
     assert rate.estimate == pytest.approx(LEAKING[name], rel=0.2)
 

@@ -518,5 +518,5 @@ def test_the_sentence_says_how_far_each_run_gets() -> None:
     )
     nothing = Survival(None, False, None)
     assert survival_change(nothing, nothing, "episode", "epoch").sentence == (
-        "Before: no episode was seen. After: no epoch was seen."
+        "Before: no episode was recorded. After: no epoch was recorded."
     )

@@ -645,7 +645,7 @@ def test_a_census_is_not_a_peak_of_the_program(started: Started) -> None:
     assert above_resident(recorded(), PEAK)["train"] < 50 * MIB
 
 
-@pytest.mark.parametrize(("exact", "says"), [(False, "as seen by"), (True, "exact:")])
+@pytest.mark.parametrize(("exact", "says"), [(False, "from background readings"), (True, "exact:")])
 def test_the_report_shows_the_peaks_and_how_they_were_measured(
     started: Started, exact: bool, says: str
 ) -> None:
@@ -661,7 +661,7 @@ def test_the_report_shows_the_peaks_and_how_they_were_measured(
     assert read_header(path)[0].environment["exact_peaks"] is exact
     text = report_text(path)
     part = text[text.index("PEAK MEMORY BY PHASE") :].splitlines()[2:5]
-    assert (says if exact else "as seen by") in part[0]
+    assert (says if exact else "from background readings") in part[0]
     assert [line.split()[0] for line in part[1:]] == ["train", "evaluate"]
     # The peak of the entire run is its highest, not its newest.
     highest = max(s.samples[PEAK] for s in recorded())

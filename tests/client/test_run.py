@@ -75,7 +75,7 @@ def test_untrackable_objects_are_never_shown_in_errors(offline: Run) -> None:
 
 def test_arrays_must_be_tracked_by_a_function(offline: Run) -> None:
     buffer = [np.zeros(100)]
-    with pytest.raises(BadArgument, match="give a function"):
+    with pytest.raises(BadArgument, match="pass a function"):
         offline.track("buffer", buffer[0])
     offline.track("buffer", lambda: buffer[0])
     with offline.phase("train"):
