@@ -203,8 +203,8 @@ def test_thirty_right_pairs_meet_all_goals() -> None:
     right = _pair(replace(FOUND, looks=looks), CALM)
     found = {f.name: f for f in figures.figures([right] * 30, 30)}
     assert not _failures([right] * 30, 30)
-    assert found["pairs told apart"].text() == "100.0 %"
-    assert found["pairs told apart"].bound == pytest.approx(0.05 ** (1 / 30))
+    assert found["pairs distinguished"].text() == "100.0 %"
+    assert found["pairs distinguished"].bound == pytest.approx(0.05 ** (1 / 30))
     assert found["healthy twins ever confirmed"].bound == pytest.approx(1 - 0.05 ** (1 / 30))
     assert found["generations until a leak is first suspected, median"].text() == "4 generations"
 
@@ -215,7 +215,7 @@ def test_thirty_right_pairs_meet_all_goals() -> None:
         (
             [*_all_right(28), *[_pair(CALM, CALM)] * 2], 30,
             {
-                "pairs told apart": "93.3 % is not >= 95.0 %", "right phase": "93.3 % is not >= 95.0 %",
+                "pairs distinguished": "93.3 % is not >= 95.0 %", "right phase": "93.3 % is not >= 95.0 %",
                 "right type in the first three": "93.3 % is not >= 98.0 %",
             },
         ),
@@ -235,7 +235,7 @@ def test_a_failing_suite_names_the_missed_goals(
 
 def test_tests_that_did_not_run_are_not_measured() -> None:
     short = _failures([], 14)
-    assert short["pairs told apart"] == "was not measured"
+    assert short["pairs distinguished"] == "was not measured"
     assert short["right holder, where Python holds it"] == "was not measured"
     whole = [f.failure() for f in figures.of_the_suite(figures.Spent())]
     assert whole == ["was not measured", "was not measured"]

@@ -28,7 +28,7 @@ def figures(pairs: Sequence[Pair], expected: int) -> list[Figure]:
     named = [each for pair in pairs for each in pair.leak.named]
     return [
         Figure("B2", "pairs scored", float(len(pairs)), "pairs", least=float(expected), runs=expected),
-        at_least("B2", "pairs told apart", Share.of(p.is_right for p in pairs), 0.95),
+        at_least("B2", "pairs distinguished", Share.of(p.is_right for p in pairs), 0.95),
         at_most("B2", "healthy twins ever confirmed", Share.of(p.twin.ever_confirmed for p in pairs), 0.0),
         at_most("B2", "healthy twins suspected or confirmed at the end", Share.of(p.twin.detected for p in pairs)),
         at_most("B2", "healthy twins ever suspected", Share.of(p.twin.ever_suspected for p in pairs)),

