@@ -480,6 +480,7 @@ def test_the_charts_have_a_time_axis_if_the_address_says_so(api: TestClient, mak
     assert '"x_unit":"time"' in by_time and '"x_unit":"generation"' not in by_time
     # Charts that count generations are left out.
     assert 'id="chart-seconds"' not in by_time and 'id="chart-phases"' not in by_time
+    assert "Phases are measured by generation, not by time." in by_time
     assert '"x_unit":"time"' in api.get("/runs/r1/fragments?axis=time").text
     answer = api.get("/runs/r1/lines?axis=time&x=-1s..99999s").json()
     assert answer["x_seconds"] in (60, 3600) and len(answer["lines"]["trend"][0]["x"]) > 12

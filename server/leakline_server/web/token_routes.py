@@ -25,7 +25,7 @@ from ..store.runs.runs import iso
 from . import api_schemas
 from .api_schemas import NO_CONTROL, Name, RowId, Strict
 from .auth.authenticator import link_cookie_name
-from .auth.permissions import CHANGE, OPEN
+from .auth.permissions import CHANGE, OPEN, SEE
 from .rendering import number_formats
 from .rendering.page_contexts import LINK_DAYS
 from .rendering.templating import render
@@ -301,6 +301,12 @@ class SharedPage:
     public: bool
     run_href: str
     token: int
+
+
+@links.get("/runs/{run}/share", dependencies=[SEE])
+def show_run_of_link(run: str) -> Response:
+    """Redirect to the run, for browsers that open the address of the form again."""
+    return RedirectResponse(_path(run), 303)
 
 
 @links.post("/runs/{run}/share", dependencies=[CHANGE])

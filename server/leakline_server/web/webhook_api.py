@@ -320,6 +320,13 @@ def all_webhooks(use: Services) -> list[dict[str, Any]]:
     return [to_json(hook, trials.get(hook.id)) for hook in webhooks.list_webhooks(use.engine)]
 
 
+def with_address(use: Services, url: str, form: str | None) -> webhooks.Webhook | None:
+    """Return an enabled webhook that `make` would repeat, or None. Raises InvalidField."""
+    stored = url if form else _chosen(url)[1]
+    found = webhooks.list_webhooks(use.engine)
+    return next((hook for hook in found if hook.url == stored and not hook.disabled_reason), None)
+
+
 def make(use: Services, name: str, url: str, form: str | None) -> webhooks.Webhook:
     """Add a webhook with a new secret; without ``form``, the address determines the format.
 

@@ -43,7 +43,7 @@ add PATCH /api/v1/runs/{run}
 read GET /metrics /api/v1/openapi.json /api/v1/projects /api/v1/runs
 see GET /api/v1/runs/{run} /api/v1/runs/{run}/verdict /api/v1/runs/{run}/live /api/v1/runs/{run}/export.{form}
 see GET /runs/{run} /runs/{run}/fragments /runs/{run}/lines /runs/{run}/report.html /runs/{run}/report.md
-see GET /runs/{run}/report.txt /runs/{run}/changes
+see GET /runs/{run}/report.txt /runs/{run}/changes /runs/{run}/share
 read GET /api/v1/runs/{run}/incidents /api/v1/runs/{run}/phases
 read GET /api/v1/runs/{run}/types /api/v1/runs/{run}/containers /api/v1/runs/{run}/events
 read GET /api/v1/runs/{run}/expectations /api/v1/runs/{run}/census /api/v1/runs/{run}/large-objects
@@ -54,7 +54,7 @@ read GET /api/v1/incidents /api/v1/incidents/{fingerprint} /api/v1/rules /api/v1
 read GET /api/v1/rules/{rule} /api/v1/webhooks /api/v1/webhooks/{webhook} /api/v1/webhooks/{webhook}/deliveries
 read GET / /runs /compare /compare/lines /compare/report.html /compare/report.csv
 read GET /compare/report.md /compare/report.txt /overlay /overlay/lines /incidents /alerts /settings
-read GET /docs /docs/{name:path}
+read GET /docs /docs/{name:path} /alerts/webhooks
 change GET /api/v1/tokens
 change POST /api/v1/tokens /api/v1/runs/{run}/requests /api/v1/runs/{run}/expectations /runs/{run}/expectations
 change POST /runs/{run}/share /runs/{run}/expectations/take-back /api/v1/incidents/{fingerprint}/acknowledge

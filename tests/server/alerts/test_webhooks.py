@@ -271,6 +271,18 @@ def test_an_unknown_id_is_named(shared_api: TestClient, method: str, path: str) 
     assert huge.status_code == 422
 
 
+def test_a_form_that_is_sent_again_adds_no_second_webhook(database_url: str) -> None:
+    with served(database_url) as client:
+        sent = {"url": DISCORD, "name": "", "format": ""}
+        assert client.post("/alerts/webhooks", data=sent).status_code == 200
+        again = client.post("/alerts/webhooks", data=sent)
+        assert (again.status_code, "receives every alert" in again.text) == (200, True)
+        assert len(items(client)) == 1
+        assert client.get("/alerts/webhooks").headers["location"] == "/alerts#webhooks"
+        # A program may add it on purpose, for example in another format.
+        assert client.post(HOOKS, json={"url": sent["url"]}).status_code == 201
+
+
 def test_the_webhook_of_the_environment_cannot_be_changed_elsewhere(
     database_url: str, receiver: Any
 ) -> None:
@@ -395,7 +407,7 @@ def test_a_pasted_chat_address_gets_the_format_of_that_chat(
     assert f"in the format of {service}, because that is where its address leads." in said
     assert '<a href="/runs/r1?tab=info">Back to the run</a>' in said
     assert "very-secret" not in said and "whsec_" not in said
-    assert [each["format"] for each in items(client)] == [form, "standard", form]
+    assert [each["format"] for each in items(client)] == [form, "standard"]
 
 
 def test_chat_addresses_are_stored_and_known_to_apprise(

@@ -37,6 +37,12 @@ def show_alerts(use: Use) -> Response:
     return alerts_response(use)
 
 
+@router.get("/alerts/webhooks")
+def show_webhooks() -> Response:
+    """Redirect to the page, for browsers that open the address of the form again."""
+    return back("webhooks")
+
+
 @router.post("/alerts/webhooks", dependencies=[CHANGE])
 def add_webhook(form: Form, use: Use) -> Response:
     back = form.get("back", "")
@@ -47,14 +53,17 @@ def add_webhook(form: Form, use: Use) -> Response:
         back=back if is_run_page(back) else "",
     )
     try:
-        made = webhooks_api.make(use, sent.name, sent.url, sent.format or None)
+        # Browsers send the form again when its answer is reloaded or opened by the back button.
+        known = webhooks_api.with_address(use, sent.url, sent.format or None)
+        made = known or webhooks_api.make(use, sent.name, sent.url, sent.format or None)
     except RequestRefused as error:
         # The message appears next to the field, so it need not repeat the field's name and value.
         said = error.message.partition(": ")[2] if isinstance(error, InvalidField) else ""
         wrong = replace(sent, error=said or error.message)
         return alerts_response(use, form=wrong, status=error.status)
     service = "" if sent.format else chosen_by(made.url).service
-    notice = added(webhooks_api.to_json(made, None), service, sent.back, made.secret)
+    secret = None if known else made.secret
+    notice = added(webhooks_api.to_json(made, None), service, sent.back, secret)
     return _with_secret(use, notice)
 
 

@@ -195,8 +195,8 @@ def _hook_facts(hook: Json) -> list[str]:
     return facts
 
 
-def added(made: Json, service: str, back: str, secret: str) -> Notice:
-    """Return the notice about a new webhook.
+def added(made: Json, service: str, back: str, secret: str | None) -> Notice:
+    """Return the notice about a new webhook, or about one that existed already (``secret`` is None).
 
     ``service`` is the service whose address determined the format; otherwise it is empty.
     """
@@ -204,7 +204,7 @@ def added(made: Json, service: str, back: str, secret: str) -> Notice:
         f", in the format of {service}, because that is where its address leads" if service else ""
     )
     said = f"{label(made)} receives every alert from now on{why}."
-    if service:
+    if service or secret is None:
         # Chat services do not verify signatures: the address is the secret.
         return Notice(said, "ok", back=back)
     said += " Its messages are signed with this secret, which is shown only once; the receiver needs it:"

@@ -34,7 +34,8 @@ Grouping = Literal["project", "tag", "none"]
 GROUPINGS: Final[tuple[Grouping, ...]] = get_args(Grouping)
 _GROUP_LABELS: Final = {"project": "By project", "tag": "By tag", "none": "Not grouped"}
 _NOTHING_FOUND: Final = (
-    "No run matches this search. Words without a filter are searched in names, projects and ids."
+    "No run matches this search. Words without a filter are searched in names, projects and ids. "
+    "Filters search the rest, for example config:lr=0.001, tag:baseline or started:<14d."
 )
 # Order -> (its label, the label of the reverse order).
 _SORT_LABELS: Final[Mapping[By, tuple[str, str]]] = {
