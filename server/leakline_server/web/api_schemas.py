@@ -1,7 +1,7 @@
 """Request and response models of the JSON API, as shown in OpenAPI.
 
 Requests are validated against these models. Responses are built from plain data and only described
-by the models; a test checks that the two agree.
+by the models; a test checks that they match the models.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ NO_CONTROL = r"^[^\x00-\x1f\x7f]*$"
 RunId = Annotated[
     str, Field(min_length=1, max_length=MAX_RUN_ID_LENGTH, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:-]*$")
 ]
-# The id of a row, such as a webhook, delivery or rule.
+# The id of a database row, for example of a webhook, delivery or rule.
 RowId = Annotated[int, Path(ge=1, le=MAX_ROW_ID)]
 Name = Annotated[str, Field(min_length=1, max_length=MAX_LABEL_LENGTH, pattern=NO_CONTROL)]
 Tag = Annotated[str, Field(min_length=1, max_length=MAX_TAG_LENGTH, pattern=NO_CONTROL)]
@@ -97,11 +97,11 @@ class JoiningProcess(Strict):
 
 
 class NewRun(Strict):
-    """Everything has a default, so `{}` creates a run.
+    """All fields have defaults, so `{}` creates a run.
 
-    `sent_at` is the time of the request according to the clock of the process; the server derives
-    `clock_skew_seconds` from it, however old the snapshots are. Omit it when uploading snapshots
-    recorded by another process.
+    `sent_at` is the time of the request according to the process's clock. The server derives
+    `clock_skew_seconds` from it, no matter how old the snapshots are. Omit `sent_at` when uploading
+    snapshots recorded by another process.
     """
 
     id: RunId | None = None
@@ -159,8 +159,8 @@ class NewRequest(Strict):
 
 
 class WaitingRequest(BaseModel):
-    """The request is sent with the response to the next batch of that rank. Its result is an event
-    of kind `mark`.
+    """The request is sent with the response to the next batch from `rank`. The result is reported as
+    an event of kind `mark`.
     """
 
     id: str
@@ -174,12 +174,12 @@ def _reason(text: str) -> str:
 
 
 class RunChanges(Strict):
-    """Only the given fields change. With `instance`, `state` ends that process, and the run ends
-    with its last process.
+    """Only the given fields change. If `instance` is given, `state` ends only that process; the run
+    ends when its last process has ended.
     """
 
-    # A misspelled field such as "stats" must be rejected, or its sender would believe that the run
-    # has ended.
+    # A misspelled field such as "stats" must be rejected; otherwise its sender would believe that
+    # the run has ended.
     model_config = ConfigDict(strict=True, extra="forbid")
 
     state: (
@@ -205,16 +205,16 @@ class RunSummary(BaseModel):
     tags: list[str]
     state: Literal["running", "finished", "failed", "interrupted", "killed", "silent"]
     reason: str
-    # Inferred from silence; withdrawn when the run reports again.
+    # True if the end was inferred from silence; it is withdrawn when the run reports again.
     end_inferred: bool
     attempt: int
     status: str
-    # The priority of what leaks or may leak, by growth per generation.
+    # The highest priority of the leaks and possible leaks, based on their growth per generation.
     priority: Literal["critical", "major", "minor"] | None
     summary: str
     generations: int
     growth_bytes_per_generation: Interval | None
-    # The growth of the first finding that leaks or may leak, even if it is not in private memory.
+    # The growth of the first leak or possible leak, even if it is outside private memory.
     leading_growth_bytes_per_generation: Interval | None
     oom: OomForecast
     started_at: str
@@ -228,17 +228,17 @@ class RunSummary(BaseModel):
 
 
 class Process(BaseModel):
-    """`taken` is the number of snapshots taken so far, according to the newest sequence number.
-    `stored` is how many of them are stored; `lost` counts lost ones by reason, as reported by the
-    process. `log_lines` are up to 50 of the newest lines that the process printed, if it may show
-    them; `log_lines_left_out` counts lines omitted because processes that ended worse fill the
-    response.
+    """`taken` is the number of snapshots taken so far, according to the newest sequence number, and
+    `stored` is the number of snapshots stored. `lost` counts lost snapshots by reason, as reported
+    by the process. `log_lines` contains up to 50 of the newest lines that the process printed, if
+    sending them is enabled. `log_lines_left_out` counts the lines that were omitted because lines
+    of processes that ended worse fill the response.
 
     `growth_bytes_per_generation` is the growth of private memory according to the verdict. It is
     null if it cannot be determined, and for a process that was replaced by another one. `findings`
-    are the fingerprints of leaks and possible leaks that name this process. `clock_skew_seconds` is
-    how far the server's clock was ahead of the process's clock at first contact, negative if it was
-    behind; null if unknown, as for a recording that was uploaded later.
+    lists the fingerprints of leaks and possible leaks that name this process. `clock_skew_seconds`
+    is how far the server's clock was ahead of the process's clock at first contact, and negative if
+    it was behind. It is null if unknown, for example for a recording that was uploaded later.
     """
 
     instance: str
@@ -273,8 +273,8 @@ class Attempt(BaseModel):
 
 
 class Expectation(BaseModel):
-    """`accepted` is true if a person accepted the count, and false if the program declares it. With
-    `baseline`, the upper limit is the count at the end of the first generation, and `low` and
+    """`accepted` is true if a person accepted the count, and false if the program declares it. If
+    `baseline` is true, the upper limit is the count at the end of the first generation, and `low` and
     `high` do not apply.
     """
 
@@ -291,16 +291,16 @@ class Run(RunSummary):
     environment: dict[str, Any]
     phases: list[str]
     phases_seen: list[str]
-    # The processes of the newest attempts, those that ended badly first, and the number of other
-    # processes.
+    # The processes of the newest attempts, starting with those that ended badly, and the number of
+    # processes that are not listed.
     processes: list[Process]
     processes_left_out: int
-    # The newest attempts, and the number of earlier ones.
+    # The newest attempts, and the number of earlier attempts that are not listed.
     attempts: list[Attempt]
     attempts_left_out: int
     series: list[str]
     expectations: list[Expectation]
-    # `added` is true if an ingest token added the note instead of a person.
+    # `added` is true if the note came from an ingest token rather than from a person.
     notes: list[dict[str, Any]]
 
 
@@ -330,9 +330,9 @@ class DamagedPart(BaseModel):
 
 
 class SeriesList(BaseModel):
-    """`left_out` is the number of matching items beyond the size limit of a response.
+    """`left_out` is the number of matching items that exceed the size limit of a response.
     `processes_left_out` is the number of processes that were not read because the run has too many.
-    `damaged` lists what is missing.
+    `damaged` lists the parts that are missing because they are unreadable.
     """
 
     items: list[SeriesItem]
@@ -368,9 +368,10 @@ class MemoryChange(BaseModel):
 
 
 class ChangedProcess(MemoryChange):
-    """`process` may also be `child processes`, which combines all of them. `read_before_at` and
-    `read_after_at` are the times of the readings, or the earliest if there are several. A process
-    that had ended by a point has 0 bytes there; its last reading is earlier.
+    """`process` may also be `child processes`, which stands for all child processes together.
+    `read_before_at` and `read_after_at` are the times of the readings, or of the earliest reading
+    if there are several. A process that ended before a point has 0 bytes at that point, and its
+    last reading is earlier.
     """
 
     process: str
@@ -385,10 +386,10 @@ class ChangedPhase(BaseModel):
 
 
 class ChangedType(BaseModel):
-    """`bytes_change` is the change in the objects' own bytes. If these were not measured, or a
-    finding names the type, it is the change in count times the bytes that one object keeps alive,
-    if that is more. `counted_before_at` and `counted_after_at` are the times of the counts, or the
-    earliest if there are several processes.
+    """`bytes_change` is the change in the objects' own bytes. If these were not measured, it is
+    estimated as the change in count times the bytes that one object keeps alive. If a finding names
+    the type, `bytes_change` is the larger of the two. `counted_before_at` and `counted_after_at`
+    are the times of the counts, or of the earliest count if there are several processes.
     """
 
     type: str
@@ -414,10 +415,11 @@ class BookedRange(BaseModel):
 
 
 class Changes(BaseModel):
-    """Rows are sorted by bytes gained, unknown ones last. `before`, `after` and every `..._at` are
-    generations, or seconds since the start if `axis` is `time`; `..._per_generation` is per `unit`.
-    `total` sums all `processes`; it is null if one of them is unknown or had fallen silent.
-    `booked` is the range that `phases` cover, or null if there are no phases.
+    """Rows are sorted by bytes gained, with unknown values last. `before`, `after` and every
+    `..._at` are generations, or seconds since the start if `axis` is `time`;
+    `..._per_generation` is per `unit`. `total` is the sum over all processes; its values are null
+    if any process is unknown, silent or left out. `booked` is the range that `phases` covers, or
+    null if there are no phases.
     """
 
     unit: str

@@ -1,4 +1,4 @@
-"""The visible range of the axis as given by the page's address: ``x=12..40``, in units of the axis.
+"""The visible range of the axis, as given in the page's address: ``x=12..40``, in units of the axis.
 
 ``x=720s..2400s`` is in seconds since the start, for runs without generations. Their axis changes
 from minutes to hours as they grow, and a link must keep showing the same range.
@@ -35,7 +35,7 @@ class TwoPoints:
 
 
 def read_stretch(text: str) -> Stretch:
-    """Parse ``text``. Raises InvalidField."""
+    """Parse a range such as ``12..40``. Raises InvalidField."""
     wrong = InvalidField(
         "x", text, "must be two numbers, the smaller first, such as 12..40 or 90s..600s"
     )
@@ -68,9 +68,9 @@ def wanted(stretch: Stretch, axis: Axis, started: float) -> tuple[float, float]:
 
 
 def two_points(stretch: Stretch, axis: Axis, known: TwoPoints) -> TwoPoints | None:
-    """Return the recorded points closest to the ends of a range; None if they are the same.
+    """Return the recorded points closest to the ends of a range, or None if it contains fewer than two.
 
-    A chart is wider than the recorded range: it has margins and a forecast.
+    A chart extends beyond the recorded range, because it has margins and a forecast.
     """
     scale = 1.0 if stretch.in_seconds or axis.unit == "generation" else axis.seconds
     first, last = (each * scale for each in (stretch.first, stretch.last))

@@ -1,4 +1,4 @@
-"""The context of the page ``/compare``, built from a comparison in its JSON form. No I/O."""
+"""The template context of ``/compare``, built from a comparison in the API's JSON format. No I/O."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from .run_page.verdict_view import findings_view, outcome_of, status_of
 from .run_page.view import progress
 
 Json = Mapping[str, Any]
-# Changes smaller than this are drawn as neither better nor worse.
+# Changes smaller than this are shown as neither better nor worse.
 SAME_PERCENT: Final = 5.0
 MAX_ROWS: Final = 60
-# Shown below the sentence that names both units.
+# Shown if the units differ, below the sentence that names both units.
 _APART: Final = (
     "Nothing was compared per unit. The highest memory is that of each whole run, and no finding "
     "can be reported as gone."
@@ -68,7 +68,7 @@ class FindingGroup:
 
 @dataclass(frozen=True, slots=True)
 class ComparePage:
-    """The context of ``/compare``."""
+    """The template context of ``/compare``."""
 
     title: str
     before: Side
@@ -93,9 +93,9 @@ def compare_page(
     phase_accounts: Sequence[PhaseAccounts],
     process: str | None = None,
 ) -> ComparePage:
-    """Return the context for two runs in the API's JSON format.
+    """Return the template context for two runs in the API's JSON format.
 
-    ``trends`` is the memory of each at generation ends, for ``process`` if there are several.
+    ``trends`` is the memory of each run at generation ends, of ``process`` if there are several.
     """
     unit, axis = before["unit"], axis_of(before)
     alike = unit == after["unit"]
@@ -152,7 +152,7 @@ def compared_lines(
 
 
 def axis_of(run: Json) -> Axis:
-    """Return the axis of a run: generations, or minutes if the program counts none."""
+    """Return the axis of a run: generations, or minutes if the program does not count generations."""
     if run["unit"] in UNITS_OF_TIME:
         return Axis("minutes since the start", "time", UNITS_OF_TIME["minute"])
     return Axis(run["unit"])
@@ -168,7 +168,7 @@ def _has_phases(axis: Axis) -> bool:
 
 
 def _axis_of_both(before: Json, after: Json) -> Axis | None:
-    """Return the common axis, or None if the units differ: a second is not a generation."""
+    """Return the axis that both runs share, or None if their units differ."""
     axis = axis_of(before)
     return axis if axis == axis_of(after) else None
 
@@ -191,7 +191,7 @@ def _support(comparison: Json, unit: str) -> str:
 
 
 def _without(generations: int, unit: str) -> str:
-    """Return a sentence on which growth is compared; it differs from that of each run by itself."""
+    """Return a sentence that explains why the compared growth differs from each run's own growth."""
     first = warm_up(generations)
     if not first:
         return ""
@@ -243,7 +243,7 @@ def _change(label: str, what: str, found: Json, write: Any) -> ChangeTile:
 
 
 def _rating(change: Json) -> str | None:
-    """Return a rating only if the entire interval of the difference is on one side of zero.
+    """Rate a change, but only if the entire interval of the difference is on one side of zero.
 
     Values without an interval, such as peaks, may differ by chance and get no colour.
     """
@@ -308,7 +308,7 @@ def _overlay(
 def _phase_accounts(
     axis: Axis, runs: Sequence[Json], found: Sequence[PhaseAccounts], unit: str
 ) -> tuple[Section, ...]:
-    """Return the phase charts of both runs, with the same colour per phase."""
+    """Return the phase charts of both runs; a phase has the same colour in both."""
     how = "Growth charged to each phase; both charts use the same scale."
     made = []
     drawn = _phases_charts(axis, _merged(runs, found), found)
@@ -343,7 +343,7 @@ def _phases_charts(
 def _by_phase(changes: Sequence[Json], unit: str) -> Section | None:
     if not changes:
         return None
-    # With three intervals, the last column is cut off on most screens.
+    # The change comes first: with three intervals, the last column is cut off on most screens.
     heads = ("phase", "#change", "#before", "#after", "#difference")
     rows: list[list[Field]] = [
         [

@@ -1,9 +1,9 @@
 """A cache of what the analysis derives from runs.
 
 Loading the history of a long run is slow, and every viewer of a page needs the same results.
-Results are cached under the revision of the run, which changes whenever the run does; histories are
-not cached. If deriving is slow, the previous result is returned and the next one is computed in the
-background.
+Results are cached under the revision of the run, which changes whenever the run changes; histories
+are not cached. If computing a result is slow, the previous result is returned, and the new one is
+computed in the background.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from .run_page.annotations import Clock, clock_of
 
 MAX_RUNS: Final = 32
 MAX_COMPARISONS: Final = 16
-# Results that took longer than this may be served stale, and renewals use at most a tenth of a
-# core.
+# Results that took longer than SLOW_SECONDS to compute may be served stale. Renewing them uses at
+# most a tenth of a core.
 SLOW_SECONDS: Final = 0.25
 REST_FACTOR: Final = 9
-# The delay of a background renewal, which no request waits for.
+# The delay before a background renewal; no request waits for it.
 AFTER_SECONDS: Final = 1.0
 # A request waits if the cached result is older than this.
 STALE_SECONDS: Final = 60.0
 
 Key = TypeVar("Key", bound=Hashable)
 Answer = TypeVar("Answer")
-# A run at one of its revisions.
+# A run id and one of the run's revisions.
 Version = tuple[str, int]
 
 log = logging.getLogger("leakline")
@@ -54,7 +54,7 @@ log = logging.getLogger("leakline")
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """Results for one run; ``read_between`` are the first and last reading in Unix seconds, if any."""
+    """Results for one run; ``read_between`` contains the Unix times of the first and last reading."""
 
     phase_accounts: PhaseAccounts
     types: tuple[TypeGrowth, ...]
@@ -67,7 +67,7 @@ class Derived:
 
 @dataclass(frozen=True, slots=True)
 class _Of:
-    """A cached result that took ``took`` seconds and was finished at ``at`` (``time.monotonic``)."""
+    """A cached result, which took ``took`` seconds to compute and was ready at ``at`` (``time.monotonic``)."""
 
     revision: int
     derived: Derived
@@ -91,7 +91,7 @@ def _in_background(work: Callable[[], None]) -> None:
 
 
 class Derivations:
-    """A cache of derived results and comparisons. Thread-safe; every method raises NoSuchRun.
+    """A cache of derived results and comparisons. Thread-safe; its methods raise NoSuchRun.
 
     ``run_later`` runs renewals in the background.
     """

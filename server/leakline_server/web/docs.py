@@ -1,7 +1,7 @@
 """``/docs``: the installed documents, as pages that load nothing from other hosts.
 
-Markdown is converted to HTML that fits the pages' content security policy; links and images are
-below ``/docs``.
+Markdown is converted to HTML that fits the pages' content security policy. Linked documents and
+images are served below ``/docs``.
 """
 
 from __future__ import annotations
@@ -79,10 +79,10 @@ class Listed:
 
 
 def write(text: str, document: str, files: Collection[str] = ()) -> Written:
-    """Render ``text``; relative links start at ``document``, a path below the docs folder.
+    """Render ``text``; relative links are resolved from ``document``, a path below the docs folder.
 
-    ``files`` are paths below the same folder. An image named ``-light`` is shown together with its
-    dark variant if that is one of ``files``.
+    ``files`` are paths below the same folder. An image whose name ends in ``-light`` is
+    paired with its dark variant if ``files`` contains one.
     """
     tokens = _MARKDOWN.parse(_MARK.sub("", text))
     title, headings, anchors = "", [], Counter[str]()
@@ -100,7 +100,7 @@ def write(text: str, document: str, files: Collection[str] = ()) -> Written:
                 headings.append(Heading(words, anchor, int(token.tag[1])))
         elif token.type in ("fence", "code_block"):
             token.type, token.content = "code_block", token.content.rstrip("\n")
-            # Focusable, so that the keyboard can scroll it.
+            # Code blocks are focusable, so that they can be scrolled with the keyboard.
             token.attrs = {"class": "code", "tabindex": "0"}
         elif token.type in ("th_open", "td_open"):
             is_right = token.attrs.get("style") == "text-align:right"
@@ -137,7 +137,7 @@ def address_of(document: str) -> str:
 
 
 def lead(document: str, link: str) -> str:
-    """Return the target of a link: a page for a document, unchanged for other hosts and anchors."""
+    """Return the target of a link: a page for a document; links to other hosts and anchors are unchanged."""
     parts = urlsplit(link)
     if parts.scheme or parts.netloc or not parts.path or parts.path.startswith("/"):
         return link
@@ -201,13 +201,13 @@ MEDIA: Final = {
     ".toml": "text/plain; charset=utf-8",
 }
 _FEWEST_HEADINGS: Final = 3
-# Longer tables of contents have the second level only.
+# Longer tables of contents list only level-2 headings.
 _MOST_HEADINGS: Final = 24
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentPage:
-    """The context of ``/docs/…``.
+    """The template context of ``/docs/…``.
 
     ``contents`` is empty for short documents; ``before`` and ``after`` follow the order of the
     index.
@@ -225,7 +225,7 @@ class DocumentPage:
 
 @dataclass(frozen=True, slots=True)
 class SearchPage:
-    """The context of ``/docs?q=…``."""
+    """The template context of ``/docs?q=…``."""
 
     title: str
     query: str
@@ -267,7 +267,7 @@ def files() -> Mapping[str, Path]:
 
 
 def document_called(name: str) -> str | None:
-    """Return ``concepts.md`` for ``concepts``, and the index for an empty name; None if not found."""
+    """Return ``concepts.md`` for ``concepts``, the index for an empty name, or None if not found."""
     path = f"{name}.md" if name else INDEX
     return path if path in files() else None
 
@@ -285,7 +285,7 @@ def listed() -> tuple[Listed, ...]:
 
 @cache
 def all_sections() -> tuple[Section, ...]:
-    """Return the sections of all documents but the index, in the order of the index."""
+    """Return the sections of all documents except the index, in the order of the index."""
     documents = [each.document for each in listed() if each.document in files()]
     return tuple(
         section

@@ -1,4 +1,4 @@
-"""Search in the documents: the sections that contain the words of a query, best first."""
+"""Searches the documents for the sections that best match a query."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_MATCHES: Final = 100
 _HEADING: Final = re.compile(r'<h([1-6]) id="([^"]*)">(.*?)</h\1>', re.DOTALL)
 _BLOCK_END: Final = re.compile(r"</(?:p|li|t[dhr]|pre)>")
 _PUNCTUATION: Final = "?!.,;:'\"()`“”"
-# Words of questions that say nothing about the subject.
+# Common words of questions that say nothing about the subject.
 _IGNORED: Final = (
     " a an and are as at be by can do does for from get how i if in is it my of on or set so that the this to up use "
     "what when where which why will with you your "
@@ -32,7 +32,7 @@ _MOST_IN_TEXT: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """The text between two headings; ``heading`` is empty before the first one below the title."""
+    """The text between two headings; ``heading`` is empty for the text right below the title."""
 
     title: str
     heading: str
@@ -42,7 +42,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A section with a part of its text, in which the words of the query are marked."""
+    """A section that was found, with an excerpt in which the words of the query are marked."""
 
     title: str
     heading: str
@@ -52,7 +52,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """``total`` counts all sections found. ``has_all`` is False if none contains all words of the query."""
+    """The best of ``total`` matching sections; ``has_all`` is True if they contain all words of the query."""
 
     hits: tuple[Hit, ...]
     total: int
@@ -71,7 +71,7 @@ def sections_of(title: str, body: str, address: str) -> Iterator[Section]:
 
 
 def search(query: str, sections: Sequence[Section]) -> Results:
-    """Find the sections with all words of ``query``, or with the most of them if none has all."""
+    """Find the sections that contain all words of ``query`` or, failing that, as many as possible."""
     words = words_of(query)
     patterns = [_Pattern.of(word) for word in words]
     found = [(scores, section) for section in sections if any(scores := _scores(section, patterns))]
@@ -90,7 +90,7 @@ def words_of(query: str) -> list[str]:
 
 
 class _Pattern(NamedTuple):
-    """``start`` matches words that begin with a word, ``whole`` the word itself and its plural."""
+    """Patterns for a word: ``start`` matches words that begin with it, ``whole`` only the word and its plural."""
 
     start: re.Pattern[str]
     whole: re.Pattern[str]
@@ -125,7 +125,7 @@ def _hit(section: Section, words: Sequence[str]) -> Hit:
     first = max((match.start() for match in found), key=_words_near(found), default=0)
     start = max(0, first - _BEFORE_MATCH)
     if start:
-        # Begin with an entire word.
+        # Begin the excerpt at the start of a word.
         start = section.text.find(" ", start, first) + 1 or start
     stop = start + _EXCERPT
     if stop < len(section.text):
@@ -142,7 +142,7 @@ def _hit(section: Section, words: Sequence[str]) -> Hit:
 
 
 def _words_near(found: Sequence[re.Match[str]]) -> Callable[[int], int]:
-    """Return a function that counts the different words in the excerpt after a position."""
+    """Return a function that counts the different words of the query shortly after a position."""
 
     def count(start: int) -> int:
         near = (match for match in found if 0 <= match.start() - start < _EXCERPT - _BEFORE_MATCH)

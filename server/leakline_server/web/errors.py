@@ -35,7 +35,7 @@ from ..store.series import CorruptChunk
 # (request, status, code, message) -> a page; not used for JSON routes.
 ErrorPage = Callable[[Request, int, str, str], Response]
 
-# Key in the request scope: time of arrival on the monotonic clock.
+# Key in the request scope for the request's time of arrival on the monotonic clock.
 BEGAN: Final = "leakline.began"
 _PLAIN: Final = ("/healthz", "/readyz", "/metrics")
 _BUG: Final = "this is a bug in Leakline; the server log has the details"
@@ -45,7 +45,7 @@ log = logging.getLogger("leakline")
 
 
 def install(app: FastAPI, page: ErrorPage | None = None) -> None:
-    """Install handlers for everything that can go wrong in a request."""
+    """Install handlers for all errors that can occur while a request is handled."""
 
     def answer(
         request: Request,
@@ -104,7 +104,7 @@ def install(app: FastAPI, page: ErrorPage | None = None) -> None:
         return await refused(request, down)
 
     async def was_damaged(request: Request, error: Exception) -> bool:
-        """Return True if damage was set aside since the request arrived; redirected requests arrive later."""
+        """Return True if damaged data was set aside since the request arrived, so that a retry may succeed."""
         engine = request.app.state.services.engine
         began = request.scope.get(BEGAN)
         return bool(await run_in_threadpool(quarantine.after, engine, error, began))
@@ -113,7 +113,7 @@ def install(app: FastAPI, page: ErrorPage | None = None) -> None:
         """Redirect to the same address: the damaged data is gone, so that a retry succeeds."""
         if request.method not in ("GET", "HEAD"):
             return await refused(request, damaged_data_set_aside())
-        # The original path, with one leading slash, so that the redirect stays on this server.
+        # Use the original path with one leading slash, so that the redirect stays on this server.
         path, query = (
             request.scope[part].decode("latin-1") for part in ("raw_path", "query_string")
         )

@@ -1,14 +1,14 @@
 """`GET /api/v1/runs/{run}/live`: updates of a run as server-sent events.
 
-The database is read from the revision that was sent last. A stream that is reopened with its last
-id therefore misses nothing, and several servers may serve it. All viewers of the same samples of a
-run receive the same bytes (`live_updates.py`), at most four times a second. A stream ends when the
-server stops.
+Each read of the database starts from the revision that was sent last. A stream that is reopened
+with its last id therefore misses nothing, and several servers may serve it. All viewers of the same
+samples of a run receive the same bytes (`live_updates.py`), at most four times a second. A stream
+ends when the server stops.
 
     snapshots  {"process", "rows": [{sequence, time, generation, phase, kind, label, samples}]}
     verdict    the verdict, as in the API
     run        the RunSummary
-    reload     {} - the page was away for too long to receive every message; it should read again
+    reload     {} - the page missed too many messages to receive them all, and should reload
 
 Rows may arrive twice (after sealing, or across a reconnect); (process, sequence) identifies them.
 """
@@ -63,7 +63,7 @@ class _LiveStream(Response):
         run: str,
         names: tuple[str, ...],
         known: int | None,
-        # OpenAPI reads this default.
+        # FastAPI reads this default when it generates the OpenAPI document.
         status_code: int = 200,
     ) -> None:
         self.status_code, self.background = status_code, None
@@ -149,8 +149,8 @@ async def live(
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> Response:
     """`since` is the `revision` that the page shows; on a reconnect, Last-Event-ID is used instead.
-    Without either, the stream begins with the current state of the run. `name` selects the samples
-    of the rows.
+    If neither is given, the stream begins with the current state of the run. `name` selects the
+    samples in each row.
     """
     if use.live.listeners >= MAX_LIVE_STREAMS:
         raise TooBusy(
@@ -162,7 +162,7 @@ async def live(
 
 
 def _known(last_event_id: str | None, since: int | None) -> int | None:
-    """Return the revision that the client has, or None if it has nothing."""
+    """Return the revision that the client already has, or None for a new client."""
     if last_event_id is not None and re.fullmatch(r"\d{1,15}", last_event_id):
         return int(last_event_id)
     return since
@@ -175,7 +175,7 @@ async def _read_update(
 
 
 def _read(engine: Engine, run: str, names: tuple[str, ...], known: int | None) -> Update:
-    """Read the database once. Raises NoSuchRun."""
+    """Read the changes since revision ``known`` from the database. Raises NoSuchRun."""
     news = snapshot_rows.news(engine, run, known, names)
     data = b"" if known == news.revision else b"".join(_events(engine, run, news, known))
     return Update(known, news.revision, data)

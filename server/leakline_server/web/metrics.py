@@ -1,7 +1,7 @@
 """`/metrics`: server health and headline numbers of live runs, in the Prometheus text format.
 
-Runs have the metrics that belong on dashboards and in alerts. Their number is bounded: a few series
-for each of the most recently seen runs. Unknown values have no sample; they are never zero.
+For runs, only metrics for dashboards and alerts are exported. Their number is bounded: a few series
+for each of the most recently seen runs. Unknown values are omitted, never reported as zero.
 """
 
 from __future__ import annotations
@@ -54,24 +54,24 @@ def _number(value: Any) -> float | None:
 
 
 def _generations(run: Summary) -> float | None:
-    """Return None for a program without generations: its growth is per minute or second."""
+    """Return the number of generations, or None for a program without generations."""
     return None if run["unit"] in UNITS_OF_TIME else float(run["generations"])
 
 
 def _rank(order: Sequence[str], value: str) -> float | None:
-    """Return None for a value written by a newer version that this one does not know."""
+    """Return the position of ``value`` in ``order``, or None if only a newer version knows the value."""
     return float(order.index(value)) if value in order else None
 
 
 def _oom_at(run: Summary) -> float | None:
     oom = run["oom"]
-    # Memory that runs out after the planned end is not an alarm.
+    # If memory will only run out after the planned end, there is nothing to report.
     if oom["risk"] == "none" or oom.get("at") is None:
         return None
     return runs.unix(oom["at"]["estimate"])
 
 
-# Name after leakline_run_, help text, and function that reads the value from a summary.
+# (name after leakline_run_, help text, function that reads the value from a run summary).
 GAUGES: Final[tuple[tuple[str, str, Read], ...]] = (
     ("rss_bytes", "Resident memory of live runs.", lambda run: run["rss_bytes"]),
     ("peak_bytes", "Largest resident memory of live runs.", lambda run: run["peak_bytes"]),
@@ -162,20 +162,20 @@ class Metrics:
 
     def attach(self, services: Services) -> None:
         self.registry.register(_Figures(services))
-        # Without such a process, it reports nothing.
+        # This collector reports nothing while no analysis process is running.
         ProcessCollector(
             "leakline_analysis", lambda: services.analysis_pid() or "none", registry=self.registry
         )
 
 
 class _Figures:
-    """Collector that reads its values on demand."""
+    """A collector that reads its values on demand."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
 
     def describe(self) -> Iterator[Metric]:
-        # Otherwise, registering would call `collect`, which queries the database.
+        # Without this method, registering would call `collect`, which queries the database.
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
@@ -263,6 +263,6 @@ class _Figures:
 
 @router.get("/metrics", response_class=Response, summary="Prometheus metrics")
 def metrics(request: Request, use: Use) -> Response:
-    """Return the metrics as text, not JSON."""
+    """Return the metrics in the Prometheus text format."""
     found: Metrics = request.app.state.metrics
     return Response(generate_latest(found.registry), media_type=CONTENT_TYPE_LATEST)

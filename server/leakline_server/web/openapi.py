@@ -1,4 +1,4 @@
-"""The OpenAPI document: what FastAPI generates, plus the ingest route, which FastAPI does not know."""
+"""The OpenAPI document: what FastAPI generates, plus the ingest route, which FastAPI cannot describe."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def show(request: Request) -> Response:
 def install(app: FastAPI) -> None:
     """Install the generator of the document.
 
-    There is no page for viewing it, because the usual one loads its scripts from another host.
+    There is no page for viewing the document, because the usual one loads scripts from another host.
     """
 
     def openapi() -> dict[str, Any]:
@@ -85,8 +85,8 @@ def _apart(sent: tuple[Any, Any], described: Mapping[str, Any]) -> tuple[Any, di
 
 
 _REFERENCE: Final = "#/components/schemas/"
-# Errors that every operation may return, and those of operations with a body. Descriptions given by
-# an operation take precedence.
+# Errors that every operation may return, and errors of operations with a body. An operation's own
+# descriptions take precedence.
 _ALWAYS: Final[Mapping[str, str]] = {
     "400": "unreadable HTTP, or an address that is too long",
     "403": "the host, the origin or the token is not allowed to do this",
@@ -106,7 +106,7 @@ _ERROR: Final = {"application/json": {"schema": {"$ref": "#/components/schemas/E
 def _tell_refusals(operation: dict[str, Any]) -> None:
     responses = operation["responses"]
     if "HTTPValidationError" in str(responses.get("422")):
-        # FastAPI's default validation error, which we never return.
+        # This is FastAPI's default validation error, which we never return.
         del responses["422"]
     for status, why in _refusals(operation):
         responses.setdefault(status, {"description": why, "content": dict(_ERROR)})
@@ -127,7 +127,7 @@ def _refusals(operation: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _describe_access(found: dict[str, Any]) -> None:
-    """Describe the required scope of each operation: the last one that its router and route declare."""
+    """Describe the scope that each operation requires: the last one declared by its router or route."""
     for item in found["paths"].values():
         for operation in item.values():
             if "security" not in operation:

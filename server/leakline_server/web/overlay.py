@@ -61,9 +61,9 @@ MAX_CHARACTERS: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A series to choose: ``names`` are added up, and ``*`` in a name matches several.
+    """A series that users can select: the sum of ``names``, in which ``*`` matches any text.
 
-    If ``whole`` is True, the sum requires the first name.
+    If ``whole`` is True, there is no sum unless the first name was measured.
     """
 
     label: str
@@ -97,7 +97,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class OverlayPage:
-    """The context of ``/overlay``."""
+    """The template context of ``/overlay``."""
 
     title: str
     choices: tuple[SeriesChoice, ...]
@@ -131,7 +131,7 @@ def measured(runs: Sequence[Json], shown: Shown) -> bool:
 
 
 def _measured_by(series: Series) -> tuple[str, ...]:
-    """Return the names of which at least one is required."""
+    """Return the names, at least one of which must have been measured."""
     return series.names[:1] if series.whole else series.names
 
 
@@ -143,7 +143,7 @@ def _is_one(name: str, wanted: str) -> bool:
 def _line_of(instances: Sequence[str], items: Sequence[Json], series: Series) -> Points | None:
     """Return the sum of the series at each generation end of one rank, with its attempts joined.
 
-    ``items`` are the series of its run, as returned by `summarise`.
+    ``items`` are the series of the run, as returned by `summarise`.
     """
     attempts = []
     for instance in instances:
@@ -154,13 +154,13 @@ def _line_of(instances: Sequence[str], items: Sequence[Json], series: Series) ->
 
 
 def attempts_of(run: Json, processes: Sequence[Json]) -> list[str]:
-    """Return the instances of the process that the page of the run opens on."""
+    """Return the instances of the process that the run's page shows first."""
     shown = first_shown(run)
     return [each["instance"] for each in processes if process_label(each) == shown]
 
 
 def shifts(starts: Mapping[str, float]) -> dict[str, float]:
-    """Return how far to shift each run to the left so that all start together; 0 if they do already."""
+    """Return how far to shift each run to the left so that all start together; 0 if they already do."""
     if len(set(starts.values())) < 2:
         return dict.fromkeys(starts, 0.0)
     return dict(starts)
@@ -169,7 +169,7 @@ def shifts(starts: Mapping[str, float]) -> dict[str, float]:
 def overlay_chart(
     runs: Sequence[Json], lines: Mapping[str, Points], moved: Mapping[str, float], series: Series
 ) -> Chart | None:
-    """Return the chart of ``lines`` by run; a run keeps its colour if others have no line."""
+    """Return the chart of ``lines`` by run id; a run keeps its colour even if other runs have no line."""
     palette, names = Palette.of(run["id"] for run in runs), _names(runs)
     drawn = []
     for run in runs:
@@ -197,7 +197,7 @@ def _unit(runs: Sequence[Json]) -> str:
 
 
 def _names(runs: Sequence[Json]) -> dict[str, str]:
-    """Return labels that distinguish the runs: the name, with the id if several have the same name."""
+    """Return labels that distinguish the runs: the name, with the id if several runs have that name."""
     often = Counter(run["name"] for run in runs)
     return {
         run["id"]: run["name"] if often[run["name"]] == 1 else f"{run['name']} ({run['id']})"
@@ -212,7 +212,7 @@ def _overlay_page(
     moved: Mapping[str, float],
     left_out: Sequence[tuple[str, str]] = (),
 ) -> OverlayPage:
-    """Return the context; ``left_out`` lists (id, name) of deleted runs."""
+    """Return the template context; ``left_out`` contains the (id, name) of each deleted run."""
     runs = [each.run for each in found]
     return OverlayPage(
         title=f"Overlay of {count_of(len(runs), 'run')}",
@@ -323,7 +323,7 @@ def _differing(runs: Sequence[Json]) -> Iterator[list[Field]]:
 
 
 def _flat(value: Json, before: str = "") -> Iterator[tuple[str, str]]:
-    """Flatten a nested mapping: yield (``packages.torch``, ``2.13.0``)."""
+    """Flatten a nested mapping into pairs such as (``packages.torch``, ``2.13.0``)."""
     for name, each in value.items():
         if isinstance(each, Mapping):
             yield from _flat(each, f"{before}{name}.")
@@ -343,7 +343,7 @@ router = APIRouter(
     include_in_schema=False, default_response_class=HTMLResponse, dependencies=[READ]
 )
 
-# More points than a chart has pixels are wasted.
+# A chart cannot show more points than it has pixels.
 MAX_POINTS_SHOWN: Final = 2_000
 _END: Final = "generation_end"
 _TIMES: Final = Series("Time", "time", SECONDS, "seconds")
@@ -382,7 +382,7 @@ def show_overlay(use: Use, run: Ids = None, pick: Ids = None, series: str = "") 
 def show_lines(use: Use, x: str, run: Ids = None, series: str = "") -> Response:
     """Return the chart lines of a range of the axis: {"lines": {chart: its lines}}.
 
-    It has as many points as the page has for the entire axis.
+    A range has as many points as the entire axis has on the page.
     """
     stretch, shown = read_stretch(x), _series(series) or "private"
     found, _ = _known(use, _chosen(run or []))
@@ -390,7 +390,7 @@ def show_lines(use: Use, x: str, run: Ids = None, series: str = "") -> Response:
     lines: dict[str, Points] = {}
     for each in found:
         by = moved.get(each["id"], 0.0)
-        # Whole generations, so that lines reach the edge of the chart.
+        # Round outwards to whole generations, so that lines reach the edge of the chart.
         ends = math.floor(stretch.first) + by, math.ceil(stretch.last) + by
         lines |= _lines(use, [each], SERIES[shown], ends)
     chart = overlay_chart(found, lines, moved, SERIES[shown])
@@ -441,7 +441,7 @@ def _lines(
     """Return the lines by run, for runs that have measured the series."""
     start, stop = ends or (None, None)
     attempts = {each["id"]: attempts_of(each, processes_of(use, each)) for each in found}
-    # Only this rank is read: the ranks of a large run would leave no room for the next runs.
+    # Read only one rank per run: all ranks of a large run would leave no room for the next runs.
     query = SeriesQuery(
         series.names, kind=_END, start=start, stop=stop, points=MAX_POINTS_SHOWN,
         among=frozenset(instance for each in attempts.values() for instance in each),

@@ -1,4 +1,4 @@
-"""Bodies of JSON routes and of the forms on pages, both limited in size.
+"""Bodies of JSON requests and of forms, both limited in size.
 
 JSON is parsed strictly and then validated by a pydantic model. Forms are urlencoded; only check
 boxes may repeat a field.
@@ -42,16 +42,16 @@ from ..text_cleaning import all_without_marks, may_steer, without_control
 
 Model = TypeVar("Model", bound=BaseModel)
 
-# The approximate memory of one JSON value; an empty list is as large.
+# The approximate memory of one JSON value, which is about the size of an empty list.
 VALUE_BYTES: Final = 64
 
 
 @dataclass(slots=True)
 class Coming:
-    """Counts the bytes of bodies in transit, and of the values parsed from them until the response.
+    """Counts the bytes of bodies in transit, and of values parsed from them until the response is sent.
 
     Use it on the event loop only. The bytes of a project's batches count twice, so that a project
-    leaves as much room to others as it takes.
+    leaves as much room for others as it takes.
     """
 
     size: int = 0
@@ -59,7 +59,7 @@ class Coming:
 
     @contextmanager
     def holding(self, size: int, project: str | None = None) -> Iterator[None]:
-        """Count ``size`` bytes within the context. Raises TooBusy if too many are held."""
+        """Count ``size`` bytes within the context. Raises TooBusy if too many bytes are held."""
         self.add(size, project)
         try:
             self.check(project)
@@ -149,7 +149,7 @@ def json_body(model: type[Model]) -> Any:
 
 
 async def _made(model: type[Model], request: Request) -> tuple[Model, int]:
-    """Return the parsed body and its approximate memory; the body itself is not kept."""
+    """Return the parsed body and its approximate memory; the raw bytes are not kept."""
     use = request.app.state.services
     headers = dict(request.scope["headers"])
     body = await read_body(
@@ -161,7 +161,7 @@ async def _made(model: type[Model], request: Request) -> tuple[Model, int]:
 
 
 def _inflated(body: bytes, encoding: str) -> bytes:
-    """Decompress the body: the client compresses these bodies as it compresses batches."""
+    """Decompress the body; the client compresses JSON requests in the same way as batches."""
     try:
         return inflate(body, encoding, MAX_BODY_BYTES)
     except TooLarge as error:
@@ -202,7 +202,7 @@ def _decode(body: bytes) -> tuple[Any, int]:
 
 
 def _values(found: Any) -> int:
-    """Return the number of nested values. Raises Malformed if they are too many or too deep."""
+    """Return the number of nested values. Raises Malformed if there are too many or if they are nested too deeply."""
     count = 1
     level = [found]
     for _ in range(MAX_JSON_DEPTH + 1):
@@ -224,7 +224,7 @@ def _values(found: Any) -> int:
 
 
 async def _fields(request: Request, most: int, limit: int, coming: Coming) -> list[tuple[str, str]]:
-    """Return (field, value) pairs, without control characters and surrounding whitespace.
+    """Return (field, value) pairs, without control characters or surrounding whitespace.
 
     Raises Malformed, TooLarge and the errors of `read_body`.
     """
@@ -244,7 +244,7 @@ async def _fields(request: Request, most: int, limit: int, coming: Coming) -> li
 
 
 async def read_form(request: Request, limit: int, coming: Coming) -> dict[str, str]:
-    """Return the filled fields and their values."""
+    """Return the fields that were filled in, with their values."""
     fields = await _fields(request, MAX_FORM_FIELDS, limit, coming)
     found = dict(fields)
     if len(found) < len(fields):
@@ -257,7 +257,7 @@ async def _read(request: Request) -> dict[str, str]:
 
 
 async def _read_boxes(request: Request) -> dict[str, list[str]]:
-    """Return the values of each filled field, without repetitions and in order."""
+    """Return the values of each field that was filled in, in order and without repetitions."""
     found: dict[str, dict[str, None]] = {}
     coming = request.app.state.services.coming
     for name, value in await _fields(request, MAX_FORM_BOXES, MAX_FORM_BYTES, coming):

@@ -27,7 +27,7 @@ EVERY_ANSWER: Final[Sequence[Header]] = (
     (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"same-origin"),
 )  # fmt: skip
-# These keep pages of other sites from loading our responses as images or scripts.
+# With these headers, pages of other sites cannot load our responses as images or scripts.
 _SLOW_ANSWERS: Final[Sequence[Header]] = (
     *EVERY_ANSWER,
     (b"cross-origin-resource-policy", b"same-origin"),
@@ -36,14 +36,14 @@ _SLOW_ANSWERS: Final[Sequence[Header]] = (
 
 
 def completed(headers: Iterable[Header]) -> list[Header]:
-    """Add missing headers; headers that are already set are kept."""
+    """Add the security headers that are missing; headers that are already set are kept."""
     said = list(headers)
     names = {name.lower() for name, _ in said}
     return said + [header for header in _SLOW_ANSWERS if header[0] not in names]
 
 
 def completing(scope: Scope, send: Send) -> Send:
-    """Wrap ``send`` so that every response has these headers."""
+    """Wrap ``send`` so that every response has the security headers."""
     if scope["type"] != "http":
         return send
 

@@ -1,4 +1,4 @@
-"""The search in the list of runs: ``project:"my project" status:leaking tag:x before fix``. No I/O.
+"""The search language of the list of runs: ``project:"my project" status:leaking tag:x before fix``. No I/O.
 
 A value with spaces is quoted; within quotes, a backslash escapes a quote or a backslash. For
 ``config``, only the part after ``=`` is quoted: ``config:name="my model"``. Words without a known
@@ -23,7 +23,7 @@ NAMES: Final = ("project", "tag", "status", *MATCHES, "started")
 # Synonyms of statuses that people type.
 _STATUS_WORDS: Final = {"leaking": "confirmed", "leak": "confirmed", "suspect": "suspected"}
 _STATUSES: Final = (*SEVERITY, *STATES, DELETED)
-# A quote that is not closed extends to the end.
+# An unclosed quotation extends to the end.
 _WORD: Final = re.compile(
     r'(?P<before>(?:(?P<name>[A-Za-z]+):(?P<key>[^\s"=]+=)?)?)'
     r'(?:"(?P<quoted>(?:[^"\\]|\\.)*+)(?:"|\\?$)|(?P<plain>\S+))',
@@ -45,7 +45,7 @@ _OPERATORS: Final = ("NOT", "OR", "AND")
 class Word:
     """One word of a search.
 
-    ``name`` is that of its filter, or empty; ``typed`` is its original text, with its quote closed.
+    ``name`` is the name of its filter, or empty; ``typed`` is the original text with quotes closed.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Search:
 
 
 def words(text: str) -> list[Word]:
-    """Return the words that have a value, and filters without one."""
+    """Return the words of a search, including filters without a value."""
     found = map(_word, _WORD.finditer(text))
     return [word for word in found if word.value or word.name]
 
@@ -172,10 +172,10 @@ def _unknown_filter(word: Word) -> str | None:
 
 
 def _started(value: str, now: float) -> dict[str, float] | None:
-    """Parse an age or a day (UTC) into fields of RunFilter; None if it is neither.
+    """Parse an age or a day (UTC) into fields of RunFilter, or return None for other text.
 
-    ``>7d`` means more than 7 days ago, ``<7d`` and ``7d`` the last 7 days. For days, ``>`` means
-    later, ``<`` earlier, and no sign that day.
+    ``>7d`` means more than 7 days ago; ``<7d`` and ``7d`` mean the last 7 days. For days, ``>`` means
+    later, ``<`` means earlier, and no sign means that day.
     """
     found = _STARTED.fullmatch(value)
     if found is None:
@@ -196,7 +196,7 @@ def _started(value: str, now: float) -> dict[str, float] | None:
 
 
 def rebuilt(text: str, keep: Callable[[Word], bool], *more: str) -> str:
-    """Return the query with the words to keep, as typed, followed by ``more``."""
+    """Return the query with the words that ``keep`` accepts, as typed, followed by ``more``."""
     return " ".join((*(word.typed for word in words(text) if keep(word)), *more))
 
 

@@ -1,4 +1,4 @@
-"""The services that routes use: set on the application by `app.py` and read by every route."""
+"""The services that routes use; `app.py` sets them on the application, and every route reads them."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Services:
     compactor: CompactorFigures
     # Authenticates requests; with authentication off, every request may do everything.
     callers: Callers
-    # The pid of the analysis process, while there is one.
+    # Returns the pid of the analysis process, or None while it is not running.
     analysis_pid: Callable[[], int | None]
     coming: Coming = field(default_factory=Coming)
-    # For batches whose validation blocks the event loop.
+    # Limits the batches whose validation blocks the event loop.
     checking: Turns = field(default_factory=lambda: Turns(pauses=True))
-    # For requests that create or change a run: each holds a thread until it has written.
+    # Limits the requests that create or change a run: each holds a thread until it has written.
     adding: Turns = field(default_factory=lambda: Turns(at_once=8))
-    # For sign-ins, which are not authenticated yet; separate, so that they cannot block batches.
+    # Counts sign-ins separately, because these unauthenticated requests must not block batches.
     signing_in: Coming = field(default_factory=Coming)
 
 
@@ -57,7 +57,7 @@ def services(request: Request) -> Services:
 
 
 def address_of(request: Request, use: Services) -> str:
-    """Return the URL of the server: as configured, or else as the viewer reached it."""
+    """Return the URL of the server: the configured one, or else the one that the viewer used."""
     return use.config.public_url or str(request.base_url).rstrip("/")
 
 

@@ -57,7 +57,7 @@ MAX_PROJECTS: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Data read for the page. Counts are since the start of the server; ``refusals`` are by error code."""
+    """The data that the page shows. Counts begin when the server starts; ``refusals`` maps error codes to counts."""
 
     version: str
     config: Config
@@ -88,7 +88,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class SettingsPage:
-    """The context of ``/settings``."""
+    """The template context of ``/settings``."""
 
     title: str
     tiles: tuple[Tile, ...]
@@ -257,7 +257,7 @@ def _project(project: ProjectSize) -> Sequence[Field]:
 
 
 def _size(project: ProjectSize) -> Cell:
-    # Everything stored takes space, so 0 means that the run has not been measured yet.
+    # Everything stored takes space, so 0 means that the project has not been measured yet.
     if not project.bytes:
         return Cell("not measured yet", absent=True)
     return Cell(number_formats.size(project.bytes))

@@ -46,7 +46,7 @@ _STATUS: Final[Mapping[str, str]] = {"active": "ok", "expired": "learning", "rev
 
 @dataclass(frozen=True, slots=True)
 class TokenForm:
-    """The content of a rejected form, and the reason."""
+    """The content of a token form, and the reason why it was rejected, if it was."""
 
     scope: str = "ingest"
     project: str = ""
@@ -58,7 +58,7 @@ class TokenForm:
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """A new token, which only one page ever shows."""
+    """A new token, which is shown only once."""
 
     text: str
     secret: str
@@ -91,7 +91,7 @@ class TokenRow:
 
 @dataclass(frozen=True, slots=True)
 class TokensSection:
-    """``how`` explains what tokens are for; ``can_change`` is True if they can be changed here."""
+    """``how`` explains what tokens are for; ``can_change`` is True if the page can change them."""
 
     how: str
     can_change: bool
@@ -108,7 +108,7 @@ def tokens_section(
     form: TokenForm | None = None,
     issued: Issued | None = None,
 ) -> TokensSection:
-    """Return the section; ``items`` are listed as by the API, ``asked`` is True if authentication is on."""
+    """Return the section; ``items`` are in the API's JSON format, ``asked`` is True if authentication is on."""
     form = form or TokenForm()
     how = (
         "Programs authenticate with tokens (LEAKLINE_TOKEN), each for one purpose. Only the "
@@ -194,7 +194,7 @@ TokenName = Annotated[str, Field(max_length=MAX_TITLE_LENGTH, pattern=NO_CONTROL
 
 
 class NewToken(Strict):
-    """`ingest` adds to one project and reads nothing, `read` reads everything, `admin` does all.
+    """`ingest` adds to one project and reads nothing, `read` reads everything, `admin` does everything.
     `browser` is for pages of other origins. If `expires_in_days` is null, the token never expires.
     """
 
@@ -209,7 +209,7 @@ class NewToken(Strict):
 
 class Token(BaseModel):
     """`prefix` is the only part of the token that is ever shown again. `last_used_at` is accurate
-    to ten minutes. `share` is the scope of a link, created on the page of `run`, that opens only
+    to within ten minutes. `share` is the scope of a link, created on the page of `run`, that opens only
     that run.
     """
 
@@ -245,7 +245,7 @@ class Tokens(BaseModel):
     responses={200: {"model": Tokens}},
 )
 def list_tokens(use: Use) -> Response:
-    """Includes tokens that expired or were revoked in the last 90 days."""
+    """The list includes tokens that expired or were revoked in the last 90 days."""
     items = [token_issuing.to_json(token) for token in access.list_tokens(use.engine)]
     return json_response({"items": items, "next": None})
 
@@ -275,8 +275,8 @@ def issue_token(body: Annotated[NewToken, json_body(NewToken)], use: Use) -> Res
     responses={204: {"description": "revoked"}, **_NOT_FOUND},
 )
 def revoke_token(token: RowId, use: Use) -> Response:
-    """Sessions that were started with the token end. Other servers on the same database follow
-    within seconds.
+    """Sessions that were started with the token also end. Other servers on the same database reject
+    the token within seconds.
     """
     only_where_asked(use.callers.asked)
     token_issuing.revoke(use.engine, token, time.time())
@@ -292,7 +292,7 @@ links = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
 @dataclass(frozen=True, slots=True)
 class SharedPage:
-    """The context of the page that shows a link once; ``public`` is True if it uses the public URL."""
+    """The template context of the page that shows a link once; ``public`` is True if the link uses the public URL."""
 
     title: str
     link: str

@@ -59,8 +59,8 @@ Format = Annotated[str, Field(min_length=1, max_length=MAX_WORD_LENGTH, pattern=
 
 
 class NewWebhook(Strict):
-    """`format` is standard or slack. By default the address decides: slack for Slack, apprise for
-    Discord and Teams, else standard.
+    """`format` is standard or slack. By default, the address determines the format: slack for Slack,
+    apprise for Discord and Teams, and otherwise standard.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid")
@@ -71,7 +71,7 @@ class NewWebhook(Strict):
 
 
 class WebhookChanges(Strict):
-    """Only the given fields change. With `enabled` true, a disabled webhook receives alerts again."""
+    """Only the given fields change. If `enabled` is true, a disabled webhook receives alerts again."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -92,9 +92,9 @@ class WebhookTestResult(BaseModel):
 
 
 class Webhook(BaseModel):
-    """`origin` is all that is ever shown of the address. `failures` is the number of attempts since
-    the last delivery. Until `previous_until`, messages are also signed with the secret before the
-    last rotation.
+    """`origin` is the only part of the address that is ever shown. `failures` is the number of
+    failed attempts since the last delivery. Until `previous_until`, messages are also signed with
+    the secret that was used before the last rotation.
     """
 
     id: int
@@ -133,7 +133,7 @@ class DeliveryAttempt(BaseModel):
 
 
 class Delivery(BaseModel):
-    """`alert` is the `webhook-id` of all its messages; `history` contains its newest 20 attempts."""
+    """`alert` is the `webhook-id` of the delivery's messages; `history` contains the newest 20 attempts."""
 
     id: int
     webhook: int
@@ -266,7 +266,7 @@ def try_out(webhook: int, use: Services) -> tuple[Trial, str]:
     },
 )
 def rotate_secret(webhook: RowId, use: Use) -> Response:
-    """Only this response shows the new secret; until `previous_until`, the old one signs too."""
+    """Only this response shows the new secret. Until `previous_until`, the old secret also signs messages."""
     return _with_secret(use, rotate(use, webhook))
 
 
@@ -278,7 +278,7 @@ def rotate_secret(webhook: RowId, use: Use) -> Response:
     responses={200: {"model": Webhook}, **_NOT_FOUND, 409: _REFUSED[409]},
 )
 def enable_webhook(webhook: RowId, use: Use) -> Response:
-    """The webhook receives alerts from now on; failed deliveries can be sent again one by one."""
+    """The webhook will receive new alerts; failed deliveries can be sent again one by one."""
     return _answer(use, change(use, webhook, {}, enabled=True))
 
 
@@ -306,7 +306,7 @@ def get_deliveries(webhook: RowId, use: Use, limit: Limit = 50, cursor: Text = N
     responses={200: {"model": Delivery}, **_NOT_FOUND, 409: _REFUSED[409]},
 )
 def redeliver(delivery: RowId, use: Use) -> Response:
-    """A delivery that has ended is due immediately, with the same `webhook-id` and a new schedule
+    """A delivery that has ended becomes due immediately, with the same `webhook-id` and a new schedule
     of attempts.
     """
     with _refusing(delivery=delivery):
@@ -363,7 +363,7 @@ def get_json(use: Services, webhook: int) -> dict[str, Any]:
 
 
 def rotate(use: Services, webhook: int) -> webhooks.Webhook:
-    """Replace the secret and return the webhook; the old one also signs for a day.
+    """Replace the secret and return the webhook; the old secret also signs messages for a day.
 
     Raises RequestRefused.
     """
@@ -402,7 +402,7 @@ def trial_to_json(made: Trial) -> dict[str, Any]:
 
 @contextmanager
 def _refusing(**about: int) -> Iterator[None]:
-    """Translate errors of the store; ``about`` has the number of the webhook or delivery."""
+    """Translate errors of the store; ``about`` contains the id of the webhook or delivery."""
     number = next(iter(about.values()), 0)
     try:
         yield

@@ -1,4 +1,4 @@
-"""``/alerts``: rules, webhooks and deliveries, and the forms that change them. They work without scripts."""
+"""The page ``/alerts``: rules, webhooks and deliveries, with forms that work without scripts."""
 
 from __future__ import annotations
 
@@ -108,8 +108,8 @@ def alerts_response(
     status: int = 200,
     refused: Refused | None = None,
 ) -> Response:
-    """Return the page; ``refused`` is a rejected form of a rule to show again."""
-    # Deliveries are read before webhooks, so that no delivery refers to a webhook that is missing.
+    """Return the alerts page; ``refused`` is a rejected rule form to show again."""
+    # Read deliveries before webhooks, so that a webhook added in between is not missing.
     found = deliveries.list_deliveries(use.engine, None, DELIVERIES_SHOWN)
     hooks = webhooks_api.all_webhooks(use)
     known = {hook["id"] for hook in hooks}
@@ -128,7 +128,7 @@ def _with_secret(use: Services, notice: Notice) -> Response:
 
 
 def back(place: str) -> Response:
-    """Redirect to an anchor on the page."""
+    """Redirect to an anchor on ``/alerts``."""
     return RedirectResponse(f"/alerts#{place}", 303)
 
 

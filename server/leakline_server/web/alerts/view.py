@@ -1,4 +1,4 @@
-"""The context of ``/alerts``, built from webhooks and deliveries in the API's JSON format. No I/O."""
+"""The template context of ``/alerts``, built from webhooks and deliveries in the API's JSON format. No I/O."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..rules.view import RulesSection
 
 Json = Mapping[str, Any]
 
-# State of a delivery -> (the status whose colour it uses, word, meaning).
+# Delivery state -> (status that determines its colour, word, meaning).
 STATES: Final = {
     "pending": ("watch", "waiting", "It will be sent at the time of its next attempt."),
     "claimed": ("watch", "being sent", "It is being sent right now."),
@@ -42,11 +42,11 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class NewWebhook:
-    """The submitted form, and what was wrong with it."""
+    """A submitted form for a new webhook, and what was wrong with it."""
 
     name: str = ""
     url: str = ""
-    format: str = ""  # empty: determined by the address
+    format: str = ""  # empty if the address determines it
     error: str = ""
     back: str = ""  # the address of the run page that contains the form
 
@@ -103,7 +103,7 @@ class DeliveryRow:
 
 @dataclass(frozen=True, slots=True)
 class AlertsPage:
-    """The context of ``/alerts``."""
+    """The template context of ``/alerts``."""
 
     title: str
     notice: Notice | None
@@ -124,7 +124,7 @@ def alerts_page(
     notice: Notice | None = None,
     form: NewWebhook | None = None,
 ) -> AlertsPage:
-    """Return the context; ``more`` is True if there are older deliveries."""
+    """Return the template context; ``more`` is True if there are older deliveries."""
     form = form or NewWebhook()
     by_id = {hook["id"]: hook for hook in hooks}
     return AlertsPage(
@@ -140,7 +140,7 @@ def alerts_page(
 
 
 def label(hook: Json) -> str:
-    """Return the name of a webhook, or else its origin."""
+    """Return the name of a webhook, or its origin if it has no name."""
     return str(hook["name"] or hook["origin"])
 
 
@@ -198,7 +198,7 @@ def _hook_facts(hook: Json) -> list[str]:
 def added(made: Json, service: str, back: str, secret: str | None) -> Notice:
     """Return the notice about a new webhook, or about one that existed already (``secret`` is None).
 
-    ``service`` is the service whose address determined the format; otherwise it is empty.
+    ``service`` is the chat service whose address determined the format, or an empty string.
     """
     why = (
         f", in the format of {service}, because that is where its address leads" if service else ""
@@ -221,7 +221,7 @@ def tested(hook: Json, made: Json, message: str) -> Notice:
 
 
 def channels(hooks: Sequence[Json]) -> tuple[Channel, ...]:
-    """Return the alert channels for the page of a run."""
+    """Return the alert channels that a run's page shows."""
     return tuple(Channel(row.name, row.word, row.status) for row in map(_hook, hooks))
 
 
@@ -230,7 +230,7 @@ def _test_fact(made: Json) -> str:
 
 
 def _came(made: Json) -> str:
-    """Describe the result of a message."""
+    """Describe the outcome of sending a message."""
     took = number_formats.seconds(made["seconds"])
     if made["error"]:
         return f"{made['error']} ({took})"

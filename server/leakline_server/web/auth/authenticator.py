@@ -1,13 +1,13 @@
-"""Authentication: looks up the token or session of a request and caches the result for seconds.
+"""Looks up the token or session of a request and caches the result for a few seconds.
 
-The database is therefore queried once every few seconds per token, not for every batch. A token
+The database is therefore queried once every few seconds per token rather than for every batch. A token
 revoked on this server is rejected immediately; one revoked on another server that shares the
 database may be accepted until the cached result expires.
 
 Rejected tokens are cached separately, so that they cannot evict valid ones. After many failures
 from an address, strings that cannot be tokens of this server are rejected without a lookup, and all
 others are looked up a few at a time, so that valid tokens still work. Failures are counted here
-rather than by a library, because requests from ever new addresses must not exhaust memory.
+rather than by a library, so that requests from ever-changing addresses cannot exhaust memory.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MAX_ADDRESSES: Final = 10_000
 
 
 class Failures:
-    """Rate limiter for failed attempts by address. Thread-safe."""
+    """A thread-safe rate limiter for failed attempts, by address."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Failures:
     ) -> None:
         self._most, self._within, self._clock = most, within_seconds, clock
         self._lock = threading.Lock()
-        # Address -> (time of its first failure, number of failures since then).
+        # Address -> (time of its first failure, number of its failures).
         self._found: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
     def add(self, host: str) -> None:
@@ -88,7 +88,7 @@ class Failures:
             )
 
     def wait_seconds(self, host: str) -> int:
-        """Return the seconds until the next attempt is allowed; 0 if it is allowed now."""
+        """Return the seconds until the next attempt is allowed, or 0 if it is allowed now."""
         with self._lock:
             since, count = self._found.get(_key(host), (0.0, 0))
         if count < self._most:
@@ -97,7 +97,7 @@ class Failures:
 
 
 def _key(host: str) -> str:
-    """Return the key of an address; IPv6 addresses share the key of their /64, which has one owner."""
+    """Return the key for counting an address; IPv6 addresses in a /64 share a key, because a /64 has one owner."""
     try:
         found = ipaddress.ip_address(host)
     except ValueError:
@@ -114,7 +114,7 @@ class _ConcurrencyLimiter:
 
     @contextlib.asynccontextmanager
     async def through(self) -> AsyncIterator[None]:
-        """Hold a slot within the context. Raises TooBusy if too many requests are waiting for one."""
+        """Hold a slot within the context. Raises TooBusy if too many requests are waiting for a slot."""
         if self._waiting >= self._most_waiting:
             raise TooBusy(
                 "too_busy",
@@ -132,21 +132,21 @@ class _ConcurrencyLimiter:
             self._free.release()
 
 
-# How long another server may accept a revoked token.
+# How long a token revoked on one server may still be accepted by another.
 REMEMBERED_SECONDS: Final = 3.0
-# A lookup in the database takes less than this.
+# A database lookup takes less time than this.
 LOOK_SECONDS: Final = 1.0
 MAX_REMEMBERED: Final = 10_000
-# Invalid tokens and sessions per address. Guessing one is not feasible, but each attempt costs a
-# lookup.
+# The limit of invalid tokens and sessions per address. Guessing a valid token is not feasible, but
+# each attempt costs a lookup.
 MAX_WRONG_TOKENS: Final = 30
 WRONG_TOKENS_SECONDS: Final = 60.0
-# Concurrent lookups for addresses that have exceeded the limit.
+# The number of concurrent lookups for addresses that have exceeded this limit.
 MAX_LOOKS: Final = 4
 MAX_LOOKS_WAITING: Final = 64
 MAX_WRONG_PASSWORDS: Final = 10
 WRONG_PASSWORDS_SECONDS: Final = 300.0
-# Each password hash takes 64 MiB.
+# Computing a password hash takes 64 MiB of memory.
 MAX_HASHING: Final = 2
 MAX_HASHING_WAITING: Final = 8
 
@@ -161,7 +161,7 @@ class Caller:
     """The principal of a request.
 
     ``project`` is the only project that an ingest token can add to, and ``run`` the only run that a
-    link can open. ``until`` is in Unix seconds.
+    link can open. ``until`` is the time of expiry in Unix seconds.
     """
 
     scope: Scope
@@ -172,7 +172,7 @@ class Caller:
     run: str | None = None
 
 
-# With authentication off, everybody may do everything.
+# With authentication off, everyone may do everything.
 ANYBODY: Final = Caller("admin")
 # The principal of the current request.
 calling: Final[ContextVar[Caller]] = ContextVar("leakline_caller", default=ANYBODY)
@@ -182,7 +182,7 @@ calling: Final[ContextVar[Caller]] = ContextVar("leakline_caller", default=ANYBO
 class _Shown:
     """The credentials of a request, identified by a digest: the secret itself is not kept.
 
-    ``could_be`` is False if they do not have the format of tokens or sessions made here.
+    ``could_be`` is False if the credentials do not have the format of this server's tokens or sessions.
     """
 
     kind: Kind
@@ -208,13 +208,13 @@ class Callers:
         self, engine: Engine, config: Config, clock: Callable[[], float] = time.time
     ) -> None:
         self.asked = config.asks_who_it_is
-        # True if the public URL uses https; cookies are then sent over https only.
+        # True if the public URL uses https; cookies are then only sent over https.
         self._secure = (config.public_url or "").startswith("https://")
         self._engine, self._clock = engine, clock
         self._lock = threading.Lock()
         self._known: OrderedDict[_Shown, _Known] = OrderedDict()
         self._wrong: OrderedDict[_Shown, _Known] = OrderedDict()
-        # Incremented by `forget`: the result of a lookup that began earlier may be outdated.
+        # Incremented by `forget`: a lookup that began before then may have an outdated result.
         self._forgotten = 0
         # True if the last use of a token could not be stored; the failure is logged only once.
         self._notes_no_use = False
@@ -227,7 +227,7 @@ class Callers:
         return self._secure or scheme == "https"
 
     def forget(self) -> None:
-        """Invalidate all cached results, because something was revoked or a session ended."""
+        """Invalidate all cached results, because a token was revoked or a session ended."""
         with self._lock:
             self._forgotten += 1
             for entry in self._known.values():
@@ -236,7 +236,7 @@ class Callers:
     async def of(self, headers: Headers, scheme: str, host: str) -> Caller:
         """Return the principal of a request from address ``host``.
 
-        Raises Unauthorized, TooBusy after many failures, and Unavailable.
+        Raises Unauthorized, TooBusy after many failures, and Unavailable if the database fails.
         """
         all_shown = list(_shown(headers, self.is_secure(scheme)))
         if not all_shown:
@@ -261,7 +261,7 @@ class Callers:
     async def _stranger(self, shown: _Shown, host: str, now: float) -> Caller | Unauthorized:
         """Look up credentials that are not cached as valid.
 
-        Raises TooBusy if they are rejected and their address has failed too often.
+        Raises TooBusy if the credentials are rejected and their address has failed too often.
         """
         entry = self._wrong.get(shown)
         found = None if entry is None else entry.holds_at(now)
@@ -275,8 +275,7 @@ class Callers:
         else:
             found = await run_in_threadpool(self._look_up, shown)
         if isinstance(found, Unauthorized):
-            # A bad token that many training runs use is one failure, no matter how often it is
-            # sent.
+            # An invalid token counts as one failure, even if many training runs send it repeatedly.
             if entry is None:
                 self.failures.may_try(host)
                 self.failures.add(host)
@@ -284,7 +283,7 @@ class Callers:
         return found
 
     async def _again(self, shown: _Shown, entry: _Known, now: float) -> Caller | Unauthorized:
-        # One request repeats the lookup; concurrent requests use the old result until it is done.
+        # One request repeats the lookup; concurrent requests use the old result.
         entry.until = now + LOOK_SECONDS
         found = await run_in_threadpool(self._look_up, shown)
         if isinstance(found, Unauthorized):
@@ -333,12 +332,12 @@ class Callers:
                 if access.note_use(self._engine, token, now):
                     self._tell_use_again()
             except DATABASE_ERRORS as error:
-                # Reading must keep working when the disk is full.
+                # Reading must still work when the disk is full.
                 self._tell_no_use(error)
         return found
 
     def _tell_no_use(self, error: Exception) -> None:
-        """Log the failure once: each lookup would repeat it, and the log may be on the same disk."""
+        """Log the failure only once: every lookup would repeat it, and the log may be on the same disk."""
         if disk_space.is_logged(self._engine, error):
             return
         with self._lock:
@@ -388,7 +387,7 @@ def _by_session(session: access.Session | None, now: float) -> Caller | Unauthor
 
 
 def cookie_name(secure: bool) -> str:
-    """Return the name of the session cookie; with the prefix, sister domains cannot set it."""
+    """Return the name of the session cookie; the ``__Host-`` prefix keeps sibling domains from setting it."""
     return "__Host-leakline" if secure else "leakline_session"
 
 
@@ -403,14 +402,14 @@ def link_cookie_name(secure: bool) -> str:
 
 
 def _shown(headers: Headers, secure: bool) -> Iterator[_Shown]:
-    """Yield the credentials of a request: its token, or else its session and its link token.
+    """Yield the credentials of a request: its token or, without one, its session and its link token.
 
-    The link token still works when the session has ended.
+    The link token works even after the session has ended.
     """
     for name, value in headers:
         if name == b"authorization":
             kind, _, token = value.partition(b" ")
-            # Other schemes are for a proxy in front of this server.
+            # Other schemes are meant for a proxy in front of this server.
             text = token.strip()[:MAX_TOKEN_CHARACTERS].decode("latin-1")
             if kind.lower() == b"bearer" and text:
                 yield _Shown("token", digest_of(text), could_be_token(text))
@@ -419,8 +418,8 @@ def _shown(headers: Headers, secure: bool) -> Iterator[_Shown]:
     if session is not None:
         yield _Shown("session", digest_of(session), could_be_session(session))
     link = _cookie(headers, link_cookie_name(secure))
-    # No other token is accepted from a cookie: what browsers send automatically must not change
-    # anything.
+    # Other tokens are not accepted from cookies: credentials that browsers send automatically must
+    # not allow changes.
     if link is not None and link.startswith(f"{PREFIX}_share_"):
         yield _Shown("token", digest_of(link), could_be_token(link))
 
@@ -432,7 +431,8 @@ def _session(headers: Headers, secure: bool) -> str | None:
 def _cookie(headers: Headers, wanted: str) -> str | None:
     """Return the value of a cookie.
 
-    The standard library's parser returns nothing if it cannot parse a cookie of another program.
+    The standard library's parser is not used, because it returns nothing if another program's
+    cookie is invalid.
     """
     for header, value in headers:
         if header == b"cookie":

@@ -1,16 +1,17 @@
 """Authentication middleware, in front of every route, for servers with authentication on.
 
-1. A path with a control character gets 404: routes match up to the end of a line, permissions
-beyond it.
+1. A path with a control character gets 404: routes are matched only up to a line break, while
+permissions are checked for the entire path.
 2. Requests that need no permission pass: the sign-in page with its assets, and health checks.
 3. The principal is authenticated.
-4. Pages of other origins need a browser token, and sessions change things only from our own pages.
-5. Runs outside the principal's project get 404, and routes beyond its scope 403.
+4. Pages of other origins need a browser token, and sessions may change things only from our own
+pages.
+5. A run outside the principal's project results in 404, and a route beyond its scope in 403.
 
 A stream ends when its reader loses access.
 
-Before that, on every server, `Guard` rejects requests made by pages of other sites in a browser on
-this machine:
+Before these checks, on every server, `Guard` rejects requests that pages of other sites make from a
+browser on this machine:
 
 1. A request that changes something and has an Origin must come from our own pages or an allowed
 origin.
@@ -63,7 +64,7 @@ class Guard:
         self._origins: Collection[str] = frozenset(config.allowed_origins)
 
     def allows_host(self, host: bytes) -> bool:
-        """Return True if a request without an Origin may use this Host."""
+        """Return True if a request without an Origin may have this Host header."""
         return not self._check_host or self._is_ours(_said(host))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -103,7 +104,7 @@ class Guard:
 
 
 def is_own(origin: str, host: str, public: str) -> bool:
-    """Return True if ``origin`` is our own: that of the requested host or the public URL."""
+    """Return True if ``origin`` is our own, that is, the requested host or the public URL."""
     scheme, _, place = origin.partition("://")
     if scheme not in ("http", "https"):
         return False
@@ -200,7 +201,7 @@ class AuthMiddleware:
         return caller
 
     def _is_own_page(self, scope: Scope) -> bool | None:
-        """Return True for our own pages, False for others, and None if it is unknown or not a page."""
+        """Return True if one of our pages sent the request, False if another page did, and None if unknown."""
         said = {k: v for k, v in scope["headers"] if k in (b"host", b"origin", b"sec-fetch-site")}
         origin = said.get(b"origin")
         if origin is None:
@@ -211,7 +212,7 @@ class AuthMiddleware:
     async def _know_the_runs(
         self, caller: Caller, scope: Scope, need: Need, parameters: Mapping[str, str]
     ) -> None:
-        """Raise NotFound for runs of another project; the writer checks this for batches."""
+        """Raise NotFound for runs that the principal may not access; the writer checks the project of batches."""
         if caller.run is not None:
             for run_id in runs_named(parameters, scope["query_string"].decode("latin-1")):
                 if run_id != caller.run:
@@ -288,7 +289,7 @@ def is_run_page(address: str) -> bool:
 
 
 def _opens_a_page(scope: Scope) -> bool:
-    """Return True if a person navigates to a page, as opposed to a script or program."""
+    """Return True if a person is opening a page, rather than a script or program sending a request."""
     said = dict(scope["headers"])
     mode = said.get(b"sec-fetch-mode", b"navigate")
     return (

@@ -1,8 +1,8 @@
 """``/sign-in`` and ``/sign-out``: a password or a token that can read starts a one-week session.
 
-The session is a row (`store/access.py`). Its random id is stored in a cookie that scripts cannot
-read and other sites cannot send. Signing out therefore ends the session on every server, and
-revoking a token ends its sessions.
+A session is a database row (`store/access.py`). Its random id is stored in a cookie that scripts
+cannot read and that browsers do not send with forms of other sites. Signing out therefore ends the
+session on every server, and revoking a token ends the sessions that it started.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Asked = Annotated[str, Field(max_length=MAX_SECRET_LENGTH)]
 
 @dataclass(frozen=True, slots=True)
 class SignInPage:
-    """The context of ``/sign-in``."""
+    """The template context of ``/sign-in``."""
 
     title: str
     next: str
@@ -66,10 +66,10 @@ def show_sign_in(use: Use, next: Asked = "/") -> Response:
 
 @router.post(SIGN_IN)
 async def sign_in(request: Request, use: Use) -> Response:
-    """Sign in.
+    """Start a session and redirect to the requested page.
 
-    The sender is not authenticated yet: failures are checked before the form is read, and its bytes
-    are counted separately.
+    The sender is not authenticated yet. Therefore, the number of failures is checked before the
+    form is read, and the bytes of the form are counted separately.
     """
     if not use.callers.asked:
         return RedirectResponse("/", 303)
@@ -102,7 +102,7 @@ def sign_out(request: Request, use: Use) -> Response:
 def _refuse_what_is_too_long(form: Mapping[str, str]) -> None:
     for name, value in form.items():
         if len(value) > MAX_SECRET_LENGTH:
-            # The value may be a secret and must not be repeated.
+            # The value may be a secret, so the message must not contain it.
             raise InvalidField(name, "***", f"must have at most {MAX_SECRET_LENGTH:,} characters")
 
 
@@ -118,7 +118,7 @@ async def _let_in(use: Services, secret: str, host: str) -> str:
     try:
         session = await _session_of(use, secret)
     except (RequestRefused, *DATABASE_ERRORS):
-        # The attempt revealed nothing to the sender.
+        # The attempt revealed nothing about the secret, so it does not count.
         tries.take_back(host)
         raise
     if session is None:
@@ -130,7 +130,7 @@ async def _let_in(use: Services, secret: str, host: str) -> str:
 async def _session_of(use: Services, secret: str) -> str | None:
     """Return the id of a new session, or None if the secret is wrong.
 
-    Raises Unauthorized for a token that cannot read, and TooBusy.
+    Raises Unauthorized for a token that cannot read, and TooBusy if many attempts are waiting.
     """
     proof = await (_token_id(use, secret) if is_token(secret) else _password_hash(use, secret))
     if proof is None:
@@ -159,7 +159,7 @@ async def _token_id(use: Services, secret: str) -> int | None:
 
 
 async def _password_hash(use: Services, secret: str) -> str | None:
-    """Return the stored password hash if ``secret`` is the password."""
+    """Return the stored password hash if ``secret`` is the password, or None."""
     hashed = await run_in_threadpool(access.password_hash, use.engine)
     if hashed is None or not 0 < len(secret) <= MAX_PASSWORD_CHARACTERS:
         return None

@@ -1,10 +1,10 @@
-"""What a route requires, and whether a scope grants it.
+"""Permissions: what each route requires, and what each scope grants.
 
 Each router or route declares ``dependencies=[READ]`` (or `OPEN`, `ADD`, `SEE`, `CHANGE`); the last
-declaration counts, so that a route overrides its router. A route without one requires an
+declaration counts, so that a route overrides its router. A route without a declaration requires an
 administrator. `middleware.py` enforces the declaration.
 
-The functions below restrict what a token that only adds to one project may change and see of a run.
+The functions at the end restrict what a token that can only add to one project may see and change.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from ...store.runs.run_registration import OtherProcess
 from ..api_schemas import RunChanges
 from .authenticator import calling
 
-# nothing < see (one run) < read < change; add is separate, because an ingest token need not read.
+# nothing < see (one run) < read < change; add is separate, because an ingest token cannot read.
 Need = Literal["nothing", "add", "see", "read", "change"]
 
 
 async def _anybody() -> None:
-    """Mark a route that everybody may use; OpenAPI describes it without a security scheme."""
+    """Mark a route that everyone may use; OpenAPI describes it without a security scheme."""
 
 
 _TOKEN: Final = HTTPBearer(
@@ -67,9 +67,9 @@ _HAS: Final[dict[Scope, frozenset[Need]]] = {
 
 
 def requirement_of(scope: types.Scope) -> tuple[Need, Mapping[str, str]]:
-    """Return what the route of a request requires, and the parameters in its path.
+    """Return the permission that the route of a request requires, and the path parameters.
 
-    If no route matches, reading methods require "read" and all others "change".
+    If no route matches, reading methods require "read" and all other methods "change".
     """
     parameters: Mapping[str, str] = {}
     for route in scope["app"].routes:
@@ -85,7 +85,7 @@ def requirement_of(scope: types.Scope) -> tuple[Need, Mapping[str, str]]:
 
 
 def declared_by(route: Any) -> Need | None:
-    """Return what a route or its endpoint declares last; None without a declaration."""
+    """Return the last requirement that a route or its endpoint declares, or None."""
     declared = getattr(route, "dependencies", ()) or getattr(route.app, "dependencies", ())
     needs = [
         each.scopes[0] for each in declared if isinstance(each, params.Security) and each.scopes
@@ -98,19 +98,19 @@ def may(scope: Scope, need: Need) -> bool:
 
 
 def runs_named(parameters: Mapping[str, str], query: str) -> Iterator[str]:
-    """Yield the ids of the runs in a request."""
+    """Yield the run ids in the parameters of a request."""
     for name, value in (*parameters.items(), *parse_qsl(query)):
         if name in _NAMED:
             yield value
 
 
 def project_of(named: str | None, otherwise: str = DEFAULT_PROJECT) -> str:
-    """Return the named project, or else the token's only project, or else ``otherwise``."""
+    """Return the named project or, without a name, the token's only project, or else ``otherwise``."""
     return named or calling.get().project or otherwise
 
 
 def may_add_to(project: str) -> None:
-    """Raise NotFound for a project that the token may not add to, whether or not it exists."""
+    """Raise NotFound for a project that the token may not add to, whether or not the project exists."""
     own = calling.get().project
     if own not in (None, project):
         raise NotFound(
@@ -122,14 +122,14 @@ def may_add_to(project: str) -> None:
 
 
 def refusal_to_join(run_id: str, project: str, message: str) -> RequestRefused:
-    """Return the error for a run in another project; an ingest token must not learn that it exists."""
+    """Return the error for a run in another project; an ingest token must not learn that the run exists."""
     if calling.get().project is not None:
         return run_not_found(run_id)
     return Conflict("run_in_other_project", message, {"run": run_id, "project": project})
 
 
 def refusal_of_process(found: OtherProcess | OtherIdentity, project: str | None) -> Conflict:
-    """Return the error for an instance that is in use; ``project`` is that of an ingest token."""
+    """Return the error for an instance that is in use; ``project`` is the ingest token's project, if any."""
     stored = found.stored if reads_what_is_stored(project) else None
     return instance_in_use(found.instance, found.field, stored, found.sent)
 
@@ -150,7 +150,7 @@ def may_only_add(changes: RunChanges) -> None:
 
 
 def as_shown(run: dict[str, Any]) -> dict[str, Any]:
-    """Return a changed run; tokens that may not read it only get its id, state and URL."""
+    """Return a changed run; for tokens that may not read it, return only its id, state and URL."""
     if calling.get().project is None:
         return run
     return {"id": run["id"], "state": run["state"], "url": run["url"]}

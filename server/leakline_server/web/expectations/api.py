@@ -1,4 +1,4 @@
-"""Expected counts of a run, and counts that people accept: JSON API and forms of the run's page."""
+"""Expected counts of a run, and counts that people accept: JSON API, and forms on the run's page."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ..run_page.pages import known_run
 from ..services import Services, Use
 
 router = APIRouter(prefix="/api/v1/runs/{run}/expectations", tags=["findings"], dependencies=[READ])
-# Plain forms on the page of a run: one click accepts a count, another one revokes it.
+# Plain forms on a run's page: one click accepts a count, another click revokes it.
 pages = APIRouter(
     prefix="/runs/{run}",
     include_in_schema=False,
@@ -46,8 +46,8 @@ Count = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
 
 class Accepting(Strict):
     """Expect from `low` to `high` instances of `type`, at every reading or only at the end of the
-    phase `after`. This applies to this run and to all runs of its project that send data from now
-    on, unless their program declares the type itself.
+    phase `after`. This applies to this run and to all runs of its project that send data after
+    this request, unless their program declares the type itself.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid")
@@ -70,9 +70,9 @@ class Accepted(BaseModel):
 
 
 class Expectations(BaseModel):
-    """`items` are the expectations of the run, with what was measured. `stable` are counts that did
-    not change in its last generations and are not expected yet. `accepted` are the accepted counts
-    of its project.
+    """`items` are the expectations of the run, with the measured values. `stable` are counts that
+    did not change in the run's last generations and are not expected yet. `accepted` are the
+    accepted counts of the run's project.
     """
 
     items: list[AssertionCheck]
@@ -154,7 +154,7 @@ def take_back_count(
 
 @pages.post("/expectations")
 def accept_form(run: str, form: Form, use: Use) -> Response:
-    """Accept ``count`` instances of ``type``; with ``after``, at the end of that phase."""
+    """Accept ``count`` instances of ``type``; with ``after``, expect them only at the end of that phase."""
     count = form.get("count", "")
     if not _COUNT.fullmatch(count) or int(count) > MAX_INTEGER:
         raise InvalidField("count", count, "must be a whole number, as given on the page")
@@ -170,7 +170,7 @@ def take_back_form(run: str, form: Form, use: Use) -> Response:
 
 
 def accept(use: Services, run_id: str, wanted: Expectation) -> None:
-    """Expect a count from now on. Raises NotFound, InvalidField and Conflict."""
+    """Accept a count as expected. Raises NotFound, InvalidField and Conflict."""
     run = known_run(use, run_id)
     _check(run, wanted)
     try:

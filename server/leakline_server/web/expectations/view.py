@@ -1,4 +1,4 @@
-"""The section of expectations: limits, promises of fixes and counts, broken ones first. No I/O."""
+"""The expectations section of a run's page: limits, counts and what fixes promise, broken ones first. No I/O."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..rendering.page_contexts import CountForm, CountForms, CountList, Section
 from ..rendering.table_cells import Field, rated, table
 
 Json = Mapping[str, Any]
-# Further counts are folded.
+# Counts beyond this number are folded.
 SHOWN_AT_ONCE: Final = 5
 # The number of stable counts shown. All accepted counts are shown, so that each can be revoked.
 MOST: Final = 50
@@ -64,7 +64,7 @@ def expectations(
 def count_forms(
     run: Json, steady: Sequence[StableCount], accepted: Sequence[AcceptedCount]
 ) -> CountForms | None:
-    """Return the forms; ``accepted`` are all accepted counts in the project of the run."""
+    """Return the forms for counts; ``accepted`` contains all accepted counts of the run's project."""
     if not (steady or accepted):
         return None
     return CountForms(
@@ -76,7 +76,7 @@ def count_forms(
 def _status(check: Json) -> str:
     """Return the status to show.
 
-    A broken band is not a leak. A surplus that no collection has confirmed is worth watching.
+    A broken band is not a leak, and a collection may still remove a surplus: both get "watch".
     """
     if check["origin"] in BY_READING and check["state"] == "broken":
         return "watch"
@@ -92,7 +92,7 @@ def _order(check: Json) -> int:
 
 
 def _rows(check: Json, unit: str) -> list[list[Field]]:
-    """Return the row of an assertion, followed by those of the generations outside a band."""
+    """Return the row of an assertion, followed by a row for each generation outside its band."""
     write = writer_of(check["metric"])
     rows: list[list[Field]] = [[
         assertion_title(check, unit), _DECLARED_BY[check["origin"]],
@@ -121,7 +121,7 @@ def _figures(check: Json) -> tuple[str, str]:
     """Return the measured value and its distance from the bound; a band shows them in separate rows."""
     if check["origin"] in BY_READING:
         return "", ""
-    # A budget that holds shows its growth; all others show the worst generation.
+    # A budget that holds shows the measured growth; all others show their worst value.
     is_worst = check["worst"] is not None and (
         check["metric"] != KEPT_BY_RUN or check["state"] != "holds"
     )
@@ -140,7 +140,7 @@ def _figures(check: Json) -> tuple[str, str]:
 
 
 def _folded(forms: Sequence[CountForm], number: int = 0) -> CountList:
-    """Return the list of forms; ``number`` is the total if some counts have no form."""
+    """Split the forms into shown and folded ones; ``number`` is the total if some counts have no form."""
     shown, rest = tuple(forms[:SHOWN_AT_ONCE]), tuple(forms[SHOWN_AT_ONCE:])
     left_out = max(0, number - len(forms))
     more = f"{len(rest):,} more" if rest else ""
@@ -182,7 +182,7 @@ def _accepted_form(run: Json, each: AcceptedCount) -> CountForm:
 
 
 def _but(run: Json, each: AcceptedCount) -> str:
-    """Return why the count is not checked in this run; empty if it is checked."""
+    """Return the reason why this run does not check the count, or an empty string if it does."""
     wanted = each.expectation
     if any(
         e["accepted"] and (e["type"], e["after"]) == (wanted.type, wanted.after)

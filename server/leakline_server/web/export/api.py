@@ -40,8 +40,9 @@ _RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
     responses=_RESPONSES,
 )
 def get_export(run: RunId, form: Literal["json", "csv", "parquet"], use: Use) -> Response:
-    """One row per snapshot, process after process; CSV and Parquet have one column per series. A
-    truncated response means that the run was removed meanwhile; the file is incomplete.
+    """The file has one row per snapshot, process by process; CSV and Parquet have one column per
+    series. If the run is removed during the download, the response is truncated and the file is
+    incomplete.
     """
     try:
         pieces = export(use.engine, run, form)

@@ -1,11 +1,11 @@
 """Self-contained HTML export: a page as one file that needs no server and no network.
 
 The page's own template is rendered within another frame (report.html instead of base.html), so that
-the file shows the same as the page. Everything the page refers to is embedded: style sheets,
-plotly, the modules of report.js and the theme of charts, each as served, and the shapes as one
-image. Templates leave out what needs a server (``served``), and their links lead to it (``href``).
+the file shows the same content as the page. Everything that the page refers to is embedded: style
+sheets, plotly, report.js with its modules, the chart theme, and the shapes as one image. Templates
+omit everything that needs a server (``served``) and make links absolute (``href``).
 
-Modules remain separate: each is a data: address in an import map, and imports others as
+Modules remain separate: each one is a data: address in an import map and imports other modules as
 `leakline/NAME.js`.
 """
 
@@ -30,7 +30,7 @@ from ..rendering.templating import IMPORTS, texts_of
 
 ENTRY: Final = "report.js"
 FRAME: Final = "report.html"
-# Prefix of the ids of shapes in the file.
+# Prefix of the shapes' ids in the file.
 SHAPES: Final = "shape-"
 _SHEETS: Final = re.compile(r'href="/static/(css/[\w-]+\.css)"')
 _LIBRARIES: Final = re.compile(r'<script src="/static/(vendor/[\w./-]+\.js)"')
@@ -39,7 +39,7 @@ _SYMBOL: Final = re.compile(r'<symbol id="([\w-]+)"')
 
 @dataclass(frozen=True, slots=True)
 class ReportFrame:
-    """Variables of the frame: date, version and server of the report, and the embedded assets."""
+    """Template variables of the report frame: date, version, server, and the embedded assets."""
 
     made_at: str
     made: str
@@ -54,7 +54,7 @@ class ReportFrame:
 
 
 def stand_alone(template: str, context: Any, made: Made) -> str:
-    """Return the page as HTML; ``context`` is as for `templating.render`."""
+    """Return a page as self-contained HTML; ``context`` is as for `templating.render`."""
     values = {field.name: getattr(context, field.name) for field in fields(context)}
     frame = _frame(template, made)
     values |= {field.name: getattr(frame, field.name) for field in fields(frame)}
@@ -63,9 +63,10 @@ def stand_alone(template: str, context: Any, made: Made) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """The origin of a file.
+    """The origin of a report.
 
-    ``at`` is in ISO 8601, ``clock`` for people; ``href`` is the absolute address of the page.
+    ``at`` is the time in ISO 8601, and ``clock`` is the same time for people. ``href`` is the
+    absolute address of the page.
     """
 
     at: str
@@ -77,7 +78,7 @@ class Made:
 
 @cache
 def environment() -> jinja2.Environment:
-    """Return the environment of the pages, with the frame of a report instead of the usual one."""
+    """Return the template environment of the pages, with the report frame instead of the usual one."""
 
     def framed(name: str) -> str | None:
         return (TEMPLATES / FRAME).read_text() if name == "base.html" else None
@@ -93,7 +94,7 @@ def environment() -> jinja2.Environment:
 
 @jinja2.pass_context
 def _absolute(context: jinja2.runtime.Context, address: str) -> str:
-    """Return the absolute address on the server; fragments are unchanged."""
+    """Return the address as an absolute URL on the server; leave fragments unchanged."""
     return address if address.startswith("#") else urljoin(context["live_href"], address)
 
 
@@ -141,7 +142,7 @@ def _head(nonce: str) -> Markup:
 
 
 def _shapes() -> Markup:
-    """Return the shapes under prefixed ids, because the page has an element with the id "theme"."""
+    """Return the shapes with prefixed ids, because the page already has an element with the id "theme"."""
     return Markup(_SYMBOL.sub(rf'<symbol id="{SHAPES}\1"', _read("images/shapes.svg")).strip())
 
 
@@ -167,7 +168,7 @@ def _script(text: str, nonce: str, kind: str = "text/javascript") -> Markup:
 
 
 def _ours(text: str, tag: str) -> Markup:
-    """Return the text of one of our own files, which contains no data of a run, for use in a tag.
+    """Return the text of a static file, which contains no run data, for embedding in a tag.
 
     Raises ValueError if the text would end the tag or start a comment.
     """

@@ -154,7 +154,7 @@ def _run_path(run_id: str) -> str:
 def _made(
     request: Request, use: Services, path: str, query: Mapping[str, str] | None = None
 ) -> Made:
-    """Return the origin of a report; ``path`` and ``query`` are those of its page."""
+    """Return the origin of a report; ``path`` and ``query`` are the address of its page."""
     now, server = number_formats.moment(time.time()), address_of(request, use)
     asked = f"?{urlencode(query)}" if query else ""
     return Made(now, number_formats.clock(now), __version__, server, f"{server}{path}{asked}")
@@ -165,9 +165,9 @@ def _origin(made: Made) -> Origin:
 
 
 def _answer(text: str, kind: str, name: str | None = None) -> Response:
-    """Return a download named ``name``, or plain text without a name.
+    """Return ``text`` as a download named ``name`` or, without a name, as text to display.
 
-    If a browser displayed it from here, the content security policy would still block scripts.
+    If a browser displayed a download, the content security policy would still block scripts.
     """
     saved = {"Content-Disposition": f'attachment; filename="{name}"'} if name else {}
     return Response(text, headers={**HEADERS, **saved}, media_type=kind)

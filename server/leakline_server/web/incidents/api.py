@@ -38,7 +38,7 @@ router = APIRouter(prefix="/api/v1/incidents", tags=["incidents"], dependencies=
 pages = APIRouter(include_in_schema=False, default_response_class=HTMLResponse, dependencies=[READ])
 
 LEAKS_PER_PAGE: Final = 25
-# Growth that was never called a leak is listed only on request.
+# Growth that was never classified as a leak is listed only on request.
 LEAKS: Final = tuple(state for state in incident_groups.STATES if state != "watched")
 _INVALID: Final[dict[int | str, dict[str, Any]]] = {
     422: {
@@ -82,8 +82,8 @@ class Closing(Strict):
 
 
 class Acknowledging(Closing):
-    """Valid until `expires_at` (Unix seconds) or for `expires_in_seconds`; without either, until it
-    is revoked.
+    """The acknowledgement is valid until `expires_at` (Unix seconds) or for `expires_in_seconds`. If
+    neither is given, it is valid until it is revoked.
     """
 
     expires_in_seconds: Seconds | None = None
@@ -114,7 +114,7 @@ class IncidentRun(BaseModel):
 
 
 class Leak(BaseModel):
-    """Incidents of one project with the same fingerprint; `runs` are the newest of them, oldest first."""
+    """The incidents of a project that share a fingerprint; `runs` lists their newest runs, oldest first."""
 
     project: str
     fingerprint: str
@@ -173,7 +173,7 @@ def get_leak(fingerprint: Fingerprint, project: Project, use: Use) -> Response:
     return json_response(with_sentence(found))
 
 
-# Last part of the path -> kind, model of the body, and the summaries and names of its two routes.
+# Last part of the path -> (kind, body model, summary, name and summary of the route that revokes it).
 _ACTIONS: Final[dict[str, tuple[Kind, type[Closing], str, str, str]]] = {
     "acknowledge": (
         "acknowledged", Acknowledging, "Mute a leak until this expires or the leak gets worse",
@@ -292,7 +292,7 @@ def say(
 
 
 def take_back(use: Services, project: str, fingerprint: str, kind: Kind) -> None:
-    """Revoke an acknowledgement. Raises NotFound if none of this kind is in force."""
+    """Revoke an acknowledgement. Raises NotFound if no acknowledgement of this kind is in force."""
     with writing(use.engine) as connection:
         if not incident_groups.end(connection, project, fingerprint, kind, time.time()):
             raise NotFound(
@@ -337,13 +337,13 @@ def _check_reason(reason: str) -> None:
 
 
 def _back(form: dict[str, str], fingerprint: str) -> Response:
-    """Redirect to the run page that contains the form, or else to the leak.
+    """Redirect to the run page that contains the form, or else to the leak's page.
 
     Raises InvalidField for any other address.
     """
     back = form.get("back")
     if back is None:
-        # Show only this leak, because it may no longer be in the list that was shown.
+        # Show only this leak, because the list that was shown may no longer contain it.
         return RedirectResponse(Shown(project=_project(form), fingerprint=fingerprint).href(), 303)
     if not is_run_page(back):
         raise InvalidField(
@@ -360,5 +360,5 @@ def _project(form: dict[str, str]) -> str:
 
 
 def _given(value: str | None) -> str | None:
-    """Return None for a field that a form left empty."""
+    """Return a field without control characters, or None if the form left it empty."""
     return without_control(value or "") or None

@@ -1,4 +1,4 @@
-"""The context of ``/incidents``, built from leaks in the API's JSON format. No I/O."""
+"""The template context of ``/incidents``, built from leaks in the API's JSON format. No I/O."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..run_page.verdict_view import (
 
 Json = Mapping[str, Any]
 
-# State of a leak -> (the status whose colour and shape it uses, word, meaning).
+# State of a leak -> (status that determines its colour and shape, word, meaning).
 STATES: Final = {
     "open": ("confirmed", "Open", "It leaks in a run, or leaked until the run ended."),
     "acknowledged": ("watch", "Muted", "Its alerts are paused until this expires or it gets worse."),
@@ -32,11 +32,11 @@ STATES: Final = {
     "ignored": ("learning", "Muted for good", "No alert is ever sent for it."),
     "watched": ("filling", "Watched", "Growth that was never called a leak."),
 }  # fmt: skip
-# Kind of acknowledgement -> how it is called in the story of a leak.
+# Kind of acknowledgement -> its name in the story of a leak.
 _IN_WORDS: Final = {"acknowledged": "muted", "ignored": "muted for good"}
 _RESOLVED: Final = Status("ok", "Resolved", "Its finding is gone.")
 _LEAKED: Final = ("confirmed", "suspected", "recovered", "resolved")
-# Up to this many run names are listed; beyond it, only their number and the newest.
+# If there are more run names than this, only their number and the newest name are shown.
 _MAX_NAMES: Final = 5
 
 
@@ -63,7 +63,7 @@ class LeakView:
 
 @dataclass(frozen=True, slots=True)
 class IncidentsPage:
-    """The context of ``/incidents``."""
+    """The template context of ``/incidents``."""
 
     title: str
     leaks: tuple[LeakView, ...]
@@ -80,7 +80,7 @@ class IncidentsPage:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What the page shows: one state or all, one project or all, one leak or all."""
+    """The selection on the page: one state or all, one project or all, one leak or all."""
 
     state: str | None = None
     project: str | None = None
@@ -95,12 +95,12 @@ class Shown:
 
 
 def with_sentence(group: Json) -> dict[str, Any]:
-    """Return the group in the API's JSON format."""
+    """Return the group in the API's JSON format, which includes its story."""
     return {**group, "sentence": story(group)}
 
 
 def story(group: Json) -> str:
-    """Return ``Seen in A and C, closed by note X, back in F``."""
+    """Return a sentence such as ``Seen in A and C, closed by note X, back in F``."""
     leaked = [seen for seen in group["runs"] if seen["status"] in _LEAKED] or group["runs"]
     before = [seen["name"] for seen in leaked if not seen["reopened"]]
     after = [seen["name"] for seen in leaked if seen["reopened"]]
@@ -182,7 +182,7 @@ def _state(state: str) -> Status:
 
 
 def _worn(group: Json) -> Status:
-    """Return the worst status of an open leak in any run, or else the state of the leak."""
+    """Return the worst status that an open leak has in any run; for other leaks, return their state."""
     if group["state"] == "open":
         statuses = {seen["status"] for seen in group["runs"]}
         return status_of("confirmed" if "confirmed" in statuses else "suspected")
@@ -231,7 +231,7 @@ def _said_in_words(said: Json) -> str:
 
 
 def _names(names: Sequence[str], more: int) -> str:
-    """Return ``A, B (2 runs) and C``; for many names, return their number and the newest."""
+    """Return names in the form ``A, B (2 runs) and C``, or only their number and the newest name if there are many."""
     if more or len(names) > _MAX_NAMES:
         total = len(names) + more
         runs = count_of(total, "run")

@@ -62,7 +62,7 @@ _HEADERS: Final = [(b"content-type", b"application/json"), *EVERY_ANSWER]
 class Ingest:
     """The endpoint, as an ASGI application that authenticates batches itself.
 
-    Batches from programs bypass the middleware of the framework, which costs as much as storing a
+    Batches from programs bypass the framework's middleware, which costs as much as storing a
     snapshot. Requests with an unknown host or an Origin go through the middleware.
     """
 
@@ -81,7 +81,7 @@ class Ingest:
         self._hosts: set[bytes] = set()
 
     def run_of(self, scope: Scope) -> str | None:
-        """Return the run of a batch that can bypass the middleware; None for any other request."""
+        """Return the run id of a batch that can bypass the middleware, or None for any other request."""
         if scope["type"] != "http" or scope["method"] != "POST" or scope.get("root_path"):
             return None
         path: str = scope["path"]

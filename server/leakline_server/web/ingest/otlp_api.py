@@ -2,11 +2,11 @@
 
 1. read the body, with limits on bytes and seconds, and decompress it, as for a batch
 2. decode and map it (`otlp_metrics.py`)
-3. join the run of each resource, and number the snapshots that are newer than those stored
+3. join the run of each resource, and number the snapshots that are not stored yet
 4. validate and write them like any batch (`decode.py`, `writer.py`); respond when they are durable
 
-Exporters repeat requests without a response, and may send one collection in several requests
-(`otlp_streams.py`).
+Exporters repeat requests that received no response, and may split a collection into several
+requests (`otlp_streams.py`).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from ..services import Services, Use
 from .otlp_streams import REMEMBERED, Stream, Streams
 
 PATH: Final = "/v1/metrics"
-# Another server on the same database may have used the same sequence numbers.
+# Storing is retried if another server on the same database has used the same sequence numbers.
 TRIES: Final = 3
 NOT_INSTALLED: Final = 501
 MESSAGE: Final = "this server does not accept OTLP; install the extra: pip install 'leakline[otlp]'"
@@ -96,10 +96,10 @@ def _error(text: str) -> dict[str, Any]:
     },
 )  # fmt: skip
 async def add_metrics(request: Request, use: Use) -> Response:
-    """Creates a run for each `service.instance.id`, with its memory metrics; docs/other-tools.md
-    lists them.
+    """Create a run for each `service.instance.id` and store its memory metrics. The supported
+    metrics are listed in docs/other-tools.md.
     """
-    # In a thread, because the first call imports the package, which takes a while.
+    # The call runs in a thread, because the first one imports the package, which takes a while.
     if not await run_in_threadpool(otlp_metrics.is_installed):
         return error_response(NOT_INSTALLED, "otlp_not_installed", MESSAGE)
     kind = request.headers.get("content-type", "")
@@ -153,16 +153,16 @@ def _too_large(limit_bytes: int, what: str) -> TooLarge:
 async def _store_each(
     streams: Streams, use: Services, resources: Sequence[otlp_metrics.ResourceSnapshots]
 ) -> int:
-    """Store all resources and return how many points came too late.
+    """Store all resources, and return the number of points that arrived too late.
 
-    A resource that is refused does not keep the others from being stored.
+    If a resource is refused, the others are still stored.
     """
     late, refusals = 0, []
     for resource in resources:
         try:
             late += await _store(streams, use, resource) if resource.snapshots else 0
         except (TooBusy, Unavailable):
-            # The exporter sends the entire request again.
+            # The exporter will send the entire request again.
             raise
         except RequestRefused as error:
             refusals.append(error)
@@ -188,7 +188,7 @@ async def _store(streams: Streams, use: Services, resource: otlp_metrics.Resourc
 
 
 def _join(use: Services, resource: otlp_metrics.ResourceSnapshots, stream: Stream) -> None:
-    """Create or join the run, and load what is stored of it."""
+    """Create or join the run, and load its newest stored snapshots."""
     try:
         join(use, resource.header, time.time(), resource.process)
     except run_registration.OtherProject as error:
@@ -221,7 +221,7 @@ async def _stored(
 
     Raises RequestRefused.
     """
-    # Validate all of them before the first is stored, so that a request is refused as a whole.
+    # Validate all snapshots before storing the first, so that a request is refused as a whole.
     for few, batch in await run_in_threadpool(_checked, resource, newer, stream.sequence):
         outcome = await use.writer.store(batch)
         if isinstance(outcome, Accepted) and outcome.count == len(few):
@@ -239,7 +239,7 @@ async def _stored(
 def _checked(
     resource: otlp_metrics.ResourceSnapshots, snapshots: Sequence[Snapshot], after: int
 ) -> list[tuple[tuple[Snapshot, ...], Incoming]]:
-    """Return the snapshots numbered after ``after``, and the batches to store. Raises RequestRefused."""
+    """Return the batches to store with their snapshots, numbered from ``after`` + 1. Raises RequestRefused."""
     numbered = (replace(s, sequence=after + i) for i, s in enumerate(snapshots, 1))
     checked = []
     for part in within(numbered):

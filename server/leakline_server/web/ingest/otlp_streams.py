@@ -1,9 +1,9 @@
-"""State of the runs that send OTLP: which of their points are already stored.
+"""State of the runs that send OTLP: the points that are already stored.
 
 Points have times but no sequence numbers. A stored point is identified by its time, generation,
 phase and series: one collection may be split into requests with different series, and any request
-may be repeated. An SDK repeats the end of a phase in each export until the next one; these count as
-one end.
+may be repeated. An SDK repeats the end of a phase in each export until the next one; the
+repetitions count as one end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_PHASES: Final = 64
 # Snapshots remembered per resource, newest last.
 REMEMBERED: Final = 64
 FEW_POINTS: Final = 64
-# A clock this far ahead is wrong; the difference cannot be a time zone.
+# A clock this far ahead is wrong; the difference is too large for a time zone.
 FAR_AHEAD_SECONDS: Final = 86_400.0
 
 _Samples = Mapping[str, int | float]
@@ -33,9 +33,9 @@ _Point = tuple[int | None, str | None, str]
 
 @dataclass(slots=True)
 class Stream:
-    """State of one resource: its newest sequence number and time, and what is stored.
+    """State of one resource: its newest sequence number and time, and its stored points.
 
-    Only one request at a time adds to it.
+    Only one request at a time may change it.
     """
 
     sequence: int = 0
@@ -43,7 +43,7 @@ class Stream:
     joined: bool = False
     # Times of the newest stored snapshots, ascending.
     times: list[float] = field(default_factory=list)
-    # Points of the newest time -> that time. Older points are removed once there are too many.
+    # Point -> its newest stored time. Old points are removed once there are too many.
     points: dict[_Point, float] = field(default_factory=dict)
     most_points: int = FEW_POINTS
     # Phase -> generation and samples of its newest end.
@@ -55,7 +55,7 @@ class Stream:
         self.times, self.points = [], {}
 
     def follow_clock(self, sent: float, now: float) -> None:
-        """Reset the times if a clock that was far ahead was corrected; else new points would be late."""
+        """Reset the times if a clock that was far ahead was corrected; otherwise new points would seem late."""
         if self.time > now + FAR_AHEAD_SECONDS >= sent:
             self.time, self.times, self.points = -1.0, [], {}
 
@@ -82,15 +82,15 @@ class Stream:
     def _forget_points(self) -> None:
         """Remove points older than the newest time.
 
-        They do no harm, so this runs only when their number has doubled: scanning all points for
-        each snapshot would take time quadratic in the size of a request.
+        Old points do no harm, so this runs only when their number has doubled: scanning all points
+        for each snapshot would take time quadratic in the size of a request.
         """
         begins = self.time - TOGETHER_SECONDS
         self.points = {point: at for point, at in self.points.items() if at >= begins}
         self.most_points = max(FEW_POINTS, 2 * len(self.points))
 
     def news(self, sent: Iterable[Snapshot]) -> tuple[list[Snapshot], int]:
-        """Return the snapshots that are not stored yet, and how many points are too late to be stored."""
+        """Return the snapshots that are not stored yet, and the number of points that arrived too late."""
         phases: dict[str, tuple[int | None, _Samples]] = dict(self.phases)
         newer, late = [], 0
         for snapshot in sent:
@@ -124,7 +124,7 @@ class Stream:
     def _is_unknown(self, time: float) -> bool:
         """Return True if it is certain that nothing is stored at this time.
 
-        If older times were forgotten, something may have been stored before the remembered ones.
+        If older times were forgotten, points may be stored that are older than the remembered times.
         """
         is_remembered = bool(self.times) and (
             time > self.times[0] or self.sequence <= len(self.times)
@@ -147,7 +147,7 @@ class Streams:
         self._streams: OrderedDict[tuple[str, str], Stream] = OrderedDict()
 
     def of(self, project: str, run_id: str) -> Stream:
-        """Return the stream of a run; the project is part of the key, as projects may reuse run ids."""
+        """Return the stream of a run; the project is part of the key, because projects may use the same run ids."""
         stream = self._streams.setdefault((project, run_id), Stream())
         self._streams.move_to_end((project, run_id))
         while len(self._streams) > MAX_STREAMS:

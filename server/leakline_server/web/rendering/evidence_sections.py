@@ -1,6 +1,6 @@
 """Evidence sections of a page: an explanation, a chart and a table for each result of the analysis.
 
-Each function returns one section, or None if the run has no such data. They do no I/O. Sections
+Each function returns one section, or None if the run has no such data, and does no I/O. Sections
 without a chart are in inventory_tables.py.
 """
 
@@ -19,9 +19,9 @@ from . import number_formats
 from .page_contexts import AxisLink, Bar, Choice, Figure, Section, Sign, Table
 from .table_cells import Field, code, rated, shown, table
 
-# Rows of a table on the page; the API has all of them.
+# The number of rows that a table shows; the API has all of them.
 MAX_ROWS: Final = 100
-# Phases on the first screen.
+# The number of phases on the first screen.
 PHASE_BARS: Final = 6
 # Below this duration, the overhead share is not representative: the first heap scans are the most
 # expensive.
@@ -94,7 +94,7 @@ def phase_bars(found: PhaseAccounts, findings: Sequence[Mapping[str, Any]]) -> t
 
 
 def why_phases_differ(findings: Sequence[Mapping[str, Any]]) -> str:
-    """Return the evidence that explains why a finding names another phase than the charged one."""
+    """Return the evidence that explains why a finding names a phase other than the one that was charged."""
     said = findings[0]["evidence"] if findings else ()
     return next((each for each in said if each.startswith("Created in ")), "")
 
@@ -205,7 +205,7 @@ def gpu(chart: Chart | None, unit: str, last: Mapping[str, float | None]) -> Sec
 
 
 def _failures(last: Mapping[str, float | None]) -> str:
-    """Return the failures of torch's allocator over all devices: retries and out-of-memory errors."""
+    """Describe the failures of torch's allocator on all devices: retries and out-of-memory errors."""
     retries, ooms = (
         sum(v or 0 for name, v in last.items() if name.startswith("cuda.") and name.endswith(what))
         for what in (".retries", ".ooms")
@@ -246,7 +246,7 @@ def containers(chart: Chart | None, stores: Sequence[ContainerFill], unit: str) 
     ]
     rows = list(map(_container_row, stores))
     if any(each.device_bytes is not None for each in stores):
-        # Directly after the bytes, which are their sum.
+        # Insert both columns right after the bytes column, which contains their sum.
         heads[5:5] = ["#on the host", "#on devices"]
         for row, each in zip(rows, stores, strict=True):
             row[5:5] = [
@@ -288,7 +288,7 @@ def seconds(chart: Chart | None, unit: str) -> Section | None:
 
 
 def _share(spent: float, wall_seconds: float | None) -> str:
-    """Return the overhead share if the run is long enough: the initial heap scans dominate a short run."""
+    """Return the overhead share, unless the run is too short: initial heap scans dominate short runs."""
     if wall_seconds is None or wall_seconds < SHARE_KNOWN_SECONDS:
         return f"not known yet: shown after {number_formats.seconds(SHARE_KNOWN_SECONDS)}"
     return number_formats.percent(spent / wall_seconds, 3)
@@ -299,7 +299,7 @@ def cost(
 ) -> Section | None:
     """Return the overhead section.
 
-    ``native`` is True if the native module is used, the reason if it is missing, or None if
+    ``native`` is True if the native module is used, the reason why it is missing, or None if
     unknown.
     """
     spent = last.get("client.seconds")

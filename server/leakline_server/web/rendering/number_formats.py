@@ -51,31 +51,31 @@ def seconds(value: float | None) -> str:
 
 
 def percent(share: float | None, digits: int = 0) -> str:
-    """Return a share of one as ``97 %``."""
+    """Return a fraction as a percentage such as ``97 %``."""
     return _written(lambda value: format_share(value, digits), share)
 
 
 def percent_change(value: float | None) -> str:
-    """Return a change in percent, as in comparisons: ``−95.0 %``."""
+    """Return a change in percent such as ``−95.0 %``, as used in comparisons."""
     return _written(format_percent_change, value)
 
 
 def interval(value: Mapping[str, Any] | None, write: Any = size) -> str:
-    """Return ``7.10 GiB (6.90 GiB to 7.30 GiB)``; without parentheses if both ends read the same."""
+    """Return ``7.10 GiB (6.90 GiB to 7.30 GiB)``, or only the estimate if both ends read the same."""
     if value is None:
         return NOT_MEASURED
     return format_interval(value["estimate"], value["low"], value["high"], write)
 
 
 def moment(unix_seconds: float | None) -> str:
-    """Return ISO 8601 in UTC for a ``datetime`` attribute; empty if unknown."""
+    """Return a time as ISO 8601 in UTC for a ``datetime`` attribute, or an empty string if unknown."""
     if unix_seconds is None:
         return ""
     return datetime.fromtimestamp(unix_seconds, UTC).isoformat(timespec="milliseconds")
 
 
 def clock(iso: str | None) -> str:
-    """Return ``2026-08-24 09:15 UTC``, which a script replaces by the viewer's time zone."""
+    """Return a time such as ``2026-08-24 09:15 UTC``, which a script converts to the viewer's time zone."""
     if not iso:
         return "unknown"
     return format_utc(datetime.fromisoformat(iso).timestamp())

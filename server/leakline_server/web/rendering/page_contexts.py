@@ -25,12 +25,12 @@ class Share:
     markdown_href: str
     json_href: str
     csv_href: str = ""  # empty if there is no CSV
-    link_action: str = ""  # where a link to the page is created; empty if it cannot be
+    link_action: str = ""  # address that creates a link; empty if links cannot be created
     link_days: tuple[tuple[str, str], ...] = ()
     public: bool = True  # True if links use the public URL of the server
 
 
-# (days, label) of the choices for the lifetime of a link to a run.
+# (days, label) of each lifetime that users can select for a link to a run.
 LINK_DAYS: Final = (("1", "1 day"), ("7", "7 days"), ("30", "30 days"))
 
 
@@ -61,7 +61,7 @@ def share_comparison(before: str, after: str) -> Share:
 
 
 def file_name(words: tuple[str, ...], ending: str) -> str:
-    """Return ``leakline-erl-trading-before-fix.html``, a name that is valid on every file system."""
+    """Return a name such as ``leakline-erl-trading-before-fix.html`` that is valid on every file system."""
     plain = (_NOT_IN_NAMES.sub("-", word).strip("-.") for word in words)
     name = "-".join(("leakline", *filter(None, plain)))
     return f"{name[:MAX_FILE_NAME].rstrip('-.')}.{ending}"
@@ -69,7 +69,7 @@ def file_name(words: tuple[str, ...], ending: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The status of a verdict, shown by colour, by word, and by a shape that is named like the status."""
+    """The status of a verdict, shown by a colour, a word, and a shape named after the status."""
 
     status: str
     word: str
@@ -123,7 +123,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A toggle between groups of lines of one chart."""
+    """A button that selects one of the groups of lines in a chart."""
 
     id: str
     label: str
@@ -152,7 +152,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One of several amounts to compare; ``share`` is in percent of the largest, at least 0."""
+    """One of several amounts to compare; ``share`` is a percentage of the largest amount, at least 0."""
 
     label: str
     text: str
@@ -178,7 +178,7 @@ class CountForm:
 
 @dataclass(frozen=True, slots=True)
 class CountList:
-    """Counts with forms; ``more`` is the label of the folded ones."""
+    """Counts with forms; ``more`` is the label of the folded counts."""
 
     shown: tuple[CountForm, ...]
     folded: tuple[CountForm, ...]
@@ -195,9 +195,9 @@ class CountForms:
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """A legend entry for the symbols below a chart.
+    """A legend entry for a symbol below a chart.
 
-    ``kind`` names their shape (static/js/marks.js) and colour.
+    ``kind`` determines the symbol's shape (static/js/marks.js) and colour.
     """
 
     kind: str
@@ -206,7 +206,7 @@ class Sign:
 
 @dataclass(frozen=True, slots=True)
 class RangeLink:
-    """A link to the page for a range of the run, or for all of it."""
+    """A link that shows a range of the run, or the entire run."""
 
     label: str
     href: str
@@ -215,7 +215,7 @@ class RangeLink:
 
 @dataclass(frozen=True, slots=True)
 class RangeForm:
-    """The form for two points; ``hidden`` keeps the other query parameters."""
+    """The form for selecting two points; ``hidden`` contains the other query parameters."""
 
     action: str
     hidden: tuple[tuple[str, str], ...]
@@ -228,7 +228,7 @@ class RangeForm:
 
 @dataclass(frozen=True, slots=True)
 class RankedChanges:
-    """A list of changes as bars; ``rest`` is the number of those without a bar."""
+    """A list of changes as bars; ``rest`` gives the number of changes without a bar."""
 
     title: str
     bars: tuple[Bar, ...]
@@ -249,7 +249,7 @@ class RangeChanges:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A section of evidence; ``fold`` hides the table, and ``note`` is a sentence with measured values."""
+    """A section of evidence; ``fold`` collapses the table, and ``note`` is a sentence with measured values."""
 
     id: str
     title: str
@@ -259,9 +259,9 @@ class Section:
     fold: bool = False
     note: str = ""
     empty: str = ""
-    signs: tuple[Sign, ...] | None = None  # those of its chart; None if it cannot have any
+    signs: tuple[Sign, ...] | None = None  # legend of the chart; None if it cannot have one
     counts: CountForms | None = None
-    ranges: tuple[RangeLink, ...] | None = None  # ranges for its table; None if it has none
+    ranges: tuple[RangeLink, ...] | None = None  # ranges for the table; None if there are none
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +279,7 @@ class Tick:
 
     question: str
     word: str
-    status: str  # the status whose colour it uses
+    status: str  # the status that determines its colour
     mark: str  # the name of its shape
     sentence: str
 
@@ -293,7 +293,7 @@ class SuspectView:
 
 @dataclass(frozen=True, slots=True)
 class SaidView:
-    """An acknowledgement of a leak; the button ``undo`` revokes it, ``reason`` may contain links."""
+    """An acknowledgement of a leak; ``undo`` labels the button that revokes it, and ``reason`` may contain links."""
 
     kind: str
     verb: str
@@ -314,7 +314,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Muting:
-    """The forms of a finding: ``action`` is their target, ``back`` the address of the page they are on."""
+    """The forms for muting a finding: ``action`` is their target, ``back`` the address of their page."""
 
     fingerprint: str
     action: str
@@ -337,7 +337,7 @@ class FindingView:
     search: str  # the type whose holders the process can be asked to find, or empty
     location: Cell | None = None  # location in the code, as reported by a fix of its phase
     said: tuple[SaidView, ...] = ()
-    muting: Muting | None = None  # set for incidents on the page of a run
+    muting: Muting | None = None  # set for incidents on a run's page
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,7 +346,7 @@ class VerdictView:
     sentence: str
     support: str
     ruled_out: tuple[str, ...]
-    ending: str = ""  # how the run died, if it did, and its last reading
+    ending: str = ""  # how the run ended, if it ended badly, and its last reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +359,7 @@ class TagLink:
 class RunRow:
     """One row of the list of runs.
 
-    ``box`` is the id of its check box. ``title`` includes the tags, which may be cut off. ``done``
+    ``box`` is the id of its check box. ``title`` includes the tags, which the row may cut off. ``done``
     and ``total`` are only meaningful if the run has a plan.
     """
 
@@ -392,7 +392,7 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True)
 class RunGroup:
-    """Runs on this page that share a project or a tag; without a label if they are not grouped."""
+    """Runs on the page that share a project or a tag; ``label`` is empty if they are not grouped."""
 
     label: str
     href: str | None
@@ -401,7 +401,7 @@ class RunGroup:
 
 @dataclass(frozen=True, slots=True)
 class ListHead:
-    """A column head; ``sort`` is its ``aria-sort``, ``href`` sorts by it or reverses the order."""
+    """A column heading; ``sort`` is its ``aria-sort``, and ``href`` sorts by the column or reverses the order."""
 
     label: str
     href: str | None = None
@@ -429,7 +429,7 @@ class JustDeleted:
 
 @dataclass(frozen=True, slots=True)
 class RunsPage:
-    """The context of ``/``."""
+    """The template context of ``/``."""
 
     title: str
     query: str
@@ -455,7 +455,7 @@ class RunsPage:
 class HeadFact:
     name: str
     value: str
-    href: str | None = None  # to another site
+    href: str | None = None  # a link to another site
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,7 +466,7 @@ class RunChoice:
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """An alert channel; ``status`` is the one whose colour and shape it uses."""
+    """An alert channel; ``status`` determines its colour and shape."""
 
     name: str
     word: str
@@ -492,7 +492,7 @@ class RunHead:
     started: str
     seen_at: str
     seen: str
-    quiet_seconds: float  # seconds since it was last seen, when the page was rendered
+    quiet_seconds: float  # from the last message until the page was rendered
     started_seconds: float
     tags: tuple[str, ...]
     facts: tuple[HeadFact, ...]
@@ -504,14 +504,14 @@ class RunHead:
     offers_cleanup: bool
     revision: int
     share: Share
-    previous: RunChoice | None  # the previous run of its project, to compare it with
+    previous: RunChoice | None  # the previous run of the project, for a comparison
     here: str  # address of the current view, for forms that return to it
     channels: tuple[Channel, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Tab:
-    """A tab; ``sections`` is empty unless it is open. ``note`` says why to open it."""
+    """A tab; ``sections`` is empty unless the tab is open. ``note`` gives a reason to open it."""
 
     id: str
     title: str
@@ -524,7 +524,7 @@ class Tab:
 
 @dataclass(frozen=True, slots=True)
 class RunPage:
-    """The context of ``/runs/{run}``, and of its fragments for live updates.
+    """The template context of ``/runs/{run}``, and of its fragments for live updates.
 
     ``title`` and ``icon`` (an address) show the state in the browser tab.
     """
@@ -537,7 +537,7 @@ class RunPage:
     findings: tuple[FindingView, ...]
     findings_title: str
     memory: Section
-    changes: RangeChanges | None  # None if there are no two points yet
+    changes: RangeChanges | None  # None if there are fewer than two points
     phases: tuple[Bar, ...]
     phases_note: str
     processes: tuple[Bar, ...]
@@ -549,7 +549,7 @@ class RunPage:
 
 @dataclass(frozen=True, slots=True)
 class ChangesFragment:
-    """The parts of a run's page that depend on the selected range; ``types`` if that tab is open."""
+    """The parts of a run's page that depend on the selected range; ``types`` is None unless its tab is open."""
 
     changes: RangeChanges | None
     types: Section | None
@@ -557,7 +557,7 @@ class ChangesFragment:
 
 @dataclass(frozen=True, slots=True)
 class PickPage:
-    """The context of ``/compare`` before two runs are chosen.
+    """The template context of ``/compare`` before two runs are chosen.
 
     ``choices`` are the runs that match ``query`` and those that are already chosen.
     """
@@ -576,7 +576,7 @@ class PickPage:
 
 @dataclass(frozen=True, slots=True)
 class ErrorPage:
-    """The context of an error page."""
+    """The template context of an error page."""
 
     title: str
     status_code: int

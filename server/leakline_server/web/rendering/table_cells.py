@@ -1,4 +1,4 @@
-"""Builders of tables from strings and cells: texts, links and sparklines."""
+"""Builds tables from strings and from cells with texts, links and sparklines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def table(
 ) -> Table:  # fmt: skip
     """Return a table.
 
-    Heads that begin with ``#`` mark columns of numbers. ``sums`` becomes a separate last row.
+    Headings that begin with ``#`` mark columns of numbers. ``sums`` becomes a separate last row.
     """
     columns = tuple(Column(head.lstrip("#"), number=head.startswith("#")) for head in heads)
     body = [Row(tuple(map(_cell, row))) for row in rows]
@@ -48,7 +48,7 @@ def rated(text: str, status: str) -> Cell:
 
 
 def at(unix_seconds: float) -> Cell:
-    """Return a clock time, which the page shows in the viewer's time zone."""
+    """Return a cell with a time of day, which the page shows in the viewer's time zone."""
     text = datetime.fromtimestamp(unix_seconds, UTC).strftime("%H:%M:%S UTC")
     return Cell(text, time=number_formats.moment(unix_seconds))
 
@@ -62,7 +62,7 @@ def place(generation: int | None) -> str:
 
 
 def shown(rows: int, total: int, what: str, rest: str = "newest first") -> str:
-    """Return ``100 of 2,000 generations, newest first``."""
+    """Return a caption such as ``100 of 2,000 generations, newest first``."""
     amount = count_of(total, what)
     return (
         f"{amount}, {rest}" if rows == total else f"{rows:,} of {amount}, {rest}; the CSV has all"
@@ -75,7 +75,7 @@ _ADDRESS: Final = re.compile(r"""(https?://[^\s<>"'“”`]{1,1999}[^\s<>"'“�
 
 
 def with_links(text: str) -> tuple[Cell, ...]:
-    """Split a text that people wrote into cells: web addresses as links, the rest unchanged."""
+    """Split text written by people into cells: web addresses become links, the rest is unchanged."""
     # `split` returns the captured addresses at odd positions.
     pieces = enumerate(_ADDRESS.split(text))
     return tuple(_piece(piece, is_address=at % 2 == 1) for at, piece in pieces if piece)
@@ -88,7 +88,7 @@ def _piece(text: str, *, is_address: bool) -> Cell:
 
 
 def web_link(link: object) -> Cell | None:
-    """Return a cell for a link sent by the training, labelled with its host; None if it is not a web link."""
+    """Return a cell for a link sent by a program, labelled with its host, or None if it is not a web address."""
     if not isinstance(link, str) or len(link) > MAX_LINK or re.search(r"[\s\x00-\x1f\\]", link):
         return None
     try:
@@ -112,13 +112,13 @@ def sparkline(
     values: Sequence[float | None], what: str = "Memory",
     write: Callable[[float | None], str] = number_formats.size,
 ) -> Sparkline | None:  # fmt: skip
-    """Return the sparkline, from zero if the values come near it, else from the lowest."""
+    """Return a sparkline whose scale starts at zero if values come near zero, otherwise near the lowest value."""
     known = _thinned([(i, value) for i, value in enumerate(values) if value is not None])
     if len(known) < 2:
         return None
     heights = [value for _, value in known]
     low, high = min(heights), max(heights)
-    # Changes below a twentieth are not magnified: a steady run must look steady.
+    # The scale covers at least a fifth of the highest value, so that a steady run looks steady.
     floor = max(0.0, min(low, high - max(high - low, 0.2 * high) / 0.9))
     first, last = known[0][0], known[-1][0]
     wide, tall = _WIDTH / (last or 1), (_HEIGHT - 4) / (high - floor or 1.0)

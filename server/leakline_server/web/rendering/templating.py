@@ -38,7 +38,7 @@ _THEME: Final = Markup(
 
 
 def texts_of(entry: str) -> dict[str, str]:
-    """Return the texts of a module and of everything it imports, by name."""
+    """Return the sources of a module and of all modules that it imports, by name."""
     found: dict[str, str] = {}
     waiting = [entry]
     while waiting:
@@ -51,14 +51,14 @@ def texts_of(entry: str) -> dict[str, str]:
 
 @cache
 def ahead(entry: str) -> Markup:
-    """Return links that preload a module, its imports and the chart theme."""
+    """Return ``<link>`` tags that preload a module, its imports and the chart theme."""
     links = [_MODULE.format(name) for name in texts_of(entry)]
     return Markup("\n  ").join([*links, _THEME])
 
 
-# Nothing from other hosts, nothing inline. Charts are exported through images with data: and blob:
-# addresses. plotly creates an empty <style> and fills it through the object model: this is the hash
-# of the empty text.
+# Nothing from other hosts and nothing inline is allowed. Charts are exported through images with
+# data: and blob: addresses. plotly creates an empty <style> and fills it from a script, so the hash
+# of the empty text is allowed.
 EMPTY_STYLE: Final = "sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU="
 CONTENT_SECURITY_POLICY: Final = (
     f"default-src 'self'; style-src 'self' '{EMPTY_STYLE}'; "
@@ -67,11 +67,11 @@ CONTENT_SECURITY_POLICY: Final = (
 )
 HEADERS: Final = {
     "Content-Security-Policy": CONTENT_SECURITY_POLICY,
-    # A page shows the current state, so that Back must not show an old one.
+    # Pages show the current state, so the Back button must not show an old page.
     "Cache-Control": "no-cache",
 }
 
-# Available on every page: the principal of the request.
+# The template variable with the request's principal, available on every page.
 VIEWER: Final = "viewer"
 
 # The contexts that jinja2 creates while a page is rendered.
@@ -79,7 +79,7 @@ _made: Final[ContextVar[list[_Names] | None]] = ContextVar("leakline_page", defa
 
 
 class _Names(jinja2.runtime.Context):
-    """The names of a template, or of one that it imports or includes; `written` clears them."""
+    """The variables of a template, or of one that it imports or includes; `written` clears them."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -104,7 +104,7 @@ def environment() -> jinja2.Environment:
     made.filters["with_links"] = with_links
     made.filters["search_for"] = search_for
     made.filters["ahead"] = ahead
-    # A self-contained page has its own versions of these (html_bundle.py).
+    # Self-contained pages replace the following values (html_bundle.py).
     made.filters["href"] = str
     made.globals |= {"served": True, "shapes_href": "/static/images/shapes.svg#"}
     return made
@@ -114,7 +114,7 @@ _BREAKS: Final = re.compile(r"(?<=[._/\[\]])(?=[A-Za-z])|(?<=[a-z])(?=[A-Z][a-z]
 _UNITS: Final = re.compile(r"(?<=\d) (?=(?:[KMGTP]?i?B|%|m?s|min)\b)")
 
 
-# The format of number_formats.clock.
+# Matches the format of number_formats.clock.
 _CLOCK: Final = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d UTC)")
 _TIME: Final = Markup('<time datetime="{}" data-show="minute">{}</time>')
 
@@ -122,13 +122,13 @@ _TIME: Final = Markup('<time datetime="{}" data-show="minute">{}</time>')
 def breakable(text: str) -> Markup:
     """Mark where long names may break: after a dot, slash or underscore, or before a capital.
 
-    A number stays with its unit, and a time is shown in the viewer's time zone.
+    Numbers stay with their units, and times are marked as in `zoned`.
     """
     return _with_times(text, _breakable)
 
 
 def zoned(text: str) -> Markup:
-    """Mark the times in a sentence, so that they are shown in the viewer's time zone."""
+    """Mark the times in a sentence, so that the page shows them in the viewer's time zone."""
     return _with_times(text, escape)
 
 
@@ -153,7 +153,7 @@ def _chart_json(chart: Chart) -> Markup:
 def render(template: str, context: Any, status_code: int = 200) -> HTMLResponse:
     """Render a page; the fields of ``context`` and the viewer are the template's variables.
 
-    ``context`` is a dataclass of page_contexts.py.
+    ``context`` is a dataclass such as those in page_contexts.py.
     """
     values = {field.name: getattr(context, field.name) for field in fields(context)}
     values[VIEWER] = calling.get()
@@ -162,11 +162,11 @@ def render(template: str, context: Any, status_code: int = 200) -> HTMLResponse:
 
 
 def written(template: jinja2.Template, values: Mapping[str, Any]) -> str:
-    """Render a template with these values, and release all of them afterwards.
+    """Render a template with these values, and release the values afterwards.
 
-    A macro refers to the names of its template, and they refer to the macro. This cycle would keep
-    everything on a page alive until the garbage collector scans its oldest generation, which may
-    take hours.
+    A macro refers to the variables of its template, and the variables refer to the macro. This
+    cycle would keep everything on a page alive until the garbage collector scans its oldest
+    generation, which may take hours.
     """
     made: list[_Names] = []
     before = _made.set(made)
@@ -182,13 +182,13 @@ def written(template: jinja2.Template, values: Mapping[str, Any]) -> str:
 
 
 class RevalidatedFiles(StaticFiles):
-    """Static files that browsers must revalidate; else they could use old scripts after an upgrade.
+    """Static files that browsers must revalidate; otherwise they could use old scripts after an upgrade.
 
     ``js/leakline.js`` is the client for programs in JavaScript, which pages of every origin may
     load.
     """
 
-    # Set by the application, as for a route.
+    # Set by the application, like the dependencies of a route.
     dependencies: Sequence[Any] = ()
 
     def lookup_path(self, path: str) -> tuple[str, os.stat_result | None]:
@@ -202,7 +202,7 @@ class RevalidatedFiles(StaticFiles):
         response = super().file_response(full_path, *args, **kwargs)
         response.headers["Cache-Control"] = "no-cache"
         if str(full_path) == str(CLIENT_SCRIPT):
-            # If a page cannot load this script, its own script fails too, and with it the training.
+            # If a page cannot load this script, its own script fails, and the training run with it.
             response.headers["Access-Control-Allow-Origin"] = "*"
             response.headers["Cross-Origin-Resource-Policy"] = "cross-origin"
         return response

@@ -47,7 +47,7 @@ pages = APIRouter(
 
 
 class FiringRun(BaseModel):
-    """A run in which the rule is firing, with the generation where it started and the value there."""
+    """A run in which the rule is firing, with the generation and the value at which it started firing."""
 
     run: str
     project: str
@@ -90,7 +90,7 @@ class PresetRule(RuleTerms):
 
 
 class PresetSet(BaseModel):
-    """A set of rules; `preset` adds all of them."""
+    """A set of ready-made rules; adding its `preset` adds all of them."""
 
     preset: str
     title: str
@@ -268,7 +268,7 @@ def remove(use: Services, rule_id: int) -> None:
 
 
 def _fields(form: dict[str, str]) -> dict[str, Any]:
-    """Return all fields of the form; blank ones have their default or None."""
+    """Return all fields of the form; blank fields get their default or None."""
     given: dict[str, Any] = {name: form.get(name) for name in FORM_FIELDS}
     for name in ("measure", "hold", "grace", "advice"):
         given[name] = form.get(name) or RuleChanges.model_fields[name].default

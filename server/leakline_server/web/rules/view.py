@@ -1,4 +1,4 @@
-"""The context of ``_rules.html``, the section of ``/alerts`` that shows and edits rules."""
+"""The template context of ``_rules.html``, the section of ``/alerts`` that shows and edits rules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Json = Mapping[str, Any]
 FORM_FIELDS: Final = (
     "name", "series", "measure", "above", "below", "project", "run", "hold", "grace", "advice",
 )  # fmt: skip
-# Series offered as suggestions while somebody types.
+# Series that are suggested while a user types.
 SERIES: Final = (
     "process.rss_bytes", "process.anon_bytes", "process.peak_bytes", "process.threads", "process.open_files",
     "children.count", "cgroup.used_bytes", "cuda.*.allocated_bytes", "cuda.*.reserved_bytes", "gpu.*.used_bytes",
@@ -81,7 +81,10 @@ class RuleRow:
 
 @dataclass(frozen=True, slots=True)
 class RulesSection:
-    """The context of ``_rules.html``. ``error`` is about a new rule; ``opened`` shows its form."""
+    """The template context of ``_rules.html``.
+
+    ``error`` is about a preset; ``opened`` is True if the form for a new rule is shown.
+    """
 
     rows: tuple[RuleRow, ...]
     form: RuleForm
@@ -124,7 +127,7 @@ def _row(rule: Rule, firing: Sequence[Json], refused: Refused | None) -> RuleRow
 
 
 def _standing(rule: Rule, firing: Sequence[Json]) -> tuple[str, str]:
-    """Return (the status whose colour it uses, a word)."""
+    """Return (status that determines the colour, word) for a rule."""
     if not rule.enabled:
         return "learning", "paused"
     return ("suspected", "fires") if firing else ("ok", "quiet")

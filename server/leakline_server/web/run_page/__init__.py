@@ -1,5 +1,5 @@
-"""The page of a run: reads the store, gets the analysis, builds one view and renders it.
+"""The page of a run. Its routes read the store, get the analysis, build one view and render it.
 
-It has one module per section and imports `store`, `charts`, `alerts`, `leakline` and other features
+The package has one module per section and imports `store`, `charts`, `alerts`, `leakline` and other features
 of `web`. Start reading in `pages.py`, then `view.py`.
 """

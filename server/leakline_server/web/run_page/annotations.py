@@ -32,7 +32,7 @@ from .inventory_tables import (
     event_row,
 )
 
-# Notes have rows of their own.
+# Kinds of events that get a row; rows for notes are added separately.
 _LISTED: Final = (
     "mark", "cleanup", "register_cleanup", "exception", "warning", "fix", "collection",
 )  # fmt: skip
@@ -40,7 +40,7 @@ _LISTED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One note; ``time`` is in Unix seconds, or None if it was stored without one."""
+    """One note; ``time`` is in Unix seconds, or None if the note was stored without a time."""
 
     time: float | None
     generation: int | None
@@ -136,13 +136,13 @@ MAX_COLLECTIONS: Final = 100
 MAX_CACHES: Final = 60
 MAX_TEXT: Final = 160
 MAX_LINES: Final = 6
-# The alerts that get a mark: incidents and the end of a run have marks of their own.
+# The alerts that get a mark; incidents already have separate marks.
 SHOWN_ALERTS: Final = (FIRED, OOM_RISK)
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The times at which generations ended, in ascending Unix seconds, and the generation of each."""
+    """The times at which generations ended (Unix seconds, ascending), and the generation of each."""
 
     times: Sequence[float]
     generations: Sequence[float]
@@ -167,7 +167,7 @@ def clock_of(past: RunHistory) -> Clock:
 
 
 def _place_on(axis: Axis, clock: Clock, started: float) -> Callable[[float, float | None], float | None]:  # fmt: skip
-    """Return a function that maps a time and generation to x, or to None before a generation ended."""
+    """Return a function that maps a time and generation to x, or to None if no generation has ended."""
 
     def place(time: float, generation: float | None) -> float | None:
         if axis.unit == "time":
@@ -176,7 +176,7 @@ def _place_on(axis: Axis, clock: Clock, started: float) -> Callable[[float, floa
             return generation
         if not clock.times:
             return None
-        # Events within a generation belong to its end, where its reading is.
+        # Events within a generation are placed at the generation's end, where its reading is.
         return clock.generations[min(bisect_left(clock.times, time), len(clock.times) - 1)]
 
     return place
@@ -186,7 +186,7 @@ def marks(
     run: Json, events: Sequence[Json], notes: Sequence[Note], incidents: Sequence[Json], alerts: Sequence[Json],
     effects: Effects, axis: Axis, clock: Clock,
 ) -> tuple[Mark, ...]:  # fmt: skip
-    """Return the marks on the trend; ``effects`` as `fix_effects` returns them."""
+    """Return the marks on the trend; ``effects`` come from `fix_effects`."""
     place = _place_on(axis, clock, unix(run["started_at"]))
     # A run that was uploaded later was analysed long after its end.
     heard = unix(run["last_seen_at"])
@@ -206,8 +206,8 @@ def marks(
             text = "\n".join([event["name"], *effects.get((event["name"], event["time"]), ())])
             rare.append((x, event["name"], "fix", text))
         elif event["kind"] == "mark" and "freed_bytes_at_least" in event["data"]:
-            # Memory that an allocator released, possibly in every generation; a person did not
-            # write this mark.
+            # This mark reports memory that an allocator released, possibly in every generation; it
+            # was not set by a person.
             caches.append((x, event["name"], "mark", _with_text(event)))
         elif event["kind"] in ("mark", "exception"):
             rare.append((x, event["name"], event["kind"], _with_text(event)))
@@ -226,7 +226,7 @@ def marks(
     for attempt in run["attempts"][0 if run["attempts_left_out"] else 1 :]:
         x = place(unix(attempt["started_at"]), None)
         rare.append((x, "attempt", "attempt", f"attempt {attempt['number']} begins"))
-    # Only the newest of each kind are kept; cleanups never displace rare events.
+    # Only the newest marks of each kind are kept; cleanups never displace rare events.
     chosen = [
         *_newest(rare, MAX_MARKS), *_newest(cleanups, MAX_CLEANUPS),
         *_newest(collections, MAX_COLLECTIONS), *_newest(caches, MAX_CACHES),
@@ -249,7 +249,7 @@ def fix_effects(
 
 
 def _with_text(event: Json) -> str:
-    """Return name and text: marks set by Leakline have a text, such as what a device released."""
+    """Return the name of an event, with its text if it has one, as marks set by Leakline do."""
     text = event["data"].get("text")
     return f"{event['name']}: {text}" if isinstance(text, str) and text else str(event["name"])
 
@@ -262,9 +262,9 @@ def _newest(
 
 
 def _effect(event: Json, verdict: Json | None, effects: Sequence[Json], unit: str) -> list[str]:
-    """Return the effects of a fix, and compare its promises with what was measured since."""
+    """Describe the effects of a fix, and compare its promises with the measurements since then."""
     name = event["name"]
-    # Before ``since`` the fix had another form, which counts as another fix.
+    # Before ``since``, the fix had another form, which counts as a different fix.
     lines = [
         effect_line(each, unit)
         for each in effects
@@ -284,6 +284,6 @@ def _effect(event: Json, verdict: Json | None, effects: Sequence[Json], unit: st
 
 
 def _wrapped(text: str) -> str:
-    """Limit the number and length of lines: a hover text cannot scroll."""
+    """Limit the number and length of lines, because a hover text cannot be scrolled."""
     lines = text.split("\n")[:MAX_LINES]
     return "\n".join(f"{line[: MAX_TEXT - 1]}…" if len(line) > MAX_TEXT else line for line in lines)

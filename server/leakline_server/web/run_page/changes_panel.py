@@ -1,4 +1,4 @@
-"""The panel with the changes between two points of a run, and the ranges of its table of types. No I/O."""
+"""The panel with the changes between two points of a run, and the ranges for the table of types. No I/O."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .run_data import Json, RunData
 from .verdict_view import short_name
 
 BARS_SHOWN: Final = 6
-# There are links to the newest 10 and 50 units.
+# Links show the newest 10 and the newest 50 units.
 _NEWEST: Final = (10, 50)
 
 
@@ -41,21 +41,21 @@ def changes_panel(data: RunData) -> RangeChanges | None:
 
 
 def between(found: Json, axis: Axis, joined: str = " to ") -> str:
-    """Return ``generation 12 to 40`` or ``5 to 20 minutes since the start``."""
+    """Describe a range, as in ``generation 12 to 40`` or ``5 to 20 minutes since the start``."""
     ends = (_number(found["before"], axis), _number(found["after"], axis))
     words = (axis.title, joined.join(ends))
     return " ".join(words if axis.unit == "generation" else words[::-1])
 
 
 def nothing_between(data: RunData, known: TwoPoints) -> str:
-    """Return why a range has no two points, and what to do."""
+    """Explain why a range does not contain two points, and what to do."""
     what = f"two {data.run['unit']} ends" if data.axis.unit == "generation" else "two readings"
     all_of_it = between({"before": known.first, "after": known.last}, data.axis)
     return f"The visible range does not contain {what}. Choose a wider range: {all_of_it} were recorded."
 
 
 def ends_named(data: RunData) -> tuple[str, str]:
-    """Return ``at generation 12`` or ``after 5 min`` for both ends."""
+    """Describe both ends of the range, as in ``at generation 12`` or ``after 5 min``."""
     found, axis = data.changes or {}, data.axis
     ends = (found["before"], found["after"])
     if axis.unit == "generation":
@@ -136,7 +136,7 @@ def _ranked(
         row for row in rows if row["bytes_change"] or row.get("count_change") or _is_unknown(row)
     ]
     shown = moved[:BARS_SHOWN]
-    # If no bytes are known, counts are compared.
+    # If no change in bytes is known, the bars compare counts.
     by = "bytes_change" if any(row["bytes_change"] for row in shown) else "count_change"
     most = max((row.get(by) or 0 for row in shown), default=0)
     bars = tuple(
@@ -169,7 +169,7 @@ def _bytes_text(row: _Row) -> str:
 
 
 def _text_of_process(found: Json) -> Callable[[_Row], str]:
-    """Return a function that describes a row, with the time of its last reading if that is earlier."""
+    """Return a function that describes a row, with the time of its last reading if that is before the later point."""
 
     def text(row: _Row) -> str:
         at, said = row["read_after_at"], _bytes_text(row)

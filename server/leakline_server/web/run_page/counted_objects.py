@@ -1,7 +1,7 @@
 """Objects by type on the page of a run: counts, changes and ratings.
 
-It also says how much of the private memory they account for, and what no source can see. These
-functions do no I/O.
+The module also describes how much of the private memory the objects account for, and which memory
+no source can see. Its functions do no I/O.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..rendering.table_cells import Field, code, rated, shown, sparkline, table
 from .verdict_view import short_name
 
 Json = Mapping[str, Any]
-# Series that are read during a heap scan or next to it.
+# Series that are measured during or alongside a heap scan.
 SOURCES: Final = (
     "arrays.bytes", "tensors.bytes", "tensors.device_bytes", "tensors.graph_bytes", "allocator.kept_bytes",
 )  # fmt: skip
@@ -38,7 +38,7 @@ def accounted(private: float | None, last: Mapping[str, float | None], census: J
     """Return a sentence with the share of private memory that is accounted for.
 
     It is empty if private memory is unknown or no source has reported. ``last`` holds the newest
-    value of each of SOURCES. What was not measured is named and never counted as zero.
+    value of each of SOURCES. Parts that were not measured are named, and never counted as zero.
     """
     if not private or private <= 0:
         return ""
@@ -105,8 +105,8 @@ def types(
 ) -> Section:
     """Return the table of types and its chart.
 
-    ``process`` is set if there are several, and names the one whose lines are shown; the numbers
-    are for all of them. ``newest`` is the last generation that ended; counts may be older.
+    ``process`` is set if there are several processes, and names the one whose lines are shown; the
+    numbers cover all processes. ``newest`` is the last generation that ended; counts may be older.
     ``graphs`` maps types to the rate of instances with an autograd graph, as reported by a finding.
     """
     how = (
@@ -132,7 +132,7 @@ def types(
     lines = {line.source.names[0]: line.y for line in (chart.lines if chart else ()) if line.source}
     figure = Figure(chart, "Live instances of the types that grow.", low=True) if chart else None
     rows = [_type_row(each, lines.get(f"type.{each.name}.count", ()), graphs) for each in ranked]
-    # Appended after the usual columns, so that the holder stays visible.
+    # These columns come last, so that the holder stays visible.
     if any(each.created_at_least is not None for each in ranked):
         heads += ["#created, at least", "#freed, at least"]
         how += (
@@ -188,7 +188,7 @@ def types_between(found: Json, grown: Sequence[TypeGrowth], first: str, last: st
 
 
 def _counted(found: Json, row: Json, when: str) -> str:
-    """Return the number of instances, with the generation of the count if that is an earlier one."""
+    """Return the number of instances, with the generation of the count if it precedes the point."""
     count, at = number_formats.count(row[f"count_{when}"]), row[f"counted_{when}_at"]
     is_older = row[f"count_{when}"] is not None and found["axis"] == "generation" and at < found[when]  # fmt: skip
     return f"{count} (at {at:,})" if is_older else count
@@ -218,7 +218,7 @@ def _least(count: int | None) -> str:
 
 
 def _rating_status(each: TypeGrowth) -> str:
-    """Return the status; a broken promise is worse than growth that a finding already reports."""
+    """Return the status of the rating; a broken promise is worse than growth that a finding already reports."""
     if each.change_rating == "problem":
         return "confirmed" if each.rating == "problem" else "watch"
     return "learning" if each.change_rating == "unknown" else "ok"
@@ -237,6 +237,6 @@ def suspects_first(
 
 
 def type_lines(grown: Sequence[TypeGrowth]) -> dict[str, str]:
-    """Return the titles of the types worth a line, by series; the analysis sorts growing types first."""
+    """Return the titles of the types worth drawing, by series; the analysis sorts growing types first."""
     worth = [each for each in grown if each.rating != "steady"][:MAX_TYPE_LINES]
     return {f"type.{each.name}.count": short_name(each.name) for each in worth}

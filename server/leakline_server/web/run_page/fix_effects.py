@@ -1,7 +1,7 @@
 """The effects of fixes, for a run's page, a comparison and marks; and the checklist of a verdict.
 
-The run itself reports an effect if generations ran before the fix; otherwise a comparison with a
-run without the fix does. These functions do no I/O.
+A run itself shows the effect of a fix if generations ran before the fix; otherwise, a comparison
+with a run without the fix shows it. These functions do no I/O.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _about(effect: Json) -> tuple[object, ...]:
 
 
 def effects(found: Sequence[Json], unit: str, environment: Json) -> Section | None:
-    """Return the table of effects of a comparison, or of a run (with ``against``); None without fixes."""
+    """Return the table of effects of a comparison, or of a run (with ``against``), or None without fixes."""
     if not found:
         return None
     how = (
@@ -104,7 +104,7 @@ def effect_line(effect: Json, unit: str) -> str:
     return f"{prefix}{of} per {unit}: before {before}, after {after}: {word}, {difference}"
 
 
-# Outcome -> (the status whose colour it uses, the shape).
+# Outcome -> (status that determines its colour, shape).
 _LOOKS: Final = {
     "done": ("ok", "ok"), "failed": ("confirmed", "confirmed"), "not_yet": ("learning", "learning"),
     "not_measured": ("learning", "absent"),
@@ -112,7 +112,7 @@ _LOOKS: Final = {
 
 
 def ticks(verdict: Json | None) -> tuple[Tick, ...]:
-    """Return the checklist; empty for verdicts that were stored without one."""
+    """Return the checklist, which is empty if the verdict was stored without one."""
     return tuple(_tick(item) for item in (verdict or {}).get("checklist", ()))
 
 

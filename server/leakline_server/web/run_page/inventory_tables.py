@@ -1,4 +1,4 @@
-"""Table-only sections: large objects, holders, events, processes, environment.
+"""Sections that consist of a table: large objects, holders, events, processes, environment.
 
 They are built from the API's JSON, so that the page and the API cannot disagree.
 """
@@ -83,7 +83,7 @@ _COUNTS_SHOWN: Final = 3
 
 
 def event_row(event: Json, environment: Json, effects: Effects) -> list[Field]:
-    """Return generation, time, kind, name, phase and what happened.
+    """Return the row of an event: generation, time, kind, name, phase and what happened.
 
     ``environment`` describes the code that the run was started from, for links; ``effects`` are the
     effects of all fixes.
@@ -131,7 +131,7 @@ def _collection(data: Json) -> Cell:
 def _of_bytes(data: Json, freed: float) -> str:
     """Describe the drop in resident memory across a collection.
 
-    It is a lower bound on what was freed, because the allocator keeps the rest.
+    The drop is a lower bound on the memory freed, because the allocator keeps the rest.
     """
     if not freed:
         return ""
@@ -194,7 +194,7 @@ _WRITTEN: Final[Mapping[str, Callable[[Json], Cell]]] = {
 
 
 def _number(data: Json, name: str) -> float | None:
-    """Return the number, or None for an invalid value, which servers without validation stored."""
+    """Return a number, or None for an invalid value; older servers stored such values without validation."""
     value = data.get(name)
     return value if isinstance(value, (int, float)) else None
 

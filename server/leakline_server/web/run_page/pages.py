@@ -1,7 +1,7 @@
 """Routes of the run and comparison pages.
 
-They read the store, run the analysis, build a view and render it; this module has no SQL or
-analysis.
+The routes read the store, run the analysis, build a view and render it; this module contains no SQL
+and no analysis.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ router = APIRouter(
 )
 
 SNAPSHOT_ROWS: Final = 50
-# Per line: a chart cannot show more points than it has pixels.
+# The limit per line: a chart cannot show more points than it has pixels.
 MAX_POINTS_SHOWN: Final = 2_000
 _MINUTES_UNTIL_HOURS: Final = 180
 _TITLES: Final = {
@@ -104,7 +104,7 @@ def show_run(
 ) -> Response:
     """Show the page of a run.
 
-    The range form sends ``from`` and ``to``; it is redirected to the address of that zoom.
+    The range form sends ``from`` and ``to``, and is redirected to the address of that range.
     """
     deleted = deleted_run(use, run)
     if deleted is None and (start or stop):
@@ -116,7 +116,7 @@ def show_run(
 
 
 def _typed(start: str, stop: str, axis: Axis) -> str:
-    """Return the range as ``x``, in seconds on a time axis: its unit may change from minutes to hours."""
+    """Return the range as ``x``, in seconds on a time axis, whose unit may change from minutes to hours."""
     if axis.unit == "generation":
         return f"{start}..{stop}"
     try:
@@ -156,8 +156,8 @@ def show_lines(
 ) -> Response:
     """Return {"lines": {chart: its lines}, "x_seconds"} for a range of the axis.
 
-    A range has about twice as many points as the whole run has on its page. ``x_seconds`` is the
-    length of one unit of a time axis; it may be larger than on a page that was opened earlier.
+    A line has about twice as many points as the page shows for the entire run. ``x_seconds`` is the
+    length of one unit of a time axis, which may be larger than on a page that was opened earlier.
     """
     stretch = read_stretch(x)
     data = _chart_data(use, run, process, tab, axis, stretch)
@@ -170,7 +170,7 @@ def read_run_page(
 ) -> RunPage:
     """Read what the first screen and the open tab show; for `ALL_TABS`, read everything.
 
-    ``axis`` is "time" to draw the charts over time although the run has generations.
+    If ``axis`` is "time", the charts are drawn over time even if the run has generations.
     """
     return run_page(_with_changes(use, _run_data(use, run_id, process, tab, axis), x))
 
@@ -218,7 +218,7 @@ def _run_data(use: Services, run_id: str, process: str, tab: str, axis: str) -> 
         large_objects=details.newest_large_objects(use.engine, run_id),
         holders=details.newest_holders(use.engine, run_id),
         accepted=assertions.accepted_in(use.engine, data.run["project"]),
-        # Only the census of the selected rank, because other ranks hold other objects.
+        # Read only the census of the selected rank, because other ranks hold other objects.
         census=details.newest_census(
             use.engine, run_id, instances=_instances(processes_of(use, data.run), data.process)
         ),
@@ -250,7 +250,7 @@ def _effects(
 def _chart_data(
     use: Services, run_id: str, process: str, tab: str, by: str, stretch: Stretch | None = None
 ) -> RunData:
-    """Read what the chart lines are drawn from; tables, marks and texts need more."""
+    """Read the data for the chart lines; tables, marks and texts need more data."""
     # The revision is read first, so that the live stream resends whatever arrives during the other
     # reads.
     run = runs.get_run(use.engine, run_id)
@@ -268,7 +268,7 @@ def _chart_data(
     def read_of(label: str | None) -> ReadSeries:
         return _reader(use, run, _instances(processes, label), axis, stretch)
 
-    # If the GPU tab is requested before the first reading, it is shown and filled in later.
+    # If the GPU tab is requested before the first reading, show the tab now and fill it in later.
     has_gpu = tab == "gpu" or has_series(use.engine, run_id, GPU_SERIES)
     tabs = [name for name in TABS if name != "gpu" or has_gpu]
     return RunData(
@@ -309,9 +309,9 @@ def _instances(processes: Sequence[Mapping[str, Any]], label: str | None) -> lis
 
 
 def axis_on_page(use: Services, run: Mapping[str, Any], by: str = "") -> Axis:
-    """Return the axis: generations, or time if requested or if the program counts none.
+    """Return the axis: generations, or time if requested or if there are no generations.
 
-    Programs under ``leakline run`` and ``leakline watch`` count no generations.
+    Programs under ``leakline run`` and ``leakline watch`` do not count generations.
     """
     generations = Axis(run["unit"])
     if run["generations"]:
@@ -344,7 +344,7 @@ def _reader(
 ) -> ReadSeries:
     """Return a reader for the series of one rank, with its attempts joined.
 
-    It reads the entire axis of the page, or only ``stretch``.
+    The reader covers the entire axis of the page, or only ``stretch``.
     """
     started = runs.unix(run["started_at"])
     start, stop = wanted(stretch, axis, started) if stretch else (None, None)
@@ -432,7 +432,7 @@ def _ends(
 ) -> Points | None:
     """Return private memory at the generation ends of a process, or RSS if the split is not known.
 
-    If the run lacks ``process``, the process that its own page opens on is used.
+    If the run does not have ``process``, use the process that the run's page shows first.
     """
     processes = processes_of(use, run)
     instances = _instances(processes, process) or _instances(processes, first_shown(run))

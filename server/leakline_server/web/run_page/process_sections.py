@@ -1,6 +1,6 @@
 """Sections about processes: how they ended, delivery of snapshots, attempts, log lines, children.
 
-The list of runs shares the wording of ends. These functions do no I/O.
+The list of runs describes ends in the same words. These functions do no I/O.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def growth_of(line: Line | Points) -> float | None:
 Json = Mapping[str, Any]
 COMMIT_SHOWN: Final = 10
 CHANGES_SHOWN: Final = 6
-# States for which people want to see the last readings.
+# Final states for which the page shows the last readings.
 _SUDDEN: Final = ("failed", "interrupted", "killed", "silent")
 _STATUS: Final = {
     "failed": "confirmed", "interrupted": "watch", "killed": "confirmed", "silent": "watch",
@@ -144,7 +144,7 @@ def end(run: Json, snapshots: Sequence[Json]) -> Section | None:
 
 
 def ended_badly(run: Json, snapshots: Sequence[Json]) -> str:
-    """Return the note of `end` for the page header; empty if the run goes on or has finished."""
+    """Return the note of `end` for the page header; empty if the run is running or has finished."""
     section = end(run, snapshots)
     return section.note if section else ""
 
@@ -161,7 +161,7 @@ def _ending_sentence(run: Json, read: Sequence[tuple[Json, Json]]) -> str:
     """Describe the end: what happened, and the last reading of the process that ended worst."""
     said = [_sentence(ended_as(run["state"], run["reason"]))]
     if run["state"] == "silent":
-        # The page header already shows how long it has been silent, to the second.
+        # The page header already shows how long the run has been silent, to the second.
         said = ["It stopped sending without reporting an end."]
     why = run["reason"].partition(":")[2].strip()
     if run["state"] == "killed" and why:
@@ -191,7 +191,7 @@ def _last_reading(run: Json, process: Json, row: Json) -> str:
 def _before(process: Json, row: Json) -> str:
     """Describe the time between the last reading and the end, both by the clock of the process.
 
-    The time of an inferred end is by the server's clock, so it is not compared.
+    The time of an inferred end comes from the server's clock, so the two times cannot be compared.
     """
     if process["ended_at"] is None or process["end_inferred"]:
         return ""
@@ -211,7 +211,7 @@ def _last_row(process: Json, row: Json) -> list[Field]:
 
 
 def process_end(process: Json, newest: int) -> Cell:
-    """Describe how a process ended, or that it is running, which only the ``newest`` attempt can be."""
+    """Describe how a process ended, or that it is running; only the ``newest`` attempt can be running."""
     state = process["end_state"]
     if state is None:
         return (
@@ -222,7 +222,7 @@ def process_end(process: Json, newest: int) -> Cell:
 
 
 def delivery(found: Sequence[Json]) -> Section | None:
-    """Return the table of deliveries: for each process, taken = stored + lost + in transit."""
+    """Return the table of deliveries: for each process, taken = stored + lost + pending."""
     if not found:
         return None
     heads = (
@@ -248,7 +248,7 @@ def delivery(found: Sequence[Json]) -> Section | None:
 
 
 def lost_words(run: Json) -> str:
-    """Describe how many snapshots were lost; empty if all are stored or in transit."""
+    """Describe how many snapshots were lost; empty if all are stored or pending."""
     lost = sum(
         number
         for each in run["processes"]
@@ -335,7 +335,7 @@ def _attempt_row(
 
 
 def _growth_cells(own: Json | None) -> list[Field]:
-    """Return generations, repeated generations and growth; ``own`` is None if no generation ended."""
+    """Return generations, repeated generations and growth of an attempt; ``own`` is None if no generation ended."""
     if own is None:
         return [Cell("none ended", absent=True), "–", Cell("unknown", absent=True)]
     growth = own["growth_bytes_per_generation"]
@@ -354,7 +354,7 @@ def _stretch(found: Json | None) -> str:
 
 
 def _badness(process: Json) -> tuple[bool, int]:
-    """Return a sort key: the end of a child process does not count as the end of the run."""
+    """Return a sort key for how badly a process ended; main processes rank above child processes."""
     bad = lifecycle.how_bad(process["end_state"], process["end_reason"])
     return process["role"] == "main", bad
 
@@ -391,7 +391,7 @@ def _packages(now: Mapping[str, Any], before: Mapping[str, Any]) -> str:
 
 
 def lines(run: Json) -> Section | None:
-    """Return the last log lines of each process, newest attempt last.
+    """Return the last log lines of each process, with the newest attempt last.
 
     The section is folded unless the run ended badly.
     """

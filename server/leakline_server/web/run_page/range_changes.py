@@ -1,9 +1,10 @@
 """Changes between two points of a run: types, phases and processes, sorted by bytes gained.
 
-The value at a point is the newest reading at or before it. The search goes back as far as the
-points are apart, and at least LEAST_LOOKED_BACK. The value at the later point must be read after
-the earlier one, or it says nothing about the time between. A missing value is None. A process that
-is over by a point has 0 bytes there, as in the chart of the total.
+The value at a point is the newest reading at or before the point. The search goes back by the
+distance between the points, but at least by LEAST_LOOKED_BACK. The value at the later point must
+have been read after the earlier point; otherwise it says nothing about the time in between. A
+missing value is None. A process that ended before a point has 0 bytes there, as in the chart of the
+total.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from .counted_objects import suspects_first
 from .run_charts import CHILDREN_LAYER, is_over
 from .run_data import MAX_POINTS_OF_ALL, Json, process_label
 
-# Only this many processes are read, those that grow most: each takes up to five queries.
+# Only this many processes are read, the fastest-growing ones: each takes up to five queries.
 MOST_PROCESSES: Final = 64
 # In generations, or in minutes for a run without generations.
 LEAST_LOOKED_BACK: Final = 64
@@ -46,7 +47,7 @@ _EVERY_NAME: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One value of a series; ``at`` and ``step`` (time since the previous one) are as in TwoPoints."""
+    """One value of a series; ``at`` and ``step`` (distance from the previous one) have the unit of TwoPoints."""
 
     at: float
     value: float
@@ -58,7 +59,7 @@ Readings = Mapping[str, Reading]
 
 
 def recorded(run: Json, axis: Axis, derived: Derived) -> TwoPoints | None:
-    """Return the first and last point that can be compared; None if there are no two points yet."""
+    """Return the first and last point that can be compared, or None if there are fewer than two points."""
     if axis.unit == "time":
         if derived.read_between is None:
             return None
@@ -97,7 +98,7 @@ def checked(run: Json, axis: Axis, asked: TwoPoints, known: TwoPoints | None) ->
 
 
 def unit_on(run: Json, axis: Axis) -> tuple[str, float]:
-    """Return the unit of rates, and the length of one unit as in TwoPoints.
+    """Return the unit of rates, and its length in generations or seconds.
 
     A run on a time axis uses minutes until a verdict sets its unit.
     """
@@ -181,8 +182,8 @@ class _Reader:
 
     ``known`` are the type series of any process of the run. ``recorded`` is the range of the run.
     ``children`` is True if any process has child processes. ``several`` is True if the run has
-    several ranks: they report themselves, so they are not children of the process that started
-    them.
+    several ranks: they report themselves, so they do not count as children of the process that
+    started them.
     """
 
     engine: Engine
@@ -195,7 +196,10 @@ class _Reader:
     several: bool
 
     def read(self, asked: TwoPoints, newest: Json) -> _Process | None:
-        """Return None if nothing was read up to the later point; ``newest`` is the last attempt."""
+        """Read both points, or return None if there are no readings up to the later point.
+
+        ``newest`` is the last attempt.
+        """
         before, after = self.at_both(asked)
         last: Readings = {}
         if newest["ended_at"] is not None and not self._goes_on(before, after, asked.last):
@@ -226,17 +230,17 @@ class _Reader:
         back = max(asked.last - asked.first, least)
         before = self._newest(asked.first - back, asked.first)
         after = self._newest(asked.first, asked.last)
-        # The window starts at the earlier point, so that its reading may be found again; it is
-        # dropped.
+        # The window includes the earlier point, so the reading at that point may be found again and
+        # must be dropped.
         return before, {name: each for name, each in after.items() if each.at > asked.first}
 
     def _newest(self, start: float, stop: float) -> dict[str, Reading]:
-        """Read the last attempt that has data here: the memory of earlier attempts is gone."""
+        """Read the last attempt that has data in the window: the memory of earlier attempts is gone."""
         for instance in reversed(self.instances):
             found: dict[str, Reading] = {}
             missing: Sequence[str] = _EVERY_NAME
             if self.axis.unit == "generation":
-                # Almost always, this one snapshot has everything.
+                # The snapshot at the end of the window almost always has everything.
                 found = self._read(instance, stop, stop, missing)
                 missing = [name for name in self.known if name not in found]
                 if not any(names[0] in found for names in _MEMORY):
@@ -283,7 +287,7 @@ def _without_ranks(readings: dict[str, Reading]) -> dict[str, Reading]:
     """Subtract the ranks from the children of the process that started them."""
     for name in CHILDREN:
         all_of_them, ranks = readings.get(name), readings.get(of_ranks(name))
-        # If the ranks have no reading here, there were none, or the sum does not include them.
+        # If there is no reading of ranks here, no ranks existed, or the sum does not include them.
         if all_of_them and ranks and ranks.at == all_of_them.at:
             rest = max(0.0, all_of_them.value - ranks.value)
             readings[name] = replace(all_of_them, value=rest)
@@ -298,8 +302,8 @@ _Both = Mapping[str, tuple[Readings, Readings]]
 class _Memory:
     """Memory of a process, or of its children, at a point.
 
-    ``at`` is the point, and ``read_at`` the time of the reading, which is earlier if the process
-    has ended. ``may_differ`` is True if the process fell silent after the reading.
+    ``read_at`` is the time of the reading. ``at`` is the same time, or the point itself if the
+    process ended before the point. ``may_differ`` is True if the process fell silent after the reading.
     """
 
     value: float | None = None
@@ -316,7 +320,7 @@ _SUMMED: Final = ("bytes_before", "bytes_after", "bytes_change", "bytes_per_gene
 def _processes(
     found: Mapping[str, _Process], asked: TwoPoints, end: float, each_unit: float
 ) -> tuple[list[dict[str, Any]], list[dict[str, float | None]]]:
-    """Return the rows of the processes, and the changes of processes and children to add up.
+    """Return the rows of the processes, and the changes of processes and children for the total.
 
     ``end`` is the end of the recorded range of the run.
     """
@@ -383,19 +387,19 @@ def _change(before: _Memory, after: _Memory, each_unit: float) -> dict[str, floa
 
 
 def _sum(readings: Readings, names: Sequence[str]) -> float | None:
-    """Return None if the first series is missing; swap is not measured everywhere."""
+    """Return the sum, or None if the first series is missing; swap is not measured everywhere."""
     if names[0] not in readings:
         return None
     return sum(readings[name].value for name in names if name in readings)
 
 
 def _sums(changes: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
-    """Return the sum of each column; None if any value is unknown."""
+    """Return the sum of each column, or None for a column with an unknown value."""
     return {name: sum_of_known(each[name] for each in changes) for name in _SUMMED}
 
 
 def sum_of_known(values: Iterable[float | None]) -> float | None:
-    """Return the sum, or None if there are no values or any is unknown."""
+    """Return the sum, or None if there are no values or if any value is unknown."""
     found = list(values)
     known = [each for each in found if each is not None]
     return sum(known) if known and len(known) == len(found) else None
@@ -412,7 +416,7 @@ def _types(
         if row is not None:
             sized = _with_size(row, each, each.name in named)
             rows.append(sized)
-    # The sort is stable: of types that gained the same, those in findings stay first.
+    # The sort is stable: among types with the same gain, those in findings stay first.
     return sorted(rows, key=_most_bytes)
 
 
@@ -469,10 +473,10 @@ def _with_size(row: dict[str, Any], of: TypeGrowth, is_named: bool) -> dict[str,
 
 
 def _booked(accounts: PhaseAccounts, asked: TwoPoints) -> dict[str, Any] | None:
-    """Return the phase accounts of the generations after the first point up to the last.
+    """Return the phase accounts of the generations after the first point, up to the last point.
 
-    Old generations of a very long run are merged; a merged group counts only if it lies entirely in
-    the range.
+    Old generations of a very long run are merged; a merged group counts only if it is entirely
+    within the range.
     """
     kept = [
         generation
@@ -501,6 +505,6 @@ def _booked(accounts: PhaseAccounts, asked: TwoPoints) -> dict[str, Any] | None:
 
 
 def _most_bytes(row: Mapping[str, Any]) -> tuple[bool, float, float]:
-    """Return a sort key: unknown changes last, types without known bytes by their count."""
+    """Return a sort key that puts unknown changes last, and sorts types without known bytes by count."""
     change = row["bytes_change"]
     return change is None, -(change or 0.0), -(row.get("count_change") or 0.0)

@@ -45,7 +45,7 @@ _TENSORS: Final = {
     "tfjs.buffers": "TensorFlow.js buffers",
 }  # fmt: skip
 # Kind of a finding whose memory is not private to the process -> its toggle, and the series that
-# may show the growth. The first of these series that were read are drawn.
+# may show the growth. The first group of series that was read is drawn.
 _OUTSIDE: Final[Mapping[str, tuple[Group, tuple[tuple[str, ...], ...]]]] = {
     "children": (
         Group("children", NOT_PRIVATE["children"]),
@@ -64,7 +64,7 @@ _OUTSIDE: Final[Mapping[str, tuple[Group, tuple[tuple[str, ...], ...]]]] = {
         (("cuda.*.reserved_bytes",),),
     ),
 }
-# The first known one is used. Runs with more than MAX_LAYERS processes are not stacked.
+# The first series that was read is used. Runs with more than MAX_LAYERS processes are not stacked.
 _CHILDREN: Final = ("children.uss_bytes", "children.pss_bytes")
 CHILDREN_LAYER: Final = "child processes"
 MAX_LAYERS: Final = 32
@@ -83,15 +83,15 @@ _OF_TAB: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """The charts that share the axis of the page, by id, and the data read for them.
+    """The charts that share the axis of the page, by id, and the data that was read for them.
 
-    They are the trend and those charts of the open tabs that have something to draw. The data is
-    also shown next to them.
+    The charts are the trend and those of the open tabs that have something to draw. Texts next to
+    the charts use the data as well.
     """
 
     charts: Mapping[str, Chart]
     effects: Effects
-    # At generation ends (all snapshots if there are no generations), and at phase ends.
+    # Series at generation ends (at all snapshots if there are no generations), and at phase ends.
     ends: Sequence[Points]
     phases: Sequence[Points]
 
@@ -114,7 +114,7 @@ def draw(data: RunData, palette: Palette) -> Drawn:
             for store in data.containers
             if store.capacity
         }
-    # One read for all series: the store decodes phases, kinds and generations once per read.
+    # Read all series together: the store decodes phases, kinds and generations once per read.
     ends = data.read(tuple(dict.fromkeys((*wanted, *titles, *capacities))), None, kind)
     phases = data.read((*(_TREND if by_phase else ()), PHASE_PEAK), "*", "phase_end")
     lines = [*phases, *ends]
@@ -152,7 +152,7 @@ def zoomed_lines(data: RunData, stretch: Stretch) -> dict[str, tuple[Line, ...]]
 def in_phase_order(run: Json, phase_accounts: PhaseAccounts) -> PhaseAccounts:
     """Sort phases in the order in which they run, nested ones after their parent.
 
-    What is outside of all phases comes last.
+    Memory outside all phases comes last.
     """
     top = list(dict.fromkeys(name.split("/")[0] for name in [*run["phases"], *run["phases_seen"]]))
 
@@ -242,9 +242,9 @@ def _blamed(verdict: Json | None) -> list[str]:
 
 
 def _total(data: RunData) -> dict[str, Points]:
-    """Return each process's private memory (or RSS) at generation ends, and that of all children.
+    """Return each process's private memory (or RSS) at generation ends, and the sum over all children.
 
-    The result is empty for a run with too many processes, whose curves nobody could distinguish.
+    The result is empty if the run has too many processes for their curves to be distinguished.
     """
     # The newest attempt of each process decides whether it is over.
     over = {process_label(each): is_over(each) for each in data.run["processes"]}
@@ -275,15 +275,15 @@ def _total(data: RunData) -> dict[str, Points]:
 
 
 def is_over(process: Json) -> bool:
-    """Return True if the process has ended; one that fell silent may be alive."""
+    """Return True if the process has ended; a process that fell silent may still be alive."""
     return process["ended_at"] is not None and process["end_state"] != "silent"
 
 
 def _without(children: Points, ranks: Points | None) -> Points:
-    """Subtract the ranks that a process started: they report themselves as layers of their own."""
+    """Subtract the ranks that a process started: each rank is drawn as a separate layer."""
     if ranks is None:
         return children
-    # If the ranks have no reading here, there were none, or the sum does not include them.
+    # If there is no reading of ranks here, no ranks existed, or the sum does not include them.
     out = {x: y or 0.0 for x, y in zip(ranks.x, ranks.y, strict=True)}
     y = [
         None if each is None else max(0.0, each - out.get(x, 0.0))
@@ -294,9 +294,9 @@ def _without(children: Points, ranks: Points | None) -> Points:
 
 
 def _named(ends: Sequence[Points], verdict: Json | None) -> tuple[Group, Sequence[Points]] | None:
-    """Return the series that the leading finding grows in, if it is not private memory.
+    """Return the series in which the memory of the leading finding grows.
 
-    Return None if none of them was read.
+    Return None if the memory is private, or if no such series was read.
     """
     finding = leading_finding(verdict)
     group, series = _OUTSIDE.get(finding["kind"] if finding else "", (None, ()))

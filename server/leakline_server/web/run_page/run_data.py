@@ -22,14 +22,14 @@ from .annotations import NO_CLOCK, Clock
 
 Json = Mapping[str, Any]
 
-# Id -> title of the tabs below the first screen. One is open; a saved report has all of them. "gpu"
-# is only shown if the run has GPU series.
+# Id -> title of the tabs below the first screen. Only one tab is open, but a saved report shows all
+# of them. "gpu" is only shown if the run has GPU series.
 TABS: Final = {
     "objects": "Objects", "phases": "Phases and time", "gpu": "GPU", "events": "Events and log", "info": "Run info",
 }  # fmt: skip
 ALL_TABS: Final = "all"
-# Per line of the entire run: half as many points as for a zoomed range, each with its minimum and
-# maximum, because every visitor loads these lines.
+# The limit per line of the entire run: half as many points as for a zoomed range, each with its
+# minimum and maximum, because every visitor loads these lines.
 MAX_POINTS_OF_ALL: Final = 1_000
 
 # (names, phase or "*", kind or None) -> one Points per name and phase; a name may end in "*".
@@ -48,12 +48,12 @@ class RunData:
     phase_accounts: PhaseAccounts
     types: Sequence[TypeGrowth]
     containers: Sequence[ContainerFill]
-    # The open tabs; data of the others is not read.
+    # The open tabs; data for other tabs is not read.
     tabs: Sequence[str] = tuple(TABS)
     has_gpu: bool = True
     counts: Sequence[AssertionCheck] = ()
     stable: Sequence[StableCount] = ()
-    # Counts that were accepted in the project of the run.
+    # Counts that were accepted in the run's project.
     accepted: Sequence[AcceptedCount] = ()
     events: Sequence[Json] = ()
     large_objects: Sequence[Json] = ()
@@ -61,25 +61,25 @@ class RunData:
     snapshots: Sequence[Json] = ()
     process: str | None = None  # label of the process whose lines are shown
     incidents: Sequence[Json] = ()
-    # Acknowledgements in force for its leaks, by fingerprint.
+    # Acknowledgements in force for the run's leaks, by fingerprint.
     said: Mapping[str, Sequence[Json]] = field(default_factory=dict)
     # {event, created_at in Unix seconds, payload}, newest first.
     alerts: Sequence[Json] = ()
-    # As listed by the API.
+    # Webhooks in the API's JSON format.
     webhooks: Sequence[Json] = ()
     census: Json | None = None
     clock: Clock = NO_CLOCK
-    # Effects of fixes, each with the run it was compared with.
+    # Effects of fixes, each with the run against which it was measured.
     effects: Sequence[Json] = ()
     # The process in the page's address, if the run has it.
     chosen_process: str = ""
-    # The run of the same project that began before this one.
+    # The previous run of the same project.
     previous: Json | None = None
     # True if the server has a public URL.
     public: bool = True
     # "time" if the page's address requests it and the run has generations.
     chosen_axis: str = ""
-    # The first and last point that can be compared; None without two points.
+    # The first and last point that can be compared, or None if there are fewer than two.
     recorded: TwoPoints | None = None
     # The range in the page's address, and the changes in it (see range_changes.py) or the reason
     # why they are not known.
@@ -104,7 +104,7 @@ class RunData:
 
     @property
     def kind(self) -> str | None:
-        """The kind of snapshots that most lines use; None (all kinds) if there are no generations."""
+        """The kind of snapshots that most lines use, or None (all kinds) if there are no generations."""
         return "generation_end" if self.axis.unit == "generation" else None
 
 

@@ -1,7 +1,7 @@
-"""What pages show of a verdict in its JSON form: status, figures, findings, acknowledgements.
+"""The parts of a verdict that pages show: status, figures, findings, acknowledgements, forecasts.
 
-This includes how accurate earlier forecasts were. Thresholds and sentences come from
-leakline.analysis; this module only lays them out.
+Verdicts are in the API's JSON format. Thresholds and sentences come from leakline.analysis; this
+module only lays them out.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from ..rendering.table_cells import Field, rated, table
 
 Json = Mapping[str, Any]
 
-# Status -> (word, meaning), from urgent to harmless.
+# Status -> (word, meaning), most urgent first.
 STATUSES: Final = {
     "confirmed": ("Leaking", "Memory is kept in every generation, and the analysis has ruled out the harmless causes."),
     "suspected": ("Suspected", "Memory grows like a leak, but not long enough yet to be sure."),
@@ -62,7 +62,7 @@ STATUSES: Final = {
     "learning": ("Learning", "Growth is assessed once enough generations have ended."),
 }  # fmt: skip
 
-# Outcome of a comparison -> (the status whose colour and shape it uses, word, meaning).
+# Outcome of a comparison -> (status that determines its colour and shape, word, meaning).
 OUTCOMES: Final = {
     "fixed": ("ok", "Fixed", "The leak of the first run is gone."),
     "improved": ("recovered", "Improved", "It grows less, but the verdict of the second run still reports growth."),
@@ -71,11 +71,11 @@ OUTCOMES: Final = {
     "undecided": ("watch", "Undecided", "What both runs have in common does not show whether it changed."),
 }  # fmt: skip
 
-# Only for a run that goes on: after its end there is nothing to wait for.
+# Used only while the run is running: after its end, there is nothing to wait for.
 _SUSPECTED_SO_FAR: Final = (
     "Memory keeps growing like a leak; a few more generations will settle it."
 )
-# For a run that has ended: what was missing, and what would settle it.
+# Used for a run that has ended: what was missing, and what would settle the question.
 _SUSPECTED_TO_THE_END: Final = (
     "Memory kept growing like a leak, but not long enough to be sure. A run with growth over "
     f"{CONFIRMING} generations will settle it."
@@ -155,7 +155,7 @@ def _waited_for(unit: str, missing: int, over: bool) -> str:
 
 
 def facts(verdict: Json | None, unit: str, *, over: bool = False) -> tuple[Tile, ...]:
-    """Return growth, forecast, start and explained share; ``over`` as in `verdict_view`."""
+    """Return growth, forecast, start and explained share; ``over`` is as in `verdict_view`."""
     finding = leading_finding(verdict)
     forecast = _forecast_tile(verdict, unit, over)
     if verdict is None or finding is None:
@@ -219,7 +219,7 @@ def _forecast_tile(verdict: Json | None, unit: str, over: bool) -> Tile:
         # The verdict was computed before the run ended.
         oom = {**oom, "sentence": "not known"}
     value, detail = forecast_headline(oom, unit)
-    # On a line by itself, it needs no parentheses.
+    # The detail has its own line, so it needs no parentheses.
     detail = re.sub(r"^\((.*)\)$", r"\1", detail)
     limit = oom["limit_bytes"]
     against = (
@@ -239,7 +239,7 @@ def forecast_text(oom: Json | None, unit: str) -> str:
 
 
 def forecast_in_short(oom: Json | None, unit: str) -> str:
-    """Return ``Near generation 415 of 1,000``, for a column that is only about OOM."""
+    """Return text such as ``Near generation 415 of 1,000`` for a column that is only about OOM."""
     return capital(forecast_headline(oom or _NO_FORECAST, unit)[0].removeprefix("OOM "))
 
 
@@ -261,7 +261,7 @@ def findings_view(
     said: Mapping[str, Sequence[Json]] = MappingProxyType({}),
     mutings: Mapping[str, Muting] = MappingProxyType({}),
 ) -> tuple[FindingView, ...]:
-    """Return the findings.
+    """Return the views of findings.
 
     ``said`` maps fingerprints to acknowledgements in force, ``mutings`` to forms for adding one.
     """
@@ -272,7 +272,7 @@ def findings_view(
 
 
 def findings_title(findings: Sequence[Json]) -> str:
-    """Return ``Cause`` only if something leaks: memory that fills a container or recovered is no cause."""
+    """Return ``Cause`` only if something leaks: memory that fills a container or has recovered is not a cause."""
     if not any(each["status"] in ACTIVE for each in findings):
         return "Findings"
     return "Causes" if len(findings) > 1 else "Cause"
@@ -303,7 +303,7 @@ def _finding(finding: Json, unit: str, said: Sequence[Json], muting: Muting | No
 
 
 def _location(finding: Json) -> Cell | None:
-    """Return the link to the code; None also for a verdict of an older server."""
+    """Return the location in the code, or None if it is unknown, as in a verdict of an older server."""
     if not finding.get("location"):
         return None
     link = finding.get("location_link")
@@ -325,7 +325,7 @@ def _search(finding: Json) -> str:
     return next((s["name"] for s in finding["suspects"] if s["role"] == "type"), "")
 
 
-# (seconds, label) of the choices for muting a leak; empty seconds mean until it is unmuted.
+# (seconds, label) of the choices for muting a leak; empty seconds mean that muting has no end.
 EXPIRIES: Final = (
     ("3600", "1 hour"), ("28800", "8 hours"), ("86400", "1 day"), ("604800", "1 week"), ("2592000", "30 days"),
     ("", "until unmuted"),
@@ -346,7 +346,7 @@ def incident_action(fingerprint: str) -> str:
 
 
 def mutings_of(project: str, fingerprints: Sequence[str], back: str) -> dict[str, Muting]:
-    """Return the forms of each leak, by fingerprint; ``back`` is the address of the page they are on."""
+    """Return the forms for muting each leak, by fingerprint; ``back`` is the address of their page."""
     return {
         each: Muting(
             each,
@@ -373,9 +373,10 @@ def said_view(said: Mapping[str, Any]) -> SaidView:
 
 
 def past_forecasts(score: Json | None, unit: str) -> Section | None:
-    """Return the table of forecasts and the memory actually reached.
+    """Return the table that compares forecasts with the memory actually reached.
 
-    Return None if no forecast has come due, or if an older server stored the verdict without leads.
+    Return None if no forecast has come due, or if an older server stored the verdict without
+    errors by lead time.
     """
     leads = (score or {}).get("by_lead")
     if score is None or not leads:
@@ -393,7 +394,7 @@ def past_forecasts(score: Json | None, unit: str) -> Section | None:
 
 
 def _rows(lead: Json, unit: str) -> Iterator[list[Field]]:
-    """Yield one row for all forecasts of a lead, followed by one row per forecast."""
+    """Yield a row for all forecasts with the same lead time, followed by one row per forecast."""
     first, last = lead["lead_from"], lead["lead_to"]
     span = format_span(first, last)
     counted = f"{lead['within']:,} of {lead['forecasts']:,}"

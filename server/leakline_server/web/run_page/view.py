@@ -1,4 +1,4 @@
-"""The context of the page of a run, built from RunData. No I/O: pages.py reads the store."""
+"""The template context of a run's page, built from RunData. No I/O: pages.py reads the store."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ from .verdict_view import (
     verdict_view,
 )
 
-# For the browser tab.
+# Icons for the browser tab.
 _ICONS: Final = {each: f"/static/images/favicon-{each}.svg" for each in ACTIVE}
 # The number of processes on the first screen.
 BARS_SHOWN: Final = 6
@@ -143,7 +143,7 @@ def _tabs(data: RunData, drawn: Drawn) -> Iterator[Tab]:
 
 
 def _title(data: RunData) -> str:
-    """Return ``12/160 leaking · night-run``, which stays readable in the title of a background tab."""
+    """Return a title such as ``12/160 leaking · night-run`` that stays readable in a background tab."""
     run, planned = data.run, _planned_total(data.run, data.verdict)
     done = f"{run['generations']:,}/{planned:,}" if planned else progress(run, data.verdict)
     status = (data.verdict or {}).get("status", "learning")
@@ -152,7 +152,7 @@ def _title(data: RunData) -> str:
 
 
 def progress(run: Json, verdict: Json | None = None) -> str:
-    """Return ``12 of 25 generations``, or ``2 h 5 min`` for a program without generations."""
+    """Return text such as ``12 of 25 generations``, or ``2 h 5 min`` for a program without generations."""
     if run["unit"] in UNITS_OF_TIME:
         until = unix(run["ended_at"] or run["last_seen_at"])
         return number_formats.seconds(max(0.0, until - unix(run["started_at"])))
@@ -163,7 +163,7 @@ def progress(run: Json, verdict: Json | None = None) -> str:
 
 
 def _planned_total(run: Json, verdict: Json | None = None) -> int | None:
-    """Return the number of generations announced, else promised by a fix, else planned for memory."""
+    """Return the planned number of generations: as announced, promised by a fix, or covered by an assertion."""
     if run["unit"] in UNITS_OF_TIME:
         return None
     assertions = (verdict or {}).get("assertions") or ()
@@ -172,8 +172,8 @@ def _planned_total(run: Json, verdict: Json | None = None) -> int | None:
         for each in assertions
         if each["origin"] == "fix" and each["metric"] == GENERATIONS
     ]
-    # A plan starts with generation 0 or 1, as the program counts; its last generation is shown as
-    # is.
+    # A program may count from 0 or from 1, so the last generation of a plan is shown without a
+    # correction.
     planned_for = [each["last"] for each in assertions if each["last"] is not None]
     if run["total"]:
         return int(run["total"])
@@ -336,10 +336,10 @@ def _whose(run: Json) -> dict[str, str]:
 
 
 def _process_bars(data: RunData, ends: Sequence[Points]) -> tuple[Bar, ...]:
-    """Return the ranks, and the children of the selected one, largest growth first.
+    """Return bars for the ranks and for the children of the selected rank, fastest growth first.
 
-    The selected process is always among the first. Links open the page on the lines of a rank and
-    keep the open tab.
+    The selected process is always among the first. Links show the lines of a rank and keep the same
+    tab open.
     """
     run = data.run
     grown: dict[str, float | None] = {}
@@ -347,14 +347,14 @@ def _process_bars(data: RunData, ends: Sequence[Points]) -> tuple[Bar, ...]:
         growth, label = each["growth_bytes_per_generation"], process_label(each)
         if growth is not None:
             grown[label] = float(growth["estimate"])
-        # A rank that has just been resumed has no estimate yet; that of its previous attempt is
-        # kept.
+        # A rank that has just been resumed has no estimate yet; the estimate of its previous attempt
+        # is kept.
         grown.setdefault(label, None)
     ranks = set(grown)
     children = sizes_of_children(each.name for each in ends)
-    # The growth of a rank is per generation, or per second or minute without generations. The
-    # growth of a child is read off the axis, which may be in hours. If the viewer chose time for a
-    # run with generations, its growth per generation is unknown.
+    # The growth of a rank is per generation or, without generations, per second or minute. The
+    # growth of a child is per unit of the axis, which may be hours. If the viewer chose time for a
+    # run with generations, the child's growth per generation is unknown.
     by_time = data.axis.unit == "time"
     steps = data.axis.seconds / UNITS_OF_TIME.get(run["unit"], math.nan) if by_time else 1
     for each in ends:
@@ -392,7 +392,7 @@ def _left_out(run: Json) -> str:
 
 
 def _checks(data: RunData) -> list[Json]:
-    """Return the assertions of the verdict, with current counts: people may have accepted some since."""
+    """Return the assertions of the verdict, with current counts: people may have accepted counts since then."""
     found = (data.verdict or {}).get("assertions") or ()
     rest = [each for each in found if each["origin"] not in ("expect", "accepted")]
     return [*rest, *to_json(data.counts)]
@@ -440,7 +440,7 @@ def _trend_note(data: RunData) -> str:
 
 
 def _of_finding(verdict: Json | None) -> str:
-    """Return a sentence on how fast the memory drawn first grows, if it is not private memory."""
+    """Return a sentence on the growth of the leading finding, if its memory is not private."""
     finding = leading_finding(verdict)
     memory = NOT_PRIVATE.get(finding["kind"]) if finding is not None else None
     if verdict is None or finding is None or memory is None:

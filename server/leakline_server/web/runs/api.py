@@ -193,8 +193,8 @@ def _change_run(run: str, body: api_schemas.RunChanges, use: Services) -> Respon
 def ask_run(
     run: RunId, body: Annotated[api_schemas.NewRequest, json_body(api_schemas.NewRequest)], use: Use
 ) -> Response:
-    """The process handles the request at its next phase end, within its longest allowed pause. It
-    may refuse.
+    """The process handles the request at its next phase end, within its limit for pauses. It may
+    refuse the request.
     """
     if (body.kind == "find_holders") != (body.type is not None):
         raise InvalidField(
@@ -229,9 +229,9 @@ def list_runs(
     sort: Sort = "started",
 ) -> Response:
     """`status` is a verdict status, a run state, or `deleted` for runs that were deleted on a page
-    and are not yet removed; these are in no other list.
+    and are not yet removed; no other list contains them.
 
-    `q` is a search as on the page: words are looked up in name, project and id, and
+    `q` is a search, as on the page: words are looked up in name, project and id, and
     `config:lr=0.1`, `host:`, `commit:`, `phase:`, `type:` and `started:<7d` in the fields they
     name. `project`, `tag` and `status` narrow down what `q` finds.
 
@@ -332,7 +332,7 @@ def get_events(run: RunId, use: Use) -> Response:
     **_answer(api_schemas.Census),
 )
 def get_census(run: RunId, use: Use, generation: Generation = None) -> Response:
-    """Return the newest census, or the newest at or before `generation`."""
+    """Return the newest census, or the newest one at or before `generation`."""
     _check_run(run, use)
     found = details.newest_census(use.engine, run, generation)
     if found is None:
@@ -396,7 +396,7 @@ def compare(before: RunId, after: RunId, use: Use) -> Response:
 @health.head("/healthz", include_in_schema=False)
 @health.get("/healthz", summary="The process is alive", **_answer(api_schemas.Health, {}))
 async def healthz() -> Response:
-    """This needs no pool thread: all of them may be waiting for a database that does not respond."""
+    """This route needs no pool thread: all pool threads may be waiting for a database that does not respond."""
     return json_response({"status": "ok"})
 
 
@@ -407,7 +407,7 @@ async def healthz() -> Response:
     **_answer(api_schemas.Health, {503: {"model": api_schemas.Error}}),
 )
 async def readyz(request: Request) -> Response:
-    # `Use` would be resolved on a pool thread.
+    # The dependency `Use` would be resolved on a pool thread.
     use: Services = request.app.state.services
     try:
         await asyncio.wait_for(asyncio.wrap_future(engine.pinging(use.engine)), READY_SECONDS)

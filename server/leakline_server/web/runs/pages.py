@@ -1,7 +1,7 @@
 """The list of runs at ``/`` (searched, grouped, sorted), the redirect from ``/runs``, and deletion.
 
-Deleting and restoring are plain forms, and a deleted run has its own page. `DELETE
-/api/v1/runs/{run}` removes a run immediately; these forms do not (see
+Runs are deleted and restored with plain forms, and a deleted run has its own page. `DELETE
+/api/v1/runs/{run}` removes a run immediately; the form only marks it as deleted at first (see
 `store/maintenance/run_deletion.py`).
 """
 
@@ -76,7 +76,7 @@ def list_page(
 @router.head("/runs")
 @router.get("/runs")
 def list_of_runs(request: Request) -> Response:
-    """Redirect to the list: people look for it here if they have the address of a run."""
+    """Redirect to the list: people who know the address of a run look for the list here."""
     query = request.url.query
     return RedirectResponse(f"/?{query}" if query else "/", 303)
 
@@ -91,7 +91,7 @@ def _deleted_at(use: Services, moment: str | None) -> list[run_deletion.Deleted]
 
 @dataclass(frozen=True, slots=True)
 class DeletedPage:
-    """The context of ``/runs/{run}`` for a run that is deleted but not yet removed."""
+    """The template context of ``/runs/{run}`` for a run that is deleted but not yet removed."""
 
     title: str
     id: str
@@ -137,7 +137,7 @@ def undo(form: Boxes, use: Use) -> Response:
 
 
 def deleted_run(use: Services, run_id: str) -> Response | None:
-    """Return the page that replaces that of a deleted run; None if the run is not deleted."""
+    """Return the page that is shown in place of a deleted run, or None if the run is not deleted."""
     found = run_deletion.find(use.engine, run_id)
     if found is None:
         return None

@@ -33,10 +33,10 @@ def join(
     process: ProcessIdentity | None,
     sent_at: float | None = None,
 ) -> run_registration.Joined:
-    """Create or join a run, and return what was created.
+    """Create or join a run, and return the result.
 
-    ``sent_at`` is the time of the request by the clock of the process. Raises RequestRefused, and
-    OtherProject, which each caller words in its own way.
+    ``sent_at`` is the time of the request according to the process's clock. Raises RequestRefused,
+    and OtherProject, for which each caller has its own message.
     """
     project = header.project
     allowed = Allowance(

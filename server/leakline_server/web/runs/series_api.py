@@ -97,7 +97,7 @@ def get_overlay(
     stop: To = None,
     most: Most = 2_000,
 ) -> Response:
-    """Like the series of one run; `run` may repeat up to ten times, and every item names its run."""
+    """Works like the series of one run; `run` may repeat up to ten times, and every item names its run."""
     query = SeriesQuery(tuple(name), phase, kind, None, x, start, stop, most)
     try:
         return json_response(summarise(use.engine, tuple(dict.fromkeys(run)), query))
@@ -118,11 +118,11 @@ def get_changes(
     start: Annotated[float, Query(alias="from", allow_inf_nan=False)],
     stop: Annotated[float, Query(alias="to", allow_inf_nan=False)],
 ) -> Response:
-    """Object types, phases and processes by the bytes they gained between the ends of two
+    """Return object types, phases and processes by the bytes they gained between the ends of two
     generations. For a run without generations, `from` and `to` are in seconds since its start.
 
-    Unknown values are null, such as those of a type that was not counted near one of the points. A
-    process that was over by a point has 0 bytes there.
+    Unknown values are null, for example if a type was not counted near one of the points. A process
+    that ended before a point has 0 bytes there.
     """
     found = known_run(use, run)
     axis = axis_on_page(use, found)

@@ -1,4 +1,4 @@
-"""The context of the list of runs at ``/``. No I/O."""
+"""The template context of the list of runs at ``/``. No I/O."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _SORT_LABELS: Final[Mapping[By, tuple[str, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What the list shows and how, as specified by its address."""
+    """The contents and order of the list, as specified by its address."""
 
     query: str = ""
     group: Grouping = "project"
@@ -94,7 +94,7 @@ def runs_page(
     *,
     any_runs: bool,
 ) -> RunsPage:
-    """Return the context of the list.
+    """Return the template context of the list.
 
     ``counts`` maps statuses to the number of matching runs, ``problems`` are invalid parts of the
     query, and ``deleted`` is the number of runs awaiting removal.
@@ -128,7 +128,7 @@ def _just_deleted(found: Sequence[Deleted]) -> JustDeleted | None:
         return None
     what = found[0].name if len(found) == 1 else f"{len(found):,} runs"
     until = number_formats.moment(found[0].removed_at)
-    # The exact number, because the store finds the runs by it.
+    # The time must be exact, because the store finds the deleted runs by it.
     return JustDeleted(
         f"Deleted {what}.", until, number_formats.clock(until), repr(found[0].deleted_at)
     )
@@ -143,7 +143,7 @@ def _deleted_href(shown: Shown) -> str | None:
 
 
 def _filters(shown: Shown, counts: Mapping[str, int]) -> tuple[Filter, ...]:
-    """Return the status filters that occur or are selected; a state in the search is kept."""
+    """Return filters for the statuses that occur or are selected; they keep a run state in the search."""
     chosen = statuses_in(shown.query)
     made = []
     for name in STATUSES:
