@@ -1,4 +1,4 @@
-"""Add acknowledgements, rules and their states, a previous secret of webhooks, and urgent or expiring alerts."""
+"""Add acknowledgements, rules and their states, previous secrets of webhooks, and urgent or expiring alerts."""
 
 import sqlalchemy as sa
 from alembic import op

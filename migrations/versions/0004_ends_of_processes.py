@@ -1,4 +1,4 @@
-"""Store why a process ended, and whether its end was reported or is inferred from silence."""
+"""Store why a process ended, and whether its end was reported or inferred from silence."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,7 +1,7 @@
-"""Begin the keys of all tables that grow with a run with the run; add levels of segments, and rollups.
+"""Make the run the first key column of all tables that grow with a run; add segment levels and rollups.
 
-Processes and series keep their numbers, which are unique in the entire database and so in each run; new ones are
-numbered within their run.
+Processes and series keep their numbers, which are unique in the entire database and so also within each run; new
+processes and series are numbered within their run.
 """
 
 import sqlalchemy as sa

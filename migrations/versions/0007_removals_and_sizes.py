@@ -1,4 +1,4 @@
-"""Add removed runs that are still being purged, the sizes of runs, and an index for the alerts of an incident."""
+"""Add tables for removed runs that are still being purged and for run sizes, and an index for an incident's alerts."""
 
 import sqlalchemy as sa
 from alembic import op

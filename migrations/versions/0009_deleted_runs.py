@@ -53,7 +53,7 @@ def _fill(connection: sa.Connection) -> None:
     stored: sa.ColumnElement[Any] = runs.c.verdict
     last: Any = ""
     if connection.dialect.name == "sqlite":
-        # SQLite may contain text that is not UTF-8, and its driver then fails for all rows of a query.
+        # An SQLite database may contain text that is not UTF-8, and its driver then fails for all rows of a query.
         key, stored, last = sa.literal_column("runs.rowid"), sa.cast(stored, sa.LargeBinary), 0
     some = sa.select(key, stored).where(runs.c.verdict.is_not(None)).order_by(key).limit(_AT_ONCE)
     while rows := connection.execute(some.where(key > last)).all():

@@ -1,7 +1,7 @@
 """Store summaries of each chunk by phase and kind.
 
-Fixes: a chart of one phase of a very long run had to read all its snapshots. Existing chunks have no such summaries and
-are read as before.
+Fixes: a chart of one phase of a very long run had to read all snapshots of the run. Existing chunks have no such
+summaries and are read as before.
 """
 
 import sqlalchemy as sa

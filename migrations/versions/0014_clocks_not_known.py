@@ -1,7 +1,8 @@
-"""Delete clock skews of clocks that are behind, because older servers did not measure them correctly.
+"""Delete the skews of clocks that are behind, because older servers did not measure them correctly.
 
 Fixes: older servers used the age of a process's first batch as its skew, so a recording that was uploaded later seemed
-to have a clock that is behind. It would be reported as wrong, and the times of further data would be shifted.
+to come from a clock that was behind. The clock would be reported as wrong, and the times of further data would be
+shifted.
 """
 
 from alembic import op
@@ -13,7 +14,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    # 300 s is more than correct clocks differ. Negative skews, of clocks that are ahead, cannot be the age of a batch
+    # Correct clocks differ by less than 300 s. Negative skews, from clocks that are ahead, cannot be the age of a batch
     # and are kept.
     op.execute("UPDATE processes SET clock_skew_seconds = NULL WHERE clock_skew_seconds > 300")
 

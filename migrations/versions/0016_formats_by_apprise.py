@@ -30,7 +30,7 @@ _SAME = {
     "/api/v10/webhooks/": "/api/webhooks/",
     "thread_id=": "thread=",
 }
-# The URLs of these services that apprise accepts in their original form.
+# Webhook URLs of both services, in the forms that apprise accepts unchanged.
 _DISCORD = ("https://discord.com/api/webhooks/", "https://discordapp.com/api/webhooks/")
 _TEAMS = (
     "https://%.logic.azure.%/workflows/%/triggers/manual/paths/invoke%?%",

@@ -1,6 +1,6 @@
 """Convert the bands, budgets and fix promises of stored verdicts to assertions.
 
-A run that has ended is not examined again, so its page and its gates would show that nothing was declared.
+A run that has ended is not examined again, so its page and its gates would otherwise show that nothing was declared.
 """
 
 import json
@@ -49,7 +49,7 @@ def downgrade() -> None:
 
 
 def with_assertions(stored: bytes | str) -> str | None:
-    """Return the JSON of a verdict with a list of assertions; None if it has one already or is damaged."""
+    """Return the JSON of a verdict with a list of assertions, or None if it already has such a list or is damaged."""
     try:
         verdict = json.loads(stored)
         if "assertions" in verdict:

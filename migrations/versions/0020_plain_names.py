@@ -80,22 +80,22 @@ def _rewrite(where, rewrite) -> None:
 
 
 def verdict_with_new_names(stored: bytes | str) -> str | None:
-    """Return the JSON of a verdict with the new names; None if nothing changes or it is damaged."""
+    """Return the JSON of a verdict with the new names, or None if nothing changes or the verdict is damaged."""
     return _renamed(stored, _rename_in_verdict, lambda names: names)
 
 
 def verdict_with_old_names(stored: bytes | str) -> str | None:
-    """Return the JSON of a verdict with the old names; None if nothing changes or it is damaged."""
+    """Return the JSON of a verdict with the old names, or None if nothing changes or the verdict is damaged."""
     return _renamed(stored, _rename_in_verdict, _reversed)
 
 
 def finding_with_new_names(stored: bytes | str) -> str | None:
-    """Return the JSON of a finding with the new names; None if nothing changes or it is damaged."""
+    """Return the JSON of a finding with the new names, or None if nothing changes or the finding is damaged."""
     return _renamed(stored, _rename_in_finding, lambda names: names)
 
 
 def finding_with_old_names(stored: bytes | str) -> str | None:
-    """Return the JSON of a finding with the old names; None if nothing changes or it is damaged."""
+    """Return the JSON of a finding with the old names, or None if nothing changes or the finding is damaged."""
     return _renamed(stored, _rename_in_finding, _reversed)
 
 

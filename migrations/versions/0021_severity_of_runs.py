@@ -1,6 +1,6 @@
 """Add the severity of runs, taken from their verdicts, so that the list of runs can be sorted by urgency.
 
-The severity of an ended run no longer counts for its urgency.
+The severity of a run does not count for its urgency after the run has ended.
 """
 
 import json
@@ -65,7 +65,7 @@ def _fill_in() -> None:
 
 
 def severity_of(verdict) -> int:
-    """Return the severity of a verdict; 0 if it is damaged, because the server moves it to quarantine later."""
+    """Return the severity of a verdict, or 0 if the verdict is damaged (the server moves it to quarantine later)."""
     try:
         found = json.loads(verdict)
         grades = [

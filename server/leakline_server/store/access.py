@@ -1,7 +1,8 @@
 """Tokens, the administrator password and browser sessions.
 
-Only hashes and digests are stored (`credentials.py`); this module never sees a token itself. A password set in the
-environment takes precedence: it replaces any stored password, and is removed when the variable is unset.
+Only password hashes and token digests are stored (`credentials.py`); this module never sees the tokens themselves. A
+password from the environment takes precedence: it replaces any stored password, and is removed when a server starts
+without it.
 """
 
 from __future__ import annotations
@@ -42,14 +43,15 @@ USE_SECONDS: Final = 600.0
 
 
 class TooManyTokens(Exception):
-    """Raised when MAX_TOKENS usable tokens exist already."""
+    """Raised when MAX_TOKENS usable tokens already exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
     """A stored token, without its digest. Times are Unix seconds.
 
-    ``project`` is None for a token of all projects; ``run_id`` is set for a share token, which opens only that run.
+    ``project`` is None for a token that is valid for all projects; ``run_id`` is set for a share token, which gives
+    access to that run only.
     """
 
     id: int
@@ -84,7 +86,10 @@ class NewToken:
 
 
 def make(engine: Engine, new: NewToken, now: float) -> Token:
-    """Store a new token, and delete tokens that ended more than SHOWN_SECONDS ago. Raises TooManyTokens."""
+    """Store a new token, and delete tokens that were revoked or expired more than SHOWN_SECONDS ago.
+
+    Raises TooManyTokens.
+    """
     with writing(engine) as connection:
         connection.execute(delete(tokens).where(_ended_before(now - SHOWN_SECONDS)))
         keep_newest(connection, tokens.c.id, tokens.c.id, MAX_PAST, not_(_may_be_used(now)))
@@ -106,7 +111,7 @@ def list_tokens(engine: Engine) -> list[Token]:
 
 
 def find_token(engine: Engine, digest: str) -> Token | None:
-    """Return the token with this digest, even if it is expired or revoked, or None."""
+    """Return the token with this digest, even if expired or revoked, or None if there is no such token."""
     with engine.connect() as connection:
         row = connection.execute(select(*_COLUMNS).where(tokens.c.digest == digest)).first()
     return None if row is None else _as_token(row)
@@ -118,7 +123,7 @@ def _find_by_id(connection: Connection, token_id: int) -> Token | None:
 
 
 def revoke(engine: Engine, token_id: int, now: float) -> Token | None:
-    """Revoke a token and return it; None if it does not exist. An earlier revocation keeps its time."""
+    """Revoke a token and return it, or None if it does not exist. An earlier revocation time is kept."""
     this = tokens.c.id == token_id
     with writing(engine) as connection:
         connection.execute(
@@ -129,9 +134,9 @@ def revoke(engine: Engine, token_id: int, now: float) -> Token | None:
 
 
 def note_use(engine: Engine, token: Token, now: float) -> bool:
-    """Update `last_used_at` at most every USE_SECONDS, because it costs a write. Return True if an update was due.
+    """Update `last_used_at` at most every USE_SECONDS, to save writes. Return True if an update was due.
 
-    The condition is repeated in the UPDATE, so that concurrent servers write it once.
+    The condition is repeated in the UPDATE, so that concurrent servers update the row only once.
     """
     before = now - USE_SECONDS
     if token.last_used_at is not None and token.last_used_at > before:
@@ -177,7 +182,7 @@ class StoredPassword(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A browser session. ``token`` is the token used to sign in; None if it was the password."""
+    """A browser session. ``token`` is the token used to sign in, or None for a sign-in by password."""
 
     expires_at: float
     token: Token | None
@@ -189,7 +194,7 @@ def password_hash(engine: Engine) -> str | None:
 
 
 def set_password(engine: Engine, hashed: str | None, source: Source = "command") -> bool:
-    """Set the password, or remove it if ``hashed`` is None, and end all sessions that used the previous one.
+    """Set the password, or remove it if ``hashed`` is None, and end all sessions started with the previous one.
 
     Return False if there was no password to remove.
     """
@@ -207,7 +212,7 @@ def take_password(
     make: Callable[[str], str],
     holds: Callable[[str, str], bool],
 ) -> None:
-    """Apply the environment's password when a server starts. An unchanged password keeps its sessions."""
+    """Apply the environment's password when a server starts. If it is unchanged, existing sessions continue."""
     with engine.connect() as connection:
         there = _stored(connection)
     if password is None:
@@ -220,7 +225,7 @@ def take_password(
 
 
 def can_sign_in(engine: Engine, now: float) -> bool:
-    """Return True if there is a password or an admin token. Also works on an empty or older database."""
+    """Return True if a password or a usable admin token is stored. The database may be empty or older."""
     with engine.connect() as connection:
         if not inspect(connection).has_table(tokens_table.name):
             return False
@@ -228,10 +233,10 @@ def can_sign_in(engine: Engine, now: float) -> bool:
 
 
 def begin(engine: Engine, digest: str, proof: int | str, now: float, seconds: float) -> bool:
-    """Store a session; ``proof`` is the id of the token or the hash of the password that was used.
+    """Store a session; ``proof`` is the id of the token, or the hash of the password, that was used to sign in.
 
-    Return False if the password has changed meanwhile. Beyond the limits the oldest sessions are deleted, first those
-    of the same token or password.
+    Return False if the password has changed meanwhile. If there are too many sessions, the oldest are deleted: first
+    those of the same token or password, then any others.
     """
     token_id = proof if isinstance(proof, int) else None
     with writing(engine) as connection:
@@ -263,7 +268,7 @@ def find_session(engine: Engine, digest: str) -> Session | None:
 
 
 def end(engine: Engine, digest: str) -> bool:
-    """Delete a session. Return False, without a write, if there is none, because anybody may request a sign-out."""
+    """Delete a session. Return False, without a write, if it does not exist: anybody may request a sign-out."""
     if find_session(engine, digest) is None:
         return False
     with writing(engine) as connection:
@@ -278,7 +283,8 @@ def _stored(connection: Connection, *, hold: bool = False) -> StoredPassword | N
     try:
         return None if found is None else msgspec.json.decode(found, type=StoredPassword)
     except msgspec.MsgspecError:
-        # Treat a damaged entry as a password that nothing matches, because no password at all could open the server.
+        # Treat a damaged entry as a password that nothing matches, because without any password the server might be
+        # open to everybody.
         return StoredPassword("", "command")
 
 
@@ -298,6 +304,6 @@ def _put(
             connection.execute(insert(settings).values(key=PASSWORD_KEY, value=value))
         else:
             connection.execute(update(settings).where(this).values(value=value))
-    # Delete the sessions last: a concurrent sign-in locks the password row, so its session exists by now and is
+    # Delete the sessions last: a concurrent sign-in locks the password row, so its session already exists and is
     # deleted too.
     connection.execute(delete(sessions).where(sessions.c.token_id.is_(None)))

@@ -27,7 +27,7 @@ COLUMN_NAMES: Final[Mapping[int, str]] = {
     SEQUENCE: "sequence", TIME: "time", MONOTONIC: "monotonic", GENERATION: "generation", PHASE: "phase",
     LABEL: "label", KIND: "kind",
 }  # fmt: skip
-# Far above the size of any batch, chunk or row of details.
+# Much larger than any batch, chunk or row of details.
 MAX_PAYLOAD_BYTES: Final = 2**30
 
 _local = threading.local()
@@ -36,7 +36,7 @@ Array = npt.NDArray[Any]
 
 
 class CorruptChunk(Exception):
-    """Raised when stored bytes are not those that were written."""
+    """Raised when stored bytes differ from the bytes that were written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +81,14 @@ Column = Numbers | Texts
 
 
 def compress(data: bytes) -> bytes:
-    """Return a zstd frame with a checksum. Level 1, because higher levels gain only 1 % on this data."""
+    """Return a zstd frame with a checksum. The level is 1, because higher levels gain only 1 % on this data."""
     if not hasattr(_local, "compressor"):
         _local.compressor = zstandard.ZstdCompressor(level=1, write_checksum=True)
     return bytes(_local.compressor.compress(data))
 
 
 def decompress(data: bytes) -> bytes:
-    """Return the bytes that `compress` was given. Raises CorruptChunk."""
+    """Return the bytes that were passed to `compress`. Raises CorruptChunk."""
     if not hasattr(_local, "decompressor"):
         _local.decompressor = zstandard.ZstdDecompressor()
     try:
@@ -101,12 +101,12 @@ def decompress(data: bytes) -> bytes:
 
 
 def _most_of(size: int) -> int:
-    """Return an upper bound on the content of a zstd frame: 128 KiB for each block, of at least 4 bytes each."""
+    """Return an upper bound on the decompressed size of a zstd frame: 128 KiB per block of at least 4 bytes."""
     return (size // 4 + 1) * 2**17
 
 
 def numbers(values: Sequence[int | float | None]) -> Numbers:
-    """Return a column of these values: int64 if all are integers, else float64. None becomes an absent entry."""
+    """Return a column of these values: int64 if all are integers, otherwise float64. None becomes an absent entry."""
     dense = np.array(values)
     if dense.dtype.kind in "if":
         return Numbers(dense)
@@ -127,7 +127,7 @@ def texts(values: Sequence[str | None]) -> Texts:
 
 @lru_cache(maxsize=16)
 def absent(count: int) -> Numbers:
-    """Return a read-only column without any value, cached because most columns of one-snapshot batches are empty."""
+    """Return a read-only column without values, cached because most columns of one-snapshot batches are empty."""
     values, present = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=bool)
     values.flags.writeable = present.flags.writeable = False
     return Numbers(values, present)

@@ -2,7 +2,7 @@
 
 A batch writes one row for each kind it contains. Compaction merges the rows of a segment into fewer; a row holds
 entries of a single block (schema.py), so that the newest entries are found without a search. The entries of a snapshot
-are never split. Censuses keep a row each, because they are read one at a time.
+are never split. Rows of censuses are not merged, because censuses are read one at a time.
 
 A damaged row is skipped and counted (corruption.py); the other rows stay readable.
 """
@@ -41,7 +41,7 @@ from .ingest.incoming_batch import DetailKind
 from .maintenance import corruption
 from .schema import Key, details, mine, of, processes
 
-# The newest printed lines of a process are kept in one row, which is rewritten when more arrive.
+# The newest printed lines of a process are kept in one row, which is rewritten when more lines arrive.
 LINES_KEPT: Final = 50
 # The search for a readable census stops after this many damaged ones.
 MAX_CENSUSES_TRIED: Final = 16
@@ -91,7 +91,7 @@ def list_events(engine: Engine, run_id: str) -> list[dict[str, Any]]:
 def newest_census(
     engine: Engine, run_id: str, generation: int | None = None, instances: Sequence[str] | None = None
 ) -> dict[str, Any] | None:  # fmt: skip
-    """Return the newest readable census at or before a generation, with its process and generation, or None.
+    """Return the newest readable census up to a generation, with its process and generation, or None if not found.
 
     ``instances`` limits the search to these processes.
     """
@@ -118,13 +118,13 @@ def newest_census(
 
 
 def newest_large_objects(engine: Engine, run_id: str) -> list[dict[str, Any]]:
-    """Return the large objects of the newest snapshot of each process that has any, largest first."""
+    """Return the large objects in each process's newest snapshot that has any, largest objects first."""
     rows = _newest_per_process(engine, run_id, "large_objects")
     return sorted(rows, key=lambda row: -int(row["bytes"]))[:MAX_LISTED]
 
 
 def newest_holders(engine: Engine, run_id: str) -> list[dict[str, Any]]:
-    """Return the latest holder for each process, type and path, the one of the most objects first."""
+    """Return the latest holder for each process, type and path, sorted by the number of objects held, largest first."""
     with engine.connect() as connection:
         rows = _load(connection, run_id, "holders")
     found: dict[tuple[str, str, str], dict[str, Any]] = {}
@@ -176,7 +176,7 @@ def _load(
 
 
 def _readable(connection: Connection, kind: DetailKind, row: Any) -> list[Any]:
-    """Return the entries of a row; an empty list, after recording the damage, if it cannot be read."""
+    """Return the entries of a row. If the row cannot be read, record the damage and return an empty list."""
     try:
         return unpack(kind, row["body"])
     except CorruptChunk:
@@ -196,7 +196,10 @@ def unpack(kind: DetailKind, body: bytes) -> list[Any]:
 
 
 def keep_lines(connection: Connection, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Add new lines to the stored ones and keep the newest LINES_KEPT. The caller has locked the rows of the runs."""
+    """Add new lines to the stored ones, and keep the newest LINES_KEPT per process.
+
+    The caller has locked the rows of the runs.
+    """
     came: dict[Key, list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
         came[Key(row["run_id"], row["process_id"])].append(row)
@@ -214,9 +217,10 @@ def keep_lines(connection: Connection, rows: Iterable[Mapping[str, Any]]) -> Non
 def lines_of_processes(
     connection: Connection, run_id: str, process_ids: Sequence[int]
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield (process id, newest lines, oldest first) for the processes that printed anything, in the given order.
+    """Yield (process id, newest lines) for the processes that printed anything, in the given order.
 
-    Processes are read one at a time, because all lines together may take a gigabyte.
+    The lines are in order, the oldest first. Processes are read one at a time, because all lines together may take a
+    gigabyte.
     """
     mine = details.c.run_id == run_id, details.c.kind == "log"
     some = set(connection.scalars(select(details.c.process_id).where(*mine)))
@@ -230,7 +234,7 @@ def lines_of_processes(
 
 
 def _newest_lines(said: list[wire_types.Event]) -> list[wire_types.Event]:
-    """Return the last events, with LINES_KEPT lines in total; the oldest event may lose some of its lines."""
+    """Return the last events, with at most LINES_KEPT lines in total; the oldest event may lose some of its lines."""
     room, kept = LINES_KEPT, []
     for event in reversed(said):
         lines = event.data["lines"][-room:]
@@ -242,7 +246,7 @@ def _newest_lines(said: list[wire_types.Event]) -> list[wire_types.Event]:
 
 
 PACKED: Final[tuple[DetailKind, ...]] = ("events", "large_objects", "holders")
-# A packed row that has reached this many entries is closed and a new one begins.
+# When a packed row has reached this many entries, a new row begins.
 MAX_ENTRIES: Final = 2_000
 
 _sequence: Final = attrgetter("sequence")
@@ -254,7 +258,7 @@ class Changed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """The sequence numbers of the rows of one kind to delete, and the rows that replace them."""
+    """The rows of one kind to delete, by sequence number, and the rows that replace them."""
 
     kind: DetailKind
     gone: Sequence[int]
@@ -282,7 +286,7 @@ def replace(connection: Connection, key: Key, planned: Sequence[Packed]) -> None
 
 
 def _of_kind(kind: DetailKind, rows: Sequence[Row[Any]]) -> Packed | None:
-    """Return how to repack rows of one kind, ordered by sequence number; None if that would not save a row."""
+    """Return how to repack rows of one kind, ordered by sequence number, or None if this would not save a row."""
     readable: list[Row[Any]] = []
     entries: list[Any] = []
     for row in rows:

@@ -44,9 +44,9 @@ Synchronous = Literal["full", "normal"]
 DATABASE_ERRORS: Final = (SQLAlchemyError,)
 BUSY_TIMEOUT_MILLISECONDS: Final = 30_000
 WAL_LIMIT_BYTES: Final = 16 * 2**20
-# Timeouts for a Postgres that does not respond, unless the URL sets its own. The defaults are 130 s for a connection,
-# and two hours until a dead connection is detected. Statements have no timeout, because an export of a long run or a
-# migration may take long.
+# Timeouts for a Postgres server that does not respond, unless the URL sets others. By default, connecting takes up to
+# 130 s, and a dead connection is detected only after two hours. Statements have no timeout, because an export of a long
+# run or a migration may take long.
 PATIENCE: Final = {
     "connect_timeout": 5,
     "keepalives_idle": 10,
@@ -61,8 +61,8 @@ _files: WeakKeyDictionary[Engine, _File] = WeakKeyDictionary()
 _LOG: Final = "log"
 _pings: WeakKeyDictionary[Engine, Future[None]] = WeakKeyDictionary()
 _pings_lock = threading.Lock()
-# Two locks for each SQLite engine: one for the current writer, and one that everybody but the batch writer takes before
-# it, so that at most one of them is ahead of the batch writer.
+# Two locks for each SQLite engine: one for the current writer, and one that all writers except the batch writer take
+# before the first, so that at most one of them is ahead of the batch writer.
 _write_locks: WeakKeyDictionary[Engine, tuple[threading.RLock, threading.RLock]] = (
     WeakKeyDictionary()
 )
@@ -121,30 +121,31 @@ class _File:
         self._path = path.absolute()
         self._log = Path(f"{self._path}-wal")
         self._first: os.stat_result | None = None
-        # Entries of the pool whose connections may be open.
+        # Connection pool entries whose connections may be open.
         self._entries: WeakSet[ConnectionPoolEntry] = WeakSet()
         self._lock = threading.Lock()
 
     def make(self) -> None:
-        """Create the file readable by its owner only, whatever the umask; SQLite's companion files inherit the mode.
+        """Create the file, readable by its owner only under any umask; SQLite's companion files inherit the mode.
 
-        An existing file is left alone. Raises DatabaseMoved if a file that was open before has gone.
+        An existing file is left unchanged. Raises DatabaseMoved if the file was opened before and has been deleted or
+        replaced since.
         """
         if self._first is not None:
-            # Otherwise SQLite would create a new file, and later connections would write into that.
+            # Otherwise SQLite would create a new file, and later connections would write to it.
             self.check()
             return
         with contextlib.suppress(OSError):
             os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
 
     def opened(self, connection: Any, record: ConnectionPoolEntry) -> None:
-        """Record the identity of the file, and in ``record`` that of this connection's write-ahead log.
+        """Record the identity of the file, and store the identity of this connection's write-ahead log in ``record``.
 
         Raises DatabaseMoved.
         """
         if self._first is None:
             self._first = self._path.stat()
-        # Reading opens or creates the log. If other connections have another log, that one was deleted.
+        # Reading opens or creates the log. If other connections have a different log open, their log was deleted.
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         self.check()
         (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
@@ -178,7 +179,7 @@ def open_engine(url: str, synchronous: Synchronous = "full") -> Engine:
     if parsed.get_backend_name() == "sqlite":
         return _open_sqlite(url, str(parsed.database), synchronous)
     engine = create_engine(
-        # Errors go to logs, and parameters hold stored content.
+        # Hide the parameters, because errors go to logs and parameters hold stored content.
         url, pool_size=10, max_overflow=10, pool_pre_ping=True, hide_parameters=True,
         connect_args={name: value for name, value in PATIENCE.items() if name not in parsed.query},
     )  # fmt: skip
@@ -203,7 +204,7 @@ def check_url(url: str) -> URL:
             f"unsupported database {parsed.drivername}; use sqlite:///path or postgresql+psycopg://host/db"
         )
     elif any("@" in (part or "") for part in (parsed.host, parsed.database)):
-        # The parsed host is the rest of the password: do not print it, and do not connect to it.
+        # The parsed host or database contains the rest of the password: do not print it, and do not connect to it.
         raise BadDatabaseUrl(
             "contains an extra @; in a user name or password write @ as %40, / as %2F, : as %3A and % as %25"
         )
@@ -215,7 +216,7 @@ def check_url(url: str) -> URL:
 
 
 def is_out_of_space(error: BaseException) -> bool:
-    """Return True if a write failed because the disk is full. Reads still work, and writes will once there is room."""
+    """Return True if a write failed because the disk is full. Reads still work; writes will once there is space."""
     reason = getattr(error, "orig", None)
     return (
         getattr(reason, "sqlite_errorcode", None) in _SQLITE_FULL
@@ -224,7 +225,7 @@ def is_out_of_space(error: BaseException) -> bool:
 
 
 def is_damaged(error: BaseException) -> bool:
-    """Return True if SQLite cannot read a part of its file."""
+    """Return True if the error means that SQLite cannot read a part of its file."""
     code = getattr(getattr(error, "orig", error), "sqlite_errorcode", None) or 0
     return code & 0xFF in _SQLITE_DAMAGED
 
@@ -241,14 +242,14 @@ def without_content(error: BaseException) -> str:
     reason = getattr(error, "orig", None) or error
     state = getattr(reason, "sqlstate", None)
     name = type(reason).__name__ if state is None else f"{type(reason).__name__} ({state})"
-    # SQLite's own messages name tables and columns at most. A failed connection to Postgres quotes no stored content.
+    # SQLite's own messages name tables and columns at most, and Postgres connection errors quote no stored content.
     is_safe = hasattr(reason, "sqlite_errorcode") or (state is None and _is_connecting(error))
     said = str(reason).strip().partition("\n")[0]
     return f"{name}: {said}" if is_safe else name
 
 
 def ping(engine: Engine) -> None:
-    """Raise one of DATABASE_ERRORS if the database does not answer, or its file was deleted or replaced."""
+    """Raise one of DATABASE_ERRORS if the database does not answer, or if its file was deleted or replaced."""
     with engine.connect() as connection:
         connection.exec_driver_sql("SELECT 1")
     if engine in _files:
@@ -256,9 +257,9 @@ def ping(engine: Engine) -> None:
 
 
 def pinging(engine: Engine) -> Future[None]:
-    """Return the future of a `ping` on a daemon thread; concurrent callers share one.
+    """Return the future of a `ping` that runs on a daemon thread; concurrent callers share one ping.
 
-    An unresponsive database would otherwise hold a thread for each caller.
+    Otherwise, an unresponsive database would block one thread per caller.
     """
     with _pings_lock:
         found = _pings.get(engine)
@@ -278,7 +279,7 @@ def _ping_into(engine: Engine, answer: Future[None]) -> None:
     except (*DATABASE_ERRORS, OSError) as error:
         answer.set_exception(error)
     finally:
-        # Any other error ends this thread, which prints it; waiting callers must not hang forever.
+        # Any other error ends this thread, and Python prints it; waiting callers must not hang forever.
         if not answer.done():
             answer.set_exception(RuntimeError("the database check failed; see the log"))
 
@@ -286,7 +287,7 @@ def _ping_into(engine: Engine, answer: Future[None]) -> None:
 def may_answer_soon(error: BaseException) -> bool:
     """Return True if an unreachable Postgres may only be starting: no listener, no response, or "is starting up".
 
-    Return False if it rejected the connection, because it would do so again.
+    Return False if the server rejected the connection, because it would reject the next one too.
     """
     text = str(getattr(error, "orig", None))
     return _is_connecting(error) and ("FATAL" not in text or "the database system is" in text)
@@ -307,7 +308,7 @@ def check_that_it_writes(engine: Engine) -> None:
 def reading(engine: Engine) -> Iterator[Connection]:
     """Yield a connection with one consistent view of the database.
 
-    Sealing moves rows between tables; without it a reader could see them twice or not at all.
+    Sealing moves rows between tables; without a consistent view, a reader could see rows twice or not at all.
     """
     with engine.connect() as connection:
         if engine.dialect.name == "postgresql":
@@ -321,8 +322,8 @@ def writing(engine: Engine, *, durable: bool = True, first: bool = False) -> Ite
     """Yield a connection in a write transaction that is committed at the end and rolled back on an exception.
 
     ``durable=False`` is for work that can be redone from the database: on SQLite the commit does not wait for the disk.
-    The write-ahead log keeps the order, so losing this commit never loses an earlier one.
-    ``first=True`` is for the batch writer: however many others wait, at most one writes before it.
+    The write-ahead log keeps the order, so losing this commit never loses an earlier one. ``first=True`` is for the
+    batch writer: no matter how many others are waiting, at most one writes before it.
     """
     nothing = contextlib.nullcontext()
     lock, others = _write_locks.get(engine, (nothing, nothing))
@@ -336,11 +337,11 @@ def writing(engine: Engine, *, durable: bool = True, first: bool = False) -> Ite
 
 
 class Many:
-    """A statement for many rows that bypasses SQLAlchemy's work per row, which costs as much as the database itself.
+    """A statement for many rows that avoids SQLAlchemy's work per row, which costs as much as the database's own work.
 
-    Values go to the driver unconverted: numbers, text, bytes and booleans, each of the type of its column.
-    ``as_arrays`` is for inserts of thousands of small rows: Postgres receives each column as one array, which takes a
-    fifth of the time.
+    Values are passed to the driver unconverted, so they must be numbers, text, bytes or booleans that match the column
+    types. ``as_arrays`` is for inserts of thousands of small rows: Postgres receives each column as one array, which
+    takes a fifth of the time.
     """
 
     def __init__(self, statement: Insert | Update | Delete, *, as_arrays: bool = False) -> None:
@@ -348,7 +349,7 @@ class Many:
         self._made: dict[tuple[str, tuple[str, ...]], Compiled] = {}
 
     def __call__(self, connection: Connection, rows: Sequence[dict[str, Any]]) -> None:
-        """Execute the statement for these rows, at least one, which all have the same keys."""
+        """Execute the statement for one or more rows, which must all have the same keys."""
         names = tuple(rows[0])
         if self._as_arrays and connection.dialect.name == "postgresql":
             self._insert_arrays(connection, names, rows)
@@ -403,8 +404,8 @@ def _open_sqlite(url: str, database: str, synchronous: Synchronous) -> Engine:
         connect_args={"isolation_level": None},
         pool_size=10,
         max_overflow=30,
-        # Reuse the connection that was used last: each has page and statement caches of up to 3 MB, and round-robin
-        # use would fill those of all ten.
+        # Reuse the most recently used connection: each connection has page and statement caches of up to 3 MB, and
+        # round-robin use would fill the caches of all ten.
         pool_use_lifo=True,
         hide_parameters=True,
     )
@@ -431,15 +432,15 @@ def _open_sqlite(url: str, database: str, synchronous: Synchronous) -> Engine:
 
 
 def make_folder(folder: Path) -> None:
-    """Create the folder of the database, accessible to its owner only; an existing folder is left alone."""
+    """Create the database's folder, accessible to its owner only; an existing folder is left unchanged."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
 
 def _able_to_shrink(connection: Any, _record: Any) -> None:
     """Enable incremental vacuum in a new file, so that it can shrink.
 
-    In an existing file it would have no effect (`disk_space.py`) but would still write, so that on a full disk no
-    connection could be opened, not even to read.
+    In an existing file, the setting would have no effect (`disk_space.py`) but would still write, so that on a full
+    disk no connection could be opened, not even for reading.
     """
     connection.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MILLISECONDS}")
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
@@ -458,7 +459,7 @@ def _lower(text: bytes | None) -> str | None:
 
 
 class lowered(FunctionElement[str]):  # noqa: N801 - it is called like a function of SQL
-    """SQL function that lowercases text of every alphabet, like the `str.lower` applied to the search term."""
+    """An SQL function that lowercases text in any alphabet, like the `str.lower` that is applied to the search term."""
 
     type = Text()
     inherit_cache = True
@@ -502,7 +503,7 @@ def keep_newest(
 ) -> None:
     """Delete all but the ``most`` newest of the rows that match ``which``; the caller commits.
 
-    ``newest`` is the column to order by, and ``key`` one that is unique among these rows.
+    ``newest`` is the column to order by, and ``key`` is a column whose values are unique among these rows.
     """
     kept = select(key).where(*which).order_by(newest.desc(), key.desc()).limit(most)
     connection.execute(delete(key.table).where(*which, key.not_in(kept)))

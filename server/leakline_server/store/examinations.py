@@ -1,7 +1,7 @@
 """Examinations of runs: one consistent read of the inputs of a verdict, and one transaction for its results.
 
-A transaction blocks all other writers of an SQLite database, so the slow analysis runs between the two. If the inputs
-have changed in between, `save` raises an exception and the run is examined again.
+A write transaction blocks all other writers of an SQLite database, so the slow analysis runs between the two steps. If
+the inputs have changed in between, `save` raises an exception and the run is examined again.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ OOM: Final = "oom"
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """The inputs of an examination that others may change while it runs.
+    """The inputs that users and other servers may change while the examination runs.
 
-    ``rules``: the rules that apply to the run, each with its last state there. ``acknowledgements``: those of its
-    leaks, by fingerprint, in order of time; an empty sequence for a leak without any.
+    ``rules``: the rules that apply to the run, each with its last state for the run. ``acknowledgements``: the
+    acknowledgements of the run's leaks, by fingerprint, in order of time; empty for a leak without acknowledgements.
     """
 
     revisions: leases.Revisions
@@ -45,10 +45,10 @@ class Basis:
 class Loaded:
     """The inputs of an examination.
 
-    ``run``: the run's RunSummary. ``rules``: as in `Basis`. ``acknowledgements``: those of all leaks of the project,
-    because a leak found in this run may be known from other runs. ``began_at``: when the newest run attempt began, in
-    Unix seconds. ``alerts_sent``: keyed by incident id or subject. ``oom_alert``: the payload of the last out-of-memory
-    forecast alert.
+    ``run``: the run's RunSummary. ``rules``: as in `Basis`. ``acknowledgements``: the acknowledgements of all leaks in
+    the project, because a leak found in this run may be known from other runs. ``began_at``: when the newest run
+    attempt began, in Unix seconds. ``alerts_sent``: the alert histories by incident id or subject. ``oom_alert``: the
+    payload of the last out-of-memory forecast alert.
     """
 
     history: RunHistory
@@ -64,7 +64,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """The result of an examination. ``as_json``: the verdict for storage. ``states``: the states of rules, by rule id.
+    """The result of an examination. ``as_json``: the verdict for storage. ``states``: the rule states, by rule id.
 
     ``at`` is in Unix seconds. ``cpu_seconds`` is the CPU time used outside the server's own process.
     """

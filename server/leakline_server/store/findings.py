@@ -27,10 +27,10 @@ RESOLVED: Final = "resolved"
 
 @dataclass(frozen=True, slots=True)
 class IncidentChange:
-    """A status change of an incident. ``before`` is None if it is new, ``after`` if its finding is gone.
+    """A status change of an incident. ``before`` is None for a new incident, ``after`` if its finding is gone.
 
-    ``still_seconds``: how long the incident had the status before. ``stood_seconds``: how long it has had the status
-    after, which is 0 for a change that has just happened.
+    ``still_seconds``: how long the incident had its previous status. ``stood_seconds``: how long it has had its new
+    status, which is 0 for a change that has just happened.
     """
 
     incident_id: str
@@ -63,8 +63,9 @@ class Incident:
 class Incidents:
     """The incidents of a run that an examination opens, changes or resolves.
 
-    ``renamed``: (old, new) fingerprints of incidents for which a better fingerprint was found; an incident that has the
-    new one already gets the old one. ``written``: new and changed incidents. ``changes``: the input of alerts.
+    ``renamed``: (old, new) fingerprints of incidents for which a better fingerprint was found; an incident that already
+    has the new fingerprint gets the old one. ``written``: new and changed incidents. ``changes``: the status changes
+    from which alerts are made.
     """
 
     renamed: Sequence[tuple[str, str]]
@@ -125,13 +126,13 @@ def _save_incidents(connection: Connection, run_id: str, found: Incidents) -> No
 
 
 def verdict_of(connection: Connection, run_id: str, unit: str) -> Verdict:
-    """Return the last verdict of a run, or the initial "learning" verdict if it was never examined."""
+    """Return the last verdict of a run, or the initial "learning" verdict if the run was never examined."""
     stored = connection.execute(select(runs.c.verdict).where(runs.c.id == run_id)).scalar()
     return _first(run_id, unit) if stored is None else msgspec.json.decode(stored, type=Verdict)
 
 
 def current_verdict(engine: Engine, run_id: str) -> dict[str, Any] | None:
-    """Return the verdict of a run as the API returns it; None if the run does not exist."""
+    """Return the verdict of a run as the API returns it, or None if the run does not exist."""
     with engine.connect() as connection:
         row = connection.execute(
             select(runs.c.verdict, runs.c.unit, runs.c.state, runs.c.reason).where(
@@ -149,7 +150,7 @@ def current_verdict(engine: Engine, run_id: str) -> dict[str, Any] | None:
 
 
 def first_verdict(run_id: str, unit: str) -> dict[str, Any]:
-    """Return the verdict, as JSON, of a run that was not examined yet."""
+    """Return, as JSON, the verdict of a run that has not been examined yet."""
     found: dict[str, Any] = to_json(_first(run_id, unit))
     return found
 

@@ -1,6 +1,6 @@
 """Incidents of all runs grouped by project and fingerprint, and the acknowledgements of each group.
 
-The same leak is one group, in whichever runs it occurs.
+The same leak forms one group, no matter in how many runs it occurs.
 
 state          meaning
 ignored        a person has ignored it
@@ -10,8 +10,8 @@ open           it leaks in a run, or leaked until that run's end
 over           it leaked, but no longer does in any run
 watched        growth that was never reported as a leak
 
-Each acknowledgement is a row: acknowledged until a time, ignored, or closed with a note. Only the end of a row ever
-changes, so that the history can be read later.
+Each acknowledgement is a row: acknowledged until a time, ignored, or closed with a note. In a stored row, only the end
+time ever changes, so that the history can be read later.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from .runs.runs import BadCursor, iso, iso_or_none
 from .schema import acknowledgements, attempts, incidents, runs
 
 Kind = Literal["acknowledged", "ignored", "closed"]
-# The kinds that a new acknowledgement ends. Only another closing note ends a closing note, because it is shown when
-# the leak comes back.
+# The kinds of acknowledgements that are ended by a new acknowledgement of each kind. A closing note is ended only by
+# another closing note, because it is shown when the leak comes back.
 _REPLACED: Final[Mapping[Kind, Sequence[Kind]]] = {
     "acknowledged": ("acknowledged", "ignored"),
     "ignored": ("acknowledged", "ignored"),
@@ -148,7 +148,7 @@ def go_with(connection: Connection, run_id: str, old: str, new: str) -> None:
 
 
 def began_at(connection: Connection, run_id: str) -> float:
-    """Return when the newest attempt of a run began, in Unix seconds; 0 if unknown."""
+    """Return when the newest attempt of a run began, in Unix seconds, or 0 if unknown."""
     query = (
         select(attempts.c.started_at)
         .where(attempts.c.run_id == run_id)
@@ -170,13 +170,13 @@ STATES: Final[tuple[str, ...]] = get_args(State)
 MAX_RUNS: Final = 20
 
 LEAKING: Final = ("suspected", "confirmed")
-# The statuses of incidents that leak or did; other incidents are growth that was never more than watched.
+# The statuses of incidents that leak or have leaked; other incidents are growth that was only ever watched.
 LEAKED: Final = (*LEAKING, "recovered", "resolved")
 
 
 @dataclass(frozen=True, slots=True)
 class GroupFilter:
-    """Filters and page of `list_groups`. Acknowledgements that expired by ``now`` (Unix seconds) do not count."""
+    """Filters and page of `list_groups`. Acknowledgements that have expired by ``now`` (Unix seconds) do not count."""
 
     now: float
     project: str | None = None
@@ -202,7 +202,7 @@ def list_groups(engine: Engine, filters: GroupFilter) -> dict[str, Any]:
 
 
 def get_group(engine: Engine, project: str, fingerprint: str, now: float) -> dict[str, Any] | None:
-    """Return one group as plain JSON; None if no run of the project has this leak."""
+    """Return one group as plain JSON, or None if no run of the project has this leak."""
     wanted = GroupFilter(now, project, fingerprint=fingerprint, limit=1)
     return next(iter(list_groups(engine, wanted)["items"]), None)
 
@@ -218,10 +218,10 @@ def counts_by_state(engine: Engine, now: float, project: str | None = None) -> d
 
 
 def worst_of(connection: Connection, project: str, fingerprint: str) -> tuple[str, str] | None:
-    """Return the worst (status, priority) of a leak among running runs; None if no run of the project has it.
+    """Return the worst (status, priority) of a leak among running runs, or None if no run of the project has it.
 
-    If none of the runs with this leak is running, return those of the incident that changed last: a run that ended or
-    fell silent keeps its last status forever, so the worst of them would never improve.
+    If no run with this leak is running, return the status and priority of the incident that changed last: a run that
+    ended or fell silent keeps its last status forever, so the worst of these would never improve.
     """
     of_leak = (
         select(incidents.c.status, incidents.c.finding)

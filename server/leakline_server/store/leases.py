@@ -46,8 +46,8 @@ def take(engine: Engine, name: str, owner: str, now: float, seconds: float) -> b
                 connection.execute(insert(settings).values(key=key, value=value))
                 return True
             lease = msgspec.json.decode(found, type=Lease)
-            # An expiry too far in the future was written before a clock was set back: ignore that lease. The clocks of
-            # servers differ by less.
+            # An expiry too far in the future was written before a clock was set back, so ignore that lease. The clocks
+            # of two servers differ by less than this.
             if lease.owner != owner and now < lease.until <= now + 2 * seconds:
                 return False
             connection.execute(update(settings).where(this).values(value=value))
@@ -71,7 +71,7 @@ class Revisions:
 
 
 def has_other_servers(engine: Engine) -> bool:
-    """Return True if other servers may use the same database; an SQLite file has one server (`sqlite_file.py`)."""
+    """Return True if other servers may use the same database; an SQLite file is used by only one (`sqlite_file.py`)."""
     return engine.dialect.name != "sqlite"
 
 
@@ -97,7 +97,7 @@ def alone(engine: Engine, run_id: str) -> Iterator[bool]:
 
 
 def examined(engine: Engine, run_id: str) -> Revisions | None:
-    """Return the current and the last examined revision of a run; None if it does not exist."""
+    """Return the current and the last examined revision of a run, or None if it does not exist."""
     query = select(runs.c.revision, runs.c.examined).where(runs.c.id == run_id)
     with engine.connect() as connection:
         row = connection.execute(query).first()
@@ -112,7 +112,7 @@ def unexamined(engine: Engine, since: float, before: float, limit: int) -> list[
     query = (
         select(runs.c.id)
         .where(
-            # This matches every run; it is here because the index begins with the state.
+            # This condition matches every run; it is needed to use the index, which begins with the state.
             runs.c.state.in_(STATES),
             runs.c.last_seen_at >= since,
             runs.c.last_seen_at <= before,
@@ -126,7 +126,10 @@ def unexamined(engine: Engine, since: float, before: float, limit: int) -> list[
 
 
 def begin_saving(connection: Connection, run_id: str, seen: int) -> Revisions | None:
-    """Lock the run to save a verdict on revision ``seen``; None if a later one was examined or the run is gone."""
+    """Lock the run to save a verdict on revision ``seen``.
+
+    Return the revisions of the run, or None if a later revision was examined or the run is gone.
+    """
     row = locked(connection, run_id)
     if row is None or row.examined > seen:
         return None

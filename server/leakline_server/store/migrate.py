@@ -49,7 +49,7 @@ def downgrade(engine: Engine, scripts: Path, to: str) -> None:
 
 
 def current(engine: Engine) -> str | None:
-    """Return the schema revision of the database; None if it is empty."""
+    """Return the schema revision of the database, or None if it is empty."""
     with engine.connect() as connection:
         return _current(connection)
 
@@ -63,7 +63,7 @@ def _current(connection: Connection) -> str | None:
 def revisions(scripts: Path) -> list[str]:
     """Return all schema revisions of this version, oldest first.
 
-    They are read from the file names, so that a start with nothing to migrate need not import Alembic.
+    They are read from the file names, so that a start without migrations need not import Alembic.
     """
     return sorted(path.stem for path in (scripts / "versions").glob("[0-9]*.py"))
 

@@ -1,6 +1,6 @@
-"""Requests to processes, stored as rows so that they reach a process through any server it sends to.
+"""Requests to processes, stored as rows so that they reach a process through any server to which it sends data.
 
-Answered rows are kept, so that the examiner does not soon repeat the same request.
+Answered rows are kept, so that the examiner does not repeat the same request too soon.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from .runs.run_history import NoSuchRun
 from .runs.runs import locked
 from .schema import requests
 
-# The most pending requests of all runs that `waiting` returns.
+# The maximum number of pending requests, over all runs, that `waiting` returns.
 MAX_WAITING: Final = 16_384
-# A request that is not answered by then expires: the process has ended or does not support requests.
+# A request that is not answered within this time expires: the process has ended or does not support requests.
 EXPIRE_SECONDS: Final = 3_600.0
 # Requests older than this are deleted, answered or not.
 KEEP_SECONDS: Final = 7 * 86_400.0
@@ -30,7 +30,7 @@ KEEP_SECONDS: Final = 7 * 86_400.0
 class Wanted:
     """A request to make. ``kind`` is find_holders, census or cleanup; ``type`` is used by find_holders only.
 
-    ``generation`` is the run's generation at the examiner's request; None for a person's request.
+    ``generation`` is the run's generation when the examiner made the request; None for a person's request.
     """
 
     kind: str
@@ -56,7 +56,7 @@ class Request:
     asked_at: float
 
     def to_json(self) -> dict[str, str]:
-        """Return the request in the form in which the response to a batch carries it."""
+        """Return the request as it is included in the response to a batch."""
         named = {"type": self.type} if self.type else {}
         by = "person" if self.by_person else "server"
         return {"id": self.id, "kind": self.kind, **named, "asked_by": by}
@@ -67,7 +67,7 @@ class TooManyWait(Exception):
 
 
 def ask(engine: Engine, run_id: str, wanted: Wanted, now: float) -> Request:
-    """Store a request, or return an identical pending one; a person's request replaces one by the examiner.
+    """Store a request, or return an identical pending one; a person's request replaces the examiner's.
 
     ``now`` is in Unix seconds. Raises NoSuchRun and TooManyWait.
     """
@@ -86,7 +86,7 @@ def ask(engine: Engine, run_id: str, wanted: Wanted, now: float) -> Request:
 
 
 def last_asked_at_generation(engine: Engine, run_id: str, type_name: str) -> int | None:
-    """Return the generation at which an examiner, on any server, last requested holders of a type, or None."""
+    """Return the generation at which any server's examiner last requested the holders of a type, or None if never."""
     query = select(func.max(requests.c.generation)).where(
         requests.c.run_id == run_id, requests.c.type == type_name
     )
@@ -108,9 +108,9 @@ def waiting(engine: Engine, now: float) -> list[Request]:
 
 
 def answered(engine: Engine, answers: Mapping[str, str]) -> None:
-    """Mark requests as answered. ``answers`` maps the ids of requests whose outcome a batch reported to their runs."""
+    """Mark requests as answered. ``answers`` maps the ids of answered requests to the ids of their runs."""
     with writing(engine) as connection:
-        # All writers lock several rows in this order, so they cannot deadlock.
+        # All writers that lock several rows use this order, so they cannot deadlock.
         for number, run_id in sorted(answers.items(), key=lambda one: one[::-1]):
             own = (requests.c.run_id == run_id, requests.c.id == number)
             connection.execute(update(requests).where(*own).values(answered=True))

@@ -64,7 +64,7 @@ metadata = MetaData(naming_convention=NAMING)
 # The sequence numbers of a process are divided into blocks of this size. No batch, full segment or packed row of
 # details crosses a block boundary, so that charts of any width find complete segments and a full block becomes a
 # compacted segment in one step. Databases of older versions hold batches that cross a boundary; compaction splits the
-# segments into which those are sealed.
+# segments into which these batches are sealed.
 BLOCK: Final = 4_096
 
 
@@ -86,7 +86,7 @@ STATES: Final = ("running", "silent", *ENDED)
 
 
 class NoSuchRun(LookupError):
-    """Raised for an unknown run; the text is the id."""
+    """Raised for an unknown run; the text is the run's id."""
 
 
 class Key(NamedTuple):
@@ -102,7 +102,7 @@ def of(table: Table, key: Key) -> ColumnElement[bool]:
 
 
 def mine(table: Table) -> ColumnElement[bool]:
-    """Return the same condition for a reusable statement with the parameters ``run_id`` and ``process_id``."""
+    """Return the condition of `of` for a reusable statement with the parameters ``run_id`` and ``process_id``."""
     return and_(
         table.c.run_id == bindparam("run_id"), table.c.process_id == bindparam("process_id")
     )
@@ -127,7 +127,8 @@ def _of_process() -> tuple[Column[str], Column[int]]:
     )
 
 
-# A leak is urgent only until its run ends. This is text, so that queries match the index on the same expression.
+# A leak is urgent only until its run ends. The expression is text, so that queries use exactly the expression of the
+# index.
 URGENCY: Final = "CASE WHEN state IN ('running', 'silent') THEN severity ELSE 0 END"
 
 runs = Table(
@@ -150,7 +151,7 @@ runs = Table(
     Column("created_at", Double, nullable=False),
     Column("last_seen_at", Double, nullable=False),
     Column("ended_at", Double),
-    # The end was inferred from silence, not reported.
+    # True if the end was inferred and not reported by the process.
     Column("end_inferred", Boolean, nullable=False, server_default=text("false")),
     # Incremented by every change of the run; also the id of live messages.
     Column("revision", BigInteger, nullable=False, server_default="0"),
@@ -164,7 +165,7 @@ runs = Table(
     _json("sparkline", "{}"),
     Column("verdict", Text),
     Column("verdict_revision", BigInteger, nullable=False, server_default="0"),
-    # The revision that was examined last, including the one made by its own verdict.
+    # The revision that was examined last; the revision made by writing the verdict counts as examined.
     Column("examined", BigInteger, nullable=False, server_default="0"),
     Column("status", Text, nullable=False, server_default="learning"),
     # Copied from the verdict: growth in bytes per generation, and when memory is predicted to run out.
@@ -172,7 +173,7 @@ runs = Table(
     Column("oom_at", Double),
     # 3 = critical, 2 = major, 1 = minor, 0 = neither a leak nor a risk.
     Column("severity", Integer, nullable=False, server_default="0"),
-    # For the list of runs, newest first, of one project or of all.
+    # For the list of runs of one project or of all projects, newest first.
     Index("ix_runs_started_at", "started_at", "id"),
     Index("ix_runs_project", "project", "started_at", "id"),
     # For the other orders of that list (run_order.py).
@@ -215,7 +216,7 @@ processes = Table(
     Column("end_state", Text),
     Column("end_reason", Text, nullable=False, server_default=""),
     Column("end_inferred", Boolean, nullable=False, server_default=text("false")),
-    # Server clock minus client clock at the first batch; more than a few seconds should be investigated.
+    # Server clock minus client clock when first measured; more than a few seconds should be investigated.
     Column("clock_skew_seconds", Double),
     Column("rss_bytes", BigInteger),
     Column("peak_bytes", BigInteger),
@@ -260,7 +261,7 @@ segments = Table(
     Column("revision", BigInteger, nullable=False),
     # 0 = to be compacted, 1 = compacted or sealed in compacted form.
     Column("level", SmallInteger, nullable=False, server_default="0"),
-    # Snapshots of this segment were dropped on purpose: missing sequence numbers were stored once.
+    # True if snapshots of this segment were dropped on purpose: its missing sequence numbers count as stored.
     Column("thinned", Boolean, nullable=False, server_default=text("false")),
     # The packed size of its chunks.
     Column("bytes", BigInteger, nullable=False, server_default="0"),
@@ -351,21 +352,22 @@ alerts = Table(
     Column("id", Text, primary_key=True),
     Column("run_id", ForeignKey("runs.id", ondelete="CASCADE"), nullable=False),
     Column("incident_id", ForeignKey("incidents.id", ondelete="CASCADE")),
-    # The subject of an alert without an incident, such as "oom", "run" or "rule 5".
+    # The subject of an alert without an incident, for example "oom", "run" or "rule 5".
     Column("subject", Text, nullable=False, server_default=""),
     Column("event", Text, nullable=False),
-    # The order within a run. Times do not give it: clocks are set back, and those of two servers differ.
+    # The order within a run. It cannot be derived from times, because clocks may be set back and may differ between
+    # servers.
     Column("number", BigInteger, nullable=False, server_default="0"),
     Column("created_at", Double, nullable=False),
     Column("payload", Text, nullable=False),
     Column("urgent", Boolean, nullable=False, server_default=text("true")),
-    # After this the alert is pointless, such as a forecast whose time has come.
+    # After this time the alert is pointless, for example because it forecasts an event at that time.
     Column("expires_at", Double),
-    # Set for a digest: no other alert of its kind is sent until then.
+    # Set for a digest: no other alert of its kind is sent before this time.
     Column("quiet_until", Double),
     # For listing the alerts of a run and finding the newest.
     Index("ix_alerts_run_id", "run_id", "created_at"),
-    # For deleting the alerts of an incident with it.
+    # For deleting an incident's alerts together with the incident.
     Index("ix_alerts_incident_id", "incident_id"),
 )
 
@@ -377,7 +379,7 @@ webhooks = Table(
     Column("url", Text, nullable=False),
     Column("format", Text, nullable=False),
     Column("secret", Text, nullable=False),
-    # After a rotation, deliveries are signed with both secrets until then.
+    # After a rotation, deliveries are also signed with the previous secret until `previous_until`.
     Column("previous_secret", Text),
     Column("previous_until", Double),
     Column("enabled", Boolean, nullable=False, server_default=text("true")),
@@ -393,17 +395,17 @@ acknowledgements = Table(
     "acknowledgements",
     metadata,
     Column("id", _Id, primary_key=True, autoincrement=True),
-    # The leak, in all runs of the project.
+    # These two columns identify the leak in all runs of the project.
     Column("project", Text, nullable=False),
     Column("fingerprint", Text, nullable=False),
     Column("kind", Text, nullable=False),  # acknowledged, ignored, closed
     Column("reason", Text, nullable=False),
-    # The severity of the leak at that time; an alert is still sent if it becomes worse.
+    # The leak's status and priority when it was acknowledged; if they become worse, an alert is still sent.
     Column("status", Text, nullable=False),
     Column("priority", Text, nullable=False),
     Column("created_at", Double, nullable=False),
     Column("expires_at", Double),
-    # Set when it was withdrawn or replaced before it expired.
+    # Set when the acknowledgement is withdrawn or replaced before it expires.
     Column("ended_at", Double),
     Index("ix_acknowledgements_project", "project", "fingerprint"),
 )
@@ -414,11 +416,12 @@ assertions = Table(
     Column("id", _Id, primary_key=True, autoincrement=True),
     Column("origin", Text, nullable=False),  # rule, accepted
     Column("name", Text, nullable=False, server_default=""),
-    # The scope of a rule: all runs without a project, a single run if ``run`` (id or name) is set. An accepted count
-    # names the run on whose page it was accepted. There is no foreign key, because the row outlives that run.
+    # The scope of a rule: all projects if ``project`` is null, all runs if ``run`` (an id or a name) is null. For an
+    # accepted count, ``run`` is the run on whose page it was accepted; it is not a foreign key, because the row
+    # outlives that run.
     Column("project", Text),
     Column("run", Text),
-    # The name of a series, such as type.app.Env.count; empty for forecasts.
+    # The name of a series, for example type.app.Env.count; empty for forecasts.
     Column("metric", Text, nullable=False),
     Column("measure", Text, nullable=False, server_default="value"),  # value, rate, forecast
     # The phase at whose end a count is checked; null checks every reading.
@@ -426,7 +429,7 @@ assertions = Table(
     # The inclusive bounds.
     Column("low", Double),
     Column("high", Double),
-    # Consecutive generations before a rule fires, and before it resolves.
+    # The number of consecutive generations before a rule fires, and before it resolves.
     Column("hold", Integer, nullable=False, server_default="1"),
     Column("grace", Integer, nullable=False, server_default="1"),
     # Advice to the person who is alerted when the rule fires.
@@ -434,7 +437,7 @@ assertions = Table(
     Column("source", Text, nullable=False),  # api, page, file
     Column("enabled", Boolean, nullable=False, server_default=text("true")),
     Column("created_at", Double, nullable=False),
-    # When an accepted count was withdrawn or replaced.
+    # The time at which an accepted count was withdrawn or replaced.
     Column("ended_at", Double),
     Index("ix_assertions_project", "project", "metric"),
 )
@@ -516,7 +519,7 @@ removals = Table(
     # The highest process number of the removed run; a new run with the same id uses higher ones.
     Column("processes", BigInteger, nullable=False),
     Column("requested_at", Double, nullable=False),
-    # When no rows were left. One more pass follows, for rows that were being written at that time.
+    # The time when no rows were left. One more pass follows, for rows that were being written at that time.
     Column("swept_at", Double),
 )
 
@@ -539,7 +542,7 @@ tokens = Table(
     Column("scope", Text, nullable=False),  # ingest, read, admin, share
     # The only project that the token may write to; null for all.
     Column("project", Text),
-    # True for tokens in web pages of other origins, which may use no other tokens.
+    # True for tokens that are used in web pages of other origins; such pages may not use any other tokens.
     Column("browser", Boolean, nullable=False),
     # The first characters, by which users recognise the token.
     Column("prefix", Text, nullable=False),

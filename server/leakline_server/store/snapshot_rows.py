@@ -1,7 +1,7 @@
-"""Snapshots as rows: the newest for a table, those after a revision for live pages, and all of a run for an export.
+"""Snapshots as rows: the newest for tables, those after a revision for live pages, and all snapshots for exports.
 
 An export reads a few thousand snapshots at a time, in order of sequence number. Each step has a short transaction of
-its own, so an export of a week blocks nothing, and sealing, compaction and late batches may move rows between two
+its own, so exporting a week of data blocks nothing, and sealing, compaction and late batches may move rows between two
 steps.
 """
 
@@ -40,8 +40,8 @@ HEADLINE: Final = (
     "cgroup.used_bytes", "cgroup.limit_bytes", "system.available_bytes", "python.objects", "tensors.count",
     "tensors.bytes", "arrays.count", "arrays.bytes", "figures.open", "cuda.0.allocated_bytes", "gpu.0.used_bytes",
 )  # fmt: skip
-# A page that missed more rows than this reloads everything. The limit is two blocks and the waiting batches, because
-# all rows of a block count as new when it is sealed.
+# A page that missed more rows than this reloads everything. The limit covers two blocks and the waiting batches,
+# because all rows of a block count as new when it is sealed.
 MAX_NEWS_ROWS: Final = 12_000
 _SHOWN: Final = (SEQUENCE, TIME, GENERATION, PHASE, KIND, LABEL)
 
@@ -65,7 +65,7 @@ def list_snapshots(
     """Return the newest snapshots of a run, newest first, as
     {"items": [{process, sequence, time, generation, phase, kind, label, samples}], "next", "processes_left_out"}.
 
-    Of more than MAX_PROCESSES_READ processes, only the most recently seen are read.
+    If there are more than MAX_PROCESSES_READ processes, only the most recently seen are read.
     """
     before = {} if cursor is None else _read_cursor(cursor)
     found: list[tuple[float, int, int, dict[str, Any]]] = []
@@ -100,7 +100,7 @@ def list_snapshots(
 
 
 def news(engine: Engine, run_id: str, since: int | None, names: Sequence[str]) -> News:
-    """Return the rows newer than revision ``since``; no rows if it is None. Raises NoSuchRun.
+    """Return the rows newer than revision ``since``; no rows if ``since`` is None. Raises NoSuchRun.
 
     After sealing, an entire segment counts as new if part of it is: rows may be repeated, but are never missed.
     """
@@ -159,7 +159,7 @@ def _read_cursor(cursor: str) -> dict[str, int]:
         raise BadCursor(cursor) from error
 
 
-# The snapshots to read in one step; a longer compacted segment is read in one step too.
+# The number of snapshots to read in one step; a longer compacted segment is also read in one step.
 ROWS_PER_STEP: Final = 1_024
 # The columns that every snapshot has, by their names in an export.
 FIXED: Final[Mapping[str, int]] = {name: number for number, name in COLUMN_NAMES.items()}
@@ -180,7 +180,7 @@ class Part:
 
 
 class Gone(Exception):
-    """Raised when the run was removed during the export; the text is its id."""
+    """Raised when the run was removed during the export; the text is the run's id."""
 
 
 def names(engine: Engine, run_id: str) -> list[str]:
@@ -207,7 +207,7 @@ def parts(engine: Engine, run_id: str, wanted: list[str]) -> Iterator[Part]:
 def _step(
     engine: Engine, process: Row[tuple[object, ...]], wanted: list[str], after: int
 ) -> tuple[int, Part] | None:
-    """Return (last sequence number, snapshots) of the next step of an export; None at the end."""
+    """Return (last sequence number, snapshots) of the next step of an export, or None at the end."""
     key = Key(process.run_id, process.id)
     with reading(engine) as connection:
         if row_of(connection, key.run_id) is None:

@@ -70,7 +70,7 @@ def alone_on(url: str) -> Iterator[None]:
 
 
 def _opened_by_others(path: Path) -> IO[str]:
-    # The lock file is never deleted: a server may have just opened it, and the next one would lock a new file.
+    # The lock file is never deleted: a server may have just opened it, and the next server would then lock a new file.
     try:
         return path.with_name(path.name + SUFFIX).open("a+")
     except OSError as error:
@@ -86,7 +86,7 @@ def _sign(descriptor: int) -> None:
 
 
 def _file_of(url: str) -> Path | None:
-    """Return the resolved path of the database; None if several servers may use it or it cannot be locked."""
+    """Return the resolved path of the database, or None if several servers may use it or it cannot be locked."""
     parsed = make_url(url)
     if os.name == "nt" or parsed.get_backend_name() != "sqlite" or not parsed.database:
         return None
@@ -94,7 +94,8 @@ def _file_of(url: str) -> Path | None:
     return Path(parsed.database).resolve()
 
 
-# Pages copied in one step, 4 MiB with pages of 4 KiB; the pause after each step leaves the disk to writers.
+# The number of pages copied in one step (4 MiB with pages of 4 KiB); the pause after each step leaves the disk to
+# writers.
 PAGES_PER_STEP: Final = 1_024
 REST_SECONDS: Final = 0.005
 # The suffixes of the files that SQLite keeps next to a database.
@@ -115,7 +116,7 @@ class CannotBackUp(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The result of checking an intact database: its schema (None if not one of Leakline yet) and its size."""
+    """The result of checking an intact database: its schema revision (None before the first migration) and its size."""
 
     schema: str | None
     bytes: int
@@ -144,8 +145,8 @@ def restore(source: Path, database: Path) -> Path | None:
     """Replace the database with a copy of ``source``. The database must not be open.
 
     Return the path of the previous database, which is kept next to it, or None if there was none. The replacement is a
-    single rename, so there is a complete database at all times. It keeps the owner and mode of the previous database.
-    Raises CannotBackUp, OSError.
+    single rename, so there is a complete database at all times. The new file gets the owner and mode of the previous
+    database. Raises CannotBackUp, OSError.
     """
     check(source)
     # If the path is a symbolic link, replace its target and keep the link.
@@ -284,7 +285,7 @@ def _name(copy: Path, target: Path) -> None:
 def _give_rights(new: Path, source: Path, database: Path) -> None:
     """Give the new file the owner and mode of the database it replaces.
 
-    If there is none, use the mode of the backup, and let the owner read and write, as a server must.
+    If there was no database, use the mode of the backup, and let the owner read and write, because a server must.
     """
     if not database.exists():
         new.chmod(source.stat().st_mode & _RIGHTS | stat.S_IRUSR | stat.S_IWUSR)
@@ -311,7 +312,7 @@ def _copy(source: Path, target: Path) -> None:
 def _keep(database: Path) -> Path:
     """Keep the previous database under another name in the same folder, and return its path.
 
-    Its log is merged into it first; if that fails, the log is kept with it.
+    Its log is merged into the file first; if that fails, the log is kept with it.
     """
     kept = _unused(database.with_name(f"{database.name}.before-restore-{int(time.time())}"))
     with contextlib.suppress(sqlite3.Error), _opened(database) as connection:
@@ -328,7 +329,7 @@ def _keep_as(path: Path, name: Path) -> None:
     try:
         os.link(path, name)
     except OSError:
-        # The file system has no hard links.
+        # The file system has no hard links, so copy the file.
         shutil.copy2(path, name)
 
 
@@ -348,8 +349,8 @@ def _opened(database: Path) -> Iterator[sqlite3.Connection]:
     mode = "rw" if os.access(database, os.W_OK) else "ro"
     address = f"{database.as_uri()}?mode={mode}"
     if mode == "ro" and not _companion(database, "-wal").exists():
-        # Without a log, the database is not open anywhere. If the folder is read-only too, as in a disk snapshot,
-        # SQLite could not create its shared-memory file, so open the database as immutable.
+        # Without a log, the database is not open anywhere. If the folder is read-only too, for example in a disk
+        # snapshot, SQLite could not create its shared-memory file, so open the database as immutable.
         address += "" if os.access(database.parent, os.W_OK) else "&immutable=1"
     connection = sqlite3.connect(address, _BUSY_SECONDS, isolation_level=None, uri=True)
     with contextlib.closing(connection):

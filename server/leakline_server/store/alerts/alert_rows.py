@@ -1,4 +1,4 @@
-"""Alerts, written with a pending delivery to each webhook in the transaction of their finding."""
+"""Alerts, written in the same transaction as their finding, with a pending delivery to each enabled webhook."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ DIGEST: Final = "digest"
 class Alert:
     """An alert. ``id`` is the ``webhook-id`` of every message about it; times are Unix seconds.
 
-    ``payload`` contains the facts as plain JSON, without the server's address: links are paths. Without an incident,
-    ``subject`` names the topic (``oom``, ``run``, ``rule 5``); with one it is DIGEST or empty. After ``expires_at`` the
-    alert is pointless. An alert with ``quiet_until`` replaces all others of its kind until then.
+    ``payload`` contains the facts as plain JSON; its links are paths without the server's address. ``subject`` is the
+    topic (``oom``, ``run``, ``rule 5``) of an alert without an incident; for an alert about an incident, it is DIGEST
+    or empty. After ``expires_at``, the alert is pointless. Until ``quiet_until``, no other alerts of the same kind are
+    sent.
     """
 
     id: str
@@ -52,7 +53,7 @@ class SentAlert:
 
 @dataclass(frozen=True, slots=True)
 class AlertHistory:
-    """The alerts about an incident or subject: the last event, their number, and the alerts in order."""
+    """The alerts about an incident or subject: the last event, the number of alerts, and the alerts in order."""
 
     event: str | None = None
     count: int = 0
@@ -83,7 +84,7 @@ def alert_histories(connection: Connection, run_id: str) -> dict[str, AlertHisto
 
 
 def last_payload(connection: Connection, run_id: str, subject: str) -> dict[str, Any] | None:
-    """Return the payload of the last alert on a subject; None if there was none."""
+    """Return the payload of the last alert on a subject, or None if the subject has no alerts."""
     query = (
         select(alerts.c.payload)
         .where(alerts.c.run_id == run_id, alerts.c.subject == subject)
@@ -126,8 +127,8 @@ def keep_quiet(connection: Connection, run_id: str, subject: str, until: float) 
 def add(connection: Connection, new: Sequence[Alert]) -> int:
     """Write alerts with a due delivery for each enabled webhook, and return the number of deliveries.
 
-    An alert whose id exists already was written by another process: it and its deliveries are left as they are. Pending
-    deliveries of earlier states of the same incident or subject are superseded. The caller commits.
+    An alert whose id already exists was written by another process; that alert and its deliveries are left unchanged.
+    Pending deliveries of earlier states of the same incident or subject are superseded. The caller commits.
     """
     if not new:
         return 0
@@ -179,5 +180,5 @@ def _insert_if_new(connection: Connection, row: Mapping[str, Any]) -> bool:
         .on_conflict_do_nothing(index_elements=["id"])
         .returning(alerts.c.id)
     )
-    # The returned row shows on both databases whether a row was inserted; the row count does not.
+    # On both databases, the returned row shows whether the alert was inserted; the row count does not.
     return connection.execute(statement).first() is not None

@@ -1,9 +1,10 @@
 """Assertions declared on the server: rules, and counts accepted for the runs of a project.
 
-Rules are checked for alerts (`alerts/rules/rule_evaluation.py`); the analysis checks accepted counts like those that
-the program declares. Rules in the configuration file are identified by name, so that they keep their ids and states. An
-accepted count is ended but never deleted, to preserve the history of a project; it applies to the run on whose page it
-was accepted and to all runs that have sent data since.
+Rules are checked for alerts (`alerts/rules/rule_evaluation.py`); the analysis checks accepted counts in the same way as
+counts that the program declares. Rules in the configuration file are identified by name, so that they keep their ids
+and states. An accepted count that is withdrawn or replaced is marked as ended; a project keeps its newest MAX_PAST
+ended counts. An accepted count applies to the run on whose page it was accepted and to all runs that have sent data
+since.
 """
 
 from __future__ import annotations
@@ -39,25 +40,26 @@ Measure = Literal["value", "rate", "forecast"]
 Source = Literal["api", "page", "file"]
 
 FILE: Final = "file"
-# The most runs listed for a rule.
+# The maximum number of runs listed for a rule.
 MAX_FIRING: Final = 50
-# A change of any of these fields makes the last state meaningless.
+# A change to any of these fields makes a rule's last state meaningless.
 _JUDGED: Final = frozenset({"project", "run", "series", "measure"})
 _LIVE: Final = ("running", "silent")
 _A: Final = assertions.c
 _IS_RULE: Final = _A.origin == "rule"
 _IS_ACCEPTED: Final = and_(_A.origin == "accepted", _A.ended_at.is_(None))
-# Fields of a rule with another column name, because the table holds all assertions.
+# Rule fields whose columns have other names, because the table holds all kinds of assertions.
 _COLUMNS: Final = {"series": "metric", "above": "high", "below": "low"}
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The content of a rule. It fires above ``above`` and below ``below``, in the unit of the series.
+    """The content of a rule, which fires above ``above`` and below ``below``, in the unit of the series.
 
-    A ``rate`` is per generation; a ``forecast`` is in generations and has no series. ``project`` and ``run`` (an id or
-    a name) are None for all. ``hold`` and ``grace``: consecutive generations outside the bounds before it fires, and
-    inside before it resolves. ``advice`` is sent with the alert.
+    A ``rate`` is a change per generation; a ``forecast`` is a number of generations and has no series. ``project`` and
+    ``run`` (an id or a name) are None if the rule applies to all. ``hold``: the number of consecutive generations
+    outside the bounds before the rule fires; ``grace``: the number inside the bounds before it resolves. ``advice`` is
+    sent with the alert.
     """
 
     name: str
@@ -84,7 +86,7 @@ class Rule(Terms):
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The last result of a rule for a run: firing or not since ``generation``, where the reading was ``value``.
+    """The last result of a rule for a run: firing or not since ``generation``, at which the reading was ``value``.
 
     ``changed_at`` is in Unix seconds. ``since`` is the generation since which a forecast has contradicted ``firing``.
     """
@@ -110,15 +112,15 @@ class TooManyRules(ValueError):
 
 
 class TooManyAcceptedCounts(Exception):
-    """Raised when the project has MAX_ACCEPTED_COUNTS accepted counts; the text is the project."""
+    """Raised when the project already has MAX_ACCEPTED_COUNTS accepted counts; the text is the project's name."""
 
 
 class SameRule(Exception):
-    """Raised when the same rule exists already; the argument is its id."""
+    """Raised when the same rule already exists; the argument is the id of the existing rule."""
 
 
 def list_rules(engine: Engine, limit: int = MAX_RULES, after: int = 0) -> list[Rule]:
-    """Return at most ``limit`` rules whose ids are above ``after``, by id."""
+    """Return at most ``limit`` rules whose ids are above ``after``, ordered by id."""
     with engine.connect() as connection:
         return _rules(connection, _A.id > after, limit=limit)
 
@@ -139,9 +141,9 @@ def add_rules(engine: Engine, new: Sequence[Terms], source: Source, now: float) 
 
 
 def change_rule(engine: Engine, rule_id: int, terms: Terms) -> Rule | None:
-    """Change a rule and return it, or None if it does not exist. Raises SameRule.
+    """Change a rule and return it, or return None if it does not exist. Raises SameRule.
 
-    If the rule now concerns something else or is disabled, its states are deleted.
+    If the change affects what the rule checks, or disables the rule, its states are deleted.
     """
     with writing(engine) as connection:
         _lock_rules(connection)
@@ -157,9 +159,9 @@ def remove_rule(engine: Engine, rule_id: int) -> None:
 
 
 def take_file(engine: Engine, wanted: Sequence[Terms], now: float) -> None:
-    """Replace the stored rules of the configuration file with its current content. Raises TooManyRules."""
+    """Replace the stored rules of the configuration file with its current rules, ``wanted``. Raises TooManyRules."""
     with engine.connect() as connection:
-        # Avoid the write in the common case of a server that never had a file.
+        # Avoid the write in the common case that no rules are, or were, configured in a file.
         if not wanted and not _rules(connection, _A.source == FILE):
             return
     with writing(engine) as connection:
@@ -180,7 +182,7 @@ def rules_of(
 ) -> list[tuple[Rule, State | None]]:
     """Return the rules that apply to a run, ordered by id, each with its last state there.
 
-    ``lock``: until this transaction ends, the rules cannot be deleted, and other servers wait here.
+    ``lock``: until this transaction ends, prevent deletion of the rules and make other servers wait here.
     """
     rules = select(assertions).where(
         _IS_RULE, _A.enabled, or_(_A.project.is_(None), _A.project == project),
@@ -215,9 +217,10 @@ def save_states(connection: Connection, run_id: str, states: Mapping[int, State]
 
 
 def firing(engine: Engine, rule_ids: Iterable[int]) -> dict[int, list[dict[str, Any]]]:
-    """Return the live runs in which each rule fires, by rule id, at most MAX_FIRING, the latest change first.
+    """Return the live runs in which each rule is firing, by rule id: up to MAX_FIRING per rule, latest change first.
 
-    Each is {run, project, name, generation, value, since}; the last three are of its state, ``since`` in Unix seconds.
+    Each run is {run, project, name, generation, value, since}. The last three describe the rule's state; ``since`` is
+    in Unix seconds.
     """
     s, r = assertion_states.c, runs.c
     where = (
@@ -246,10 +249,10 @@ def terms_of(rule: Rule) -> Terms:
 
 
 def accept(engine: Engine, run_id: str, wanted: Expectation, now: float) -> list[str] | None:
-    """Accept a count from now on, replacing those accepted for the same type and phase.
+    """Accept a count from now on; it replaces the counts accepted for the same type and phase.
 
-    Return the ids of the runs to examine again, each with a new revision, or None if the run does not exist. Raises
-    TooManyAcceptedCounts.
+    Increment the revision of the runs that the change concerns. Return the ids of those to examine again, or None if
+    the run does not exist. Raises TooManyAcceptedCounts.
     """
     with writing(engine) as connection:
         run = _run(connection, run_id)
@@ -295,7 +298,7 @@ def accepted_in(engine: Engine, project: str) -> list[AcceptedCount]:
 
 
 def expected_of(connection: Connection, run: Row[Any]) -> tuple[Expectation, ...]:
-    """Return the accepted counts that apply to a run, a row of ``runs``."""
+    """Return the accepted counts that apply to ``run``, a row of the table ``runs``."""
     rows = _accepted(connection, run.project)
     live = run.state in _LIVE
     # If two counts were accepted for one phase at the same time, the newer one wins.
@@ -379,17 +382,18 @@ def _expectation(row: Row[Any]) -> Expectation:
 
 
 def _end(connection: Connection, run: Row[Any], rows: Sequence[Row[Any]], now: float) -> list[str]:
-    """End accepted counts; return the runs to examine again: live ones, this one, and those where they were accepted.
+    """End accepted counts, and return the ids of the runs to examine again.
 
-    All runs to which they applied get a new revision, so that their pages update; the verdicts of the others do not
-    change until they send data.
+    These are ``run``, all live runs, and the runs on whose pages the counts were accepted. All runs to which the counts
+    applied get a new revision, so that their pages update; the verdicts of runs that are not returned do not change
+    until they send data.
     """
     of_project = runs.c.project == run.project
     theirs = [run.id, *(row.run for row in rows)]
     again = and_(of_project, or_(runs.c.state.in_(_LIVE), runs.c.id.in_(theirs)))
     applied = [and_(of_project, runs.c.last_seen_at >= row.created_at) for row in rows]
     touched = or_(again, *applied)
-    # All writers lock several runs in this order, so they cannot deadlock.
+    # All writers that lock several runs use this order, so they cannot deadlock.
     connection.execute(
         select(runs.c.id).where(touched).order_by(runs.c.id).with_for_update(key_share=True)
     )

@@ -1,8 +1,8 @@
 """Deliveries to webhooks and their attempts. A delivery is claimed by a conditional update.
 
 A claim is a lease: if a process dies while sending, the delivery is due again when the lease expires, and the message
-is sent once more with the same id. So every alert is delivered at least once, unless it has become pointless: it has
-expired, or there is a newer state of the same incident or subject.
+is sent once more with the same id. So every alert is delivered at least once, unless its delivery fails for good or the
+alert becomes pointless, because it has expired or a newer state of the same incident or subject exists.
 
     pending     waits until ``due_at``
     claimed     is being sent
@@ -49,7 +49,7 @@ _own_alert = alerts.alias("own_alert")
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A delivery claimed by this process until ``claimed_until`` (Unix seconds). ``attempts`` includes this one."""
+    """A delivery claimed by this process until ``claimed_until`` (Unix seconds). ``attempts`` includes this attempt."""
 
     id: int
     alert_id: str
@@ -74,7 +74,7 @@ class Try:
 
 
 def due_times(engine: Engine) -> dict[int, float]:
-    """Return when the next delivery of each webhook is due, in Unix seconds; webhooks without one are left out."""
+    """Return when each webhook's next delivery is due, in Unix seconds; webhooks without any are left out."""
     due = func.min(_due_at())
     query = (
         select(deliveries.c.webhook_id, due)
@@ -86,7 +86,7 @@ def due_times(engine: Engine) -> dict[int, float]:
 
 
 def claim(engine: Engine, webhook_id: int, now: float, lease_seconds: float) -> Claimed | None:
-    """Claim the webhook's next due delivery; None if there is none, or another process has claimed it."""
+    """Claim the webhook's next due delivery. Return None if no delivery is due or another process has claimed it."""
     candidate = (
         select(deliveries.c.id)
         .join(alerts, alerts.c.id == deliveries.c.alert_id)
@@ -103,7 +103,7 @@ def claim(engine: Engine, webhook_id: int, now: float, lease_seconds: float) -> 
             delivery_id is not None
             and connection.execute(
                 update(deliveries)
-                # Repeat the condition, because another process may have claimed it since it was read.
+                # Repeat the condition, because another process may have claimed the delivery since it was read.
                 .where(deliveries.c.id == delivery_id, _is_due(now))
                 .values(state="claimed", claimed_until=until, attempts=deliveries.c.attempts + 1)
             ).rowcount
@@ -150,9 +150,9 @@ def delivered(engine: Engine, claimed: Claimed, made: Try) -> None:
 
 
 def reschedule(engine: Engine, claimed: Claimed, made: Try, due_at: float) -> str | None:
-    """Schedule another attempt at ``due_at``, unless a newer state was written meanwhile.
+    """Schedule another attempt at ``due_at``, or supersede the delivery if a newer state was written meanwhile.
 
-    Return the reason if the webhook was disabled because of too many failures, else None.
+    Return the reason if the webhook was disabled because of too many failures, otherwise None.
     """
     with writing(engine) as connection:
         if not _note(connection, claimed, made):
@@ -163,7 +163,7 @@ def reschedule(engine: Engine, claimed: Claimed, made: Try, due_at: float) -> st
 
 
 def expired(engine: Engine, claimed: Claimed, made: Try) -> str | None:
-    """Mark a failed delivery as expired: the next attempt would be too late. Return the same as `reschedule`."""
+    """Mark a failed delivery as expired, as the next attempt would be too late. Return the same as `reschedule`."""
     with writing(engine) as connection:
         if not _note(connection, claimed, made):
             return None
@@ -185,7 +185,7 @@ def failed(engine: Engine, claimed: Claimed, made: Try, disable: bool = False) -
 
 
 def _settle_stale(connection: Connection, webhook_id: int, now: float) -> None:
-    """Settle due deliveries that are expired or superseded, except those redelivered by hand after their expiry."""
+    """Settle due deliveries that are expired or superseded, except those redelivered by hand after they expired."""
     of_webhook = and_(deliveries.c.webhook_id == webhook_id, _is_due(now))
     has_expired = exists(
         select(alerts.c.id)
@@ -196,8 +196,8 @@ def _settle_stale(connection: Connection, webhook_id: int, now: float) -> None:
         )
         .correlate(deliveries)
     )
-    # Pending deliveries were superseded when the newer one was written. These were being sent then, by a process that
-    # has died since.
+    # Pending deliveries were superseded when a newer delivery was written. The deliveries found here were being sent at
+    # that time, by a process that has died since.
     outdated = and_(deliveries.c.state == "claimed", _has_later())
     for which, state in ((has_expired, "expired"), (outdated, SUPERSEDED)):
         connection.execute(
@@ -234,7 +234,7 @@ def _still_ours(claimed: Claimed) -> ColumnElement[bool]:
 
 def _note(connection: Connection, claimed: Claimed, made: Try) -> bool:
     """Record an attempt. Return False if the delivery is gone, because its webhook or run was removed meanwhile."""
-    # The webhook is locked first, here and wherever it is disabled, so that the two cannot deadlock.
+    # Lock the webhook before the delivery, both here and wherever webhooks are disabled, to avoid deadlocks.
     hook = select(webhooks.c.id).where(webhooks.c.id == claimed.webhook.id)
     connection.execute(hook.with_for_update(key_share=True))
     own = select(deliveries.c.id).where(deliveries.c.id == claimed.id)
@@ -271,8 +271,8 @@ def _settle(
 def supersede(connection: Connection, new_alerts: Sequence[str]) -> None:
     """Mark pending deliveries as superseded if ``new_alerts`` report a newer state to the same webhook.
 
-    Alerts report the same thing if they have the same incident, or the same run and subject. The delivery that was
-    written later is newer.
+    Two alerts are about the same thing if they have the same incident, or the same run and subject. Of two deliveries,
+    the one written later is newer.
     """
     connection.execute(
         update(deliveries)
@@ -304,11 +304,11 @@ def _has_later(*narrowed: ColumnElement[bool]) -> ColumnElement[bool]:
     )
 
 
-# The newest attempts listed for a delivery; an urgent one may have been retried for a day.
+# The number of newest attempts listed for a delivery; an urgent delivery may have been retried for a day.
 MAX_TRIES_SHOWN: Final = 20
 _WAITING: Final = ("pending", "claimed")
 STATES: Final = (*_WAITING, "delivered", "failed", "expired", SUPERSEDED)
-_MAX_DIGITS: Final = 19  # of the largest id that both databases can store
+_MAX_DIGITS: Final = 19  # number of digits of the largest id that both databases can store
 
 
 class NoSuchDelivery(Exception):
@@ -326,7 +326,7 @@ class WebhookDisabled(Exception):
 def list_deliveries(
     engine: Engine, webhook_id: int | None, limit: int, cursor: str | None = None
 ) -> dict[str, Any]:
-    """Return the deliveries of one webhook or of all as plain JSON, newest first. Raises BadCursor."""
+    """Return the deliveries of one webhook or of all webhooks as plain JSON, newest first. Raises BadCursor."""
     query = _query().order_by(deliveries.c.id.desc()).limit(limit + 1)
     if webhook_id is not None:
         query = query.where(deliveries.c.webhook_id == webhook_id)

@@ -1,13 +1,14 @@
 """Correction of client clocks that differ from the server's by more than MAX_SKEW_SECONDS; corrections are reported.
 
 - A clock that is ahead produces times in the future: they are replaced by the time of receipt.
-- A clock that is behind cannot be detected from its times alone, because times in the past may be true when old
-  recordings are uploaded. But a process sends its current time (``sent_at``) when it joins, however old its snapshots
-  are. If that is behind, its times are shifted by the difference. NTP may correct the clock while the program runs: a
-  time that the shift would move into the future comes from a corrected clock and is not shifted.
+- A clock that is behind cannot be detected from its times alone, because times in the past may be correct when old
+  recordings are uploaded. But a process sends its current time (``sent_at``) when it joins, no matter how old its
+  snapshots are. If that time is behind the server's, the snapshot times are shifted by the difference. NTP may correct
+  the clock while the program runs: a time that the shift would move into the future comes from a corrected clock and
+  is not shifted.
 
 Snapshots are ordered by sequence number, and durations use a monotonic clock, so a correction changes only the times
-that are shown. The first version counts: a snapshot that is sent again has another time than the stored, corrected one,
+that are shown. The first version counts: the time of a resent snapshot may differ from its stored, corrected time,
 which is not a contradiction.
 """
 
@@ -32,14 +33,14 @@ BEHIND: Final = "clock_behind"
 
 
 def skew(sent_at: float | None, now: float) -> float | None:
-    """Return the server's clock minus the client's in seconds; None if the client did not send its time."""
+    """Return the server's clock minus the client's in seconds, or None if the client did not send its time."""
     return None if sent_at is None else now - sent_at
 
 
 def skew_of(columns: BatchColumns, now: float) -> float | None:
-    """Return the skew in seconds from the newest snapshot, for a process that did not send its clock.
+    """Return the skew in seconds, derived from the newest snapshot, of a process that did not send its current time.
 
-    Return None if that snapshot is old, because its time may be true.
+    Return None without snapshots, or if the newest one is old, because its time may be correct.
     """
     if not len(columns):
         return None
@@ -52,12 +53,12 @@ def lies(skew_seconds: float | None) -> bool:
 
 
 def lag(skew_seconds: float | None) -> float:
-    """Return the seconds to add to times of a clock that is behind; 0 if it is not behind, or unknown."""
+    """Return the seconds to add to times of a clock that is behind, or 0 if it is not, or if its skew is unknown."""
     return skew_seconds if skew_seconds is not None and skew_seconds > MAX_SKEW_SECONDS else 0.0
 
 
 def moment(time: float, now: float, skew_seconds: float | None = None) -> float:
-    """Return a client's time after correction, which is never in the future by more than MAX_SKEW_SECONDS."""
+    """Return a client's time after correction, at most MAX_SKEW_SECONDS in the future."""
     latest = now + MAX_SKEW_SECONDS
     moved = time + lag(skew_seconds)
     if moved <= latest:
@@ -89,7 +90,7 @@ def righted_events(events: Sequence[Event], now: float, skew_seconds: float | No
 
 
 def note(connection: Connection, run_id: str, instance: str, skew_seconds: float | None) -> None:
-    """Store the clock skew of a process. The first measurement is kept, because times were corrected by it."""
+    """Store the clock skew of a process. The first measurement is kept, because stored times were corrected with it."""
     if skew_seconds is not None:
         p = processes.c
         first = (p.run_id == run_id, p.instance == instance, p.clock_skew_seconds.is_(None))
@@ -97,7 +98,7 @@ def note(connection: Connection, run_id: str, instance: str, skew_seconds: float
 
 
 def of_process(connection: Connection, run_id: str, instance: str | None) -> float | None:
-    """Return the stored clock skew of a process in seconds; None if the skew or the process is unknown."""
+    """Return the stored clock skew of a process in seconds, or None if the skew or the process is unknown."""
     if instance is None:
         return None
     p = processes.c

@@ -26,7 +26,9 @@ def contradiction(
     gaps: Sequence[tuple[int, int]],
     unwritten: Unwritten,
 ) -> Contradiction | None:
-    """Return the first difference between stored and resent snapshots, or None; ``gaps`` are new sequence numbers.
+    """Return the first difference between stored and resent snapshots, or None.
+
+    ``gaps``: the ranges of sequence numbers that are new, so that there is nothing to compare.
 
     The client always sends the same values for a snapshot, so a difference means that two processes share an instance
     name, or that a spool was edited: neither version may silently win.
@@ -53,7 +55,7 @@ def contradiction(
 
 
 def _was_righted(process: ProcessState, stored: Any, sent: Any) -> bool:
-    """Return True if the times differ because those of a clock ahead or behind were corrected."""
+    """Return True if the times differ because the stored time was corrected for a clock that is ahead or behind."""
     if stored is None or sent is None:
         return False
     reason = clock_skew.AHEAD if stored < sent else clock_skew.BEHIND

@@ -1,4 +1,4 @@
-"""Accepting batches: each is stored in one durable row exactly once, even if it is sent again or to another server.
+"""Accepting batches: each snapshot is stored durably and exactly once, even if it is sent again or to another server.
 
 `Inbox.store` writes all waiting batches in the caller's transaction:
 
@@ -8,10 +8,11 @@
    a contradiction
 4. write the batches, new series names and details, and increment the revision of each affected run
 
-The state of runs and processes is cached in memory and loaded from the tables on first use, so step 3 needs no query.
-``stored`` of a run counts the transactions that stored batches, and ``stored`` of a process is that count at its last
-one. After locking a run, a server whose cached count is equal has a current cache; otherwise it can see which processes
-have changed. The cache is changed before the transaction commits: after a failure, call `forget`.
+The state of runs and processes is cached in memory and loaded from the tables on first use, so step 3 needs no query. A
+run's ``stored`` counts the transactions that stored its batches; a process's ``stored`` is the value of that count when
+its batches were last stored. If the cached count of a locked run equals the stored count, the cache is current;
+otherwise the counts of its processes show which of them have changed. The cache is changed before the transaction
+commits: after a failure, call `forget`.
 """
 
 from __future__ import annotations
@@ -71,11 +72,11 @@ from .ingest_cache import (
 )
 from .project_quota import Intake, by_browsers, patience_seconds
 
-# The capacity of the cache in entries of about 100 bytes: some 17,000 runs of 65 series. If more runs send in turn,
-# each batch reloads its run.
+# The capacity of the cache in entries of about 100 bytes, enough for some 17,000 runs of 65 series. If more runs than
+# that send data in turn, each batch reloads its run.
 MAX_ENTRIES_IN_MEMORY: Final = 2_000_000
-# The clock of another server may be ahead by up to this much. A time further ahead is ignored: it was written before a
-# clock was corrected.
+# Another server's clock may be ahead by up to this much. A time further ahead is ignored, because it was written before
+# a clock was corrected.
 OTHER_CLOCK_SECONDS: Final = 3_600.0
 
 
@@ -89,12 +90,12 @@ class _Plan:
     batches: list[dict[str, Any]] = field(default_factory=list)
     details: list[dict[str, Any]] = field(default_factory=list)
     series: list[dict[str, Any]] = field(default_factory=list)
-    # Each with the time of its newest batch by the server's clock.
+    # Each run and process has the time of its newest batch by the server's clock.
     runs: dict[str, tuple[RunState, float]] = field(default_factory=dict)
     processes: dict[Key, tuple[ProcessState, float]] = field(default_factory=dict)
     # Batches of this transaction, for detecting contradictions: they cannot be read from the database yet.
     bodies: dict[Key, list[tuple[int, BatchColumns]]] = field(default_factory=dict)
-    # (project, rows before, rows after) of each batch of a browser token.
+    # (project, rows before, rows after) for each batch sent with a browser token.
     by_browsers: list[tuple[str, _Rows, _Rows]] = field(default_factory=list)
 
     @property
@@ -104,28 +105,28 @@ class _Plan:
 
 
 class Inbox:
-    """Stores batches. Used by one thread only, except for `project_of` and `count_new_names`."""
+    """Stores batches. All methods except `project_of` and `count_new_names` must be called from a single thread."""
 
     def __init__(self, bytes_per_day: PerProject = FOREVER) -> None:
         self._runs: OrderedDict[str, RunState] = OrderedDict()
         self._intake = Intake(bytes_per_day)
-        # The cache size of each run at its last transaction, and their sum.
+        # The cached size of each run at its last transaction, and the sum of these sizes.
         self._sizes: dict[str, int] = {}
         self._size = 0
 
     def project_of(self, run_id: str) -> str | None:
-        """Return the project of a run; None if the run is not in the cache."""
+        """Return the project of a run, or None if the run is not in the cache."""
         known = self._runs.get(run_id)
         return None if known is None else known.project
 
     def count_new_names(self, batch: Incoming) -> int:
-        """Return how many series of the batch are new to its run; all of them if the run is not in the cache."""
+        """Return how many series of the batch are new to its run, or all of them if the run is not cached."""
         known = self._runs.get(batch.run_id)
         names = batch.columns.names()
         return len(names) - (0 if known is None else sum(map(known.names.__contains__, names)))
 
     def forget(self, run_ids: Iterable[str]) -> None:
-        """Remove runs from the cache, because after a failed transaction their cached state is wrong."""
+        """Remove runs from the cache, for example because a failed transaction made their cached state wrong."""
         for run_id in run_ids:
             self._runs.pop(run_id, None)
             self._size -= self._sizes.pop(run_id, 0)
@@ -180,7 +181,7 @@ class Inbox:
     def sealed(self, key: Key, count: int) -> None:
         """Record that ``count`` snapshots of the process were sealed.
 
-        If it is 0, another server was first, so sealing is retried after more snapshots.
+        If ``count`` is 0, nothing was sealed, so sealing is retried after more snapshots.
         """
         if key.run_id in self._runs:
             for process in self._runs[key.run_id].processes.values():
@@ -235,7 +236,7 @@ class Inbox:
 
 
 def _other_identity(process: ProcessState, batch: Incoming) -> OtherIdentity | None:
-    """Return the difference if the process is known with another rank, else None.
+    """Return the difference if the process is known with a different rank, otherwise None.
 
     A different attempt is accepted, because the server may know the number better (`run_registration.py`).
     """
@@ -246,14 +247,14 @@ def _other_identity(process: ProcessState, batch: Incoming) -> OtherIdentity | N
 
 
 def _count(process: ProcessState, numbers: Mapping[str, int]) -> None:
-    """Add the server's own counts to those that the process reports as lost."""
+    """Add the server's own counts, by reason, to the losses that the process has reported."""
     for reason, number in numbers.items():
         if number:
             process.lost[reason] = process.lost.get(reason, 0) + number
 
 
 def _sizes(plan: _Plan) -> dict[str, int]:
-    """Return the bytes to store by project, and by the browser tokens of each."""
+    """Return the number of bytes to store for each project, and for the browser tokens of each project."""
     found: dict[str, int] = {}
     for row in (*plan.batches, *plan.details, *plan.series):
         project = plan.runs[row["run_id"]][0].project
@@ -266,12 +267,12 @@ def _sizes(plan: _Plan) -> dict[str, int]:
 
 
 def _size(row: Mapping[str, Any]) -> int:
-    """Return the stored bytes of a row: its body, or the name of a series."""
+    """Return the number of bytes that a row stores: those of its body, or of its name if it is a series."""
     return len(row["body"]) if "body" in row else len(row["name"].encode())
 
 
 def _merge_lost(known: dict[str, int], sent: Mapping[str, int]) -> bool:
-    """Merge running totals and return True if any grew. They never decrease, so a resent old batch changes nothing."""
+    """Merge running totals, and return True if any grew. Totals only grow, so a resent old batch changes nothing."""
     grew = False
     for reason, number in sent.items():
         if number > known.get(reason, -1) and (reason in known or len(known) < MAX_LOST_REASONS):
@@ -315,15 +316,15 @@ def _plan_rows(
 def _number_names(
     plan: _Plan, run: RunState, process: ProcessState, columns: BatchColumns
 ) -> BatchColumns:
-    """Assign ids to new series; those beyond the limit are removed from the columns, and their values counted."""
+    """Assign ids to new series; those beyond the limit are removed from the columns, and their values are counted."""
     names = columns.names()
-    # Nearly always all names are known, and this check runs in C.
+    # Almost always, all names are already known, and this check runs in C.
     if all(map(run.names.__contains__, names)):
         return columns
     new = [name for name in names if name not in run.names]
     kept, over = new[: run.room], new[run.room :]
     newest = max(run.names.values(), default=0)
-    # Interned, because many runs have the same names.
+    # Intern the names, because many runs have the same ones.
     added = {sys.intern(name): newest + n for n, name in enumerate(kept, 1)}
     run.names = numbered({**run.names, **added})
     plan.series += [
@@ -367,7 +368,7 @@ _sequence: Final = attrgetter("sequence")
 def _observe(
     run: RunState, process: ProcessState, columns: BatchColumns, last_sequence: int
 ) -> None:
-    """Update the values that the list of runs shows, so that it never has to read a chunk."""
+    """Update the values that the list of runs shows, so that the list never has to read chunks."""
     generations = {g for g in columns.generation if g is not None}
     if generations:
         low, high = min(generations), max(generations)
@@ -425,7 +426,8 @@ def _write(connection: Connection, plan: _Plan) -> None:
 def _not_before(last: ColumnElement[float]) -> ColumnElement[float]:
     """Return the expression for the new `last_seen_at`: now, or the stored time if that is slightly ahead.
 
-    Another server whose clock is ahead wrote it; with an earlier time, that server would consider the run silent.
+    The stored time was then written by another server whose clock is ahead; with an earlier time, that server would
+    consider the run silent.
     """
     now: ColumnElement[float] = bindparam("b_now", type_=last.type)
     return case((last.between(now, now + OTHER_CLOCK_SECONDS), last), else_=now)
@@ -435,7 +437,7 @@ def _not_before(last: ColumnElement[float]) -> ColumnElement[float]:
 _LOCK: Final = (
     select(runs.c.id, runs.c.created_at, runs.c.stored, runs.c.revision, runs.c.attempt)
     .where(runs.c.id.in_(bindparam("b_runs", expanding=True)))
-    # All writers lock several rows in this order, so they cannot deadlock.
+    # All writers that lock several rows use this order, so they cannot deadlock.
     .order_by(runs.c.id)
     .with_for_update(key_share=True)
 )

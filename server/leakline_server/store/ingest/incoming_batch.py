@@ -2,8 +2,8 @@
 
 Values are kept in arrays, because a thousand Python number objects would cost more than the rest of ingesting a batch.
 
-The body of a batch row is one zstd frame, with its checksum, of all columns. The frame contains a MessagePack array of
-the following items. Series ids have 4 bytes, all other numbers 8, little endian:
+The body of a batch row is one zstd frame with a checksum. The frame contains a MessagePack array of the following
+items. Series ids have 4 bytes, all other numbers 8, little endian:
 
      0  2, the version of this format                   6  label, list of text and null
      1  count, the number of snapshots                  7  kind, list of text
@@ -12,8 +12,8 @@ the following items. Series ids have 4 bytes, all other numbers 8, little endian
      4  generation, list of integers and null          10  ids of the float series
      5  phase, list of text and null                   11  their values, NaN if absent
 
-Series ids are those of the run (table series). Databases of older versions contain rows of version 1 (`_Form1`), and
-rows that begin with ``{``: the JSON object of the batch, without a checksum.
+Series ids are unique within the run (table ``series``). Databases of older versions contain rows of version 1
+(`_Form1`), and rows that begin with ``{``: the JSON object of the batch, without a checksum.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class BatchColumns:
         return [*self.integers.names, *self.floats.names]
 
     def numbers(self, name: str) -> Numbers | None:
-        """Return one series, or None. This is a linear search; use `series` to read many."""
+        """Return one series, or None if it is missing. This is a linear search; use `series` to read many."""
         for rows in (self.integers, self.floats):
             if name in rows.names:
                 return _with_holes(rows.values[rows.names.index(name)])
@@ -198,8 +198,8 @@ class _Form(_Common, array_like=True):
 class _Form1(_Common, array_like=True):
     """The body format of version 1.
 
-    It has separate parts for constant series, for series without absent values, stored as the first value and
-    differences of ``width`` bytes, and for series with absent values.
+    Integer series are in three separate parts: constant series, series without absent values (the first value and
+    differences of ``width`` bytes), and series with absent values.
     """
 
     constant: bytes
@@ -223,8 +223,8 @@ _decode_1: Final = msgspec.msgpack.Decoder(_Form1).decode
 class Body:
     """The unpacked body of a batch.
 
-    ``integer_ids`` and ``float_ids`` are packed series ids; ``integers`` and ``floats`` have a row for each of these
-    and a column for each snapshot.
+    ``integer_ids`` and ``float_ids`` are packed series ids; ``integers`` and ``floats`` have a row for each id and a
+    column for each snapshot.
     """
 
     def __init__(self, form: _Form) -> None:
@@ -243,7 +243,7 @@ class Body:
         return len(self.time)
 
     def series(self, number: int) -> Numbers | None:
-        """Return the series with this id; None if the batch does not have it."""
+        """Return the series with this id, or None if the batch does not have it."""
         for ids, values in ((self.integer_ids, self.integers), (self.float_ids, self.floats)):
             for at in np.flatnonzero(np.frombuffer(ids, "<u4") == number):
                 return _with_holes(values[at])
@@ -251,12 +251,12 @@ class Body:
 
 
 def pack(columns: BatchColumns, numbered: Mapping[str, int]) -> bytes:
-    """Return the body of a batch; ``numbered`` has an id for each of its series."""
+    """Return the body of a batch; ``numbered`` maps the names of its series to their ids."""
     return compress(_encode(_form(columns, numbered)))
 
 
 def unpack(body: bytes, numbered: Callable[[], Mapping[str, int]]) -> Body:
-    """Unpack a body. ``numbered`` returns series ids by name, for bodies in JSON. Raises CorruptChunk."""
+    """Unpack a body. ``numbered``, called for JSON bodies only, returns series ids by name. Raises CorruptChunk."""
     try:
         data = decompress(body)
         if data[:1] == _JSON:
@@ -342,17 +342,18 @@ class Incoming:
     details: dict[DetailKind, Sequence[Any]]
     lost: dict[str, int]
     received_at: float
-    # The approximate memory it takes: its inflated body, or its values if these are larger.
+    # The approximate memory that the batch takes: the size of its inflated body, or of its values if they are larger.
     size_bytes: int = 0
-    # The only project that the sender may write to; runs of other projects are unknown to it. None for any.
+    # The only project that the sender may write to; runs of other projects are reported as unknown. None for all
+    # projects.
     project: str | None = None
-    # True if it was sent with a browser token.
+    # True if the batch was sent with a browser token.
     browser: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The batch was stored. ``count``: the number of new snapshots; 0 if all were stored already."""
+    """The batch was stored. ``count``: the number of new snapshots; 0 if all of them were stored already."""
 
     count: int
 
@@ -364,7 +365,7 @@ class UnknownRun:
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """The batch was refused: a snapshot is already stored with another value of ``field``."""
+    """The batch was refused: a snapshot is already stored with a different value of ``field``."""
 
     sequence: int
     field: str
@@ -374,7 +375,7 @@ class Contradiction:
 
 @dataclass(frozen=True, slots=True)
 class OtherIdentity:
-    """The batch was refused: the process with this instance name has another value of ``field``."""
+    """The batch was refused: the process with this instance name has a different value of ``field``."""
 
     instance: str
     field: str

@@ -27,7 +27,7 @@ MAIN: Final = "main"
 # The memory of a child process counts only if the child was seen within this time.
 CHILD_SECONDS: Final = 30.0
 MAX_NUMBERED: Final = 64
-# The shared name mappings, the most recently used one last.
+# The shared mappings of series names to ids, the most recently used one last, and the lock for them.
 _LOCK: Final = threading.Lock()
 _NUMBERED: Final[dict[tuple[tuple[str, int], ...], Mapping[str, int]]] = {}
 
@@ -35,7 +35,7 @@ _NUMBERED: Final[dict[tuple[tuple[str, int], ...], Mapping[str, int]]] = {}
 class Intervals:
     """The stored sequence numbers of a process as sorted, disjoint ranges, both ends included.
 
-    There is almost always one range; more only if the client thinned its data or a batch arrived late.
+    There is almost always a single range; there are more only if the client thinned its data or a batch arrived late.
     """
 
     def __init__(self, stretches: Iterable[tuple[int, int]] = ()) -> None:
@@ -85,7 +85,7 @@ class ProcessState:
     peak_bytes: int | None = None
     lost: dict[str, int] = field(default_factory=dict)
     newest_sequence: int = -1
-    # By the server's clock.
+    # When the process was last seen, by the server's clock.
     seen_at: float = 0.0
     # Batches received since the process was last sealed.
     waiting_batches: int = 0
@@ -104,8 +104,8 @@ class RunState:
     first_generation: int | None
     last_generation: int | None
     processes: dict[str, ProcessState]
-    # The table's values when the row was last read or written. A run that was removed and started again has another
-    # created_at.
+    # The values in the table when the row was last read or written. A run that was removed and started again has a
+    # different `created_at`.
     attempt: int
     stored: int
     revision: int
@@ -116,7 +116,7 @@ class RunState:
 
     @property
     def size(self) -> int:
-        """The size of the cached state in entries (MAX_ENTRIES_IN_MEMORY)."""
+        """The size of the cached state in cache entries (see MAX_ENTRIES_IN_MEMORY)."""
         return 32 + len(self.names) + 16 * len(self.processes)
 
     @property
@@ -132,9 +132,9 @@ class RunState:
         process.rss_bytes = rss_bytes
 
     def bytes_of_others(self, process: ProcessState) -> int:
-        """Return the total RSS in bytes of the other main processes of the attempt of ``process``, itself a main one.
+        """Return the total RSS in bytes of the other main processes in the same attempt as ``process``, a main process.
 
-        The sparkline in the list of runs shows the sum over all of them.
+        The sparkline in the list of runs shows the sum over all main processes of an attempt.
         """
         if self._mains is None:
             self._mains = defaultdict(int)
@@ -148,7 +148,7 @@ class RunState:
         self._mains = None
 
     def memory(self, now: float) -> dict[str, int | None]:
-        """Return the total memory of the newest attempt's processes; children count only if seen lately."""
+        """Return the total memory of the newest attempt's processes; children count only if seen recently."""
         newest = max((p.identity.attempt for p in self.processes.values()), default=1)
         alive = [
             p for p in self.processes.values()
@@ -162,7 +162,7 @@ class RunState:
 
 
 def numbered(names: Mapping[str, int]) -> Mapping[str, int]:
-    """Return an equal mapping that is shared by all runs with the same series ids; it is half of a run's cache size."""
+    """Return an equal mapping that all runs with the same ids share, because it takes half of a run's cache space."""
     key = tuple(names.items())
     with _LOCK:
         shared = _NUMBERED.pop(key, names)
@@ -307,7 +307,7 @@ def _load_process(
     before: ProcessState | None = None,
     since: int = -1,
 ) -> ProcessState:
-    """Load the state of a process. ``before``: its state at revision ``since``, so that only newer data is read."""
+    """Load the state of a process. ``before``: its state at revision ``since``; if given, only newer data is read."""
     key = Key(row["run_id"], row["id"])
     waiting = connection.execute(
         select(func.coalesce(func.sum(batches.c.count), 0)).where(of(batches, key))

@@ -1,8 +1,8 @@
 """Daily quotas of projects: new runs and stored bytes (`limits.py`, settings). A day is a UTC day.
 
-Runs, and the bytes that a run reports about itself, are counted in the transaction that stores them. Bytes of batches
-are counted in memory and written once per mebibyte or ten seconds, as part of another transaction; counts that a killed
-server had not written are lost. Servers on one database see each other's written counts.
+Runs, and bytes stored outside batches, are counted in the transaction that stores them. Bytes of batches are counted in
+memory and written once per mebibyte or ten seconds, as part of another transaction; counts that a killed server had not
+written are lost. Servers on one database see each other's written counts.
 
 Data from browser tokens is counted twice: for its project, and in a separate row whose name no project can have.
 """
@@ -28,17 +28,17 @@ from ..schema import intake
 
 FLUSH_BYTES: Final = 2**20
 FLUSH_SECONDS: Final = 10.0
-# The longest Retry-After, because a limit may be raised before the day ends.
+# The maximum Retry-After. Clients need not wait until the day ends, because the limit may be raised before then.
 MAX_PATIENCE_SECONDS: Final = 3_600
 # Counts of this many past days are kept, so that users can look them up.
 KEPT_DAYS: Final = 8
-# A suffix of project names, which contain no control characters themselves.
+# A suffix that is added to project names, which contain no control characters themselves.
 _BY_BROWSERS: Final = "\x1fbrowsers"
 
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """The daily quota of a project; None is unlimited. ``browser`` is True for a browser token, which gets a share."""
+    """The daily quota of a project; None is unlimited. ``browser`` is True for browser tokens, which get a share."""
 
     runs: float | None = None
     bytes: float | None = None
@@ -98,7 +98,7 @@ def add_bytes(
 ) -> None:
     """Count bytes stored outside batches.
 
-    Raises TooMuchStored if the quota was used up before; the caller must then roll back.
+    Raises TooMuchStored if the quota was already used up; the caller must then roll back.
     """
     found = _add(connection, project, _day_of(now), bytes_=size)
     if allowed.bytes is not None and found.bytes - size >= allowed.bytes:
@@ -134,9 +134,9 @@ class Intake:
     def limit_passed(
         self, connection: Connection, project: str, now: float, browser: bool = False
     ) -> TooMuchStored | None:
-        """Return the limit that the project has reached today, or None.
+        """Return the limit that the project has reached today, or None if it has not reached any.
 
-        ``browser`` also checks the limit of its browser tokens.
+        ``browser``: also check the limit of the project's browser tokens.
         """
         limit = self.limits.of(project)
         if limit is not None and self._stored(connection, project, now) >= limit:
@@ -153,7 +153,7 @@ class Intake:
         return known.stored + known.waiting
 
     def add(self, connection: Connection, sizes: Mapping[str, int], now: float) -> None:
-        """Count the bytes that this transaction stores, by project and by the browser tokens of each."""
+        """Count the bytes that this transaction stores for each project, and for the browser tokens of each project."""
         for project, size in sizes.items():
             self._known(connection, project, now).waiting += size
         waiting = sum(known.waiting for known in self._projects.values())
@@ -163,7 +163,7 @@ class Intake:
     def _known(self, connection: Connection, project: str, now: float) -> _Project:
         day = _day_of(now)
         if day != self._day:
-            # Unwritten counts of yesterday no longer matter.
+            # Yesterday's unwritten counts no longer matter.
             self._projects.clear()
             self._day = day
         if project not in self._projects:
@@ -172,7 +172,7 @@ class Intake:
         return self._projects[project]
 
     def _flush(self, connection: Connection, now: float) -> None:
-        """Write the counts, ordered by name like every server does, so that servers cannot deadlock."""
+        """Write the counts, ordered by name. All servers use this order, so they cannot deadlock."""
         self._flushed_at = now
         for project, known in sorted(self._projects.items()):
             if known.waiting:
@@ -181,7 +181,7 @@ class Intake:
 
 
 def of_today(connection: Connection, now: float | None = None) -> Iterable[Any]:
-    """Return (project, runs, bytes) of today, the largest first."""
+    """Return today's (project, runs, bytes), the projects with the most bytes first."""
     day = _day_of(time.time() if now is None else now)
     query = select(intake.c.project, intake.c.runs, intake.c.bytes).where(
         intake.c.day == day, _OF_ALL
@@ -209,7 +209,7 @@ def _upsert(dialect: Dialect) -> Any:
 
 # Excludes the separate counts of browser tokens.
 _OF_ALL: Final = ~intake.c.project.endswith(_BY_BROWSERS)
-# Built once for each database dialect, because building a statement costs more than executing it.
+# Statements are built only once, because building one costs more than executing it.
 _BYTES: Final = select(intake.c.bytes).where(
     intake.c.project == bindparam("project"), intake.c.day == bindparam("day")
 )

@@ -153,5 +153,5 @@ encode: Final = msgspec.json.Encoder().encode
 
 
 def kind_of(phase: str | None) -> Kind:
-    """Return the default kind of a snapshot that was sent without one."""
+    """Return the default kind of a snapshot that was sent without a kind."""
     return "phase_end" if phase else "manual"

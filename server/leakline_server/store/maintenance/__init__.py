@@ -1,4 +1,4 @@
 """Retention, run deletion, disk space, sizes and corruption.
 
-Imports the other packages of `store`. Start reading in `retention_policy.py` and `run_deletion.py`.
+It imports the other packages of `store`. Start reading in `retention_policy.py` and `run_deletion.py`.
 """

@@ -1,9 +1,9 @@
-"""Registry of damaged stored data: each loss is logged once, counted, and left out of query results.
+"""A registry of damaged stored data: each loss is logged once, counted, and left out of query results.
 
-A damaged chunk loses only its own entries: those of a series read as absent. If it is a column that every snapshot has,
-such as the time, the snapshots of its segment are left out of every result that needs this column. Packed data is never
-repaired or deleted. Damaged values in other tables are moved to the table ``damaged`` (`quarantine.py`), and the
-summaries of their runs mention it.
+A damaged chunk loses only its own entries. In a series, they are read as absent; in a column that every snapshot has,
+for example the time, all results that need the column leave out the snapshots of the damaged segment. Packed data is
+never repaired or deleted. Damaged values in other tables are moved to the table ``damaged`` (`quarantine.py`), and the
+summaries of their runs mention the damage.
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ def found_in_row(engine: Engine, whose: str, what: str) -> None:
 
 
 def run_named(run_id: Any) -> str:
-    """Return the name of a run for the log; a damaged id is not quoted."""
+    """Return a run's name for the log, without quoting a damaged id."""
     is_readable = isinstance(run_id, str) and run_id.isprintable()
     return f"run {run_id}" if is_readable else "a run without a readable id"
 
 
 def parts_of(connection: Connection, run_ids: Collection[str]) -> dict[str, list[str]]:
-    """Return the quarantined parts of each run with any: columns of its own row, and names of other tables."""
+    """Return the quarantined parts of each run that has any: columns of its own row, and names of other tables."""
     if connection.exec_driver_sql("SELECT 1 FROM damaged LIMIT 1").first() is None:
         # This is the usual case, and the check takes a tenth of the time of the query below.
         return {}
@@ -94,7 +94,8 @@ def parts_of(connection: Connection, run_ids: Collection[str]) -> dict[str, list
 def sentence(parts: Collection[str], verdict: str | None, said: str) -> str:
     """Return the summary ``said`` of a run, preceded by a sentence that names its damaged parts.
 
-    ``verdict`` is the stored verdict; if it is not None, a damaged one was replaced and is not mentioned.
+    ``verdict`` is the stored verdict. If it is None, only that sentence is returned; otherwise, a damaged verdict has
+    been replaced since and is not mentioned.
     """
     lost = [part for part in parts if part != "verdict" or verdict is None]
     if not lost:

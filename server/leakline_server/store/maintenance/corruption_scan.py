@@ -1,6 +1,6 @@
-"""A scan for missing data in an SQLite database when a server starts; each loss is counted and logged by name.
+"""A scan of an SQLite database for missing data when a server starts; each loss is counted and logged.
 
-Damaged values are moved to quarantine before it (`quarantine.py`).
+Damaged values are moved to quarantine before the scan (`quarantine.py`).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from .quarantine import THE_DATABASE
 
 # A complete check of a larger file takes longer than a second.
 MAX_CHECKED_BYTES: Final = 64 * 2**20
-# The most errors that SQLite's integrity check lists.
+# The maximum number of errors that SQLite's integrity check lists.
 MAX_NAMED: Final = 100
 
-# Queries for the runs that lack rows which are always written together with others, by a description of the loss.
+# Queries for runs without rows that these runs must have, by a description of the loss.
 _MISSING: Final[dict[str, str]] = {
     "its processes": "SELECT id FROM runs r WHERE stored > 0 AND NOT EXISTS "
     "(SELECT 1 FROM processes WHERE run_id = r.id)",
@@ -54,7 +54,7 @@ def inspect(engine: Engine) -> None:
 
 def _found(connection: Connection) -> Iterator[tuple[str, str]]:
     """Yield (whose, what) for each loss."""
-    # Both read the entire file.
+    # Both of these checks read the entire file.
     if space(connection.engine).bytes <= MAX_CHECKED_BYTES:
         yield from _of_file(connection)
         yield from _without_parent(connection)
@@ -87,7 +87,7 @@ def _without_parent(connection: Connection) -> Iterator[tuple[str, str]]:
 
 
 def _rows(connection: Connection, query: str) -> list[Any]:
-    """Return the rows of a query; an empty list, after recording the damage, if a page cannot be read."""
+    """Return the rows of a query. If a page cannot be read, record the damage and return an empty list."""
     try:
         return list(connection.execute(text(query)))
     except DatabaseError:

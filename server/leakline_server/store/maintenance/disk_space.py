@@ -1,12 +1,12 @@
-"""The disk space of the database, returning free space to the file system, and detection of a full disk.
+"""The database's disk space: measuring it, returning free space to the file system, and detecting a full disk.
 
 SQLite reuses the pages of deleted rows, but its file does not shrink by itself. Files created by this program use
 ``auto_vacuum=incremental``, so that they can be shrunk by a few pages at a time during ingest. Postgres has autovacuum
 for this, which makes space reusable and returns only what is at the end of a table.
 
 Every writer runs into a full disk again and again, and the log may be on the same disk, so the condition is logged
-once. It is over only when a batch or a new run was written, because storing training data is what matters: a smaller
-write may succeed while batches still do not fit.
+once. The condition ends only when a batch or a new run is written, because storing training data is what matters: a
+smaller write may succeed while batches still do not fit.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sqlalchemy.exc import ArgumentError
 
 from ..engine import Engine, is_out_of_space, writing
 
-# The pages of one step; each is moved from the end of the file to a free page.
+# The number of pages moved in one step, from the end of the file to free pages.
 PAGES_PER_STEP: Final = 64
 # Some free pages are kept, because sealing and compaction need them all the time.
 SLACK_SHARE: Final = 0.1
@@ -35,7 +35,7 @@ _INCREMENTAL: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """The size of the database on disk and the free part of it, in bytes; ``returns``: the file can be shrunk."""
+    """The database's size on disk and the free part of it, in bytes; ``returns``: the file can be shrunk."""
 
     bytes: int
     free: int
@@ -56,13 +56,13 @@ def called(engine: Engine) -> tuple[str, str]:
 
 
 def missing_file(url: str) -> str | None:
-    """Return the path of an SQLite file that does not exist; None if it exists or the URL is not for SQLite."""
+    """Return the path of an SQLite file that does not exist, or None if it exists or the URL is not for SQLite."""
     path = file_of(url)
     return None if path is None or path.is_file() else str(path)
 
 
 def file_of(url: str) -> Path | None:
-    """Return the path of the file of an SQLite database; None for any other URL."""
+    """Return the path of the file of an SQLite database, or None for any other URL."""
     try:
         parsed = make_url(url)
     except ArgumentError:
@@ -72,7 +72,7 @@ def file_of(url: str) -> Path | None:
 
 
 def space(engine: Engine) -> Space:
-    """Return the current space of the database. Postgres reports only the total size."""
+    """Return the database's current size and free space. Postgres reports only the total size."""
     with engine.connect() as connection:
         if engine.dialect.name != "sqlite":
             size = connection.exec_driver_sql("SELECT pg_database_size(current_database())")
@@ -90,7 +90,8 @@ def give_back(engine: Engine, pages: int = PAGES_PER_STEP) -> bool:
         return False
     with writing(engine, durable=False) as connection:
         driver: Any = connection.connection.driver_connection
-        # Bypass SQLAlchemy, which does not fetch rows of a result without columns: SQLite frees a page per fetched row.
+        # Bypass SQLAlchemy, which does not fetch the rows of a result without columns: SQLite frees one page per
+        # fetched row.
         driver.execute(f"PRAGMA incremental_vacuum({pages})").fetchall()
     return True
 
@@ -99,10 +100,11 @@ def _pragma(connection: Connection, name: str) -> int:
     return int(connection.exec_driver_sql(f"PRAGMA {name}").scalar_one())
 
 
-# A full disk is not logged again within this time, even if it was over in between. On a nearly full disk small batches
-# may fit while sealing does not, so the condition would change every few seconds.
+# A full disk is not logged again within this time, even if there was space in between. On a nearly full disk, small
+# batches may fit while sealing does not, so the condition would change every few seconds.
 AGAIN_SECONDS: Final = 3_600.0
-# The same interval for refused batches. It is shorter, because clients then cannot deliver their data.
+# The same interval for refused batches. It is shorter, because clients cannot deliver their data while batches are
+# refused.
 SENT_AGAIN_SECONDS: Final = 60.0
 
 log = logging.getLogger("leakline")
@@ -113,7 +115,7 @@ class _Disk:
     is_full: bool = False
     # True if the current condition was logged.
     is_logged: bool = False
-    # On the monotonic clock.
+    # When the condition was last logged, on the monotonic clock.
     logged_at: float | None = None
 
 
@@ -122,7 +124,7 @@ _disks: WeakKeyDictionary[Engine, _Disk] = WeakKeyDictionary()
 
 
 def is_logged(engine: Engine, error: BaseException, again_seconds: float = AGAIN_SECONDS) -> bool:
-    """Return True if an error was caused by a full disk, after logging that condition unless it was logged already."""
+    """Return True if an error was caused by a full disk, and log that condition unless it is already logged."""
     if not is_out_of_space(error):
         return False
     mark_full(engine, again_seconds)
@@ -130,7 +132,7 @@ def is_logged(engine: Engine, error: BaseException, again_seconds: float = AGAIN
 
 
 def mark_full(engine: Engine, again_seconds: float = SENT_AGAIN_SECONDS) -> None:
-    """Record that the disk is full, and log it unless it is logged or was within ``again_seconds``."""
+    """Record that the disk is full, and log this unless it is already logged or was logged within ``again_seconds``."""
     now = time.monotonic()
     with _lock:
         disk = _disks.setdefault(engine, _Disk())

@@ -1,9 +1,9 @@
 """Moving damaged values of an SQLite database to the table ``damaged``.
 
-SQLite stores any value in any column, and one invalid value breaks every query that returns its row. So each is copied
-unchanged, named in the log, and replaced by the column's default, so that no reader has to expect one. This is done
-when a server starts and after a read has failed. Packed snapshots have checksums, which are verified when they are
-read. Postgres checks types and encoding itself.
+SQLite can store any value in any column, and a single invalid value breaks every query that returns its row. So each
+invalid value is copied unchanged, named in the log, and replaced by a default, so that readers need not expect invalid
+values. This is done when a server starts and after a read has failed. Packed snapshots have checksums, which are
+verified when they are read. Postgres checks types and encoding itself.
 """
 
 from __future__ import annotations
@@ -51,21 +51,21 @@ from . import disk_space
 from .corruption import found_in_row, run_named
 
 THE_DATABASE: Final = "the database"
-# The minimum interval between checks after one that found nothing.
+# The minimum time between a check that found nothing and the next check.
 PAUSE_SECONDS: Final = 10.0
-# Operations that fail within this time after damage was found may have read the values from before the replacement.
+# An operation that fails within this time after damage was found may have read the values before they were replaced.
 RECENT_SECONDS: Final = 2.0
 ROWS_AT_ONCE: Final = 500
 
 # Tables that are not checked here: they are too large, and damage in them is detected when they are read.
 PACKED: Final = frozenset({schema.batches, schema.chunks, schema.details, schema.segments})
-# Tables whose rows are meaningless in part and so are moved entirely: acknowledgements and rules, credentials and
-# sessions, and counts that are computed again.
+# Tables whose rows are moved entirely, because the rest of a damaged row would be meaningless: acknowledgements and
+# rules, credentials and sessions, and counts that are computed again.
 _WHOLE: Final = frozenset({
     schema.acknowledgements, schema.assertions, schema.assertion_states, schema.requests, settings,
     schema.tokens, schema.sessions, schema.intake, schema.sizes, schema.damaged,
 })  # fmt: skip
-# Tables in which the valid values of a column depend on another one: a setting's key, an assertion's origin.
+# Tables in which the valid values of a column depend on another column: a setting's key, an assertion's origin.
 _IN_CONTEXT: Final = frozenset({settings, schema.assertions})
 # Validates the members of an object without decoding them.
 _OBJECT: Final[Any] = dict[str, msgspec.Raw]
@@ -104,7 +104,7 @@ _INSTEAD: Final[Mapping[Column[Any], Any]] = {
     schema.webhooks.c.format: "standard",
     schema.webhooks.c.source: "api",
 }
-# Columns that must be unique within the run.
+# Columns whose values must be unique within the run.
 _NUMBERED: Final = frozenset({schema.series.c.name, processes.c.instance, incidents.c.fingerprint})
 # Replaces a damaged password: nobody can sign in with it until a new one is set.
 _NO_PASSWORD: Final = '{"hash":"","source":"command"}'
@@ -129,7 +129,7 @@ class _NotText(bytes):
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """The valid types of a column's values, and ``closer``, a further check of a value if there is one."""
+    """The valid types of a column's values, and ``closer``, a further check of each value or None."""
 
     types: frozenset[type]
     closer: Callable[[Any], bool] | None
@@ -143,7 +143,10 @@ class _Check:
 
 @dataclass(slots=True)
 class _Checks:
-    """The checks of one database. ``found_at``: when a check last found damage; both times are monotonic."""
+    """The state of the checks of one database.
+
+    ``found_at``: when a check last found damage. ``not_before``: when the next check may run. Both times are monotonic.
+    """
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     found_at: float = -math.inf
@@ -157,8 +160,8 @@ _checks_of: WeakKeyDictionary[Engine, _Checks] = WeakKeyDictionary()
 def after(engine: Engine, error: BaseException, began: float | None = None) -> bool | None:
     """Check for damaged values after an error; return True if some were moved, so that a retry may succeed.
 
-    Return False if the error has another cause, and None if that is unknown because the last check was a short time
-    ago. ``began`` is the monotonic time at which the failed operation began; by default two seconds ago.
+    Return False if the error has another cause, and None if the cause is unknown, because the last check was too recent
+    or this one failed. ``began`` is the monotonic time at which the failed operation began; by default two seconds ago.
     """
     if engine.dialect.name != "sqlite" or not (
         is_undecodable(error) or isinstance(error, (CorruptChunk, *SIGNS))
@@ -176,7 +179,7 @@ def after(engine: Engine, error: BaseException, began: float | None = None) -> b
                 checks.found_at = time.monotonic()
             else:
                 checks.not_before = time.monotonic() + PAUSE_SECONDS
-        # Another thread may have moved the same values after this one had read them.
+        # Another thread may have moved the same values after this thread had read them.
         if began < checks.found_at:
             return True
         return None if rows is None else False
@@ -279,7 +282,7 @@ def _damaged_in(table: Table, row: Sequence[Any]) -> list[Column[Any]]:
 
 
 def _damaged_in_assertion(values: Mapping[str, Any]) -> list[Column[Any]]:
-    """Return the columns with values that are invalid for the assertion's origin; the table holds several kinds."""
+    """Return the columns with values that are invalid for an assertion of this origin."""
     of = schema.assertions.c
     bounds = [(column, values[column.name]) for column in (of.low, of.high)]
     if values["origin"] != "accepted":
@@ -306,7 +309,7 @@ def _damaged_in_setting(key: str, value: str) -> list[Column[Any]]:
     elif key.startswith(_TRIALS) and key.removeprefix(_TRIALS).isdecimal():
         decoder = _TRIAL
     else:
-        # An unknown key may be from a newer version, unless it is a damaged key of the password.
+        # An unknown key may be from a newer version, unless its value shows that it is the damaged key of the password.
         return [settings.c.key] if _is_json(_PASSWORD, value) else []
     return [] if _is_json(decoder, value) else [settings.c.value]
 
@@ -421,7 +424,7 @@ def _set_aside_row(
 
 
 def _may_be_password(key: Any, value: Any) -> bool:
-    """Return True if this damaged setting may have been the password; without one, everybody would have access."""
+    """Return True if this damaged setting may have been the password, without which everybody would have access."""
     if isinstance(key, str):
         return key == access.PASSWORD_KEY or _is_json(_PASSWORD, value)
     return not any(isinstance(value, str) and _is_json(each, value) for each in (_LEASE, _TRIAL))
@@ -481,13 +484,13 @@ def _instead(
             return default
         return default == "true" if isinstance(column.type, Boolean) else int(default)
     if isinstance(column.type, Double) and column.name.endswith(_TIMES):
-        # An old time could make retention remove the run for its age.
+        # An old time could make retention remove the run because of its age.
         return now
     return "" if isinstance(column.type, Text) else 0
 
 
 def _with_it(table: Table, damaged: set[str], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return further columns to change, because they are meaningless without the ``damaged`` ones."""
+    """Return new values for further columns that are meaningless without the ``damaged`` ones."""
     if table is incidents:
         return {
             "summary": f"Stored data of this incident is damaged ({', '.join(sorted(damaged))})."
@@ -509,7 +512,7 @@ def _with_it(table: Table, damaged: set[str], values: Mapping[str, Any]) -> dict
 
 
 def _finding(values: Mapping[str, Any]) -> str:
-    """Return a finding with only the data of its incident."""
+    """Return, as JSON, a finding that contains only the data in its incident's row."""
     checks = zip(incidents.c, _CHECKS[incidents], strict=True)
     fits = {column.name: check.fits((values[column.name],)) for column, check in checks}
     status: Any = values["status"] if fits["status"] else RESOLVED
@@ -529,7 +532,7 @@ def _finding(values: Mapping[str, Any]) -> str:
 
 
 def _next_revision(connection: Connection, run_id: str) -> int:
-    """Return a revision above all stored ones of the run, because pages read only data newer than their own."""
+    """Return a revision above all stored ones of the run, because a page reads only data newer than its revision."""
     queries = (
         f"SELECT max(revision) FROM {name} WHERE run_id = ?" for name in ("batches", "segments", "details")
     )  # fmt: skip

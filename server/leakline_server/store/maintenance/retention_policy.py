@@ -1,9 +1,9 @@
-"""Retention policy: decides which runs to remove and which to thin out (`retention_steps.py` does it).
+"""The retention policy: which runs to remove and which to thin out (`retention_steps.py` does the work).
 
 1. A live run, or one tagged `keep` or `baseline`, is never removed or thinned out.
 2. A run is removed when it was last seen longer ago than its project's retention period.
 3. While a project exceeds its size limit, its runs are removed, the least recently seen first.
-4. A run is thinned out when it was last seen longer ago than its project keeps every snapshot.
+4. A run is thinned out when it was last seen longer ago than its project's period for keeping every snapshot.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..schema import runs, sizes
 DAY_SECONDS: Final = 86_400.0
 # Runs with any of these tags are kept.
 KEEPING: Final = frozenset({"keep", "baseline"})
-# A silent run may resume, so it is removed for the size of its project only after this long.
+# A silent run may resume, so it is removed because of its project's size only after this long.
 SILENT_SECONDS: Final = DAY_SECONDS
 
 Why = Literal["age", "size"]
@@ -84,7 +84,7 @@ class Decision:
 
 
 def decide(engine: Engine, limits: Limits, now: float) -> Decision:
-    """Return the runs to remove now, the least recently seen first."""
+    """Return the runs to remove now, the least recently seen first, and the projects that remain too large."""
     with engine.connect() as connection:
         old = {going.run_id: going for going in _too_old(connection, limits.keep_days, now)}
         more, too_large = _by_size(connection, limits.keep_bytes, set(old), now)
@@ -95,7 +95,7 @@ def decide(engine: Engine, limits: Limits, now: float) -> Decision:
 def still_goes(connection: Connection, going: Going, limits: Limits, run: Row[Any]) -> bool:
     """Return True if the decision to remove a run still holds for its current row.
 
-    Meanwhile it may have been tagged or sent data, or the project may have become small enough.
+    Meanwhile the run may have been tagged or have sent data, or its project may have become small enough.
     """
     if _kept(run) or run.project != going.project or run.last_seen_at != going.last_seen_at:
         return False

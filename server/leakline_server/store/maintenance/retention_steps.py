@@ -41,7 +41,7 @@ def mark_done(engine: Engine, run_id: str, revision: int) -> None:
 
 
 def kept(block: Block) -> Array:
-    """Return a mask of the snapshots of a segment to keep."""
+    """Return a mask of the snapshots to keep in a segment."""
     count = len(block)
     keep = np.zeros(count, dtype=bool)
     keep[[0, -1]] = True
@@ -67,7 +67,8 @@ def _ends(block: Block) -> Array:
 
 # Segments that are left after this many rounds are damaged, or another server is changing them.
 MAX_ROUNDS: Final = 3
-# The minimum pause after a step. The pause is as long as the step took, so that at most half of the time is spent here.
+# The minimum pause after a step. The pause is as long as the step took, so that at most half of the time is spent on
+# retention.
 REST_SECONDS: Final = 0.005
 
 
@@ -94,7 +95,10 @@ class Keeping:
         self._going, self._to_thin = deque(going), deque(to_thin)
 
     def remove_next(self, now: float) -> tuple[Going, Removed] | None:
-        """Remove the next run if the decision still holds. Return None if no run is left. Raises DATABASE_ERRORS."""
+        """Remove the next run if the decision still holds, and return the result, or None if no run is left.
+
+        Raises one of DATABASE_ERRORS.
+        """
         if not self._going:
             return None
         going = self._going.popleft()

@@ -1,8 +1,8 @@
 """Deletion of runs: a soft delete that can be undone, removal after a grace period, and purging a few rows at a time.
 
-A deleted run is hidden from lists but can still be read by its id; data that its training sends is stored, but causes
-no alerts. The run is removed GRACE_SECONDS after its deletion, once it is no longer running: the next batch of a live
-run would create it again.
+A deleted run is hidden from lists but can still be read by its id; data that its processes send is still stored, but
+causes no alerts. The run is removed GRACE_SECONDS after its deletion, once it is no longer running: the next batch of a
+live run would create it again.
 
 Removal deletes the row of the run and all rows that refer to it by foreign keys. Batches, segments, chunks and details
 have no foreign keys; `sweep` purges them in steps so short that ingest hardly waits for them. Until that is done, a row
@@ -47,20 +47,20 @@ from ..schema import (
     tokens,
 )
 
-# The rows deleted in one step. Each may be on a page of its own that must be read first.
+# The number of rows deleted in one step. Each row may be on a different page, which must be read first.
 ROWS_PER_STEP: Final = 64
 # After this time, sealing and compaction that were in progress at the removal have committed, and the second pass finds
 # their rows.
 SETTLED_SECONDS: Final = 60.0
 
 Removed = Literal["removed", "live", "kept", "unknown"]
-# Returns True if a run is still to be removed, given its current row.
+# A function that returns True if a run is still to be removed, given its current row.
 Still = Callable[[Connection, Row[Any]], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A table to purge, with the key columns that follow the fixed ones."""
+    """A table to purge, and its key columns after those with fixed values."""
 
     table: Table
     key: tuple[Column[Any], ...]
@@ -77,9 +77,10 @@ _KEPT: Final = (
 def remove(
     engine: Engine, run_id: str, now: float, still: Still = lambda connection, run: True
 ) -> Removed:
-    """Remove a run and return "removed"; a "live" run is kept, because its next batch would create it again.
+    """Remove a run and return "removed", or return why it was not removed.
 
-    ``still`` is called while the run is locked; if it returns False, the run is "kept".
+    A "live" run is not removed, because its next batch would create it again. ``still`` is called while the run is
+    locked; if it returns False, the run is "kept".
     """
     if "\x00" in run_id:
         return "unknown"
@@ -160,7 +161,7 @@ def _delete_some(connection: Connection, run_id: str, up_to: int, rows: int) -> 
 
 
 def _delete_first(connection: Connection, kept: _Kept, mine: Any, rows: int) -> bool:
-    """Delete the first rows in order of the key, which uses only its index. Return True if there were any."""
+    """Delete the first ``rows`` rows in key order, which needs only the key's index. Return True if there were any."""
     last = connection.execute(
         select(*kept.key).where(mine).order_by(*kept.key).offset(rows - 1).limit(1)
     ).first()
@@ -172,7 +173,7 @@ def _delete_first(connection: Connection, kept: _Kept, mine: Any, rows: int) -> 
 GRACE_SECONDS: Final = 600.0
 # A silent run counts as no longer running after this long.
 SILENT_SECONDS: Final = 3_600.0
-# The most runs to delete or restore in one call; a page of the list has fewer.
+# The maximum number of runs to delete or restore in one call; a page of the list has fewer.
 MAX_AT_ONCE: Final = 1_000
 
 
@@ -192,7 +193,7 @@ class Deleted:
 
 
 def mark(engine: Engine, run_ids: Collection[str], now: float) -> int:
-    """Soft-delete these runs and return how many were newly deleted; runs already deleted keep their time."""
+    """Soft-delete these runs and return how many were newly deleted; runs already deleted keep their deletion time."""
     with writing(engine) as connection:
         there = _locked(connection, run_ids)
         known = select(deletions.c.run_id).where(deletions.c.run_id.in_(there))
@@ -205,7 +206,7 @@ def mark(engine: Engine, run_ids: Collection[str], now: float) -> int:
 
 
 def undo(engine: Engine, run_ids: Collection[str]) -> int:
-    """Restore soft-deleted runs, and return how many there were that had not been removed yet."""
+    """Restore the soft-deleted runs that have not been removed yet, and return their number."""
     with writing(engine) as connection:
         # Lock the runs, because a removal locks its run until it is gone.
         there = _locked(connection, run_ids)
@@ -214,13 +215,13 @@ def undo(engine: Engine, run_ids: Collection[str]) -> int:
 
 
 def find(engine: Engine, run_id: str) -> Deleted | None:
-    """Return the run if it is soft-deleted, else None."""
+    """Return the run if it is soft-deleted, otherwise None."""
     found = among(engine, [run_id])
     return found[0] if found else None
 
 
 def among(engine: Engine, run_ids: Collection[str]) -> list[Deleted]:
-    """Return those of these runs that are soft-deleted."""
+    """Return the runs with these ids that are soft-deleted."""
     wanted = _without_nul(run_ids)
     with engine.connect() as connection:
         rows = connection.execute(_DELETED.where(deletions.c.run_id.in_(wanted)))
@@ -228,7 +229,7 @@ def among(engine: Engine, run_ids: Collection[str]) -> list[Deleted]:
 
 
 def at(engine: Engine, deleted_at: float) -> list[Deleted]:
-    """Return the runs that were deleted together at this time and are not removed yet."""
+    """Return the runs that were deleted together at this time and have not been removed yet."""
     with engine.connect() as connection:
         rows = connection.execute(_DELETED.where(deletions.c.deleted_at == deleted_at))
         return [Deleted(*row) for row in rows]
@@ -246,7 +247,7 @@ def count(engine: Engine) -> int:
 
 
 def remove_next(engine: Engine, now: float) -> Deleted | None:
-    """Remove a run whose grace period is over, and return it; None if there is none now."""
+    """Remove a run whose grace period is over, and return it; return None if no run was removed."""
     over = now - GRACE_SECONDS
     # A recently silent run may only have lost its network connection.
     quiet = (runs.c.state != "silent") | (runs.c.last_seen_at <= now - SILENT_SECONDS)
@@ -275,9 +276,9 @@ _DELETED: Final = (
 
 
 def _locked(connection: Connection, run_ids: Collection[str]) -> list[str]:
-    """Lock those of these runs that exist, and return their ids.
+    """Lock the runs with these ids that exist, in order, and return their ids.
 
-    All writers lock several runs in this order, so they cannot deadlock.
+    All writers that lock several runs use this order, so they cannot deadlock.
     """
     wanted = _without_nul(run_ids)[:MAX_AT_ONCE]
     query = select(runs.c.id).where(runs.c.id.in_(wanted)).order_by(runs.c.id)

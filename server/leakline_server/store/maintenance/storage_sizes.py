@@ -1,4 +1,4 @@
-"""Sizes of runs and projects, measured periodically and stored in a row per run; and the number of live processes.
+"""Sizes of runs and projects, measured periodically and stored in a row per run, and the number of live processes.
 
 A size is the number of packed bytes in chunks, waiting batches and details. It does not include keys, indexes and free
 pages; `disk_space.py` reports the size of the entire database.
@@ -30,7 +30,7 @@ from ..schema import batches, chunks, details, processes, runs, segments, sizes
 
 RUNS_PER_STEP: Final = 128
 # A live run is measured again after FRESH_SECONDS. An ended run is measured once more after SETTLED_SECONDS, because it
-# is compacted by then.
+# has then been compacted.
 FRESH_SECONDS: Final = 60.0
 SETTLED_SECONDS: Final = 3_600.0
 
@@ -51,7 +51,7 @@ class Overview:
 
 
 def projects(engine: Engine) -> list[ProjectSize]:
-    """Return all projects, sorted by name. Runs that were not measured yet count as 0 bytes."""
+    """Return all projects, sorted by name. Runs that have not been measured yet count as 0 bytes."""
     query = (
         select(runs.c.project, func.count(), func.coalesce(func.sum(sizes.c.bytes), 0))
         .select_from(runs.outerjoin(sizes))
@@ -79,9 +79,10 @@ def overview(engine: Engine) -> Overview:
 
 
 def measure(engine: Engine, now: float, since: float | None = None) -> int:
-    """Measure up to RUNS_PER_STEP runs whose size may have changed, longest unmeasured first; return their number.
+    """Measure up to RUNS_PER_STEP runs whose size may have changed, and return their number.
 
-    ``since`` limits this to runs seen after that time, which an index finds without scanning all runs.
+    The least recently measured runs come first. ``since`` limits the search to runs seen after that time, which an
+    index finds without a scan of all runs.
     """
     with engine.connect() as connection:
         due = connection.execute(_due(now, since)).all()
@@ -106,7 +107,7 @@ def _due(now: float, since: float | None) -> Select[Any]:
     )
     if since is None:
         return query
-    # This matches every state; it lets the query use the index on state and time.
+    # This condition matches every state; it lets the query use the index on state and time.
     return query.where(runs.c.state.in_(STATES), runs.c.last_seen_at > since)
 
 
@@ -138,7 +139,7 @@ _PARTS: Final[tuple[Select[Any], ...]] = (
     select(func.sum(segments.c.bytes)).where(segments.c.run_id == _RUN),
     select(func.sum(func.length(batches.c.body))).where(batches.c.run_id == _RUN),
     select(func.sum(func.length(details.c.body))).where(details.c.run_id == _RUN),
-    # Segments sealed by an older version, which did not store their size.
+    # Segments sealed by an older version, which did not store segment sizes.
     select(func.sum(func.length(chunks.c.blob)))
     .select_from(segments.join(chunks, _ITS_CHUNKS))
     .where(segments.c.run_id == _RUN, segments.c.bytes == 0),

@@ -1,8 +1,8 @@
 """The ends of processes and runs: reported by the process, found by spool recovery, or inferred from silence.
 
-A run ends with the last process of its newest attempt, and gets the worst end state of these processes. An end that the
-process did not report itself is inferred, and is revoked if the process sends data again. To change an end, lock the
-run first, then the rows of its processes.
+A run ends when the last process of its newest attempt ends, and gets the worst end state of that attempt's processes.
+An end that the process did not report itself is inferred, and is revoked if the process sends data again. To change an
+end, lock the run first, then the rows of its processes.
 
 The reason why a process vanished is inferred from its last readings and those of other processes.
 """
@@ -41,7 +41,8 @@ from ..schema import Key, processes, runs
 from ..series import Stored, read, read_between, series_ids
 
 _KILLS: Final = "cgroup.kills"
-# First, _ROWS of the newest snapshots of a process are read; then _FACTOR times as many, until they go back far enough.
+# First, the newest _ROWS snapshots of a process are read; then, repeatedly, _FACTOR times as many, until they go back
+# far enough.
 _ROWS: Final = 200
 _FACTOR: Final = 8
 _MOST_ROWS: Final = _ROWS * _FACTOR**3
@@ -51,7 +52,7 @@ _Moment = tuple[float, dict[str, Any]]
 
 
 def why_killed(connection: Connection, process: Row[Any]) -> str | None:
-    """Return the reason why a process was killed, in the form of reported reasons; None without evidence."""
+    """Return the reason why a process was killed, in the same form as reported reasons, or None without evidence."""
     moments = _readings(connection, process)
     if not moments:
         return None
@@ -85,7 +86,7 @@ def _risen(moments: Iterable[tuple[float, Mapping[str, Any]]], died_at: float) -
 def _readings(
     connection: Connection, process: Row[Any], since: float | None = None
 ) -> list[_Moment]:
-    """Return the readings of a process in order, from a minute before ``since`` or before the newest snapshot.
+    """Return a process's last readings in order, from a minute before ``since`` (default: the newest snapshot).
 
     The minute is needed because not every snapshot has every series. The number of snapshots read is limited.
     """
@@ -118,7 +119,7 @@ def _moments(stored: Stored) -> list[_Moment]:
     ]
 
 
-# The stored state for each end state that is reported.
+# The stored end state for each reported end state.
 STATES: Final[Mapping[str, str]] = {
     "finished": "finished",
     "failed": "failed",
@@ -127,7 +128,7 @@ STATES: Final[Mapping[str, str]] = {
     "killed": "killed",
     "silent": "silent",
 }
-# States that only others report of a process, because a killed process cannot report anything.
+# End states that only others report for a process, because a killed process cannot report anything.
 _FOUND: Final = ("killed", "silent")
 # End states from best to worst. When one rank fails or vanishes, the launcher ends the others with signals, which show
 # up as interrupted or killed, so the first failure ranks above these.
@@ -139,7 +140,8 @@ _MAIN: Final = "main"
 class Silence:
     """Thresholds for `last_seen_at`, in Unix seconds.
 
-    Before ``before`` a process counts as silent; before ``soon`` it counts as killed if its last readings indicate it.
+    A process last seen before ``before`` counts as silent; if last seen before ``soon``, it counts as killed if its
+    last readings indicate that.
     """
 
     before: float
@@ -198,7 +200,7 @@ def reported_end(
 ) -> dict[str, Any]:
     """Record the reported end of a process, or of the run if ``instance`` is None.
 
-    Return the columns of the run to update; empty if the run does not end with it.
+    Return the run's columns to update; empty if the run does not end with this process.
     """
     if state == "running":
         return _ends("running", "", None)
@@ -208,7 +210,7 @@ def reported_end(
     of_attempt = _of_newest_attempt(connection, run.id)
     others = all(process.instance != instance for process in of_attempt)
     if of_attempt and (others or any(process.end_state is None for process in of_attempt)):
-        # Other processes are still running, or the process that ended was of an earlier attempt.
+        # Other processes are still running, or the process that ended belonged to an earlier attempt.
         return {}
     if not of_attempt:
         return _ends(_kept_state(state, reason), reason, ended_at)
@@ -223,7 +225,7 @@ def _kept_state(state: str, reason: str) -> str:
 
 
 def how_bad(state: str | None, reason: str) -> int:
-    """Return the rank of a stored end state; the highest of several is the one to report, memory above all others."""
+    """Return the rank of an end state; the state with the highest rank is reported. Lack of memory ranks highest."""
     if _is_memory(reason):
         return len(_WORSE)
     return _WORSE.index(state) if state else -1
@@ -234,7 +236,7 @@ def _is_memory(reason: str) -> bool:
 
 
 def _as_the_worst(of_attempt: Sequence[Row[Any]]) -> dict[str, Any]:
-    """Return the columns for the end of a run, all of whose processes have ended."""
+    """Return the columns to update for a run whose processes have all ended."""
     worst = max(of_attempt, key=lambda p: how_bad(p.end_state, p.end_reason))
     ended_at = max(p.ended_at for p in of_attempt)
     reason = worst.end_reason
@@ -252,7 +254,7 @@ def _ends(
 def _end_process(
     connection: Connection, run_id: str, instance: str, state: str, reason: str, ended_at: float
 ) -> None:
-    """Store the end of a process; ``state`` is the reported one."""
+    """Store the end of a process; ``state`` is the reported end state."""
     same = and_(processes.c.run_id == run_id, processes.c.instance == instance)
     found = state in _FOUND
     if found:
@@ -308,8 +310,8 @@ def conclude(connection: Connection, found: Suspects, run_ids: Iterable[str]) ->
     """End silent runs that are still marked as running, and their processes. The caller commits."""
     over: list[str] = []
     vanished: list[Vanished] = []
-    # All writers lock several runs in this order, so they cannot deadlock. The database sorts, because its collation
-    # may differ from Python's.
+    # All writers that lock several runs use this order, so they cannot deadlock. The database sorts them, because its
+    # collation may differ from Python's.
     in_order = select(runs.c.id).where(runs.c.id.in_(list(run_ids))).order_by(runs.c.id)
     for run_id in connection.scalars(in_order).all():
         going = and_(runs.c.id == run_id, runs.c.state == "running")
@@ -334,7 +336,7 @@ def conclude(connection: Connection, found: Suspects, run_ids: Iterable[str]) ->
 
 
 def _in_view_of_all(connection: Connection, silence: Silence) -> Silence:
-    """Return the thresholds, with ``soon`` set to ``before`` if no run at all was seen since.
+    """Return the thresholds, with ``soon`` set to ``before`` if no run at all was seen after ``soon``.
 
     In that case the server may have been unreachable, so nothing is inferred early.
     """
@@ -371,7 +373,7 @@ def _end_vanished(connection: Connection, run_id: str, found: Suspects) -> list[
 
 
 def _over(connection: Connection, run: Row[Any], silence: Silence) -> dict[str, Any]:
-    """Return the columns to update if all processes of a run have ended or it is silent; empty if it is live."""
+    """Return the columns to update if all processes of a run have ended or the run is silent; empty otherwise."""
     of_attempt = _of_newest_attempt(connection, run.id)
     if of_attempt and all(p.end_state and p.attempt == run.attempt for p in of_attempt):
         values = _as_the_worst(of_attempt)
@@ -389,7 +391,7 @@ def _quiet(before: float) -> ColumnElement[bool]:
 
 
 def _vanished(before: float, run_id: str | None = None) -> Select[Any]:
-    """Return the query for unended processes, in the newest attempt of running runs, last seen before ``before``."""
+    """Return the query for processes without an end in running runs' newest attempts, last seen before ``before``."""
     query = (
         select(processes, runs.c.stored.label("of_run"))
         .join(runs, runs.c.id == processes.c.run_id)

@@ -1,8 +1,8 @@
 """The list of a run's processes in API responses, limited in size, and the number of processes left out.
 
-A run may have ten thousand processes, each with names, reasons and log lines of any content. If not all fit, those
-named by a finding come first, then those of the newest attempt, and among these those that ended badly, because users
-look for these.
+A run may have ten thousand processes, each with names, reasons and log lines of any content. If not all of them fit,
+processes named by a finding come first, then the processes of the newest attempt. Among these, the ones that ended
+badly come first, because users look for them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def unix(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
-# The order in which processes are listed: those of the same rank are adjacent, whenever they were registered.
+# The order in which processes are listed: those of the same rank are adjacent, no matter when they were registered.
 LIVED: Final = (
     processes.c.rank, processes.c.attempt, processes.c.started_at, processes.c.id,
 )  # fmt: skip
@@ -54,7 +54,7 @@ _GOOD_END: Final = case(
 
 @dataclass(frozen=True, slots=True)
 class ProcessList:
-    """The listed processes in API form, in the order LIVED, and the number of those left out."""
+    """The listed processes in API form, in the order LIVED, and the number of processes left out."""
 
     processes: list[dict[str, Any]]
     left_out: int
@@ -73,7 +73,7 @@ class Stored:
     left_out: int = 0
 
     def taken(self, lost: Mapping[str, int]) -> int:
-        """Return the number of snapshots taken; losses after the newest stored snapshot may be missing from it."""
+        """Return the number of snapshots taken; losses after the newest stored snapshot may not be included."""
         gone = sum(number for reason, number in lost.items() if reason in DROPPED | THINNED)
         return max(self.newest, self.count + self.left_out + gone)
 
@@ -88,7 +88,7 @@ class _Grows(msgspec.Struct):
 
 
 class _Verdict(msgspec.Struct):
-    """The processes in a verdict; verdicts of older versions have none."""
+    """The processes in a verdict; verdicts of older versions do not list any."""
 
     processes: list[_Grows] = []
 
@@ -98,7 +98,7 @@ _NOT_LISTED: Final = _Grows("")
 
 
 def of_run(connection: Connection, run_id: str, verdict: str | None) -> ProcessList:
-    """Return the processes of a run to list; ``verdict`` is the run's stored verdict."""
+    """Return the processes to list for a run; ``verdict`` is the run's stored verdict."""
     mine = processes.c.run_id == run_id
     grows = {
         each.instance: each for each in (_decode(verdict) if verdict else _Verdict()).processes
@@ -139,10 +139,10 @@ def all_of(engine: Engine, run_id: str) -> list[dict[str, Any]]:
 
 
 def _stored(connection: Connection, run_id: str) -> dict[int, Stored]:
-    """Return the snapshot counts by process id, of processes that have sent snapshots."""
+    """Return, by process id, the snapshot counts of processes that have sent snapshots."""
     found: dict[int, Stored] = {}
     s, b = segments.c, batches.c
-    # A thinned segment counts as complete, as it does when snapshots are sent again.
+    # A thinned segment counts as complete here, and also when its snapshots are sent again.
     missing = case((s.thinned, s.last_sequence - s.first_sequence + 1 - s.count), else_=0)
     for table, newest, left_out in (
         (segments, func.max(s.last_sequence), func.sum(missing)),
@@ -203,7 +203,7 @@ def _process(row: Row[Any], stored: Stored, grows: _Grows) -> dict[str, Any]:
 
 
 def _add_lines(connection: Connection, run_id: str, listed: dict[int, dict[str, Any]]) -> None:
-    """Add log lines to the processes in the given order until there is no room; the last one gets its newest lines."""
+    """Add log lines to the processes in order while there is room; the last process gets only its newest lines."""
     room = MAX_LINES_LISTED_BYTES
     for process_id, lines in lines_of_processes(connection, run_id, list(listed)):
         kept, room = _newest(lines, room)
@@ -211,7 +211,7 @@ def _add_lines(connection: Connection, run_id: str, listed: dict[int, dict[str, 
 
 
 def _newest(lines: Sequence[str], room: int) -> tuple[list[str], int]:
-    """Return the newest lines that fit, and the room that is left: 0 once a line did not fit."""
+    """Return the newest lines that fit, and the remaining room, which is 0 if a line did not fit."""
     kept: list[str] = []
     for line in reversed(lines):
         room -= len(msgspec.json.encode(line))

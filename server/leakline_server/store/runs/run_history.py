@@ -94,19 +94,19 @@ def _load_process(
 
 
 def last_generation(connection: Connection, key: Key) -> int | None:
-    """Return the last generation of a process, or its last minute if it has no generations; None without snapshots."""
+    """Return the last generation of a process (its last minute if it has none), or None without snapshots."""
     _, distinct = _generations(read(connection, key, {}))
     return int(distinct[-1]) if len(distinct) else None
 
 
-# A function that returns the generation of each row of a block, and a mask of the rows with one (None if all have).
+# A function that returns the generation of each row of a block, and a mask of the rows that have one (None if all do).
 _GenerationsOf = Callable[[Block], tuple[Array, Array | None]]
 
 
 def _generations(stored: Stored) -> tuple[_GenerationsOf, Array]:
     """Return the function for the generations of a block's rows, and all generations in ascending order.
 
-    The generations are minutes if the process has declared none.
+    If the process has declared no generations, minutes are used instead.
     """
     declared, minutes = [_EMPTY], [_EMPTY]
     start: float | None = None
@@ -138,7 +138,7 @@ def _minutes(monotonic: Array, start: float) -> Array:
 def _to_read(
     stored: Stored, numbered: Mapping[str, int], distinct: Array, shared_to: int | None
 ) -> Array | None:
-    """Return the generations to read, ascending; None if all are read."""
+    """Return the generations to read, in ascending order, or None to read all of them."""
     positions = positions_to_read(len(distinct))
     if positions is None or shared_to is None:
         return None if positions is None else distinct[positions]
@@ -148,9 +148,9 @@ def _to_read(
 
 
 def _peaks(stored: Stored, numbered: Mapping[str, int], last: int) -> set[int]:
-    """Return the generations up to ``last`` with the peak of each measure of resident memory.
+    """Return the generations up to ``last`` in which each measure of resident memory has its peak.
 
-    They must be read, because a peak is determined by a single snapshot.
+    These generations must be read, because a peak is determined by a single snapshot.
     """
     found = set[int]()
     for number in (numbered[name] for name in RESIDENT if name in numbered):
@@ -172,7 +172,7 @@ def _peaks(stored: Stored, numbered: Mapping[str, int], last: int) -> set[int]:
 def _chosen(
     stored: Stored, generations_of: _GenerationsOf, distinct: Array, kept: Array
 ) -> tuple[Array, LeftOut]:
-    """Return the sequence numbers to read, including snapshots without a generation, and what is left out."""
+    """Return the sequence numbers to read, including those of snapshots without a generation, and what is left out."""
     only, ran = [_EMPTY], set[str | None]()
     for block in stored.blocks((GENERATION, MONOTONIC, PHASE), SNAPSHOTS_AT_ONCE):
         generation, there = generations_of(block)
@@ -197,7 +197,7 @@ def _between(distinct: Array, kept: Array) -> Spans:
 def _in_part(
     stored: Stored, row: Row[Any], only: Array, left_out: LeftOut, *, summed: bool
 ) -> ProcessHistory:
-    """Read the snapshots ``only`` of a process, a few series at a time to bound memory."""
+    """Read the snapshots of a process with the sequence numbers ``only``, a few series at a time to bound memory."""
     fixed = stored.read(COLUMNS, only)
     # Continue without snapshots that could not be read because a common column is damaged.
     only = fixed.numbers(SEQUENCE).values
@@ -231,7 +231,7 @@ def _fixed(block: Block) -> dict[str, Any]:
 
 
 def _with_sums(stored: Stored, booked: Collection[int], only: Array) -> Block:
-    """Return the snapshots ``only``, with the phase accounts of left-out generations added to the next kept one."""
+    """Return the phase accounts of the snapshots ``only``; those of left-out generations go to the next kept one."""
     parts = {number: [absent(0)] for number in (SEQUENCE, *booked)}
     waiting: dict[int, tuple[float, int]] = dict.fromkeys(booked, (0, 0))
     for block in stored.blocks((GENERATION, KIND, *booked), SNAPSHOTS_AT_ONCE):
@@ -257,11 +257,11 @@ def _summed(
 ) -> tuple[Numbers, tuple[float, int]]:
     """Return the column with sums, and what is carried over to the next block: a sum and its number of readings.
 
-    ``ends``: the positions of generation ends in the column; ``kept``: the indexes into ``ends`` of those that are kept
-    and get the sums.
+    ``ends``: the positions of generation ends in the column; ``kept``: the indexes into ``ends`` of the generation ends
+    that are kept and get the sums.
     """
     there = np.ones(len(column), bool) if column.present is None else column.present.copy()
-    # The carried-over sum may be a float although this block has only integers or no values.
+    # The carried-over sum may be a float even if this block has only integers or no values.
     sums = np.cumsum(np.where(there[ends], column.values[ends], 0)) + waiting[0]
     counts = np.cumsum(there[ends]) + waiting[1]
     values = column.values.astype(np.result_type(column.values, sums))
@@ -305,7 +305,7 @@ def revision(engine: Engine, run_id: str) -> int:
 
 
 def load_for_examination(connection: Connection, run_id: str) -> tuple[RunHistory, int]:
-    """Return the history for an examination, with very long processes in part, and its revision.
+    """Return the history for an examination, in which very long processes are read in part, and the run's revision.
 
     Raises NoSuchRun.
     """
@@ -313,7 +313,7 @@ def load_for_examination(connection: Connection, run_id: str) -> tuple[RunHistor
 
 
 def load_for_pages(engine: Engine, run_id: str) -> tuple[RunHistory, int]:
-    """Return the history for pages, like that for an examination, and its revision.
+    """Return the history for pages, read in part as for an examination, and the run's revision.
 
     Phase accounts of left-out generations are added to the next generation that is read. Raises NoSuchRun.
     """
@@ -323,7 +323,7 @@ def load_for_pages(engine: Engine, run_id: str) -> tuple[RunHistory, int]:
 def load_to_compare(
     engine: Engine, before: str, after: str
 ) -> tuple[tuple[RunHistory, int], tuple[RunHistory, int]]:
-    """Return the histories and revisions of both runs, with processes of up to COMPARED_WHOLE snapshots complete.
+    """Return the history and revision of each run, with processes of up to COMPARED_WHOLE snapshots read entirely.
 
     Longer processes are read in part, with the same generations in the range that both runs have. Raises NoSuchRun.
     """
@@ -338,7 +338,7 @@ def load_to_compare(
 
 
 def _last_generation(engine: Engine, run_id: str) -> int | None:
-    """Return the last generation (or minute) of a run; None if it has no snapshots. Raises NoSuchRun."""
+    """Return the last generation (or minute) of a run, or None if it has no snapshots. Raises NoSuchRun."""
     revision(engine, run_id)
     with reading(engine) as connection:
         rows = _rows_of(connection, run_id, largest=True)
@@ -350,10 +350,11 @@ def load_history_at(
     engine: Engine, run_id: str, *, in_part: bool = False, summed: bool = False, shared_to: int | None = None,
     largest: bool = False,
 ) -> tuple[RunHistory, int]:  # fmt: skip
-    """Return the history of a run and its revision. Raises NoSuchRun.
+    """Return the history and revision of a run. Raises NoSuchRun.
 
-    ``shared_to``: the last generation that the run shares with the one it is compared to. ``largest``: of more than
-    MAX_PROCESSES_STUDIED processes, read only those with the highest peak memory, and what these have declared.
+    ``shared_to``: the last generation that the run shares with the run that it is compared to. ``largest``: if there
+    are more than MAX_PROCESSES_STUDIED processes, read only those with the highest peak memory, and only what these
+    have declared.
     """
     part = InPart(summed, shared_to) if in_part else None
     with reading(engine) as connection:
@@ -371,7 +372,8 @@ def _load_history(
     left_out = _count(connection, run_id) - len(rows)
     among = [row.id for row in rows] if left_out else None
     events = load_events(connection, run_id, among)
-    # Plans are checked in every generation, so everything must be read; the phase accounts of pages do not need that.
+    # Plans are checked in every generation, so everything must be read. Pages, for which phase accounts are summed, do
+    # not need this.
     if (part is None or not part.summed) and any(event.kind in PLANS for event in events):
         part = None
     history = RunHistory(
@@ -397,7 +399,10 @@ def _load_history(
 
 
 def _rows_of(connection: Connection, run_id: str, *, largest: bool) -> Sequence[Row[Any]]:
-    """Return the rows of a run's processes by rank and attempt; ``largest``: at most MAX_PROCESSES_STUDIED of them."""
+    """Return the rows of a run's processes, ordered by rank and attempt.
+
+    ``largest``: return at most MAX_PROCESSES_STUDIED rows, those with the highest peak memory.
+    """
     p = processes.c
     query = select(processes).where(p.run_id == run_id)
     if largest:

@@ -37,7 +37,8 @@ Value = float | int | str
 _URGENCY: Final[ColumnElement[int]] = literal_column(URGENCY, Integer())
 # Only the last column of an order may be null.
 _COLUMNS: Final[Mapping[By, tuple[ColumnElement[Any], ...]]] = {
-    # Not by `last_seen_at`, which changes with each batch of a live run and would reorder the list all the time.
+    # Do not sort by `last_seen_at`, which changes with each batch of a live run and would reorder the list all the
+    # time.
     "severity": (_URGENCY, runs.c.started_at),
     "seen": (runs.c.last_seen_at,),
     "started": (runs.c.started_at,),
@@ -49,7 +50,8 @@ _COLUMNS: Final[Mapping[By, tuple[ColumnElement[Any], ...]]] = {
 ORDERS: Final[tuple[By, ...]] = tuple(_COLUMNS)
 # Orders in which a run without a verdict or a reading has no value.
 _NULLABLE: Final = frozenset({"growth", "memory", "out"})
-# Orders that ascend by default: from A to Z, and from the earliest out-of-memory. All others begin with the largest.
+# Orders that ascend by default: from A to Z, and from the earliest out-of-memory. All others begin with the largest
+# value.
 _RISING: Final = frozenset({"name", "out"})
 _CURSOR: Final = re.compile(r"(-?[a-z]{1,10})/([\w.:-]{1,128})(?:/(.{0,512}))?", re.DOTALL)
 _LARGEST: Final = 2**63
@@ -86,14 +88,14 @@ SEVEREST: Final = Order("severity")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The position of a run in an order. ``values``: those of the order's columns; empty if the run has none."""
+    """The position of a run in an order. ``values``: the run's values in the order's columns; empty if it has none."""
 
     values: tuple[Value, ...]
     run_id: str
 
 
 def order_of(text: str) -> Order | None:
-    """Parse an order such as ``growth``, or ``-growth`` for the reverse; return None if it is unknown."""
+    """Parse an order, for example ``growth``, or ``-growth`` for the reverse; return None if the order is unknown."""
     for by in ORDERS:
         if text.removeprefix("-") == by:
             return Order(by, text.startswith("-"))
@@ -101,8 +103,9 @@ def order_of(text: str) -> Order | None:
 
 
 def sorted_by(verdict: Mapping[str, Any]) -> dict[str, float | None]:
-    """Return the columns of ``runs`` that are derived from a verdict, given as JSON, for sorting."""
-    # The same growth as the list shows: that of the first leak, which need not be private memory, else of the run.
+    """Return the sort columns of ``runs`` that are derived from a verdict, which is given as JSON."""
+    # Use the growth that the list shows: that of the first leak, which need not be private memory, or that of the run
+    # if there is no leak.
     growing = (f for f in verdict["findings"] if f["status"] in GROWING)
     growth = next(growing, verdict)["growth_bytes_per_generation"]
     oom = verdict["oom"]
@@ -177,7 +180,7 @@ def _directed(column: ColumnElement[Any], order: Order) -> UnaryExpression[Any]:
 
 
 def write_cursor(order: Order, place: Place) -> str:
-    """Return ``order/run``, followed by ``/value`` if the run has one; two values are separated by a comma."""
+    """Return ``order/run``, followed by ``/value`` if the run has a value; two values are separated by a comma."""
     values = ",".join(map(str, place.values))
     return "/".join((str(order), place.run_id, *([values] if place.values else ())))
 
@@ -206,7 +209,7 @@ def _value(column: ColumnElement[Any], text: str) -> Value:
     except ValueError as error:
         raise BadCursor(text) from error
     if isinstance(number, int):
-        # Postgres raises an error for a number out of the range of its type.
+        # Postgres raises an error for a number outside the range of its type.
         if 0 <= number <= _MOST_SEVERE if column is _URGENCY else abs(number) < _LARGEST:
             return number
         raise BadCursor(text)

@@ -42,7 +42,7 @@ from .runs import ENDED, locked
 LAUNCH_SECONDS: Final = 600.0
 # The highest attempt number that a process may report and the columns can store.
 LAST_ATTEMPT: Final = 2**31 - 1
-# A rank that starts even later may join an attempt that was seen within this time.
+# A rank that starts after LAUNCH_SECONDS may join an attempt that was seen within this time.
 ALIVE_SECONDS: Final = 60.0
 
 
@@ -56,7 +56,7 @@ class Joined:
 
 
 class OtherProject(Exception):
-    """Raised when the run exists in another project."""
+    """Raised when the run already exists in another project."""
 
     def __init__(self, project: str) -> None:
         super().__init__(project)
@@ -64,7 +64,7 @@ class OtherProject(Exception):
 
 
 class OtherProcess(Exception):
-    """Raised when the instance is known with another rank."""
+    """Raised when the instance is already known with a different rank."""
 
     def __init__(self, instance: str, field: str, stored: int, sent: int) -> None:
         super().__init__(instance, field, stored, sent)
@@ -81,7 +81,7 @@ class TooManyAttempts(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The attempt number of a process. ``moves``: attempts from this number on must be renumbered up by one."""
+    """The attempt number of a process. ``moves``: attempts with this or a higher number must be moved up by one."""
 
     number: int
     moves: bool = False
@@ -95,7 +95,7 @@ def join_run(
     allowed: Allowance = UNBOUNDED,
     sent_at: float | None = None,
 ) -> Joined:
-    """Create the run, or join it as another rank, as the next attempt, or as a process that registers again.
+    """Create the run, or join it as another rank, as the next attempt, or as a process that has already registered.
 
     A known process does not change a run that has ended, so uploading a spool twice has no further effect; a new
     process of the newest attempt sets the run to running. Without ``process``, joining an ended run begins its next
@@ -182,9 +182,10 @@ def place(
     ``mains``: rank, attempt and started_at of the known main processes. ``begun``: the start time of each attempt.
     ``live``: the process has just started, and the run is sending data.
 
-    1. Its attempt is between those of the processes of its own rank that started before and after it.
-    2. Among these it is the one whose start is nearest, if they may be one launch; for a live process, the newest one.
-    3. Otherwise it begins a new attempt.
+    1. The attempt is between those of the processes of the same rank that started before and after the new process.
+    2. Of these attempts, it is the one with the nearest start time, if the process may be of that launch, or if it is
+       live and the attempt is the newest.
+    3. Otherwise, the process begins a new attempt.
     """
     own = [p for p in mains if p.rank == process.rank]
     before = [p for p in own if p.started_at <= started_at]
@@ -194,8 +195,8 @@ def place(
     low = max((p.attempt for p in before), default=0) + 1
     high = min((p.attempt for p in own if p.started_at > started_at), default=None)
     if high is None and max(begun.values(), default=started_at) <= started_at + LAUNCH_SECONDS:
-        # The process is of the newest launch, whose number may include attempts that were not reported to this server.
-        # The number of a process that is reported late may be outdated and is ignored.
+        # The process belongs to the newest launch, so its number may count attempts that were not reported to this
+        # server. If a process is reported late, its number may be outdated and is ignored.
         low = max(low, process.attempt)
     between = [n for n in begun if low <= n and (high is None or n < high)]
     nearest = min(between, key=lambda n: abs(begun[n] - started_at), default=None)
@@ -242,7 +243,7 @@ def _take_in(
 
 
 def _environments(header: RunHeader, values: Mapping[str, Any], anew: bool) -> _Told:
-    """Return the environment once for each place where it is written: the run if it changes, and the attempt."""
+    """Return the environment once for each row to which it is written: that of the run, and that of the attempt."""
     return (header.environment,) * (("environment" in values) + anew)
 
 
@@ -285,7 +286,7 @@ def _note(
 
 
 def _known(connection: Connection, run_id: str, process: ProcessIdentity) -> int | None:
-    """Return the attempt of a process that has joined before, else None. Raises OtherProcess."""
+    """Return the attempt of a process that has joined before, otherwise None. Raises OtherProcess."""
     same = and_(processes.c.run_id == run_id, processes.c.instance == process.instance)
     there = connection.execute(select(processes.c.rank, processes.c.attempt).where(same)).first()
     if there is None:
@@ -306,7 +307,7 @@ def _begun(connection: Connection, run_id: str, mains: Sequence[Any]) -> dict[in
     query = select(attempts.c.number, attempts.c.started_at).where(attempts.c.run_id == run_id)
     begun = {row.number: row.started_at for row in connection.execute(query)}
     for process in mains:
-        # The attempt of a process that only sent batches has no row.
+        # If a process has only sent batches, its attempt has no row.
         at = begun.get(process.attempt, process.started_at)
         begun[process.attempt] = min(at, process.started_at)
     return begun
@@ -317,7 +318,7 @@ def _move_up(connection: Connection, run_id: str, first: int) -> None:
     among = processes.c.attempt.between(first, LAST_ATTEMPT - 1)
     later = and_(processes.c.run_id == run_id, among)
     connection.execute(update(processes).where(later).values(attempt=processes.c.attempt + 1))
-    # Renumber by way of unused negative numbers, because the numbers must be unique at all times.
+    # Renumber via negative numbers, which are otherwise unused, because the numbers must be unique at all times.
     later = and_(attempts.c.run_id == run_id, attempts.c.number >= first)
     connection.execute(update(attempts).where(later).values(number=-attempts.c.number - 1))
     moved = and_(attempts.c.run_id == run_id, attempts.c.number < 0)
@@ -327,7 +328,7 @@ def _move_up(connection: Connection, run_id: str, first: int) -> None:
 def _introduce(
     connection: Connection, header: RunHeader, process: ProcessIdentity, attempt: int, now: float
 ) -> None:
-    """Insert the row of a joining process, after which the run does not end before this process does."""
+    """Insert the row of a joining process, so that the run does not end before this process does."""
     number = next_process(connection, header.id)
     if number > MAX_RUN_PROCESSES:
         raise TooManyProcesses
@@ -358,8 +359,8 @@ def _describe(
 ) -> bool:
     """Store the description of an attempt, and return True if it was written.
 
-    The first process of an attempt describes it; ``anew`` replaces this by the description of its first main process,
-    if a child has come before it.
+    The first process of an attempt describes it. ``anew``: the process is the attempt's first main process, and its
+    description replaces that of a child process that joined before it.
     """
     of_run = attempts.c.run_id == header.id
     same = and_(of_run, attempts.c.number == number)
@@ -379,7 +380,7 @@ def _how_many(which: ColumnElement[bool]) -> Select[int]:
 
 
 def _union(there: Sequence[str], more: Sequence[str], most: int) -> list[str]:
-    """Return the union of both in order, without duplicates and cut to ``most``."""
+    """Return the items of both sequences in order, without duplicates, and at most ``most`` of them."""
     return list(dict.fromkeys((*there, *more)))[:most]
 
 

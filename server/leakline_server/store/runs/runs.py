@@ -52,8 +52,8 @@ MATCHES: Final[tuple[Match, ...]] = get_args(Match)
 class Changes:
     """The body of PATCH; None leaves a field unchanged. ``notes`` are added to the existing ones.
 
-    ``only_adds``: the request has an ingest token, whose notes must not displace those of users. ``browser``: it has a
-    browser token.
+    ``only_adds``: the request has an ingest token, whose notes must not displace those of users. ``browser``: the
+    request has a browser token.
     """
 
     state: str | None = None
@@ -99,12 +99,12 @@ def change_run(
     now: float,
     bytes_per_day: PerProject = FOREVER,
 ) -> dict[str, Any] | None:
-    """Apply changes and return the new RunSummary; None if the run does not exist.
+    """Apply changes and return the new RunSummary, or None if the run does not exist.
 
     Raises TooMuchStored if today's quota of the project is used up, and NoRoomForNotes.
     """
     with writing(engine) as connection:
-        # Two ranks may report their ends at the same time, and the last one ends the run.
+        # Two ranks may report their ends at the same time, and the last of them ends the run, so lock the run first.
         row = locked(connection, run_id)
         if row is None:
             return None
@@ -196,7 +196,7 @@ def _wanted(filters: RunFilter) -> list[ColumnElement[bool]]:
     # Searching one joined text takes half the time. Search terms contain no line breaks.
     among = runs.c.name + "\n" + runs.c.project + "\n" + runs.c.id
     wanted += [_has(among, word) for word in filters.words]
-    # Not LIKE, which ignores case on SQLite but not on Postgres; tags must match exactly.
+    # Do not use LIKE, which ignores case on SQLite but not on Postgres: tags must match exactly.
     wanted += [func.replace(runs.c.tags, _dump(tag), "") != runs.c.tags for tag in filters.tags]
     return wanted + [_MATCHING[what](text) for what, text in filters.matches]
 
@@ -288,21 +288,21 @@ def projects(engine: Engine) -> list[str]:
 
 
 def get_summary(engine: Engine, run_id: str) -> dict[str, Any] | None:
-    """Return the RunSummary of one run; None if it does not exist."""
+    """Return the RunSummary of one run, or None if it does not exist."""
     with engine.connect() as connection:
         row = row_of(connection, run_id)
         return None if row is None else summary(row, _damaged(connection, run_id))
 
 
 def project_of(engine: Engine, run_id: str) -> str | None:
-    """Return the project of a run; None if the run does not exist."""
+    """Return the project of a run, or None if the run does not exist."""
     with engine.connect() as connection:
         found: str | None = connection.scalar(select(runs.c.project).where(runs.c.id == run_id))
     return found
 
 
 def get_run(engine: Engine, run_id: str) -> dict[str, Any] | None:
-    """Return the RunSummary with all further details of the run; None if it does not exist."""
+    """Return the RunSummary with all further details of the run, or None if it does not exist."""
     with reading(engine) as connection:
         row = row_of(connection, run_id)
         if row is None:
@@ -378,7 +378,7 @@ _LISTED: Final = tuple(
 
 
 def summary(row: Row[Any], damaged: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the RunSummary of a row of ``runs`` as plain JSON. ``damaged``: the parts of it in quarantine."""
+    """Return the RunSummary of a row of ``runs`` as plain JSON. ``damaged``: its quarantined parts."""
     verdict = _Said() if row.verdict is None else _decode_said(row.verdict)
     return {
         "id": row.id,
@@ -426,13 +426,13 @@ def _sentence(row: Row[Any], verdict: _Said) -> str:
 
 
 def _priority(findings: Sequence[_Found]) -> str | None:
-    """Return the highest priority of the findings that leak or may leak; None if there are none."""
+    """Return the highest priority of the findings that leak or may leak, or None without such findings."""
     found = {each.priority for each in findings if each.status in GROWING}
     return next((name for name in get_args(Priority) if name in found), None)
 
 
 def _unit(row: Row[Any], verdict: _Said) -> str:
-    """Return the unit by which the run is actually counted: the verdict's if no generation was reported."""
+    """Return the unit in which the run is counted: the verdict's if no generation was reported, or the run's own."""
     return verdict.unit if verdict.unit and row.first_generation is None else str(row.unit)
 
 
@@ -469,7 +469,7 @@ def row_of(connection: Connection, run_id: str) -> Row[Any] | None:
 
 
 def locked(connection: Connection, run_id: str) -> Row[Any] | None:
-    """Lock a run and its processes against changes until the end of the transaction; return its row, or None."""
+    """Lock a run and its processes against changes until the transaction ends. Return the run's row, or None."""
     if "\x00" in run_id:
         return None
     query = select(runs).where(runs.c.id == run_id).with_for_update(key_share=True)

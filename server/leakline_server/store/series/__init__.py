@@ -2,7 +2,7 @@
 
 `append` stores batches until they are sealed, `seal` turns waiting batches into a segment, `compact` merges small
 segments into a large one, `drop` removes snapshots from a segment, `read` returns columns of snapshots, and `summarise`
-downsamples long series to few points. Other packages never decode a chunk; they only count rows and delete those of
+downsamples long series to a few points. Other packages never decode a chunk; they only count rows and delete those of
 removed runs.
 
 It imports `schema`, `columns`, `engine`, `ingest.incoming_batch`, `details`, `maintenance.corruption`, `runs` and

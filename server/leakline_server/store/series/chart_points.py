@@ -1,9 +1,9 @@
 """Downsampling of series for charts: at most N points, each with the first, last, smallest and largest value.
 
-A point keeps its minimum and maximum, so a peak of one snapshot is visible at every zoom. Up to CHUNK_RATIO snapshots
-per point, snapshots are read one by one and joined into points of equally many; above it, points are made from the
-summaries of chunks (`points_of`), unless a phase or kind is selected. The choice depends on the query and the data
-only, so the result is the same whether or not a run is compacted.
+A point keeps its minimum and maximum, so a peak of one snapshot is visible at every zoom. With up to CHUNK_RATIO
+snapshots per point, single snapshots are read and divided equally among the points; above that ratio, points are made
+from the summaries of chunks (`points_of`), unless a phase or kind is selected. The choice depends only on the query and
+the data, so the result is the same whether or not a run is compacted.
 
 With summaries, points begin at multiples of 512 times a power of two in sequence numbers. So the points of a run do not
 move while it grows, and are the same whether or not it is compacted.
@@ -53,7 +53,7 @@ def _width(low: int, high: int, points: int) -> int:
 
 
 def points_of(found: Summaries, number: int, axis: int, width: int) -> Shown:
-    """Return a point for each bucket of ``width`` sequence numbers with values.
+    """Return a point for each bucket of ``width`` sequence numbers that has values.
 
     The summaries are in order, and none crosses a bucket boundary.
     """
@@ -115,8 +115,8 @@ def summarise(engine: Engine, run_ids: Sequence[str], query: SeriesQuery) -> dic
 
     ``left_out``: the number of matching items beyond MAX_ITEMS. ``processes_left_out``: the number of processes that
     were not read, because MAX_PROCESSES_READ were read and the items are full. ``damaged``: the data that could not be
-    read, as [{run, process, name, first_sequence, last_sequence}]. Snapshots without a value have no point, nor on the
-    generation axis those before the first generation.
+    read, as [{run, process, name, first_sequence, last_sequence}]. Snapshots without a value have no point; on the
+    generation axis, neither do snapshots without a generation.
     """
     found = _Found()
     with reading(engine) as connection:
@@ -126,7 +126,7 @@ def summarise(engine: Engine, run_ids: Sequence[str], query: SeriesQuery) -> dic
     return {**answer, "damaged": found.damaged[:MAX_ITEMS]}
 
 
-# (phase, name, function that makes the points) of each line with any values.
+# (phase, name, function that makes the points) for each line that has values.
 _Lines = Iterator[tuple[str | None, str, Callable[[], Shown]]]
 
 
@@ -195,7 +195,10 @@ def _read_run(connection: Connection, run_id: str, query: SeriesQuery, found: _F
 
 
 def matching(numbered: Mapping[str, int], names: Sequence[str]) -> dict[int, str]:
-    """Return the names of the matching series by id; in the order of ``names``, matches of a ``*`` sorted by name."""
+    """Return the names of the matching series by id, in the order of ``names``.
+
+    The matches of a name with ``*`` are sorted by name.
+    """
     found: dict[int, str] = {}
     for name in names:
         if "*" in name:
@@ -209,7 +212,7 @@ def matching(numbered: Mapping[str, int], names: Sequence[str]) -> dict[int, str
 def _fits(name: str, pieces: Sequence[str]) -> bool:
     """Return True if ``name`` consists of ``pieces`` with any text between them.
 
-    This takes linear time, while a regular expression with many wildcards can take extremely long.
+    This takes linear time, while a regular expression with many wildcards can take an extremely long time.
     """
     head, *middle, tail = pieces
     end = len(name) - len(tail)
@@ -225,7 +228,7 @@ def _fits(name: str, pieces: Sequence[str]) -> bool:
 
 
 def _lines(of: Summarised, query: SeriesQuery) -> _Lines:
-    """Yield the lines of a process, phases in order of first occurrence."""
+    """Yield the lines of a process, with phases in order of first occurrence."""
     points, axis = max(1, min(query.points, MAX_POINTS)), AXES[query.axis]
     most, filters = CHUNK_RATIO * points, () if query.phase is None else (PHASE,)
     if len(of.stored) > most:
@@ -288,7 +291,8 @@ def _by_phase(
     if query.phase is None:
         yield None, shown
         return
-    # Only the phases of these rows, in their order: the other phases in the stored chunks change with compaction.
+    # Use only the phases of these rows, in their order, because the other phases in the stored chunks change with
+    # compaction.
     phases = only_used(block.texts(PHASE))
     for phase in phases.names if query.phase == "*" else (query.phase,):
         yield phase, shown.take(phases.equal(phase))
@@ -310,7 +314,7 @@ _PROCESSES: Final = (
 def first_generations(
     engine: Engine, run_id: str, names: Sequence[str], kind: str, among: Collection[str] | None = None
 ) -> dict[str, float]:  # fmt: skip
-    """Return, by process instance, the generation of its first snapshot of this kind that has one of the series.
+    """Return, by process instance, the generation of the first snapshot of this kind that has any of the series.
 
     Processes without such snapshots are left out. ``names`` may contain ``*``. ``among`` limits the result to these
     process instances.

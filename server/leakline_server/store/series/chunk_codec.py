@@ -20,7 +20,7 @@ A chunk row has ``count``, ``present`` (the number of entries that are not null)
 Integers are at most 2**53 in magnitude, so ``first``, ``min`` and ``max`` are exact as doubles. The checksum is the
 CRC-32 of count, width, the four numbers and the payload, so that a flipped bit in any of them is detected on reading.
 Memory sizes are multiples of pages and allocator granules: shifting out the common power of two makes the differences
-narrow. The widths from 21 on are used only in compacted chunks: finding them is too expensive for a segment that
+narrow. Widths of 21 and above are used only in compacted chunks: finding them is too expensive for a segment that
 compaction soon replaces.
 """
 
@@ -40,7 +40,7 @@ from ..columns import Array, Column, CorruptChunk, Numbers, Texts, compress, dec
 WIDTH_CONSTANT: Final = 0
 WIDTH_FLOAT: Final = 9
 WIDTH_TEXT: Final = 10
-# The bytes per difference (1, 2, 4 or 8) are added to these.
+# The number of bytes per difference (1, 2, 4 or 8) is added to these.
 WIDTH_DECIMAL: Final = 20
 WIDTH_BITS: Final = 30
 MAX_DECIMALS: Final = 9
@@ -91,7 +91,7 @@ def encode(column: Column, *, tight: bool = False) -> Chunk:
 
 
 def integer_payload(shift: int, limits: tuple[int, int], steps: Array) -> tuple[int, bytes]:
-    """Return (width, payload) of integers without absent entries.
+    """Return (width, payload) for integers without absent entries.
 
     ``steps``: the shifted differences; ``limits``: the smallest and largest of them.
     """
@@ -116,8 +116,8 @@ def decode(chunk: Chunk) -> Column:
     return _decoded(chunk)
 
 
-# Chunks of phases and kinds repeat often, because these follow the same pattern in each generation, so decoded ones are
-# cached. Chunks of labels are longer than this.
+# Chunks of phases and kinds repeat often, because these follow the same pattern in each generation, so the decoded
+# columns are cached. Chunks of labels are longer than this.
 _REPEATED_BYTES: Final = 512
 
 
@@ -178,7 +178,7 @@ def _sum(first: int, payload: bytes, at: int, width: int, shift: int) -> Array:
 
 
 def _floats(values: Array, *, tight: bool) -> tuple[int, int, bytes]:
-    """Return (width, shift, bytes) of at least one float."""
+    """Return (width, shift, bytes) for one or more floats."""
     if tight:
         decimals, scaled = _decimals(values)
         if scaled is not None:
@@ -211,7 +211,7 @@ def _decimals(values: Array) -> tuple[int, Array | None]:
 
 
 def _differences(values: Array) -> tuple[int, int, bytes]:
-    """Return (shift, width, bytes) of the differences of int64 values."""
+    """Return (shift, width, bytes) for the differences of int64 values."""
     steps = np.diff(values)
     common = int(np.bitwise_or.reduce(steps)) if len(steps) else 0
     shift = max(0, (common & -common).bit_length() - 1)

@@ -61,7 +61,7 @@ from ..maintenance import corruption
 from ..schema import Key, batches, chunks, mine, of, segments, series
 from .chunk_codec import Chunk, decode
 
-# The fields of a `Chunk`, in its order.
+# The columns for the fields of a `Chunk`, in the same order.
 PACKED: Final = tuple(
     chunks.c[name] for name in ("count", "present", "first", "last", "min", "max", "width", "blob")
 )
@@ -126,10 +126,10 @@ def series_ids(connection: Connection, run_id: str) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A selection of a process's stored snapshots, to be read. Use `blocks` for very many, to bound memory.
+    """A selection of a process's stored snapshots. Use `blocks` to read very many of them in bounded memory.
 
-    Read within the consistent view in which it was created (`reading` in engine.py), because sealing and compaction
-    replace batches and segments.
+    Read a selection within the consistent view in which it was created (`reading` in engine.py), because sealing and
+    compaction replace batches and segments.
 
     ``names``: the names of the series that may be read, by id. ``stretches``: ordered by first sequence number.
     """
@@ -147,8 +147,8 @@ class Stored:
     ) -> Block:
         """Return these columns and SEQUENCE.
 
-        ``only``: select the snapshots with these ascending sequence numbers; ``kind``: those of this kind. Both are
-        cheaper than selecting from the result.
+        ``only``: select the snapshots with these ascending sequence numbers; ``kind``: select the snapshots of this
+        kind. Both are cheaper than selecting from the result.
         """
         wanted = tuple(dict.fromkeys((SEQUENCE, *wanted, *(() if kind is None else (KIND,)))))
         among = self.stretches
@@ -170,7 +170,7 @@ class Stored:
                 yield block
 
     def groups(self, at_once: int) -> Iterator[Stored]:
-        """Yield ascending selections of about ``at_once`` snapshots that do not overlap."""
+        """Yield ascending, non-overlapping selections of about ``at_once`` snapshots."""
         group: list[Stretch] = []
         count, reach = 0, -1
         for stretch in self.stretches:
@@ -202,7 +202,7 @@ class Stored:
         return replace(self, stretches=sorted(stretches, key=lambda stretch: stretch.first))
 
     def series(self) -> set[int] | None:
-        """Return the ids of the columns with chunks here; None if there is a batch, which may have any series."""
+        """Return the ids of the columns with chunks here, or None if there is a batch, which may have any series."""
         if not all(stretch.sealed for stretch in self.stretches):
             return None
         firsts, c = [stretch.first for stretch in self.stretches], chunks.c
@@ -218,7 +218,7 @@ class Stored:
         return set(self.connection.scalars(query))
 
     def _bodies(self, among: Sequence[Stretch]) -> dict[int, bytes]:
-        """Return batch bodies by first sequence number, possibly including others than requested."""
+        """Return batch bodies by first sequence number, possibly including some that were not requested."""
         firsts = [stretch.first for stretch in among if not stretch.sealed]
         if not firsts:
             return {}
@@ -266,7 +266,7 @@ class Stored:
                 parts[number].append(column)
         for what in damaged:
             corruption.found(self.connection.engine, what)
-        # Release the parts of each column as it is concatenated: all of them together are as large as the result.
+        # Release the parts of each column once it is concatenated: all of them together are as large as the result.
         block = Block(
             {number: _concatenate(number, parts.pop(number)) for number in wanted}, damaged
         )
@@ -434,7 +434,7 @@ def chunk_size(row: Mapping[str, Any]) -> int:
 
 
 class ChunkRows:
-    """A query for (column number, first sequence number, *fields) of chunks of a process.
+    """A query for (column number, first sequence number, *fields) of a process's chunks.
 
     Build it once, because building a statement takes longer than executing it.
     """
@@ -539,7 +539,7 @@ def stored_numbers(
 ) -> Iterator[tuple[int, int, int]]:
     """Yield (process id, first, last sequence number) of stored ranges, at least those newer than revision ``since``.
 
-    Without ``process_id`` one query covers all processes of the run: a query for each of ten thousand takes a minute.
+    Without ``process_id``, one query covers all processes of the run: separate queries for ten thousand take a minute.
     If the sequence numbers of a segment are damaged, its entire range counts as stored.
     """
     b, s = batches.c, segments.c
@@ -571,7 +571,7 @@ def stored_numbers(
 
 
 def _numbers(chunk: Chunk, count: int) -> list[int] | None:
-    """Return the sequence numbers of a segment; None if they cannot be read."""
+    """Return the sequence numbers of a segment, or None if they cannot be read."""
     try:
         column = decode(chunk) if chunk.blob is not None else None
     except CorruptChunk:

@@ -1,11 +1,12 @@
-"""Compaction merges small segments into one of up to a block (schema.py), with summaries for each chunk; `drop`, which
-thins out a segment, rewrites it in the same way.
+"""Compaction: merging small segments into one of up to a block (schema.py), with summaries for each chunk.
+
+`drop`, which thins out a segment, rewrites the segment in the same way.
 
 Compaction does not change what readers see, only how fast they read and how much space it takes. Segments that were
 sealed in compacted form are skipped. One segment is made at a time: its data is read and packed outside the write
 transaction, which is short and gives up if the data has changed meanwhile. So several servers may compact concurrently,
-and work that one of them loses is done in a later step. Late snapshots are merged into the segment around them. Damaged
-segments are left as they are, and their neighbours are compacted without them.
+and work that one of them has to discard is done in a later step. Late snapshots are merged into the segment around
+them. Damaged segments are left as they are, and their neighbours are compacted without them.
 """
 
 from __future__ import annotations
@@ -43,16 +44,16 @@ from .summaries import Cut, pack_column
 NEWEST: Final = 2_560
 # At most this many neighbouring segments are considered for a merge.
 MAX_NEAR: Final = 64
-# Late data may arrive for SETTLED_SECONDS after a run has ended. A run that was not seen for QUIET_SECONDS is treated
-# as ended.
+# Late data may arrive for SETTLED_SECONDS after a run has ended. A run that has not been seen for QUIET_SECONDS is
+# treated as ended.
 SETTLED_SECONDS: Final = 60.0
 QUIET_SECONDS: Final = 3_600.0
 SERIES_AT_ONCE: Final = 64
 
-# A literal instead of a parameter, so that the query matches the partial index.
+# Use a literal instead of a parameter, so that the query matches the partial index.
 _SEALED: Final = segments.c.level == literal_column("0")
 _INSERT_CHUNKS: Final = Many(insert(chunks))
-# A row of the table.
+# A row of the table ``segments``.
 Segment = Mapping[str, Any]
 
 
@@ -100,7 +101,7 @@ def compact(engine: Engine, key: Key, now: float) -> int:
             break
         if not _leave(engine, key, [row for row in taken if row["first_sequence"] in plan]):
             return 0
-        # The others are compacted without them.
+        # The other segments are compacted without the damaged ones.
         damaged |= plan
     try:
         with writing(engine, durable=False) as connection:
@@ -163,7 +164,7 @@ def _neighbours(
             count, last = count + row["count"], max(last, row["last_sequence"])
     for row in reversed(near):
         if row["first_sequence"] < first["first_sequence"]:
-            # Late snapshots are within the range of an earlier segment; a small segment before may be merged too.
+            # Late snapshots are within an earlier segment's range; a small segment just before may be merged too.
             within = row["last_sequence"] >= first["first_sequence"] // schema.BLOCK * schema.BLOCK
             if (
                 not (within or count + row["count"] <= schema.BLOCK)
@@ -242,7 +243,7 @@ def _prepare(
 
 
 class _Part:
-    """A new segment with the chunks of some ``rows`` of the data that was read, and their sequence numbers."""
+    """A new segment made from some ``rows`` of the data that was read; ``sequence`` has their sequence numbers."""
 
     def __init__(self, key: Key, rows: Array, sequence: Array, compacted: bool) -> None:
         self.key, self.count, self.rows = key, len(rows), list[dict[str, Any]]()
@@ -250,7 +251,7 @@ class _Part:
         self._taken, self._cut = rows, Cut(sequence) if compacted else None
 
     def add(self, block: Block, columns: Collection[int]) -> None:
-        """Encode these columns into chunk rows; a series without values in these snapshots gets none."""
+        """Encode these columns into chunk rows; a series without values in these snapshots gets no row."""
         for number in columns:
             column = take(block.columns[number], self._taken)
             if isinstance(column, Texts):
@@ -287,7 +288,7 @@ def _plan(
 
 
 def _cut(sequence: Array, below: int | None) -> int:
-    """Return how many snapshots to put into one segment: all below ``below``, or up to the end of a block."""
+    """Return the size of one segment in snapshots: all below ``below``, or if too many, those up to a block end."""
     many = len(sequence) if below is None else int(np.searchsorted(sequence, below))
     if many <= schema.BLOCK:
         return many
@@ -338,20 +339,20 @@ def _leave(engine: Engine, key: Key, damaged: Sequence[Segment]) -> bool:
         return True
 
 
-# The most parts into which a segment with gaps is split. Each part has its own rows, which cost more than thinning
-# shorter parts would save.
+# The maximum number of parts into which a segment with gaps is split. Each part has its own rows, which cost more than
+# thinning shorter parts would save.
 MAX_PARTS: Final = 16
 
 
 class Dropped(NamedTuple):
-    """The number of dropped snapshots, and the bytes that this saved."""
+    """The number of dropped snapshots, and the number of bytes that this saved."""
 
     snapshots: int = 0
     bytes: int = 0
 
 
 def undropped(engine: Engine, run_id: str) -> list[tuple[Key, int]]:
-    """Return (process key, first sequence number) of the run's segments that were not thinned yet."""
+    """Return (process key, first sequence number) of the run's segments that have not been thinned yet."""
     s = segments.c
     query = select(s.process_id, s.first_sequence).where(s.run_id == run_id, s.thinned.is_(False))
     with engine.connect() as connection:
@@ -362,10 +363,10 @@ def undropped(engine: Engine, run_id: str) -> list[tuple[Key, int]]:
 def drop(engine: Engine, key: Key, first_sequence: int, keep: Callable[[Block], Array]) -> Dropped:
     """Drop the snapshots of a segment that are not in the mask returned by ``keep``, in one short transaction.
 
-    The slow work is done before it, and is discarded if the segment has changed meanwhile or the run is running again.
-    A damaged segment is left as it is. A thinned segment counts as stored from its first to its last number, so a
-    segment with gaps, where snapshots never arrived, is split into several without; one with too many gaps is left as
-    it is.
+    The slow work is done before the transaction, and is discarded if the segment has changed meanwhile or the run is
+    running again. A damaged segment is left as it is. A thinned segment counts as stored from its first to its last
+    number, so a segment with gaps, where snapshots never arrived, is split into several segments without gaps; a
+    segment with too many gaps is left as it is.
     """
     this = and_(of(segments, key), segments.c.first_sequence == first_sequence)
     with reading(engine) as connection:

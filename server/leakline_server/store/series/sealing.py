@@ -8,7 +8,7 @@ sealed if there are enough of them to be worth a segment; those of a small run a
 
 The batches of a process are joined into a table of integers, a table of floats and the common columns. The tables are
 filled batch by batch, all series of a batch together: filling them series by series would take a hundred thousand small
-steps, more than the rest of sealing.
+steps and more time than the rest of sealing.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from .chunk_codec import Chunk, integer_chunk, integer_payload
 from .column_reader import chunk_row, chunk_size, series_ids
 from .summaries import Cut, checked, pack_column
 
-# Series are processed in groups of this size, because a table of thousands of series would dominate memory.
+# Series are processed in groups of this size, because a table of thousands of series would dominate memory use.
 SERIES_AT_ONCE: Final = 128
 
 
@@ -125,7 +125,7 @@ class _Table:
     """The values of some series in consecutive batches.
 
     ``values`` has an integer row for each of ``ids``, in their order, with NOT_THERE for absent entries. A second table
-    has a row for each of these series with any floats, with NaN for absent entries.
+    has a float row for each of these series that has any floats, with NaN for absent entries.
 
     ``ids``: the ascending ids of the requested series; ``floats``: the ids of all series with any floats.
     """
@@ -146,7 +146,7 @@ class _Table:
             floats = self._floats[at]
             there = ~np.isnan(floats)
             if there.any():
-                # An entry is in one of the two tables. Adding them up instead would lose the sign of -0.0.
+                # Each entry is in only one of the two tables. Adding up the tables instead would lose the sign of -0.0.
                 values, present = np.where(present, values, floats), present | there
         if present.all():
             return Numbers(values)
@@ -268,14 +268,14 @@ def append(connection: Connection, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def enough(snapshots: int, batches: int) -> bool:
-    """Return True if this many snapshots and batches make a segment while more keep arriving."""
+    """Return True if this many snapshots and batches are enough for a segment while more keep arriving."""
     many = snapshots >= MIN_SNAPSHOTS and batches >= ENOUGH_BATCHES
     # A block's worth of snapshots reaches the end of a block wherever it starts.
     return many or snapshots >= schema.BLOCK
 
 
 def due(engine: Engine, now: float, since: float | None = None) -> list[Key]:
-    """Return the processes with batches to seal, found by a query: for idle runs and after a restart.
+    """Query the database for the processes with batches to seal; needed for idle runs and after a restart.
 
     ``since`` limits the query to runs seen after that time, so that it need not read all waiting batches.
     """
@@ -288,7 +288,7 @@ def due(engine: Engine, now: float, since: float | None = None) -> list[Key]:
         .having(or_(total >= schema.BLOCK, many, idle & (total >= MIN_SNAPSHOTS_IDLE)))
     )
     if since is not None:
-        # This matches every state; it lets the query use the index on state and time.
+        # This condition matches every state; it lets the query use the index on state and time.
         heard = select(runs.c.id).where(runs.c.state.in_(STATES), runs.c.last_seen_at > since)
         query = query.where(batches.c.run_id.in_(heard))
     with engine.connect() as connection:
@@ -324,7 +324,7 @@ class Sealed(NamedTuple):
 
 
 def seal(engine: Engine, key: Key, now: float) -> Sealed:
-    """Seal one segment of this process, unless too few readable snapshots wait.
+    """Seal one segment of this process, unless too few readable snapshots are waiting.
 
     The batches are read and packed outside the write transaction, which is short and gives up if another server was
     first. A damaged batch is reported and left where it is. On SQLite the transaction is not durable by itself: after a
@@ -369,7 +369,7 @@ def _heads(connection: Connection, key: Key, damaged: Collection[int]) -> list[R
 
 
 def _choose(heads: Sequence[Row[Any]], now: float) -> list[Row[Any]]:
-    """Return the leading batches that make a segment; an empty list if there are too few."""
+    """Return the leading batches that make a segment, or an empty list if there are too few."""
     chosen: list[Row[Any]] = []
     total = 0
     for row in heads:
@@ -412,7 +412,7 @@ def _among(rows: Iterable[Any], wanted: Sequence[Row[Any]]) -> list[Row[Any]]:
 def _body(
     connection: Connection, key: Key, row: Row[Any], numbered: Callable[[], Mapping[str, int]]
 ) -> Body | None:
-    """Return the unpacked body of a batch, or None, after recording the damage, if it cannot be read."""
+    """Return the unpacked body of a batch. If it cannot be read, record the damage and return None."""
     with contextlib.suppress(CorruptChunk):
         body = unpack(row.body, numbered)
         if len(body) == row.count_:
@@ -456,11 +456,11 @@ def _replace(connection: Connection, key: Key, plan: _Plan) -> None:
 
 
 def _is_block(first: int, last: int, count: int, batches: int) -> bool:
-    """Return True if these snapshots are most of a block up to its end, or all of a block so far of an idle process."""
+    """Return True if these snapshots are most of a block up to its end, or an idle process's entire block so far."""
     edge = schema.edge(first)
     if last + 1 == edge:
         return count >= schema.BLOCK // 2
-    # The range starts at the start of the block, or one after it, because a process may count from 1.
+    # The range begins with the first number of the block, or with the second, because a process may count from 1.
     return last < edge and first <= edge - schema.BLOCK + 1 and not enough(count, batches)
 
 

@@ -10,8 +10,8 @@ sequence column give the number of pieces and the sequence numbers of each.
 
 A chart of N points over a long run is made from the summaries of chunks. Single snapshots are read only where they are
 needed for an exact result: at the ends of the queried range, in data that is not compacted yet, and where segments
-overlap. The result always equals that of reading all snapshots. If a phase or kind is selected, all snapshots are read,
-some segments at a time.
+overlap. The result is always the same as if all snapshots were read. If a phase or kind is selected, all snapshots are
+read, some segments at a time.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def bounds(sequence: Array) -> Array:
 def summed(column: Numbers, starts: Array) -> Array:
     """Return a summary of a column for each range that begins at one of these positions."""
     if len(starts) == len(column):
-        # Summaries of single snapshots; this way takes a third of the time.
+        # These are summaries of single snapshots; computing them directly takes a third of the time.
         found = np.repeat(column.values[:, None], NUMBERS, axis=1).astype(np.float64)
         found[:, PRESENT] = 1 if column.present is None else column.present
         return found
@@ -91,7 +91,7 @@ def _checked_records(records: Array, counts: Array) -> bytes:
 
 
 def unpack(packed: bytes) -> Array:
-    """Return packed summaries as an array with a row for each. Raises CorruptChunk."""
+    """Return packed summaries as an array with a row for each summary. Raises CorruptChunk."""
     data = packed[4:]
     if not data or len(data) % (8 * NUMBERS) or packed[:4] != zlib.crc32(data).to_bytes(4, "little"):  # fmt: skip
         raise CorruptChunk("the checksum of the summaries of a stored chunk is wrong")
@@ -100,7 +100,7 @@ def unpack(packed: bytes) -> Array:
 
 @lru_cache(maxsize=4_096)
 def of_numbers(first: int, last: int) -> Array:
-    """Return the summaries of the sequence column for a range without gaps, which need not be read."""
+    """Return the summaries of the sequence column for a range without gaps, computed instead of read."""
     sequence = np.arange(first, last + 1)
     found = summed(Numbers(sequence), bounds(sequence))
     found.flags.writeable = False
@@ -108,7 +108,7 @@ def of_numbers(first: int, last: int) -> Array:
 
 
 def spread(records: Array, counts: Array) -> Array:
-    """Return a summary for each piece, after repeating a single one. Raises CorruptChunk."""
+    """Return a summary for each piece; if only one is stored, it is repeated. Raises CorruptChunk."""
     if len(records) == len(counts):
         return records
     if len(records) != 1:
@@ -124,7 +124,7 @@ def nothing(count: int) -> Array:
 
 
 class Cut:
-    """The division of a segment with these ascending sequence numbers, at least one, into pieces."""
+    """The division of a segment into pieces; ``sequence`` has its ascending sequence numbers, at least one."""
 
     def __init__(self, sequence: Array) -> None:
         self.starts = bounds(sequence)
@@ -132,7 +132,7 @@ class Cut:
         self._counts = self._ends - self.starts
 
     def pieces(self, column: Column) -> bytes | None:
-        """Return the packed summaries of a column with an entry for each snapshot; None for texts."""
+        """Return the packed summaries of a column with an entry for each snapshot, or None for texts."""
         if isinstance(column, Texts):
             return None
         return pack(summed(column, self.starts), self._counts)
@@ -178,7 +178,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Summaries:
-    """Summaries of consecutive ranges of snapshots by column, SEQUENCE among them."""
+    """Summaries of consecutive ranges of snapshots by column; SEQUENCE is always included."""
 
     numbers: Mapping[int, Array]
 
@@ -205,7 +205,7 @@ class Summaries:
     def outside(self, span: Span) -> Array:
         """Return a mask of the summaries with no snapshot within the span.
 
-        Snapshots without a value on the axis, such as those without a generation, are not within it.
+        Snapshots without a value on the axis, for example without a generation, are not within the span.
         """
         on = self.numbers[span.axis]
         found: Array = on[:, PRESENT] == 0
@@ -223,7 +223,7 @@ class Summaries:
 
 
 def of_block(block: Block, numbers: Collection[int], width: int = 1) -> Summaries:
-    """Return a summary for each bucket of ``width`` sequence numbers with any of these ordered snapshots."""
+    """Return a summary for each bucket of ``width`` sequence numbers that has any of the block's ordered snapshots."""
     sequence = block.numbers(SEQUENCE).values
     starts = np.flatnonzero(np.diff(sequence // width, prepend=-1))
     return Summaries({number: summed(block.numbers(number), starts) for number in numbers})
@@ -279,7 +279,7 @@ class Summarised:
     def summaries(self, width: int, numbers: Collection[int]) -> Summaries:
         """Return the summaries of all data within the span, in order.
 
-        None crosses a multiple of ``width``, which is PIECE times a power of two.
+        No summary crosses a multiple of ``width``, which is PIECE times a power of two.
         """
         found, of_stretch, others = self._summaries(numbers)
         opened = {*self._mixed, *others}
@@ -293,9 +293,9 @@ class Summarised:
         return join([found if whole.all() else found.take(whole), entries], numbers)
 
     def _summaries(self, numbers: Collection[int]) -> tuple[Summaries, Array, set[Stretch]]:
-        """Return the summaries of non-overlapping segments, the index of the segment of each, and the segments without.
+        """Return the summaries of the segments in `_apart`, the segment of each summary, and the segments without any.
 
-        The index refers to `_apart`.
+        The segment of a summary is given as an index into `_apart`.
         """
         packed = self._packed(numbers)
         rows = [self._of_segment(packed, stretch, numbers) for stretch in self._apart]
@@ -320,7 +320,7 @@ class Summarised:
     def _of_segment(
         self, packed: Mapping[int, Mapping[int, bytes]], stretch: Stretch, numbers: Collection[int]
     ) -> list[Array]:
-        """Return the summaries of each of these columns; an empty list if they are missing or cannot be read."""
+        """Return the summaries of each of these columns, or an empty list if they are missing or cannot be read."""
         first, axis, number, found = stretch.first, self._span.axis, SEQUENCE, list[Array]()
         # Every compacted segment has summaries of its axis column.
         if first not in packed[SEQUENCE if axis != SEQUENCE and not stretch.whole else axis]:
@@ -368,5 +368,5 @@ def _parted(stretches: Sequence[Stretch]) -> tuple[list[Stretch], list[Stretch]]
     return apart, mixed
 
 
-# Built once, because building a statement takes longer than executing it.
+# The query is built only once, because building a statement takes longer than executing it.
 _PIECES: Final = ChunkRows(chunks.c.pieces, where=chunks.c.pieces.is_not(None))
