@@ -276,7 +276,7 @@ def test_a_device_without_memory_in_use_is_not_measured() -> None:
         (verdict(finding("watch"), status="watch"), "not_yet", "Memory grows by 5 B per generation: watch."),
         # A watched device does not count; memory of the host is too unsteady to judge.
         (verdict(finding("watch", kind="gpu"), status="watch"), "not_yet", "Memory changes by +5 B per generation, "
-            "too short or too unsteady to judge."),
+            "but the run is too short or its memory too unsteady to judge."),
     ],
 )  # fmt: skip
 def test_memory_is_steady_if_nothing_is_suspected(judged: Verdict, outcome: str, said: str) -> None:

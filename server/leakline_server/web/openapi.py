@@ -150,7 +150,7 @@ def _answers(operation: dict[str, Any], status: int, text: str) -> None:
 
 _NEEDS: Final = {
     "add": "With authentication on: an ingest token of the project, or an administrator.",
-    "see": "With authentication on: a token that reads, a link to this run, or an administrator.",
+    "see": "With authentication on: a read token, a link to this run, or an administrator.",
     "read": "With authentication on: a token that reads, or an administrator.",
     "change": "With authentication on: an administrator.",
 }

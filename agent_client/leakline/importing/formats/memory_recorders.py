@@ -80,7 +80,7 @@ def read_mprof(path: Path, wishes: Wishes) -> Log:
     return Log("mprof", readings, notes=tuple(notes), is_clock=True, name=_short(name))
 
 
-_PER_MINUTE: Final = (f"the file counts no generations, {BY_TIME}",)
+_PER_MINUTE: Final = (f"the file does not record generations, {BY_TIME}",)
 
 
 def _mprof_row(path: Path, number: int, line: str) -> _Row:

@@ -76,7 +76,7 @@ def _read(path: Path, database: sqlite3.Connection, wishes: Wishes) -> Log:
     notes = [note_of(name, meaning) for name, meaning in metrics.items()]
     if _HOST in system:
         notes.append(
-            "this is memory of the entire machine, and other programs may cause the growth; log the process to be sure"
+            "this is the memory of the entire machine, so other programs may cause the growth; log the memory of the process itself to be sure"
         )
     stepped = bool(own)
     notes.append(

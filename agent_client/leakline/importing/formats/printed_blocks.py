@@ -176,7 +176,7 @@ class _Reader:
         if last is not None and replace(mark, line=last.line) == last:
             return
         if len(self.marks) >= MAX_MARKS:
-            why = f"names generations more than {MAX_MARKS:,} times; extract the part with memory"
+            why = f"names generations more than {MAX_MARKS:,} times; extract the part that contains the memory readings"
             raise ImportRefused(self._path, why, mark.line)
         self.marks.append(mark)
 

@@ -258,6 +258,6 @@ def _refusal(resource: otlp_metrics.ResourceSnapshots, outcome: Any) -> RequestR
     if isinstance(outcome, TooManyBytes):
         return too_many_bytes(outcome.project, outcome.limit, outcome.wait_seconds, outcome.browser)
     if isinstance(outcome, (Accepted, Contradiction)):
-        message = f"several servers number the snapshots of {resource.header.name}; send them to only one server"
+        message = f"more than one server numbers the snapshots of {resource.header.name}; send them to a single server"
         return Conflict("sequence_contradiction", message, {"run": resource.header.id})
     return run_not_found(resource.header.id)
