@@ -1,4 +1,5 @@
 """Functions of the program that Leakline calls: callbacks for a changed verdict, and cleanups.
 
-Imports `sampling`, `runtime`, `snapshot`, `errors`; `analysis` lazily. Start reading in `callbacks.py`.
+This package imports `sampling`, `runtime`, `snapshot` and `errors`, and lazily `analysis`. Start reading in
+`callbacks.py`.
 """

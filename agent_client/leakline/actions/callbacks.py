@@ -1,7 +1,8 @@
 """`run.on(event, callback)`: the verdict inside the training process, computed at generation ends within the budget.
 
-It is the usual analysis of what this process has recorded: it needs no server, and does not cover other ranks.
-It runs in the background from one generation end on, and is reported at the first one after it has completed.
+The verdict comes from the usual analysis of what this process has recorded: it needs no server, and does not cover
+other ranks. An analysis starts in the background at a generation end, and its verdict is reported at the first
+generation end after the analysis has completed.
 
 `VerdictEvents` compares each verdict of this process with the next, and uses the event names of alerts:
 
@@ -10,18 +11,18 @@ It runs in the background from one generation end on, and is reported at the fir
     suspected               -               confirmed               recovered       (forgotten)
     confirmed, violated     -               -                       recovered       (forgotten)
 
-A finding that was only watched for a while is not reported again when it returns. A finding that is confirmed
-at first sight is also reported to callbacks for suspected findings. A violated count is reported as
-`contract.violated` instead of both.
+A finding that was only watched for a while is not reported again when it returns. A finding that is confirmed at
+first sight is also reported to callbacks for suspected findings. A violated count is reported as
+`contract.violated` instead of either event.
 
-`_VerdictThread` runs the analysis, one at a time, each in a new thread. An analysis takes tenths of a second if
-much is measured, and we cannot split it into slices. The interpreter lets the training thread run in between,
-so that thread is blocked for little longer than the interpreter's switch interval at a time. The cost is
-charged to the budget. The thread refers only to recorded data, not to objects of the program.
+`_VerdictThread` runs one analysis at a time, each in a new thread. An analysis takes tenths of a second if much is
+measured, and it cannot be split into slices. The interpreter lets the training thread run in between, so the
+training thread is blocked for little longer than the interpreter's switch interval at a time. The cost is charged
+to the budget. The thread refers only to recorded data, not to objects of the program.
 
 `thinned` decides what to drop if there are too many snapshots to analyze: every second phase end, and if
-generation ends alone are too many, every second snapshot. Declarations of the program, what its cleanups freed,
-and holders are kept: without them a later verdict would be about another program.
+generation ends alone are too many, every second snapshot. The program's declarations, what its cleanups freed, and
+holders are kept, because without them a later verdict would describe a different program.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ if TYPE_CHECKING:
 
 
 FREQUENT: Final = ("phase_end", "sample")
-# Thin to this share of the limit, so that the next snapshot does not require it again.
+# Thin to this share of the limit, so that the next snapshot does not require thinning again.
 ROOM: Final = 3 / 4
 DECLARING: Final = frozenset(
     {"expect", "track", "gauge", "watch", "fix", "band", "budget", "register_cleanup"}
 )
-# Newest items kept from dropped snapshots: runs of one cleanup, events of one kind, holders.
+# Numbers of newest items kept from dropped snapshots: runs of one cleanup, events of one kind, holders.
 TIMES_KEPT: Final = 32
 EVENTS_KEPT: Final = 256
 HOLDERS_KEPT: Final = 256
@@ -59,7 +60,7 @@ HOLDERS_KEPT: Final = 256
 def thinned(snapshots: Sequence[Snapshot], limit: int) -> list[Snapshot]:
     """Return about half of the snapshots, including the first and the newest.
 
-    The lasting events and holders of dropped snapshots are moved to the first.
+    The lasting events and holders of dropped snapshots are moved to the first one.
     """
     frequent = 0
     kept = []
@@ -161,7 +162,7 @@ class _VerdictThread:
             self._thread.join(timeout_seconds)
 
     def take(self) -> Look | None:
-        """Return the result of the completed analysis, once; None if there is none."""
+        """Return the result of a completed analysis, once; None if no result is waiting."""
         if self._thread is None or self._thread.is_alive():
             return None
         self._thread = None
@@ -236,8 +237,8 @@ class VerdictEvents:
     def _events_before(self, finding: Finding, gone: list[_Reported]) -> frozenset[str]:
         """Return the events already reported for a finding.
 
-        A fingerprint that is gone is considered too: a leak that is identified better by now is not a second
-        leak.
+        Events of a fingerprint that is gone are considered too, because a leak that has since been identified
+        better is not a second leak.
         """
         known = self._reported.get(finding.fingerprint)
         if known is None and finding.status in _STANDING and gone:
@@ -298,7 +299,7 @@ class VerdictWatch:
         # The recorder's thread adds samples. The lock is reentrant because a signal handler may end the run
         # while it is held.
         self._lock = threading.RLock()
-        # Whether a generation end is not analyzed yet, and whether one has come since the last call of
+        # Whether a generation end has not been analyzed yet, and whether one was recorded since the last call of
         # `examine`.
         self._news = self._ended = False
         # Whether the verdict is needed, and whether the run is over.
@@ -309,7 +310,7 @@ class VerdictWatch:
         self.newest: Verdict | None = None
 
     def follow(self, past: Iterable[Snapshot] = ()) -> None:
-        """Start collecting snapshots; ``past``: those taken before. Only the first call has an effect."""
+        """Start collecting snapshots; ``past``: earlier snapshots. Only the first call has an effect."""
         if not (self.follows or self._is_over):
             with self._governor.measuring("verdict", set_up=True):
                 self._verdict_thread.prepare()
@@ -344,7 +345,7 @@ class VerdictWatch:
             self._begin()
 
     def conclude(self) -> None:
-        """Analyze what is new one last time, within LAST_LOOK_SECONDS."""
+        """Run a final analysis of what is new, within LAST_LOOK_SECONDS."""
         if not self._callbacks:
             return
         deadline = time.monotonic() + LAST_LOOK_SECONDS
@@ -358,7 +359,7 @@ class VerdictWatch:
     def due(self) -> Iterator[tuple[Callback, Verdict]]:
         """Yield each due callback once, with its verdict.
 
-        Call them outside any error boundary: if one raises, the others are still due.
+        Call the callbacks outside any error boundary: if one raises, the others are still due.
         """
         while self._due:
             yield self._due.popleft()
@@ -397,7 +398,8 @@ class VerdictWatch:
 def _small(snapshot: Snapshot) -> Snapshot:
     """Return the snapshot without what the analysis does not read, to save memory.
 
-    The census is the largest part, and the analysis has its numbers as series; it does not read log lines.
+    The census is the largest part, and its numbers are also recorded as series. The analysis does not read log
+    lines.
     """
     # Each snapshot has its own copies of the names, which take more memory than the numbers.
     samples = {sys.intern(name): value for name, value in snapshot.samples.items()}

@@ -1,8 +1,8 @@
 """The cleanups that a program registered: which of them are due, and what each has freed.
 
-A cleanup is due if the server requested it and the program allows that, or if the condition set by the program
-is met. It runs on the training thread between two statements of the program, after the phase or generation end
-at which it became due (`run.py`), never during our own measurements. So what it frees is accounted for like
+A cleanup is due if the server requested it and the program allows that, or if the condition set by the program is
+met. It runs on the training thread between two statements of the program, after the phase or generation end at
+which it became due (`run.py`), never during our own measurements. What it frees is therefore accounted for like
 everything else that the program does there.
 """
 
@@ -116,7 +116,7 @@ class Cleanups:
         self.registered.clear()
 
     def run_due(self) -> None:
-        """Run the cleanups that are due; phases that a cleanup opens do not start another one."""
+        """Run the cleanups that are due; phases that a cleanup opens do not start another cleanup."""
         if self._running:
             return
         self._running = True
@@ -146,7 +146,7 @@ class Cleanups:
             self._requests.answer(request, outcome)
 
     def _calls_for(self, cleanup: Registered) -> str:
-        """Return why a cleanup should run automatically now; empty if it should not."""
+        """Return why a cleanup should run automatically now, or an empty string if it should not."""
         because = self._reason(cleanup)
         if not because:
             cleanup.gap = 1

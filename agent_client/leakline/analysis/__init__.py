@@ -1,8 +1,8 @@
 """The leak analysis: pure functions of a run's history, shared by the report, the server and the CI gate.
 
-Imports only `snapshot`, `text_format` and the standard library; uses neither a clock nor I/O. Start reading in
-`examination.py` (`examine`), `timeline.py` (the input of every step) and `status.py` (when a leak is suspected or
-confirmed).
+This package imports only `snapshot`, `text_format` and the standard library, and uses neither a clock nor I/O.
+Start reading in `examination.py` (`examine`), `timeline.py` (the input of every step) and `status.py` (when a leak
+is suspected or confirmed).
 """
 
 from .assertions.checks import check_counts

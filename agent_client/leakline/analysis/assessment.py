@@ -1,7 +1,7 @@
 """The state of one timeline at one moment: its causes with their rates and the evidence for each.
 
-``assess`` reads only the first ``end`` generations, so the same function gives the current result and that of any
-earlier moment; the status machine compares them.
+``assess`` reads only the first ``end`` generations, so the same function returns the result for the current moment
+and for any earlier one; the status machine compares these results.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ from .timeline_analysis import (
 _MIN_FOR_NATIVE: Final = 8
 # Key of the moments cached in `TimelineAnalysis.known`.
 MOMENT: Final = "moment"
-# An explosion of tensors, possible only in the first few generations: their count is at least this many times the
-# previous reading, and memory is larger by at least this share.
+# Thresholds for an explosion of tensors, which is detected only in the first few generations: the count is at
+# least this many times the previous one, and memory has grown by at least this share.
 _EXPLOSION_COUNT: Final = 5.0
 _EXPLOSION_MEMORY: Final = 0.4
 _YOUNG: Final = 4
@@ -81,7 +81,7 @@ def assess(study: TimelineAnalysis, end: int) -> Moment:
     1. Find the counts that grow; 2. measure how fast memory has grown since then; 3. split that growth among causes;
     4. account for memory kept by the allocator and uncollected garbage; 5. add the other channels.
     """
-    # Generations without a memory reading carry no information, so memory is judged at its last reading.
+    # Generations without a memory reading carry no information about memory, so it is judged at its last reading.
     at = study.read_until(end)
     rise, scale, residual = study.rise(end), study.scale(at), study.residual(at)
     filling = tuple(b.name for b in study.facts.bounded if b.is_filling(end))
@@ -115,8 +115,8 @@ def assess(study: TimelineAnalysis, end: int) -> Moment:
 def _is_stored(study: TimelineAnalysis, candidate: Candidate, end: int, *, rises: bool) -> bool:
     """Return True if a declared store may keep these objects, so that their growth is excused.
 
-    A class of the program is excused only while memory grows no faster than the stores. A built-in type is also
-    excused while memory still rises, if it grew only until the store was full.
+    A class of the program is excused only while memory grows no faster than the stores. A built-in type is excused
+    even while memory still rises, if the type grew only until the store was full.
     """
     if candidate.declared or candidate.role != "type":
         return False
@@ -132,7 +132,7 @@ def _start(
     rise: Rise,
     end: int,
 ) -> Start | None:
-    """Return (estimate, low, high) of the first leaking generation, from counts if any grow, else from memory."""
+    """Return (estimate, low, high) of the first leaking generation, from growing counts, otherwise from memory."""
     owners = [c for c in candidates if c.family not in OF_OTHERS] or list(candidates)
     sized = [c for c in owners if c.bytes_rate]
     best = max(
@@ -242,7 +242,7 @@ def _growth_since_violation(
 
 
 def exploded(study: TimelineAnalysis, end: int, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return the tensor counts that multiply while memory leaps, when it is still too early for a trend."""
+    """Return the tensor types whose counts multiply while memory jumps, in a run still too short for a trend."""
     timeline = study.timeline
     if end >= _YOUNG or end < 2 or len(timeline.private) < 2 or candidates:
         return []
@@ -289,7 +289,7 @@ def with_budgets(study: TimelineAnalysis, end: int, found: Sequence[Assessed]) -
 
 
 def _explained_by(budget: Assertion, found: Sequence[Assessed]) -> int | None:
-    """Return the position of the first material cause, in the phase of the budget if it has one; None if none is."""
+    """Return the position of the first material cause, in the budget's phase if it has one; None without a match."""
     for i, a in enumerate(found):
         theirs = budget.metric != KEPT_BY_PHASE or a.cause.place.phase == budget.name
         if theirs and a.scale.is_material(a.cause.rate.estimate, a.window):

@@ -87,7 +87,7 @@ def examine(
     ``priorities``: thresholds above which a finding is major or critical.
 
     1. Walk through the moments of each process place; 2. turn the resulting causes into findings and merge similar
-    ones; 3. derive the status of the run from the worst finding, or from other facts if there is none.
+    ones; 3. derive the status of the run from the worst finding, or from other facts if there is no finding.
     """
     verdict = _examine(history, kept, priorities)
     rest = of_how_many(history)
@@ -300,7 +300,7 @@ def _never_ran(history: RunHistory, studies: Sequence[TimelineAnalysis]) -> tupl
 
 
 def _attempts_without(history: RunHistory, studies: Sequence[TimelineAnalysis]) -> dict[str, str]:
-    """Return "never ran in attempt N" by phase, for phases that ran in an earlier attempt but not in the newest."""
+    """Return "never ran in attempt N" by phase, for phases that ran in an earlier attempt but not the newest one."""
     newest = {study.timeline.instance for study in studies if study.timeline.role == MAIN}
     if all(each.instance in newest for each in history.processes if each.role == MAIN):
         return {}
@@ -357,7 +357,7 @@ def _ruled_out(
 def _phases_with_births(study: TimelineAnalysis, moment: Moment, first: int) -> set[str]:
     """Return the phases that created growing objects, or allocated memory that is still in use.
 
-    They are not ruled out, whatever the phase accounts charge to them.
+    These phases are not ruled out, even if the phase accounts charge nothing to them.
     """
     found: set[str] = set()
     for cause in moment.causes:
@@ -370,9 +370,10 @@ def _phases_with_births(study: TimelineAnalysis, moment: Moment, first: int) -> 
 
 
 def duration_of(history: RunHistory, timelines: Sequence[Timeline]) -> RunDuration | None:
-    """Return the estimated duration of a run; with several processes that of the slowest, since the others wait for it.
+    """Return the estimated duration of a run, which is that of its slowest process, since the others wait for it.
 
-    None if the run has ended, has no ``total`` or has reached it, or has fewer than three timed generations.
+    Return None if the run has ended, has no ``total`` or has reached it, or has fewer than three timed
+    generations.
     """
     if history.ended or not history.total:
         return None
@@ -422,7 +423,7 @@ def _duration_sentence(left: Interval, whole: Interval, history: RunHistory) -> 
 def _attempt_growth(history: RunHistory) -> tuple[AttemptGrowth, ...]:
     """Return the growth of each attempt that completed a generation, in order.
 
-    Empty for a run with a single attempt, and for a run that is counted in units of time.
+    The result is empty for a run with a single attempt, or a run that is counted in units of time.
     """
     numbers = sorted({process.attempt for process in history.processes if len(process)})
     if len(numbers) < 2 or history.unit in UNITS_OF_TIME:
@@ -452,7 +453,7 @@ def _generations(timelines: Sequence[Timeline]) -> GenerationSpan:
 
 
 def _growth_of_attempt(history: RunHistory, timelines: Sequence[Timeline]) -> Interval | None:
-    """Return the growth of all processes together; None if it is unknown for any, since a partial sum misleads."""
+    """Return the growth of all processes together; None if any of them is unknown, since a partial sum misleads."""
     each = [_growth_of_timeline(TimelineAnalysis(history, timeline)) for timeline in timelines]
     known = [growth for growth in each if growth is not None]
     return added(known) if len(known) == len(each) else None
@@ -468,7 +469,7 @@ def _together(a: GenerationSpan, b: GenerationSpan) -> GenerationSpan:
 
 
 def _both(a: GenerationSpan | None, b: GenerationSpan) -> GenerationSpan | None:
-    """Return the generations that are in both ranges; None if there are none."""
+    """Return the generations that are in both ranges; None if the ranges do not overlap."""
     if a is None or a.last < b.first or b.last < a.first:
         return None
     return GenerationSpan(max(a.first, b.first), min(a.last, b.last))

@@ -1,6 +1,7 @@
 """The generation axis of a run: its unit, and which snapshots of a very long process are read.
 
-A run without generations is counted in seconds while it is young and its header requests that, else in minutes.
+A run without generations is counted in seconds while it is young and its header requests that, otherwise in
+minutes.
 
 For a long process, all of the newest generations are read but fewer of the older ones, so that examining 100,000
 generations costs as much as examining 700. The choice depends only on the snapshots, never on the time of an
@@ -21,15 +22,16 @@ from .run_history import MINUTE_SECONDS, LeftOut, ProcessHistory, RunHistory, Sp
 UNITS_OF_TIME: Final = {"second": 1.0, "minute": MINUTE_SECONDS}
 # After this many seconds, a run counted in seconds is counted in minutes: loading and settling take minutes.
 COUNTED_BY_SECONDS_UP_TO: Final = 600.0
-# With at least this many units of the axis per reading, both their number and that of the readings are reported.
+# With at least this many units of the axis per reading, both the number of units and that of readings are reported.
 _MOSTLY_UNREPORTED: Final = 2
 
 
 def in_its_unit(history: RunHistory) -> RunHistory:
     """Return the run with the unit that it is actually counted in; the same object if it has that unit already.
 
-    Minutes are never reported as generations, nor generations as minutes if the program declares some later. Processes
-    without generations are then left off the axis, if another process at the same place declares them.
+    Minutes are never reported as generations, nor generations as minutes if the program declares generations
+    later. Processes without generations are then left off the axis, if another process at the same place declares
+    them.
     """
     declaring = {_place(process) for process in history.processes if _declares(process)}
     if declaring:
@@ -47,10 +49,10 @@ def in_its_unit(history: RunHistory) -> RunHistory:
 
 
 def passed(unit: str, seen: Spans) -> int | None:
-    """Return the number of units from the first of ``seen`` to the last; None if each of them was seen.
+    """Return the number of units from the first of ``seen`` to the last; None if every unit was seen.
 
-    Also None for generations of which only a few were lost. If most of them are never reported, as with steps logged
-    every hundred, both numbers are worth reporting.
+    Also return None if only a few generations were lost. If most of them are never reported, for example when
+    every hundredth step is logged, both numbers are worth reporting.
     """
     if seen.first is None or seen.last is None:
         return None
@@ -93,9 +95,9 @@ def _by_unit(history: RunHistory, unit: str, seconds: dict[str, float]) -> RunHi
 _FIRST: Final = 16
 # At least this many of the newest generations are read: attribution and the walk through moments use them.
 _NEWEST: Final = 384
-# The newest generations grow by this many before older ones are thinned again.
+# The number of newest generations grows by this many before older ones are thinned again.
 _BLOCK: Final = 128
-# Of the older generations every second, fourth, ... is read, so that at most this many remain.
+# Every second, fourth, ... of the older generations is read, so that at most this many remain.
 _OLDER: Final = 256
 # Processes with at most this many generations or snapshots are read completely.
 WHOLE: Final = _NEWEST + _BLOCK + _OLDER
@@ -105,14 +107,14 @@ PLANS: Final = frozenset({"band", "gauge", "budget", "fix"})
 
 @dataclass(frozen=True, slots=True)
 class Thinned:
-    """The rows to read, in order, and the generations and phases that are left out with the others."""
+    """The rows to read, in order, and the generations and phases that are left out with the other rows."""
 
     rows: Sequence[int]
     left_out: LeftOut
 
 
 def thinned(history: RunHistory) -> RunHistory:
-    """Return the run with its long processes thinned; the same object if it has none."""
+    """Return the run with its long processes thinned; the same object if no process is long."""
     processes = tuple(_thinned(process) for process in history.processes)
     if all(a is b for a, b in zip(processes, history.processes, strict=True)):
         return history
@@ -125,7 +127,7 @@ def rows_to_read(
     phase: Sequence[str | None],
     unit_seconds: float = MINUTE_SECONDS,
 ) -> Thinned | None:
-    """Return the rows of a process to read, None for all.
+    """Return the rows to read of a process; None means all rows.
 
     The arguments have one entry per snapshot; ``monotonic`` is in seconds.
     """
@@ -140,7 +142,7 @@ def rows_to_read(
 
 
 def positions_to_read(count: int) -> list[int] | None:
-    """Return the positions to read of ``count`` generations of a process, ascending; None for all."""
+    """Return the positions to read among the ``count`` generations of a process, ascending; None means all."""
     if count <= WHOLE:
         return None
     newest = (count - _NEWEST) // _BLOCK * _BLOCK
@@ -154,11 +156,11 @@ def positions_to_read(count: int) -> list[int] | None:
 def generations_to_compare(
     generations: Sequence[int], last: int, also: Collection[int] = ()
 ) -> set[int] | None:
-    """Return the generations to read of a process that is compared with a run up to generation ``last``; None for all.
+    """Return the generations to read of a process that is compared with a run up to ``last``; None means all.
 
-    These are the ones at `positions_to_read` and, of those up to ``last``, the first, the newest, and others chosen by
-    their numbers, so that every run has the same ones. ``generations``: all of the process, ascending. ``also``: always
-    included.
+    These are the generations at `positions_to_read` and, of those up to ``last``, the first, the newest, and
+    others chosen by their numbers, so that the same ones are read of every run. ``generations``: all generations
+    of the process, ascending. ``also``: generations that are always included.
     """
     alone = positions_to_read(len(generations))
     if alone is None:
@@ -183,7 +185,8 @@ def generations_of(
 ) -> Sequence[int | None]:
     """Return the generation of each snapshot.
 
-    For a program that declares none, count units of ``unit_seconds`` since the start; if that is 0, all are None.
+    For a program that declares no generations, count units of ``unit_seconds`` since the start; if
+    ``unit_seconds`` is 0, all generations are None.
     """
     if not unit_seconds or any(g is not None for g in generation):
         return generation

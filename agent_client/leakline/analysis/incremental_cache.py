@@ -1,4 +1,4 @@
-"""Results that one examination of a run leaves for the next, for generations whose rows and facts are unchanged."""
+"""Results that one examination of a run keeps for the next one, for generations whose rows and facts are unchanged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .status import CONFIRMATIONS, LEVELS, moments_for
 from .timeline import END, STEPS, Known, Timeline
 from .timeline_analysis import TimelineAnalysis
 
-# Newest generations that are checked for phases running after the end of a generation.
+# Number of newest generations that are checked for phases that run after the end of their generation.
 _NEWEST: Final = 16
 
 
@@ -61,7 +61,7 @@ class _OfTimeline:
 
 
 class Kept:
-    """Results kept between examinations of one run, by process place; small however long the run is."""
+    """Results kept between examinations of one run, by process place; their size does not grow with the run."""
 
     def __init__(self) -> None:
         self._timelines: dict[tuple[str, str], _OfTimeline] = {}
@@ -83,7 +83,7 @@ class Kept:
 
 
 def _name(study: TimelineAnalysis) -> tuple[str, str]:
-    """Return the key of a timeline: its name, and its unit because it may be counted in two units of time."""
+    """Return the key of a timeline: its name, and its unit because a run may be counted in two units of time."""
     return study.timeline.name, study.history.unit
 
 
@@ -134,7 +134,7 @@ def _goes_on_after_ends(timeline: Timeline) -> bool:
 
 
 def _belongs(timeline: Timeline, row: int, newest: int) -> bool:
-    """Return True if a row belongs to generation ``newest`` or earlier; if ends are recorded, only steps count."""
+    """Return True if a row belongs to a generation up to ``newest``; if ends are recorded, only steps count."""
     generation = timeline.generation[row]
     counts = timeline.kind[row] in STEPS or timeline.kind[timeline.end_rows[-1]] != END
     return counts and generation is not None and generation <= newest
@@ -168,7 +168,7 @@ def _has_readings(timeline: Timeline, series: str, rows: int) -> bool:
 
 
 def _facts(study: TimelineAnalysis) -> tuple[Any, ...]:
-    """Return all inputs of a moment other than its own rows and earlier ones."""
+    """Return all inputs of a moment other than its own and earlier rows."""
     history, timeline, facts = study.history, study.timeline, study.facts
     readings = tuple((r.expectation, r.type) for r in facts.readings)
     bounded = tuple((b.name, b.capacity, b.each, b.length[:1], b.bytes[:1]) for b in facts.bounded)

@@ -7,24 +7,24 @@ from typing import Any, Final, Literal
 
 Status = Literal["learning", "ok", "filling", "watch", "suspected", "confirmed", "recovered"]
 Risk = Literal["none", "low", "high", "critical"]
-# The outcome of a fix and its measure, per generation: bytes that the run grows by, bytes that its phase keeps, or
-# instances of a class.
+# The outcome of a fix, and what is measured per generation: bytes that the run grows by, bytes that its phase
+# keeps, or instances of a class.
 EffectOutcome = Literal["helped", "no_effect", "worse", "undecided"]
 EffectMeasure = Literal["growth", "phase_growth", "count"]
 CheckName = Literal["gpu", "memory", "passed", "cleanups"]
 CheckOutcome = Literal["done", "failed", "not_yet", "not_measured"]
-# What the check ``passed`` compares with: the end of an earlier attempt, the promise of a fix, or the plan.
+# What the check ``passed`` compares the run with: the end of an earlier attempt, the promise of a fix, or the plan.
 HeldAgainst = Literal["attempt", "promise", "plan"]
 # Why unexplained growth has no suspect: either no object was ever counted (an attached process, an imported log), or
 # there were hardly any heap scans while memory grew, so anything may have grown.
 Unknown = Literal["outside", "rarely_counted"]
-# The rating of a change of a count; unknown while there is no verdict to judge a rise by.
+# The rating of a change in a count; unknown as long as there is no verdict by which to judge a rise.
 ChangeRating = Literal["good", "expected", "problem", "unknown"]
 # The origin of a limit; ``accepted``: a person accepted a count that was stable in earlier runs.
 AssertionOrigin = Literal["band", "gauge", "budget", "fix", "expect", "accepted"]
 # Origins whose bounds apply to every reading.
 BY_READING: Final[tuple[AssertionOrigin, ...]] = ("band", "gauge")
-# ``open``: its generations are still to come; ``undecided``: there are too few measurements to decide.
+# ``open``: the generations that it covers are still to come; ``undecided``: there are too few measurements to decide.
 AssertionState = Literal["holds", "broken", "above_normal", "open", "undecided", "not_measured"]
 Role = Literal["type", "holder", "container", "allocation_site", "process"]
 Kind = Literal[
@@ -64,7 +64,7 @@ class Finding:
     fingerprint: str
     status: Status
     kind: Kind
-    # Top-level phase that keeps the memory, None if it is spread over several; phase_path is the nested phase.
+    # Top-level phase that keeps the memory, None if several phases keep it; ``phase_path`` is the nested phase.
     phase: str | None
     phase_share: float | None
     suspects: tuple[Suspect, ...]
@@ -75,7 +75,7 @@ class Finding:
     advice: tuple[str, ...] = ()
     phase_path: str | None = None
     priority: Literal["critical", "major", "minor"] = "minor"
-    process: str | None = None  # "rank 0 main", when the run has several
+    process: str | None = None  # such as "rank 0 main", if the run has several processes
     unknown: Unknown | None = None
     # Location of the newest fix of its phase ("training/trainer.py:281"), and a link to it at the run's commit.
     location: str | None = None
@@ -108,8 +108,8 @@ class GenerationSpan:
 class AttemptGrowth:
     """One attempt of a resumed run: the generations that it completed, and the growth of private memory during it.
 
-    Growth is the sum over its processes, without bounded containers; None if it cannot be determined. ``again``: those
-    of its generations that an earlier attempt had completed as well; None if there are none.
+    Growth is the sum over its processes, without bounded containers; None if it cannot be determined. ``again``:
+    its generations that an earlier attempt had already completed, or None if it repeated no generation.
     """
 
     attempt: int
@@ -137,9 +137,9 @@ class Moment:
 class OomForecast:
     """The forecast of when memory runs out if the growth that the verdict is based on continues.
 
-    It is about the memory of a device (``limit_source``) if that runs out before the memory of the processes.
-    ``generation`` and ``at`` are None if nothing grows towards the limit. ``planned``: number of generations that the
-    run has declared. ``sentence``: the forecast as every page, message and command shows it.
+    It concerns the memory of a device (see ``limit_source``) if this runs out before the memory of the processes.
+    ``generation`` and ``at`` are None if nothing grows towards the limit. ``planned``: number of generations that
+    the run has declared. ``sentence``: the forecast as every page, message and command shows it.
     """
 
     risk: Risk = "none"
@@ -153,10 +153,11 @@ class OomForecast:
 
 @dataclass(frozen=True, slots=True)
 class FixEffect:
-    """One quantity that a fix should change, per generation, before and after it.
+    """One quantity that a fix should change, per generation, before and after the fix.
 
-    ``subject``: the phase or class; None for the entire run. ``since``: Unix seconds of its declaration. ``rejected``:
-    the rejected alternatives, as the user wrote them. ``difference``: after minus before, with its own 90 % interval.
+    ``subject``: the phase or class; None for the entire run. ``since``: Unix time at which the fix was declared.
+    ``rejected``: the rejected alternatives, as the user wrote them. ``difference``: after minus before, with its
+    own 90 % interval.
     """
 
     fix: str
@@ -190,9 +191,9 @@ class Deviation:
 class Assertion:
     """A declared limit: a metric and its bounds, in a phase and a range of generations.
 
-    ``name``: the series of a band, the gauge, the phase of a budget, the fix, or the counted class. ``phase`` is None
-    if the metric is one of the entire run. Amounts from ``low`` to ``high`` are allowed, and ``leak`` or more is a
-    leak. ``first`` is None if all generations count, ``last`` if the range has no end.
+    ``name``: the series of a band, the gauge, the phase of a budget, the fix, or the counted class. ``phase`` is
+    None if the metric describes the entire run. Amounts from ``low`` to ``high`` are allowed, and ``leak`` or more
+    is a leak. ``first`` is None if all generations count, ``last`` if the range has no end.
     """
 
     origin: AssertionOrigin
@@ -206,7 +207,7 @@ class Assertion:
     last: int | None = None
 
     def difference(self, value: float) -> float:
-        """Return 0 within the bounds, else the distance to them: negative below ``low``, positive above ``high``."""
+        """Return the distance from the bounds: 0 within them, negative below ``low``, positive above ``high``."""
         if self.low is not None and value < self.low:
             return value - self.low
         if self.high is not None and value > self.high:
@@ -229,12 +230,12 @@ class Assertion:
 class AssertionCheck(Assertion):
     """An assertion with its measurements, in the unit of its metric.
 
-    ``measured`` is an estimate, or the newest reading as an interval of zero width. ``worst`` is a single reading (for
-    a band one outside its bounds). ``violations`` of the ``checked`` generations or readings break a bound;
-    ``deviations`` lists the first of them.
+    ``measured`` is an estimate, or the newest reading as an interval of zero width. ``worst`` is a single reading
+    (for a band, a reading outside its bounds). ``violations`` is how many of the ``checked`` generations or
+    readings break a bound; ``deviations`` lists the first of them.
     """
 
-    process: str | None = None  # "rank 0 main", when the run has several
+    process: str | None = None  # such as "rank 0 main", if the run has several processes
     location: str | None = None  # file and line that a fix names
     state: AssertionState
     measured: Interval | None = None
@@ -272,8 +273,9 @@ class LeadError:
 class ForecastScore:
     """Accuracy of earlier forecasts of this run. ``median_error`` is a share of the actual memory.
 
-    Forecasts look ahead by a quarter, half or all of the generations seen at the time. ``past``: those by half of them.
-    ``by_lead``: all of them by lead time; each range begins at twice the previous one.
+    Forecasts look ahead by a quarter, half or all of the generations seen at the time. ``past``: the forecasts
+    that look ahead by half of them.
+    ``by_lead``: all forecasts by lead time; each range begins at twice the start of the previous range.
     """
 
     forecasts: int
@@ -298,7 +300,7 @@ class RunDuration:
 class CheckItem:
     """One question of the checklist after a fix, with its answer and a sentence of evidence.
 
-    ``against``: what ``passed`` was compared with; None if nothing was known, and for the other questions.
+    ``against``: what the run was compared with in ``passed``; None if nothing was known, and for other questions.
     """
 
     check: CheckName
@@ -321,7 +323,7 @@ class Verdict:
     oom: OomForecast = field(default_factory=OomForecast)
     # Declared limits, accepted counts and promises of fixes.
     assertions: tuple[AssertionCheck, ...] = ()
-    # The first generation from which memory is flat; None while it is not.
+    # The first generation since which memory is flat; None while it is not flat.
     settled_at_generation: Interval | None = None
     forecast_score: ForecastScore | None = None
     checklist: tuple[CheckItem, ...] = ()
@@ -329,11 +331,12 @@ class Verdict:
     processes: tuple[ProcessGrowth, ...] = ()
     # None unless the run continues and has declared its number of generations.
     duration: RunDuration | None = None
-    # The effect of each fix on this run: before and after it.
+    # The effect of each fix on this run, measured before and after the fix.
     effects: tuple[FixEffect, ...] = ()
     # The attempts of a resumed run, each considered alone.
     attempts: tuple[AttemptGrowth, ...] = ()
-    # Units of the axis from the first to the newest, if many of them were not read (`generation_axis.passed`).
+    # Number of units of the axis from the first to the newest, if many of them were not read
+    # (`generation_axis.passed`).
     generations_passed: int | None = None
 
 
@@ -352,8 +355,8 @@ class PhaseAccounts:
     """Every byte gained between two generation ends. In each generation the lines add up to ``total``.
 
     Memory gained while no phase was open is on the line ``between``, the cost of Leakline's own measuring on
-    ``leakline``. In very long runs older generations are grouped: ``spans`` contains how many end with each of
-    ``generations``, and is empty if it is always one. ``seconds`` are those of the named generation alone.
+    ``leakline``. In very long runs older generations are grouped: ``spans`` contains how many generations end with
+    each of ``generations``; it is empty if none are grouped. ``seconds`` covers only the named generation itself.
     """
 
     generations: tuple[int, ...]
@@ -371,10 +374,10 @@ class PhaseAccounts:
 
 @dataclass(frozen=True, slots=True)
 class TypeGrowth:
-    """Change of the number of live instances of one type over the run; ``last_count`` is the newest.
+    """Change in the number of live instances of one type over the run; ``last_count`` is the newest.
 
-    ``created_at_least`` and ``freed_at_least`` count the instances of a watched class from when it was first watched;
-    they miss those that are created and freed between two readings. They are None for other types.
+    ``created_at_least`` and ``freed_at_least`` count the instances of a watched class since it was first watched;
+    they miss instances that are created and freed between two readings. They are None for other types.
     """
 
     name: str
@@ -387,10 +390,10 @@ class TypeGrowth:
     phase: str | None
     expected: str | None  # "2", "16 to 17"
     rating: Literal["steady", "expected", "grows", "problem"]
-    # Rates the newest count against the first one, given the verdict of the run.
+    # The rating of the newest count compared with the first one, given the run's verdict.
     change_rating: ChangeRating = "unknown"
     difference: int | None = None
-    readings: int = 0  # readings of its count; with several processes the smallest number
+    readings: int = 0  # readings of its count; the fewest of any process
     # The generation at whose end it was last counted, since not every generation has a census.
     last_generation: int | None = None
     created_at_least: int | None = None

@@ -1,10 +1,10 @@
 """The input of the analysis: one run as plain columns, ranges of generations, and facts about the entire run.
 
-The server fills it from its database, the offline report from a spool; both produce the same columns, and therefore the
-same verdict. `Spans` stores a million generations in a few hundred numbers.
+The server reads a run from its database, the offline report from a spool; both produce the same columns, and
+therefore the same verdict. `Spans` stores a million generations in a few hundred numbers.
 
-A run may have thousands of processes, each with events and holders. `Said` and `Holders` compute facts about the entire
-run once: a pass over all processes for each of them would take quadratic time.
+A run may have thousands of processes, each with events and holders. `Said` and `Holders` compute facts about the
+entire run once: a pass over all processes for each process would take quadratic time.
 
 The series names of TensorFlow.js are defined here too. In its runs, resident memory follows the garbage collector
 rather than the program, and a page in a browser cannot read it at all. The tensors, whose number and size are exact,
@@ -46,7 +46,7 @@ class Spans(Collection[int]):
         return self.spans[-1][1] if self.spans else None
 
     def until(self, last: float) -> Spans:
-        """Return the numbers that are not above ``last``."""
+        """Return the numbers up to and including ``last``."""
         found = ((a, int(min(b, last))) for a, b in self.spans if a <= last)
         return Spans(tuple(found))
 
@@ -92,13 +92,13 @@ _THREADS: Final = "threading._active[*]"
 
 
 class Said:
-    """A cache of results, by a name and by the identity of the tuples that they were computed from."""
+    """A cache of results, keyed by a name and by the identity of the tuples from which they were computed."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[object, ...], tuple[tuple[object, ...], Any]] = {}
 
     def once(self, what: str, of: tuple[object, ...], work: Callable[[], T]) -> T:
-        """Return the result of ``work``, computed once for these objects. It must not depend on anything else."""
+        """Return the result of ``work``, computed once. It must depend on these objects alone."""
         key = (what, *map(id, of))
         if key not in self._found:
             # Keep the objects alive with the result, so that no other object can have their ids.
@@ -157,7 +157,7 @@ class Holders:
 
     @cached_property
     def newest_unsized(self) -> Mapping[str, Mapping[str, int]]:
-        """Like `newest`, for searches without a size per object, such as those for the largest object of a type."""
+        """Like `newest`, but for searches without a size per object, for example for the largest object of a type."""
         return _newest([h for h in self._holders if h.bytes_each is None])
 
     @cached_property
@@ -168,7 +168,7 @@ class Holders:
     @cached_property
     def bytes_each(self) -> Mapping[str, int]:
         newest: dict[str, tuple[int, int]] = {}
-        # The data of a thread are local variables of its call, which the size of a thread object does not include.
+        # A thread's data is in the local variables of its call, which are not included in the size of a thread object.
         threads = {holder.type for holder in self._holders if holder.path == _THREADS}
         for holder in self._holders:
             if holder.bytes_each is not None and holder.type not in threads:
@@ -219,7 +219,7 @@ MINUTE_SECONDS: Final = 60.0
 
 
 def number_of(value: object) -> int | float | None:
-    """Return a value from the wire if it is a number within range, else None; integers stay integers."""
+    """Return a value from the wire if it is a number within range, otherwise None; integers stay integers."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     # The comparison is also false for NaN, and for integers that are too large for a float.
@@ -227,7 +227,7 @@ def number_of(value: object) -> int | float | None:
 
 
 def amount_of(value: object) -> int | float | None:
-    """Return a number of bytes or objects as `number_of` does, but None if it is negative."""
+    """Return a number of bytes or objects like `number_of`, but None if it is negative."""
     number = number_of(value)
     return number if number is not None and number >= 0 else None
 
@@ -237,7 +237,8 @@ class Expectation:
     """A declared count of live instances. ``after`` limits it to the end of that phase.
 
     ``accepted``: a person accepted a count that was stable in runs of the project; the program does not declare it.
-    ``baseline``: the limit is the highest count in the first generation; ``high`` is set to it once it is read.
+    ``baseline``: the limit is the highest count in the first generation; ``high`` is set to this count once it has
+    been read.
     """
 
     type: str
@@ -261,7 +262,7 @@ NOTHING_LEFT_OUT: Final = LeftOut()
 
 @dataclass(frozen=True, slots=True)
 class ProcessHistory:
-    """All snapshots of one process instance in sequence order, except those left out.
+    """All snapshots of one process instance in sequence order, except snapshots that are left out.
 
     Every list has one entry per snapshot; ``series`` values are None where nothing was measured.
     """
@@ -300,7 +301,7 @@ class ProcessHistory:
 
 @dataclass(frozen=True, slots=True)
 class RunHistory:
-    """One run. ``expectations`` and ``capacities`` come from its declaring events; a server adds accepted counts.
+    """One run. ``expectations`` and ``capacities`` come from its events; a server adds accepted counts.
 
     ``capacities``: tracked container name -> items it may hold, or None when no bound was declared.
     ``limit_bytes`` overrides the limit found in the series (``cgroup.limit_bytes``, ``system.total_bytes``).
@@ -424,12 +425,12 @@ HEAP_BYTES: Final = "js.heap_bytes"
 # Buffers outside the heap, reported by Node only.
 EXTERNAL_BYTES: Final = "js.external_bytes"
 RESIDENT_BYTES: Final = "process.rss_bytes"
-# Computed: the heap and buffers that V8 keeps, without the tensors.
+# A computed series: the heap and buffers that V8 keeps, without the tensors.
 KEPT: Final = "js.kept"
 # The name of the tensor class in JavaScript programs.
 TENSOR: Final = "tf.Tensor"
-# Key in the environment, and in a mark when it changes later: whether TensorFlow.js itself reports that its bytes may
-# already be freed.
+# Key in the environment, and in a mark event if the value changes later: whether TensorFlow.js reports that some
+# of its bytes may already have been freed.
 UNRELIABLE: Final = "tfjs_memory_unreliable"
 
 

@@ -41,11 +41,11 @@ FIGURE: Final = "matplotlib.figure.Figure"
 # Garbage explains the growth of a type only if it is at least this share of what the type gained.
 _MOST_OF_A_RISE: Final = 0.5
 # Reported garbage counts only if it shrinks by this share within this many full collections. One collection is not
-# enough, because a reading in the middle of one still counts what it frees.
+# enough, because a reading in the middle of a collection still counts what it frees.
 _FREED: Final = 0.5
 _COLLECTIONS_PASSED: Final = 2
-# After this many generations without a reading, the growth of a count is stale unless memory still rises at this share
-# of its earlier rate.
+# After this many generations without a reading, the growth of a count is stale unless memory still rises at no
+# less than this share of its earlier rate.
 _STALE: Final = 4
 _GOES_ON: Final = 0.25
 # Prefixes of series that come only from a client inside the program, or from a log of its objects.
@@ -58,7 +58,7 @@ GROWTHS: Final = "growths"
 _AS_MANY: Final = 0.3
 # Minimum number of readings of a container's length to decide whether it grows.
 _MIN_LENGTHS: Final = 3
-# Readings of the count and bytes of a type that are compared to decide whether its objects grow larger.
+# Number of readings of a type's count and bytes that are compared to decide whether its objects grow larger.
 _SIZES_COMPARED: Final = 3
 
 
@@ -85,10 +85,11 @@ class Facts:
         ]
 
     def _holders(self, found: Holders) -> Mapping[str, str]:
-        """Return by type the path that held most objects at the newest search, or one into a growing container.
+        """Return, by type, the path that held most objects at the newest search, or a path into a growing container.
 
-        Garbage is ignored if it is little of what grew, since a few objects of any class may wait for the collector,
-        or if full collections did not free it. Paths that hold no more objects than before are ignored as well.
+        Garbage is ignored if it is a small part of what grew, since a few objects of any class may wait for the
+        collector, or if full collections did not free it. Paths that hold no more objects than before are ignored
+        as well.
         """
         passing = {name for name, holder in found.garbage.items() if self._is_passing(holder)}
         growing = self._growing_containers() if found.newest else []
@@ -105,10 +106,10 @@ class Facts:
     def _holds_more(self, found: Holders, name: str, path: str, growing: Sequence[str]) -> bool:
         """Return True if this path holds more and more objects of the type, or if that cannot be determined.
 
-        The length of the container that holds them is the best evidence. Without it, the path must hold a real share of
-        what the type gained between two searches, or up to the only one, because a few short-lived objects are held at
-        any moment. If several processes count the type, their searches are mixed and prove nothing. Objects that grow
-        larger are exempt: neither their number nor the length of their container rises.
+        The length of the container that holds them is the best evidence. Without it, the path must hold a real
+        share of what the type gained between two searches, or up to the only search, because a few short-lived
+        objects are held at any moment. If several processes count the type, their searches are mixed and prove
+        nothing. Objects that grow larger are exempt: neither their number nor the length of their container rises.
         """
         if path == CYCLIC_GARBAGE or any(leads_into(path, container) for container in growing):
             return True
@@ -155,7 +156,8 @@ class Facts:
     def _largest(self, found: Holders, name: str, paths: Mapping[str, int]) -> Mapping[str, int]:
         """Return the paths to the largest object of a type whose objects grow larger.
 
-        Without a search for it, return the paths to a sample of all objects, if that represents most of their bytes.
+        Without such a search, return the paths to a sample of all objects, if the sample represents most of their
+        bytes.
         """
         counted = self.timeline.series.get(f"type.{name}.count", ())
         count = next((n for n in reversed(counted) if n is not None), 0)
@@ -199,8 +201,8 @@ class Facts:
         if not known:
             return False
         collections = process.series.get(COLLECTIONS, ())
-        # A search that ends early counts only part of the garbage. If nothing was collected since an earlier search,
-        # there is at least as much garbage as at that one.
+        # A search that ends early counts only part of the garbage. If nothing was collected since an earlier
+        # search, there is at least as much garbage as that search found.
         held = max(
             one.count
             for one in self.history.holders_by_type.garbage_looks[holder.type]
@@ -220,7 +222,7 @@ class Facts:
 
     @cached_property
     def stores(self) -> Mapping[str, Bounded]:
-        """The declared store whose items a container keeps, recognized by equal lengths or names, by container path."""
+        """Container path -> declared store whose items the container keeps, recognized by equal lengths or names."""
         found: dict[str, Bounded] = {}
         for series in self.timeline.series:
             if series.startswith("container.") and series.endswith(".length"):
@@ -249,7 +251,7 @@ class Facts:
 
     @cached_property
     def from_outside(self) -> bool:
-        """True if only figures of the process were read, and no object was ever counted, in Python or in a page."""
+        """True if only metrics of the process were read, and no object was ever counted, in Python or in a page."""
         return not any(name.startswith(_FROM_INSIDE) for name in self.timeline.series)
 
     @cached_property
@@ -259,7 +261,8 @@ class Facts:
         types = types_of(timeline)
         found: list[tuple[str, str, Literal["type", "container"]]] = []
         if timeline.has("figures.open"):
-            # The number of figures open in pyplot is exact and read often, so it precedes the count of the class.
+            # The number of figures open in pyplot is exact and read often, so it takes precedence over the count
+            # of the class.
             found.append(("figures.open", FIGURE, "type"))
         found.extend((f"type.{name}.count", name, "type") for name in sorted(types))
         for series, name in (
@@ -305,7 +308,7 @@ class Facts:
         return sorted(name for name, path in self.holders.items() if leads_into(path, container))
 
     def violations(self, last_row: int) -> dict[str, Violation]:
-        """Return the current surplus by type. Counts below the declared one are not leaks and are left out."""
+        """Return the current surplus by type. Counts below the declared count are not leaks and are left out."""
         found: dict[str, Violation] = {}
         for readings in self.readings:
             violation = find_violation(self.timeline, readings, last_row)
@@ -338,7 +341,7 @@ def _risen(values: Sequence[int | float | None]) -> float:
 
 
 def growth_of(timeline: Timeline, series: str, end: int) -> CountGrowth | None:
-    """Return the growth of a count at the end of generation number ``end``; None if there is none, or it is stale."""
+    """Return the growth of a count at the end of generation number ``end``; None if it does not grow or is stale."""
     newest = timeline.values(series)[end - WINDOW : end] if end >= WINDOW else []
     # Most counts of most runs do not grow, and this check is cheap.
     if newest and None not in newest and not may_grow(newest):  # type: ignore[arg-type]
@@ -363,7 +366,7 @@ def _is_stale(timeline: Timeline, growth: CountGrowth, read: float, end: int) ->
 
 
 def _best_of(found: Mapping[str, int], growing: Sequence[str]) -> str:
-    """Return the path that holds most objects; among nearly equal ones, one that leads into a growing container."""
+    """Return the path that holds most objects, preferring one into a growing container if it holds a similar number."""
     most = max(found.values())
     into = {
         path: count

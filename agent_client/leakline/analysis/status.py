@@ -1,10 +1,10 @@
 """The status machine: learning, ok, filling, watch, suspected, confirmed, recovered.
 
-A status depends on the newest moment and on earlier ones: memory must pass the tests at several moments in a row to
-count, and a leak that stops keeps its status for as long as it took to be sure, before it is marked recovered.
+A status depends on the newest moment and on earlier ones: memory must pass the tests at several moments in a row
+to count, and a leak that stops keeps its status until enough readings show this, before it is marked as recovered.
 
-The attempts of a run form one curve: a leak before and after a restart is one finding, which starts in its first
-generation. But people often resume a run with a fix, so the newest attempt is also judged alone.
+The attempts of a run form one curve: a leak before and after a restart is one finding, which starts in the leak's
+first generation. But people often resume a run with a fix, so the newest attempt is also judged on its own.
 
 A run that is counted in seconds is counted in minutes after ten minutes. Ten minutes are too few to judge by, so a leak
 that was suspected or confirmed in seconds keeps its status until the minutes show that it has stopped.
@@ -32,21 +32,21 @@ from .timeline_analysis import PRIVATE, RATE_WINDOW, Assessed, Moment, TimelineA
 
 _WATCH: Final = 8
 _SUSPECT: Final = (12, 4)  # generations of growth, moments in a row
-# Moments in a row that confirm a leak by memory alone; `confirmations` looks back no further.
+# Number of moments in a row that confirm a leak by memory alone; `confirmations` looks back no further.
 CONFIRMATIONS: Final = 5
-# Generations of growth that confirm a leak by memory alone.
+# Number of generations of growth that confirm a leak by memory alone.
 CONFIRMING: Final = 24
 _CONFIRM: Final = (CONFIRMING, CONFIRMATIONS)
 _CONFIRM_WITH_WITNESSES: Final = 16
 _CONFIRM_BROKEN_CONTRACT: Final = 8
-# Quiet readings before a leak counts as recovered: exact counts need fewer than memory alone.
+# Number of quiet readings before a leak counts as recovered: exact counts need fewer than memory alone.
 _HOLD_COUNTS: Final = 4
 _HOLD_MEMORY: Final = 8
 # After a gap of more than this many generations between two readings, the evidence starts over.
 _SILENCE: Final = 16
 # A growth continues while memory gains at least this share of the rate of its cause.
 _STILL_GROWS: Final = 0.25
-# The newest moments are examined one by one, older ones on a grid that grows coarser.
+# The newest moments are examined one by one, and older ones on a grid that becomes coarser.
 _DENSE: Final = 32
 _GRID: Final = 8
 _MAX_OLD: Final = 24
@@ -100,9 +100,9 @@ def moments_in(timeline: Timeline) -> list[int]:
 
 
 def moments_for(study: TimelineAnalysis) -> list[int]:
-    """Return the moments of the timeline, and those of the newest readings of memory that is no longer read.
+    """Return the moments of the timeline, and the moments of the newest readings of memory that is no longer read.
 
-    These keep the evidence of the last readings when many generations without readings follow.
+    These moments keep the evidence of the last readings when many generations without readings follow.
     """
     timeline = study.timeline
     read_of = [timeline.private_read, *(c.read for c in study.channels if c.read is not None)]
@@ -191,7 +191,7 @@ def _is_shown_quiet(study: TimelineAnalysis, a: Assessed, active: int, end: int)
     read = study.readings(a.channel)
     memory = _read_between(read, active, end)
     counts = study.counts_between(a.cause, active, end) if "counts" in a.witnesses else []
-    # A count that keeps rising shows that the growth has not ended, whatever memory does.
+    # A count that keeps rising shows that the growth has not ended, even if memory is flat.
     counted = len(counts) >= _HOLD_COUNTS and counts[-1] <= max(counts[: len(counts) // 2])
     if counted or _has_ended_unread(study, a, end):
         return True
@@ -220,8 +220,8 @@ def _readings_since_silence(read: Sequence[int], end: int) -> Sequence[int]:
 def _was_level(study: TimelineAnalysis, a: Assessed, active: int, end: int) -> bool:
     """Return True if memory has been level for longer than any pause during its rise.
 
-    A cause stays active for some moments after its growth has ended, and memory was already level then. A leak in every
-    eighth generation is level for eight generations between two steps.
+    A cause stays active for some moments after its growth has ended, although memory is already level. If a
+    program leaks in every eighth generation, memory is level for eight generations between two steps.
     """
     read, residual, claimed = study.readings(PRIVATE), study.residual(end), _claimed(a)
     pause = longest = 0
@@ -250,8 +250,8 @@ def _fills_freed_memory(study: TimelineAnalysis, a: Assessed, active: int, end: 
 def _has_ended_unread(study: TimelineAnalysis, a: Assessed, end: int) -> bool:
     """Return True if a count has not been read for long, and later readings of memory show that its growth has ended.
 
-    Missing readings of a count are not evidence that it is flat, but memory that was level for at least two steps of
-    the count is. Memory that falls by as much as it rose is not level: it may oscillate.
+    Missing readings of a count are not evidence that it is flat, but memory that was level for at least two steps
+    of the count is such evidence. Memory that falls by as much as it rose is not level: it may oscillate.
     """
     series = study.counted_in(a.cause) if a.channel == PRIVATE else None
     counted = None if series is None else study.timeline.newest_reading(series, end)
@@ -300,7 +300,7 @@ def still_counted(a: Assessed) -> bool:
 
 
 def _successor(memory: _Memory, moment: Moment) -> Assessed | None:
-    """Return the cause that better readings attribute this growth to: one with another owner or phase, if any."""
+    """Return the cause with another owner or phase to which better readings attribute this growth, or None."""
     owner = memory.assessed.cause.owner
     for other in moment.causes:
         if other.channel != memory.assessed.channel:
@@ -315,7 +315,7 @@ def _successor(memory: _Memory, moment: Moment) -> Assessed | None:
 def _inherit(heir: _Memory, memory: _Memory) -> None:
     """Give a cause the status that its growth had under another name, since a new name is not a sign of recovery.
 
-    Garbage that the collector frees does not inherit it: that is a new explanation, not only a new name.
+    Garbage that the collector frees does not inherit the status: it is a new explanation, not only a new name.
     """
     if heir.assessed.garbage is not None or heir.assessed.passing:
         return
@@ -401,7 +401,7 @@ def _is_seen(a: Assessed) -> bool:
 
 
 def _by_counts(a: Assessed) -> Status | None:
-    """Return the status that counts support: they must rise lastingly, with bytes measured or visible in memory."""
+    """Return the status that counts support: they must keep rising, with bytes measured or visible in memory."""
     if "counts" not in a.witnesses:
         return None
     owner = a.cause.owner
@@ -451,7 +451,8 @@ TimelineStatus = tuple[TimelineAnalysis, Moment, list[Standing]]
 def judged(timeline_status: TimelineStatus) -> list[TimelineStatus]:
     """Return the status over all attempts, as a list of one.
 
-    If the newest attempt no longer has their leaks, return its own status, then theirs with the leaks as recovered.
+    If the newest attempt no longer has the leaks of the earlier ones, return the status of the newest attempt
+    alone, then the status over all attempts with these leaks as recovered.
     """
     study, moment, standings = timeline_status
     own = _of_newest_attempt(study)
@@ -502,9 +503,9 @@ _ENOUGH_MINUTES: Final = 48
 def studies_by_seconds(
     history: RunHistory, studies: Sequence[TimelineAnalysis]
 ) -> list[TimelineAnalysis]:
-    """Return analyses in seconds of the first minutes of a run that was counted in seconds at that time.
+    """Return analyses, in seconds, of the first minutes of a run that was counted in seconds at that time.
 
-    Empty for other runs, and once enough minutes have been recorded.
+    The result is empty for other runs, and once enough minutes have been recorded.
     """
     if (
         not history.began_by_seconds
@@ -517,7 +518,7 @@ def studies_by_seconds(
 
 
 def active_by_seconds(early: Sequence[TimelineAnalysis]) -> dict[str, list[Standing]]:
-    """Return by process place the leaks that were active when seconds became minutes, with rates per minute."""
+    """Return, by process place, the leaks that were active when minutes replaced seconds, with rates per minute."""
     found = {}
     for study in early:
         _, standings = walk(study)

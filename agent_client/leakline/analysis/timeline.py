@@ -1,11 +1,11 @@
 """One process of the run on the generation axis: the input of every later step.
 
 A timeline is one place in the run (rank and role) over all its attempts. A resume that repeats generations
-replaces the measurements of the previous attempt for them. Where one attempt ends and the next begins, the
+replaces the previous attempt's measurements of these generations. Where one attempt ends and the next begins, the
 jump is removed, so that memory freed by a crash is not mistaken for a release.
 
-An ``end`` is a number of generations from the first: exclusive, as in a slice. `Known` caches results computed from
-the first generations of a timeline, which remain valid while the run continues.
+An ``end`` is a number of generations, counted from the first; as in a slice, it is exclusive. `Known` caches
+results computed from the first generations of a timeline, which remain valid while the run continues.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Known:
         self._found: dict[tuple[int, object], Any] = {}
 
     def once(self, end: int, what: object, work: Callable[[], T]) -> T:
-        """Return the result of ``work``, computed once. ``what`` must name everything that it depends on."""
+        """Return the result of ``work``, computed once. ``what`` must name everything on which ``work`` depends."""
         key = (end, what)
         if key not in self._found:
             self._found[key] = work()
@@ -49,7 +49,7 @@ class Known:
         return found
 
     def only(self, wanted: Callable[[int, object], bool]) -> Known:
-        """Return a copy with the results for which ``wanted`` is true, given (number of generations, key)."""
+        """Return a copy with only the results for which ``wanted(number of generations, key)`` is true."""
         kept = Known()
         kept._found = {key: value for key, value in self._found.items() if wanted(*key)}
         return kept
@@ -62,18 +62,18 @@ class Known:
 T = TypeVar("T")
 
 END: Final = "generation_end"
-# The role of the processes whose generations are those of the run.
+# The role of the processes whose generations count as the generations of the run.
 MAIN: Final = "main"
 # Kinds of snapshots taken at the steps from phase to phase; other kinds are taken at any moment.
 STEPS: Final = ("baseline", "phase_end", END)
-# A series is read at generation ends if it has at least this share of the readings of its best phase there.
+# A series is read at generation ends if it has at least this share as many readings there as after its best phase.
 _ENOUGH_AT_ENDS: Final = 0.5
-# Generations before a resume that determine the usual gain of one generation.
+# Number of generations before a resume that determine the usual gain per generation.
 _BEFORE_RESUME: Final = 6
 UNKNOWN_PHASE: Final = "?"
-# Newest generations whose distances determine the spacing of the readings of a process.
+# Number of newest generations whose distances determine the spacing of a process's readings.
 SPACED: Final = 64
-# A longer gap is not bridged unless an earlier one was half as long: a process that is no longer read may be gone.
+# A longer gap is bridged only if an earlier one was at least half as long: otherwise, the process may be gone.
 _LONGEST_GAP: Final = 32
 _LONGER: Final = 2
 # The key of private memory in `Timeline.places`.
@@ -117,7 +117,7 @@ class Timeline:
 
     @cached_property
     def lived(self) -> Spans:
-        """All completed generations, including those that are left out."""
+        """All completed generations, including any that are left out."""
         return union((Spans.of(self.generations), self.left_out.generations))
 
     def spacing(self, end: int) -> int:
@@ -165,7 +165,7 @@ class Timeline:
         baseline: bool = False,
         newest: int | None = None,
     ) -> tuple[list[float], list[float]]:
-        """Return (generations, readings) without gaps, of the last ``newest`` of the first ``end`` generations.
+        """Return (generations, readings), skipping gaps, of the last ``newest`` of the first ``end`` generations.
 
         With ``baseline`` the reading before the first generation is included, placed one spacing before it.
         """
@@ -216,7 +216,7 @@ class Timeline:
     def private_rows(self) -> Sequence[Value]:
         """Memory of this process alone, per snapshot: anonymous plus swapped, or RSS if the split is unknown.
 
-        With TensorFlow.js it is the bytes of the tensors.
+        With TensorFlow.js, these are the bytes of the tensors.
         """
         if not self.splits_memory:
             known = TENSOR_BYTES if is_javascript(self.series) else "process.rss_bytes"
@@ -292,7 +292,7 @@ class Timeline:
     ) -> Sequence[int | None]:
         """Return the rows at which to read a series: at the same place in each generation, to be comparable.
 
-        ``ends``: its readings at the ends of generations.
+        ``ends``: the readings of the series at generation ends.
         """
         at_ends = len(self.end_rows) - ends.count(None)
         best, chosen = at_ends, None
@@ -354,7 +354,7 @@ class Timeline:
     def _rows_around(self, column: Sequence[Value], first: int, end: int) -> range:
         """Return the rows with the changes of a series at positions ``first`` to ``end`` (exclusive).
 
-        They begin with its last reading before these generations.
+        The rows begin with the last reading of the series before these generations.
         """
         if first >= end:
             return range(0)
@@ -430,7 +430,7 @@ def can_bridge(gap: int, longest_before: int) -> bool:
 
 
 def timelines_of(history: RunHistory) -> tuple[Timeline, ...]:
-    """Return the timelines of a run in a fixed order, whatever the order in which its processes arrived.
+    """Return the timelines of a run in a fixed order, regardless of the order in which its processes arrived.
 
     Processes that follow each other at the same place form one timeline: the attempts of a run, and processes that the
     run starts one after another. Processes that run at the same time have separate timelines.
@@ -458,12 +458,12 @@ def timelines_of(history: RunHistory) -> tuple[Timeline, ...]:
 
 
 def with_its_generations(timelines: Sequence[Timeline]) -> Sequence[Timeline]:
-    """Return the timelines that count the generations of the run; processes that they start count their own."""
+    """Return the timelines that count the run's generations; child processes count generations of their own."""
     return [timeline for timeline in timelines if timeline.role == MAIN] or timelines
 
 
 def _follows(process: ProcessHistory, before: ProcessHistory) -> bool:
-    """Return True if a process succeeds another: in another attempt, or because it began after the other had ended."""
+    """Return True if a process succeeds another: it is in another attempt, or began after the other had ended."""
     return process.attempt != before.attempt or process.time[0] >= before.time[-1]
 
 

@@ -50,7 +50,7 @@ class Assessed:
     garbage: float | None = None
     note: str | None = None
     waiting: Waiting | None = None
-    passing: bool = False  # a collection may still free most of it
+    passing: bool = False  # a collection may still free most of the growth
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class TimelineAnalysis:
     def read_until(self, end: int) -> int:
         """Return the number of generations up to the last reading of private memory among the first ``end``.
 
-        Nothing is known about memory after that reading, so its assessment remains valid.
+        Nothing is known about memory after that reading, so the assessment at that reading remains valid.
         """
         return last_read(self.timeline.private_read, end)
 
@@ -122,12 +122,12 @@ class TimelineAnalysis:
         return range(len(self.timeline)) if found is None else found
 
     def counted_in(self, cause: Cause) -> str | None:
-        """Return the series in which the owner of a cause is counted."""
+        """Return the series in which a cause's owner is counted."""
         owner = cause.owner
         return None if owner is None else self.facts.series_of(owner.name, owner.role)
 
     def counts_between(self, cause: Cause, first: int, end: int) -> list[float]:
-        """Return the counts of the owner of a cause that were read between two positions."""
+        """Return the counts of a cause's owner that were read between two positions."""
         series = self.counted_in(cause)
         values = [] if series is None else self.timeline.values(series)[first:end]
         return [value for value in values if value is not None]
@@ -171,12 +171,12 @@ class TimelineAnalysis:
         return lasting_rise(x, y, self.scale(end), self.facts.bounded_bytes[:end]) if y else Rise()
 
     def channel_stands(self, channel: Channel, end: int) -> int:
-        """Return the moment whose rise counts at this one: an earlier one if nothing is known since then."""
+        """Return the moment whose rise counts at this moment: an earlier one if nothing has become known since."""
         known_end = channel.stands(end)
         if channel.read is not None:
             return known_end
-        # V8 has reported nothing since, and may have kept no more memory, so the earlier moment counts if its rise is
-        # clearer.
+        # Nothing is known about V8 since the earlier moment, and V8 may not keep more memory by now, so the
+        # earlier moment counts if its rise is clearer.
         now, then = self._rise_of_channel(channel, end), self._rise_of_channel(channel, known_end)
         return known_end if (then.strict, then.window) > (now.strict, now.window) else end
 
@@ -198,7 +198,7 @@ class TimelineAnalysis:
 
 
 def last_row_of(study: TimelineAnalysis, end: int) -> int:
-    """Return the row of the newest snapshot at this moment; at the newest moment it may be of an open generation."""
+    """Return the row of the newest snapshot at this moment; it may belong to a generation that is still open."""
     timeline = study.timeline
     return len(timeline.kind) - 1 if end >= len(timeline) else timeline.end_rows[end - 1]
 
@@ -217,10 +217,10 @@ def window_since(study: TimelineAnalysis, start: Start | None, end: int) -> floa
 def memory_since(
     study: TimelineAnalysis, residual: Sequence[float], start: float | None, end: int
 ) -> Memory:
-    """Return the growth since the start (without one, since early in the run), in total and by phase.
+    """Return the growth since ``start`` (if None, since early in the run), in total and by phase.
 
-    By phase it is the memory allocated there that is still in use, if that is known and is most of the growth;
-    otherwise it is the memory that the phase accounts charge.
+    The growth of a phase is the memory that was allocated there and is still in use, if this is known and is most
+    of the growth; otherwise it is the memory that the phase accounts charge to the phase.
     """
     timeline = study.timeline
     if len(residual) < 2:
@@ -255,7 +255,7 @@ class Limit:
 
 
 def limit_of(history: RunHistory, timeline: Timeline) -> Limit | None:
-    """Return the smallest memory limit: the memory of the machine if nothing smaller is set; None if unknown."""
+    """Return the smallest memory limit: the machine's memory if nothing smaller is set; None if unknown."""
     if history.limit_bytes:
         return Limit(float(history.limit_bytes), "user")
     system = read_newest(timeline, "system.total_bytes")

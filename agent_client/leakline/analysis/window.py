@@ -1,6 +1,7 @@
 """Measurements over a window of a run's generations: growth, phases, maxima, jumps and counts of all its processes.
 
-`Since` is the window from one moment on, `Stretch` any selection of generations. The values of processes are added up.
+`Since` is the window that begins at a given moment, and `Stretch` is any selection of generations. The values of
+processes are added up.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from .timeline_analysis import Moment, TimelineAnalysis
 _MIN_READINGS: Final = 4
 _MIN_TIMES: Final = 3
 _WINDOW: Final = 256
-# Up to this share of missing generations counts as lost; with more, generation numbers are not taken for a count.
+# Missing generations up to this share count as lost; if more are missing, generation numbers are not used as a count.
 _LOST: Final = 0.10
 
 # The analysis of a process place with its newest moment.
@@ -39,7 +40,7 @@ Highest = tuple[float, int | None]
 
 
 class Since:
-    """A run from Unix time ``since`` on; generations that ended earlier do not count."""
+    """The part of a run after Unix time ``since``; generations that ended earlier do not count."""
 
     def __init__(
         self, history: RunHistory, timelines: Sequence[TimelineMoment], since: float
@@ -57,12 +58,12 @@ class Since:
         return self.ended or self.generations >= MIN_GENERATIONS
 
     def growth(self) -> Interval | None:
-        """Return the bytes per generation that the verdict reports, from ``since`` on if the run began earlier."""
+        """Return the growth per generation that the verdict reports, or since ``since`` if the run began earlier."""
         slopes = [s for timeline in self._timelines if (s := _growth(*timeline)) is not None]
         return added(slopes) if self.generations >= MIN_GENERATIONS else None
 
     def growth_under_limit(self) -> Interval | None:
-        """Return the bytes per generation of private memory and of child processes."""
+        """Return the growth per generation of private memory and of child processes."""
         private = self.growth()
         if private is None:
             return None
@@ -94,7 +95,7 @@ class Since:
         return Scale(sum(known), spacing=spacing).material_rate(self.generations * spacing)
 
     def times_run(self, phase: str) -> int:
-        """Return the number of generations in which a phase ran, in the process that ran it most."""
+        """Return the number of generations in which a phase ran, in the process that ran it most often."""
         return max(
             (len(_ran(s.timeline, phase, first)) for s, _, first in self._timelines), default=0
         )
@@ -139,7 +140,7 @@ class Since:
             steps = [after - before for (before, _), (after, _) in pairwise(ends)]
             usual = median(steps) if steps else 0
             for (before, low), (after, high) in pairwise(ends):
-                # The rise across a lost generation is that of two generations, so it is skipped.
+                # A rise across a lost generation covers two generations, so it is skipped.
                 if after - before <= usual:
                     jumps[before, after] = jumps.get((before, after), 0.0) + high - low
         if not jumps:
@@ -150,7 +151,7 @@ class Since:
     def most_alive(self, declared: str, high: int) -> tuple[float, int | None, bool] | None:
         """Return (most instances of a class at a generation end, its generation, whether more than ``high`` persist).
 
-        The values are those of the process with the most; None if no process counted the class.
+        The values are those of the process with the most instances; None if no process counted the class.
         """
         found = [
             counted
@@ -167,7 +168,7 @@ def _first_position(timeline: Timeline, since: float) -> int:
 
 
 def _ended(timeline: Timeline, first: int = 0) -> Spans:
-    """Return the completed generations from the one at position ``first`` on, including those that are not read."""
+    """Return the completed generations, starting at position ``first``, including any that are not read."""
     read = timeline.generations[first:]
     if not read:
         return NO_SPANS
@@ -175,9 +176,9 @@ def _ended(timeline: Timeline, first: int = 0) -> Spans:
 
 
 def _complete(generations: Spans) -> int:
-    """Return the number of generations that the training has completed: up to the newest, if hardly any was lost.
+    """Return the number of generations that the training run has completed: up to the newest if hardly any were lost.
 
-    A run that begins far from the first generation continues another run.
+    A run that begins at a high generation continues another run, so the generations before it count as completed.
     """
     done, first, last = len(generations), generations.first, generations.last
     if first is not None and last is not None and last - first + 1 - done <= _LOST * done:
@@ -186,7 +187,7 @@ def _complete(generations: Spans) -> int:
 
 
 def added(slopes: Sequence[Slope | Interval]) -> Interval | None:
-    """Return the sum over all processes; None if there are none."""
+    """Return the sum over all processes; None if there is nothing to add."""
     if not slopes:
         return None
     return Interval(
@@ -217,12 +218,12 @@ def _growth_outside(study: TimelineAnalysis, moment: Moment | None, first: int) 
 
 
 def _warm_up(timeline: Timeline, first: int) -> int:
-    """Return the number of generations from ``first`` on that are warm-up and not part of the growth."""
+    """Return how many generations, starting at ``first``, are warm-up and not part of the growth."""
     return min(WARM_UP, (len(timeline) - first) // 4)
 
 
 def _ran(timeline: Timeline, phase: str, first: int) -> list[int]:
-    """Return the positions of the generations, from ``first`` on, in which a phase ran."""
+    """Return the positions, starting at ``first``, of the generations in which a phase ran."""
     within = (rows for path, rows in timeline.phase_rows.items() if lies_within(path, phase))
     found = {at for rows in within for at in rows}
     for name, column in timeline.series.items():
@@ -234,7 +235,7 @@ def _ran(timeline: Timeline, phase: str, first: int) -> list[int]:
 
 
 def _phase_growth(study: TimelineAnalysis, phase: str, ran: Sequence[int]) -> Slope | None:
-    """Return the growth of a phase since it first ran; what it built up in that generation stays and is not growth."""
+    """Return the growth of a phase since it first ran; what it built up then stays and is not growth."""
     timeline = study.timeline
     if len(ran) < _MIN_TIMES or len(timeline) - ran[0] < MIN_GENERATIONS:
         return None
@@ -267,8 +268,9 @@ def _filled_series(study: TimelineAnalysis) -> list[str]:
 def kept_per_generation(x: Sequence[float], booked: Sequence[float]) -> Slope:
     """Return the slope of the running total of the amounts booked in the generations ``x``: the memory that stays.
 
-    The noise of every generation stays in a running total, and a line fitted to it mistakes it for a trend. The
-    interval is therefore at least that of a line through a random walk, whose variance is 6/5 of the mean's.
+    The noise of every generation stays in a running total, and a line fitted to the total mistakes the noise for a
+    trend. The interval is therefore at least that of a line through a random walk, whose variance is 6/5 of the
+    mean's.
     """
     slope = floor_slope(x, list(accumulate(booked)))
     reach = Z_90 * robust_spread(booked) * math.sqrt(1.2 / max(1, len(booked) - 2))
@@ -395,6 +397,6 @@ def _by_top_level(line: Mapping[str, float]) -> dict[str, float]:
 
 
 def _sum_within(line: Mapping[str, float], phase: str) -> float | None:
-    """Return the bytes booked to a phase and those within it; None if nothing is."""
+    """Return the bytes booked to a phase and to phases within it; None if no bytes were booked."""
     found = [amount for path, amount in line.items() if lies_within(path, phase)]
     return sum(found) if found else None

@@ -1,7 +1,7 @@
 """A recorded run as text or Markdown: snapshot, trend, growth, large objects, verdict.
 
-Imports `analysis`, `transport` (spools), `console`; never `probes`, `run` or `sampling`. Start reading in
-`report_data.py`, which builds plain rows; the other modules format them.
+This package imports `analysis`, `transport` (spools), `console`; never `probes`, `run` or `sampling`. Start
+reading in `report_data.py`, which builds plain rows; the other modules format them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .document import Origin, run_markdown
 from .report_data import Recording, build, examined, load, run_report
 from .terminal_text import render
 
-# Reading a longer spool entirely would delay the exit of a program; generation ends are enough for a verdict.
+# Reading a longer spool entirely would delay the program's exit; generation ends are enough for a verdict.
 WHOLE_UP_TO_BYTES: Final = 2**20
 GENERATION_ENDS_READ: Final = 400
 
@@ -41,7 +41,7 @@ __all__ = [
 def report_text(path: Path, since: str | None = None) -> str:
     """Return the report of every run under ``path``: a spool, the folder of a run, or a folder of runs.
 
-    ``since``: label of the snapshot to compare with, instead of the first. Raises SpoolError.
+    ``since``: label of the snapshot to compare with instead of the first one. Raises SpoolError.
     """
     runs = spools_by_run(path)
     return "\n\n".join(render(build(load(spools), since)) for spools in runs)

@@ -46,7 +46,7 @@ PHASES_SHOWN: Final = 40
 TYPES_SHOWN: Final = 20
 DIFFERENCES_SHOWN: Final = 40
 _CHANGES: Final = (("gone", "Gone"), ("still", "Still there"), ("new", "New"))
-# This differs between any two runs and is longer than everything else; the JSON contains it.
+# The command line differs between any two runs and is longer than everything else; the JSON contains it.
 _LEFT_OUT: Final = ("command_line",)
 
 
@@ -123,7 +123,7 @@ def _plain(value: Any) -> float | None:
 
 
 def comparison_issue_text(report: ComparisonReport) -> str:
-    """Return about a dozen lines that can also be read as plain text."""
+    """Return about a dozen lines of Markdown that can also be read as plain text."""
     found, (name, text, _, nothing) = report.comparison, MARKDOWN
     unit = text(report.unit)
     facts = []

@@ -62,7 +62,7 @@ PACKAGES: Final = ("leakline", "torch", "jax", "tensorflow", "numpy")
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """When and by which version and server a document was made.
+    """When a document was made, and by which version and server.
 
     ``made_at`` is formatted for people; ``link`` leads to the page, and is empty without a server.
     """
@@ -123,7 +123,7 @@ def run_markdown(run: RunReport) -> str:
 
 
 def issue_text(run: RunReport) -> str:
-    """Return at most a dozen lines that can also be read as plain text."""
+    """Return at most a dozen lines of Markdown that can also be read as plain text."""
     facts = list(_issue_facts(run, MARKDOWN.text(run.unit)))
     return markdown_text([_headline(run.verdict), Facts(facts)])
 
@@ -137,7 +137,7 @@ def made(origin: Origin) -> Sentence:
 
 def checked(answer: Json, unit: str) -> Iterator[Block]:
     """Yield the effects of fixes and the expectations of a verdict or of a comparison."""
-    # A response of an older server lacks some of these fields.
+    # A response from an older server lacks some of these fields.
     effects, assertions = answer.get("effects") or (), answer.get("assertions") or ()
     yield from _listed("What each fix has done", effect_lines(effects))
     yield from _listed("Expectations", assertion_lines(assertions, unit))
@@ -199,7 +199,7 @@ def _findings(verdict: Json, unit: str, style: Style) -> Iterator[Block]:
 
 
 def _breakdown(found: Sequence[Json], unit: str, style: Style) -> Table:
-    """Return a table of the findings that leak or may leak, with their sum."""
+    """Return a table of the findings that are certain or possible leaks, with their sum."""
     growing = [f for f in found if f["status"] in GROWING]
     sizes = [f["growth_bytes_per_generation"]["estimate"] for f in growing]
     rows = [
@@ -216,7 +216,7 @@ def _breakdown(found: Sequence[Json], unit: str, style: Style) -> Table:
 
 
 def _location(finding: Json, style: Style) -> str:
-    """Return the code location given by a fix of the phase, else the holder; empty if neither is known."""
+    """Return the code location given by a fix of the phase, or the holder; empty if neither is known."""
     if finding.get("location"):
         return style.link(finding["location"], finding.get("location_link"))
     holders = (s["name"] for s in finding["suspects"][1:] if s["role"] in _PLACES)

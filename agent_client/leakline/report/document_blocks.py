@@ -36,7 +36,7 @@ def one_line(text: object) -> str:
 
 
 def escape(text: object) -> str:
-    """Return the text with every character escaped that has a meaning in Markdown."""
+    """Return the text with every character that has a meaning in Markdown escaped."""
     plain = re.sub(r"[&<]", lambda found: _ENTITIES[found[0]], one_line(text))
     plain = _SPECIAL.sub(lambda found: f"\\{found[0]}", plain)
     plain = _ADDRESS.sub(_no_link, plain)
@@ -49,12 +49,12 @@ def _no_link(found: re.Match[str]) -> str:
 
 
 def _no_block(found: re.Match[str]) -> str:
-    # A digit cannot be escaped; the sign after it starts the list, so the backslash goes there.
+    # A digit cannot be escaped; the sign after it starts the list, so the backslash is put before that sign.
     return f"\\{found[0]}" if not found[0].isdigit() else f"{found[0]}\\"
 
 
 def code(text: object) -> str:
-    """Return a name as a code span, or escaped if it contains characters that a code span cannot."""
+    """Return a name as a code span, or escaped if it contains characters that a code span cannot contain."""
     plain = one_line(text)
     if not plain:
         return NOTHING

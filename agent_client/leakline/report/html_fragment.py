@@ -1,4 +1,4 @@
-"""The top of a run's page as an HTML fragment for a notebook, without scripts and external resources."""
+"""The top of a run's page as an HTML fragment for a notebook, without scripts or external resources."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _FAINT: Final = "opacity:.7;font-size:.85em"
 
 
 def html_fragment(recording: Recording, link: str = "") -> str:
-    """Return verdict, figures, memory, cause and growth by phase of a recorded run; ``link``: the URL of its page."""
+    """Return the verdict, figures, memory, cause and phases of a recorded run; ``link``: the URL of its page."""
     verdict = to_json(examined(recording))
     unit, finding = verdict["unit"], leading_finding(verdict)
     parts = [

@@ -1,6 +1,7 @@
 """The content of a report: plain rows of numbers from the history of one run, and how its processes ended.
 
-For a process that did not finish, the report has the reason, and its last lines of output if these may be kept.
+For a process that did not finish, the report contains the reason, and the last lines of its output if these may be
+kept.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ class Recording:
 
 @dataclass(frozen=True, slots=True)
 class TrendRow:
-    """Memory in bytes; the changes are None in the first row and in the first generation."""
+    """Memory in bytes at one snapshot; a change is None if there is no earlier row to compare with."""
 
     label: str
     memory_bytes: int
@@ -198,7 +199,7 @@ def load(spools: Sequence[Path]) -> Recording:
         (s for b in batches for s in b.snapshots if s.large_objects), key=lambda s: s.time, default=None
     )  # fmt: skip
     lost: dict[str, int] = {}
-    # Totals are cumulative per process, so its newest batch has the sum.
+    # Totals are cumulative per process, so the newest batch of a process has the sum.
     for process, missing in zip(processes, damaged, strict=True):
         if missing:
             lost[DAMAGED] = lost.get(DAMAGED, 0) + missing
@@ -212,8 +213,8 @@ def load(spools: Sequence[Path]) -> Recording:
 def build(recording: Recording, since: str | None = None) -> Report:
     """Return the report of a recorded run.
 
-    ``since``: label of the snapshot to compare with, instead of the first. Raises SpoolError if it does not
-    exist.
+    ``since``: label of the snapshot to compare with instead of the first one. Raises SpoolError if there is no
+    snapshot with this label.
     """
     who = {process.instance: process for process in recording.processes}
     verdict = examined(recording)
@@ -227,7 +228,7 @@ def build(recording: Recording, since: str | None = None) -> Report:
 
 
 def examined(recording: Recording) -> Verdict:
-    """Return the verdict of a recorded run; if the run died, the summary begins with how it did."""
+    """Return the verdict of a recorded run; if the run died, the summary begins with how it died."""
     from ..analysis import examine
 
     verdict = examine(recording.history)

@@ -190,7 +190,7 @@ _COLOURS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The API responses for one run; ``note``: a message of the viewer, such as that the server does not respond."""
+    """The API responses for one run; ``note``: a message of the viewer, for example that the server is down."""
 
     run: Json
     verdict: Json

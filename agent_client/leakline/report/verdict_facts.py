@@ -1,6 +1,6 @@
 """A verdict or a comparison as short facts, shared by the commands and the Markdown reports.
 
-The input has the formats of the API. ``write`` formats a name: unchanged for a terminal, escaped for Markdown
+The input is in the formats of the API. ``write`` formats a name: unchanged for a terminal, escaped for Markdown
 (`document_blocks.py`).
 """
 
@@ -73,7 +73,7 @@ def finding_facts(finding: Json, unit: str, write: Write = str) -> Iterator[tupl
 
 
 def role_words(finding: Json, place: int) -> str:
-    """Return the role of a suspect, followed by "with a graph" if it stands for tensors with a graph only."""
+    """Return the role of a suspect, followed by "with a graph" if it stands only for tensors with a graph."""
     role = str(finding["suspects"][place]["role"])
     return (
         f"{role}, with a graph"
@@ -83,7 +83,7 @@ def role_words(finding: Json, place: int) -> str:
 
 
 def graph_rates(verdict: Json | None) -> dict[str, float]:
-    """Return the rate of tensors with a graph by type, as named in findings; it is part of the rate of the type."""
+    """Return, by type, the rate of tensors with a graph that findings name; it is part of the type's rate."""
     rates: dict[str, float] = {}
     found = ((f["suspects"][0], f) for f in (verdict or {}).get("findings", ()) if f["suspects"])
     for first, finding in found:
@@ -100,14 +100,14 @@ def with_graphs(rate: str, name: str, graphs: Mapping[str, float]) -> str:
 
 
 def of_process(named: str | None, write: Write = str) -> str:
-    """Return ``, rank 1 main`` for a finding in a run with several processes, else an empty string."""
+    """Return ``, rank 1 main`` for a finding in a run with several processes, otherwise an empty string."""
     return f", {write(join_processes(named))}" if named else ""
 
 
 def seen(verdict: Json) -> str:
     """Return what a verdict is based on, such as ``14 generations`` or ``59 readings in 581 seconds``.
 
-    A verdict of an older server does not include the time.
+    A verdict from an older server does not include the time.
     """
     return seen_of(verdict["generations"], verdict.get("generations_passed"), verdict["unit"])
 
@@ -187,7 +187,7 @@ def change_rows(comparison: Json, unit: str) -> Iterator[tuple[str, str, str, st
         (f"seconds per {unit}", comparison["seconds_per_generation"], _seconds),
     ):
         if change is None:
-            # This is missing if the runs have no generation in common, or if the server is older.
+            # The change is missing if the runs have no generation in common, or if the server is older.
             continue
         before, after = (
             "" if change[side] is None else write(change[side]) for side in ("before", "after")
@@ -198,7 +198,7 @@ def change_rows(comparison: Json, unit: str) -> Iterator[tuple[str, str, str, st
 def memory_title(comparison: Json, unit: str) -> str:
     """Return ``memory after 7 generations`` or ``memory at second 50`` for the newest generation that both runs have.
 
-    Return an empty string if they have none in common.
+    Return an empty string if they have no generation in common.
     """
     found = comparison.get("memory_after")
     if not found:
@@ -209,7 +209,7 @@ def memory_title(comparison: Json, unit: str) -> str:
 
 
 def gauge_rows(comparison: Json) -> Iterator[tuple[str, str, str, str]]:
-    """Yield (gauge, before, after, change) for numbers other than memory; nothing from an older server."""
+    """Yield (gauge, before, after, change) for numbers other than memory; an older server sends none."""
     for each in comparison.get("by_gauge") or ():
         before, after = (
             "" if each[side] is None else format_number(each[side]) for side in ("before", "after")
@@ -223,7 +223,7 @@ def gauge_rows(comparison: Json) -> Iterator[tuple[str, str, str, str]]:
 
 
 def survival_line(comparison: Json) -> str:
-    """Return a sentence about how far both runs came; empty from an older server."""
+    """Return a sentence about how far both runs got; empty if an older server did not send it."""
     return str((comparison.get("survival") or {}).get("sentence", ""))
 
 

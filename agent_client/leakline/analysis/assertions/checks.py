@@ -1,7 +1,7 @@
-"""Evaluation of assertions: declared limits and promises of fixes, checked against readings of their metrics.
+"""Evaluates assertions: declared limits, expected counts and promises of fixes.
 
-The results are the ``assertions`` of the verdict. Each promise of a fix is an assertion that is measured from
-the declaration of the fix on.
+The results are the ``assertions`` of the verdict. Each promise of a fix is an assertion that is measured only
+after the fix was declared.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ Answer = tuple[Interval | None, AssertionState, str]
 class Fix:
     """A declared fix.
 
-    ``since``: Unix seconds of its first declaration in this form; earlier readings are not attributed to it.
+    ``since``: Unix time at which this form of the fix was first declared; earlier readings are not attributed to
+    the fix.
     """
 
     name: str
@@ -101,7 +102,10 @@ def _check_fixes(history: RunHistory, timelines: Sequence[TimelineMoment]) -> li
 
 
 def declared_fixes(history: RunHistory) -> tuple[Fix, ...]:
-    """Return the newest form of each fix by name; declaring it again unchanged, as a resume does, has no effect."""
+    """Return the newest form of each fix by name; declaring a fix again without changes has no effect.
+
+    A resumed run declares its fixes again.
+    """
     found: dict[str, Fix] = {}
     events = [event for event in history.events if event.kind == "fix"]
     for event in sorted(events, key=lambda event: (event.time, event.name, repr(event.data))):
@@ -172,8 +176,8 @@ def _phase_growth(seen: Since, phase: str | None, promised: float) -> Answer:
 
 
 def _rate(seen: Since, measured: Interval, promised: float, what: str) -> Answer:
-    """Return "broken" if even the low end is clearly above the promise, "holds" if the high end is not."""
-    # A promise of no growth means no growth that matters.
+    """Answer "broken" if even the low end is clearly above the promise, "holds" if not even the high end is."""
+    # A promise of no growth allows growth that is too small to matter.
     bound = promised * (1 + _ABOUT) if promised else seen.growth_that_matters()
     span = in_brackets(format_range(measured.low, measured.high))
     said = f"{what} {format_bytes(measured.estimate)} per {seen.unit}{span}"
@@ -231,9 +235,9 @@ def _jump(seen: Since, promised: float) -> Answer:
 
 
 def _at_most(seen: Since, measured: float, promised: float, what: str) -> Answer:
-    """Compare a measured maximum with its promise.
+    """Compare a measured maximum with the promised one.
 
-    ``what`` begins in lower case and contains a placeholder for the size.
+    ``what`` begins with a lower-case letter and contains a placeholder for the size.
     """
     exact = Interval(measured, measured, measured)
     said = what.format(format_bytes(measured))
@@ -263,7 +267,7 @@ def _broken(said: str, word: str) -> tuple[AssertionState, str]:
 
 
 def _kept_so_far(seen: Since, said: str, word: str) -> tuple[AssertionState, str]:
-    """Return "holds" once enough generations have ended; before that, a maximum may still be exceeded."""
+    """Return "holds" once enough generations have ended; until then, the maximum may still be exceeded."""
     if not seen.long_enough:
         return (
             "undecided",
@@ -284,7 +288,7 @@ def _generations(seen: Since, promised: float) -> Answer:
 
 
 def _possible(seen: Since, promised: float) -> Answer:
-    """Return "holds" if memory suffices even at the high end of growth, "broken" if not even at the low end."""
+    """Return "holds" if memory suffices even at the high end of the growth, "broken" if not even at its low end."""
     growth = seen.growth_under_limit()
     ends = None if growth is None else seen.memory_lasts(growth)
     if growth is None or ends is None:
@@ -319,7 +323,7 @@ def _room_unknown(seen: Since, promised: float, *, has_growth: bool) -> Answer:
 
 
 def _in_all(seen: Since, left: float | None) -> float | None:
-    """Return how many complete generations fit in total; None if the number is unlimited or unknown."""
+    """Return how many generations memory has room for in total; None if the number is unlimited or unknown."""
     return None if left is None or math.isinf(left) else seen.complete + math.floor(left)
 
 
@@ -342,8 +346,8 @@ _MAX_DEVIATIONS: Final = 50
 class Readings:
     """The amounts that an assertion applies to, and how many of its generations have ended.
 
-    ``process`` is None if there is only one, or if all are added up. ``newest`` is the newest generation, even
-    if the assertion does not cover it.
+    ``process`` is None if the run has only one process, or if the amounts of all processes are added up.
+    ``newest`` is the newest generation, even if the assertion does not cover it.
     """
 
     amounts: Amounts
@@ -358,8 +362,8 @@ def check_assertions(
 ) -> tuple[AssertionCheck, ...]:
     """Return the checks of all assertions.
 
-    ``timelines``: the timeline of each process, up to its newest generation. Bands, gauges and budgets come
-    first, then the promises of fixes, then counts, broken ones first.
+    ``timelines``: the timeline of each process, up to its newest generation. Bands, gauges and budgets come first,
+    then the promises of fixes, then counts with the broken ones first.
     """
     studies = [study for study, _ in timelines]
     found: dict[str, list[AssertionCheck]] = {"band": [], "gauge": [], "budget": []}
@@ -378,7 +382,7 @@ def check_assertions(
 
 
 def _in_order(counts: Sequence[AssertionCheck]) -> list[AssertionCheck]:
-    """Return broken checks first, and the first check of each class before the second of any.
+    """Return the checks, broken ones first, and the first check of each class before the second check of any class.
 
     This keeps at least one check of every class when the list is cut.
     """
@@ -461,7 +465,7 @@ def check(history: RunHistory, assertion: Assertion, readings: Readings) -> Asse
 def check_counts(
     history: RunHistory, timelines: Sequence[Timeline] | None = None
 ) -> tuple[AssertionCheck, ...]:
-    """Return one check per declared or accepted count, matching type and process."""
+    """Return one check for each declared or accepted count, in each type that it matches and each process."""
     timelines = timelines_of(history) if timelines is None else timelines
     rows: list[AssertionCheck] = []
     matched = set()

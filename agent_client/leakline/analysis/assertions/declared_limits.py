@@ -27,12 +27,12 @@ JUMP: Final = "max_jump_bytes_per_generation"
 GENERATIONS: Final = "generations"
 # Number of generations that memory has room for, including those already complete.
 POSSIBLE: Final = "possible_generations"
-# Prefix of a class name: instances alive at the end of a generation, in any one process.
+# Prefix of a class name in a metric: instances of the class alive at a generation's end, in any single process.
 COUNT: Final = "count:"
 SIZES: Final = (GROWTH, PHASE_GROWTH, PEAK, GPU_PEAK, JUMP)
 NUMBERS: Final = (GENERATIONS, POSSIBLE)
 NAMES: Final = (*SIZES, *NUMBERS)
-# Growth of resident memory from one generation end to the next: computed, not read.
+# Growth of resident memory from one generation end to the next; it is computed, not read.
 GENERATION_GROWTH: Final = "generation.growth_bytes"
 _RESIDENT: Final = "process.rss_bytes"
 # A peak covers the time since the previous snapshot, so the peak of a generation is the highest of all its
@@ -50,7 +50,7 @@ Amounts = list[tuple[int, float]]
 
 
 def declared_assertions(history: RunHistory) -> tuple[Assertion, ...]:
-    """Return bands sorted by series and generation, then gauges and budgets as declared, each with its newest bounds.
+    """Return bands sorted by series and generation, then gauges and budgets as declared, with their newest bounds.
 
     Events that declare no valid limit are ignored.
     """
@@ -193,7 +193,7 @@ def _kept_by_run(study: TimelineAnalysis, _name: str, end: int) -> Amounts:
 def _kept_by_generation(study: TimelineAnalysis, _name: str, end: int) -> Amounts:
     """Return the growth in each generation except the first, which builds up memory that stays.
 
-    Growth across a missing generation is left out: it cannot be assigned to either of the two.
+    Growth across a missing generation is left out, because it cannot be assigned to a single generation.
     """
     ends = list(zip(study.timeline.generations, study.timeline.private, strict=False))[:end]
     steps = [b - a for (a, _), (b, _) in pairwise(ends)]
@@ -202,7 +202,10 @@ def _kept_by_generation(study: TimelineAnalysis, _name: str, end: int) -> Amount
 
 
 def _kept_by_phase(study: TimelineAnalysis, name: str, end: int) -> Amounts:
-    """Return the bytes that the phase keeps, except in the first generation it ran in, where memory is built up."""
+    """Return the bytes that the phase keeps in each generation after the first one in which it ran.
+
+    In that first generation, the phase builds up memory that stays.
+    """
     found: Amounts = []
     for generation, booked in zip(study.timeline.generations[:end], study.booked, strict=False):
         amounts = [amount for path, amount in booked.items() if lies_within(path, name)]
@@ -219,7 +222,8 @@ _KEPT_BY: Final[Mapping[str, Callable[[TimelineAnalysis, str, int], Amounts]]] =
 def added(each: Sequence[Amounts], metric: str) -> Amounts:
     """Return the sum over all processes.
 
-    For `KEPT_BY_RUN`, a process that has ended keeps its last amount; otherwise it adds nothing.
+    For `KEPT_BY_RUN`, a process that has ended still counts with its last amount; for other metrics, it adds
+    nothing.
     """
     generations = sorted({g for amounts in each for g, _ in amounts})
     total = dict.fromkeys(generations, 0.0)
@@ -238,7 +242,10 @@ STATE_WORDS: Final = {
 
 
 def assertion_lines(checks: Sequence[Mapping[str, Any]], unit: str) -> Iterator[str]:
-    """Yield two lines per declared limit, its title and its indented state; ``checks`` as in the JSON."""
+    """Yield two lines per declared limit: its title and its indented state.
+
+    ``checks`` has the same form as in the JSON.
+    """
     for check in checks:
         yield assertion_title(check, unit)
         yield f"   {STATE_WORDS[check['state']]}: {check['sentence']}"
@@ -293,7 +300,7 @@ def _bounds(check: Mapping[str, Any]) -> str:
 
 
 def writer_of(series: str) -> Callable[[float], str]:
-    """Return the formatter of a series: one for sizes in bytes, another for all other numbers."""
+    """Return the formatter for a series: one for sizes in bytes, another for all other numbers."""
     sized = series.endswith(("_bytes", ".bytes", "_bytes_per_generation"))
     return format_bytes if sized else format_number
 
@@ -414,7 +421,7 @@ def count_sentence(
 ) -> str:
     """Return the sentence of a count check.
 
-    ``in_part``: the run is long, and not every generation of it is read.
+    ``in_part``: the run is so long that only some of its generations are read.
     """
     if not counts:
         return "It has not been counted yet."

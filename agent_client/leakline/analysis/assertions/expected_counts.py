@@ -1,8 +1,8 @@
 """Expected counts: declared and accepted counts of classes, capacities of containers, and learned baselines.
 
-Declared and accepted counts are exact, so they are checked without statistics. What a bounded container may
-hold by its declared capacity is not a leak and is subtracted before the analysis. A learned baseline is a count
-that was the same throughout a run: it becomes an expectation once a person accepts it.
+Declared and accepted counts are exact, so they are checked without statistics. The memory that a bounded container
+holds within its declared capacity is not a leak and is subtracted before the analysis. A learned baseline is a
+count that was the same throughout a run: it becomes an expectation once a person accepts it.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Readings:
 class Violation:
     """An expectation that does not hold at its newest reading.
 
-    ``proven``: the surplus outlived a full collection or was still there at the next reading, or collections
-    are not recorded. ``count_before`` is the last reading that held, None if there is none.
+    ``proven``: the surplus outlived a full collection or was still there at the next reading, or collections are
+    not recorded. ``count_before`` is the last reading within bounds, or None if there is no such reading.
     """
 
     expectation: Expectation
@@ -61,7 +61,7 @@ def expected_text(expectation: Expectation) -> str:
 
 
 def range_text(expectation: Expectation) -> str:
-    """Return ``2``, ``16 to 17`` or ``up to 567 (baseline)``; ``as at the baseline`` before a baseline is read."""
+    """Return ``2``, ``16 to 17`` or ``up to 567 (baseline)``; ``as at the baseline`` until the baseline is read."""
     low, high = expectation.low, expectation.high
     if expectation.baseline:
         return f"up to {high} (baseline)" if high < LARGEST_INTEGER else "as at the baseline"
@@ -88,7 +88,7 @@ def types_of(timeline: Timeline) -> set[str]:
 def counted_type(series: str) -> str | None:
     """Return the type whose instances a series counts, or None.
 
-    Types of this library are excluded: their number depends on what is monitored, and our own memory is
+    Types of this library are excluded, because their counts depend on what is monitored, and our own memory is
     reported separately.
     """
     if not (series.startswith("type.") and series.endswith(".count")):
@@ -120,10 +120,10 @@ def applicable_readings(
 def _since_baseline(
     timeline: Timeline, expectation: Expectation, known: list[tuple[int, float]]
 ) -> tuple[Expectation, list[tuple[int, float]]]:
-    """Return the bound that the newest attempt sets by its baseline, and the readings of that attempt.
+    """Return the bound set by the newest attempt's baseline, and the readings of that attempt.
 
-    The baseline is the highest count by the end of the first generation: what is built up there stays, such as
-    gradients and optimizer state. A resumed program builds it up again.
+    The baseline is the highest count up to the end of the first generation, because objects that are built up
+    there stay alive, for example gradients and optimizer state. A resumed program builds them up again.
     """
     if not known:
         return expectation, known
@@ -220,7 +220,7 @@ class Bounded:
         return self.length[end - 1] > self.capacity
 
     def growth(self, first: int, end: int) -> float:
-        """Return the bytes gained between two positions, as far as the capacity allows for them."""
+        """Return the bytes gained between two positions, without any excess over the capacity."""
         return self.gained[end - 1] - self.gained[first] if self.gained else 0.0
 
     def fullest(self, end: int) -> int:
@@ -244,7 +244,7 @@ class Bounded:
         return (self.length[end - 1] - self.length[first]) / max(1, end - 1 - first)
 
     def fill_rate(self, end: int) -> float:
-        """Return the bytes added per generation lately; 0 if the container is not filling or its size is unknown."""
+        """Return the bytes recently added per generation; 0 if the container is not filling or its size is unknown."""
         if not self.is_filling(end) or not self.bytes:
             return 0.0
         each = self.bytes[end - 1] / max(self.length[end - 1], 1.0)
@@ -267,7 +267,7 @@ def bounded_containers(
         size = fill_gaps(timeline.readings(sizes)) if timeline.has(sizes) else []
         device_series = f"tracked.{name}.device_bytes"
         if size and timeline.has(device_series):
-            # Device memory is not part of the memory of the process.
+            # Device memory is not part of the process's memory.
             size = [
                 max(0.0, a - (b or 0))
                 for a, b in zip(size, timeline.readings(device_series), strict=True)
@@ -329,7 +329,7 @@ def _is_resumed(timeline: Timeline, i: int) -> bool:
 
 
 def _with_kept(size: Sequence[float], private: Sequence[float]) -> tuple[float, ...]:
-    """Return the sizes plus what the allocator kept when they fell, to be reused when the container fills again."""
+    """Return the sizes plus the memory that the allocator kept when they fell, which is reused when they rise again."""
     if len(private) < len(size) or all(map(le, size, size[1:])):
         return tuple(size)
     out = list(size[:1])
@@ -341,7 +341,7 @@ def _with_kept(size: Sequence[float], private: Sequence[float]) -> tuple[float, 
 
 
 def _within(length: Sequence[float], capacity: float, size: Sequence[float]) -> tuple[float, ...]:
-    """Return the bytes that the capacity allows for; the excess is not excused."""
+    """Return the bytes within the capacity, since the excess is not excused."""
     if max(length) <= capacity:
         return tuple(size)
     return tuple(
@@ -391,7 +391,7 @@ def declared_bounds(history: RunHistory, timeline: Timeline) -> tuple[Bounded, .
     return bounded_containers(timeline, history.capacities)
 
 
-# Number of generations in which a count must stay the same to be proposed.
+# Number of generations in which a count must stay the same to be proposed as an expectation.
 GENERATIONS: Final = 8
 
 # Phase (None: every reading) -> count at the end of the phase.
@@ -401,7 +401,7 @@ _Counts = Mapping[str | None, int]
 def with_accepted(
     declared: Sequence[Expectation], accepted: Iterable[Expectation]
 ) -> tuple[Expectation, ...]:
-    """Return declared and accepted expectations, except those accepted for types that the program declares itself."""
+    """Return declared and accepted expectations, without accepted ones for types that the program declares itself."""
     return (*declared, *(a for a in accepted if not _is_declared(a.type, declared)))
 
 
@@ -412,10 +412,10 @@ def _is_declared(name: str, expectations: Iterable[Expectation]) -> bool:
 def stable_counts(history: RunHistory) -> tuple[StableCount, ...]:
     """Return the counts that were the same in each of the last GENERATIONS generations and are not expected yet.
 
-    Counts that differ from an accepted one come first, then the smallest, which are the likeliest to be
-    intended. A count is reported for every reading if it is constant there, else for each phase at whose end it
-    is constant. Builtins and the standard library are excluded, since every program creates such objects, and
-    so are types that the program declares itself.
+    Counts that differ from an accepted one come first, then the smallest, which are the likeliest to be intended.
+    A count is reported for every reading if it is constant at all of them, otherwise for each phase at whose end
+    it is constant. Types of builtins and the standard library are excluded, since every program creates such
+    objects, and so are types that the program declares itself.
     """
     views = _views(history)
     if not any(len(view.generations) >= GENERATIONS for view in views):
@@ -447,7 +447,7 @@ def _order(each: StableCount) -> tuple[bool, bool, int, str, str]:
 
 
 def replaces(new: str | None, old: str | None) -> bool:
-    """Return True if a count accepted for the place ``new`` replaces one for ``old``: equal places, or one is None."""
+    """Return True if a count accepted for the place ``new`` replaces one for ``old``: they are equal or one is None."""
     return new == old or new is None or old is None
 
 
@@ -500,7 +500,7 @@ def _agreed(views: Sequence[_View], name: str) -> Iterator[tuple[str | None, int
 
 
 def _steady(view: _View, name: str) -> _Counts | None:
-    """Return the constant counts of a type by place; None if the process has not counted it in these generations."""
+    """Return the constant counts of a type by place; None if the type was not counted in these generations."""
     column = view.timeline.series.get(f"type.{name}.count")
     if column is None or all(column[row] is None for row in view.rows[None]):
         return None

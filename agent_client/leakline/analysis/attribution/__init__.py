@@ -1,5 +1,5 @@
-"""Attribution of growth: find the counts that grow, group them into causes, and split the growth among these.
+"""Attribution of growth: find the counts that grow, group them into causes, and split the growth among them.
 
-Imports `analysis.statistics`, `memory`, `assertions`. Start reading in `candidates.py`, then `causes.py`;
-`growth_split.py` and `native_owners.py` are about native memory.
+This package imports `analysis.statistics`, `memory`, `assertions`. Start reading in `candidates.py`, then
+`causes.py`; `growth_split.py` and `native_owners.py` are about native memory.
 """

@@ -1,6 +1,6 @@
 """Candidates for leaks: every count series with lasting growth, with its phase and the bytes measured for it.
 
-Growth that only fills a declared store is excused; growth beyond the capacity of the store is not.
+Growth that only fills a declared store is excused; growth beyond the store's capacity is not.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from ..timeline import BETWEEN, UNKNOWN_PHASE, Timeline, top_level
 # Maximum number of objects of one type per item of a store, and the relative tolerance of such ratios.
 _PER_ITEM: Final = 8
 _EXACTLY: Final = 0.02
-# Distinct lengths (or rises) that must agree before a type counts as part of what a store keeps.
+# Number of distinct lengths (or rises) that must agree before a type counts as part of what a store keeps.
 _MIN_LENGTHS: Final = 3
-# A rise by this share of the count at a full store is more than replacing items of varying size explains.
+# While a store is full, replacing items of varying size does not explain a rise by this share of the count.
 _MUCH: Final = 0.5
 # An item may measure up to this many times the mean bytes per item of the store.
 _AS_LARGE: Final = 1.5
@@ -49,9 +49,8 @@ def lies_in_a_store(facts: Facts, series: str, name: str, role: str, end: int) -
 def _grows_in_a_full_store(timeline: Timeline, series: str, store: Bounded, end: int) -> bool:
     """Return True if a count has risen since the length of the store last changed.
 
-    Replacing items of varying size makes the count of their parts fluctuate, so only a steady rise or a rise by
-    a large share of the count is accepted. Where each item brought the same number of parts, any lasting rise
-    counts.
+    Replacing items of varying size makes the count of their parts fluctuate, so only a steady rise or a rise by a
+    large share of the count is accepted. If each item brought the same number of parts, any lasting rise counts.
     """
     full = next((i for i in range(end - 1, 0, -1) if store.length[i - 1] != store.length[i]), 0)
     x, counts = timeline.points(series, end)
@@ -95,7 +94,7 @@ def _come_with_items(store: Bounded, growth: CountGrowth, end: int) -> bool:
 
 
 def is_stored(facts: Facts, name: str, end: int) -> bool:
-    """Return True if objects of this class may be the items of a declared store: as many, and not much larger.
+    """Return True if objects of this class may be the items of a declared store: equal in number, and not much larger.
 
     This is not proof, since two stores may fill in step; it excuses a class only while memory shows no other
     growth.
@@ -118,7 +117,7 @@ def _are_its_items(facts: Facts, name: str, store: Bounded, end: int) -> bool:
 def grows_while_a_store_fills(facts: Facts, name: str, end: int, *, full: bool = False) -> bool:
     """Return True if the latest rises of a type's count all happened while a declared store took in items.
 
-    The number of objects per item may vary, such as tokens per document or steps per episode. With ``full``,
+    The number of objects per item may vary, for example tokens per document or steps per episode. With ``full``,
     only stores that have stopped filling are considered.
     """
     x, counts = facts.timeline.points(f"type.{name}.count", end)
@@ -136,7 +135,7 @@ def grows_while_a_store_fills(facts: Facts, name: str, end: int, *, full: bool =
 
 
 def overshooting(facts: Facts, end: int) -> Iterator[tuple[str, CountGrowth]]:
-    """Yield (name, growth of the excess) for each declared store that exceeds its capacity by more and more."""
+    """Yield (name, growth of the excess) for each declared store that increasingly exceeds its capacity."""
     timeline = facts.timeline
     x = [float(g) for g in timeline.generations[:end]]
     for store in facts.bounded:
@@ -147,7 +146,7 @@ def overshooting(facts: Facts, end: int) -> Iterator[tuple[str, CountGrowth]]:
 
 
 Family = Literal["object", "figure", "graph", "tensor", "array", "container", "library", "plain"]
-# Types not written by the program, which reveal little about what the program retains.
+# Families of types that the program does not define and that reveal little about what it retains.
 OF_OTHERS: Final[tuple[Family, ...]] = ("plain", "library")
 
 _PARAMETER: Final = "Parameter"
@@ -171,13 +170,13 @@ _OF_THE_SYSTEM: Final = frozenset({
 })  # fmt: skip
 # Nodes of autograd graphs: torch reports them without a module, whereas a program's own functions have one.
 _NODE: Final = re.compile(r"(\w*Backward\d*|AccumulateGrad|CppFunction)\Z")
-# A phase owns a growth only if it keeps at least this share of it.
+# A phase owns a growth only if the phase keeps at least this share of the growth.
 OWNS: Final = 0.60
 _PHASE_WINDOW: Final = 64
 _MIN_READINGS: Final = 3
 # A phase with at least this share of a shared type's growth gets a candidate of its own.
 _PART: Final = 0.25
-# A phase that made less than this share of the growing objects does not count as one that makes them.
+# A phase that made less than this share of the growing objects is not considered to make them.
 BORN: Final = 0.05
 # Objects made between phases, for example while a program loads, are ignored below this share of a growth.
 _CHANCE: Final = 0.1
@@ -201,7 +200,7 @@ NOWHERE: Final = Place(None, None, None)
 class Candidate:
     """A count that grows.
 
-    ``bytes_rate`` is measured bytes per generation; ``deep`` means that it includes what the objects hold.
+    ``bytes_rate`` is measured bytes per generation; ``deep`` means that these bytes include what the objects hold.
     """
 
     name: str
@@ -214,15 +213,15 @@ class Candidate:
     declared: bool
     holder: str | None = None
     violation: Violation | None = None
-    # The store exceeds its declared capacity, and the excess grows.
+    # True if the store exceeds its declared capacity and the excess grows.
     overfull: bool = False
 
 
 def may_hide_memory(c: Candidate) -> bool:
-    """Return True for objects that may hold memory beyond their measured bytes: handles of libraries or the
-    system.
+    """Return True for handles of libraries or the system, which may hold memory beyond their measured bytes.
 
-    An object with a known holder but no deep size contains a handle or refers to more than could be walked.
+    An object with a known holder but no deep size contains a handle or refers to more objects than could be
+    walked.
     """
     if c.family not in ("object", "library") or c.deep:
         return False
@@ -230,7 +229,7 @@ def may_hide_memory(c: Candidate) -> bool:
 
 
 def grows_larger(c: Candidate) -> bool:
-    """Return True for a type whose bytes rise while its number of objects does not."""
+    """Return True for a type whose bytes rise while the number of its objects does not."""
     more = c.growth.slope > 0 or c.growth.rises < 2 or c.violation is not None
     return c.role == "type" and not more and (c.bytes_rate or 0.0) > 0
 
@@ -281,8 +280,8 @@ def _fills_a_store(
 def _kept_graphs(facts: Facts, found: Sequence[Candidate], end: int) -> Candidate | None:
     """Return the growth of tensors with an autograd graph as a separate candidate, or None.
 
-    It is measured by their count, or by a single heap scan after tensors began to grow. A store that fills
-    excuses its tensors, which are then missing from ``found``, but not the graphs that they keep.
+    The growth is measured by the count of these tensors, or by a single heap scan after tensors began to grow. A
+    store that fills excuses its tensors, which are then missing from ``found``, but not the graphs that they keep.
     """
     timeline, series = facts.timeline, "tensors.graph_count"
     if not timeline.has(series):
@@ -317,12 +316,11 @@ def _excused_tensors(facts: Facts, end: int) -> Candidate | None:
 
 
 def _share_with_a_graph(timeline: Timeline, growth: CountGrowth, end: int) -> float:
-    """Return the share (0 to 1) of new tensors that carry a graph, from heap scans before and after a growth
-    began.
+    """Return the share (0 to 1) of new tensors that carry a graph, from heap scans before and after growth began.
 
     A sliced scan reports the state of the previous generation, but it counts tensors and graphs in the same
-    slices. With a single scan, the number of tensors before it is unknown: the graphs are then compared with
-    what the growth has added until that scan.
+    slices. With a single scan, the earlier number of tensors is unknown, so the graphs are compared with the
+    number of tensors that the growth has added up to that scan.
     """
     tensors = dict(zip(*timeline.points("tensors.count", end, baseline=True), strict=True))
     looks = [
@@ -346,7 +344,7 @@ def _share_with_a_graph(timeline: Timeline, growth: CountGrowth, end: int) -> fl
 
 
 def _has_ended(facts: Facts, growth: CountGrowth, end: int) -> bool:
-    """Return True if tensors counted after the last reading of graphs rose by far less than the graphs would."""
+    """Return True if tensors rose far less since the last reading of graphs than the growth of graphs implies."""
     timeline = facts.timeline
     counted = next((s for s, name, _ in facts.count_series if short_name(name) == "Tensor"), None)
     newest = timeline.newest_reading("tensors.graph_count", end)
@@ -369,8 +367,8 @@ def _graph_place(
 ) -> Place:
     """Return the phase in which graphs are kept.
 
-    That is the phase of their own count, else the one with the most new tensors among phases without a growing
-    object of the program.
+    That is the phase in which the count of graphs rises, otherwise the phase with the most new tensors among those
+    without a growing object of the program.
     """
     own = place_of(facts.timeline, "tensors.graph_count", growth.start, end)
     series = next((s for s, n, _ in facts.count_series if tensors and n == tensors.name), None)
@@ -387,7 +385,7 @@ def _graph_place(
 
 
 def _without_graphs(found: Sequence[Candidate], graph: Candidate) -> list[Candidate]:
-    """Return the candidates without tensors that carry a graph; a type that consists mostly of those is dropped."""
+    """Return the candidates without tensors that carry a graph; a type that is mostly such tensors is dropped."""
     rest = []
     for candidate in found:
         if candidate.family == "tensor" and candidate.name == graph.name:
@@ -400,7 +398,7 @@ def _without_graphs(found: Sequence[Candidate], graph: Candidate) -> list[Candid
 
 
 def scaled(growth: CountGrowth, share: float) -> CountGrowth:
-    """Return a share of a growth, with the same pattern."""
+    """Return the given share of a growth, with the pattern unchanged."""
     return replace(
         growth, slope=growth.slope * share, low=growth.low * share, high=growth.high * share,
         each=growth.each * share,
@@ -421,9 +419,10 @@ def _by_phase(facts: Facts, candidate: Candidate, end: int) -> list[Candidate]:
 def _graphs_by_phase(
     facts: Facts, graph: Candidate, found: Sequence[Candidate], end: int
 ) -> list[Candidate]:
-    """Return the retained graphs of each phase if nearly all new tensors carry one, else the candidate unchanged.
+    """Return the retained graphs of each phase if nearly all new tensors carry a graph, otherwise ``graph``.
 
-    Phases that make growing objects or parameters are left out: the tensors made there belong to those.
+    Phases that make growing objects or parameters are left out, because the tensors made there belong to these
+    objects.
     """
     series = next((s for s, n, _ in facts.count_series if n == graph.name), None)
     tensors = next((c for c in found if (c.name, c.role) == (graph.name, "type")), None)
@@ -475,7 +474,8 @@ def _parts(
 def born_in(facts: Facts, candidate: Candidate, end: int) -> set[str]:
     """Return the phases that made a relevant share of the counted objects that are still alive.
 
-    For a container, phases that remove items are included: it grows because more is added than they remove.
+    For a container, phases that remove items are included: the container grows because more items are added than
+    they remove.
     """
     series = series_of(facts, candidate.name, candidate.role)
     if not facts.timeline.has(series):
@@ -563,15 +563,14 @@ def _bytes_rate(
 
 
 def bytes_series(name: str, family: Family) -> str:
-    """Return the series with the bytes of a type; those of tensors and arrays include the data that they hold."""
+    """Return the series with the bytes of a type; for tensors and arrays, these include the data that they hold."""
     if name == JS_TENSOR:
         return JS_TENSOR_BYTES
     return {"tensor": "tensors.bytes", "array": "arrays.bytes"}.get(family, f"type.{name}.bytes")
 
 
 def rate_of(timeline: Timeline, series: str, start: float, end: int) -> float | None:
-    """Return the growth per generation of a series since ``start``; None with fewer than three readings since
-    then.
+    """Return the growth per generation of a series since ``start``; None with fewer than three later readings.
 
     The baseline is not used: what a program builds up in its first generations is not growth.
     """
@@ -585,8 +584,7 @@ def rate_of(timeline: Timeline, series: str, start: float, end: int) -> float | 
 
 
 def gained_since(timeline: Timeline, series: str, start: float, end: int) -> float | None:
-    """Return the gain per generation from the last reading before ``start`` to the newest; None without a newer
-    one.
+    """Return the gain per generation from the last reading before ``start`` to the newest; None without a later one.
 
     For series that begin at zero, such as tensors with a graph, one heap scan after the start is enough.
     """
@@ -600,7 +598,7 @@ def gained_since(timeline: Timeline, series: str, start: float, end: int) -> flo
 
 
 def place_of(timeline: Timeline, series: str, start: float, end: int) -> Place:
-    """Return the phase that keeps the rise of a count since ``start``, relative to its change before that."""
+    """Return the phase that keeps the rise of a count since ``start``, compared with its change before ``start``."""
     tops, rates = _kept_by_phase(timeline, series, start, end)
     total = sum(rate for rate in tops.values() if rate > 0)
     if total <= 0:
@@ -632,7 +630,8 @@ def _by_phases(
     before = timeline.increments(series, max(0, begin - _PHASE_WINDOW), min(begin, end))
     rates = _rates_by_path(after)
     usual = _rates_by_path(before) if sum(bool(line) for line in before) >= 3 else {}
-    # If it grew as fast before, the growth did not begin at ``start``, and there is nothing to compare with.
+    # If the count already rose more than half as fast before ``start``, the growth did not begin there, and there
+    # is no baseline to compare with.
     if 2 * sum(usual.values()) <= sum(rates.values()):
         rates = {p: rates.get(p, 0.0) - usual.get(p, 0.0) for p in {**rates, **usual}}
     tops: dict[str, float] = {}
@@ -643,7 +642,7 @@ def _by_phases(
 
 
 def first_position(timeline: Timeline, start: float) -> int:
-    """Return the position of the first generation at or after ``start``; 0 if there is none."""
+    """Return the position of the first generation at or after ``start``; 0 if there is no such generation."""
     return next((i for i, g in enumerate(timeline.generations) if g >= start), 0)
 
 

@@ -4,8 +4,8 @@ Candidates that rise in the same phase are one cause unless their measured bytes
 named after its owner: the program's own class rather than the arrays it holds. Rates are assigned in
 ``growth_split.py``.
 
-Two findings are the same leak, within a run and across runs, if kind, phase and owner are equal. The holder is
-not part of the fingerprint: some runs find it late, others never.
+Two findings are the same leak, within a run and across runs, if their kind, phase and owner are equal. The holder
+is not part of the fingerprint, because some runs find it late and others never do.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..series_facts import leads_into
 from ..statistics.trend import NO_GROWTH, Slope
 from .candidates import NOWHERE, OWNS, Candidate, Place, is_of_the_program, may_hide_memory
 
-# A candidate explains a growth when its measured bytes are at least this share of it.
+# A candidate explains a growth when its measured bytes are at least this share of the growth.
 EXPLAINS: Final = 0.30
 _EXPLAINS_MOST: Final = 0.60
 _COVERS: Final = 0.70
@@ -48,7 +48,7 @@ _KINDS: Final[Mapping[str, Kind]] = {
 class Memory:
     """Growth of memory in bytes per generation: in total, and net by phase (frees offset against allocations).
 
-    ``living``: the phases are those that allocated memory which is still in use.
+    ``living``: True if ``phases`` contains the memory that each phase allocated and that is still in use.
     """
 
     total: Slope
@@ -56,18 +56,16 @@ class Memory:
     living: bool = False
 
     def at(self, place: Place) -> float | None:
-        """Return the growth that remains at a place; None if nothing is known about it."""
+        """Return the growth that remains at a place; None if this growth is unknown."""
         if not self.phases or place == NOWHERE:
             return None
         if place.phase is not None and place.phase not in self.phases:
-            # Only phases of the training thread have an account of their own; those of other threads share one.
+            # Only phases of the training thread have accounts of their own; phases of other threads share one account.
             return self.phases.get(OTHER_THREADS_LINE, 0.0)
         return self.phases.get(place.phase or BETWEEN_LINE, 0.0)
 
     def without(self, kept: float) -> Memory:
-        """Return the growth left after ``kept`` bytes per generation are accounted for, with all phases scaled
-        alike.
-        """
+        """Return the growth without ``kept`` bytes per generation, with all phases reduced by the same factor."""
         if kept <= 0 or self.total.estimate <= 0:
             return self
         share = max(0.0, 1 - kept / self.total.estimate)
@@ -95,7 +93,7 @@ class Cause:
     members: tuple[Candidate, ...]
     measured: float | None
     rate: Slope = NO_GROWTH
-    # Kind of most of the growth, if the members are only known to rise with it.
+    # Kind of most of the growth, if the members are only known to rise with that growth.
     behind: Kind | None = None
 
     @property
@@ -130,8 +128,8 @@ def find_causes(candidates: Sequence[Candidate], memory: Memory) -> list[Cause]:
 def _house(homeless: Sequence[Candidate], groups: dict[str | None, list[Candidate]]) -> None:
     """Add candidates without a place (rarely read types) to the groups.
 
-    Each joins the group with the best-known owner that began to grow nearest to it. Candidates with evidence of
-    their own, or without a suitable owner, form the group None.
+    Each candidate joins the group of the best-known owner that began to grow at nearly the same time. Candidates
+    with evidence of their own, or without a suitable owner, form the group None.
     """
     if not homeless:
         return
@@ -161,7 +159,7 @@ def _house(homeless: Sequence[Candidate], groups: dict[str | None, list[Candidat
 
 
 def _may_hold(owner: Candidate, candidate: Candidate) -> bool:
-    """Return True if the owner's measured bytes leave room for the candidate's, or if either is not measured."""
+    """Return True if the owner's measured bytes leave room for the candidate's, or if either size is unknown."""
     whole = owner.deep or owner.role == "container"
     if not whole or owner.bytes_rate is None or candidate.bytes_rate is None:
         return True
@@ -169,10 +167,11 @@ def _may_hold(owner: Candidate, candidate: Candidate) -> bool:
 
 
 def _join_held(groups: dict[str | None, list[Candidate]], memory: Memory) -> None:
-    """Move tensors and arrays that another growing candidate holds to its group, wherever their number rose.
+    """Move tensors and arrays to the group of the growing candidate that holds them, wherever their number rose.
 
-    They are counted by type across the program, and rarely: those that come and go in one phase obscure where
-    the others are kept. Objects made in one phase and filled in another keep what memory gains in the second.
+    Tensors and arrays are counted rarely, and by type across the entire program, so those that come and go in one
+    phase obscure where the others are kept. Objects made in one phase and filled in another keep what memory gains
+    in the second phase.
     """
     parts: dict[str, list[tuple[str | None, Candidate]]] = {}
     for phase, members in groups.items():
@@ -228,11 +227,11 @@ def _is_item_of(c: Candidate, container: Candidate) -> bool:
 
 
 def _keeps(owner: Candidate, alike: Sequence[Candidate], memory: Memory) -> bool:
-    """Return True if an object or container may keep everything in ``alike``, candidates of one type by phase.
+    """Return True if an object or container may keep all of ``alike``, which are candidates of one type by phase.
 
-    Its bytes must cover theirs or be most of what memory gains. Without measured bytes, a type that rises in
-    several phases is not assigned to one holder, nor is a type whose memory is gained in a phase other than its
-    holder's.
+    The bytes of ``owner`` must cover those of ``alike`` or be most of what memory gains. Without measured bytes, a
+    type that rises in several phases is not assigned to one holder, nor is a type whose memory is gained in a
+    phase other than its holder's.
     """
     holder = alike[0].holder
     if owner.family not in ("object", "container") or holder is None:
@@ -247,10 +246,10 @@ def _keeps(owner: Candidate, alike: Sequence[Candidate], memory: Memory) -> bool
 
 
 def _join_tensors(groups: dict[str | None, list[Candidate]]) -> None:
-    """Merge tensors without an owner that rise in several phases into the group where most of them are made.
+    """Merge ownerless tensors that rise in several phases into the group of the phase that makes most of them.
 
-    A retained graph holds the weights of agents that are replaced elsewhere: that their number rises there as
-    well is not evidence of a second leak.
+    A retained graph keeps weights alive that another phase replaces, so a rise in the number of tensors in that
+    phase is not evidence of a second leak.
     """
     loose = {phase: members for phase, members in groups.items() if _is_loose(members)}
     if len(loose) < 2:
@@ -285,7 +284,7 @@ def _growth_at(place: Place, memory: Memory) -> float:
 
 
 def _split(members: Sequence[Candidate], growth: float) -> list[Cause]:
-    """Return the causes in one phase: the likeliest owner, and others only where its measured bytes leave room."""
+    """Return the causes in one phase: the likeliest owner, and others if its measured bytes leave room for them."""
     left = _ranked(members, growth)
     causes: list[Cause] = []
     explained = 0.0
@@ -311,8 +310,8 @@ def _split(members: Sequence[Candidate], growth: float) -> list[Cause]:
 def _separate_containers(ranked: Sequence[Candidate], growth: float) -> list[Candidate]:
     """Return the containers after the first that keep a substantial share of the growth themselves.
 
-    The result is empty if their bytes add up to more than the growth: one is then inside another and counted
-    twice.
+    The result is empty if their bytes add up to more than the growth, because one container is then inside another
+    and counted twice.
     """
     containers = [c for c in ranked if c.role == "container" and c.bytes_rate is not None]
     total = sum(c.bytes_rate or 0.0 for c in containers)
@@ -347,10 +346,9 @@ def holds(container: Candidate, owner: Candidate) -> bool:
 
 
 def brings_some(container: Candidate, owner: Candidate) -> bool:
-    """Return True if each entry of a container comes with a fixed number of the objects, like a pool and its
-    workers.
+    """Return True if each entry of a container comes with a fixed number of objects, like a pool with its workers.
 
-    False if the objects have a known holder in the program, or if the container belongs to a library.
+    Return False if the objects have a known holder in the program, or if the container belongs to a library.
     """
     known = owner.holder is not None and is_of_the_program(owner.holder)
     if known or owner.role != "type" or not is_of_the_program(container.name):
@@ -385,7 +383,7 @@ def _ranked(members: Sequence[Candidate], growth: float) -> list[Candidate]:
         )
         nowhere = c.place == NOWHERE and not inside
         unknown = _LAST if nowhere and not (c.deep or c.declared or c.violation) else 0
-        # The least numerous objects own the others; of tensors and arrays, the most numerous are the ones kept.
+        # The least numerous objects own the others, whereas the most numerous tensors or arrays are the retained ones.
         few = c.family in ("object", "figure", "library")
         owns = c.growth.slope if few else -c.growth.slope
         return _rank(c, share, held) + unknown, size, owns, c.name
@@ -394,7 +392,7 @@ def _ranked(members: Sequence[Candidate], growth: float) -> list[Candidate]:
 
 
 def _rank(c: Candidate, share: float | None, held: bool) -> float:
-    """Return the rank of a candidate as owner of a growth of which it explains ``share``; lower is likelier."""
+    """Return a candidate's rank as the owner of a growth, given the ``share`` that it explains; lower is likelier."""
     if c.violation is not None:
         return 0
     explains = share is not None and share >= EXPLAINS
@@ -410,15 +408,16 @@ def _rank(c: Candidate, share: float | None, held: bool) -> float:
         return 4.5 if explains or share is None else 5
     if c.family == "library":
         return 5.1 if may_hide_memory(c) else 5.2
-    # The measured size of types such as bytes is complete: one that explains the growth ranks before one that
-    # only grows in number.
+    # The measured size of plain types, for example bytes, is complete, so a type that explains the growth ranks
+    # before a type that only grows in number.
     return 6.5 if explains else 7
 
 
 def _measured(owner: Candidate, rest: Sequence[Candidate], growth: float) -> float | None:
-    """Return the bytes per generation measured for a cause, from its owner or what it holds; None if unknown.
+    """Return the bytes per generation measured for a cause, from its owner or what the owner holds; None if unknown.
 
-    Containers are added up, since each counts its own items; arrays and tensors are not, since they are totals.
+    Containers are added up, since each counts its own items; arrays and tensors are not, since their bytes are
+    totals.
     """
     if owner.deep:
         return owner.bytes_rate
@@ -464,7 +463,7 @@ def _place(owner: Candidate, rest: Iterable[Candidate]) -> Place:
 _NUMBERS = re.compile(r"\d+")
 _INDEXES = re.compile(r"\[[^\]]*\]")
 
-# Kinds of growth of the process's own memory: better readings may change one into another.
+# Kinds of growth of the process's own memory: better readings may change one kind into another.
 _OWN_MEMORY: Final = frozenset(
     {
         "objects", "tensors", "graph", "arrays", "container", "cyclic_garbage", "native",
@@ -475,7 +474,7 @@ _NEAR: Final = 3.0  # generations
 
 
 def fingerprint_of(cause: Cause) -> str:
-    """Return 16 hexadecimal digits that are equal for the same leak, whatever the run is called."""
+    """Return 16 hexadecimal digits that are equal for the same leak, regardless of the run's name."""
     owner = cause.owner.name if cause.owner is not None else ""
     parts = (cause.kind, cause.place.phase or "", normalised(owner))
     return hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
@@ -508,7 +507,8 @@ def shares_names(old: Finding, new: Finding) -> bool:
 def _of_one_process(old: Finding, new: Finding) -> bool:
     """Return True if two findings share a process, or if one of them names no process.
 
-    Ranks that behave alike are one finding, and one rank may be analyzed better before the others are.
+    Ranks that behave alike form one finding, and the leak may be better identified in one rank before it is in the
+    others.
     """
     if old.process is None or new.process is None:
         return True

@@ -31,7 +31,7 @@ from .causes import EXPLAINS, SECOND, SMALL, Cause, Memory, fingerprint_of, is_l
 
 # Largest plausible size of one object of an undeclared class.
 _PLAUSIBLE_BYTES: Final = 2**20
-# The same for tensors with their graphs, figures with their canvas, and objects known to be kept by a
+# Largest plausible size of a tensor with its graph, a figure with its canvas, or an object known to be kept by a
 # container.
 _PLAUSIBLE_LARGE_BYTES: Final = 2**27
 # If less than this share of the growth is measured, there is room for a second cause outside Python.
@@ -47,8 +47,8 @@ def share_out(
 
     ``matters``: whether memory gains enough to be split at all; otherwise each cause keeps its measured rate.
 
-    Return the causes, the bytes per generation that none of them accounts for, and the part of those that is
-    known by phase.
+    Return the causes, the bytes per generation that none of them accounts for, and a mapping from phase to the
+    part of these bytes whose phase is known.
     """
     total = memory.total
     active = _taking_part(causes, memory)
@@ -73,8 +73,8 @@ def share_out(
 def _unclaimed(causes: Sequence[Cause], claimed: float, memory: Memory) -> dict[str, float]:
     """Return the bytes that stay in use in phases without a cause, if they are a substantial share of the growth.
 
-    The result is empty unless all causes were measured and leave room for it: memory allocated in one phase and
-    kept by another belongs to the causes.
+    The result is empty unless all causes were measured and leave room for these bytes, because memory allocated in
+    one phase and kept by another belongs to the causes.
     """
     if not memory.living or any(c.measured is None or c.place.phase is None for c in causes):
         return {}
@@ -91,8 +91,8 @@ def _taking_part(causes: Sequence[Cause], memory: Memory) -> list[Cause]:
     """Return the causes with a claim on what memory gained.
 
     Growth by phase decides little: the allocator reuses in one phase what another freed, so memory grows in the
-    phase in which its pool runs out. Counts show which cause retains objects; sizes show whether these can be
-    all of the growth.
+    phase in which its pool runs out. Counts show which cause retains objects; sizes show whether these objects can
+    account for all of the growth.
     """
     total = max(memory.total.estimate, 0.0)
     measured = [c for c in causes if c.measured is not None and c.measured >= SMALL * total]
@@ -100,8 +100,8 @@ def _taking_part(causes: Sequence[Cause], memory: Memory) -> list[Cause]:
         return measured
     guessed = [c for c in causes if c.measured is None and _is_plausible(c, total)]
     guessed.sort(key=lambda c: _likelihood(c, memory), reverse=True)
-    # Without sizes there is no basis for a split: keep the likeliest cause, and others whose phase retains
-    # enough.
+    # Without sizes there is no basis for a split: keep the likeliest cause, and others whose phase retains enough
+    # memory.
     kept = guessed[:1] + [c for c in guessed[1:] if (memory.at(c.place) or 0.0) >= EXPLAINS * total]
     return measured + kept
 
@@ -152,21 +152,21 @@ def _around(size: float) -> Slope:
 
 
 def _unsure(cause: Cause, total: Slope) -> Slope:
-    """Return the measured rate within the limits that memory allows, where memory does not show the rise (yet)."""
+    """Return the measured rate, limited by the growth of memory as long as memory does not show the rise."""
     if cause.measured is None:
         return total
     size = min(cause.measured, max(total.high, 0.0))
     return Slope(size, min(total.low, 0.5 * size), max(total.high, size), total.points)
 
 
-# From this share on, a growth is classified as memory retained by the allocator.
+# A growth is classified as memory retained by the allocator if that memory is at least this share of the growth.
 _MOSTLY: Final = 0.5
 
 
 def retained(study: TimelineAnalysis, memory: Memory, causes: Sequence[Cause], end: int) -> float:
-    """Return the bytes per generation that the C allocator keeps unused if they are most of the growth, else 0.
+    """Return the bytes per generation that the C allocator keeps unused if they are most of the growth, otherwise 0.
 
-    Memory measured in live objects is not attributed to the allocator, whatever the allocator reports.
+    Memory measured in live objects is not attributed to the allocator, regardless of what the allocator reports.
     """
     total = memory.total.estimate
     if not study.timeline.has(KEPT_BY_ALLOCATOR):
@@ -188,11 +188,11 @@ def native_growth(
     start: Start | None,
     end: int,
 ) -> Assessed:
-    """Return growth that no Python object accounts for; the C allocator keeps ``kept`` of it unused."""
+    """Return the growth that no Python object accounts for; ``kept`` is the part that the C allocator keeps unused."""
     bend = study.bend(end) or start
     kind: Kind = "allocator_retained" if kept >= _MOSTLY * left else "native"
     if is_javascript(study.timeline.series):
-        # In JavaScript this growth is tensors: they grow larger where their number does not grow.
+        # In JavaScript this growth consists of tensors that grow larger while their number does not grow.
         kind = "tensors"
     total = max(memory.total.estimate, 1.0)
     rate = memory.total.scaled(left / total)

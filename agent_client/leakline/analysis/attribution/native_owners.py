@@ -1,16 +1,16 @@
 """Owners of growth that Python cannot measure: native handles, and types that are counted in few censuses.
 
-A handle of a C library measures as small, and a small tensor can prevent the freed memory around it from being
-returned to the system. Growth without measured bytes is therefore attributed to objects whose count rises with
-it: since the same generation, in the same phase, and only in generations in which memory rises. Types whose
+The measured size of a C library's handle is small, and a small tensor can prevent the freed memory around it from
+being returned to the system. Growth without measured bytes is therefore attributed to objects whose count rises
+with it: since the same generation, in the same phase, and only in generations in which memory rises. Types whose
 bytes are fully known (numbers, strings, dictionaries, records of them) are not candidates: they cannot hide
 memory.
 
-Bytes of strings, arrays and tensors are read in censuses, which become rarer in a program that does not call
-this library: after 2, 4, 8 and 16 intervals. That is too few for a pattern of counts, but enough to identify
-the memory: between any two censuses, memory and the bytes of one type rose alike. The count may stay the same:
-one tensor that is concatenated with each batch grows by itself. This names a growth, but it is not additional
-evidence of it.
+Bytes of strings, arrays and tensors are read in censuses, which become rarer in a program that does not call this
+library: after 2, 4, 8 and 16 intervals. These readings are too few for a pattern of counts, but enough to identify
+the memory if memory and the bytes of one type rose alike between any two censuses. The count may stay the same,
+for example if each batch is concatenated to one tensor. The match identifies the owner of a growth, but is not
+additional evidence of the growth.
 """
 
 from __future__ import annotations
@@ -100,9 +100,9 @@ def _may_keep(a: Assessed, c: Candidate) -> bool:
 
 
 def _goes_with(a: Assessed, c: Candidate) -> bool:
-    """Return True if both are in the same phase, as far as known, and began at about the same generation.
+    """Return True if both are in the same phase, as far as known, and began to grow at about the same time.
 
-    Starts are intervals: after a warm-up phase, the interval of memory is wide.
+    Starts are intervals, and the interval of memory is wide after a warm-up phase.
     """
     phases = {place.phase for place in (a.cause.place, c.place)} - {None}
     if c.growth.rises < _MIN_RISES or len(phases) > 1 or a.start is None:
@@ -115,7 +115,7 @@ def _goes_with(a: Assessed, c: Candidate) -> bool:
 
 
 def _in_step(study: TimelineAnalysis, a: Assessed, c: Candidate, end: int) -> bool:
-    """Return True if memory rises in the generations in which the count does, or if that cannot be checked.
+    """Return True if memory rises in the generations in which the count rises, or if that cannot be checked.
 
     Child processes and shared memory are not counted often enough for the check.
     """
@@ -203,7 +203,7 @@ def _members(
 
 
 def _items_of(study: TimelineAnalysis, container: Candidate, end: int) -> list[Candidate]:
-    """Return types whose count rose exactly like the length of the container, with the growth of the container."""
+    """Return the types whose count rose exactly like the container's length, each with the growth of the container."""
     timeline, series = study.timeline, f"container.{container.name}.length"
     if not timeline.has(series):
         return []
@@ -220,7 +220,7 @@ def _items_of(study: TimelineAnalysis, container: Candidate, end: int) -> list[C
 
 
 def _is_part(a: Assessed, b: Assessed) -> bool:
-    """Return True if ``b``, which names the same objects, is part of ``a``: the same memory, or almost none."""
+    """Return True if ``b``, which names the same objects, is part of ``a``: it is the same memory, or almost none."""
     idle = not b.scale.is_material(b.cause.rate.estimate, b.window)
     return idle or (b.channel == a.channel and b.cause.rate.estimate > 0)
 
@@ -231,23 +231,23 @@ def _names(a: Assessed) -> set[tuple[str, str]]:
 
 _NAMELESS: Final = ("native", "allocator_retained")
 _MIN_READINGS: Final = 3
-# Maximum number of readings compared step by step: with more, the noise of memory between two is too large.
+# Maximum number of readings compared step by step: with more, the noise of memory between two readings is too large.
 _STEPS: Final = 8
 _STEPS_THAT_MAY_MISS_ONE: Final = 4
-# Required share of what memory gained from the first reading to the last, and in each step.
+# Share of memory's gain that the bytes must explain, from the first reading to the last and in each step.
 _MOST: Final = 0.6
 _EACH: Final = 0.4
 _OVERSHOOT: Final = 1.3
-# Required share of the growth's duration between the first and last reading; gaps between them at most double.
+# Share of the growth's duration that the readings must span; it is enough because gaps between censuses at most double.
 _PART: Final = 0.4
-# Required number of generations between those two readings if they cover less than that share.
+# Number of generations that the readings must span if they span less than that share.
 _MIN_SPAN: Final = 8
 
 
 def with_rarely_counted(
     study: TimelineAnalysis, found: Sequence[Assessed], end: int
 ) -> list[Assessed]:
-    """Return the assessments with unnamed growth attributed to the type whose bytes explain most of it, if any."""
+    """Return the assessments with unnamed growth attributed to a type whose bytes explain most of it."""
     return [
         _named(study, a, found, end) if a.cause.kind in _NAMELESS and a.cause.owner is None else a
         for a in found
@@ -257,7 +257,7 @@ def with_rarely_counted(
 def _named(study: TimelineAnalysis, a: Assessed, found: Sequence[Assessed], end: int) -> Assessed:
     memory = _without_named(study, a, found, end)
     begin = a.start[0] - 1 if a.start is not None else 0.0
-    # Look back no further than the patterns of counts do: a type that is counted often has such a pattern.
+    # Look back no further than the search for patterns of counts, because a type that is counted often has a pattern.
     first = max(0, end - LOOK_BACK, bisect_left(study.timeline.generations, begin))
     rising = [
         candidate
@@ -267,7 +267,7 @@ def _named(study: TimelineAnalysis, a: Assessed, found: Sequence[Assessed], end:
     if not rising:
         return a
     # All tensor classes share one series of bytes: prefer the class whose own bytes rose most in a census, then
-    # the class whose number did.
+    # the class whose number rose most.
     owner = max(
         rising,
         key=lambda c: (c.bytes_rate or 0.0, _gained(study, c, first, end), c.growth.slope, c.name),
@@ -309,12 +309,13 @@ def _without_named(
 def _risen_with(
     study: TimelineAnalysis, a: Assessed, memory: Sequence[float], series: str, name: str, first: int, end: int
 ) -> Candidate | None:  # fmt: skip
-    """Return the type as a candidate if memory rose with its bytes from position ``first`` on, else None."""
+    """Return the type as a candidate if memory rose with its bytes since position ``first``, otherwise None."""
     timeline, owned = study.timeline, bytes_series(name, family_of(name, "type"))
     if not timeline.has(owned):
         return None
     ends = _ends(timeline.values(owned), first, end)
-    # Almost none of the thousands of types gain what memory does, so only the two ends are read at first.
+    # Almost none of the thousands of types gain as much as memory does, so initially only the first and last
+    # readings are compared.
     if ends is None or not _explains(memory, timeline.values(owned), *ends):
         return None
     where, sizes = _read(timeline.values(owned), first, end)
@@ -335,7 +336,7 @@ def _risen_with(
 def _goes_on(
     study: TimelineAnalysis, memory: Sequence[float], where: Sequence[int], sizes: Sequence[float]
 ) -> bool:
-    """Return True if memory has risen since the last census at the rate of the bytes, so that the name still holds."""
+    """Return True if memory has risen since the last census at the rate of the bytes, so the name still applies."""
     timeline, last = study.timeline, len(memory) - 1
     before = timeline.generations[where[-1]] - timeline.generations[where[0]]
     since = timeline.generations[last] - timeline.generations[where[-1]]
@@ -366,7 +367,7 @@ def _read(values: Sequence[Value], first: int, end: int) -> tuple[list[int], lis
 
 
 def _known_by(counted: Sequence[Value], where: Sequence[int]) -> list[float]:
-    """Return the newest count at each of these positions; empty if none was read by the last.
+    """Return the newest count at each of these positions; empty if no count was read up to the last one.
 
     Positions before the first count get that count.
     """
@@ -387,8 +388,8 @@ def _explains(memory: Sequence[float], sizes: Sequence[Value], first: int, last:
 def _rises_in_step(memory: Sequence[float], sizes: Sequence[float]) -> bool:
     """Return True if the bytes rose with memory in each step; one of several steps may lag behind.
 
-    In the first generations memory also gains what the program loads, and a sliced census reports the bytes of
-    the generation before.
+    In the first generations memory also gains what the program loads, and a sliced census reports the bytes of the
+    previous generation.
     """
     steps = zip(pairwise(memory), pairwise(sizes), strict=True)
     behind = [size for (was, now), size in steps if size[1] - size[0] < _EACH * max(0.0, now - was)]

@@ -1,4 +1,4 @@
 """Comparison of two runs, and of one run before and after a fix.
 
-Imports every other package of the analysis except `forecast`. Start reading in `run_comparison.py`.
+This package imports every other package of the analysis except `forecast`. Start reading in `run_comparison.py`.
 """

@@ -16,7 +16,7 @@ _NO_PERCENT: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A measured quantity in both runs. ``change_percent`` is None when the first is zero or unknown."""
+    """A measured quantity in both runs. ``change_percent`` is None when the first value is zero or unknown."""
 
     before: Any
     after: Any
@@ -37,8 +37,8 @@ class GrowthChange:
 class MemoryAfter:
     """Resident bytes of all processes at the end of ``generation``, the newest generation that both runs have.
 
-    ``generations``: the number of generations that both had completed by then. ``before`` or ``after`` is None
-    if it was not read there.
+    ``generations``: the number of generations that both runs had completed at that point. ``before`` or ``after``
+    is None if that run has no reading there.
     """
 
     generation: int
@@ -59,7 +59,7 @@ class PhaseChange:
 
 @dataclass(frozen=True, slots=True)
 class TypeChange:
-    """Counts of a type over the generations that both runs have; the last counts are from the last of these."""
+    """Counts of a type over the generations that both runs have; the last counts are from the newest of these."""
 
     type: str
     before_per_generation: float | None
@@ -74,7 +74,7 @@ class TypeChange:
 class GaugeChange:
     """A number of the program other than memory: its median over the generations that both runs have.
 
-    ``same``: the difference is no larger than between two runs of the same program.
+    ``same``: the difference is no larger than usual between two runs of the same program.
     """
 
     gauge: str
@@ -86,7 +86,7 @@ class GaugeChange:
 
 @dataclass(frozen=True, slots=True)
 class Survival:
-    """How far a run came: its last generation, and the forecast of when memory runs out, None if there is none."""
+    """How far a run got: its last generation, and when memory is forecast to run out, or None without a forecast."""
 
     last_generation: int | None
     ended: bool

@@ -1,9 +1,9 @@
 """Effects of fixes, and the checklist after a fix; every answer comes with its evidence.
 
-A fix concerns the classes whose counts it promises and the phase it names, otherwise the growth of the entire
-run. Its effect is measured within its run, or against a run without it. "No effect" is a positive result: the
-difference is no larger than between two runs of one program, and removing half of the growth would have been
-visible.
+A fix concerns the classes whose counts it promises and the phase that it names; without either, it concerns the
+growth of the entire run. Its effect is measured within its run, or against a run without the fix. "No effect" is a
+positive result: the difference is no larger than usual between two runs of the same program, and removing half of
+the growth would have been visible.
 
 The checklist answers four questions from a report on a training run that died after 60 episodes: does GPU
 memory stay within its pattern, is the pattern of memory consistent, does the run pass the point where it died,
@@ -57,7 +57,7 @@ _MAX_SUBJECTS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class _Subject:
-    """What a fix concerns: ``name`` is a phase or a class, and empty for the entire run."""
+    """What a fix concerns: ``name`` is a phase or a class, or empty for the entire run."""
 
     measure: EffectMeasure
     name: str
@@ -74,7 +74,7 @@ class _Subject:
     def matters(self, before: Stretch, after: Stretch) -> float:
         """Return the smallest change that is reported.
 
-        For bytes it is the threshold of the verdict; for counts it is one instance over all generations.
+        For bytes, this is the threshold of the verdict; for counts, it is one instance over all generations.
         """
         if self.measure == "count":
             return 1 / max(1, min(before.generations, after.generations))
@@ -86,12 +86,12 @@ def effects_within(
 ) -> tuple[FixEffect, ...]:
     """Return the effect of each fix of a run, measured between the generations before and after it.
 
-    If several fixes concern the same subject, each is measured from the previous one to the next one.
+    If several fixes concern the same subject, each is measured between the previous fix and the next one.
     """
     every = [(fix, subject) for fix in declared_fixes(history) for subject in _subjects(fix)]
     rows = []
     for fix, subject in every:
-        # A fix may affect the entire run, so one about the entire run overlaps with every other fix.
+        # Any fix may affect the entire run, so a fix about the entire run overlaps with every other fix.
         near = [f for f, s in every if s == subject or "" in (s.name, subject.name)]
         since = sorted({each.since for each in near})
         at = since.index(fix.since)
@@ -141,8 +141,8 @@ def _between(studies: Sequence[TimelineAnalysis], begin: float, end: float, firs
     for study in studies:
         timeline = study.timeline
         found = [i for i, row in enumerate(timeline.end_rows) if begin <= timeline.time[row] < end]
-        # Leave out as many generations as a comparison does after a start; after a fix, the one in which it
-        # took effect.
+        # After a start, leave out as many generations as in a comparison of runs; after a fix, leave out the
+        # generation in which it took effect.
         left_out = min(2 if first else 1, max(0, len(found) - GENERATIONS_AROUND))
         positions.append(found[left_out:])
     return Stretch(studies, positions)
@@ -194,7 +194,7 @@ def _effect(
 def _outcome(difference: Interval, least: float, clear: float) -> EffectOutcome:
     """Return the outcome of a difference.
 
-    ``least``: the smallest change that counts. ``clear``: a change of this size would have been visible.
+    ``least``: the smallest change that counts. ``clear``: the size of a change that would have been visible.
     """
     if difference.high < 0 and difference.estimate <= -least:
         return "helped"
@@ -226,7 +226,7 @@ def _said(subject: _Subject, old: Interval, new: Interval, difference: Interval,
 
 
 def _inseparable_note(fix: Fix, subject: _Subject, alike: Sequence[Fix]) -> str:
-    """Return a note if other fixes concern the same subject at the same time, else an empty string."""
+    """Return a note if other fixes concern the same subject at the same time, otherwise an empty string."""
     others = [each.name for each in alike if each.name != fix.name]
     if not others:
         return ""
@@ -245,7 +245,7 @@ def _row(
 
 
 def effect_figures(effect: Mapping[str, object]) -> tuple[str, str, str]:
-    """Return (before, after, difference) of an effect in the JSON as text; empty where it was not measured."""
+    """Return (before, after, difference) of an effect from the JSON as text; a value that was not measured is empty."""
     write = format_count_change if effect["measure"] == "count" else format_change
     before, after = (
         write(each["estimate"]) if isinstance(each := effect[name], Mapping) else ""
@@ -278,9 +278,9 @@ _SOURCES: Final[dict[HeldAgainst, str]] = {"promise": "the fix promised", "plan"
 def check_list(
     history: RunHistory, verdict: Verdict, timelines: Sequence[TimelineMoment]
 ) -> tuple[CheckItem, ...]:
-    """Return the four items of the checklist, always all of them and in this order.
+    """Return the four items of the checklist, always all of them and in the same order.
 
-    ``verdict`` is the verdict of the run, still without this list.
+    ``verdict`` is the verdict of the run, still without the checklist.
     """
     seen = Since(history, timelines, 0.0)
     answers = {
@@ -342,7 +342,7 @@ def _steady(verdict: Verdict, seen: Since) -> str:
 
 
 def _judged(findings: Sequence[Finding], seen: Since, what: str, steady: str) -> Answer:
-    """Return the answer for the worst finding; ``steady`` is the sentence if there is none."""
+    """Return the answer for the worst finding; ``steady`` is the sentence if there is no such finding."""
     worst = _of_status(findings, *ACTIVE) or _of_status(findings, "watch")
     if worst is not None:
         rate = format_bytes(max(0.0, worst.growth_bytes_per_generation.estimate))
@@ -372,10 +372,10 @@ def _too_few(seen: Since) -> Answer:
 
 
 def _passed(history: RunHistory, seen: Since) -> Answer:
-    """Return whether the run got past the point where it died before.
+    """Return the answer on whether the run got past the point where it died before.
 
-    That is the end of an earlier attempt, else what a fix promised, else what was planned. Earlier runs are not
-    known here, so the sentence names what the run was compared with.
+    That point is the end of an earlier attempt, otherwise the number of generations that a fix promised or that
+    was planned. Earlier runs are not known here, so the sentence names what the run was compared with.
     """
     died = _end_of_earlier_attempts(history)
     if died is not None:
@@ -409,7 +409,7 @@ def _short_of(seen: Since) -> CheckOutcome:
 
 
 def _end_of_earlier_attempts(history: RunHistory) -> tuple[int, int, int | None] | None:
-    """Return (attempt before the newest that came furthest, its last generation, that of the newest attempt).
+    """Return (earlier attempt that got furthest, its last generation, last generation of the newest attempt).
 
     Return None if there is no earlier attempt.
     """

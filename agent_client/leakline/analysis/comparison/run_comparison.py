@@ -41,15 +41,15 @@ from .comparison_results import (
 from .fix_effects import effects_of_comparison
 
 _MIN_GENERATIONS: Final = 4
-# Generations at the start of both runs that are left out as warm-up if enough others remain.
+# Number of generations at the start of both runs that are left out as warm-up if enough others remain.
 _WARM_UP: Final = 2
-# Two runs without a leak are reported as different if their memory ends up apart by at least this share.
+# Two runs without a leak are reported as different if their memory differs by at least this share at the end.
 _APART: Final = 2 * MATERIAL
 _FIXED: Final = 0.80
 _MAX_TYPES: Final = 20
 # Verdicts that mean no leak. Too few generations, growth to watch and a leak that stopped are not among them.
 CLEAN: Final[tuple[Status, ...]] = ("ok", "filling")
-# Status of the second run -> why it is not called fixed although it grows less.
+# Status of the second run -> why the leak is not called fixed although memory grows less.
 _NOT_CLEAN: Final[dict[Status, str]] = {
     "watch": "but the second run still has growth to watch",
     "recovered": "but the second run leaked too, before that stopped",
@@ -61,15 +61,16 @@ RESIDENT: Final = ("process.rss_bytes", "process.peak_bytes")
 def compare(before: RunHistory, after: RunHistory, priorities: Priorities = DEFAULTS) -> Comparison:
     """Compare ``after`` with ``before`` over the generations that both have.
 
-    Growth is private memory without what declared containers gained, after the first generations. Runs that are
-    counted in different units have no generations in common: the tenth second is not the tenth generation.
+    Growth is that of private memory after the first generations, without what declared containers gained. Runs
+    that are counted in different units have no generations in common: the tenth second is not the tenth
+    generation.
     """
     alike = before.unit == after.unit
     shared = _shared_generations(before, after) if alike else []
     a, b = _Side(before, shared, priorities), _Side(after, shared, priorities)
     changes = _finding_changes(a.verdict.findings, b.verdict.findings)
     if not alike:
-        # A run may be unable to detect what the other one names, so a missing finding does not mean that it is
+        # A run may be unable to detect what the other run names, so a missing finding does not mean that a leak is
         # fixed.
         changes = replace(changes, gone=())
     both = _both_have(before, after, shared) if alike else 0
@@ -114,7 +115,7 @@ def compare(before: RunHistory, after: RunHistory, priorities: Priorities = DEFA
 
 
 def warm_up(generations: int) -> int:
-    """Return how many of the first common generations are left out of growth and seconds."""
+    """Return how many of the first common generations are left out when growth and seconds are measured."""
     return min(_WARM_UP, max(0, generations - _MIN_GENERATIONS))
 
 
@@ -159,7 +160,7 @@ class _Side:
     def memory_at(self, generation: int) -> float | None:
         """Return the resident bytes at the end of a generation, summed over processes; for a page, its tensor bytes.
 
-        Return None if a process that ended this generation has no reading there.
+        Return None if a process that completed this generation has no reading at its end.
         """
         total, seen = 0.0, False
         for timeline in self.timelines:
@@ -190,7 +191,7 @@ class _Side:
 
     @property
     def is_clean(self) -> bool:
-        """Return True if the verdict of the entire run is that it does not leak: only then can a leak be fixed."""
+        """Return True if the verdict says that the entire run does not leak: only then can a leak count as fixed."""
         return self.verdict.status in CLEAN
 
     @property
@@ -221,7 +222,7 @@ def _shared_generations(before: RunHistory, after: RunHistory) -> list[int]:
 
 
 def _both_have(before: RunHistory, after: RunHistory, shared: Sequence[int]) -> int:
-    """Return how many generations both runs completed; for very long runs this is more than were read of both."""
+    """Return how many generations both runs completed; in very long runs, only some of these were read."""
     timelines = [timelines_of(history) for history in (before, after)]
     if not any(timeline.left_out.generations for side in timelines for timeline in side):
         return len(shared)
@@ -245,9 +246,10 @@ def _cut(process: ProcessHistory, last: int) -> ProcessHistory:
 
 
 def _outcome(a: _Side, b: _Side, changes: FindingChanges, generations: int) -> Outcome:
-    """Return the outcome: by the findings if there are any, else by the two growth intervals.
+    """Return the outcome, based on the findings if there are any, otherwise on the two growth intervals.
 
-    "fixed" also requires that the verdict of the second run is that it does not leak, so that the two agree.
+    The outcome "fixed" also requires a verdict that the second run does not leak, so that outcome and verdict
+    agree.
     """
     old, new = a.growth, b.growth
     if old is None or new is None or generations < _MIN_GENERATIONS:
@@ -272,7 +274,7 @@ def _outcome(a: _Side, b: _Side, changes: FindingChanges, generations: int) -> O
 
 
 def _shows(a: _Side, b: _Side, difference: float, generations: int) -> bool:
-    """Return True if two runs that do not leak differ clearly at the end; an allocator that settles does not count."""
+    """Return True if two runs that do not leak differ at the end by more than an allocator that settles explains."""
     passed_by = generations * b.stretch.spacing
     return abs(difference) * passed_by >= _APART * max(a.baseline, b.baseline, 1.0)
 
@@ -282,7 +284,7 @@ def _overlap(a: Interval, b: Interval) -> bool:
 
 
 def _less(percent: float | None) -> str:
-    """Return the reduction in percent, such as ``99.6``; ``100`` only if nothing is left."""
+    """Return the reduction in percent, such as ``99.6``; ``100`` only if no growth is left."""
     less = min(100.0, max(0.0, -(percent or 0.0)))
     return f"{less:.0f}" if less == 100.0 or less < 99.5 else f"{min(less, 99.9):.1f}"
 
@@ -335,7 +337,7 @@ def _types(history: RunHistory, verdict: Verdict) -> dict[str, TypeGrowth]:
 def _by_type(
     old: Mapping[str, TypeGrowth], new: Mapping[str, TypeGrowth], changes: FindingChanges
 ) -> tuple[TypeChange, ...]:
-    """Return types that findings name, then classes of the program, then types that grow with them; each by growth."""
+    """Return the types that findings name, then the program's classes, then other types, each group by growth."""
     found = (*changes.gone, *changes.still, *changes.new)
     named = {suspect.name for finding in found for suspect in finding.suspects[:1]}
     rows = [_type_change(name, old.get(name), new.get(name)) for name in sorted({*old, *new})]
@@ -381,7 +383,7 @@ def _finding_changes(before: Sequence[Finding], after: Sequence[Finding]) -> Fin
 def environment_changes(
     before: Mapping[str, object], after: Mapping[str, object]
 ) -> dict[str, tuple[object, object]]:
-    """Return what differs (packages, commit, Python, command line) as (before, after); None where it is missing."""
+    """Return what differs (packages, commit, Python, command line) as (before, after); a missing value is None."""
     old, new = _flat(before), _flat(after)
     return {
         name: (old.get(name), new.get(name))

@@ -1,7 +1,7 @@
 """Advice about findings; a line is given only if the finding contains the evidence for it.
 
-There are three tables: by what grows and what holds it, by the kind of memory, and by process counters that
-rise too.
+There are three tables: by what grows and what holds it, by the kind of memory, and by process counters that also
+rise.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _TOO_FEW_LOOKS: Final = (
 )
 _CACHE: Final = "<cache>"
 _CHILDREN: Final = "children.count"
-# Kinds of events with which a program declares what is to be counted.
+# Kinds of events with which a program declares what to count.
 _DECLARES: Final = ("watch", "track", "expect")
 
 
@@ -217,7 +217,7 @@ _BY_KIND: Final[Mapping[str, tuple[str, ...]]] = {
     ),
 }
 
-# (kinds of findings it applies to, or none for all; series that rises; advice)
+# (kinds of findings, or none for all; series that rises; advice)
 _BY_COUNTER: Final[tuple[tuple[tuple[Kind, ...], str, tuple[str, ...]], ...]] = (
     ((), "process.open_files", ("Files stay open, more each generation: use with open(…), or close() them.",)),
     (("native", "allocator_retained"), "process.threads",
@@ -233,7 +233,7 @@ _BY_COUNTER: Final[tuple[tuple[tuple[Kind, ...], str, tuple[str, ...]], ...]] = 
 def advice_for(
     a: Assessed, holder: str | None, timeline: Timeline | None = None, from_outside: bool = False
 ) -> tuple[str, ...]:
-    """Return lines ordered by how exactly they name the cause, at most MAX_LINES.
+    """Return at most MAX_LINES lines of advice, starting with those that name the cause most exactly.
 
     ``timeline`` provides further series of the process.
     """
@@ -271,7 +271,7 @@ def advice_for(
 def _freed(cause: Cause) -> Kind:
     """Return the kind to give advice for.
 
-    If objects only keep the freed memory around them from being returned, it is ``allocator_retained``.
+    If objects only keep the freed memory around them from being returned, the kind is ``allocator_retained``.
     """
     return "allocator_retained" if cause.behind == "allocator_retained" else cause.kind
 
@@ -328,7 +328,7 @@ def _bounds(a: Assessed, timeline: Timeline | None) -> list[str]:
     owner = a.cause.owner
     if owner is None:
         return []
-    # The cache of a function is bounded by its decorator.
+    # A function's cache is bounded by its decorator.
     kept = [
         m.name
         for m in a.cause.members
@@ -351,8 +351,8 @@ def _bounds(a: Assessed, timeline: Timeline | None) -> list[str]:
 def _for_a_cache(timeline: Timeline, series: str) -> list[str]:
     """Return advice about unused memory in torch's cache.
 
-    It applies to fragmentation only: where tensors grow, torch uses its cache before it requests more from the
-    driver.
+    This advice applies to fragmentation only: where tensors grow, torch uses its cache before it requests more
+    memory from the driver.
     """
     idle = idle_in_cache(timeline, series)
     if idle is None:
@@ -399,7 +399,7 @@ def with_counters(finding: Finding, history: RunHistory, timeline: Timeline) -> 
 def _to_be_counted(finding: Finding, history: RunHistory, timeline: Timeline) -> list[str]:
     """Return advice on which calls would identify the growth.
 
-    It is given if types were counted, none of them explains the growth, and nothing was declared.
+    The advice is given if types were counted, none of them explains the growth, and nothing was declared.
     """
     counted = any(name.startswith("type.") and name.endswith(".count") for name in timeline.series)
     declared = any(history.events_of(kind) for kind in _DECLARES) or history.expectations

@@ -1,4 +1,4 @@
-"""Effects of cleanups: what they freed, which do not reach what grows, and which run too rarely. Pure functions.
+"""Effects of cleanups: what they freed, which ones do not reach what grows, and which run too rarely. Pure functions.
 
 A leak that a cleanup does not reach cannot be contained by the program's own means, so its priority is raised
 by one class.
@@ -21,7 +21,7 @@ from .verdict_summary import Priorities, one_worse, priority
 
 # A single run may come too early to free anything.
 RUNS_AT_LEAST: Final = 2
-# Less than this share of the growth per generation is freed by chance: a collection always returns some pages.
+# A drop by less than this share of the growth per generation is due to chance: a collection always returns some pages.
 _CHANCE: Final = 0.01
 # A cleanup that frees less than this share of the growth per generation is not effective against it.
 _REACHES: Final = 0.3
@@ -62,9 +62,9 @@ class Freed:
 def freed_by(run: Run) -> Freed:
     """Return what one run freed.
 
-    On each device the larger of two drops counts: that of live tensors, or that of what the allocator keeps.
-    They overlap: memory of tensors may be returned to the device immediately, and emptying a cache does not
-    free any tensor.
+    On each device, the larger of two drops counts: the drop of live tensors, or the drop of what the allocator
+    keeps. The two overlap: memory of tensors may be returned to the device immediately, and emptying a cache does
+    not free any tensor.
     """
     falls: dict[str, float] = {}
     for series, pair in _pairs(run.get("devices")):
@@ -96,7 +96,7 @@ def _pairs(counts: object) -> Iterator[tuple[str, tuple[float, float]]]:
 class VainCleanup:
     """A cleanup that does not reach what grows.
 
-    ``freed``: the sum of all its runs. ``type`` is set if the count of that type did not fall in any of them.
+    ``freed``: the sum of all its runs. ``type`` is set if the count of that type did not fall in any run.
     """
 
     name: str
@@ -147,7 +147,7 @@ class RareCleanup:
 def rare_cleanup(
     finding: Finding, events: Iterable[Event], timeline: Timeline
 ) -> RareCleanup | None:
-    """Return the first cleanup that lowered private memory for good while it grows between the runs, or None."""
+    """Return the first cleanup that lowers private memory for good, but runs too rarely to stop its growth, or None."""
     if finding.kind in _ELSEWHERE or not timeline.private:
         return None
     beginning = _beginning(finding)
@@ -196,7 +196,7 @@ def _generations_of(events: Iterable[Event], timeline: Timeline) -> dict[str, li
 
 
 def _growth_between(timeline: Timeline, cleaned: set[int]) -> float | None:
-    """Return the median bytes gained between generations without a cleanup; None if there are too few of them."""
+    """Return the median bytes gained between generations without a cleanup; None with too few such generations."""
     axis = timeline.generations
     steps = [
         b - a
@@ -240,7 +240,7 @@ def _vain(name: str, runs: Sequence[Run], finding: Finding) -> VainCleanup | Non
     grows = next((each.name for each in finding.suspects if each.role == "type"), "")
     changes = [change for run in runs if (change := _change(run, grows)) is not None]
     if changes and min(changes) < 0:
-        # It freed the objects, even if the memory stayed with the allocator.
+        # The cleanup freed the objects, even if the memory stayed with the allocator.
         return None
     times = [freed_by(run) for run in runs]
     freed = freed_in_all(times)
@@ -253,7 +253,7 @@ def _vain(name: str, runs: Sequence[Run], finding: Finding) -> VainCleanup | Non
 
 
 def _change(run: Run, name: str) -> float | None:
-    """Return the change in instances of a type over one run of a registered cleanup; None if it had none before."""
+    """Return how the instances of a type changed in one run of a registered cleanup; None if there were none before."""
     counts = run.get("counts")
     pair = counts.get(name) if isinstance(counts, Mapping) else None
     if "because" not in run or not isinstance(pair, Sequence) or len(pair) != 2:

@@ -1,4 +1,4 @@
-"""Code locations of findings, as declared with fixes, and links to these lines on a forge. Pure functions."""
+"""Code locations of findings, as declared with fixes, and links to their lines on a forge. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..results import Finding
 from ..run_history import RunHistory
 from ..timeline import top_level
 
-# Host -> path of a commit below its repository, and path of a line of a file.
+# Host -> URL paths of a commit, and of a line in a file, below the address of the repository.
 _FORGES: Final = {
     "github.com": ("commit/", "blob/{commit}/{path}#L{line}"),
     "gitlab.com": ("-/commit/", "-/blob/{commit}/{path}#L{line}"),
@@ -28,7 +28,7 @@ _LOCATION: Final = re.compile(r"(?P<path>[\w.~-]+(?:/[\w.~-]+)*):(?P<line>\d{1,7
 
 
 def located(findings: Sequence[Finding], history: RunHistory) -> list[Finding]:
-    """Return each finding with the location that the newest fix of its phase names, and its link if it is known."""
+    """Return each finding with the location that the newest fix of its phase names, and a link to it if known."""
     places: dict[str | None, str] = {
         fix.phase: fix.location for fix in declared_fixes(history) if fix.phase and fix.location
     }
@@ -42,7 +42,7 @@ def _at(finding: Finding, location: str | None, environment: Mapping[str, Any]) 
 
 
 def _of_phase(finding: Finding, places: Mapping[str | None, str]) -> str | None:
-    """Return the location for a finding; a fix of the nested phase is more specific than one of an outer phase."""
+    """Return the location for a finding; a fix of the nested phase precedes one of an outer phase."""
     path = finding.phase_path or finding.phase
     if path is None:
         return None
@@ -56,7 +56,7 @@ def commit_link(environment: Mapping[str, Any]) -> str | None:
 
 
 def code_link(environment: Mapping[str, Any], location: object) -> str | None:
-    """Return the link to a location such as ``training/trainer.py:281`` at that commit, or None."""
+    """Return the link to a location such as ``training/trainer.py:281`` at the commit of an attempt, or None."""
     place = _place(environment)
     found = _LOCATION.fullmatch(location) if isinstance(location, str) else None
     if place is None or found is None or ".." in found["path"].split("/"):

@@ -46,7 +46,7 @@ _NAMED: Final = 0.05
 # This series is read at each census; two readings show what has grown in between.
 _COUNTED: Final = "python.objects"
 _LOOKS_THAT_TELL: Final = 2
-# A phase is charged with a growth from the first share on, and hardly charged below the second.
+# A phase counts as charged with a growth at or above the first share, and as hardly charged below the second.
 _CHARGED: Final = 0.5
 _HARDLY_CHARGED: Final = 0.1
 _CONFIDENCE: Final[dict[Status, float]] = {
@@ -103,7 +103,7 @@ def build_finding(
 
 
 def only_contract(a: Assessed) -> bool:
-    """Return True if an expected count is violated, but neither rises nor adds memory."""
+    """Return True if a count violates its expectation, but neither rises nor adds memory."""
     owner = a.cause.owner
     if owner is None or owner.violation is None or "counts" in a.witnesses:
         return False
@@ -143,7 +143,7 @@ def _suspects(study: TimelineAnalysis, cause: Cause) -> tuple[Suspect, ...]:
         if position == 0 and path is not None:
             found.append(Suspect(path, "holder", _count_rate(member), None))
     found += _kept_in(study, cause)
-    # Listed next to the objects it holds, a container answers the question where they are kept.
+    # A container is listed next to the objects that it holds, to show where they are kept.
     head, tail = found[:1], found[1:]
     tail.sort(key=_order_behind)
     return tuple((head + tail)[:_MAX_SUSPECTS])
@@ -154,7 +154,7 @@ def _is_of(container: Candidate, owner: Candidate) -> bool:
 
 
 def _order_behind(suspect: Suspect) -> int:
-    """Return the sort position after the owner: the program before libraries, and in each the holder first."""
+    """Return the sort position after the owner: the program's names before those of libraries, holders first."""
     if suspect.role == "holder":
         return 0 if is_of_the_program(suspect.name) else 2
     if suspect.role == "container":
@@ -172,7 +172,7 @@ def _children(study: TimelineAnalysis, a: Assessed) -> GrowingChildren:
 def _of_note(cause: Cause) -> list[Candidate]:
     """Return the members, except plain types whose measured bytes are a negligible part of the growth.
 
-    These are the numbers and strings that every program creates, including this client.
+    The excluded types are the numbers and strings that every program creates, including this client.
     """
     least = SMALL * cause.rate.estimate
     return [
@@ -200,7 +200,7 @@ def _count_rate(member: Candidate) -> float:
 
 
 def _rate_of_member(cause: Cause, member: Candidate, position: int) -> float | None:
-    """Return the rate of the entire finding for the owner, else the measured rate of the member."""
+    """Return the rate of the entire finding for the owner, and the measured rate for any other member."""
     if position == 0 and cause.rate.estimate > 0:
         return round(cause.rate.estimate, 1)
     return None if member.bytes_rate is None else round(member.bytes_rate, 1)
@@ -290,7 +290,7 @@ def _count_lines(study: TimelineAnalysis, a: Assessed) -> list[str]:
 
 
 def _per_execution(timeline: Timeline, member: Candidate) -> str:
-    """Return what one execution of a phase adds, if the phase runs equally often, at least twice, per generation."""
+    """Return what one execution of a phase adds, if it runs equally often in each generation, at least twice."""
     path, growth = member.place.path or member.place.phase, member.growth
     times = None if path is None else executions_each(timeline, path, growth.start, len(timeline))
     if times is None or times < 2:
@@ -429,7 +429,7 @@ def worth_reporting(standing: Standing) -> bool:
     owner = standing.assessed.cause.owner
     if owner is None:
         return False
-    # In a page only the program frees a tensor, however small; otherwise its texture and its entry stay.
+    # In a page, only the program can free a tensor; until then its texture and its entry stay, however small it is.
     if owner.name != TENSOR and owner.family not in ("container", "object", "figure"):
         return False
     return (standing.assessed.cause.measured or 0.0) >= 1024 or owner.growth.slope >= 16
@@ -498,7 +498,7 @@ def _merge(found: Sequence[Finding], limits: Priorities) -> Finding:
 
 
 def _added_up(lead: Finding, findings: Sequence[Finding]) -> tuple[Suspect, ...]:
-    """Return the suspects of all findings, those of ``lead`` first, each with the sum of its rates."""
+    """Return the suspects of all findings, the suspects of ``lead`` first, each with the sum of its rates."""
     counts: dict[tuple[str, Role], list[float]] = {}
     sizes: dict[tuple[str, Role], list[float]] = {}
     order = [s for f in (lead, *findings) for s in f.suspects]

@@ -1,6 +1,6 @@
-"""Tables next to the verdict: growth by type and by process, tracked containers and how full they are.
+"""Tables shown next to the verdict: growth by type and by process, tracked containers and how full they are.
 
-The growth of a run is the sum over its processes; a row names the findings of its process.
+The growth of a run is the sum over its processes; each row of a process names the findings of that process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from ..timeline_analysis import Moment, TimelineAnalysis
 from .finding_builder import interval, worth_reporting
 
 _WINDOW: Final = 64
-# Readings needed to distinguish a count that grows from one that rose; with fewer, growth is never detected.
+# Number of readings needed to distinguish a count that still grows from one that only rose; with fewer, growth is
+# never detected.
 _TELLING: Final = 4
 _FEW: Final = 3
 
@@ -54,10 +55,10 @@ def type_growth(history: RunHistory) -> tuple[TypeGrowth, ...]:
 def with_verdict(
     rows: Iterable[TypeGrowth], verdict: Mapping[str, Any] | None
 ) -> tuple[TypeGrowth, ...]:
-    """Return the rows with the rating of their change, and with the rates of types that a finding names.
+    """Return the rows with their changes rated, and with the rates from findings for the types that they name.
 
-    ``verdict``: that of the run in JSON form, None before there is one. A type has one rate: that of its
-    finding.
+    ``verdict``: the run's verdict in JSON form, or None if there is no verdict yet. A type that a finding names
+    has a single rate, that of the finding.
     """
     known = verdict or {}
     findings = [f for f in known.get("findings", ()) if f["status"] in GROWING]
@@ -78,7 +79,7 @@ def with_verdict(
 def blamed_types(
     rows: Iterable[TypeGrowth], findings: Sequence[Mapping[str, Any]]
 ) -> frozenset[str]:
-    """Return the types that explain bytes of a finding: its first suspect, and those with a substantial share.
+    """Return the types that explain bytes of a finding: its first suspect, and types with a substantial share.
 
     For a type that is not plain, the bytes it holds may be unknown, so being named in a finding is enough.
     """
@@ -120,9 +121,9 @@ def change_rating(
 ) -> ChangeRating:
     """Rate the change of a count.
 
-    A declared count is expected, or a problem. In a run that leaks or may leak, a type that explains bytes of a
-    finding is a problem. Any other type that grows is expected, or unknown if the run has recovered or has no
-    verdict yet. A count that does not grow is good. If it rose, it is good only once there is a verdict and
+    A declared count is rated as expected or as a problem. In a run that leaks or may leak, a type that explains
+    bytes of a finding is a problem. Any other type that grows is expected, or unknown if the run has recovered or
+    has no verdict yet. A count that does not grow is good. If it rose, it is good only once there is a verdict and
     enough readings to show that it stopped.
     """
     if rating in ("expected", "problem"):
@@ -180,7 +181,7 @@ def _type_row(facts: Facts, name: str) -> TypeGrowth | None:
 def _count_rate(
     growth: CountGrowth | None, x: Sequence[float], counts: Sequence[float]
 ) -> Interval | None:
-    """Return the rate since the growth began, as findings do; for a count that does not grow, its recent rate."""
+    """Return the rate since the growth began, as in findings; for a count that does not grow, its recent rate."""
     if growth is not None:
         return Interval(growth.slope, growth.low, growth.high)
     if len(x) < _FEW:
@@ -210,7 +211,7 @@ def _rising_bytes(timeline: Timeline, series: str) -> float | None:
 
 
 def series_of(name: str) -> tuple[str, str]:
-    """Return the series that count the instances of a type, and their bytes."""
+    """Return the series of a type's instance count, and the series of its bytes."""
     if name == JS_TENSOR:
         return JS_TENSORS, JS_TENSOR_BYTES
     return f"type.{name}.count", f"type.{name}.bytes"
@@ -267,7 +268,7 @@ def _added(rows: list[TypeGrowth]) -> TypeGrowth:
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:
-    """Return the sum of the reported values, or None; a sum of lower bounds is a lower bound."""
+    """Return the sum of the reported values, or None without any values; a sum of lower bounds is a lower bound."""
     known = [count for count in counts if count is not None]
     return sum(known) if known else None
 
@@ -344,12 +345,12 @@ def _state(
     return "filling" if speed > 0 else "steady"
 
 
-# Maximum number of processes listed; those that a finding names and those that grow most are preferred.
+# Maximum number of processes listed; processes that a finding names or that grow most are preferred.
 MAX_PROCESSES: Final = 1_024
 
 
 def of_how_many(history: RunHistory) -> str:
-    """Return a suffix for sentences about the run if not all of its processes were read, else an empty string."""
+    """Return a suffix for sentences about the run if not all of its processes were read, otherwise an empty string."""
     left_out = history.processes_left_out
     if not left_out:
         return ""
@@ -369,7 +370,7 @@ def process_growth(
 ) -> tuple[ProcessGrowth, ...]:
     """Return one entry per rank and role of the run, in the order of ``timelines``, with its newest process.
 
-    ``statuses``: the first entry of a process provides its growth. ``findings``: those of the verdict.
+    ``statuses``: the first entry of a process provides its growth. ``findings``: the findings of the verdict.
     """
     named_by = {f.fingerprint: f.process for f in findings if f.status in GROWING}
     growth: dict[str, Interval | None] = {}

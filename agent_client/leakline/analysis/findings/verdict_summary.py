@@ -1,6 +1,6 @@
 """The verdict in one sentence, and the priority of each finding.
 
-The priority is one of three classes, by when memory runs out, by the share of the limit and by bytes.
+The priority is one of three classes, determined by when memory runs out, by the share of the limit, and by bytes.
 """
 
 from __future__ import annotations
@@ -63,7 +63,10 @@ CHECK_WORDS: Final = {
 
 
 def check_lines(checklist: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield each question with its mark, and indented below it the evidence; ``checklist`` as in the JSON."""
+    """Yield each question with its mark, followed by its evidence, which is indented.
+
+    ``checklist`` has the same form as in the JSON.
+    """
     for item in checklist:
         mark, word = CHECK_WORDS[item["outcome"]]
         yield f"{mark} {check_question(item)}: {word}"
@@ -71,14 +74,17 @@ def check_lines(checklist: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def check_question(item: Mapping[str, Any]) -> str:
-    """Return the question of an item; without an earlier attempt, it asks about the planned generations."""
+    """Return the question of an item; if the run is compared with its plan, ask about the planned generations."""
     if item.get("against") == "plan":
         return "Every planned generation has run"
     return CHECK_QUESTIONS[item["check"]]
 
 
 def effect_lines(effects: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield each fix with its location, then what was rejected and its effects; ``effects`` as in the JSON."""
+    """Yield each fix with its location, then the rejected alternatives and the effects.
+
+    ``effects`` has the same form as in the JSON.
+    """
     titled = None
     for effect in effects:
         if effect["fix"] != titled:
@@ -96,9 +102,9 @@ def fix_title(effect: Mapping[str, Any]) -> str:
 
 
 def course_lines(verdict: Mapping[str, Any], unit: str) -> Iterator[str]:
-    """Yield how long the run takes, since when memory is flat, and how accurate its forecasts were, if known.
+    """Yield, if known, how long the run takes, since when memory is flat, and how accurate its forecasts were.
 
-    ``verdict`` as in the JSON; a verdict of an older server has fewer fields.
+    ``verdict`` has the same form as in the JSON; a verdict from an older server has fewer fields.
     """
     course = (verdict.get(name) for name in ("duration", "settled_at_generation", "forecast_score"))
     duration, settled, score = course
@@ -183,7 +189,7 @@ def summary_sentence(
 ) -> str:
     """Return the sentence about the entire run.
 
-    ``passed``: as in `Verdict`. ``ended``: no more data will arrive.
+    ``passed``: ``generations_passed`` as in `Verdict`. ``ended``: no more data will arrive.
     """
     active = [f for f in findings if f.status in ("suspected", "confirmed")]
     if active:
@@ -230,11 +236,11 @@ def ended_summary(
     growth: float | None,
     is_named: bool,
 ) -> str:
-    """Return the sentence about a run that did not finish; a kill is never described by what a verdict lacks.
+    """Return the sentence about a run that did not finish; it says how the run ended, not why a verdict is missing.
 
-    ``how``: "Killed for memory", "Failed (ValueError)". ``seen``: "4 generations", empty before the first has
-    ended. ``is_named``: a finding names what grows. If the end has nothing to do with memory, a definite
-    ``summary`` is kept.
+    ``how``: for example "Killed for memory" or "Failed (ValueError)". ``seen``: for example "4 generations"; empty
+    if no generation has ended. ``is_named``: a finding names what grows. If the run did not end because of memory,
+    a definite ``summary`` is kept.
     """
     ended = f"{how} after {seen}" if seen else f"{how} before the first {unit} ended"
     if detail:
@@ -287,9 +293,9 @@ OF_DEVICES: Final = ("gpu", "gpu_fragmentation")
 class Priorities:
     """Thresholds of the priority classes.
 
-    A finding with at least ``major_bytes`` or ``critical_bytes`` per generation is major or critical whatever
-    the limit. With less, one that takes ``share`` of the limit by the planned end is major, and critical if
-    memory runs out before that. Without a plan the end is ``hours`` away.
+    A finding with at least ``major_bytes`` or ``critical_bytes`` per generation is major or critical regardless of
+    the limit. A smaller one that takes ``share`` of the limit by the planned end is major, and critical if memory
+    runs out before that end. Without a plan, the end is assumed to be ``hours`` away.
     """
 
     major_bytes: float = 1e9
@@ -303,10 +309,10 @@ DEFAULTS: Final = Priorities()
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """The rest of a run up to its planned end, or for some hours without a plan.
+    """The rest of a run up to its planned end or, without a plan, for some hours.
 
-    ``generations`` remain from generation ``now`` on. ``left``: generations until memory runs out, None if it
-    does not.
+    ``generations`` remain after generation ``now``. ``left``: generations until memory runs out, or None if it
+    does not run out.
     """
 
     limit_bytes: float
@@ -334,7 +340,7 @@ def raised(
 ) -> list[Finding]:
     """Return the findings with their priority raised if the time until memory runs out requires it.
 
-    ``on_device``: the same for the memory of a device.
+    ``ahead`` applies to the memory of processes, ``on_device`` to that of a device.
     """
     order = get_args(Priority)
     found = []
@@ -348,7 +354,7 @@ def raised(
 
 
 def _by_limit(finding: Finding, ahead: Ahead, limits: Priorities = DEFAULTS) -> Priority:
-    """Return the class of a finding by its share of the limit, including what it will take by the end."""
+    """Return the class of a finding by its share of the limit, including the bytes that it will take by the end."""
     if finding.status not in ("watch", "suspected", "confirmed"):
         return "minor"
     start: Interval | None = finding.started_at_generation

@@ -1,4 +1,4 @@
 """Forecasts: when memory runs out, when it became flat, and how accurate earlier forecasts were.
 
-Imports `analysis.statistics`, `memory`, `findings`. Start reading in `oom_forecast.py`.
+This package imports `analysis.statistics`, `memory`, `findings`. Start reading in `oom_forecast.py`.
 """

@@ -1,8 +1,8 @@
 """Accuracy of earlier forecasts of a run: the memory that its growth predicted, and the actual memory.
 
-A forecast is the outlook at an earlier moment, for half as many generations ahead as had been seen by then. Only
-moments at which memory rose or a declared container was filling yield forecasts; the newest ones whose target
-generation has been reached are scored.
+Each forecast is the outlook at an earlier moment, for half as many generations ahead as had been completed at that
+moment. Only moments at which memory rose or a declared container was filling yield forecasts; the newest forecasts
+whose target generation has been reached are scored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .memory_outlook import Outlook, level_of, outlook_of
 from .oom_forecast import widened
 
 MAX_FORECASTS: Final = 8
-# Generations seen before the first scored forecast, and the number of forecasts in each doubling from there.
+# Number of generations before the first scored forecast, and number of forecasts each time that number doubles.
 _FIRST: Final = 8
 _IN_A_DOUBLING: Final = 4
 _AHEAD: Final = 0.5
@@ -28,7 +28,7 @@ _LEADS: Final = (0.25, _AHEAD, 1.0)
 
 
 def score_of(studies: Sequence[TimelineAnalysis], unit: str) -> ForecastScore | None:
-    """Return the score of earlier forecasts; None if there were none, or none has reached its target generation."""
+    """Return the score of earlier forecasts; None if no forecast has reached its target generation."""
     known = [s for s in studies if s.timeline.private]
     if not known:
         return None
@@ -54,7 +54,7 @@ def score_of(studies: Sequence[TimelineAnalysis], unit: str) -> ForecastScore | 
 
 
 def grid(generations: int) -> Iterator[tuple[int, int]]:
-    """Yield (generations seen, target generations) of each forecast; these do not depend on the length of the run."""
+    """Yield (generations seen, target generations) of each forecast; the pairs do not depend on the run's length."""
     start = _FIRST
     while start < generations:
         for quarter in range(_IN_A_DOUBLING):
@@ -119,7 +119,7 @@ def _score(
 
 
 def _right(past: Sequence[PastForecast]) -> tuple[float, int]:
-    """Return the median error as a share of the actual memory, and the number of forecasts whose interval has it."""
+    """Return the median error as a share of the actual memory, and how many intervals contain that memory."""
     return round(median(map(error_of, past)), 4), sum(map(came_within, past))
 
 
@@ -132,7 +132,7 @@ def came_within(one: PastForecast) -> bool:
 
 
 def _by_lead(every: Sequence[PastForecast]) -> Iterator[LeadError]:
-    """Yield the accuracy by lead time, the shortest first."""
+    """Yield the accuracy for each range of lead times, shortest first."""
     by_doubling: dict[int, list[PastForecast]] = {}
     for each in every:
         by_doubling.setdefault((each.generation - each.made_at).bit_length(), []).append(each)

@@ -1,4 +1,4 @@
-"""The outlook of memory: how fast it rises now, how far its readings swing, and from which generation on it is flat.
+"""The outlook for memory: how fast it rises now, how far its readings swing, and since which generation it is flat.
 
 Memory is flat (settled) once warm-up and filling are over and nothing has moved its level since.
 """
@@ -28,13 +28,14 @@ from ..timeline_analysis import Moment, TimelineAnalysis
 _RECENT: Final = 0.6
 _NEWEST: Final = 0.3
 _MIN_POINTS: Final = 6
-# Newest readings that determine the current level of the line, and how far high readings rise above it.
+# Number of newest readings that determine the current level of the line, and how far high readings rise above it.
 _ABOUT_NOW: Final = 16
 # A process is killed when a reading is well above the line, so this quantile of the newest readings counts.
 _HIGH_READING: Final = 0.75
 # Minimum number of readings in each half to detect accelerating growth.
 _MIN_HALF: Final = 8
-# Kinds of memory under the limit of private memory, except shared memory, which counts once for all processes.
+# Kinds of memory that count towards the limit of private memory, except shared memory, which counts only once for
+# all processes.
 _UNDER_LIMIT: Final = ("children",)
 
 
@@ -43,8 +44,8 @@ class Outlook:
     """The current bytes per generation (``rate``), and the increase of that rate per generation (``gains``).
 
     ``gains`` is 0 unless the growth clearly accelerates. The interval of the rate covers the rates over different
-    windows. ``over`` is how far high readings are above the newest one, negative if that one is high itself; ``spread``
-    is the scatter of the readings.
+    windows. ``over`` is how far high readings are above the newest one, or negative if the newest reading is
+    itself high; ``spread`` is the scatter of the readings.
     """
 
     rate: Slope = NO_GROWTH
@@ -147,21 +148,22 @@ MIN_FLAT: Final = 5
 # A reading is still off the level if its distance exceeds this many spreads, and also this share of the level.
 _CLEAR: Final = 4.0
 _SMALLEST: Final = 5e-4
-# If a level still rises, another one is searched for after its beginning, at most this many times.
+# If memory still rises on a level, search for another level after its beginning, at most this many times.
 _TRIES: Final = 4
-# A level whose slope is at least this share of the slope before it has not settled.
+# Memory has not settled on a level whose slope is at least this share of the preceding slope.
 _SAME_WAY: Final = 0.5
 # Maximum number of newest readings that determine a level.
 _NEWEST_READINGS: Final = 256
-# If the last reading off the level is this share of the maximum distance away, memory reached the level in one step.
+# If the last reading off the level is at least this share of the maximum distance away, memory reached the level
+# in one step.
 _STEP: Final = 0.5
 
 
 def settled(timelines: Sequence[tuple[TimelineAnalysis, Moment]], growing: bool) -> Interval | None:
-    """Return the first generation from which private memory is flat, in the process that took longest.
+    """Return the first generation since which private memory is flat, in the process that took longest to settle.
 
-    None while any process rises or falls materially. ``growing``: whether there is a finding of growth, which outweighs
-    flat readings.
+    Return None while the memory of any process rises or falls materially. ``growing``: whether there is a finding
+    of growth, which outweighs flat readings.
     """
     if growing or any(m.rise.window or m.rise.visible for _, m in timelines):
         return None
@@ -181,7 +183,7 @@ def _settled(study: TimelineAnalysis, moment: Moment) -> Interval | None:
 
 
 def settling_of(x: Sequence[float], y: Sequence[float], scale: Scale) -> Interval | None:
-    """Return where a rising or falling line turns flat: the first x if it always was, None if it never does."""
+    """Return where a rising or falling line turns flat: the first x if it was always flat, None if it never is."""
     first = 0
     for _ in range(_TRIES):
         if len(x) - first < MIN_FLAT:
@@ -266,8 +268,8 @@ def _end_of_way(
 ) -> tuple[int, int, int]:
     """Return (estimate, low, high) of the position where a straight approach to the level ends.
 
-    The fit covers as much of the level as of the approach. Long approaches are fitted to every n-th reading first, and
-    then more closely around the result.
+    The fit covers as much of the level as of the approach. For long approaches, every n-th reading is fitted
+    first, and then more of the readings around the result.
     """
     first, last = 0, min(len(x), max(2 * away, MAX_HINGE_POINTS))
     while True:
@@ -283,7 +285,7 @@ def _end_of_way(
 def _fitted(
     x: Sequence[float], y: Sequence[float], rows: Sequence[int], sign: float
 ) -> tuple[int, int, int]:
-    """Return the bend of a line that moves and then stays: reversed in time it is a hinge, once its sign is flipped."""
+    """Return the bend of a line that moves and then stays level, by fitting it as a hinge that is reversed in time."""
     back = rows[::-1]
     hinge = fit_hinge([-x[i] for i in back], [-sign * y[i] for i in back])
     if hinge is None:

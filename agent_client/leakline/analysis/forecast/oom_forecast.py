@@ -1,6 +1,6 @@
 """The forecast of whether and when memory runs out.
 
-It is independent of the status of leaks: a filling buffer may exhaust memory, and a leak may not.
+The forecast is independent of the status of leaks: a filling buffer may exhaust memory, and a leak may not.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _LATEST: Final = 10.0
 DAY_SECONDS: Final = 86_400.0
 _YEAR_SECONDS: Final = 365 * DAY_SECONDS
 
-# Generations left until the expected, the soonest and the latest end; None if it never comes.
+# Generations left until the expected, the soonest and the latest end; None for an end that never comes.
 Ends = tuple[float | None, float | None, float | None]
 # The analysis of a process place with its newest moment.
 Known = tuple[TimelineAnalysis, Moment]
@@ -74,7 +74,7 @@ def unread(*, ended: bool) -> OomForecast:
 
 
 def forecast(timelines: Sequence[TimelineStatus]) -> OomForecast:
-    """Return the forecast for the memory of a run without its devices; processes under one limit are added up.
+    """Return the forecast for a run's memory, without that of devices; processes under one limit are added up.
 
     The growth of the active findings is extrapolated as far as the plan or the memory lasts. A material rise without a
     finding is extrapolated only for a while.
@@ -141,7 +141,7 @@ def _ends_of_devices(
         )  # fmt: skip
         limit = max(channel.limit_bytes or 0.0 for channel in channels)
         used = _used_on_device(study, channels, moment.end)
-        # Memory that torch has reserved outside its tensors is needed at the peak of a generation: it is not free.
+        # Memory that torch has reserved outside its tensors is needed at the peak of a generation, so it is not free.
         headroom = limit - used - sum(o.over for o in outlooks)
         ends = _ends_of(headroom, Z_90 * sum(o.spread for o in outlooks), growth.rate, growth.gains)
         if ends[0] is not None:
@@ -153,7 +153,7 @@ def _ends_of_devices(
 def _with_others(
     study: TimelineAnalysis, moment: Moment, channels: Sequence[Channel], own: Slope
 ) -> Slope:
-    """Return the growth of all processes on a device if it was read and exceeds that of this one, else its own."""
+    """Return the growth of all processes on a device if it was read and is larger, or the growth of this one."""
     used = _used_series(channels)
     if not study.timeline.has(used):
         return own
@@ -205,7 +205,7 @@ def memory_lasts(known: Sequence[Known], growth: Interval) -> Ends | None:
 
 
 def _growth_of(timelines: Sequence[TimelineStatus]) -> _Growth:
-    """Add up the growth of the active findings and, in processes without one, that of a material rise."""
+    """Add up the growth of the active findings and, in processes without findings, that of a material rise."""
     rates: list[Slope] = []
     gains = 0.0
     shared = 0.0
@@ -253,7 +253,7 @@ def _rate(standing: Standing) -> float:
 
 
 def _carried_on(outlook: Outlook, found: float) -> Slope:
-    """Return the rate of the findings with the interval of the outlook; if growth accelerates, the current rate."""
+    """Return the findings' rate with the outlook's interval or, if growth accelerates, the outlook's current rate."""
     rate = outlook.rate
     if outlook.gains > 0:
         return rate
@@ -295,7 +295,8 @@ def _oom(
 ) -> OomForecast:
     """Return the forecast that memory runs out in ``left`` generations, with its risk and its sentence.
 
-    ``by_the_end``: bytes in use at the planned end. ``device``: its name, empty for the memory of processes.
+    ``by_the_end``: bytes in use at the planned end. ``device``: the name of the device, empty for the memory of
+    processes.
     """
     study, moment = known
     history = study.history
@@ -330,7 +331,7 @@ def _oom(
 
 @dataclass(frozen=True, slots=True)
 class _Distance:
-    """The distance to the end of memory in generations; ``seconds`` until the expected end, if time was read."""
+    """The number of generations until memory runs out; ``seconds`` until the expected end, if time was read."""
 
     left: float
     soonest: float
@@ -341,10 +342,11 @@ class _Distance:
 
 
 def _risk(end: _Distance, confirmed: bool) -> Risk:
-    """Return the risk by the share of the run's life that is left.
+    """Return the risk, based on the share of the run's life that is left until memory runs out.
 
-    With a plan, running out of memory is a risk only if it may happen before the planned end; the risk is at least high
-    if a confirmed leak is sure to cause it by then. Without a plan, an end more than a day ahead is not a high risk.
+    With a plan, running out of memory is a risk only if it may happen before the planned end; the risk is at least
+    high if a confirmed leak is sure to cause that. Without a plan, an end more than a day ahead is not a high
+    risk.
     """
     share = end.left / (end.left + end.lived)
     if end.planned is not None:
@@ -438,7 +440,7 @@ def generations_left(
 
 
 def widened(rate: Slope | Interval) -> tuple[float, float]:
-    """Return (low, high) of a rate, widened to their coverage in back tests."""
+    """Return (low, high) of a rate, widened because its interval covered too little in back tests."""
     low = rate.estimate - _WIDEN * (rate.estimate - rate.low)
     return low, rate.estimate + _WIDEN * (rate.high - rate.estimate)
 
@@ -454,7 +456,7 @@ def _headroom(known: Sequence[Known], limit: Limit, shared: float = 0.0) -> floa
 
 
 def _peak_over_floor(study: TimelineAnalysis, moment: Moment) -> float:
-    """Return how far memory rises within a generation above its end, at most in the last three generations."""
+    """Return the largest rise within a generation above the memory at its end, over the last three generations."""
     timeline = study.timeline
     overs = []
     for position in range(max(1, moment.end - 3), moment.end):

@@ -1,5 +1,6 @@
-"""Phase accounting: every byte of a generation is charged to a phase, to the time between phases, to phases that other
-threads run in that time, or to Leakline itself.
+"""Phase accounting: every byte is charged to a phase, to the time between phases, to other threads or to Leakline.
+
+Other threads are charged only while one of them has an open phase and the training thread has none.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ def unread_phases(
 ) -> set[str]:
     """Return the top-level phases that ran without a reading of memory in the newest or in most of the generations.
 
-    ``columns``: see `booked_columns`; phases without one are not returned.
+    ``columns``: see `booked_columns`; phases without a column are not returned.
     """
     found = set()
     for phase, within in _by_top_level(columns).items():
@@ -138,10 +139,10 @@ def unread_phases(
 def live_bytes_by_phase(timeline: Timeline, first: int, end: int) -> dict[str, float] | None:
     """Return the bytes per generation that were allocated in each top-level phase and are still in use.
 
-    The phase accounts charge memory to the phase in which the process grew: a phase that reuses freed memory is charged
-    nothing, whatever it keeps. The bytes in use in the C allocator rise in the phase that allocates them. Return None
-    if they were not read after each phase in enough generations. Memory that one phase takes and another gives back is
-    offset.
+    The phase accounts charge memory to the phase in which the process grew: a phase that reuses freed memory is
+    charged nothing, even if it keeps that memory. The bytes in use in the C allocator rise in the phase that
+    allocates them. Return None if they were not read after each phase in enough generations. Memory that one phase
+    takes and another gives back cancels out.
     """
     if not timeline.has(IN_USE):
         return None
@@ -175,7 +176,7 @@ def without_give_and_take(amounts: Mapping[str, float]) -> dict[str, float]:
 
 
 def phase_executions(timeline: Timeline | ProcessHistory) -> dict[str, int]:
-    """Return how often each phase path ran, from recorded counts or snapshots; a left-out phase counts once more."""
+    """Return how often each phase path ran, from recorded counts or snapshots; left-out phases count once more."""
     found = dict.fromkeys(timeline.left_out.phases, 1)
     steps = zip(timeline.kind, timeline.phase, strict=True)
     for phase, times in Counter([p for kind, p in steps if kind == "phase_end" and p]).items():
@@ -188,7 +189,7 @@ def phase_executions(timeline: Timeline | ProcessHistory) -> dict[str, int]:
 
 
 def executions_each(timeline: Timeline, path: str, since: float, end: int) -> int | None:
-    """Return how often a phase ran in each generation from ``since`` on; None if the number varies or is unknown."""
+    """Return how often a phase ran in each generation, starting at ``since``; None if this varies or is unknown."""
     column = timeline.series.get(f"{_PREFIX}{path}.executions")
     if column is None:
         return None
@@ -201,8 +202,8 @@ def executions_each(timeline: Timeline, path: str, since: float, end: int) -> in
 def phase_accounts(history: RunHistory) -> PhaseAccounts:
     """Return the phase accounts of a run; several processes are added up, generation by generation.
 
-    If a history was read in part, the recorded amounts of left-out generations are part of the next one that was read.
-    The result reports them with the next generation that no process leaves out.
+    If only part of a history was read, the amounts recorded for a left-out generation are included in the next
+    generation that was read. The result reports them with the next generation that no process leaves out.
     """
     timelines = with_its_generations(timelines_of(history))
     left_out = union(timeline.left_out.generations for timeline in timelines)
@@ -236,7 +237,7 @@ def phase_accounts(history: RunHistory) -> PhaseAccounts:
 
 
 def _spans(generations: Sequence[int], left_out: Spans) -> tuple[int, ...]:
-    """Return how many generations each of these represents: itself and those left out before it."""
+    """Return how many generations each one represents: itself and the generations left out before it."""
     if not left_out:
         return ()
     starts = [first for first, _ in left_out.spans]

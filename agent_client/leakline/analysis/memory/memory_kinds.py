@@ -1,7 +1,7 @@
 """Kinds of memory other than the process's own heap: each has its own series and is judged like private memory.
 
-They include child processes: each child that is reported individually has its own series, so that growing ones can be
-named.
+Child processes are included: each child that is reported individually has its own series, so that growing children
+can be named.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from ..statistics.trend import floor_slope, theil_sen
 from ..timeline import Timeline, bridge_gaps, can_bridge
 from .uncollected_memory import YOUNG, final_until, is_known, outside_tensors
 
-# Cyclic garbage matters from this many objects per generation on, if memory swings by this share of the baseline.
+# Cyclic garbage matters if there are at least this many objects per generation and memory swings by this share of
+# the baseline.
 _GARBAGE_PER_GENERATION: Final = 1000
 _SWING: Final = 0.10
 _MIN_GENERATIONS: Final = 8
@@ -32,11 +33,11 @@ SHARED: Final = "process.shared_bytes"
 # Freed memory that the C allocator keeps.
 KEPT_BY_ALLOCATOR: Final = "allocator.kept_bytes"
 _METAL: Final = "mps.allocated_bytes"
-# The cache of a device counts as idle if it is at least a share (`_FAR_ABOVE`) of the tensors at this many of the
+# A device's cache counts as idle if it is at least a share (`_FAR_ABOVE`) of the tensors at this many of the
 # newest generation ends.
 _IDLE_AT_ENDS: Final = 4
 _FAR_ABOVE: Final = 0.5
-# Minimum share of the idle bytes that must be in blocks which can be released.
+# Minimum share of the idle bytes that must be in blocks that can be released.
 _MOSTLY_WHOLE: Final = 0.5
 
 
@@ -48,8 +49,8 @@ class Channel:
     ``known_until``: number of generations with known values if unknown ones follow; 0 if all are known.
     ``longest_gap``: the longest earlier gap between known values, in generations.
     ``noise_bytes``: a smaller rise is not significant.
-    ``read``: positions of the generations in which it was read; None for all of them.
-    ``placed_by``: the series whose phases show where it grows, if the channel itself is not a series.
+    ``read``: positions of the generations in which the channel was read; None means all.
+    ``placed_by``: the series whose phases show where the channel grows, if the channel itself is not a series.
     """
 
     name: str
@@ -81,7 +82,7 @@ class Channel:
     def positions(self, end: int) -> Sequence[int]:
         """Return the positions among the first ``end`` generations whose values are known.
 
-        Values between two readings are known if the readings are close enough for a straight line.
+        Values between two readings are known if the readings are close enough to be joined by a straight line.
         """
         if self.read is None:
             return range(end)
@@ -137,7 +138,7 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class IdleCache:
-    """Memory of a device that torch keeps without any tensor in it; ``bytes``: minimum of the newest generation ends.
+    """Device memory that torch keeps without any tensor in it; ``bytes``: the minimum at the newest generation ends.
 
     ``whole``: split blocks, which cannot be released, are not included; otherwise their share is unknown.
     """
@@ -150,8 +151,9 @@ class IdleCache:
 def channels_of(timeline: Timeline, *, ranks_until: float | None = None) -> tuple[Channel, ...]:
     """Return all channels for which this timeline has the necessary readings, in a fixed order.
 
-    ``ranks_until``: the time up to which all ranks of the run have reported (None: there is only one). A rank that
-    started the others counts them as children as well; what they gained later is not yet in their own reports.
+    ``ranks_until``: the time up to which all ranks of the run have reported (None: there is only one rank). A rank
+    that started the others counts them as children as well; what these gained later is not yet in their own
+    reports.
     """
     found = []
     for series in CHILDREN:
@@ -185,7 +187,7 @@ def _reported_by_ranks(timeline: Timeline, until: float | None) -> int:
 
 
 def of_ranks(series: str) -> str:
-    """Return the series of those children that are ranks, which report their own memory."""
+    """Return the series of the children that are ranks, which report their own memory."""
     return series.replace("children.", "children.ranks.")
 
 
@@ -221,7 +223,7 @@ def _device_channels(timeline: Timeline, index: str) -> list[Channel]:
         name = f"gpu.{index}.process_bytes"
         found.append(Channel(name, "gpu", process, limit, read=_read(timeline, name)))
     elif not timeline.private and (used := _column(timeline, f"gpu.{index}.used_bytes")):
-        # A driver log alone contains the memory of all processes together, but not that of a single one.
+        # A driver log alone contains the memory of all processes together, but not that of a single process.
         name = f"gpu.{index}.used_bytes"
         found.append(Channel(name, "gpu", used, limit, read=_read(timeline, name)))
     if allocated and reserved:
@@ -249,7 +251,7 @@ def _metal_channels(timeline: Timeline) -> list[Channel]:
 
 
 def _outside_tensors(timeline: Timeline) -> list[Channel]:
-    """Return the channels of a JavaScript program other than its tensors; in a page, its heap."""
+    """Return the channels of a JavaScript program other than its tensors; in a page, this is the heap."""
     known = outside_tensors(timeline) if is_known(timeline) else None
     if known and known.native:
         kept = Channel(
@@ -291,7 +293,7 @@ def device_of(series: str) -> str:
 
 
 def last_read(read: Sequence[int], end: int) -> int:
-    """Return the number of generations up to the last one read among the first ``end``; ``end`` if none was read."""
+    """Return the number of generations up to the last reading among the first ``end``; ``end`` without any reading."""
     at = bisect_left(read, end)
     return read[at - 1] + 1 if at else end
 
@@ -315,7 +317,7 @@ def bridged_for_good(timeline: Timeline, end: int, ranks_until: float | None = N
 
 
 def garbage_per_generation(timeline: Timeline, end: int) -> float | None:
-    """Return the objects that the collector freed per generation if memory swings with them, else None."""
+    """Return the objects that the collector freed per generation if memory swings with them, otherwise None."""
     if not timeline.has("python.garbage_freed") or end < _MIN_GENERATIONS or not timeline.private:
         return None
     x, freed = timeline.points("python.garbage_freed", end)
@@ -337,9 +339,10 @@ def _swing(timeline: Timeline, end: int) -> float:
 
 
 def idle_in_cache(timeline: Timeline, series: str) -> IdleCache | None:
-    """Return the memory that torch keeps on a device outside its tensors, if it is a large share of theirs.
+    """Return the memory that torch keeps on a device outside its tensors, if it is large compared with the tensors.
 
-    ``series``: that of the reserved bytes. None if little of the memory can be released, or it was read too rarely.
+    ``series``: the series of the reserved bytes. Return None if little of the memory can be released, or if it was
+    read too rarely.
     """
     kept, tensors, split = (
         timeline.readings(name) if timeline.has(name) else ()
@@ -375,7 +378,7 @@ def allocator_rate(timeline: Timeline, start: float, end: int) -> float | None:
 
 
 CHILD_PREFIX: Final = "children.process."
-# The memory of a child alone if it is known, else with its proportional part of shared memory.
+# Series of a child's size: its own memory if known, otherwise with its proportional part of shared memory.
 SIZES: Final = (".uss_bytes", ".pss_bytes")
 # The name of the sum of all children that have no name.
 OTHER: Final = "other"
@@ -398,8 +401,11 @@ def sizes_of_children(series: Iterable[str]) -> dict[str, str]:
 
 
 class GrowingChildren(NamedTuple):
-    """The children that grow. ``counted``: number of children with their own series. ``rest``: bytes per generation by
-    which the other children grow together; 0 if that is too little to report, or unknown."""
+    """The children that grow.
+
+    ``counted``: number of children with their own series. ``rest``: bytes per generation by which the other
+    children grow together; 0 if that is too little to report, or unknown.
+    """
 
     suspects: tuple[Suspect, ...] = ()
     counted: int = 0
@@ -409,7 +415,7 @@ class GrowingChildren(NamedTuple):
 def growing_children(timeline: Timeline, since: float | None, rate: float) -> GrowingChildren:
     """Return the children that account for a total growth of ``rate`` bytes per generation, fastest first.
 
-    ``since``: the generation from which they grow.
+    ``since``: the generation in which their growth began.
     """
     sizes = sizes_of_children(timeline.series)
     named = {series: name for series, name in sizes.items() if name != OTHER}
@@ -443,7 +449,7 @@ def growing_lines(growing: GrowingChildren, unit: str) -> list[str]:
 def _rate(timeline: Timeline, series: str, since: float | None) -> float:
     """Return the growth of a child in bytes per generation; 0 if it was read too rarely."""
     xs, ys = timeline.points(series, newest=_NEWEST)
-    # The growth begins at the size of the generation before.
+    # Include the previous generation, because growth is measured from the size at its end.
     kept = [(x, y) for x, y in zip(xs, ys, strict=True) if since is None or x >= since - 1]
     if len(kept) < _FEW:
         return 0.0
@@ -453,7 +459,8 @@ def _rate(timeline: Timeline, series: str, since: float | None) -> float:
 class _Read(NamedTuple):
     generation: int
     size: float
-    # The attempt and the children reported individually: while these are the same, so are the children of the rest.
+    # The attempt and the children reported individually: while both are the same, the rest consists of the same
+    # children.
     reported: Hashable
 
 
@@ -462,8 +469,8 @@ def _rate_of_rest(
 ) -> float:
     """Return the growth of the children without their own series, in bytes per generation, like `_rate`.
 
-    A child that joins or leaves the rest takes all its memory with it, which is not growth. Such a generation therefore
-    counts as the average of the others.
+    A child that joins or leaves the rest takes all its memory with it, which is not growth. Such a generation
+    therefore counts with the average growth of the others.
     """
     read = []
     for generation, row in list(zip(timeline.generations, timeline.end_rows, strict=True))[

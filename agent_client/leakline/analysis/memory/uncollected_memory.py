@@ -2,10 +2,10 @@
 
 Reference cycles that wait for the collector are distinguished from live objects, to decide whether they are what grows.
 
-V8 rarely runs a full collection. Meanwhile its heap and the buffers outside it grow by garbage, and resident memory
-follows them and stays at their maximum. Memory right after such a collection is live. Nothing is known about memory
-above that level, except the upper bound on garbage that V8 leaves uncollected. Resident memory above the maximum that
-V8 has held belongs to native code.
+V8 rarely runs a full collection. Between two of these, garbage accumulates in its heap and in the buffers outside
+it, and resident memory follows them and stays at their maximum. Memory right after a full collection is live.
+Nothing is known about memory above that level, except the upper bound on garbage that V8 leaves uncollected.
+Resident memory above the maximum that V8 has held belongs to native code.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ _MATTERS: Final = 1_000
 _LOOKS: Final = 4
 # Garbage that falls below this share of its earlier amount has been collected.
 _COLLECTED: Final = 0.5
-# A scan of only the newest objects cannot count other garbage; garbage is what grows if it is this share of them.
+# A scan of only the newest objects cannot count other garbage; garbage is what grows if it is this share of these
+# objects.
 _MOSTLY: Final = 0.5
-# A scan of the newest objects that covers this many times as many as another scan also reaches older objects.
+# A scan of the newest objects that covers this many times as many objects as another scan reaches older ones, too.
 _FURTHER: Final = 1.5
 # Garbage explains a growth if its bytes are at least this share of it.
 _EXPLAINS: Final = 0.30
@@ -53,7 +54,7 @@ _FEW: Final = 0.1
 class Waiting:
     """Garbage that is not being collected: the number of ``objects`` at the newest scan, and its growth.
 
-    ``objects`` is None if there was no scan, or no growth; then only a holder path may show garbage.
+    ``objects`` is None without a scan or without growth; garbage may then be shown only by a holder path.
     """
 
     objects: float | None = None
@@ -135,7 +136,7 @@ def _newest(timeline: Timeline, series: str) -> float | None:
 
 
 def garbage_of(cause: Cause, facts: Facts, waiting: Waiting) -> Cause | None:
-    """Return the cause reclassified as cyclic garbage if garbage is what grows, else None."""
+    """Return the cause reclassified as cyclic garbage if garbage is what grows, otherwise None."""
     owner = cause.owner
     if owner is not None and owner.role == "type":
         in_cycles = facts.holders.get(owner.name) == CYCLIC_GARBAGE or (
@@ -179,7 +180,7 @@ def may_pass(cause: Cause, facts: Facts, waiting: Waiting, window: float, end: i
 
 
 def together(first: Cause, second: Cause) -> Cause:
-    """Merge two causes into one: garbage keeps what it refers to alive. Classes of the program are listed first."""
+    """Merge two causes into one: garbage keeps alive what it refers to. Classes of the program are listed first."""
     a, b = first.rate, second.rate
     rate = Slope(a.estimate + b.estimate, a.low + b.low, a.high + b.high, max(a.points, b.points))
     measured = (first.measured or 0.0) + (second.measured or 0.0)
@@ -190,14 +191,14 @@ def together(first: Cause, second: Cause) -> Cause:
 
 
 def no_growth(each: float) -> CountGrowth:
-    """Return a growth by ``each`` per generation, with no known start or pattern."""
+    """Return a growth of ``each`` per generation without a known start or pattern."""
     return CountGrowth("irregular", each, each, each, 0, 0, 0, 0, 1, each)
 
 
 def _telling(types: Mapping[str, int]) -> list[str]:
     """Return the most informative types first: frequent classes of the program, then the most frequent types.
 
-    The lists and dictionaries that objects of a class hold are as frequent as the objects.
+    The lists and dictionaries that objects of a class hold are as frequent as the objects themselves.
     """
     few = _FEW * max(types.values(), default=0)
 
@@ -233,8 +234,8 @@ MIB: Final = 2**20
 # reading, memory just returns to the trend.
 _LEAST_TAKEN: Final = MIB // 2
 _LOOKED_BACK: Final = 3
-# In the heap, it shows as a drop by more than the young objects, which are freed all the time. Each floor still
-# contains some of them.
+# In the heap, a full collection shows as a drop by more than the young objects, which are freed all the time. Each
+# floor still contains some young objects.
 YOUNG: Final = 16 * MIB
 # Upper bound on garbage that V8 leaves uncollected: 3 times the live heap, and 64 MiB of external buffers.
 _HEAP_GROWS: Final = 3.0
@@ -253,7 +254,7 @@ def is_known(timeline: Timeline) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class NonTensorGrowth:
-    """Bytes per generation outside the tensors: those that V8 is known to keep, and those of native code.
+    """Bytes outside the tensors by generation: bytes that V8 is known to keep, and bytes of native code.
 
     ``known_until``: number of generations up to the last one with a reliable value; 0 while there are too few.
     ``longest_gap``: the largest distance between two generations with known values.
@@ -328,7 +329,7 @@ def _kept_and_native(timeline: Timeline) -> tuple[list[Value], list[float]]:
 
 
 def _lowered(kept: Sequence[Value]) -> list[Value]:
-    """Lower the memory kept at each collection to what the next ones find: anything above that was garbage."""
+    """Lower the memory kept at each collection to what the next collections find: anything above that was garbage."""
     found, known = list(kept), _known(kept)
     for i, at in enumerate(known):
         found[at] = min(kept[later] for later in known[i : i + _LOWER_AFTER + 1])  # type: ignore[type-var]
@@ -357,7 +358,7 @@ def _read(timeline: Timeline, rows: range, kept: list[Value], native: list[Value
 
 
 class _Collector:
-    """A detector of full collections of V8, which reads one generation at a time."""
+    """Detects V8's full collections, reading one generation at a time."""
 
     def __init__(
         self, heap: Sequence[float], outside: Sequence[float], without_tensors: Sequence[float]

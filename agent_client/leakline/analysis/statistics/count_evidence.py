@@ -26,19 +26,21 @@ MIN_RISES: Final = 4
 _MAX_VARIATION: Final = 0.25
 _NEAR_MEDIAN: Final = 0.5
 _MIN_PERIODS: Final = 3
-# The count at the first reading stems from earlier periods if it is a multiple of one rise, within this share of one.
+# The count at the first reading stems from earlier periods if it is a multiple of one rise, to within this share
+# of a rise.
 _SAME_BEAT: Final = 0.1
 # A rise is compared with the median of this many rises after it.
 _COMPARED: Final = 9
 _MIN_SPAN: Final = 6
 _MIN_NOISY: Final = 8
-# Memory rises with a count if it makes this share of its gains where the count rises, and the median of these gains is
-# this many times the spread of the others.
+# Memory rises with a count if this share of memory's gains occurs where the count rises, and if the median of
+# these gains is this many times the spread of the other gains.
 _MOST: Final = 0.7
 _STANDS_OUT: Final = 4.0
 # The noise of counts is large compared with their slope; a filling cache slows down more than this.
 _HALF_RATIO: Final = 0.5
-# Readings that decide whether a count may grow; the start of a growth is searched over `LOOK_BACK` readings.
+# Number of readings that decide whether a count may grow; the start of a growth is searched for in `LOOK_BACK`
+# readings.
 WINDOW: Final = 64
 LOOK_BACK: Final = 4 * WINDOW
 # If objects grow larger, their number rises at most by this share of the relative rise of their bytes.
@@ -72,8 +74,8 @@ def count_growth(
 
     ``spacing``: units of the axis between two generations; distances are judged in generations.
 
-    A reading before ``first_generation`` is the baseline. Without one, the start of a count that rises from
-    its first reading on is extrapolated from its size at that reading.
+    A reading before ``first_generation`` is the baseline. Without a baseline, the start of a count that rises from
+    its first reading is extrapolated from the count at that reading.
 
     Patterns are tried in this order: equal rises in every generation (4 or more), equal rises at equal distances (3 or
     more), rises that are never taken back (4 or more over 6 generations), and a floor that rises through noise (8
@@ -118,7 +120,7 @@ def _on_the_axis(growth: CountGrowth, spacing: int) -> CountGrowth:
 
 
 def may_grow(counts: Sequence[float]) -> bool:
-    """Return False if the newest count is the lowest of the recent ones, which is so for most counts of most runs."""
+    """Return False if the newest count is the lowest of the recent ones, which is true of most counts."""
     return counts[-1] > min(counts[-WINDOW:])
 
 
@@ -134,10 +136,10 @@ def grow_larger(before: tuple[float, float], now: tuple[float, float]) -> bool:
 def come_together(
     x: Sequence[float], memory: Sequence[float], at: Sequence[float], counts: Sequence[float]
 ) -> bool:
-    """Return True if memory rises in the generations in which a count does (at least 3), and hardly in the others.
+    """Return True if memory rises in the generations in which a count rises (at least 3), and hardly in the others.
 
-    ``memory`` is read at generations ``x``, ``counts`` at generations ``at``. False for counts that rise every time or
-    were not read in each generation, because anything else may then have risen with them.
+    ``memory`` is read at generations ``x``, ``counts`` at generations ``at``. Return False for counts that rise
+    every time or were not read in each generation, because memory may then have risen with anything else.
     """
     now, known = dict(zip(at, counts, strict=True)), set(at)
     inside: list[float] = []
@@ -183,7 +185,7 @@ def _beats_unseen(
 def _begun_unseen(
     growth: CountGrowth, first_x: float, first_count: float, first_generation: float
 ) -> CountGrowth:
-    """Move the start back by the time that the count at the first reading took to grow, if all of it leaked."""
+    """Move the start back by the time that the first count took to grow, on the assumption that all of it leaked."""
     before = first_count / growth.slope
     start = max(first_generation, float(round(first_x + 1 - before)))
     return replace(

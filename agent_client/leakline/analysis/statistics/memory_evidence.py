@@ -1,9 +1,9 @@
-"""Evidence from memory alone: whether it rises lastingly, for how long, how fast, and since which generation.
+"""Evidence from memory alone: whether it keeps rising, for how long, how fast, and since which generation.
 
-The onset is searched over all attempts of a run. Every attempt is a process with its own warm-up, and the initial
-memory of a process is no evidence of a leak. Therefore the first generations after a resume are ignored, and each
-attempt may have its own level: a line bends only within an attempt. A growth that begins between the end of one attempt
-and the end of the next one's warm-up may have begun in any generation of that gap.
+The onset is searched for in all attempts of a run. Every attempt is a process with its own warm-up, and the
+initial memory of a process is not evidence of a leak. Therefore the first generations after a resume are ignored,
+and each attempt may have its own level: a line bends only within an attempt. A growth that begins between the end
+of one attempt and the end of the next one's warm-up may have begun in any generation of that gap.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ _NEAR_LIMIT: Final = 0.90
 WINDOWS: Final = (8, 12, 16, 24, 36, 54, 81, 122, 183, 275, 412, 618, 927)
 # A long window is reduced to this many readings; block minima need no more.
 _THINNED: Final = 256
-# Readings before the window that the sawtooth test includes.
+# Number of readings before the window that the sawtooth test includes.
 _LOOK_BACK: Final = 256
 _MIN_FOR_TREND: Final = 5
 # With at least this many readings, a window that covers most of the run shows a slowing rise well enough.
 _FEW: Final = 16
 # A rise that is this many times as steep as the following one is a separate rise.
 _LOADS: Final = 2.0
-# The growth without bounded containers must exceed this share of their own growth, because their sizes are known only
-# to within about 10 %.
+# The growth without bounded containers must exceed this share of the growth of these containers, because their
+# sizes are known only to within about 10 %.
 _OVER_BOUNDED: Final = 0.20
 
 
@@ -62,8 +62,8 @@ _OVER_BOUNDED: Final = 0.20
 class Scale:
     """The scale of growth: the memory at the start, the limit, and the number of remaining generations.
 
-    ``spacing``: units of the axis between two readings. Growth is judged per reading, so that a run which reports every
-    hundredth step is judged like one which reports every step.
+    ``spacing``: units of the axis between two readings. Growth is judged per reading, so that a run that reports
+    every hundredth step is judged like one that reports every step.
     """
 
     baseline_bytes: float
@@ -101,9 +101,10 @@ class Scale:
 class Rise:
     """The growth of one series at one moment.
 
-    ``window`` is the longest range (in readings) over which all tests find lasting growth, 0 if there is none;
-    ``strict`` is the same with the stricter test for saturation. ``visible`` is also true for a material rise that
-    fails the tests because it is too short or slows down. ``generations`` is the length of ``window`` in generations.
+    ``window`` is the longest range (in readings) over which all tests find lasting growth, or 0 without such a
+    range; ``strict`` is the longest range with the stricter test for saturation. ``visible`` is also true for a
+    material rise that fails the tests because it is too short or slows down. ``generations`` is the length of
+    ``window`` in generations.
     """
 
     window: int = 0
@@ -189,7 +190,8 @@ def _visible(
     rises = whole.rises or min(y[n - half :]) > max(y[: n - half])
     if not (rises and recent.rises and matters and _exceeds(recent, x, bounded, half)):
         return False
-    # With few readings a single jump makes a slope, such as a table that doubles after the program has loaded.
+    # With few readings, a single jump looks like a slope, for example when a table doubles after the program has
+    # loaded.
     return n >= _FEW or is_more_than_steps(x[n - half :], y[n - half :], steps=1)
 
 
@@ -216,14 +218,16 @@ Start = tuple[float, float, float]
 
 # Number of generations of a resumed process that are its warm-up.
 WARM_UP: Final = 4
-# The readings before a bend count as flat if their slope is below this share of the later one.
+# The readings before a bend count as flat if their slope is below this share of the later slope.
 _BENDS: Final = 0.5
 # Minimum number of readings before a bend in which another bend can be found.
 _MIN_BEFORE: Final = 5
-# Minimum number of readings of an attempt for a slope, and of those that remain after fitting two levels and a slope.
+# Minimum number of readings of an attempt for a slope, and number that must remain after fitting two levels and a
+# slope.
 _MIN_READ: Final = 2
 _LEFT_OVER: Final = 2
-# Maximum number of resumes after which an attempt has its own level; older attempts share one to bound the work.
+# Maximum number of newest resumes after which an attempt has its own level; older attempts share a level, to bound
+# the work.
 _MAX_APART: Final = 8
 
 
@@ -251,7 +255,7 @@ def bend_of(timeline: Timeline, values: Sequence[float], end: int) -> Start | No
         if earlier is None or earlier[0] >= at:
             break
         at, low = earlier
-    # A line that rises from the first reading on may already have risen in that generation.
+    # A line that rises from its first reading may already have risen in that generation.
     spacing = timeline.spacing(end)
     return tuple(a + spacing if a > x[0] else a for a in (at, min(low, at), high))  # type: ignore[return-value]
 
@@ -278,7 +282,7 @@ def _until(piece: Piece, at: float) -> Piece:
 def _rise_before(pieces: Sequence[Piece], later: float) -> tuple[float, float] | None:
     """Return (start, its lower bound) of a rise in the readings before a bend; None if they are flat.
 
-    If they rise from the first one on, the start is that reading, because warm-up hides what came before.
+    If they rise from the first reading, the start is that reading, because warm-up hides what came before.
     """
     x, y = _joined(pieces)
     slope = floor_slope(x, y)
@@ -356,7 +360,7 @@ def _fit(
 
 
 def _from_its_middle(piece: Piece) -> list[tuple[float, float]]:
-    """Return (slope, weight) of each reading of a rising attempt relative to the median of all of them."""
+    """Return (slope, weight) of each reading of a rising attempt relative to the attempt's median."""
     x, y = median(piece.x), median(piece.y)
     each = zip(piece.x, piece.y, strict=True)
     return [((b - y) / (a - x), abs(a - x)) for a, b in each if a != x]

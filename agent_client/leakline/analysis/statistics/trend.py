@@ -1,4 +1,4 @@
-"""Robust straight lines and the shape of a rise: Theil-Sen slope, Kendall interval, hinge for the start.
+"""Robust straight lines and the shape of a rise: Theil-Sen slope, Kendall interval, and a hinge for the start.
 
 Sources: Sen (1968) for the slope and its interval; Hamed and Rao (1998) for the idea of inflating the
 variance of Kendall's S, here by (1 + r) / (1 - r) for the lag-1 correlation r of the residuals.
@@ -159,8 +159,7 @@ def robust_spread(values: Sequence[float]) -> float:
 def fit_hinge(x: Sequence[float], y: Sequence[float]) -> Hinge | None:
     """Return where a flat line turns into a rising one, by least absolute error; None below four points.
 
-    ``start`` is the last x on the flat part. If the line rises from the first point on, ``start`` is that
-    first x.
+    ``start`` is the last x on the flat part. If the line rises from the first point, ``start`` is the first x.
     """
     if len(x) < 4:
         return None
@@ -173,7 +172,7 @@ def fit_hinge(x: Sequence[float], y: Sequence[float]) -> Hinge | None:
         flat = (ordered[bend // 2] + ordered[(bend + 1) // 2]) / 2
         error = sum(map(abs, map(sub, y[: bend + 1], repeat(flat))))
         if error > allowed:
-            # The error of the flat part alone is too large, and later bends make it longer.
+            # The error of the flat part alone is too large, and later bends make that part longer.
             break
         rest, slope = _fit_from(x, y, bend, flat)
         fits.append((error + rest, slope, x[bend], x[bend]))
@@ -191,7 +190,7 @@ def _allowed(loss: float, points: int, rise: float) -> float:
 
 
 def hinge_among(fits: Sequence[Fit], points: int, rise: float) -> Hinge | None:
-    """Return the best rising fit, bounded by all that are equally good within noise; None if none rises."""
+    """Return the best rising fit, bounded by all fits that are equally good within noise; None if no fit rises."""
     fits = [fit for fit in fits if fit[1] > 0]
     if not fits:
         return None
@@ -207,7 +206,8 @@ def _fit_from(
 ) -> tuple[float, float]:
     """Return (absolute error after the bend, slope) of the best hinge that bends at ``x[bend]``.
 
-    ``flat``: the median up to there. This avoids a Python call per point, because every point of a series is tried.
+    ``flat``: the median up to that point. The code avoids a Python call per point, because every point of a series
+    is tried as the bend.
     """
     rises = list(map(sub, y[bend + 1 :], repeat(flat)))
     runs = list(map(sub, x[bend + 1 :], repeat(x[bend])))
@@ -221,7 +221,7 @@ def weighted_median(pairs: Sequence[tuple[float, float]]) -> float:
     return pairs[bisect_left(passed, passed[-1] / 2)][0]
 
 
-# Measured thresholds; the strict one is required for a leak that only memory shows.
+# Thresholds found by measurement; the strict one is required for a leak that only memory shows.
 HALF_RATIO: Final = 0.7
 STRICT_HALF_RATIO: Final = 0.8
 _LAST_THIRD: Final = 0.22
@@ -245,7 +245,7 @@ def keeps_rising(x: Sequence[float], y: Sequence[float], ratio: float = HALF_RAT
 
 
 def half_ratio(x: Sequence[float], y: Sequence[float]) -> float:
-    """Return the slope of the second half as a share of that of the first; 0 if the second half does not rise."""
+    """Return the second half's slope as a share of the first half's; 0 if the second half does not rise."""
     middle = next(i for i, a in enumerate(x) if a >= (x[0] + x[-1]) / 2)
     if not 0 < middle < len(x) - 1:
         return 0.0
@@ -263,7 +263,7 @@ def _at(x: Sequence[float], y: Sequence[float], where: float) -> float:
 
 
 def is_more_than_steps(x: Sequence[float], y: Sequence[float], steps: int = _STEPS) -> bool:
-    """Return False if ``steps`` jumps make most of the growth: checkpoint buffers and allocator arenas are steps.
+    """Return False if ``steps`` jumps make up most of the growth: checkpoint buffers and allocator arenas are steps.
 
     Noisy readings jump up as often as down, so their floor is also tested, with a stricter threshold.
     """
@@ -330,7 +330,7 @@ def slows_like_a_logarithm(
 ) -> bool:
     """Return True if the rise follows the logarithm of the readings since ``first`` clearly better than a line.
 
-    Caches of rare items and heaps that settle rise like that forever, more and more slowly.
+    Caches of rare items and heaps that settle keep rising like that, more and more slowly.
     """
     logs = [math.log1p((a - first) / spacing) for a in x]
     return _left_over(logs, y) < _CLEARLY_BETTER * _left_over(x, y)
