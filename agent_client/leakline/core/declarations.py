@@ -1,7 +1,7 @@
-"""Validation of what a training script declares: checked arguments -> event data. No side effects.
+"""Validates what a training script declares and converts it to event data. No side effects.
 
-`expect`, `track`, `gauge`, `fix` and `register_cleanup` raise BadArgument immediately; the other
-functions convert their arguments to event data.
+In `expect`, `track`, `gauge`, `fix`, `find_holders` and `register_cleanup`, BadArgument reaches the
+program; in the other methods of a run, the error boundary swallows it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from ..text_format import printable, size_bytes
 
 
 def expectation(target: object, count: object, after: object) -> tuple[type | str, dict[str, Any]]:
-    """Return the class or its name, and {low, high, after}; with ``baseline`` if the count must return to it."""
+    """Return the class or its name, and {low, high, after}, plus ``baseline`` if the count must
+    return to its baseline.
+    """
     wanted = checked_type(target, "target")
     where = None if after is None else checked_name(after, "after")
     if isinstance(count, str) and count == "baseline":
@@ -37,7 +39,9 @@ def expectation(target: object, count: object, after: object) -> tuple[type | st
 
 
 def searched(target: object) -> str:
-    """Return the name of a class, never the class itself, which would stay alive while its instances are counted."""
+    """Return the name of a class, never the class itself: a reference would keep it alive while its
+    instances are counted.
+    """
     wanted = checked_type(target, "target")
     return type_name(wanted) if isinstance(wanted, type) else wanted
 
@@ -75,7 +79,7 @@ def registered(name: object, function: object, on_request: object, when: object)
 
 
 def counted_class(series: str) -> list[str]:
-    """Return a list with the class that the series counts, so that it is counted even before it grows; else []."""
+    """Return the class that a series counts, in a list, so that it is counted even before it grows; otherwise []."""
     name = series.removeprefix("type.").removesuffix(".count")
     return [name] if series == f"type.{name}.count" else []
 
@@ -120,7 +124,7 @@ def _written(text: object) -> str:
 def tracked(name: object, target: object, capacity: object) -> tuple[str, int | None]:
     """Return the checked name and capacity of a tracked container."""
     checked = checked_name(name, "name")
-    # Looked up on the type: looking it up on the object itself could run its code.
+    # Look up ``__len__`` on the type: a lookup on the object itself could run the object's code.
     if not (hasattr(type(target), "__len__") or callable(target)):
         raise BadArgument(
             "target", f"<{type(target).__name__}>", "must have a len(), or be a function that returns it"
@@ -143,8 +147,8 @@ def gauged(
     limit = None if warn_above is None else _finite_number(warn_above, "warn_above")
     number = _finite_number(value, "value")
     if isinstance(number, float):
-        # Clamp to the range a server accepts: an exploding loss must stay visible and must not stop
-        # the training.
+        # Clamp the value to the range that a server accepts: an exploding loss must stay visible
+        # and must not stop the training.
         number = max(-LARGEST_FLOAT, min(number, LARGEST_FLOAT))
     return checked_name(name, "name"), number, limit
 
@@ -166,8 +170,8 @@ def _finite_number(value: object, name: str) -> Number:
 
 
 def band_data(span: tuple[int, int | None], low: object, high: object) -> dict[str, Any]:
-    """Return {first, last, low_bytes, high_bytes}: a plain number is in the unit of the series, a
-    string is a size.
+    """Return {first, last, low_bytes, high_bytes}: a bound given as a plain number is in the
+    series' unit, a string is parsed as a size.
 
     ``last`` is None for a band without an end. Raises BadArgument for bounds that no value can satisfy.
     """
@@ -215,7 +219,7 @@ def budget_data(normal: object, leak: object) -> dict[str, Any]:
 def fix_data(
     phase: object, location: object, promises: object, rejected: object = None
 ) -> dict[str, Any]:
-    """Return {phase, location, promises}: sizes in bytes, counts as integers; ``rejected`` only if given."""
+    """Return {phase, location, promises}: sizes in bytes, counts as integers; adds ``rejected`` only if given."""
     if promises is not None and not isinstance(promises, Mapping):
         raise BadArgument("promises", f"<{type(promises).__name__}>", "must be a dict")
     kept = {str(claim): _promised(claim, value) for claim, value in (promises or {}).items()}
@@ -223,8 +227,8 @@ def fix_data(
         phase = checked_name(phase, "phase")
     elif "phase_growth_bytes_per_generation" in kept:
         raise BadArgument("phase", None, "must be given if growth within the phase is promised")
-    # Without ``rejected`` the key is absent: such fixes are sent and compared in the form used
-    # before it existed.
+    # If ``rejected`` is not given, leave out the key: such fixes are sent and compared in the form
+    # that was used before the key existed.
     thought_of = {} if rejected is None else {"rejected": _written(rejected)}
     return {"phase": phase, "location": _location(location), "promises": kept, **thought_of}
 

@@ -1,4 +1,4 @@
-"""What a run was started from: code version, packages, command line, machine. Read once, at init."""
+"""Describes what a run was started from: code version, packages, command line and machine. Read once, at init."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ ARGUMENTS_LIMIT: Final = 100
 # Limit for packages and for arguments as JSON: a server refuses a header of more than 64 KiB.
 LISTED_BYTES: Final = 24 * 1024
 TEXT_LIMIT: Final = 300
-# `git status` reads every tracked file's metadata; on a slow disk the dirty flag is left out instead.
+# `git status` reads every tracked file's metadata; if it takes longer, the dirty flag is left out.
 GIT_TIMEOUT_SECONDS: Final = 1.0
 _ADDRESS_LIMIT: Final = 300
 _REMOTE: Final = re.compile(r"git@[\w.-]+:[\w./~-]+$")
-# Names that mark a value as a secret. `token` can do so too, but trainings count tokens, so there
-# it depends on the value.
+# Names that mark their values as secrets. `token` is handled separately, because training scripts
+# also count tokens.
 NAMES_A_SECRET: Final = re.compile(
     r"(?i)passw|secret(?!ar(?:y|ia|ie))|api[-_]?key|credential|private[-_]?key"
 )
 _SECRET_WORDS: Final = ("passw", "secret", "api", "credential", "token", "bearer", "://")
-# Secrets assigned in running text. A number assigned to `token` is not masked: trainings count tokens.
+# Secrets that are assigned in free text. A number assigned to `token` is not masked, because
+# training scripts count tokens.
 _SECRET_VALUES: Final = re.compile(
     r"""(?ix) ( (?:passw(?:or)?d|secret|api[-_]?key|credential)s? [\w-]* ["']? \s?[=:]\s? ["']? ) [^\s"',;&]{3,}
       | ( tokens? [\w-]* ["']? \s?[=:]\s? ["']? ) (?! [\d.,_]+ (?: [^\w] | $ ) ) [^\s"',;&]{8,}
@@ -97,10 +98,10 @@ def _within(texts: Iterable[str]) -> Iterator[str]:
 
 
 def masked(text: str) -> str:
-    """Return ``text`` with the values of secrets masked. Pattern-based, so not guaranteed to catch everything."""
+    """Return ``text`` with the values of secrets masked. Pattern-based, so it may miss some."""
     lower = text.lower()
     if not any(word in lower for word in _SECRET_WORDS):
-        # This is nearly every line; the pattern costs ten times as much.
+        # Nearly every line ends here; the pattern would cost ten times as much.
         return text
     return _SECRET_VALUES.sub(lambda found: f"{next(filter(None, found.groups()))}***", text)
 
@@ -119,10 +120,10 @@ def installed_packages(path: Sequence[str]) -> dict[str, str]:
         for folder in names:
             name, dash, version = folder.removesuffix(".dist-info").rpartition("-")
             if dash and folder.endswith(".dist-info") and len(found) < PACKAGES_LIMIT:
-                # The first folder on the path is the one that is imported.
+                # If a package is on the path several times, the first one is imported.
                 found.setdefault(name.lower().replace("_", "-"), version)
     listed = sorted(found.items())
-    # Keep as many as may be reported.
+    # Keep only as many as fit into the size limit.
     return dict(pair for pair, _ in zip(listed, _within(map(": ".join, listed)), strict=False))
 
 
@@ -134,7 +135,7 @@ def _memory_bytes() -> int | None:
 
 
 def _gpus() -> list[str]:
-    """Return the names of the CUDA devices if torch has initialized them: a query would initialize them."""
+    """Return the names of the CUDA devices, or [] if torch has not initialized CUDA: a query would initialize it."""
     torch: Any = sys.modules.get("torch")
     try:
         if torch is None or not torch.cuda.is_initialized():
@@ -146,7 +147,7 @@ def _gpus() -> list[str]:
 
 
 def _code_folders() -> list[Path]:
-    """Return folders that may contain the program's code: that of its main script, then the working folder."""
+    """Return folders that may contain the program's code: the main script's folder, then the working folder."""
     found: list[Path] = []
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     with suppress(OSError, RuntimeError):
@@ -170,7 +171,7 @@ def _code_version(folders: Sequence[Path]) -> dict[str, Any]:
 
 
 def _repository(folder: Path) -> str | None:
-    """Return the remote address without credentials, or None if it is a local folder."""
+    """Return the remote's address without credentials, or None if there is no remote or it is a local folder."""
     address = _git(folder, "config", "--get", "remote.origin.url") or ""
     scheme, separator, rest = address.partition("://")
     if not separator:
@@ -178,7 +179,7 @@ def _repository(folder: Path) -> str | None:
     host, slash, path = rest.partition("/")
     if scheme not in ("https", "http", "ssh", "git"):
         return None
-    # The user name and password before the @ are only for git.
+    # Drop the user name and password before the @, which only git needs.
     host = host.rpartition("@")[2]
     return f"{scheme}://{host}{slash}{path}"[:_ADDRESS_LIMIT]
 

@@ -1,10 +1,10 @@
 """Detects the exit status that the program requests, while Python still runs.
 
-Python has no hook for it: SystemExit never reaches ``sys.excepthook``, and is gone when ``atexit``
-calls us. So ``sys.exit``, ``exit`` and ``quit`` are wrapped. A SystemExit that the program raises
-directly is detected only if it leaves one of our blocks; otherwise only the process that started
-the program sees it (`leakline run`). The same applies to a program that has run ``from sys import
-exit`` before ``leakline.init``.
+Python has no hook for this: SystemExit never reaches ``sys.excepthook``, and no longer exists when
+``atexit`` calls us. So ``sys.exit``, ``exit`` and ``quit`` are wrapped. A SystemExit that the
+program raises directly is detected only if it leaves one of our blocks; otherwise only the process
+that started the program sees it (`leakline run`). The same applies to a program that has run ``from
+sys import exit`` before ``leakline.init``.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ from typing import Any, Final
 BY_SIGNAL: Final = 128
 _REPORTED_SO: Final = (signal.SIGINT, signal.SIGKILL, signal.SIGTERM)
 
-# The newest requested exit status and the identity of its request; empty once the SystemExit was caught.
+# The newest requested exit status and the identity of its request; empty once the SystemExit has
+# been caught.
 _requested: Final[list[tuple[int, object]]] = []
 
 
 class _Request:
-    """Attached to a SystemExit, and deleted together with it."""
+    """A marker that is attached to a SystemExit and deleted together with it."""
 
     def __init__(self) -> None:
         self.identity = object()
 
     def __del__(self) -> None:
-        # If the program caught the exception, one of its frames is running. The interpreter frees
-        # it without any frame.
+        # If the program caught the exception, one of the program's frames is running now. If the
+        # exception was not caught, the interpreter frees it while no frame is running.
         try:
             sys._getframe(1)
         except ValueError:
@@ -76,7 +77,7 @@ def requested() -> int:
 
 
 def end_of(status: int) -> tuple[str, str]:
-    """Return state and reason of a process that ended with ``status``; a negative status is a signal number."""
+    """Return the state and reason of a process that ended with ``status``; a negative status is a signal number."""
     if status == 0:
         return "finished", ""
     if status - BY_SIGNAL in _REPORTED_SO:
@@ -111,7 +112,7 @@ def _is_main_thread() -> bool:
 
 
 def _status_of(code: object) -> int:
-    """Convert as the interpreter does: any code but an int or None is printed, and the exit status is 1."""
+    """Convert the code of a SystemExit as the interpreter does: to 1 if it is neither an int nor None."""
     if code is None:
         return 0
     return code & 0xFF if isinstance(code, int) else 1

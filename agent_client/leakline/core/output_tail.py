@@ -1,8 +1,8 @@
-"""The newest lines that the program printed and logged, if enabled: the last output of a run that died.
+"""Captures the newest lines that the program printed and logged, if enabled: the last output of a run that died.
 
-For each line the program pays for one more call and one entry in a bounded queue; our thread, or a
-phase end, turns the entries into lines at most once a second. No call waits for a lock, so a signal
-handler or a fork may interrupt at any point.
+For each piece of output, the program pays for one more call and one entry in a bounded queue. One
+of our threads, or a phase end, later turns the entries into lines. The program's calls never wait
+for a lock, so a signal handler or a fork may interrupt them at any point.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ LINE_LIMIT: Final = 400
 # a traceback.
 PIECES_KEPT: Final = 512
 PIECE_LIMIT: Final = 4_000
-# Minimum time between two events. Below the one second between background readings, so that each
-# may carry lines.
+# Minimum time between two events. It is less than the second between background readings, so that
+# each reading may carry lines.
 EVENT_SECONDS: Final = 0.5
 # Size limit of one event as JSON, so that a batch of 200 snapshots stays below what a server accepts.
 EVENT_BYTES: Final = 8_000
@@ -53,9 +53,9 @@ class OutputTail:
         self._clock = clock
         self._on = False
         self._pieces: deque[_Piece] = deque(maxlen=PIECES_KEPT)
-        # Stream -> text of a line that is not terminated yet.
+        # Stream -> the text of its unterminated line.
         self._begun: dict[int, str] = {}
-        # Complete lines that are not reported yet.
+        # Complete lines that have not been reported yet.
         self._fresh: deque[str] = deque(maxlen=LINES_KEPT)
         self._making = threading.Lock()
         self._lines_kept: deque[str] = deque(maxlen=LINES_KEPT)
@@ -102,7 +102,7 @@ class OutputTail:
         self._ending = _clean(text[-PIECE_LIMIT:].split("\n"))
 
     def take(self, *, last: bool = False) -> list[str]:
-        """Return new lines: at most LINES_KEPT, shortened, without control characters, known secrets masked.
+        """Return new lines: at most LINES_KEPT, shortened, without control characters, and with known secrets masked.
 
         ``last``: include unterminated lines, and the traceback unless the program has already printed it.
         """
@@ -133,7 +133,7 @@ class OutputTail:
         try:
             came.extend(self._pieces.popleft() for _ in range(len(self._pieces)))
         except IndexError:
-            # `stop` has cleared the queue meanwhile.
+            # `stop` has cleared the queue in the meantime.
             return
         else:
             for stream, pieces in groupby(came, key=itemgetter(0)):
@@ -151,7 +151,7 @@ class OutputTail:
         return whole
 
     def _listen(self, number: int, stream: Any) -> None:
-        """Wrap ``write`` on this very object, so that its identity, name and buffer stay unchanged."""
+        """Wrap ``write`` on the stream object itself, so that its identity, name and buffer stay unchanged."""
         try:
             write, before = stream.write, vars(stream).get("write")
             ours = stream.write = _listen(self, number, write)
@@ -161,7 +161,7 @@ class OutputTail:
         self._streams.append((stream, ours, before))
 
     def _listen_to_logging(self) -> None:
-        """Wrap Logger.callHandlers. A handler at the root would make the program's ``basicConfig`` do nothing."""
+        """Wrap Logger.callHandlers. A handler on the root logger would disable the program's ``basicConfig``."""
         before = logging.Logger.callHandlers
 
         def call_handlers(logger: logging.Logger, record: logging.LogRecord) -> None:
@@ -195,7 +195,7 @@ def _listen(tail: OutputTail, number: int, write: _Write) -> _Write:
     def pass_on(*given: Any, **named: Any) -> Any:
         written = write(*given, **named)
         try:
-            # A str subclass of the program may raise from len() and fake its type.
+            # A str subclass defined by the program may raise in len() and fake its type.
             if tail._on and given:
                 text = given[0]
                 if type(text) is str and len(text) <= PIECE_LIMIT:
@@ -221,7 +221,7 @@ def _cut(text: str) -> str:
 
 
 def _without_overwritten(line: str) -> str:
-    """Return what remains visible of a line after its carriage returns, so that a progress bar is one line."""
+    """Return what remains visible of a line after its carriage returns, so that a progress bar yields one line."""
     if "\r" not in line:
         return line
     seen = next((part for part in reversed(line.split("\r")) if part), "")
@@ -229,7 +229,7 @@ def _without_overwritten(line: str) -> str:
 
 
 def _clean(lines: Iterable[str]) -> list[str]:
-    """Return lines as people saw them: without overwritten text, colors, control characters and our own lines."""
+    """Return plain lines: without overwritten text, colors, control characters, secrets and our own lines."""
     seen = (_ESCAPES.sub("", _without_overwritten(line)).replace("\t", "    ") for line in lines)
     plain = (masked(_CONTROL.sub("", line)[:LINE_LIMIT].rstrip()) for line in seen)
     return [line for line in plain if line and not line.startswith(_OURS)]
@@ -239,7 +239,7 @@ def _newest(lines: list[str]) -> list[str]:
     """Return the last lines that fit into one event."""
     room, first = EVENT_BYTES, len(lines)
     while first > max(0, len(lines) - LINES_KEPT):
-        # JSON writes a non-ASCII character in six or twelve bytes.
+        # JSON writes a non-ASCII character as six or twelve bytes.
         room -= 3 + len(lines[first - 1]) * (1 if lines[first - 1].isascii() else 6)
         if room < 0:
             break

@@ -3,12 +3,13 @@
 
 Pure computation. The caller supplies readings (private bytes of the process, seconds of a monotonic
 clock). The change since the previous reading is booked to one line: the innermost open phase of the
-training thread; if there is none, "other_threads" while another thread has a phase open, else
-"between"; or "leakline" if our own measuring caused the change. Every reading ends one interval and
-starts the next, so the lines sum exactly to the total, regardless of nesting and exceptions.
+training thread; if no phase is open there, "other_threads" while another thread has one open, and
+otherwise "between". A change caused by our own measuring is booked to "leakline". Every reading
+ends one interval and starts the next, so the lines add up exactly to the total, regardless of
+nesting and exceptions.
 
 Memory belongs to the process, not to a thread: while the training thread and another one both have
-a phase open, what both allocate is booked to the phase of the training thread.
+a phase open, whatever either of them allocates is booked to the training thread's phase.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ OWN: Final = "leakline"
 RESERVED_PHASES: Final = frozenset({BETWEEN, OTHER_THREADS, OWN})
 DEPTH_LIMIT: Final = 16
 PATHS_LIMIT: Final = 64
-# Maximum characters of a path, which the server also enforces.
+# Maximum number of characters in a path; the server enforces the same limit.
 PATH_LIMIT: Final = 256
-# Maximum open phases of other threads, so that a program that never closes them cannot make us grow.
+# Maximum number of open phases of other threads: a program that never closes them must not use up
+# memory.
 ELSEWHERE_LIMIT: Final = 256
 # Phases beyond PATHS_LIMIT share this line.
 OTHER: Final = "other"
@@ -45,18 +47,18 @@ class Line:
 
 @dataclass(slots=True, eq=False)
 class Frame:
-    """One open execution of a phase. ``booked`` is False if its entry was not read because it is
-    entered too often.
+    """One open execution of a phase. ``booked`` is False if memory was not read at its entry,
+    because phases are entered too often.
 
-    Changes within such a phase belong to the line around it.
+    Changes within such a phase are booked to the enclosing line.
     """
 
     path: str
     booked: bool
-    # Opened on another thread. Its bytes are booked to "other_threads" while the training thread
-    # has no open phase.
+    # True if the phase was opened on another thread. Its bytes are booked to "other_threads" while
+    # the training thread has no open phase.
     foreign: bool = False
-    # Highest resident memory in any snapshot taken while it was open; 0 if there was none.
+    # Highest resident memory in any snapshot taken while the phase was open; 0 if none was taken.
     peak_bytes: int = 0
 
     def note_peak(self, seen_bytes: float) -> None:
@@ -70,17 +72,17 @@ class PhaseLedger:
     last: Reading
     lines: dict[str, Line] = field(default_factory=dict)
     open: list[Frame] = field(default_factory=list)
-    # Open phases of other threads, in no order: they do not nest in each other.
+    # Open phases of other threads, in no particular order, because they are not nested.
     open_elsewhere: list[Frame] = field(default_factory=list)
     paths: set[str] = field(default_factory=set)
 
     @property
     def path(self) -> str | None:
-        """The innermost open phase of the training thread."""
+        """The path of the training thread's innermost open phase."""
         return self.open[-1].path if self.open else None
 
     def enter(self, name: str, reading: Reading | None) -> Frame:
-        """Open a phase. Without a reading its bytes stay with the line around it."""
+        """Open a phase. Without a reading, its bytes are booked to the enclosing line."""
         if reading is not None:
             self.book(reading)
         frame = Frame(self._path_of(name), reading is not None)
@@ -90,12 +92,13 @@ class PhaseLedger:
     def exit(self, frame: Frame, reading: Reading | None) -> bool:
         """Close the phase and all phases still open inside it. Return False if it was already closed.
 
-        Without a reading the change is booked at the next one, so a booked phase needs a reading.
+        Without a reading, the change is booked at the next reading, so closing a booked phase
+        requires one.
         """
         if reading is not None and self._place(frame) is not None:
             self.book(reading)
-        # Looked up after booking: a collection may meanwhile have closed an abandoned generator
-        # with its phase.
+        # Look the frame up again after booking: a collection may just have closed an abandoned
+        # generator and its phase.
         place = self._place(frame)
         if place is None:
             return False
@@ -105,7 +108,7 @@ class PhaseLedger:
         return True
 
     def enter_elsewhere(self, name: str, reading: Reading | None) -> Frame:
-        """Open a phase of another thread. Without a reading it takes no part in the phase accounts."""
+        """Open a phase of another thread. Without a reading, the phase is left out of the accounts."""
         booked = reading is not None and len(self.open_elsewhere) < ELSEWHERE_LIMIT
         frame = Frame(name, booked, foreign=True)
         if reading is not None and booked:
@@ -114,7 +117,7 @@ class PhaseLedger:
         return frame
 
     def exit_elsewhere(self, frame: Frame, reading: Reading | None) -> None:
-        """Close a phase of another thread. One that was entered with a reading needs one here."""
+        """Close a phase of another thread. A phase that was entered with a reading must be left with one."""
         if reading is not None:
             self.book(reading)
         self.open_elsewhere = [other for other in self.open_elsewhere if other is not frame]
@@ -144,8 +147,8 @@ class PhaseLedger:
 
     def _book(self, reading: Reading, name: str) -> None:
         line = self._line(name)
-        # No function is called from here on: a signal handler or a finalizer may book as well, but
-        # not between these lines.
+        # No function is called below, so a signal handler or a finalizer, which may book as well,
+        # cannot run between these lines.
         line.bytes += reading.bytes - self.last.bytes
         line.seconds += reading.seconds - self.last.seconds
         self.last = reading
@@ -171,7 +174,9 @@ class PhaseLedger:
         return path
 
     def _nested(self, name: str) -> str:
-        """Return the path of nested names, outermost first. A phase inside itself is the same phase at any depth."""
+        """Return the path of nested names, outermost first. A phase nested in itself keeps the same
+        path at any depth.
+        """
         parts: list[str] = [] if self.path is None else self.path.split("/")
         if name in parts:
             return "/".join(parts[: parts.index(name) + 1])

@@ -50,16 +50,16 @@ if TYPE_CHECKING:
 class Subject:
     """The process that a run observes.
 
-    ``pid``: another process. ``is_in_background``: this process, whose program does not call our API.
-    ``is_silent``: another process prints the lines at the start and at the end.
-    ``unit``: a unit of time, for a program without generations.
+    ``pid``: the observed process, if it is not this one. ``is_in_background``: this process is
+    observed, and its program does not call our API. ``is_silent``: another process prints the lines
+    at the start and at the end. ``unit``: a unit of time, for a program without generations.
     """
 
     pid: int | None = None
     is_in_background: bool = False
     is_silent: bool = False
     unit: str | None = None
-    # Added to the run's environment, and overrides values that describe this process.
+    # Added to the run's environment; takes precedence over values that describe this process.
     environment: Mapping[str, Any] = field(default_factory=dict)
 
     def sampler(self, governor: Governor, exact_peaks: bool, requests: RequestBox) -> Sampler:
@@ -94,7 +94,7 @@ class Subject:
         return replace(header, unit=unit, environment={**environment, **self.environment})
 
     def approach(self) -> Approach | None:
-        """Return a tracker that never reports low memory for another process, or None for the default."""
+        """Return None for the default tracker, or for another process a tracker that never reports low memory."""
         return None if self.pid is None else Approach(read=lambda: None)
 
 
@@ -128,14 +128,16 @@ def verdict_of_server(
 
 
 def _not_ready(project: str, name: str, url: str) -> str:
-    """Return, for example, ``; in a few seconds: leakline verdict mine/before, or http://...``"""
+    """Return where to find the verdict later, for example ``; in a few seconds: leakline verdict
+    mine/before, or http://...``
+    """
     command = f"leakline verdict {shlex.quote(f'{project}/{name}')}, or " if project else ""
     return f"; in a few seconds: {command}{url}"
 
 
 def _verdict_within(path: Path, seconds: float) -> str | None:
-    """Return the verdict in one sentence, or None if it takes longer; its thread then goes on until
-    the process ends.
+    """Return the verdict in one sentence, or None if computing it takes longer; the thread that
+    computes it then runs on until the process ends.
     """
     lines: list[str] = []
 
@@ -155,16 +157,16 @@ def _verdict_within(path: Path, seconds: float) -> str | None:
     return lines[0] if lines else None
 
 
-# Time limit of an exit, a little below the promised two seconds.
+# Time limit for the end of a run, slightly below the promised two seconds.
 EXIT_SECONDS: Final = 1.8
-# The share of it for the server's verdict, once the server has everything.
+# The part of that time for requesting the server's verdict, once the server has all data.
 GOODBYE_SECONDS: Final = 0.1
 # If the server has not responded recently, waiting longer at exit would not help.
 EXIT_SECONDS_UNREACHABLE: Final = 0.5
 FLUSH_SECONDS: Final = 1.0
-# Minimum for each part of an exit, however long the previous parts took.
+# Minimum time for each step at the end of a run, however long the previous steps took.
 LEAST_SECONDS: Final = 0.1
-# Counts are read again when snapshots move while they are counted.
+# Counts are read again if snapshots moved between queues while they were counted.
 ACCOUNT_TRIES, ACCOUNT_PAUSE_SECONDS = 100, 0.001
 
 
@@ -177,7 +179,7 @@ class Chain:
         # Only the main process of rank 0 prints.
         self._quiet = settings.quiet or settings.rank > 0 or process.role != "main"
         self._notices = Notices(self._quiet)
-        # The process that started the program prints the first and the last line.
+        # If the subject is silent, the process that started the program prints the first and last line.
         self._is_silent = self._quiet or subject.is_silent
         losses = Losses()
         governor = Governor(
@@ -196,9 +198,9 @@ class Chain:
         # A failing part of the chain must not prevent the others from starting or ending.
         self._guard = Guard("recording")
         self._exit_until = 0.0
-        # The process ends with the run, and its exit status is not known for certain.
+        # True if the run ends because the process exits, with a status that is not known for certain.
         self.at_exit = False
-        # True once the server has everything.
+        # True once the server has received all data.
         self._arrived = False
         # The server's verdict at the end of the run.
         self._verdict: str | None = None
@@ -228,7 +230,7 @@ class Chain:
         if not self._quiet:
             self.banner = SnapshotBanner(self._notices, f"run {self.header.name}")
             self.loop.listeners.append(self.banner.see)
-        # Without status lines there is no need to compute the verdict for them.
+        # The status lines show the verdict, which is computed during the run only if they are enabled.
         self._says_lines = settings.log_every > 0 and not self._quiet
         if self._says_lines:
             line = StatusLine(
@@ -292,14 +294,16 @@ class Chain:
         self.recorder.flush(FLUSH_SECONDS)
 
     def follow_verdict(self) -> None:
-        """Compute the verdict from now on, including what is already recorded."""
+        """Keep the verdict up to date from now on, beginning with the snapshots already recorded."""
         with self._following:
             if not self.verdicts.follows:
                 self.verdicts.follow(self._recorded())
                 self.loop.listeners.append(self.verdicts.see)
 
     def _recorded(self) -> list[Snapshot]:
-        """Return the recorded snapshots, or nothing if the spool is unreadable: the verdict then covers later ones."""
+        """Return the recorded snapshots, or nothing if the spool is unreadable: the verdict then
+        covers only later ones.
+        """
         if self.spool_path is None or not self.recorder.taken:
             return []
         self.flush()
@@ -310,12 +314,12 @@ class Chain:
         return [snapshot for batch in batches for snapshot in batch.snapshots]
 
     def close(self, end: tuple[str, str]) -> None:
-        """Record the end and send the rest, within the time limit."""
+        """Record the end and send the remaining data, within the time limit."""
         deadline = self._exit_until = time.monotonic() + EXIT_SECONDS
         self.stop_listening()
         with self._letting_go:
-            # The process that started the program uploads it; otherwise each short program of a
-            # script would wait for a server that does not respond.
+            # The spool of a held run is uploaded by the process that started the program; otherwise
+            # each short program in a shell script would wait for a server that does not respond.
             stays = self.is_held and self.spool_path is not None
             was_held, self.is_held = self.is_held, False
         if was_held and not stays and self.sender is not None:
@@ -358,8 +362,8 @@ class Chain:
                 self._traced.stop()
 
     def abandon(self) -> None:
-        """Release inherited resources in a forked child, without locks: another thread may have
-        held them at the fork.
+        """Release inherited resources in a forked child, without taking locks, which another thread
+        may have held at the fork.
         """
         with self._guard:
             self.loop.sampler.abandon()
@@ -369,12 +373,14 @@ class Chain:
                 self.sender.abandon()
 
     def account(self) -> Account:
-        """Return the counts of sent, pending and lost snapshots, read again while snapshots move between queues."""
+        """Return the counts of sent, pending and lost snapshots, reading them again while snapshots
+        move between queues.
+        """
         for _ in range(ACCOUNT_TRIES):
             account = self._read_account()
             if account.closes:
                 break
-            # The thread that moves them needs the GIL.
+            # The thread that moves the snapshots needs the GIL.
             time.sleep(ACCOUNT_PAUSE_SECONDS)
         return account
 
@@ -467,22 +473,22 @@ def _header(settings: Settings, sampler: Sampler) -> RunHeader:
         environment={
             **read_environment(),
             "exact_peaks": sampler.exact_peaks,
-            # True if the native module does the heap scans, else the reason why not.
+            # True if the native module does the heap scans, otherwise the reason why not.
             "native": why_not_native() or True,
         },
     )
 
 
 def _refusal(settings: Settings) -> str | None:
-    """Return the reply that refuses the server's requests, or None if they are served."""
+    """Return the reply that refuses the server's requests, or None if the run serves them."""
     if not settings.requests:
         return REFUSED
     return QUIET if settings.quiet else None
 
 
 def _load_network() -> None:
-    """Import what the sender needs now: a child forked during an import on another thread could
-    never import the same module.
+    """Import now what the sender will need: if a child is forked while another thread imports a
+    module, the child can never import that module.
     """
     names = ["leakline.transport.http_connection", "encodings.ascii", "encodings.idna"]
     if any(variable.lower().endswith("_proxy") for variable in os.environ):

@@ -1,4 +1,4 @@
-"""The process tree of a run, which includes the processes it starts, and the readable name of a run."""
+"""Identifies a process within the process tree of its run, and creates readable names for runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from ..transport.spool_format import read_header
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Announces the run to child processes: "<run id>:<attempt>:<start time of this process>:<pid>".
+# Environment variable that announces the run to child processes: "<run id>:<attempt>:<start time of
+# this process>:<pid>".
 ANNOUNCED: Final = "_LEAKLINE_ANNOUNCED"
 # Role of a process that was started by a process of the run.
 CHILD: Final = "child"
@@ -64,7 +65,7 @@ def announce(run_id: str, attempt: int) -> None:
 
 
 def take_back() -> None:
-    """Withdraw this process's announcement and restore that of its parent, whose run may go on."""
+    """Withdraw this process's announcement and restore the parent's, because the parent's run may continue."""
     os.environ.pop(ANNOUNCED, None)
     if _inherited:
         os.environ[ANNOUNCED] = _inherited.pop()
@@ -77,7 +78,7 @@ def _announced_by() -> int:
 
 
 def _attempt_of_parent(run_id: str) -> int | None:
-    """Return the attempt of the live process that announced this run here, or None."""
+    """Return the attempt of the process that announced this run to us, or None if no running process did."""
     run, _, rest = os.environ.get(ANNOUNCED, "").partition(":")
     attempt, _, rest = rest.partition(":")
     began, pid = rest.partition(":")[0], _announced_by()
@@ -98,10 +99,11 @@ def _is_there(pid: int) -> bool:
 
 
 def in_worker() -> bool:
-    """Return True in a multiprocessing child of a process that already measures: it must not start
-    a second run.
+    """Return True in a multiprocessing child of a process that already has a run: the child must
+    not start a second one.
 
-    A child of a process without a run (a rank started by ``mp.spawn``) may start one.
+    A child of a process without a run, for example a rank started by ``mp.spawn``, may start its
+    own.
     """
     if _announced_by() in (0, os.getpid()):
         return False

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from ..run import Run
 
 
-# State and reason of a run ended by SIGTERM. It has to end quickly, because SIGKILL comes next.
+# State and reason of a run ended by SIGTERM. Such a run has to end quickly, because SIGKILL follows.
 KILLED: Final = ("terminated", "SIGTERM")
 
-# The time the end of a run may take, with a margin.
+# Maximum time that the end of a run takes, with a margin.
 FINISH_SECONDS: Final = 3.0
 
-# The module and function of the outermost frame of a Python program.
+# Module and function of the outermost frame: of a script, and of a module run with ``-m``.
 _OUTERMOST: Final = {("__main__", "<module>"), ("runpy", "_run_module_as_main")}
 
 _local: Final = threading.local()
@@ -41,7 +41,7 @@ _held_back: Final[list[int]] = []
 
 
 class Once:
-    """Lets the first caller proceed; callers on other threads wait until it is done."""
+    """Lets the first caller proceed; callers on other threads wait until the first one is done."""
 
     def __init__(self) -> None:
         self._begun, self._over = threading.Lock(), threading.Event()
@@ -52,7 +52,7 @@ class Once:
         if self._begun.acquire(blocking=False):
             self._by = threading.get_ident()
             return True
-        # A signal handler may call this while its own thread is at work; waiting would be a deadlock.
+        # A signal handler may call this on the thread that is at work; waiting would cause a deadlock.
         if self._by != threading.get_ident():
             self._over.wait(FINISH_SECONDS)
         return False
@@ -62,7 +62,7 @@ class Once:
 
     @property
     def is_mine(self) -> bool:
-        """True while this thread is at work, interrupted by a signal."""
+        """True if this thread is the first caller and not done yet, because a signal handler has interrupted it."""
         return self._by == threading.get_ident() and not self._over.is_set()
 
 
@@ -83,23 +83,23 @@ def watch(run: Run) -> None:
 
 
 def unwatch(run: Run) -> None:
-    """Stop notifying a run that has ended. A SIGTERM that arrived meanwhile now ends the process."""
+    """Stop notifying a run that has ended. A SIGTERM that arrived while it was ending now ends the process."""
     _runs.discard(run)
     if _held_back and not any(each._is_ending for each in list(_runs)):
         _end_by(_held_back[0])
 
 
 def _at_exit() -> None:
-    # On a second Ctrl-C, the program has already ended and has its exit status.
+    # Ignore a second Ctrl-C: the program has already ended, and its exit status is set.
     with contextlib.suppress(KeyboardInterrupt):
         for run in list(_runs):
             run._finish_at_exit()
     with contextlib.suppress(KeyboardInterrupt):
         end_all()
     if _is_interrupted():
-        # The interpreter records an uncaught Ctrl-C and ends by SIGINT for it after all cleanup.
-        # Executing any string clears that record, and our own work does so when it imports a module
-        # with a named tuple. Raising KeyboardInterrupt from `exec` sets it again.
+        # The interpreter records an uncaught Ctrl-C and, after all cleanup, ends itself by SIGINT.
+        # Executing any string clears that record, and our own code executes one when it imports a
+        # module that defines a named tuple. Raising KeyboardInterrupt from `exec` sets it again.
         with contextlib.suppress(KeyboardInterrupt):
             exec("raise KeyboardInterrupt")
 
@@ -107,17 +107,17 @@ def _at_exit() -> None:
 def _is_interrupted() -> bool:
     """Return True if the interpreter itself has reported a Ctrl-C, in a script or with ``python -m``."""
     error = getattr(sys, "last_value", None)
-    # In an interactive session, Python goes on.
+    # An interactive session continues after a Ctrl-C.
     if type(error) is not KeyboardInterrupt or error.__traceback__ is None or hasattr(sys, "ps1"):
         return False
     frame = error.__traceback__.tb_frame
-    # IPython also reports exceptions that it has caught; its own frames are the outermost then.
+    # IPython also reports exceptions that it has caught; in that case, its own frames are the outermost.
     return (frame.f_globals.get("__name__"), frame.f_code.co_name) in _OUTERMOST
 
 
 def _before_fork() -> None:
-    # While our Python handler is installed, a SIGTERM that reaches the child before Python has set
-    # it up is lost. Blocked, the signal stays pending until the child has restored the previous
+    # While our Python handler is installed, a SIGTERM that reaches the child before Python is set
+    # up there is lost. A blocked signal stays pending until the child has restored the previous
     # handler.
     if _handler_is_ours():
         _local.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
@@ -166,8 +166,8 @@ def _chain_sigterm() -> None:
     if threading.current_thread() is not threading.main_thread():
         return
     previous = signal.getsignal(signal.SIGTERM)
-    # None means a handler that was not set from Python, which cannot be chained. An ignored SIGTERM
-    # ends nothing.
+    # None means a handler that was not set from Python, which cannot be chained. If SIGTERM is
+    # ignored, it does not end the process.
     if previous is None or previous is signal.SIG_IGN or _handler_is_ours():
         return
     signal.signal(signal.SIGTERM, _sigterm_handler(previous))
@@ -184,9 +184,9 @@ def _sigterm_handler(previous: Any) -> Callable[[int, FrameType | None], None]:
             _outlived()
             return
         if signal.getsignal(number) is not handler:
-            # The current handler was installed later and called us as the program's handler. It
-            # decides whether the process ends: Lightning, for example, ends a fit this way, with
-            # all its callbacks.
+            # The current handler was installed later and called ours, which it took for the
+            # program's. The current handler decides whether the process ends: Lightning, for
+            # example, ends a fit this way, with all its callbacks.
             _outlived()
             return
         for run in list(_runs):

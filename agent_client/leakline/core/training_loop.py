@@ -6,8 +6,8 @@ book it to what the program did, measure, read memory again and book the differe
 
 The generations of a process are numbered on one axis that only moves forward, whatever numbers the
 program uses. When a notebook cell runs again, or a second loop starts in the same run, the program
-repeats earlier numbers. The axis then continues after its newest generation: otherwise measurements
-of two generations would be mixed under one number, and the older ones lost.
+repeats earlier numbers. The axis then continues after its newest generation: otherwise the
+measurements of two generations would be mixed under one number, and the older ones would be lost.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Loop:
         self._warned_too_large = False
         self._limits: dict[str, Number] = {}
         self._phase_accounts = PhaseLedger(self._read())
-        # Tracks the caches of torch's allocators; created once a device is read.
+        # Tracks the caches of torch's allocators; created when device memory is first read.
         self._caches: CacheFalls | None = None
         self._own_bytes = 0
         self._last_exception = 0
@@ -90,9 +90,9 @@ class Loop:
         self._title = ""
         self._warned_of_numbers = False
         self._generation_started: float | None = None
-        # Duration of the newest generation until a snapshot reports it, else None.
+        # Duration of the newest generation, or None once a snapshot has reported it.
         self._unreported_seconds: float | None = None
-        # Other threads may still be inside phases of a run that has ended.
+        # True once the run has ended; other threads may still be inside its phases.
         self._over = False
         self.listeners: list[Callable[[Snapshot], None]] = []
         # Shows a line to the user.
@@ -137,14 +137,14 @@ class Loop:
                 self._warn_of_numbers(why)
 
     def _warn_of_numbers(self, why: str) -> None:
-        """Warn once, also on the charts, that the program's numbers differ from those of the axis."""
+        """Warn once, in the output and on the charts, that the program's numbers differ from the axis."""
         if not self._warned_of_numbers:
             self._warned_of_numbers = True
             self.note("mark", f"{self._title} {why}")
             self.warn(renumbered(self.unit, self._numbers, why))
 
     def end_generation(self, error: BaseException | None = None, *, last: bool = False) -> None:
-        """Close the phase accounts of this generation and take its snapshot; the last one is never skipped."""
+        """Close the phase accounts of this generation and take its snapshot, which may be skipped unless ``last``."""
         with self._lock:
             if self._over:
                 return
@@ -223,8 +223,8 @@ class Loop:
                 self._charge_own_work()
 
     def _leave(self, frame: Frame) -> bool:
-        """Close a phase, with a reading if its entry was read: otherwise its bytes would be booked
-        to the wrong line.
+        """Close a phase. If memory was read at its entry, read it again: otherwise the phase's
+        bytes would be booked to the wrong line.
         """
         started = self.governor.work_seconds() if frame.booked else 0.0
         reading = self._read() if frame.booked else None
@@ -320,8 +320,8 @@ class Loop:
                 self._unresolved.remove(waiting)
                 self.sampler.watch(name)
             if name is not None or (last_word and not waiting.warned):
-                # Report the name as given at first, so that a declaration for a class that never
-                # appears stays visible.
+                # Until the class is known, report the name as given, so that a declaration for a
+                # class that never appears stays visible.
                 waiting.warned = True
                 self.note(waiting.kind, name or waiting.name, waiting.data)
 
@@ -352,14 +352,14 @@ class Loop:
         return self.sampler.read_private_bytes()
 
     def device_bytes(self) -> dict[str, Number]:
-        """Return the memory of devices for a cleanup, which reports itself how much it has freed."""
+        """Return the memory of each device, for a cleanup that reports on its own how much it has freed."""
         found = self.sampler.device_bytes()
         with self._order:
             self._tell_caches(found, tell=False)
         return found
 
     def counts(self) -> dict[str, int]:
-        """Return the live instances by type, for the followed classes and for tensors."""
+        """Return the number of live instances by type, for reported classes and for tensors."""
         with self._lock:
             return self.sampler.counts()
 
@@ -377,7 +377,7 @@ class Loop:
             self.note("log", "log", {"lines": lines})
         samples = {**measured.samples, **(more or {}), **self.governor.ledger()}
         self._note_peak(samples)
-        # Measuring may free more than it allocates, but in the protocol this series is a size.
+        # Measuring may free more than it allocates, but the protocol defines this series as a size.
         samples["client.bytes"] = max(0, self._own_bytes)
         if self.generation is not None and kind not in ("generation_end", "baseline"):
             label = f"{self._title}: {label}" if kind != "manual" else label
@@ -437,7 +437,8 @@ class Loop:
 
     def _note_peak(self, samples: Mapping[str, Number]) -> None:
         seen = samples.get(PEAK, 0)
-        # Copies, because the training thread changes these lists while the recorder's thread runs this.
+        # Iterate over copies, because the training thread changes these lists while the recorder's
+        # thread runs this.
         for frame in [*self._phase_accounts.open, *self._phase_accounts.open_elsewhere]:
             frame.note_peak(seen)
 
@@ -503,7 +504,7 @@ class GenerationNumbers:
         self.highest: Given | None = None
 
     def advance(self, given: Given) -> str:
-        """Advance to the generation that the program numbers ``given``. Return why the axis differs, or "".
+        """Advance to the generation that the program numbers ``given``. Return why the axis cannot follow, or "".
 
         A number above all previous ones moves the axis by the difference, so that gaps stay visible.
         """
@@ -530,7 +531,7 @@ class GenerationNumbers:
 
 
 def renumbered(unit: str, numbers: GenerationNumbers, why: str) -> str:
-    """Return the warning for the first generation whose number differs from that of the axis."""
+    """Return the warning for the first generation whose number differs from the axis."""
     advice: Final = {
         "is not a whole number": f"count {unit}s in whole numbers",
     }.get(why, "for a separate training call leakline.init again")
@@ -541,16 +542,17 @@ def renumbered(unit: str, numbers: GenerationNumbers, why: str) -> str:
 
 
 def _resident(collection: Collection) -> dict[str, list[int]]:
-    """Return the resident bytes of the process before and after, or nothing if one of them was not read."""
+    """Return the resident bytes of the process before and after a collection, or nothing if either was not read."""
     before, after = collection.resident_before, collection.resident_after
     return {} if before is None or after is None else {"resident_bytes": [before, after]}
 
 
-# -- memory that torch's allocators return to a device, whatever emptied the cache --------------------
+# -- memory that torch's allocators return to a device, no matter what emptied the cache ---------------
 
 # Series of the device memory that an allocator holds.
 KEPT: Final = (".reserved_bytes", ".driver_bytes")
-# A smaller drop is a few freed blocks: emptying the cache returns all of its free memory.
+# A smaller drop means that only a few blocks were freed: emptying the cache returns all of its free
+# memory.
 LEAST_BYTES: Final = 32 * 2**20
 LEAST_SHARE: Final = 0.05
 # After this many reports, a drop is reported only if it is at least twice as large as any before it.
@@ -559,7 +561,7 @@ REPORTED_LIMIT: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class CacheFall:
-    """Bytes that an allocator held of ``device`` ("cuda.0") at two consecutive readings."""
+    """Bytes of memory on ``device`` ("cuda.0") that an allocator held at two consecutive readings."""
 
     device: str
     before: Number
@@ -567,7 +569,7 @@ class CacheFall:
 
     @property
     def event(self) -> tuple[str, dict[str, object]]:
-        """Name and data of its event."""
+        """The name and data of the event that reports the drop."""
         text = (
             f"returned at least {format_bytes(self.before - self.after)} to the device:"
             f" {format_bytes(self.before)} held before, {format_bytes(self.after)} after"
@@ -590,9 +592,9 @@ class CacheFalls:
     _most: Number = 0
 
     def see(self, samples: Mapping[str, Number], *, tell: bool = True) -> list[CacheFall]:
-        """Return drops since the previous reading of device series.
+        """Return the drops since the previous reading of each device series.
 
-        ``tell=False``: report nothing, because a cleanup reports itself what it freed.
+        ``tell=False``: report nothing, because a cleanup reports on its own what it freed.
         """
         found = []
         for name, now in samples.items():

@@ -142,7 +142,7 @@ def _age(exact: _Exact) -> int:
 
 
 def _moved(like: _Exact, child: Child, resident: Mapping[int, int | None]) -> Size | None:
-    """Return an exact size adjusted by the change in anonymous memory since; None if that cannot be read."""
+    """Return an exact size adjusted by the change in anonymous memory since then; None if the change is unknown."""
     (proportional, unique), now, of_parent = like.size, resident[child.pid], resident[child.parent]
     if now is None:
         return None
@@ -195,7 +195,7 @@ def read_children(
     The metrics cover all descendants together, each role, and the largest children individually. The caller keeps
     ``names`` (assigned names) and ``sizes`` (last exact sizes) from one reading to the next. ``seconds`` is the time
     budget for exact sizes, which cost about 10 ms per GB; None reads all of them exactly. Bytes are absent if no child
-    could be read or the size of one is not known yet. A role is absent if no child has it.
+    could be read or any child's size is not known yet. A role is absent if no child has it.
     """
     names = ChildNames() if names is None else names
     if not (proc / "self").exists():
@@ -245,7 +245,7 @@ def _wanted(proc: Path, child: _Process, role: str, rank: _Rank, given: dict[int
         # torch numbers its workers from zero.
         return Wanted("loader_worker", 0)
     if role == RANKS:
-        # Use the rank that was read to determine the role: the process may have exited since.
+        # Use the rank that the role was determined from: the process may have exited since then.
         return Wanted(f"rank_{next(filter(None, rank)).decode(errors='replace')}")
     if child.pid in given:
         return wanted_of_given(given[child.pid])
@@ -278,7 +278,7 @@ def _summed(name: str, sizes: list[Size | None]) -> dict[str, Number]:
 
 
 def _by_role(proc: Path, root: int, children: Sequence[_Process]) -> _Roles:
-    # A forked child has the environment that we were started with, a child started by exec our current one.
+    # A forked child has the environment that we were started with, while a child started by exec has our current one.
     ranks = {root: {_rank_of(f"{proc}/{root}"), *([_own_rank()] if root == os.getpid() else [])}}
     roles: _Roles = {}
     # A parent precedes its children in this list.
@@ -376,7 +376,7 @@ def _content(path: str) -> bytes | None:
 
 
 def _by_psutil(names: ChildNames) -> dict[str, Number]:
-    """Return the metrics of child processes without procfs, which lack roles and proportional bytes."""
+    """Return the metrics of child processes on systems without procfs; roles and proportional bytes are absent."""
     psutil = psutil_or_none()
     if psutil is None:
         return {}

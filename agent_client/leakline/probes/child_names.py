@@ -12,7 +12,8 @@ import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Final, NamedTuple
 
-# Limits on the names assigned during the life of this process, each of them a series, and on those in one reading.
+# Limits on the names assigned during the life of this process, each of which is a series, and on the names in one
+# reading.
 NAMES_LIMIT: Final = 64
 REPORTED_LIMIT: Final = 16
 # A child replaces one that is already reported only if it is larger by this factor: series with gaps are of little use.
@@ -23,7 +24,7 @@ _NUMBERED: Final = re.compile(r"([A-Za-z]*(?:Process|PoolWorker))-[\d:]+\Z")
 _PYTHON: Final = re.compile(r"(?:python|pypy)[\d.]*\Z")
 _END_OF_PROGRAM: Final = re.compile(r"[\s:]")
 # Short options of Python can be combined, as in "-uc". The first of these options takes the rest of the word as its
-# value, or else the next word.
+# value, or the next word if nothing is left.
 _WITH_VALUE: Final = re.compile(r"-[^-cmWX]*([cmWX])")
 _LONG_WITH_VALUE: Final = ("--check-hash-based-pycs", "--jit")
 _OF_MULTIPROCESSING: Final = re.compile(r"from multiprocessing\.(\w+) import")
@@ -41,7 +42,7 @@ class ChildNames:
     """The names of children, and the selection of those that are reported."""
 
     def __init__(self) -> None:
-        # None: the limit was reached when the child appeared, so it has no name for its lifetime.
+        # None means that the limit was reached when the child appeared, so the child has no name for its lifetime.
         self._names: dict[Hashable, str | None] = {}
         self._taken = {OTHER}
         self._ever: set[str] = set()

@@ -61,7 +61,7 @@ def _always() -> bool:
 
 
 class _Place(NamedTuple):
-    """A path, its resolver, the number of instances it reads, and whether these are all current instances."""
+    """A path, its resolver, the number of instances it reads, and whether these are all the current instances."""
 
     path: str
     resolve: Resolve
@@ -71,7 +71,7 @@ class _Place(NamedTuple):
 
 @dataclass(slots=True)
 class _Watched:
-    """A place that is read. ``inside`` selects the containers in the container: ``path[*]``."""
+    """A place that is read. ``inside`` selects the containers inside the container at that place: ``path[*]``."""
 
     path: str
     place: _Place
@@ -128,7 +128,7 @@ class _Watched:
 class ContainerWatch:
     """Lengths of the program's own containers. ``find`` searches for them, ``read`` reports those that have grown.
 
-    ``count_of`` returns the exact number of instances of a class now, by its address, or None if unknown
+    ``count_of`` returns the exact current number of instances of the class at an address, or None if unknown
     (``ClassCounts.count_of``). Attributes are summed over instances. Without ``count_of``, a sum misses instances
     created since the last ``find``; with it, an incomplete sum is omitted.
     """
@@ -377,7 +377,7 @@ def _is_cache(one: object) -> bool:
 
 def _length(one: Any) -> int:
     if type(one) is functools._lru_cache_wrapper:
-        # For exactly this type, `cache_info` is C code that runs nothing of the program.
+        # For exactly this type, `cache_info` is C code that runs none of the program's code.
         return int(functools._lru_cache_wrapper.cache_info(one).currsize)
     return len(one)
 

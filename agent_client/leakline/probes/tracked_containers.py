@@ -55,10 +55,10 @@ class TrackedContainer:
         ``.device_bytes`` is the part of the bytes in device memory, absent if zero.
 
         The bytes of a plain container are its own size plus its length times what one more item adds, estimated from a
-        sample. The bytes of an object are those of the containers and arrays among its attributes; an array allocated
-        for the entire capacity counts only as far as it is filled. Bytes are absent if an item could not be measured.
-        Raises OverflowError for a length that the server does not accept, and whatever the program's own function
-        raises.
+        sample. The bytes of an object are the bytes of the containers and arrays among its attributes; an array
+        allocated for the entire capacity counts only as far as it is filled. Bytes are absent if an item could not be
+        measured. Raises OverflowError for a length that the server does not accept, and whatever the program's own
+        function raises.
         """
         target = self._get()
         if target is None:

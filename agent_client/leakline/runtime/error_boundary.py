@@ -1,4 +1,4 @@
-"""The error boundary: keeps exceptions raised by our own code out of the training loop.
+"""The error boundary, which keeps exceptions raised by our own code out of the training loop.
 
 It swallows and counts them and warns once; the tests' automatic fixture re-raises what was
 swallowed. Calls on the training thread and our own threads share it. Two other places in the client

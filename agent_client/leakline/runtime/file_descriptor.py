@@ -1,4 +1,4 @@
-"""File descriptors that detect when the program has closed and reused their number.
+"""File descriptors that detect when the program has closed them and reused their numbers.
 
 A program may close descriptors that it does not know, as daemonizing code does, and the next file
 it opens gets the same number. Every operation here acts on our file or fails.

@@ -4,11 +4,11 @@ Up to Python 3.13, a thread that requests the GIL while the interpreter shuts do
 the spot. If that happens below C++ frames, it aborts the process ("terminate called without an
 active exception"): torch releases the GIL while it frees a tensor, and the garbage collector frees
 the program's objects on whichever thread triggers it, including ours. So automatic garbage
-collection is off by then.
+collection is switched off before that.
 
-No thread is forced to exit: one that ends in the middle of an import keeps the import lock, and the
-program then blocks forever at its next import or when it prints a traceback. So `end_all` waits for
-a thread that is importing.
+No thread is forced to exit: a thread that ended in the middle of an import would keep the import
+lock, and the program would then block forever at its next import or when it prints a traceback. So
+`end_all` waits for a thread that is importing.
 
 Our threads avoid delaying the program by working in pieces of one millisecond with a rest after
 each. A thread that requests the GIL waits up to 5 ms before a computing thread releases it. A
@@ -27,13 +27,15 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-# A thread that waits for a server or a disk does not need the GIL meanwhile, so a short join is enough.
+# A thread that waits for a server or a disk does not need the GIL in the meantime, so a short join
+# is enough.
 WAITING_SECONDS: Final = 0.1
 # A computing thread may be about to release the objects it has examined.
 COMPUTING_SECONDS: Final = 0.3
-# For a collection that one of our threads has started: the program would have waited for it, too.
+# Applies to a collection that one of our threads has started: the program would have had to wait
+# for one, too.
 COLLECTING_SECONDS: Final = 10.0
-# For all imports in progress on our threads, together.
+# Applies to all imports in progress on our threads together.
 IMPORTING_SECONDS: Final = 10.0
 _LOOK_AGAIN_SECONDS: Final = 0.01
 
@@ -105,7 +107,9 @@ _local: Final = threading.local()
 
 
 def begin(hurry: threading.Event, longest_rest: float = LONGEST_REST_SECONDS) -> None:
-    """Make `breathe` rest on this thread until ``hurry`` is set, which means that another thread waits for it."""
+    """Make `breathe` rest on this thread until ``hurry`` is set, which means that another thread is
+    waiting for this one.
+    """
     _local.hurry, _local.longest_rest, _local.since = hurry, longest_rest, time.thread_time()
 
 
@@ -119,7 +123,7 @@ def rested(seconds: float) -> None:
 
 
 def late(is_late: bool) -> None:
-    """Limit each rest of this thread to the time it worked, while its current work is overdue."""
+    """While this thread's current work is overdue, limit each rest to the time that the thread has worked."""
     _local.late = is_late
 
 

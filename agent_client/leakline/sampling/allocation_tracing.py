@@ -1,10 +1,10 @@
-"""Traces which lines of the program allocated retained memory: for a short time once a leak is
-suspected, if enabled.
+"""If enabled, traces which lines of the program allocate memory that is not freed: for a short
+time, once a leak is suspected.
 
 The interpreter's own tracing slows down every allocation, so it runs for at most one generation,
 and stops earlier when its time is up or it holds too much memory itself. A dedicated thread checks
-these limits while the tracing runs: a generation without phases may last an hour, and a second of
-allocations can fill any table.
+these limits while the tracing runs: a generation without phases may last an hour, and one second of
+allocations may exceed any memory limit.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from ..text_format import format_bytes
 LINES_REPORTED: Final = 10
 TRACED_SECONDS: Final = 60.0
 # Memory limit of the trace itself, which corresponds to some 90,000 blocks. Processing them takes
-# 0.3 seconds of CPU, and the program is stopped for half of that; with 68 MiB it was 5.7 seconds on
-# a busy machine.
+# 0.3 seconds of CPU, and the program is stopped for half of that; with 68 MiB, it took 5.7 seconds
+# on a busy machine.
 TRACER_BYTES: Final = 16 * 2**20
 LOOK_SECONDS: Final = 0.05
 NAME: Final = "allocations"
@@ -48,8 +48,8 @@ class Allocations:
         self._thread_seconds = {} if thread_seconds is None else thread_seconds
         self._guard = Guard("tracing allocations")
         self._may_begin, self._is_tracing = True, False
-        # The start time, until one thread, the training thread or ours, pops it to report. A list
-        # needs no lock that a signal handler or a forked child would have to wait for.
+        # Contains the start time until either the training thread or ours pops it and reports. A
+        # list needs no lock that a signal handler or a forked child would have to wait for.
         self._began: list[float] = []
 
     def see(self, snapshot: Snapshot) -> None:
@@ -107,7 +107,7 @@ class Allocations:
         try:
             seconds = self._clock() - self._began.pop()
         except IndexError:
-            # Another thread has reported or stopped it meanwhile.
+            # Another thread has reported or stopped the trace in the meantime.
             return
         try:
             traced = tracemalloc.take_snapshot()

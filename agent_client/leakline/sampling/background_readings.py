@@ -1,10 +1,10 @@
 """Background readings between snapshots: memory every second, and a full snapshot every ten seconds.
 
-They run on the recorder's thread and read only what costs microseconds, so that a training without
-a phase end for an hour, or a peak between two phase ends, is still recorded.
+They run on the recorder's thread and read only what costs microseconds, so that an hour of training
+without a phase end, or a peak between two phase ends, is still recorded.
 
-As memory runs out, readings become more frequent and each is reported: the kernel kills without
-notice, and users need the last snapshot before that.
+As memory runs out, readings become more frequent, and each one is reported: the kernel kills
+without notice, and users need the last snapshot before the kill.
 """
 
 from __future__ import annotations
@@ -18,17 +18,20 @@ from ..snapshot import Number
 from .sampler import Sampler
 
 REPORT_EVERY_SECONDS: Final = 10.0
-# Plan ten readings in the time left at the highest recent rate of growth, but not more often than this.
+# Number of readings planned for the time left at the highest recent growth rate, and the shortest
+# interval between two of them.
 READINGS_LEFT: Final = 10
 SHORTEST_SECONDS: Final = 0.02
-# The growth rate stays valid this long, because a training that pauses for a moment will go on as before.
+# The growth rate stays valid this long, because a training run that pauses for a moment will
+# continue as before.
 SPEED_HOLDS_SECONDS: Final = 1.0
-# Each reading is reported only if this little time and this little of the limit is left: memory
-# that is allocated and freed again in each generation, with room to spare, is not a danger.
+# Every reading is reported only while less than this time and less than this share of the limit are
+# left: memory that is allocated and freed again in each generation, with room to spare, is not a
+# danger.
 REPORT_BELOW_SECONDS: Final = 5.0
 REPORT_BELOW_SHARE: Final = 0.15
-# A program that runs close to its limit must not fill the spool: at most this many in a row, then
-# one every two seconds.
+# A program that runs close to its limit must not fill the spool: at most this many readings are
+# reported in a row, then one every two seconds.
 MOST_REPORTED: Final = 100
 SECONDS_EACH: Final = 2.0
 
@@ -43,7 +46,7 @@ class Approach:
     ) -> None:
         self._read, self._clock = read, clock
         self._before: tuple[float, int] | None = None
-        # Bytes per second, and when that was measured.
+        # The growth rate in bytes per second, and when it was measured.
         self._speed, self._speed_at = 0.0, clock()
         self._credit, self._credited_at = float(MOST_REPORTED), clock()
         self.look()
@@ -86,10 +89,10 @@ class Approach:
 
 
 class BackgroundFold:
-    """Reports `sample` snapshots. The caller repeats ``tick`` after the seconds it returns.
+    """Reports `sample` snapshots. The caller calls ``tick`` again after the number of seconds that it returns.
 
-    It reports every ten seconds, or at each reading if those are rarer; immediately if memory is
-    about to run out or if ``has_news`` returns True.
+    It reports every ten seconds, or at each reading if readings are less frequent, and immediately
+    if memory is about to run out or ``has_news`` returns True.
     """
 
     def __init__(

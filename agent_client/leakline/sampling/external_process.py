@@ -17,12 +17,12 @@ from .heap_scans import Measured
 from .overhead_budget import Governor
 from .sampler import Probe, Sampler
 
-# Probes that cost more than reading a file or two: only at interval ends, when due.
+# Probes that cost more than reading a file or two, and are therefore read only at interval ends.
 _RARE: Final = frozenset({"children", "gpu"})
 
 
 class OutsideSampler(Sampler):
-    """Samples the process ``pid`` as a `Sampler` samples its own. Returns no samples once it has ended."""
+    """Samples the process ``pid`` from outside. Returns no samples once that process has ended."""
 
     def __init__(self, pid: int, governor: Governor) -> None:
         super().__init__(governor)
@@ -83,7 +83,7 @@ class OutsideSampler(Sampler):
 
 
 def started_as(pid: int, proc: Path = PROC) -> list[str]:
-    """Return the command line of a process; empty if it cannot be read or has none."""
+    """Return the command line of a process; empty if it cannot be read or the process has none."""
     try:
         line = (proc / str(pid) / "cmdline").read_bytes()
     except OSError:

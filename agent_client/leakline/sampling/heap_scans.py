@@ -1,10 +1,10 @@
-"""Heap scans (censuses, tensors, holders): decides which of them to run now, and where.
+"""Decides which heap scans (censuses, tensors, holders) to run now, and where.
 
-A scan runs on the training thread if that stops it for no longer than the longest pause; otherwise
-in slices in the background if the native module is available; otherwise not at all. Results of a
-sliced scan are sent with the training thread's own snapshots: holders with the next one, a census
-with the next generation end. So a census that was started at one generation end is reported at the
-following one.
+A scan runs on the training thread if it stops that thread for no longer than the longest pause;
+otherwise in slices in the background if the native module is available; otherwise not at all.
+Results of a sliced scan are sent with the training thread's own snapshots: holders with the next
+one, a census with the next generation end. So a census that was started at one generation end is
+reported at the following one.
 """
 
 from __future__ import annotations
@@ -43,12 +43,14 @@ from .run_requests import DONE, FAILED, NOTHING_FOUND, REFUSED, Answer, Request
 from .type_counts import Following, TypeGrowth
 
 TYPES_IN_CENSUS: Final = 48
-# CPU seconds: five scans of the heap of a torch process; in slices, one scan of five million objects.
+# CPU seconds for a search for holders: enough for five scans of a torch process's heap or, in
+# slices, for one scan of five million objects.
 HOLDER_SECONDS: Final = 0.35
 SLICED_HOLDER_SECONDS: Final = 1.0
-# For a search near the roots of the program only, which takes two milliseconds on an idle machine.
+# Expected cost of a search only near the program's roots, which takes two milliseconds on an idle
+# machine.
 NEAR_SECONDS: Final = 0.01
-# Most holders are found near the program's roots, in less than this.
+# Minimum budget for a sliced search: most holders are found near the program's roots in less time.
 SEARCH_AT_LEAST_SECONDS: Final = 0.05
 CLASSES_PER_SEARCH: Final = 3
 LOOKS_OF_A_SEARCH: Final = 2
@@ -56,27 +58,28 @@ LOOKS_OF_A_SEARCH: Final = 2
 TENSORS_PART_OF_CENSUS: Final = 0.35
 FOLLOWING_SECONDS: Final = 0.002
 # Generation ends until the first search for containers near the program's roots without a census,
-# and the maximum between two of them.
+# and the maximum number between two such searches.
 CONTAINERS_GAPS: Final = (4, 16)
 CONTAINERS_SECONDS: Final = 0.002
-# The pause for a scan for garbage, as a part of the longest pause.
+# The pause for a scan for garbage, as a fraction of the longest pause.
 GARBAGE_PART_OF_PAUSE: Final = 0.4
 GARBAGE_GAPS: Final = (1, 16)
-# If there is more garbage than ever before by this factor, the next scan follows soon.
+# If there is this many times as much garbage as ever before, the next scan follows soon.
 GARBAGE_RISES: Final = 1.2
 GARBAGE_FADES: Final = 0.7
-# A sliced census that took a larger part of a generation is not a point-in-time snapshot: it is
-# only shown as a table.
+# A sliced census that took a larger part of a generation is not a point-in-time snapshot: its
+# counts are shown only as a table.
 MOMENT_PART: Final = 0.2
-# A program loads its modules in a few places; if it goes on loading, recounts are charged to the budget.
+# A program loads its modules in a few places; if it keeps loading more, recounts are charged to the
+# budget.
 SETTLED_AS_SET_UP: Final = 8
-# At the end of a run, the longest wait for work in progress.
+# The longest wait for work in progress at the end of a run.
 LAST_LOOK_SECONDS: Final = 0.5
 
 
 @dataclass(slots=True)
 class Measured:
-    """The result of one measurement. Its sequence numbers are set when the snapshot gets its own."""
+    """The result of one measurement. Its sequence numbers are set when the snapshot gets its sequence number."""
 
     samples: dict[str, Number]
     census: Census | None = None
@@ -105,7 +108,7 @@ class Looks:
         self._references: Mapping[int, int] = {}
         self._was_rising = False
         self._census: SlicedResult | None = None
-        # Duration of that census and of the newest generation.
+        # Duration of the newest sliced census and of the newest generation.
         self._census_seconds, self._generation_seconds = 0.0, 0.0
         self._last_end = time.perf_counter()
         self._garbage, self._garbage_guard = GarbageProbe(), Guard("the scan for cyclic garbage")
@@ -113,14 +116,14 @@ class Looks:
         self._memory = RisingMemory()
         # Number of recounts while the program was young.
         self._settled = 0
-        # Set after a search for holders of tensors. Whether those hold graphs is checked only
-        # afterwards, because the check turns what graphs have saved into tensors that nothing in
-        # Python holds.
+        # True after a search for holders of tensors. Only then are the tensors checked for graphs,
+        # because the check turns what graphs have saved into tensors that nothing in Python holds.
         self._graphs_wanted = False
         self._following_guard = Guard("following instances")
         self._containers_guard = Guard("finding containers")
         self._containers_rhythm = Rhythm(*CONTAINERS_GAPS)
-        # Objects that were frozen, and so hidden from the collector, when types were counted first.
+        # Number of objects that were frozen, and so hidden from the collector, when types were
+        # first counted.
         self._frozen = 0
         # How many single objects a census reports, and their minimum size.
         self.large_objects = LARGE_OBJECTS
@@ -129,11 +132,11 @@ class Looks:
         self._asked: Request | None = None
 
     def stay_in_background(self) -> None:
-        """Restrict scans to slices: the program runs while we measure, so nothing else may refer to its objects."""
+        """Restrict scans to slices: the program runs while we measure, so a scan must not hold its objects."""
         self.plan.only_in_background = True
 
     def at_baseline(self, measured: Measured) -> None:
-        """Take a census whenever possible: the loop has not begun, so it counts as set-up."""
+        """Take a census whenever possible: the loop has not begun, so the census counts as set-up."""
         way = self.plan.way()
         self._frozen = gc.get_freeze_count()
         with self._guard:
@@ -166,7 +169,7 @@ class Looks:
         else:
             wanted = self._graphs_wanted
             if wanted:
-                # The scan for tensors precedes other work that needs the pause.
+                # The scan for tensors takes precedence over other work that would use up the pause.
                 self._look_at_tensors(measured)
             if self.plan.is_young or (way == "slices" and rising):
                 self._recount()
@@ -188,7 +191,7 @@ class Looks:
         )
 
     def wait(self) -> None:
-        """Wait briefly for work in progress, which has no later chance to be reported."""
+        """Wait briefly for work in progress, which could not be reported later."""
         self.slices.wait(LAST_LOOK_SECONDS)
 
     def fetch(self, measured: Measured) -> None:
@@ -280,8 +283,8 @@ class Looks:
             # The counts taken at every phase end are newer than this census.
             measured.samples = {**result.samples(), **self._types.read_census(), **measured.samples}
         elif self._census_seconds <= self._generation_seconds:
-            # It counts every lasting object once, which is enough for bytes, as they are compared
-            # over many generations.
+            # The census counts every lasting object once. That is enough for bytes, which are
+            # compared over many generations.
             measured.samples = {**result.sizes(), **measured.samples}
 
     def _tell(self, measured: Measured, result: CensusResult | SlicedResult) -> None:
@@ -302,16 +305,16 @@ class Looks:
                 self._graphs_wanted = False
 
     def _sees_the_same_heap(self) -> bool:
-        """Return True unless the program has frozen objects since: hidden from the collector, they
-        would look freed.
+        """Return True unless the program has frozen more objects since the baseline: the collector
+        does not list them, so they would look freed.
         """
         return gc.get_freeze_count() <= self._frozen
 
     def settle_doubts(self) -> None:
         """Recount requested classes whose counts are not exact, immediately if that is cheap.
 
-        While the program is young this counts as set-up, a limited number of times; later it is
-        charged to the budget. Until then these classes are not reported.
+        While the program is young, a limited number of recounts is set-up; later ones are charged
+        to the budget. Until they are recounted, these classes are not reported.
         """
         if self._settled < SETTLED_AS_SET_UP:
             self._settled += self.plan.is_young
@@ -320,7 +323,9 @@ class Looks:
             self._recount(set_up=False)
 
     def _recount(self, *, set_up: bool = True) -> None:
-        """Recount classes whose references changed without instances, as happens while a program loads modules."""
+        """Recount classes whose references, but not instances, have changed, as happens while a
+        program loads modules.
+        """
         is_set_up = set_up and self.plan.is_young
         expected = self._governor.expects(
             "recount", TENSORS_PART_OF_CENSUS * self.plan.expected_seconds()
@@ -335,7 +340,8 @@ class Looks:
     def _look_at_garbage(self, measured: Measured, rising: bool) -> None:
         """Scan for garbage that awaits collection, without running the collector.
 
-        The scan is prompt while the collector is off, else ever more rare.
+        While the collector is off, a scan may run at every generation end; otherwise scans become
+        less frequent.
         """
         seconds = GARBAGE_PART_OF_PAUSE * self._governor.max_pause_seconds
         enabled = gc.isenabled()
@@ -346,7 +352,8 @@ class Looks:
             with self._garbage_guard, self._governor.measuring("garbage"):
                 found = self._garbage.read(seconds)
                 objects = 0 if found is None else found.objects
-                # As many as before is the normal amount between two collections of a healthy program.
+                # An amount like the previous ones is normal between two collections of a healthy
+                # program.
                 many = objects >= max(OBJECTS_REPORTED, GARBAGE_RISES * self._most_garbage)
                 # The maximum decays, so that garbage from loading libraries does not count forever.
                 self._most_garbage = max(GARBAGE_FADES * self._most_garbage, objects)
@@ -389,7 +396,7 @@ class Looks:
         """Serve a request. Return the outcome, "" while it is in progress, or None if there is no
         budget for it.
 
-        A user's request may exceed the budget, which is charged all the same, but never the longest pause.
+        A user's request is charged to the budget and may exceed it, but never the longest pause.
         """
         way = self.plan.way()
         if way is None:
@@ -441,7 +448,7 @@ class Looks:
         self._graphs_wanted = self._graphs_wanted or any(cls in kinds for cls in classes)
 
     def _must_search_in_background(self) -> bool:
-        """Return True if a search is too long for a pause.
+        """Return True if a search would take longer than a pause may last.
 
         A quick first result near the program's roots does not help: the next search may take
         several heap scans.
@@ -478,7 +485,7 @@ def _told_by(result: CensusResult, *, with_counts: bool) -> dict[str, Number]:
     """Return the samples of a census.
 
     Without ``with_counts``, counts are left out because they are extrapolated or miss frozen
-    objects: in a series they would look like growth, or like a fall. They stay in the census
+    objects: in a series, they would look like growth or like a drop. They stay in the census
     itself.
     """
     samples = result.samples()

@@ -1,8 +1,9 @@
-"""Finds what keeps objects alive, as a path of names, and how many bytes one more of them takes.
+"""Finds what keeps objects alive, as a path of names, and how many bytes one more such object takes.
 
-A sample of the live objects of a type, spread over their age, is followed upwards until it reaches
-something with a name. A path ranks higher the more of the sample it leads to, and the fewer objects
-it starts from: a list that holds all of them explains more than a helper that each of them has.
+From a sample of a type's live objects, spread over their age, references are followed upwards until
+something with a name is reached. A path ranks higher the more of the sample it leads to, and the
+fewer objects it starts from: a list that holds all of the objects explains more than a helper that
+each of them has.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from ..probes.heap.heap_walk import listed_objects
 # Each additional sample makes every heap scan more expensive.
 SAMPLES: Final = 10
 PATHS_OF_A_TYPE: Final = 3
-# Maximum characters of a path, which the server also enforces.
+# Maximum number of characters in a path; the server enforces the same limit.
 PATH_LIMIT: Final = 1024
 # Paths that lead to a smaller share of the sample are considered coincidental.
 _SHARE_REPORTED: Final = 0.1
@@ -58,8 +59,8 @@ _WIDTH_NATIVE: Final = 1_024
 # Time limit of the search for the newest instances, from the young end of the heap.
 _NEWEST_SECONDS: Final = 0.005
 _NEWEST: Final = 16
-# How many instances of a type are searched for the largest, and the longest container whose items
-# are examined.
+# How many instances of a type are compared to find the largest, and the length of the longest
+# container whose items are examined.
 _MANY: Final = 4_096
 _SIZED: Final = (list, dict, tuple, set, frozenset, deque)
 _OBJECTS_SIZED: Final = 4_000
@@ -91,10 +92,10 @@ def find_holders(
 
     ``count`` is the number of objects of the type that the path leads to, extrapolated from the
     sample. ``bytes_each`` is the cost of one more object, including buffers and graphs but not what
-    the objects share; None if that took too long. ``frame`` is the current frame of the calling
-    thread (default: the caller's). A type without a path is left out; objects that are only held by
-    each other have the path ``CYCLIC_GARBAGE``. The budget is CPU seconds of this thread. It is
-    checked between scans of the entire heap, so one scan may exceed it.
+    the objects share; None if computing it took too long. ``frame`` is the current frame of the
+    calling thread (default: the caller's). A type without a path is left out; objects that are only
+    held by each other have the path ``CYCLIC_GARBAGE``. The budget is CPU seconds of this thread.
+    It is checked between scans of the entire heap, so one scan may exceed it.
     """
     started = clock()
     here = frame or sys._getframe(1)
@@ -119,9 +120,9 @@ def find_holder_of_largest(
 ) -> list[FoundHolder]:
     """Return what keeps the largest object of exactly this type alive, without the cost of one more object.
 
-    For a tensor, an array or a container that grows while the number of objects does not. Empty if
-    none is large. ``near_only``: search only near the roots of the program, which takes two
-    milliseconds, without a heap scan.
+    Used for a tensor, an array or a container that grows while the number of objects does not. The
+    result is empty if no object is large. ``near_only``: search only near the program's roots,
+    which takes two milliseconds, without a heap scan.
     """
     started = clock()
     here = frame or sys._getframe(1)
@@ -150,9 +151,9 @@ def _search(
     size_of: Callable[[str, list[Any]], int | None],
     near_only: bool = False,
 ) -> list[FoundHolder]:
-    """Search upwards from these samples, ``SAMPLES`` places for each type, and empty the list."""
+    """Search upwards from these samples, which fill ``SAMPLES`` places for each type, and clear the list."""
     search = ReferrerSearch(samples, _groups(len(types)), _width())
-    # From here on the search holds our only references: every other reference to a sample is the program's.
+    # Now the search holds our only references: every other reference to a sample is the program's.
     samples.clear()
     search.climb_near(_near(here), is_late)
     while not near_only and not is_late() and (targets := search.wanted()):
@@ -183,8 +184,8 @@ def _largest(
 def _candidates(
     kind: type, here: FrameType, near_only: bool, is_late: Callable[[], bool]
 ) -> Iterator[list[Any]]:
-    """Yield lists of up to some thousand objects of exactly this type, first those near the roots,
-    which are found fastest.
+    """Yield lists of up to a few thousand objects of exactly this type, beginning with those near
+    the roots, which are found fastest.
     """
     for found in locals_of_threads(here).values():
         yield [one for one in found.read().values() if type(one) is kind]
@@ -208,10 +209,10 @@ class SlicedHolderSearch:
     Create it on the training thread: its locals are read in the constructor, and only their names
     are kept. Call ``step`` on any thread until it returns True, then ``result``. If ``totals`` has
     the count of every class and ``seeds`` has known instances of every class (weak references, from
-    `AgeSamples.instances`), those and the newest instances are the sample, and no heap scan is
-    needed to count and sample. ``budget_seconds`` are CPU seconds of all steps together; when they
-    are spent, the result is what was found so far. Between two steps no classes or instances are
-    held, except instances of types without weak references, and lists, dicts and tuples on the
+    `AgeSamples.instances`), the sample consists of those and the newest instances, and no heap scan
+    is needed to count and sample. ``budget_seconds`` are CPU seconds of all steps together; when
+    they are spent, the result is what was found so far. Between two steps no classes or instances
+    are held, except instances of types without weak references, and lists, dicts and tuples on the
     paths: those are held until the end.
 
     Raises RuntimeError without the native module.
@@ -235,19 +236,19 @@ class SlicedHolderSearch:
         # Weak references, because the address of a deleted class may be reused by another one.
         self._classes = [ref(cls) for cls in types]
         near = _near(frame or sys._getframe(1))
-        # Names of locals by the address of their values, because their frames must not be read later.
+        # The names of locals by the address of their values, because the frames must not be read later.
         self._local_names = {key: name for key, name in near.named.items() if ".<locals>." in name}
         self._search: ReferrerSearch | None = None
         self._pass: Any = None
         self._targets: list[int] = []
         self._totals: list[int] = []
         self._found: list[FoundHolder] | None = None
-        # By type name, objects that hold graphs: their size is computed at the end.
+        # Objects that hold graphs, by type name; their size is computed at the end.
         self._unsized: dict[str, list[ref[Any]]] = {}
         counts = [(totals or {}).get(cls, 0) for cls in types]
         known = seeds or {}
-        # The newest instances alone are what the program currently works on, so a type without
-        # seeds requires a heap scan.
+        # The newest instances alone would show only what the program is currently working on, so a
+        # type without seeds requires a heap scan.
         is_known = all(counts) and all(known.get(cls) for cls in types)
         samples = _known_samples(module, types, known) if is_known else [[]]
         if all(samples):
@@ -270,7 +271,7 @@ class SlicedHolderSearch:
             return
         if self._search is not None:
             self._search.take_up()
-        # A scan that the budget cut short is used as well: its findings are true, though incomplete.
+        # The result of a scan that the budget cut short is used as well: it is true, though incomplete.
         if self._search is None:
             self._sample()
         elif self._pass is not None:
@@ -281,7 +282,7 @@ class SlicedHolderSearch:
             self._finish()
 
     def result(self) -> list[FoundHolder]:
-        """Return the same result as ``find_holders``; empty before the end. Call it on the training thread."""
+        """Return the same as ``find_holders``; empty until the search is complete. Call it on the training thread."""
         unsized, self._unsized = self._unsized, {}
         for name, weak in unsized.items():
             each = marginal_bytes(_alive(weak), objects_visited=_OBJECTS_SIZED)
@@ -311,7 +312,7 @@ class SlicedHolderSearch:
         pairs, is_whole = self._pass.result()
         self._pass = None
         near = self._near()
-        # A target that died meanwhile no longer has a node, so its address leads to nothing.
+        # A target that was freed in the meantime no longer has a node, so its address leads to nothing.
         self._search.give(((self._targets[place], one) for place, one in pairs), near, is_whole)
         del pairs
         self._search.climb_near(near)
@@ -346,7 +347,8 @@ class SlicedHolderSearch:
                 ones, lambda: self._clock() - started > _SIZING_SECONDS, _OBJECTS_SIZED
             )
         except GraphsMet:
-            # Objects without weak references must not be kept alive for their size.
+            # Objects that do not support weak references must not be kept alive just to compute
+            # their size.
             with suppress(TypeError):
                 self._unsized[name] = [ref(one) for one in ones]
             return None
@@ -374,7 +376,8 @@ def _known_samples(
 
 
 def _near(frame: FrameType) -> Near:
-    # The locals are read again each time: a copy of them would look like a holder in the next heap scan.
+    # Read the locals again each time: a stored copy of them would look like a holder in the next
+    # heap scan.
     return look_near({name: found.read() for name, found in locals_of_threads(frame).items()})
 
 
@@ -424,7 +427,7 @@ def _groups(count: int) -> list[int]:
 
 
 def _samples(types: Sequence[type]) -> tuple[list[int], list[Any]]:
-    """Return the count of each type, and SAMPLES places for each, oldest first, padded with None."""
+    """Return the count of each type and, for each type, SAMPLES instances, oldest first, padded with None."""
     totals: list[int] = []
     samples: list[Any] = []
     for count, ones in _instances(types):
@@ -444,7 +447,8 @@ def _instances(
         look.step(-1.0)
         yield from look.result()
         return
-    # The collector lists the youngest generation first and, within each, the oldest object first.
+    # The collector lists the youngest generation first and, within each generation, the oldest
+    # object first.
     wanted = dict.fromkeys(map(id, types), True)
     everything = [
         one for generation in (2, 1, 0) for one in _of_types(listed_objects(generation), wanted)
@@ -457,7 +461,7 @@ def _instances(
 
 
 def _of_types(objects: list[Any], wanted: dict[int, bool]) -> Iterator[Any]:
-    # Compared by address, because a class of the program may define its own hash.
+    # Types are compared by address, because a class of the program may define its own hash.
     return compress(objects, map(wanted.__contains__, map(id, map(type, objects))))
 
 
@@ -470,13 +474,15 @@ def _distinct(ones: list[Any]) -> list[Any]:
 
 
 def _spread(ones: list[Any]) -> list[Any]:
-    """Return at most SAMPLES of them, from oldest to newest, avoiding any period in which they were created."""
+    """Return at most SAMPLES of ``ones``, from oldest to newest, at irregular steps in case they
+    were created periodically.
+    """
     if len(ones) <= SAMPLES:
         return ones
     chosen: list[Any] = []
     place = -1
     for i in range(SAMPLES):
-        # One from each tenth, at a different place in each.
+        # Take one from each tenth, at a different place within each tenth.
         place = max(place + 1, int((i + i * _GOLDEN % 1) * len(ones) / SAMPLES))
         chosen.append(ones[min(place, len(ones) - SAMPLES + i)])
     return chosen
@@ -495,7 +501,7 @@ def _of_type(
     ]
     if garbage & bits:
         ranked.append(((garbage & bits).bit_count(), 1, CYCLIC_GARBAGE))
-    # If two names lead to the same object, a hook's name explains more than that of the function.
+    # If two names lead to the same object, a hook's name explains more than the function's name.
     ranked.sort(key=lambda row: (-row[0] / row[1], HOOKS not in row[2], len(row[2]), row[2]))
     for leads_to, _, path in ranked[:PATHS_OF_A_TYPE]:
         if leads_to / count >= _SHARE_REPORTED:

@@ -1,4 +1,4 @@
-"""Sliced work in the background: one task at a time, on a thread that ends with the task.
+"""Runs sliced work in the background: one task at a time, on a thread that ends with the task.
 
 Each slice holds the GIL for milliseconds, and the program runs between slices. The training thread
 builds the result at one of its own snapshots. No slice runs while that thread measures, because
@@ -39,9 +39,9 @@ class SlicedWork(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of a task (None if it failed), the CPU seconds of its slices, and the longest of them.
+    """The result of a task (None if it failed), the CPU seconds of all its slices, and of the longest slice.
 
-    ``wall_seconds`` is the time the program ran meanwhile.
+    ``wall_seconds`` is the wall time from the first slice to the last.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Outcome:
 
 
 class SliceThread:
-    """Runs sliced work. All methods but the steps belong to the training thread.
+    """Runs sliced work. All methods are called on the training thread; only the steps run on ours.
 
     ``with scan.turn: ...`` pauses the slices. ``clock`` returns CPU seconds of the calling thread.
     """
@@ -63,7 +63,7 @@ class SliceThread:
         self.turn = threading.RLock()
         self._guard = Guard("a heap scan in slices")
         self._thread: OurThread | None = None
-        # In progress, or done and not fetched yet.
+        # Work that is in progress, or done and not yet fetched.
         self.work: SlicedWork | None = None
         self._name = ""
         self._done, self._seconds, self._longest, self._wall = False, 0.0, 0.0, 0.0
@@ -76,7 +76,7 @@ class SliceThread:
 
     @property
     def bytes(self) -> int:
-        """Memory that the work in progress holds for itself, as far as it reports it."""
+        """Bytes that the work in progress holds for itself; 0 if it does not report them."""
         return int(getattr(self.work, "bytes", 0))
 
     def offer(self, name: str, work: SlicedWork) -> bool:
@@ -99,7 +99,7 @@ class SliceThread:
             self._thread.join(timeout_seconds)
 
     def take(self) -> Outcome | None:
-        """Return the outcome of finished work, once; None if there is none."""
+        """Return the outcome of finished work, once, or None if no work has finished."""
         if self._thread is None or self._thread.is_alive():
             return None
         work, self.work, self._thread = self.work, None, None

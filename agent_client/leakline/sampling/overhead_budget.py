@@ -1,24 +1,23 @@
-"""The overhead governor: decides what may be measured now, and keeps the ledger of what measuring has cost.
+"""Decides what may be measured now, and keeps a ledger of what measuring has cost.
 
-The budget is CPU seconds of the training thread: a start credit, plus a share of the elapsed wall
-time. It is CPU time because on a busy machine wall time includes the work of others, and a census
-would appear to cost twice as much. Each kind of work may bring its own class, deep (a census, a
-search for holders) or light (the snapshots at phase ends), only up to a part of the budget, and
-never the total beyond it. So frequent work cannot starve rare work, expensive work cannot starve
-cheap work, and a single misjudged task is the most that can exceed the budget.
+The budget is in CPU seconds of the training thread: a start credit plus a share of the elapsed wall
+time. CPU time is used because wall time on a busy machine includes the work of others, and a census
+would appear to cost twice as much. Work is either deep (a census, a search for holders) or light
+(the snapshots at phase ends). Each kind of work is limited to a part of the budget, and deep work
+also to what is left of the whole. So frequent work cannot starve rare work, expensive work cannot
+starve cheap work, and a single misjudged task is the most that can exceed the budget.
 
 Reading memory at phase boundaries costs microseconds and is never refused for its cost, because
 without it the phase accounts would name the wrong phase. It is accounted separately, so that
 frequent phases leave the budget of snapshots untouched.
 
-In addition to the budget there is the longest pause: a single measurement on the training thread
-must not be expected to stop it for longer. If it would, it is done in slices in the background, or
-not at all.
+In addition to the budget, there is a longest pause. A measurement that is expected to stop the
+training thread for longer is done in slices in the background, or not at all.
 
 `CensusPlan` decides when a census is worth its cost, and how it is taken: soon while a count rises,
-regularly while memory rises, ever more rarely while neither does. It is taken in one piece if that
-stops the training thread for no longer than the longest pause. The native module can scan larger
-heaps in slices, the pure Python census cannot.
+regularly while memory rises, and less and less often while neither does. A census is taken in one
+piece if that stops the training thread for no longer than the longest pause. Larger heaps can be
+scanned in slices by the native module, but not by the pure Python census.
 """
 
 from __future__ import annotations
@@ -33,32 +32,36 @@ from typing import TYPE_CHECKING, Final, Literal
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# A short run should see as much as a long one; after two minutes the credit is less than the share itself.
+# The credit lets a short run measure as much as a long one; after two minutes, the share of the
+# elapsed time exceeds it.
 START_CREDIT_SECONDS: Final = 1.25
-# The part of the credit for deep work with the native module, where the same scans cost less than half.
+# The credit for deep work with the native module, whose scans cost less than half as much.
 NATIVE_DEEP_CREDIT_SECONDS: Final = 0.5
 MAX_PAUSE_SECONDS: Final = 0.05
-# Deep work is everything but LIGHT_PARTS; together it may use this part of the budget.
+# Deep work is everything except LIGHT_PARTS; all of it together may use this part of the budget.
 DEEP_PART: Final = 0.7
-# Part of the budget for deep work that is due only because time has passed.
+# The part of the budget for deep work that is due only because time has passed.
 ROUTINE_PART: Final = 0.08
-# Searches for holders must remain affordable after censuses, and counting after searches.
+# Limits for single kinds of deep work: searches for holders must remain affordable after censuses,
+# and other scans after searches.
 OWN_PARTS: Final = {"census": 0.45, "holders": 0.3}
-# Part of the budget that all light work together may have used before this kind is refused.
+# For each kind of light work, the part of the budget that all light work together may use before
+# this kind is refused.
 LIGHT_PARTS: Final = {
     "nested": 0.1, "phase": 0.25, "generation": 0.5, "manual": 0.5, "finish": 0.5,
 }  # fmt: skip
 # With each refusal the expected cost shrinks a little, so that one slow moment does not block a
 # kind of work forever.
 FORGET: Final = 0.97
-# Refused light work is not considered again for this long, in which the budget grows by less than
-# one snapshot.
+# Refused light work is not considered again for this long; in that time, the budget grows by less
+# than the cost of one snapshot.
 STAND_BACK_SECONDS: Final = 0.02
-# Unexpected cost of one piece of light work that is charged to it; the rest is charged to deep
-# work. Otherwise the first slow reading of one probe would prevent the next generation ends from
-# being measured.
+# Up to this much unexpected cost of a single piece of light work is charged to light work, and the
+# rest to deep work. Otherwise the first slow reading of one probe would prevent the next generation
+# ends from being measured.
 SURPRISE_SECONDS: Final = 0.05
-# Phase entries read within one second, far more than a training loop has.
+# Maximum number of phase entries at which memory is read within one second; a training loop has far
+# fewer.
 ENTRIES_PER_SECOND: Final = 2000
 
 
@@ -81,7 +84,7 @@ class Governor:
     ) -> None:
         self.share, self.max_pause_seconds = share, max_pause_seconds
         self._light_seconds = self._deep_seconds = self._accounting_seconds = 0.0
-        # By kind of deep work.
+        # Seconds spent, by kind of deep work.
         self._spent: dict[str, float] = {}
         self._credit = start_credit_seconds if share > 0 else 0.0
         deep = start_credit_seconds if deep_credit_seconds is None else deep_credit_seconds
@@ -96,10 +99,11 @@ class Governor:
         self._not_before: dict[str, float] = {}
         self._entries, self._entries_since = 0, self._started
         self._set_up = 0.0
-        # CPU seconds of routine work, and the kinds allowed as routine until they are charged.
+        # CPU seconds of routine work, and the kinds of work that were allowed as routine and are
+        # not charged yet.
         self._routine_seconds, self._is_routine = 0.0, set[str]()
         # CPU seconds of each of our own threads, by thread identifier. Each thread writes its own
-        # value; they do not count against the budget.
+        # value. These seconds do not count against the budget.
         self.thread_seconds: dict[int, float] = {}
 
     def allows(
@@ -110,10 +114,10 @@ class Governor:
         expected_seconds: float | None = None,
         routine: bool = False,
     ) -> bool:
-        """Return True if there is budget for one more ``work``.
+        """Return True if there is budget for another piece of ``work``.
 
-        Its expected cost is that of earlier ones, unless given. ``routine``: there is no specific
-        reason for it, so it gets a smaller part of the budget.
+        Its cost is estimated from earlier pieces, unless given. ``routine``: there is no specific
+        reason for the work, so it gets a smaller part of the budget.
         """
         if work in self._not_before and self._clock() < self._not_before[work]:
             return False
@@ -155,7 +159,7 @@ class Governor:
         return (self.available_seconds - self._saved) * ROUTINE_PART - self._routine_seconds
 
     def room(self, work: str) -> float:
-        """Return CPU seconds that this kind of deep work may still use of its own part of the budget."""
+        """Return the CPU seconds that this kind of deep work has left in its own part of the budget."""
         part = OWN_PARTS.get(work, DEEP_PART)
         return (self.available_seconds - self._saved) * part - self._spent.get(work, 0.0)
 
@@ -169,19 +173,21 @@ class Governor:
         return self._credit + self.share * (self._clock() - self._started)
 
     def fits_pause(self, expected_seconds: float) -> bool:
-        """Return True if the training thread may stop for this long, in addition to the current measurement so far."""
+        """Return True if the training thread may stop for this long, in addition to the current
+        measurement's time so far.
+        """
         return self._under_way() + expected_seconds <= self.max_pause_seconds
 
     def expects(self, work: str, default_seconds: float) -> float:
-        """Return the expected CPU seconds of one more ``work``."""
+        """Return the expected CPU seconds of another piece of ``work``."""
         return self._costs.get(work, default_seconds)
 
     def _under_way(self) -> float:
         return 0.0 if self._since is None else self.work_seconds() - self._since
 
     def leave_out(self, seconds: Callable[[], float]) -> None:
-        """Exclude this running total from charges: collections that happen during a measurement but
-        not because of it.
+        """Exclude this running total from charges: the seconds of collections that happen during a
+        measurement but not because of it.
         """
         self._left_out = seconds
 
@@ -191,9 +197,9 @@ class Governor:
 
     @contextmanager
     def measuring(self, work: str, *, set_up: bool = False) -> Iterator[None]:
-        """Charge the time of the block, without what nested blocks charge themselves.
+        """Charge the CPU time of the block, except for what nested blocks charge on their own.
 
-        ``set_up``: reported in the ledger, not taken from the budget.
+        ``set_up``: the time is reported in the ledger but not taken from the budget.
         """
         outer, self._inner = self._inner, 0.0
         outermost = self._since is None
@@ -215,8 +221,8 @@ class Governor:
             self._set_up += seconds
             return
         if work in LIGHT_PARTS:
-            # Limited to twice the expected cost: the estimate of permanently slower work still
-            # adapts after a few times.
+            # The charge is limited to twice the expected cost; the estimate for permanently slower
+            # work still adapts after a few charges.
             bounded = min(seconds, max(SURPRISE_SECONDS, 2 * self._costs.get(work, 0.0)))
             self._light_seconds += bounded
             self._deep_seconds += seconds - bounded
@@ -227,7 +233,7 @@ class Governor:
             if work in self._is_routine:
                 self._is_routine.discard(work)
                 self._routine_seconds += seconds
-            # The higher of both, so that one cheap census does not start a series of them.
+            # Keep the higher of the two, so that one cheap census does not start a series of censuses.
             self._costs[work] = max(seconds, self._smooth(work, seconds))
 
     def _smooth(self, work: str, seconds: float) -> float:
@@ -260,7 +266,7 @@ class Governor:
 Way = Literal["whole", "slices"]
 
 # The pure Python census lists all objects in one uninterruptible call, which takes over 50 ms for
-# more than this. Its remaining work is limited by a deadline, not by the pause.
+# more objects than this. Its remaining work is limited by a deadline, not by the pause.
 PAUSE_LIMIT_OBJECTS: Final = 600_000
 # Estimates until the first census has measured them: tracked objects per allocated block, and
 # seconds per block.
@@ -268,12 +274,12 @@ OBJECTS_PER_BLOCK: Final = 0.5
 SECONDS_PER_BLOCK: Final = 0.4e-6
 NATIVE_SECONDS_PER_BLOCK: Final = 0.1e-6
 LONGEST_GAP: Final = 16
-# Applies while memory rises, whatever the counts do in between.
+# Applies while memory rises, even if no count does.
 LONGEST_GAP_WHILE_MEMORY_RISES: Final = 3
 YOUNG_ENDS: Final = 3
 DEADLINE_SECONDS: Final = 1.0
-# The lowest of this many generation ends is compared with earlier lows; periodic memory drops back
-# within them.
+# The lowest reading of this many generation ends is compared with the earlier low; memory that
+# varies periodically drops back within this many.
 _ENDS: Final = 4
 # A smaller rise of the low, in bytes or as a share of it, is normal while a heap settles.
 _LEAST_BYTES: Final = 2 * 2**20
@@ -281,11 +287,11 @@ _LEAST_SHARE: Final = 0.01
 
 
 class RisingMemory:
-    """Detect a lasting rise of private memory since the last census, from one reading at each generation end.
+    """Detects a lasting rise of private memory since the last census, from one reading at each generation end.
 
-    Such a rise is a reason to scan the heap, whatever the counts between two scans show: only a
-    heap scan counts arrays, bytes and strings, and a growing queue of them shows in memory alone.
-    Slow rises accumulate.
+    Such a rise is a reason to scan the heap, even if no count rises between two scans: only a heap
+    scan counts arrays, bytes and strings, so a growing queue of these shows only in the process's
+    memory. Slow rises accumulate.
     """
 
     def __init__(self) -> None:
@@ -321,10 +327,12 @@ class CensusPlan:
     ) -> None:
         self._governor, self._blocks, self._is_native = governor, blocks, is_native
         self._modules, self._loaded = modules, modules()
-        # For a program that does not call our API: it runs while we scan, so only slices are possible.
+        # True for a program that does not call our API: the program runs while we scan, so only
+        # slices are possible.
         self.only_in_background = False
         self._objects_per_block = OBJECTS_PER_BLOCK
-        # Keyed by way, because one piece and slices differ in cost; empty before the first census.
+        # Keyed by way, because a census in one piece and one in slices differ in cost; empty before
+        # the first census.
         self._seconds_per_block: dict[Way, float] = {}
         self._gap = 1
         self._since = 0
@@ -363,15 +371,14 @@ class CensusPlan:
     def expected_seconds(self, way: Way = "whole") -> float:
         """Return the expected CPU seconds of a census of the current heap."""
         unknown = NATIVE_SECONDS_PER_BLOCK if self._is_native() else SECONDS_PER_BLOCK
-        # Both ways cost about the same.
+        # Until this way has been measured, assume the cost of the other.
         known = next(iter(self._seconds_per_block.values()), unknown)
         return self._blocks() * self._seconds_per_block.get(way, known)
 
     def due(self, rising: bool, memory_rises: bool = False) -> Way | None:
-        """Return how a census is taken if one is due and within budget, else None. Call once per
-        generation end.
+        """Return how to take a census if one is due and within budget, or None. Call once per generation end.
 
-        ``rising``: a count that is worth a scan rises; ``memory_rises``: private memory does.
+        ``rising``: a count rises enough to justify a scan; ``memory_rises``: private memory rises.
         """
         self._ends += 1
         self._since += 1
@@ -397,14 +404,14 @@ class CensusPlan:
         generation end.
 
         The counts of a census would then be outdated as soon as it is reported. A program that
-        calls `leakline.init` has loaded most of its modules before, and its first generation is
-        set-up.
+        calls `leakline.init` has loaded most of its modules before that call, and its first
+        generation is set-up.
         """
         before, self._loaded = self._loaded, self._modules()
         return self.only_in_background and self._loaded != before
 
     def begun(self) -> None:
-        """Note that a sliced census has started: the next one is not due before its gap has passed."""
+        """Note that a sliced census has started: the next one is not due before a full gap has passed."""
         self._since = 0
 
     def taken(self, objects: int, seconds: float, rising: bool, way: Way = "whole") -> None:
@@ -413,7 +420,8 @@ class CensusPlan:
         self._objects_per_block = objects / blocks
         self._seconds_per_block[way] = seconds / blocks
         if way == "slices" and "whole" in self._seconds_per_block:
-            # Lower the other estimate, so that one slow moment does not rule it out forever.
+            # Lower the estimate for a census in one piece, so that one slow moment does not rule it
+            # out forever.
             self._seconds_per_block["whole"] *= FORGET
         self._since = 0
         if self._ends:
@@ -421,9 +429,10 @@ class CensusPlan:
 
 
 class Rhythm:
-    """Backoff over generation ends: due after ``first`` of them, then ever more rarely.
+    """A backoff counted in generation ends: a scan is due after ``first`` of them, then less and less often.
 
-    One more scan may be requested immediately; after it the gap continues from its previous value.
+    One more scan may be requested immediately; after that scan, the gap continues from its previous
+    value.
     """
 
     def __init__(self, first: int, longest: int) -> None:
@@ -435,7 +444,7 @@ class Rhythm:
         return self._since >= self._wait
 
     def restart(self) -> None:
-        """Wait a full gap again, because another scan has just done the work; the gap stays the same."""
+        """Wait a full gap again, because another scan has just done the same work; the gap does not change."""
         self._since = 0
 
     def looked(self, *, again_soon: bool) -> None:

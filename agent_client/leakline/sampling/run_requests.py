@@ -1,9 +1,9 @@
-"""Requests of users and the server to a run: a fixed list, no code. Added from any thread, taken at
-phase ends.
+"""Requests from users and the server to a run, of a few fixed kinds. Any thread may add them; they
+are taken at phase ends.
 
-A request, as the response to a batch contains it: ``{"id": str, "kind": "find_holders", "type":
-str}``, ``{"id": str, "kind": "census"}`` or ``{"id": str, "kind": "cleanup"}``, which runs the
-cleanups that the program has registered. A request with ``"asked_by": "person"`` may exceed the
+In the response to a batch, a request has one of these forms: ``{"id": str, "kind": "find_holders",
+"type": str}``, ``{"id": str, "kind": "census"}`` or ``{"id": str, "kind": "cleanup"}``, which runs
+the cleanups that the program has registered. A request with ``"asked_by": "person"`` may exceed the
 overhead budget, but never the longest pause. The outcome is sent as an event of kind ``mark`` named
 ``find_holders pkg.Class: done``, with ``{"request": id, "outcome": str}`` as its data; the findings
 are sent like all others.
@@ -18,7 +18,8 @@ from typing import Any, Final
 
 KINDS: Final = ("find_holders", "census", "cleanup")
 WAITING_LIMIT: Final = 16
-# Remembered ids: the server repeats a request in every response until it has received the outcome.
+# Number of ids to remember: the server repeats a request in every response until it has received
+# the outcome.
 KNOWN_LIMIT: Final = 256
 TEXT_LIMIT: Final = 256
 # A request is refused after it has been put back this many times for lack of budget.
@@ -66,7 +67,7 @@ class Answer:
 
 
 class RequestBox:
-    """Queues of requests. ``refuse``: answer all requests of the server with this text instead of serving them."""
+    """Queues of requests. ``refuse``: answer all of the server's requests with this text instead of serving them."""
 
     def __init__(self, *, refuse: str | None = None) -> None:
         self._refuse = refuse
@@ -94,7 +95,7 @@ class RequestBox:
                     self._take_in(request)
 
     def ask(self, kind: str, type_name: str = "") -> None:
-        """Add a request of the program itself, for its next phase end."""
+        """Add a request from the program itself, to be served at its next phase end."""
         request = Request(kind, type_name, by_person=True)
         with self._lock:
             if any(request == waiting for waiting, _ in self.waiting):
@@ -108,7 +109,7 @@ class RequestBox:
         return taken
 
     def put_back(self, request: Request, times: int) -> None:
-        """Queue a request again for lack of budget; refuse it after PATIENCE times."""
+        """Queue a request again because there was no budget for it; refuse it after PATIENCE times."""
         with self._lock:
             if times < PATIENCE:
                 self.waiting.append((request, times + 1))

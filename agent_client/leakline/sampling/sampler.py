@@ -34,16 +34,18 @@ NESTED: Final = ("process", "cuda", "mps", "types")
 PHASE: Final = (*NESTED, "collector", "tracked", "cgroup", "allocator", "figures", "containers")
 GENERATION: Final = (*PHASE, "system", "nvml", "children")
 SAMPLE: Final = ("process", "cgroup", "system", "cuda", "mps")
-# Probes of device memory as torch's allocators report it, and the series of it that a cleanup may reduce.
+# Probes of device memory as torch's allocators report it, and the endings of the series that a
+# cleanup may reduce.
 DEVICES: Final = ("cuda", "mps")
 DEVICE_BYTES: Final = (".allocated_bytes", ".reserved_bytes", ".driver_bytes")
 # A probe, or a tracked container, that has failed this often in a row is not read again.
 FAILURES_LIMIT: Final = 3
-# A more expensive probe is read at generation ends only, and if there is budget.
+# A probe that costs more is read only at the baseline, in manual snapshots and, within the budget,
+# at generation ends.
 EXPENSIVE_SECONDS: Final = 0.001
 TRACKED_LIMIT: Final = 64
 # Share of the remaining budget for child processes that one reading spends on exact sizes, so that
-# many readings get some.
+# enough remains for many readings.
 CHILDREN_PART_OF_ROOM: Final = 0.01
 
 
@@ -51,8 +53,8 @@ CHILDREN_PART_OF_ROOM: Final = 0.01
 class Probe:
     """One source of samples, with its last cost.
 
-    ``is_expensive``: in two consecutive readings, as a single one may be due to a busy machine or
-    the first use.
+    ``is_expensive``: the last two readings were both expensive; a single one may be due to a busy
+    machine or the first use.
     """
 
     name: str
@@ -122,7 +124,7 @@ class Sampler:
 
     @property
     def exact_peaks(self) -> bool:
-        """True if the peak of each snapshot is exact: requested, and permitted on this machine."""
+        """True if each snapshot's peak is exact: this was requested and is permitted on this machine."""
         return self._memory.exact
 
     def stay_in_background(self) -> None:
@@ -160,7 +162,7 @@ class Sampler:
 
     def device_bytes(self) -> dict[str, Number]:
         """Return bytes of tensors and of the allocator's cache for each device used through torch;
-        else an empty dict.
+        empty if none is used.
         """
         samples: dict[str, Number] = {}
         for name in DEVICES:
@@ -170,7 +172,7 @@ class Sampler:
         return {name: value for name, value in samples.items() if name.endswith(DEVICE_BYTES)}
 
     def counts(self) -> dict[str, int]:
-        """Return the instances by full name, of the reported classes and of tensors."""
+        """Return the number of instances by full name, for the reported classes and for tensors."""
         with self._looks.slices.turn:
             return self._types.reported_counts()
 
@@ -227,7 +229,7 @@ class Sampler:
         self._memory.look()
 
     def sample(self) -> dict[str, Number]:
-        """Return the short reading of the recorder's thread."""
+        """Return the few samples that are read on the recorder's thread."""
         return self._ask(SAMPLE, "sample")
 
     def _ask(self, names: tuple[str, ...], kind: str) -> dict[str, Number]:
@@ -256,7 +258,7 @@ class Sampler:
         for name, length in samples.items():
             if not (name.startswith("container.") and name.endswith(".length")):
                 continue
-            # A first length is not a rise, and a missing one is not a fall.
+            # The first length of a container is not a rise, and a missing length is not a drop.
             before, self._lengths[name] = self._lengths.get(name, length), length
             if length > before:
                 news = self._growths.setdefault(name, News())
@@ -290,8 +292,8 @@ class _Children:
         self._sizes: ChildSizes | None = None
 
     def read(self) -> dict[str, Number]:
-        """Read the child processes. Finding them requires reading every process of the machine, so
-        first ask the kernel whether there are any.
+        """Read the child processes. Finding them requires reading every process on the machine, so
+        first ask the kernel whether this process has any.
         """
         if hasattr(os, "waitid"):
             try:

@@ -3,10 +3,10 @@ last census.
 
 Thousands of classes can be counted exactly in a fraction of a millisecond; at most 128 names are sent.
 
-It also decides which growths are new, and so worth scans deeper than counting: for a while after
-each began, not forever. For example, a training's history of losses rises in every generation of a
-healthy run. After its holders have been searched for, it is still counted, but scanned as rarely as
-everything else until it rises faster than before.
+It also decides which growth is new and so justifies scans deeper than counting: only for a while
+after it began. For example, a list of past losses grows in every generation of a healthy run. After
+its holders have been searched for, the class is still counted, but scanned as rarely as all others
+until it grows faster than before.
 
 Instances are followed by weak references: as samples for the search for holders, and to count how
 many of the watched classes are created and freed. The newest instances of a class are at the young
@@ -39,33 +39,33 @@ from ..probes.references.class_names import hides_memory, is_class, is_heap_type
 from ..probes.references.program_code import is_user_class
 from ..snapshot import Number
 
-# Every cache and lazy import begins with a single rise.
+# Rises required before growth is news: every cache and every lazy import begins with a single rise.
 AGAIN: Final = 2
-# After this many rises, censuses and a search for holders have examined it.
+# Growth is news for this many rises; after that, censuses and a search for holders have examined it.
 NEWS_FOR: Final = 4
 FASTER: Final = 2.0
-# With each rise the fastest so far counts for less, so that growth from loading libraries does not
-# hide a leak of the same type.
+# With each rise, the fastest rise so far counts for less, so that growth from loading libraries
+# does not hide a leak of the same type.
 FORGET: Final = 0.8
 
 
 @dataclass(slots=True)
 class News:
-    """Growth of one thing that is counted once per generation."""
+    """The growth of something that is counted once per generation."""
 
     rises: int = 0
     fastest: float = 0.0
     until: int = NEWS_FOR
 
     def rose(self, by: float) -> None:
-        """Record that the count has risen by ``by`` since the previous one."""
+        """Record that the count has risen by ``by`` since the previous generation."""
         self.rises += 1
         if by > FASTER * self.fastest:
             self.until = self.rises + NEWS_FOR
         self.fastest = max(by, FORGET * self.fastest)
 
     def looked_at(self) -> None:
-        """Record that its holders were searched for."""
+        """Record that the holders were searched for."""
         self.until = self.rises
 
     @property
@@ -80,21 +80,22 @@ RISES_BEFORE_HOLDERS: Final = 3
 LIBRARY_RISE_BEFORE_HOLDERS: Final = 64
 # A smaller rise is enough for classes that hold memory.
 MEMORY_RISE_BEFORE_HOLDERS: Final = 16
-# Minimum rise as a part of the count after the first rise: of a thousand arrays, some dozens come and go.
+# Minimum rise as a fraction of the count after the first rise: of a thousand arrays, a few dozen
+# come and go.
 LIBRARY_PART_BEFORE_HOLDERS: Final = 0.05
 LIBRARY_RISES: Final = 6
 _TENSOR: Final = "torch.Tensor"
-# Library classes whose instances usually belong to other objects.
+# Library classes whose instances hold memory and usually belong to other objects.
 _HOLDS_MEMORY: Final = frozenset({_TENSOR, "torch.nn.parameter.Parameter", "numpy.ndarray"})
 # Cache entries are excluded: holders are searched for the objects they hold, under their own names.
 _NOT_SEARCHED: Final = frozenset({"functools._lru_list_elem"})
 FOLLOWED_LIMIT: Final = 32
-# Fluctuating counts rise every other generation. Only what exceeds the highest so far is a rise,
-# and that maximum decays by this part of each fall below it, so that a peak while the program loads
-# does not hide a leak.
+# Fluctuating counts rise every other generation. So only a new maximum is a rise, and the maximum
+# decays by this fraction of each drop below it, so that a peak while the program loads does not
+# hide a leak.
 FADES: Final = 0.2
-# If a class that only censuses count loses this part of its gain, its rises are counted again from
-# the start.
+# If a class that only censuses count loses this fraction of its gain, its rises are counted again
+# from the start.
 TAKEN_BACK: Final = 0.5
 # After a search, a class that still rises is searched again after this many generations.
 SEARCH_AGAIN_AFTER: Final = 8
@@ -102,8 +103,8 @@ SEARCH_AGAIN_AFTER: Final = 8
 # searched for.
 GROWS_LARGER_BYTES: Final = 1 << 20
 GROWS_LARGER_TIMES: Final = 2
-# Its count may rise by at most this part of the relative rise of its bytes: of thousands of strings
-# a few come and go.
+# In that time, the type's count may rise by at most this fraction of the relative rise of its
+# bytes: of thousands of strings, a few come and go.
 FEW_MORE: Final = 0.1
 
 
@@ -134,7 +135,8 @@ class Rise:
     is_static: bool = False
     is_own: bool = False
     holds_memory: bool = False
-    # Its instances hold memory that no size includes, so a few of them, such as handles, are enough.
+    # True if the instances hold memory that no size includes, for example behind handles, so that a
+    # few instances matter.
     hides_memory: bool = False
     is_entry: bool = False
     search_at_rise: int = field(init=False)
@@ -144,28 +146,30 @@ class Rise:
 
     @property
     def _first_search(self) -> int:
-        """Return how many rises the first search requires.
+        """The number of rises that the first search requires.
 
-        One more for classes that only censuses count: a census may run at any moment, and a drop
-        restarts the count.
+        Classes that only censuses count require one more: a census may run at any moment, and a
+        drop restarts the count.
         """
         return RISES_BEFORE_HOLDERS + self.is_static
 
     def begin_anew(self) -> None:
-        """Reset to the state after loading: a class that was searched for is searched again if it keeps rising."""
+        """Reset to the state after loading: holders are searched for again if the class keeps rising."""
         self.search_at_rise = max(self._first_search, self.search_at_rise - self.rises + 1)
         self.rises = min(self.rises, 1)
 
     def matters(self) -> bool:
-        """Return True for the program's own classes and for large rises, except of cache entries."""
+        """Return True for the program's own classes, classes that hide memory, and other large
+        rises except cache entries.
+        """
         least = MEMORY_RISE_BEFORE_HOLDERS if self.holds_memory else LIBRARY_RISE_BEFORE_HOLDERS
         enough = max(least, LIBRARY_PART_BEFORE_HOLDERS * self.loaded)
         many = self.highest - self.loaded >= enough
         return self.is_own or self.hides_memory or (many and not self.is_entry)
 
     def is_worth_a_search(self) -> bool:
-        """Return True if its holders are worth a search; for library classes only after a while, as
-        they load more first.
+        """Return True if a search for the holders is worthwhile: for library classes only after
+        several rises, because libraries load more at first.
         """
         few = self.is_own or self.holds_memory or self.hides_memory
         long = few or self.rises >= LIBRARY_RISES
@@ -179,15 +183,15 @@ class TypeGrowth:
         self._counts = ClassCounts()
         self._asked: dict[str, None] = {}
         self._growing: list[str] = []
-        # Loaded classes of those that are known to pile up in training programs.
+        # Loaded classes that are known to pile up in training programs.
         self._piling: tuple[str, ...] = ()
         self._rises: dict[str, Rise] = {}
-        # The rows of the sent names, as they are read; None after the names have changed.
+        # The prepared rows for the names that are sent; None after the names have changed.
         self._rows: Rows | None = None
         self._unreported_at_zero: list[str] = []
         # Counts by name of all types in the last census, including static ones.
         self._seen: dict[str, int] = {}
-        # By name, for types whose instances can grow.
+        # Sizes by type name, for types whose instances can grow.
         self._sizes: dict[str, Size] = {}
         self.calibrations = 0
 
@@ -225,11 +229,11 @@ class TypeGrowth:
         return None
 
     def searched_largest(self, kind: type) -> None:
-        """Reset the counter of this type: it is searched again after it has grown that often again."""
+        """Reset the counter of this type: it is searched again after it has grown as often again."""
         self._sizes[type_name(kind)].times = 0
 
     def references(self) -> dict[int, int]:
-        """Return the references to every class by its address, for the start of a sliced census."""
+        """Return the number of references to every class, by its address, for the start of a sliced census."""
         return self._counts.references()
 
     def calibrate_between(
@@ -240,13 +244,13 @@ class TypeGrowth:
         *,
         alone: bool,
     ) -> None:
-        """Record the counts of a sliced census, by address of the class and by name."""
+        """Record the counts of a sliced census, by the address and by the name of the class."""
         self._note_names(names)
         self._counts.calibrate_between(before, counts, alone=alone)
         self.calibrations += 1
 
     def calibrate_tracked(self, counts: Mapping[int, int]) -> None:
-        """Record counts by address of the class, of all objects that the collector tracked at one moment."""
+        """Record how many objects of each class, given by its address, the collector tracked at one moment."""
         self._counts.calibrate_tracked(counts)
         self.calibrations += 1
 
@@ -296,16 +300,17 @@ class TypeGrowth:
         )
 
     def read_census(self) -> dict[str, Number]:
-        """Return the same names as the last census counted them.
+        """Return the last census's counts for the same names as `read`.
 
-        While the census result is alive, `read` is one too high for each. Only censuses count static types.
+        While the census result is alive, each count from `read` is one too high. Only censuses
+        count static types.
         """
         names = (*self._asked, *self._growing)[:SENT_TYPES_LIMIT]
         counts = {f"type.{name}.count": self._seen[name] for name in names if name in self._seen}
         return {**piling_in_census(self._seen), **counts}
 
     def count_of(self, address: int) -> int | None:
-        """Return the live instances of the class at this address, or None if they are not counted exactly."""
+        """Return the number of live instances of the class at this address, or None if it is not exact."""
         self._counts.doubt()
         return self._counts.count_of(address)
 
@@ -322,8 +327,8 @@ class TypeGrowth:
         return any(news)
 
     def _risen(self) -> list[tuple[type, int, int]]:
-        """Return (class, before, now) for risen classes; of several with one name, as after a
-        reload, only the fastest.
+        """Return (class, before, now) for each class whose count has risen; of several classes with
+        one name, as after a reload, only the one that rose most.
         """
         most: dict[str, tuple[type, int, int]] = {}
         for change in self._counts.changes():
@@ -345,12 +350,14 @@ class TypeGrowth:
         return self._counts.counts_exactly(self._asked)
 
     def exact_counts(self, names: Iterable[str]) -> dict[str, int]:
-        """Return live instances by name, for classes that are counted exactly."""
+        """Return the number of live instances by name, for classes that are counted exactly."""
         self._counts.doubt()
         return self._counts.read_names(names)
 
     def reported_counts(self) -> dict[str, int]:
-        """Return live instances by name, of requested and growing classes and tensors; their change is exact."""
+        """Return the number of live instances by name, for requested and growing classes and
+        tensors; changes are exact.
+        """
         names = (_TENSOR, *self._asked, *self._growing)
         self._counts.doubt()
         return self._counts.read_names(names, self._known_by_changes)
@@ -361,7 +368,9 @@ class TypeGrowth:
         return frozenset(self._growing) - self._asked.keys()
 
     def classes_of(self, name: str) -> list[type]:
-        """Return the classes of this full or partial name. Cheap, because it is repeated while there is no budget."""
+        """Return the classes of this full or partial name. This is cheap, because it is repeated
+        while there is no budget.
+        """
         full = self.resolve(name) or name
         static = _static_class(full)
         return self._counts.classes_named([full]) or ([] if static is None else [static])
@@ -377,7 +386,7 @@ class TypeGrowth:
         due = [
             rise
             for rise in self._rises.values()
-            # A class that has stopped rising was loaded late, not leaked.
+            # The instances of a class that has stopped rising were loaded late, not leaked.
             if rise.rises_now and rise.rises >= rise.search_at_rise and rise.is_worth_a_search()
         ]
         due.sort(key=lambda rise: rise.first - rise.highest)
@@ -394,7 +403,7 @@ class TypeGrowth:
             rise.news.looked_at()
 
     def _note_rise(self, cls: type, before: int, count: int) -> bool:
-        """Return True if it is worth a deeper scan."""
+        """Record a count that changed from ``before``; return True if the class is worth a deeper scan."""
         name = type_name(cls)
         rise = self._rises.get(name)
         if rise is None:
@@ -448,13 +457,13 @@ def _static_class(name: str) -> type | None:
 
 
 def _is_ours(cls: type) -> bool:
-    """Return True for our own classes, which never count as growing; requested by name they are
+    """Return True for our own classes, which never count as growing; if requested by name, they are
     counted like any other.
     """
     return type_name(cls).startswith("leakline.")
 
 
-# Per class, at a census without the native module.
+# Number of newest instances of each class that are noted at a census without the native module.
 _NEWEST: Final = 8
 
 
@@ -484,6 +493,6 @@ class Following:
             self._watched.note({cls: ones[-_NEWEST:] for cls, ones in whole.items()})
 
     def instances(self, classes: Sequence[type]) -> dict[type, list[ref[Any]]]:
-        """Return known instances of each class, spread over their age, as a start for a search for holders."""
+        """Return known instances of each class, spread over their age, as starting points for a search for holders."""
         known = {cls: self._samples.instances(cls) for cls in classes}
         return {cls: ones for cls, ones in known.items() if ones}

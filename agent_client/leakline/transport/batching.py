@@ -1,6 +1,6 @@
 """Splits snapshots into batches: at most 200 snapshots with consecutive sequence numbers. No side effects.
 
-A batch is split into parts that a server accepts, posted one after the other, within the limits of
+A batch is posted in parts, one after the other, each within the limits of
 `leakline_server.ingest.decode`.
 """
 
@@ -15,7 +15,7 @@ from ..snapshot import CONTENT_TYPE, Batch, Snapshot, batch_to_bytes
 from .http_delivery import Body, Outcome, Refused, pack
 
 SNAPSHOTS_PER_BATCH: Final = 200
-# Decoding or encoding holds the GIL: one or two milliseconds for this many snapshots or values.
+# Decoding or encoding this many snapshots or values holds the GIL for one or two milliseconds.
 SNAPSHOTS_PER_RECORD: Final = 50
 VALUES_AT_ONCE: Final = 2_000
 
@@ -114,22 +114,22 @@ def after(sequence: int, batches: list[Batch]) -> Iterator[Batch]:
             yield replace(batch, snapshots=later)
 
 
-# Limits of the body as sent, and uncompressed.
+# Limits of a part: its body as sent, its body uncompressed, its series and its events.
 PART_LIMIT_BYTES: Final = 256 * 1024
 PART_LIMIT_UNPACKED_BYTES: Final = 2 * 2**20
 PART_LIMIT_SERIES: Final = 4_000
 PART_LIMIT_EVENTS: Final = 2_000
 TOO_LARGE: Final = 413
-# These statuses refuse one batch; every other refusal is about the run or the server.
+# These statuses refuse one batch; every other refusal concerns the run or the server.
 BATCH_REFUSALS: Final = frozenset({400, 409, TOO_LARGE, 422})
 
 
 def deliver(batch: Batch, post: Callable[[Body], Outcome]) -> Iterator[tuple[Batch, Outcome]]:
-    """Post a batch in parts, and yield each part with its outcome; the next is posted when it is requested.
+    """Post a batch in parts, and yield each part with its outcome; the next part is posted when the caller requests it.
 
-    A part that is too large for the server is posted once more in halves. No part is posted again
-    after any other refusal, nor a half or a single snapshot that is too large: it would be refused
-    again.
+    A part that is too large for the server is posted once more in halves. Nothing is posted again
+    after any other refusal, or if a half or a single snapshot is too large: it would only be
+    refused again.
     """
     for part in _parts(batch):
         yield from _deliver_part(part, post)
@@ -140,7 +140,7 @@ def _deliver_part(part: Batch, post: Callable[[Body], Outcome]) -> Iterator[tupl
     single = len(part.snapshots) < 2
     if len(body.data) > PART_LIMIT_BYTES or body.unpacked_bytes > PART_LIMIT_UNPACKED_BYTES:
         if single:
-            # No server of ours accepts it, so it is not sent.
+            # No Leakline server accepts this snapshot, so it is not sent.
             why = f"a snapshot of {body.unpacked_bytes} bytes"
             yield part, Refused(TOO_LARGE, "batch_too_large", why)
             return
@@ -167,7 +167,7 @@ def _encoded(part: Batch) -> Body:
 def _parts(batch: Batch) -> Iterator[Batch]:
     """Yield parts in order, each within the limits unless a single snapshot exceeds them."""
     if not batch.snapshots:
-        # It only reports losses.
+        # This batch only reports losses.
         yield batch
     for part in within(batch.snapshots, series=PART_LIMIT_SERIES, events=PART_LIMIT_EVENTS):
         yield replace(batch, snapshots=part)

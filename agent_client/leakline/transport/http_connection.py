@@ -5,8 +5,8 @@ follows no redirects.
 
 All limits are enforced in one place: every byte in either direction passes `BoundedSocket`, which
 checks the `Meter` of the request for the remaining seconds and bytes. http.client works on top of
-it; its own timeouts apply to single reads only, so a server that sends a byte every few seconds
-would block it for hours, as would endless headers or interim responses.
+this socket. Its own timeouts apply only to single reads, so a server that sends a byte every few
+seconds would block it for hours, as would endless headers or interim responses.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
 CONNECT_SECONDS: Final = 4.0
-# Maximum addresses of one name; more would leave each too little time.
+# Maximum number of addresses to try for one name; more would leave too little time for each.
 ADDRESSES_LIMIT: Final = 8
 HEAD_LIMIT_BYTES: Final = 64 * 1024
 # Buffer size of http.client's reads.
@@ -61,7 +61,7 @@ class Meter:
         self._seconds, self._until = seconds, self._clock() + seconds
 
     def seconds_left(self) -> float:
-        """Return the remaining seconds. Raises TimeoutError if there are none."""
+        """Return the remaining seconds. Raises TimeoutError if no time is left."""
         left = self._until - self._clock()
         if left <= 0:
             raise TimeoutError(f"no complete response within {self._seconds:g} s")
@@ -94,7 +94,9 @@ class BoundedSocket:
     def secured(
         self, context: SSLContext, host: str, opened: Callable[[socket.socket], None]
     ) -> BoundedSocket:
-        """Return the connection under TLS. ``opened`` receives the new socket, and must close it if this fails."""
+        """Return the connection under TLS. ``opened`` receives the new socket, and must close it if
+        the handshake fails.
+        """
         self._sock.settimeout(self._meter.seconds_left())
         wrapped = context.wrap_socket(
             self._sock, server_hostname=host, do_handshake_on_connect=False
@@ -117,7 +119,7 @@ class _BoundedReader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        # Handling thousands of interim responses is work as well.
+        # Rest here as well: a server may send thousands of interim responses.
         breathe()
         self._sock.settimeout(self._meter.seconds_left())
         asked = time.perf_counter()
@@ -144,9 +146,9 @@ class Proxy:
 
 
 class Connection(HTTPConnection):
-    """A connection to ``server``, through ``proxy`` if there is one; ``context`` for https.
+    """A connection to ``server``, through ``proxy`` if there is one; https needs a ``context``.
 
-    With ``addresses`` (IP addresses) it connects to these only, and never resolves the name.
+    With ``addresses`` (IP addresses), it connects only to these and never resolves the name.
     """
 
     def __init__(
@@ -172,7 +174,7 @@ class Connection(HTTPConnection):
     def send_request(
         self, method: str, target: str, body: bytes | None, headers: Mapping[str, str]
     ) -> HTTPResponse:
-        """Send a request and return the response, whose body is not read yet.
+        """Send a request and return the response, whose body has not been read yet.
 
         Raises OSError, HTTPException or AnswerTooLong (a head of more than HEAD_LIMIT_BYTES).
         """
@@ -249,7 +251,7 @@ class Connection(HTTPConnection):
         self._opened.append((sock, number))
 
     def _give_up_lost(self) -> None:
-        """Detach sockets that the program has closed: their number may now be a file of the program."""
+        """Detach sockets that the program has closed: their numbers may now refer to files of the program."""
         for sock, number in self._opened:
             if number is not None and sock.fileno() == number and not number.is_ours:
                 sock.detach()
@@ -272,7 +274,7 @@ class Connection(HTTPConnection):
 def retry_after(headers: HTTPMessage) -> float | None:
     """Return the seconds to wait according to Retry-After, in either of its forms; None without a valid one.
 
-    A date is relative to the server's own clock if the response has its time.
+    A date is compared with the server's own time if the response contains it.
     """
     text = headers.get("Retry-After", "").strip()
     if text.isascii() and text.isdecimal():
@@ -307,7 +309,7 @@ def secure_context(ca_file: Path | None) -> SSLContext:
 
 def proxy_for(server: SplitResult) -> Proxy | None:
     """Return the proxy configured in the environment; None for loopback addresses. Raises
-    ValueError if it is unusable.
+    ValueError if the proxy is unusable.
     """
     host, scheme = server.hostname or "", server.scheme
     if host in LOOPBACK or host.startswith("127."):

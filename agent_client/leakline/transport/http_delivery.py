@@ -1,4 +1,4 @@
-"""Sends one request over HTTP and returns Accepted, RetryLater or Refused, whatever the payload is.
+"""Sends one request over HTTP and returns Accepted, RetryLater or Refused.
 
 http.client is imported when the first request is made, so that ``import leakline`` stays light. The
 size of a response and the time to read it are limited (`http_connection.py`): a hostile or broken
@@ -31,11 +31,11 @@ COMMAND_RESPONSE_LIMIT_BYTES: Final = 16 * 2**20
 # Maximum overhead of chunked encoding.
 FRAMING_LIMIT_BYTES: Final = 64 * 1024
 COMPRESS_FROM_BYTES: Final = 1024
-# For one request, from its first byte to the last byte of the response.
+# Applies to one request, from its first byte to the last byte of the response.
 TIMEOUT_SECONDS: Final = 15.0
-# These mean "not now", like nearly all server errors (5xx) of a server or a proxy in front of it.
+# Statuses that mean "not now", as do nearly all errors (5xx) from a server or a proxy in front of it.
 RETRYABLE: Final = frozenset({408, 425, 429})
-# These are final like other error statuses: not implemented, version not supported.
+# The only server errors that are final: not implemented, version not supported.
 FINAL_SERVER_ERRORS: Final = frozenset({501, 505})
 MESSAGE_LIMIT: Final = 500
 
@@ -121,7 +121,8 @@ class Delivery:
             try:
                 return self._exchange(method, path, body, meter)
             except (HTTPException, ConnectionError):
-                # The server may have closed the persistent connection meanwhile, which is not an outage.
+                # The server may have closed the persistent connection in the meantime, which is not
+                # an outage.
                 self.close()
                 if fresh:
                     raise
@@ -154,7 +155,7 @@ class Delivery:
                 self.close()
                 return Accepted()
             raise AnswerTooLong(f"the response is longer than {self._limit} bytes")
-        # Reading a limited number of bytes does not detect by itself that some are missing.
+        # A read of a limited number of bytes does not detect on its own that some are missing.
         torn = bool(response.length)
         if torn or response.will_close:
             self.close()
@@ -169,7 +170,8 @@ class Delivery:
             from .http_connection import Connection, proxy_for, secure_context
 
             if self._parts.scheme == "https" and self._context is None:
-                # Created once, because loading the system's certificates takes longer than a request.
+                # Create the context once, because loading the system's certificates takes longer
+                # than a request.
                 self._context = secure_context(self._ca_file)
             proxy = proxy_for(self._parts)
             self._connection = Connection(self._parts, proxy, self._context, meter)
@@ -197,7 +199,7 @@ def request_json(
     ca_file: Path | None = None,
     base: str = API,
 ) -> dict[str, Any]:
-    """Send one request of a command. Raises ServerUnreachable or ServerRefused."""
+    """Send one request for a command. Raises ServerUnreachable or ServerRefused."""
     limit = COMMAND_RESPONSE_LIMIT_BYTES
     delivery = Delivery(server, token, timeout_seconds, limit, ca_file, base)
     try:

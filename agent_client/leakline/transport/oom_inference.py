@@ -1,10 +1,10 @@
-"""Infers how a process ended that could not report it: killed for memory, or unknown.
+"""Infers how a process ended that could not report its own end: killed for memory, or unknown.
 
 The kernel kills without notice, so the only evidence is the process's last readings and the
-kernel's own count of kills. No side effects. A process was killed for memory if:
+kernel's own count of kills. No side effects. A process was killed for memory if one of these holds:
 
-1. The kernel has counted a kill in its memory group since its last reading.
-2. Its group had used nearly all of its limit at the last reading.
+1. The kernel has counted a kill in the process's memory group since its last reading.
+2. The group had used nearly all of its limit at the last reading.
 3. The machine had hardly any memory left at the last reading.
 
 Without such evidence, the state of the run is "silent".
@@ -18,16 +18,16 @@ from typing import Any, Final, NamedTuple
 from ..snapshot import Number
 from ..text_format import KILLED_FOR_MEMORY, format_bytes, seen_of
 
-# Share of a limit at the last reading; only the kernel knows how memory rose after it.
+# Share of the limit in use at the last reading; only the kernel knows how memory rose after that.
 NEARLY_ALL: Final = 0.9
-# Share of the machine's memory: the kernel kills while it still holds some pages in reserve.
+# Share of the machine's memory that is left: the kernel kills while it still has some pages in reserve.
 HARDLY_ANY: Final = 0.03
 MEMORY: Final = "memory"
 # Reason of a run whose outside observer ended while the program was still running.
 UNWATCHED: Final = "watched no longer; the program was still running"
 # Reasons of a run that a user ended with Ctrl-C.
 INTERRUPTED: Final = ("KeyboardInterrupt", "SIGINT")
-# The series that are evidence.
+# The series that serve as evidence.
 EVIDENCE: Final = (
     "cgroup.used_bytes", "cgroup.active_file_bytes", "cgroup.limit_bytes", "cgroup.kills",
     "system.available_bytes", "system.total_bytes",
@@ -45,7 +45,7 @@ class Death(NamedTuple):
 
 
 def death_of(state: str, reason: str) -> Death | None:
-    """Return how a run or a process ended that did not finish; None for any other."""
+    """Return how a run or a process that did not finish ended, or None for any other state."""
     if state == "failed":
         return Death(f"Failed ({reason})" if reason else "Failed")
     if state == "interrupted" or (state in ("killed", "terminated") and reason in INTERRUPTED):
@@ -59,7 +59,7 @@ def death_of(state: str, reason: str) -> Death | None:
 
 
 def ended_as(state: str, reason: str) -> str:
-    """Return how a run or a process ended, in lower case; its state if no more is known or it still runs."""
+    """Return how a run or a process ended, in lower case; its state if nothing more is known or it is still running."""
     if reason == UNWATCHED:
         return reason
     if state == "failed" and reason:
@@ -69,7 +69,7 @@ def ended_as(state: str, reason: str) -> str:
 
 
 def said_at_end(verdict: Mapping[str, Any], state: str, reason: str) -> str:
-    """Return the summary of a verdict, as the API returns it, for a run in this state; how it died comes first."""
+    """Return the summary of a verdict from the API for a run in this state, beginning with how the run died."""
     death = death_of(state, reason)
     if death is None:
         return str(verdict["summary"])
@@ -99,8 +99,8 @@ def last_readings(moments: Iterable[tuple[float, Mapping[str, Number]]]) -> dict
 def killed_for_memory(last: Mapping[str, Number], kills_since: int = 0) -> str | None:
     """Return the reason as it is reported ("memory: .."), or None if the last readings are not evidence.
 
-    ``last``: its `last_readings`. ``kills_since``: kills that the kernel counted in its memory
-    group after them.
+    ``last``: the process's `last_readings`. ``kills_since``: kills that the kernel has counted in
+    its memory group since those readings.
     """
     used, limit = _unreclaimable(last), last.get("cgroup.limit_bytes")
     if kills_since > 0:
@@ -114,7 +114,9 @@ def killed_for_memory(last: Mapping[str, Number], kills_since: int = 0) -> str |
 
 
 def _unreclaimable(samples: Mapping[str, Number]) -> Number | None:
-    """Return the bytes used by the memory group, without file pages, which the kernel drops before it kills."""
+    """Return the bytes used by the memory group, without file pages, which the kernel drops before
+    it kills a process.
+    """
     used = samples.get("cgroup.used_bytes")
     return None if used is None else max(0, used - samples.get("cgroup.active_file_bytes", 0))
 

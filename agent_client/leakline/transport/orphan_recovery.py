@@ -1,6 +1,6 @@
-"""Recovery of spools left by dead processes: records how they ended, and sends what the server does not have.
+"""Recovers spools left by dead processes: records how the processes ended, and sends what the server does not have.
 
-A process that the kernel kills for memory cannot report it. The next process that starts, or
+A process that the kernel kills for memory cannot report that. The next process that starts, or
 `leakline sync`, finds its spool without an end and without a lock, and infers from its last
 readings how it ended.
 """
@@ -48,10 +48,10 @@ from .spool_upload import Uploaded, uploading
 SPOOLS_LIMIT: Final = 32
 # Maximum number of spools that are checked, newest first, whichever server they are for.
 LOOKS_LIMIT: Final = 1000
-# Small, because reading snapshots back takes time from the training.
+# Small, because reading snapshots back takes time away from the training.
 SNAPSHOTS_AT_ONCE: Final = 50
-# The number of records a process writes in its last minute, and the tail of the file that is first
-# searched for them.
+# More records than a process writes in its last minute, and the size of the file's tail that is
+# searched for them first.
 LAST_RECORDS: Final = 200
 LAST_BYTES: Final = 2 * 2**20
 QUIET_SECONDS: Final = 120.0
@@ -65,7 +65,7 @@ class _Claim:
         _claims.add(self)
 
     def let_go(self) -> None:
-        # Clear it first: once closed, the number may be reused by the next file that is opened.
+        # Clear the field first: once closed, the number may be reused by the next file that is opened.
         fd, self.fd = self.fd, file_descriptor.NONE
         _claims.discard(self)
         fd.close()
@@ -85,14 +85,14 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def claimed(path: Path) -> Iterator[Descriptor | None]:
-    """Yield the spool, opened and locked, if no process writes it any longer; else None. Raises SpoolError.
+    """Yield the spool, opened and locked, or None if a process may still be writing it. Raises SpoolError.
 
-    All ranks of a job start at the same moment in the same folder; the lock makes one of them send
-    what was left.
+    All ranks of a job start at the same moment in the same folder; the lock ensures that only one
+    of them sends what was left.
     """
     claim = _Claim()
     try:
-        # If the file is not writable, there is no way to determine how its process ended.
+        # Skip a file that cannot be opened for writing: no end could be recorded in it.
         with suppress(OSError):
             claim.fd = file_descriptor.opened(path, os.O_RDWR | os.O_APPEND)
         ours = claim.fd >= 0 and lock(claim.fd) is True
@@ -105,8 +105,8 @@ def claimed(path: Path) -> Iterator[Descriptor | None]:
 def _is_abandoned(path: Path) -> bool:
     if read_header(path)[1].host == socket.gethostname():
         return True
-    # Not every shared file system shows one machine the locks of another; a process writes every
-    # few seconds.
+    # Not every shared file system shows one machine the locks of another, but a live process writes
+    # every few seconds.
     return time.time() - _stat(path).st_mtime > QUIET_SECONDS
 
 
@@ -120,10 +120,10 @@ def _stat(path: Path) -> os.stat_result:
 def settle(path: Path, known: tuple[str, str] | None = None) -> None:
     """Record how a dead process ended, if it did not record that itself. Raises SpoolError.
 
-    ``known``: state and reason as its parent knows them; whether it was killed for memory follows
-    from its last readings. If the run ended with its process, by an exit status, the parent's
-    knowledge takes precedence: the process may not have seen that status, or may have caught the
-    exception that requested it.
+    ``known``: state and reason as the parent process knows them; whether the process was killed for
+    memory follows from its last readings. If the run ended because its process exited, the parent's
+    knowledge takes precedence: the process may not have known its final exit status, or may have
+    caught the exception that requested one.
     """
     with claimed(path) as fd:
         if fd is not None:
@@ -175,7 +175,9 @@ def _last_batches(path: Path, offset: int) -> deque[Record]:
 
 
 def _kills_since(path: Path, before: float | None) -> int:
-    """Return the kills that the kernel has counted since in that process's memory group, if it is ours as well."""
+    """Return how many kills beyond ``before`` the kernel has counted in that process's memory
+    group; 0 if it is not our group.
+    """
     group = read_memory_group(path)
     if before is None or group is None or group != memory_group():
         return 0
@@ -204,7 +206,8 @@ class Leftovers:
     def send(self) -> bool:
         """Send one piece, or rest after the previous one. Return True if there may be more.
 
-        If the server has responded "not now", sending continues with our own next snapshots, after a pause.
+        If the server has responded "not now", sending continues after a pause, together with our
+        own next snapshots.
         """
         if self._clock() < self._not_before:
             return self._more
@@ -257,7 +260,7 @@ class Leftovers:
         return [path for _, path in sorted(found, reverse=True)[:LOOKS_LIMIT]]
 
     def _is_wanted(self, path: Path) -> bool:
-        """Return True for a spool with unsent data of a run that reported to this server.
+        """Return True for a spool with unsent data from a run that reported to this server.
 
         Spools of offline runs are left for their users to upload.
         """

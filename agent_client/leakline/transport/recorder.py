@@ -1,4 +1,4 @@
-"""The recorder's thread: moves snapshots from the queue to the outbox, and reads the process every second.
+"""The recorder's thread, which moves snapshots from the queue to the outbox and reads the process every second.
 
 It never waits for the network, so a snapshot is on disk at most a quarter of a second after it was
 taken, whatever the server does: the last snapshots matter most for a job that is killed for memory.
@@ -21,7 +21,8 @@ from .spool_file import Outbox
 
 QUEUE_LIMIT: Final = 1000
 # Snapshots in quick succession are written together, which halves the cost of writing: the thread
-# wakes once for several, and names are written once for all. A kill loses no more than this.
+# wakes up once for several snapshots, and names are written only once. A kill loses no more than
+# this interval.
 LINGER_SECONDS: Final = 0.25
 # After this delay, writing takes precedence over pauses for the program: a snapshot that is not
 # written within a second of being taken is too late.
@@ -42,11 +43,11 @@ class Losses:
 
 
 class Recorder:
-    """Writes snapshots to the outbox. ``put`` is called on the training thread, everything else runs on ours.
+    """Writes snapshots to the outbox. ``put`` is called by one thread at a time; everything else runs on our thread.
 
-    ``news`` is called after each write; ``tick`` first after ``tick_seconds``, then after the
-    seconds it returned. Waiting snapshots are written before a tick is due. ``thread_seconds``
-    receives the CPU seconds of our thread, by its identifier.
+    ``news`` is called after each write; ``tick`` is first called after ``tick_seconds``, then each
+    time after the seconds that it returned. Waiting snapshots are written before a tick is due.
+    ``thread_seconds`` receives the CPU seconds of our thread, by its identifier.
     """
 
     def __init__(
@@ -67,7 +68,8 @@ class Recorder:
         # SimpleQueue, because a signal handler may interrupt its put and call put as well.
         self._queue: SimpleQueue[Snapshot | threading.Event | None] = SimpleQueue()
         self._guard = Guard("recording")
-        # Snapshots received, queued, and written or lost. Each counter is changed by one thread only.
+        # Numbers of snapshots received, queued, and written or lost. Each counter is changed by one
+        # thread at a time.
         self.taken = self._queued = self._recorded = 0
         self._reported_losses: dict[str, int] = {}
         self._end: Mapping[str, Any] | None = None
@@ -93,11 +95,13 @@ class Recorder:
             self._queue.put(snapshot)
 
     def waiting(self) -> int:
-        """Return the number of snapshots in the queue and being written."""
+        """Return the number of snapshots that are in the queue or being written."""
         return self._queued - self._recorded
 
     def flush(self, timeout_seconds: float) -> bool:
-        """Wait until everything put before is recorded. Return False if the thread could not start."""
+        """Wait until everything put so far is recorded. Return False if it is not in time, or the
+        thread could not start.
+        """
         if self._thread.ident is None:
             return False
         reached = threading.Event()
@@ -106,8 +110,8 @@ class Recorder:
         return reached.wait(timeout_seconds)
 
     def close(self, end: Mapping[str, Any], timeout_seconds: float) -> bool:
-        """Record waiting snapshots and the end, and end the thread. If it could not start, this
-        thread does the work.
+        """Record waiting snapshots and the end, and end the thread. If the thread could not start,
+        the calling thread does the work.
         """
         self._end = end
         self._closing.set()
@@ -118,7 +122,7 @@ class Recorder:
         return self._done.wait(timeout_seconds)
 
     def _loop(self) -> None:
-        # Short rests, because the snapshots it holds are not on disk yet.
+        # Keep the rests short, because the snapshots in the queue are not on disk yet.
         threads.begin(self._closing, longest_rest=threads.REST_SECONDS)
         self._record_all()
 
@@ -183,7 +187,7 @@ class Recorder:
             self._outbox.append(Batch(self._process, run, self._lost()))
             failed = False
         if failed and len(run) > 1:
-            # A snapshot that cannot be written must not take others with it.
+            # A snapshot that cannot be written must not prevent the others from being written.
             for snapshot in run:
                 self._append((snapshot,))
             return
@@ -204,6 +208,6 @@ class Recorder:
     def _tick_if_due(self) -> None:
         now = self._clock()
         if self._tick is not None and now >= self._next_tick:
-            # Not +=: after the machine was suspended there is nothing to catch up on.
+            # Do not use +=: after the machine was suspended, there is nothing to catch up on.
             self._next_tick = now + self._tick_seconds
             self._next_tick = now + self._tick()

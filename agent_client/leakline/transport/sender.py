@@ -1,13 +1,16 @@
-"""The sender's thread, from outbox to server. Decides when to wait and when to give up, and counts losses.
+"""The sender's thread, which sends the outbox to the server, decides when to wait and when to give
+up, and counts losses.
 
 1. Announce the run (``POST /runs``), once per connection to a server that knows it.
 2. Send the outbox in parts that a server accepts (`batching.py`), and move the mark. A backlog after an
-   outage is sent gradually: this thread uses 0.5 % of a core, or 5 % if that does not catch up.
+   outage is sent gradually: this thread uses 0.5 % of a core, or 5 % if that is not enough to catch up.
 3. No response, or "not now": wait with growing, jittered pauses, or as long as the server requests.
-4. A refused batch: count it and go on. It is never sent again, except in halves if it was too large.
+4. A refused batch: count it and continue. It is never sent again, except in halves if it was too
+   large.
 5. A refusal of the entire run (no permission, unknown route): stop; the spool keeps everything.
-6. When all of that has arrived, send what earlier runs have left, piece by piece (`orphan_recovery.py`).
-7. At the end report how the process left (``PATCH /runs/{id}``).
+6. When all data of this run has arrived, send what earlier runs have left, piece by piece
+   (`orphan_recovery.py`).
+7. At the end, report how the process left the run (``PATCH /runs/{id}``).
 """
 
 from __future__ import annotations
@@ -45,8 +48,8 @@ LINGER_SECONDS: Final = 0.3
 FIRST_PAUSE_SECONDS: Final = 0.5
 LONGEST_PAUSE_SECONDS: Final = 30.0
 LONGEST_RETRY_AFTER_SECONDS: Final = 300.0
-# CPU seconds of this thread as a share of wall time, while there is a backlog; and the share that
-# is used if the backlog does not shrink, because the program takes snapshots faster.
+# This thread's CPU time as a share of wall time while there is a backlog, and the share if the
+# backlog does not shrink because the program takes snapshots faster than they are sent.
 CATCH_UP_SHARE: Final = 0.005
 KEEP_UP_SHARE: Final = 0.05
 SENT: Final = "sent"
@@ -82,7 +85,7 @@ class Sender:
         self._requested, self._ended = requested, ended
         self._thread_seconds = {} if thread_seconds is None else thread_seconds
         self._idle, self._let_go = idle, let_go
-        # Read from the system: importing `random` costs a training job ten times as much.
+        # Random numbers come from the operating system: importing `random` would cost ten times as much.
         self._clock, self._jitter = clock, jitter
         self._guard = Guard("sending")
         self._wake, self._done, self._closing = (
@@ -93,13 +96,13 @@ class Sender:
         self._end: Mapping[str, Any] | None = None
         self._announced = self._stopped = False
         self.failures = 0
-        # Snapshots that the server has accepted: one side of the `Account` in `spool_format.py`.
+        # Snapshots that the server has accepted: one term of the `Account` in `spool_format.py`.
         self.sent = 0
         # The losses that were reported to the server.
         self._reported_losses: dict[str, int] = {}
-        # Outcomes of snapshots beyond the mark: they are still in the outbox but never sent again.
+        # Outcomes of snapshots beyond the mark, which are still in the outbox but are not sent again.
         self._answered: dict[int, str] = {}
-        # Age in seconds of the newest snapshot in what was sent last.
+        # Age in seconds of the newest snapshot sent last.
         self._behind = 0.0
         self._not_before = 0.0
         self._thread = OurThread("sender", self._loop, waits=True)
@@ -112,7 +115,7 @@ class Sender:
         self._wake.set()
 
     def close(self, end: Mapping[str, Any], timeout_seconds: float) -> bool:
-        """Send the rest and the end, within the time limit. Return False if data remains in the spool."""
+        """Send the remaining data and the end, within the time limit. Return False if data remains in the spool."""
         self._end = end
         self._delivery.timeout_seconds = min(self._delivery.timeout_seconds, timeout_seconds)
         self._closing.set()
@@ -158,8 +161,8 @@ class Sender:
             batches, mark = self._outbox.unsent()
             if not all(self._send(batch) for batch in batches):
                 return
-            # Only now: until the mark moves, the same snapshots are returned again and would be
-            # counted twice.
+            # Count only now: until the mark moves, the same snapshots are returned again and would
+            # be counted twice.
             self._count(batches)
             if mark:
                 self._outbox.accept(mark, self._delivery.server)
@@ -170,7 +173,7 @@ class Sender:
                 return
 
     def _rest(self, batches: list[Batch], cpu_seconds: float) -> None:
-        """Pause between two reads of an outbox that contains more."""
+        """Pause between two reads of an outbox that contains more data."""
         newest = max((s.time for batch in batches for s in batch.snapshots), default=0.0)
         behind = time.time() - newest
         share = CATCH_UP_SHARE if behind < self._behind else KEEP_UP_SHARE
@@ -226,7 +229,7 @@ class Sender:
         """Return True if the server knows this run, announcing it if necessary."""
         if self._announced or self._stopped:
             return self._announced and not self._stopped
-        # The local time, from which the server detects a wrong clock.
+        # The server compares this local time with its own to detect a wrong clock.
         hello = {**announcement(self._header, self._process), "sent_at": time.time()}
         outcome = self._delivery.request("POST", "/runs", hello)
         if isinstance(outcome, Accepted):
@@ -242,7 +245,7 @@ class Sender:
         """Return True if the part needs no retry: it was accepted, or refused permanently."""
         if isinstance(outcome, Accepted):
             self.failures = 0
-            # The server's requests to the run; `run_requests.py` decides which are served.
+            # The response may contain requests to the run; `run_requests.py` decides which are served.
             if wishes := outcome.body.get("requests"):
                 self._requested(wishes)
             return True
@@ -268,7 +271,8 @@ class Sender:
     def _pause(self, outcome: RetryLater) -> None:
         self.failures += 1
         longest = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** min(self.failures - 1, 10))
-        # Between half of the pause and all of it, so that many ranks do not return at the same moment.
+        # Wait between half of the pause and all of it, so that many ranks do not return at the same
+        # moment.
         pause = longest * (0.5 + self._jitter() / 2)
         if outcome.after_seconds is not None:
             pause = max(pause, min(outcome.after_seconds, LONGEST_RETRY_AFTER_SECONDS))

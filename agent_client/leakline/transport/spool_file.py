@@ -45,14 +45,15 @@ from .spool_trimming import DROPPED, THINNED, Choice, Contents, ShorterFile, swe
 
 # Shortening starts at the first share of the size limit, and reduces the file to the second.
 FULL, ROOM = 3 / 4, 1 / 2
-# Each record does enough of the work for it to finish when this share of the free space is used.
+# With each appended record, enough of the work is done for it to finish when this share of the free
+# space is used.
 PACE: Final = 3 / 4
 # A step of choosing takes as long as reading this many bytes.
 CHOICE_BYTES: Final = 4096
 # Maximum time to shorten the file for a record that does not fit. After that the record is dropped.
 FULL_SECONDS: Final = 0.5
-# A batch too large for one record is split into parts expected to fill this share of one, as each
-# retry costs an encoding.
+# A batch too large for one record is split into parts that are expected to fill this share of a
+# record, because each retry costs an encoding.
 SPLIT_SHARE: Final = 0.9
 # How often the choice is repeated if the copy is larger than expected.
 TRIES: Final = 4
@@ -67,7 +68,7 @@ class _Offer:
     """The batches last given to the sender.
 
     They count as lost only after the sender gives them back, even if they are removed from the file
-    meanwhile.
+    in the meantime.
     """
 
     mark: int
@@ -75,14 +76,14 @@ class _Offer:
     last_sequence: int
     count: int
     removed: dict[str, int] = field(default_factory=dict)
-    # True if the file was shortened meanwhile.
+    # True if the file was shortened in the meantime.
     moved: bool = False
 
 
 class SpoolFile:
     """The spool file of this process.
 
-    Methods raise OSError if it cannot be written, SpoolError if it cannot be read.
+    Methods raise OSError if the file cannot be written, SpoolError if it cannot be read.
     """
 
     def __init__(
@@ -100,11 +101,11 @@ class SpoolFile:
         self._lock = threading.Lock()
         self._lost: dict[str, int] = {}
         self._rewriting: Iterator[int] | None = None
-        # Bytes of work for each byte that is appended.
+        # Bytes of shortening work for each byte that is appended.
         self._pace = 0.0
         self._fresh_fd = file_descriptor.NONE
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Exclusive, so that two processes can never write to the same file.
+        # Open the file exclusively, so that two processes can never write to the same one.
         self._fd = file_descriptor.opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND)
         self._locked = lock(self._fd)
         _close_in_children(self)
@@ -127,7 +128,7 @@ class SpoolFile:
         self._server = ""
 
     def append(self, batch: Batch) -> None:
-        """Append a batch. One without snapshots only reports its losses."""
+        """Append a batch. A batch without snapshots only reports losses."""
         record = encode_batch(batch)
         if len(record) > self._largest and len(batch.snapshots) > 1:
             for part in split(batch.snapshots, len(record) / (SPLIT_SHARE * self._largest)):
@@ -153,7 +154,9 @@ class SpoolFile:
             self._write(encode_record(END, end))
 
     def unsent(self, limit: int = SNAPSHOTS_PER_BATCH) -> tuple[list[Batch], int]:
-        """Return up to ``limit`` snapshots that are not accepted yet, merged, and the mark to ``accept`` them with."""
+        """Return up to ``limit`` snapshots that no server has accepted, merged, and the mark to
+        pass to `accept` for them.
+        """
         with self._lock:
             self._take_back_offer()
             if self._sent >= self._snapshots_end:
@@ -215,8 +218,8 @@ class SpoolFile:
                 self._lock.release()
 
     def let_go(self) -> None:
-        """Close our descriptors, without the lock. In a forked child the files, and the locks on
-        them, are the parent's.
+        """Close our descriptors without taking the lock. In a forked child, the files and the locks
+        on them belong to the parent.
         """
         held = self._fd, self._fresh_fd
         self._fd = self._fresh_fd = file_descriptor.NONE
@@ -228,8 +231,8 @@ class SpoolFile:
         try:
             return self._fd.stat()
         except OSError:
-            # A negative number means that it was released; in a forked child the file belongs to
-            # the parent.
+            # A negative number means that the descriptor was released; in a forked child the file
+            # belongs to the parent.
             if self._fd < 0:
                 raise
         self._stop_rewriting()
@@ -241,7 +244,7 @@ class SpoolFile:
         return found
 
     def _read(self, limit: int) -> tuple[list[Batch], int]:
-        """Return the batches that are not accepted yet and the offset after them. Raises SpoolError."""
+        """Return the batches that no server has accepted and the offset after them. Raises SpoolError."""
         for again in (True, False):
             try:
                 self._hold()
@@ -256,7 +259,8 @@ class SpoolFile:
                 if held.is_ours or not again:
                     raise
             else:
-                # If it was closed meanwhile, the descriptor may have referred to a file of the program.
+                # If the file was closed in the meantime, the descriptor may have referred to a file
+                # of the program.
                 if held.is_ours:
                     return batches, end
         raise SpoolError(self.path, "cannot be read (the program keeps closing it)")
@@ -338,7 +342,7 @@ class SpoolFile:
         if self._rewriting is None:
             self._stop_rewriting()
             free = max(self._limit - self._size, self._limit // 100)
-            # The file is read twice.
+            # The file is read twice: once to choose, once to copy.
             self._pace = 2 * self._size / (PACE * free)
             self._rewriting = self._rewrite()
         done = next(self._rewriting, None)
@@ -380,10 +384,10 @@ class SpoolFile:
         self._settle(contents, choice.fates)
 
     def _replace(self, shorter: ShorterFile, locked: bool | None, rest: int, moved: int) -> None:
-        """Replace the file by its shorter copy.
+        """Replace the file with its shorter copy.
 
-        ``rest``: offset in the old file of what was appended meanwhile; ``moved``: how far that has
-        moved in the new file.
+        ``rest``: offset in the old file of the data appended in the meantime; ``moved``: the number
+        of bytes by which that data has moved in the new file.
         """
         sent = shorter.behind(self._sent_sequence, max(self._sent, rest) + moved)
         if not os.path.samestat(self.path.stat(), os.fstat(self._fd)):
@@ -432,8 +436,8 @@ _registered_at_fork = False
 
 
 def _close_in_children(file: SpoolFile) -> None:
-    """Register for closing in forked children: a child that outlives us would keep our lock, and a
-    killed run would look alive.
+    """Register the file to be closed in forked children: a child that outlives us would keep our
+    lock, and a killed run would look alive.
     """
     global _registered_at_fork
     _open_files.add(file)
@@ -457,7 +461,8 @@ class SpoolMemory:
         self._batches: deque[tuple[int, Batch]] = deque()
         self._next = 1
         self._count = 0
-        # The sender is sending batches up to this number; they are not dropped before it has finished.
+        # The sender is sending batches up to this number; they are not dropped before the sender
+        # has finished.
         self._offered = 0
         self._lost: dict[str, int] = {}
 
@@ -512,7 +517,7 @@ class SpoolMemory:
 
 class Outbox:
     """Stores snapshots in the file while it can be written, then in memory; ``notify`` is called
-    once with the reason.
+    once with the reason for the change.
 
     Snapshots that are already in the file are still read from it. ``counted``: losses counted
     elsewhere that are reported as well.
@@ -539,7 +544,9 @@ class Outbox:
         return self._memory.append(batch)
 
     def append_end(self, end: Mapping[str, Any]) -> None:
-        """Append the end even to a file that was given up: a full disk may have room for this little, or again."""
+        """Append the end even to a file that was given up: a full disk may have room for so little
+        data, or may have room again.
+        """
         if self.file is not None:
             try:
                 self.file.append_end(end)
@@ -547,7 +554,7 @@ class Outbox:
                 self._give_up_writing(error)
 
     def unsent(self, limit: int = SNAPSHOTS_PER_BATCH) -> tuple[list[Batch], int]:
-        """Return unsent batches with all losses so far. Marks of the file are positive, marks of memory negative."""
+        """Return unsent batches with all losses so far. File marks are positive, memory marks negative."""
         batches, mark = self._unsent(limit)
         lost = self.lost()
         return [replace(batch, lost={**batch.lost, **lost}) for batch in batches], mark

@@ -1,4 +1,4 @@
-"""Format of the spool: the recordings of a process, on disk before they are sent. One file per process instance.
+"""Format of the spool, which keeps a process's recordings on disk until they are sent. One file per process instance.
 
 ``<directory>/<run id>/<instance>.spool``, append-only, little-endian:
 
@@ -11,7 +11,7 @@
                bit 1: the batch holds a generation end            1 byte
       length   bytes of payload as stored                         4 bytes, unsigned
       crc      CRC-32 of kind, flags and stored payload           4 bytes, unsigned
-      payload  of a batch: the wire format of ``snapshot.py``, of either version; else JSON, UTF-8
+      payload  of a batch: the wire format of ``snapshot.py``, in either version; otherwise JSON, UTF-8
 
 - The first record is the header: ``{"version": 1, "run": RunHeader, "process": ProcessIdentity,
   "server": str, "memory_group": str}``. ``server`` is the address that the run reports to: null when
@@ -62,7 +62,7 @@ from ..snapshot import (
 )
 from .batching import merge
 
-# Reason for snapshots that could not be read back from a damaged spool.
+# Loss reason of snapshots that could not be read back from a damaged spool.
 DAMAGED: Final = "spool_damaged"
 THINNED: Final = frozenset({"spool_thinned"})
 # Loss reasons that count snapshots; other reasons count events, gauges, and snapshots that were
@@ -103,13 +103,13 @@ except ImportError:
 MAGIC: Final = b"LEAKSPL1"
 MARKER: Final = b"\xabR"
 HEADER, BATCH, END = 1, 2, 3
-# Key of an end record: the run ended with its process, which may not know its final exit status.
+# Key of an end record: the run ended because its process exited, without knowing its final exit status.
 AT_EXIT: Final = "at_exit"
 COMPRESSED, GENERATION_END = 1, 2
 FRAME: Final = struct.Struct("<2sBBII")
 RECORD_LIMIT_BYTES: Final = 8 * 2**20
 COMPRESS_FROM_BYTES: Final = 1024
-# 8 KiB, which is enough for a snapshot to refer back to the names in the previous one.
+# 8 KiB, which is enough for a snapshot to refer back to the names in the previous snapshot.
 WINDOW_BITS: Final = 13
 MEMORY_LEVEL: Final = 6
 READ_BYTES: Final = 64 * 1024
@@ -157,7 +157,7 @@ def _framed(kind: int, body: bytes, flags: int = 0) -> bytes:
 
 def _compressed(body: bytes) -> bytes:
     # With its default window zlib clears a quarter of a megabyte for a record of a few kilobytes,
-    # and evicts the training's data from the CPU cache. These settings take a quarter to a half of
+    # and evicts the program's data from the CPU cache. These settings take a quarter to a half of
     # the time, for the same size.
     squeeze = zlib.compressobj(1, zlib.DEFLATED, WINDOW_BITS, MEMORY_LEVEL)
     return squeeze.compress(body) + squeeze.flush()
@@ -208,7 +208,7 @@ class _Descriptor(io.RawIOBase):
 
 
 def read_records(path: Path, offset: int = 0) -> Iterator[Record]:
-    """Yield the complete records from ``offset`` on, in order; damaged ones are skipped. Raises SpoolError."""
+    """Yield the complete records after ``offset``, in order, without damaged ones. Raises SpoolError."""
     try:
         with path.open("rb") as file:
             yield from _records(file, offset, path)
@@ -217,7 +217,7 @@ def read_records(path: Path, offset: int = 0) -> Iterator[Record]:
 
 
 def read_open(fd: int, offset: int, path: Path) -> Iterator[Record]:
-    """Yield the records of an open file, wherever ``path`` points by now. Raises SpoolError."""
+    """Yield the records of an open file, even if ``path`` now refers to another file. Raises SpoolError."""
     try:
         yield from _records(io.BufferedReader(_Descriptor(fd), READ_BYTES), offset, path)
     except OSError as error:
@@ -225,8 +225,8 @@ def read_open(fd: int, offset: int, path: Path) -> Iterator[Record]:
 
 
 def _records(file: BinaryIO | io.BufferedReader, offset: int, path: Path) -> Iterator[Record]:
-    # An incomplete magic is a spool without records: just created, or its process was killed at the
-    # first bytes.
+    # A file with an incomplete magic is a spool without records: it was just created, or its
+    # process was killed while writing the first bytes.
     if not MAGIC.startswith(file.read(len(MAGIC))):
         raise SpoolError(path, "is not a Leakline spool")
     position = max(offset, len(MAGIC))
@@ -279,12 +279,13 @@ def _next_marker(file: BinaryIO | io.BufferedReader, position: int) -> int | Non
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """What a spool contains of its process, and what is lost.
+    """What a spool contains of its process's recording, and what is lost.
 
     ``size_bytes``: offset of the end of the last complete record. ``end``: that record, if it is an
     end record. ``damaged_bytes``: bytes that belong to no complete record of this process.
-    ``missing``: if there are such bytes, the number of snapshots missing by sequence number; a torn
-    tail is not included. ``foreign_bytes``: size of another recording appended to this one.
+    ``missing``: if there are damaged bytes, the number of snapshots missing according to the
+    sequence numbers; a torn tail is not included. ``foreign_bytes``: size of another recording
+    appended to this one.
     """
 
     size_bytes: int
@@ -301,7 +302,7 @@ class Holdings:
 def examine(fd: int, path: Path) -> Holdings:
     """Read an entire open spool and return its `Holdings`. Raises SpoolError."""
     held = _examine(fd, path, numbers=False)
-    # Sequence numbers are checked only if something is lost, because that takes as long as sending.
+    # Sequence numbers are checked only if something is lost, because the check takes as long as sending.
     return held if held.is_whole else _examine(fd, path, numbers=True)
 
 
@@ -334,7 +335,7 @@ def _examine(fd: int, path: Path, *, numbers: bool) -> Holdings:
                 newest = max(newest, snapshot.sequence)
             lost = batch.lost
         last = record
-    # Snapshots that the process itself lost have sequence numbers as well.
+    # Snapshots that the process itself lost also have sequence numbers.
     missing -= sum(lost.get(reason, 0) for reason in (*DROPPED, *THINNED))
     damaged += max(0, size - position)
     return Holdings(position, _end(last), damaged, max(0, missing), foreign)
@@ -360,7 +361,9 @@ def read_origin(path: Path) -> str | None:
 
 
 def read_memory_group(path: Path) -> str | None:
-    """Return the result of `probes.cgroup.memory_group` in that process. Raises SpoolError."""
+    """Return what `probes.memory.cgroup.memory_group` returned in the process that wrote the spool.
+    Raises SpoolError.
+    """
     group = _header_payload(path).get("memory_group")
     return group if isinstance(group, str) else None
 
@@ -385,7 +388,8 @@ def is_in_place(fd: int, path: Path) -> bool:
 def lock(fd: int) -> bool | None:
     """Lock the file for as long as it is open, which marks it as being written. Return True if locked.
 
-    None: this file system does not support locks. False: `is_live` is checking the file at this moment.
+    Return None if the file system does not support locks, and False if `is_live` is just checking
+    the file.
     """
     if fcntl is None:
         return None
@@ -436,7 +440,7 @@ def read_holdings(path: Path) -> Holdings:
 
 
 def read_end(path: Path) -> dict[str, Any] | None:
-    """Return how the process left the run, or None if it was killed or still runs. Raises SpoolError."""
+    """Return how the process left the run, or None if it was killed or is still running. Raises SpoolError."""
     try:
         with path.open("rb") as file:
             end = read_open_end(file.fileno(), path)
@@ -465,7 +469,9 @@ def ack_path(spool: Path) -> Path:
 
 
 def read_ack(spool: Path, server: str) -> int:
-    """Return the offset up to which ``server`` has accepted the spool; 0 if unknown or for another server."""
+    """Return the offset up to which ``server`` has accepted the spool; 0 if unknown or if the mark
+    is for another server.
+    """
     try:
         line = ack_path(spool).read_text("ascii", "replace")
     except OSError:

@@ -1,16 +1,16 @@
 """Shortens a full spool: chooses what to remove, and writes the file without it.
 
-1. Phase ends and samples: of each four neighbors of a phase, the two between the lowest and the highest
-   RSS are removed. What the server has is removed before what it does not have, older before newer, in
-   as many rounds as needed.
-2. Generation ends in the same way, where they are densest first, so that the entire run stays visible;
-   never the first.
+1. Phase ends and samples: of every four neighbors of the same phase, the two between the lowest and the
+   highest RSS are removed. What the server has is removed before what it does not have, older before
+   newer, in as many rounds as needed.
+2. Generation ends in the same way, beginning where they are densest, so that the entire run stays
+   visible; never the first generation end.
 3. The oldest snapshots of any kind.
 
 The first snapshot, the newest, and those with a new declaration are kept; only when nothing else is
 left are the oldest of them removed, because the size limit is strict. The following are kept until
-step 3: manual snapshots, the last of a run, and those with events (other than collections and log
-lines), holders or a census.
+step 3: manual snapshots, the last snapshot of a run, and those with events (other than collections
+and log lines), holders or a census.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ from .spool_format import BATCH, MAGIC, Record, encode_batch, is_live, read_open
 STAYS, THINNED, DROPPED = 0, 1, 2
 FREQUENT, GENERATION, LASTING, FIXED = 0, 1, 2, 3
 _STANDING: Final = {"phase_end": FREQUENT, "sample": FREQUENT, "generation_end": GENERATION}
-# The analysis and the pages require these; each is reported only once, in the snapshot after it.
+# Declarations, which the analysis and the pages require; each is reported only once, in the next
+# snapshot.
 DECLARATIONS: Final = frozenset(
     {"expect", "track", "gauge", "watch", "fix", "band", "budget", "register_cleanup"}
 )
-# These are automatic, and in some programs part of every snapshot.
+# Events that are recorded automatically; in some programs, every snapshot contains some.
 ROUTINE: Final = frozenset({"collection", "log"})
 NEIGHBOURS: Final = 4
 WRITE_BYTES: Final = 256 * 1024
@@ -46,7 +47,7 @@ WRITE_BYTES: Final = 256 * 1024
 MERGED_BYTES: Final = 64 * 1024
 # One in this many groups of records is encoded together to measure its size.
 TRIED_STRETCHES: Final = 8
-# Takes about a millisecond.
+# Choosing among this many snapshots takes about a millisecond.
 STEP_SNAPSHOTS: Final = 5000
 GROUPS_LIMIT: Final = 1000
 # A younger file may belong to another process that is about to lock it.
@@ -103,7 +104,7 @@ class Contents:
         for event in snapshot.events:
             if event.kind in DECLARATIONS:
                 key = hash((event.kind, event.name, repr(event.data)))
-                # Loops tend to declare the same in every generation.
+                # Loops tend to repeat the same declarations in every generation.
                 if key not in self._declared:
                     self._declared.add(key)
                     found = FIXED
@@ -113,7 +114,7 @@ class Contents:
 
 
 class _Trial:
-    """Corrects expected sizes: measures what one in eight groups of records takes when encoded
+    """Corrects expected sizes: measures the size of one in eight groups of records when encoded
     together, as in the copy.
     """
 
@@ -139,8 +140,8 @@ class _Trial:
 
 
 def choose(contents: Contents, room: int) -> bytearray:
-    """Return STAYS, THINNED or DROPPED for each snapshot, so that the remaining ones fit ``room``
-    (bytes) if possible.
+    """Return STAYS, THINNED or DROPPED for each snapshot, so that the remaining ones fit into
+    ``room`` bytes if possible.
     """
     choice = Choice(contents, room)
     for _ in choice.steps():
@@ -187,7 +188,9 @@ class Choice:
     def _thin(
         self, standing: int, stretch: Iterable[int], span: int | None = None
     ) -> Iterator[None]:
-        """Run one round, until the rest fits; only for neighbors at most ``span`` sequence numbers apart."""
+        """Run one round, which stops once the rest fits. Only neighbors at most ``span`` sequence
+        numbers apart are thinned.
+        """
         contents, groups = self._contents, dict[int, list[int]]()
         newest = len(self.fates) - 1
         self._took = False
@@ -234,7 +237,7 @@ def _between(group: list[int], resident: array[float]) -> list[int]:
 
 
 class ShorterFile:
-    """A copy without the removed snapshots, made step by step while the original is still written to.
+    """A copy without the removed snapshots, made step by step while the original is still being written.
 
     The remaining snapshots of neighboring records are merged into records of the usual size: in
     single records they would repeat every name, and the copy of a thinned file would be larger than
@@ -251,8 +254,8 @@ class ShorterFile:
         self._starts, self._numbers = array("Q"), array("I")
 
     def copy(self, source: int, contents: Contents, fates: bytearray) -> Iterator[int]:
-        """Copy the records that ``contents`` describes. Each step is one record and yields its size
-        in the old file.
+        """Copy the records that ``contents`` describes. Each step copies one record and yields its
+        size in the old file.
         """
         at = 0
         records = read_open(source, 0, self.path)
@@ -290,7 +293,7 @@ class ShorterFile:
         self._numbers.append(max(newest, self._numbers[-1] if self._numbers else 0))
 
     def copy_piece(self, source: int, start: int, end: int) -> int:
-        """Copy a piece of what was appended meanwhile, unchanged, and return the offset after it."""
+        """Copy a piece of what was appended in the meantime, unchanged, and return the offset after it."""
         chunk = os.pread(source, min(WRITE_BYTES, end - start), start)
         if not chunk:
             raise OSError(errno.EIO, "the spool was truncated")
@@ -322,7 +325,7 @@ class ShorterFile:
 
 
 def sweep(folder: Path) -> None:
-    """Remove unfinished copies of killed processes; their spools are complete."""
+    """Remove unfinished copies left by killed processes, whose original spools are complete."""
     with suppress(OSError):
         for leftover in folder.glob("*.rewrite"):
             age_seconds = time.time() - leftover.stat().st_mtime

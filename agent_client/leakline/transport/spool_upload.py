@@ -33,7 +33,7 @@ class Uploaded:
     """The progress of an upload, ``complete`` when nothing is left.
 
     ``state`` is how the process ended; empty if no end is recorded, as it may still run. ``held``
-    describes what is lost of the spool itself; None if there was nothing left to send.
+    describes what is lost in the spool itself; None if there was nothing left to send.
     """
 
     run: str
@@ -47,7 +47,7 @@ class Uploaded:
 
 
 def upload(path: Path, delivery: Delivery, *, again: bool = False) -> Uploaded:
-    """Send what ``path`` contains beyond its mark (``again``: everything).
+    """Send what ``path`` contains beyond its mark, or everything if ``again``.
 
     Raises SpoolError, ServerUnreachable, or ServerRefused if the server refuses the whole run.
     """
@@ -59,15 +59,15 @@ def uploading(
 ) -> Iterator[Uploaded]:
     """Upload in steps of at most ``limit`` snapshots, and yield the progress after each."""
     header, process = read_header(path)
-    # Use the same open file until the end: a process that still runs may replace it by a shorter
-    # one meanwhile.
+    # Use the same open file until the end: a process that is still running may replace it with a
+    # shorter one in the meantime.
     with path.open("rb") as file:
         yield from _uploading(_Spool(path, file.fileno()), header, process, delivery, again, limit)
 
 
 @dataclass(frozen=True, slots=True)
 class _Spool:
-    """An open spool and its name."""
+    """An open spool and its path."""
 
     path: Path
     fd: int
@@ -80,7 +80,7 @@ class _Spool:
         return offset if is_in_place(self.fd, self.path) else 0
 
     def note(self, offset: int, server: str) -> None:
-        # The offset is not valid for another file: it would skip unsent data.
+        # The offset is not valid for another file, where it would skip unsent data.
         if not is_in_place(self.fd, self.path):
             return
         try:
@@ -120,7 +120,7 @@ def _uploading(
         if mark <= offset:
             if end is not None or held.foreign_bytes:
                 break
-            # If the process has ended meanwhile, what it wrote before its end is sent first.
+            # If the process has ended in the meantime, what it wrote before its end is sent first.
             end = read_open_end(spool.fd, spool.path)
             if end is None:
                 break
@@ -148,7 +148,7 @@ def _ended(done: Uploaded, end: Record | None) -> Uploaded:
 
 
 def _send(batch: Batch, run: str, delivery: Delivery) -> tuple[int, int]:
-    """Return (snapshots accepted, snapshots refused)."""
+    """Send a batch and return (snapshots accepted, snapshots refused)."""
 
     def post(body: Body) -> Outcome:
         return delivery.request("POST", f"/runs/{run}/batches", body)

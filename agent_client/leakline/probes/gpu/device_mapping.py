@@ -1,8 +1,8 @@
 """Mapping from the CUDA devices of this process to the cards that NVML lists.
 
 Once the program uses CUDA, torch identifies the card; until then, the environment is read as CUDA would read it. CUDA
-numbers the devices visible to a process, NVML those of the machine. If the two cannot be matched without initialising
-CUDA, the device has no card: its metrics are absent, rather than those of another card.
+numbers the devices visible to a process, NVML those of the machine. If the two numberings cannot be matched without
+initialising CUDA, the device has no card: its metrics are absent, instead of coming from another card.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _OLD_SLICE: Final = re.compile(r"MIG-(GPU-[^/]+)/(\d+)/(\d+)")
 
 
 def cuda_in_use() -> Any | None:
-    """Return ``torch.cuda`` if the program has initialised CUDA, else None.
+    """Return ``torch.cuda`` if the program has initialised CUDA, or None.
 
-    Also None in a forked child, which cannot use CUDA.
+    Returns None in a forked child as well, which cannot use CUDA.
     """
     cuda = sys.modules.get("torch.cuda")
     if type(cuda) is not ModuleType:
@@ -57,7 +57,7 @@ def _is_rocm() -> bool:
 
 
 class Cards:
-    """NVML handles by the device numbers of this process, looked up once and not at each reading."""
+    """NVML handles by the device numbers of this process, looked up once rather than at each reading."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -82,7 +82,7 @@ class Cards:
         return {index: card for index, card in self._used.items() if card is not None}
 
     def _by_torch(self, cuda: Any, index: int) -> Any | None:
-        """Return the card with the UUID of the device. Torch before 2.4 does not report the UUID."""
+        """Return the card with the device's UUID. Torch before 2.4 does not report the UUID."""
         name = getattr(cuda.get_device_properties(index), "uuid", None)
         if name is not None:
             slice_ = self._driver.card_by_uuid(f"{_SLICE}{name}")
@@ -105,8 +105,7 @@ class Cards:
 
 
 def visible_entries(text: str) -> list[int] | list[str]:
-    """Return the entries CUDA uses of ``CUDA_VISIBLE_DEVICES``: numbers or UUIDs, up to the first that it does not
-    know.
+    """Return the entries of ``CUDA_VISIBLE_DEVICES`` that CUDA uses: numbers or UUIDs, up to the first unknown one.
 
     If a number occurs twice, no device is visible.
     """
@@ -139,7 +138,7 @@ def _listed_cards(driver: Driver, visible: str | None, *, by_bus: bool) -> list[
 
 
 def _cards(driver: Driver) -> list[Any | None]:
-    """Return every card of the machine; None for one that is lost or not accessible."""
+    """Return every card in the machine, with None for a card that is lost or not accessible."""
     return [driver.card_at(index) for index in range(driver.count())]
 
 

@@ -25,9 +25,9 @@ _cards = Cards(_driver)
 def read_nvml() -> dict[str, Number]:
     """Return ``gpu.<i>.*`` by the device numbers of this process; for a slice (MIG) if the process runs on one.
 
-    ``used_bytes`` and ``total_bytes`` are those of the device. ``process_bytes`` is the part of this process; it is
-    absent if the driver does not report it, or reports it with process IDs of another namespace. ``outside_bytes`` is
-    the part of that which torch's allocator did not reserve: the context, NCCL, other libraries.
+    ``used_bytes`` and ``total_bytes`` apply to the whole device. ``process_bytes`` is this process's part; it is absent
+    if the driver does not report it, or reports it with process IDs of another namespace. ``outside_bytes`` is the part
+    of ``process_bytes`` that torch's allocator did not reserve: the context, NCCL, other libraries.
     """
     if not _driver.open():
         return {}
@@ -74,14 +74,15 @@ def _read_card(index: int, card: Any) -> Iterator[tuple[str, int]]:
 def _process_bytes(card: Any, reserved: int | None) -> int | None:
     """Return the bytes of this process on the card, or None if unknown.
 
-    ``reserved`` is a lower bound of that number; None means that the process has no context there.
+    ``reserved`` is a lower bound for the result; None means that the process has no context there.
     """
     listed = _listed_processes(card)
     if os.getpid() in listed and _numbers_are_ours(listed):
         return listed[os.getpid()]
     if reserved is None or len(listed) != 1 or _in_first_namespace():
         return None
-    # This process has a context there and only one process is listed, so it is this one, whatever its process ID.
+    # This process has a context there and only one process is listed, so that process is this one, regardless of its
+    # process ID.
     (alone,) = listed.values()
     return alone if alone is not None and alone >= reserved else None
 
@@ -101,7 +102,7 @@ def _listed_processes(card: Any) -> dict[int, int | None]:
 
 
 def _numbers_are_ours(pids: Iterable[int]) -> bool:
-    """Return True if these process IDs are those of our namespace; otherwise one may equal ours by chance."""
+    """Return True if these process IDs belong to our namespace; otherwise one of them may equal ours by chance."""
     return _in_first_namespace() or all((_PROCESSES / str(pid)).exists() for pid in pids)
 
 

@@ -11,7 +11,8 @@ import os
 from ctypes import byref, c_char_p, c_uint, c_ulonglong, c_void_p, create_string_buffer
 from typing import Any, Final, NamedTuple
 
-# The program may close NVML more often than it opened it. Reopening costs milliseconds, so it is limited.
+# The program may close NVML more often than it has opened it. We then reopen it, which costs milliseconds, so the
+# number of openings is limited.
 _OPENINGS_LIMIT: Final = 3
 _LIBRARY: Final = "libnvidia-ml.so.1"
 # Return codes of NVML.
@@ -21,7 +22,7 @@ _INSUFFICIENT_SIZE: Final = 7
 _FUNCTION_NOT_FOUND: Final = 13
 _ARGUMENT_VERSION_MISMATCH: Final = 25
 _TEXT_BYTES: Final = 96
-# Initial capacity for processes, so that one call is enough and none is needed to get their number.
+# Initial capacity for processes, so that one call is enough, without another one to get their number.
 _ROOM: Final = 32
 _ENLARGEMENTS: Final = 3
 # The driver's value for "not available" on Windows and under some hypervisors.
@@ -47,7 +48,7 @@ _PROCESS_LISTS: Final = (("_v3", _Process), ("_v2", _Process), ("", _OldProcess)
 
 
 class CardMemory(NamedTuple):
-    """Bytes in use on a card by all processes, and its total bytes."""
+    """Bytes in use on a card by all processes, and the card's total bytes."""
 
     used: int
     total: int
@@ -72,7 +73,7 @@ class Driver:
 
     @property
     def opened(self) -> tuple[int, int]:
-        """A value that changes whenever the library is reopened; handles from before are then invalid."""
+        """A value that changes whenever the library is reopened; handles obtained before are then invalid."""
         return self._pid, self._openings
 
     def version(self) -> str | None:
@@ -103,11 +104,11 @@ class Driver:
         return CardMemory(memory.used, memory.total)
 
     def compute_processes(self, card: Any) -> list[tuple[int, int | None]]:
-        """Return process IDs with their bytes, None if unknown; a process is listed once per slice it uses."""
+        """Return the process IDs with their bytes (None if unknown); a process is listed once per slice it uses."""
         return self._processes("nvmlDeviceGetComputeRunningProcesses", card)
 
     def mps_processes(self, card: Any) -> list[tuple[int, int | None]]:
-        """Return the same for processes under the Multi-Process Service, which are listed separately."""
+        """Return the same for processes that run under the Multi-Process Service, which are listed separately."""
         return self._processes("nvmlDeviceGetMPSComputeRunningProcesses", card)
 
     def is_partitioned(self, card: Any) -> bool:
@@ -177,7 +178,7 @@ class Driver:
         try:
             call = getattr(self._library, function)
         except AttributeError:
-            # The driver is older, or the library could not be opened again.
+            # The driver is too old to have this function, or the library could not be reopened.
             return _FUNCTION_NOT_FOUND
         code = int(call(*arguments))
         if code == _UNINITIALIZED:

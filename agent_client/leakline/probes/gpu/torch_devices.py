@@ -15,7 +15,7 @@ _STATISTICS: Final = {
     "reserved_bytes": ("reserved_bytes", "all", "current"),
     "active_bytes": ("active_bytes", "all", "current"),
 }
-# These are counted only by torch's own allocator; other allocators report zero.
+# Counters that only torch's own allocator keeps; other allocators report zero.
 _OF_TORCH_ITSELF: Final = {
     "inactive_split_bytes": ("inactive_split_bytes", "all", "current"),
     "retries": ("num_alloc_retries",),
@@ -43,7 +43,9 @@ def read_cuda() -> dict[str, Number]:
 
 
 def reserved_bytes(index: int) -> int | None:
-    """Return the bytes that torch's allocator has reserved on a device; None without a context there, or if unknown."""
+    """Return the bytes that torch's allocator has reserved on a device; or None without a context there or if the
+    number is unknown.
+    """
     cuda = cuda_in_use()
     if cuda is None or index >= cuda.device_count() or not has_context(index):
         return None
@@ -76,7 +78,7 @@ _QUESTIONS: Final = {
     "driver_bytes": "driver_allocated_memory",
     "limit_bytes": "recommended_max_memory",
 }
-# Filled once the program has used the device, because zero is a valid value from then on.
+# Filled once the program has used the device: zero is a valid value after that.
 _used: Final[set[str]] = set()
 
 

@@ -112,7 +112,8 @@ def _views_among(arrays: list[Any]) -> list[Any]:
 
 
 def _shared_bytes(owners: list[Any], sizes: list[int], tensor_memory: Mapping[int, int]) -> int:
-    # Reading an address costs ten times as much as everything else, so it is done only if the size is that of a tensor.
+    # Reading an address costs ten times as much as everything else, so it is read only if the size equals a tensor's
+    # size.
     fits = frozenset(tensor_memory.values())
     candidates = list(compress(owners, map(fits.__contains__, sizes)))
     asked = candidates[:: max(1, len(candidates) // _ADDRESSES_ASKED)]

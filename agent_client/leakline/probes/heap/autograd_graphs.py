@@ -1,10 +1,10 @@
 """Autograd graphs: the storages that they hold and that no tensor of the program refers to.
 
 A graph may be read only while torch's engine, and with it the training, is idle: the engine frees what graphs have
-saved, and adds to gradients, without the interpreter lock, so a concurrent reader crashes the program. A thread of ours
-therefore has graphs read on the main thread, between two steps of the program (`on_main_thread`). The interpreter runs
-that call where it would run a signal handler. It cannot run while the main thread is inside a C call; the waiting
-thread then continues without it.
+saved, and adds to gradients, without the interpreter lock, so a concurrent reader crashes the program. One of our
+threads therefore has graphs read on the main thread, between two steps of the program (`on_main_thread`). The
+interpreter runs that call where it would run a signal handler. It cannot run while the main thread is inside a C call;
+the waiting thread then continues without it.
 
 Nothing here unpacks a saved tensor, because that would run hooks of the program.
 """
@@ -38,7 +38,7 @@ class _Errand:
         self._error: Exception | None = None
 
     def run(self) -> None:
-        # A waiting thread that gave up holds the lock forever.
+        # If the waiting thread has given up, it holds the lock forever, and the call must not run any more.
         if not self._turn.acquire(blocking=False):
             return
         call, self._call = self._call, None
@@ -47,8 +47,8 @@ class _Errand:
         except Exception as error:
             if not _is_ours(error):
                 raise
-            # This is the program's thread, so an error of ours must not be raised here. It is raised in the waiting
-            # thread.
+            # This is the program's thread, so our own errors must not be raised here. They are raised in the waiting
+            # thread instead.
             self._error = error
         finally:
             self._over.set()
@@ -67,8 +67,8 @@ class _Errand:
 def on_main_thread(call: Callable[[], Result], wait_seconds: float) -> Result | None:
     """Return the result of ``call`` on the main thread, or None if it does not run there in time.
 
-    Also None without the native module. Call this from another thread, which must hold nothing that the main thread may
-    wait for.
+    Returns None without the native module as well. Call this from another thread, which must hold nothing that the main
+    thread may wait for.
     """
     module = native()
     if module is None:
@@ -80,7 +80,9 @@ def on_main_thread(call: Callable[[], Result], wait_seconds: float) -> Result | 
 
 
 def _is_ours(error: Exception) -> bool:
-    """Return True if the error was raised in our code and not in a signal handler of the program that ran meanwhile."""
+    """Return True if the error was raised in our code and not in a signal handler of the program that ran in the
+    meantime.
+    """
     innermost = error.__traceback__
     while innermost is not None and innermost.tb_next is not None:
         innermost = innermost.tb_next
@@ -97,7 +99,7 @@ _NODES_VISITED: Final = 5_000
 
 # Every thread in the engine has a frame in one of these modules, or waits for a thread that has one.
 _ENGINE: Final = frozenset({"torch.autograd", "torch.autograd.graph"})
-# How long a thread of ours waits for the main thread to run its call.
+# How long one of our threads waits for the main thread to run a call.
 _WAIT_SECONDS: Final = 0.25
 
 
@@ -147,7 +149,7 @@ def graph_bytes(roots: list[Any], known: set[int], kinds: frozenset[type]) -> Gr
     """Return the bytes of storages that the graphs of ``roots`` hold and ``known`` does not contain, each once.
 
     If the visit ends before all graphs are seen, each remaining graph is assumed to add as much as the graphs in the
-    second half of those seen, so that graphs which share memory are not multiplied.
+    second half of those seen, so that memory shared by graphs is not multiplied.
     """
     visit = _GraphVisit(set(known), kinds)
     found: list[int] = []
@@ -198,7 +200,7 @@ class GraphSample:
             self._runs = {n: run for n, run in self._runs.items() if n % self._every == 0}
 
     def bytes(self, known: set[int], kinds: frozenset[type]) -> GraphBytes:
-        """Return the same as `graph_bytes` for all tensors added; tensors freed meanwhile hold nothing."""
+        """Return what `graph_bytes` returns, for all tensors added; tensors that have been freed hold nothing."""
         visit = _GraphVisit(set(known), kinds)
         added: list[tuple[int, int]] = []
         for run in self._runs.values():
@@ -212,7 +214,8 @@ class GraphSample:
             if visit.is_spent():
                 break
         rest = self._root_count - sum(roots for roots, _ in added)
-        # The rest is assumed to add what the later ones add, so that graphs which share memory are not multiplied.
+        # Each remaining graph is assumed to add as much as the later ones, so that memory shared by graphs is not
+        # multiplied.
         later = added[len(added) // 2 :]
         roots = sum(count for count, _ in later)
         scaled = rest * sum(size for _, size in later) / roots if roots else 0
@@ -241,7 +244,7 @@ class _GraphVisit:
         try:
             waiting = [root.grad_fn]
         except RuntimeError:
-            # The tensor is a view whose base was changed in place without its history.
+            # The tensor is a view that has no history, and its base was changed in place.
             return
         while waiting and not self.is_spent():
             node = waiting.pop()
@@ -253,7 +256,7 @@ class _GraphVisit:
             waiting.extend(pair[0] for pair in _next_functions(node))
 
     def _saved(self, node: Any) -> Iterator[Any]:
-        """Yield the saved tensors of a node, packed; nothing is unpacked."""
+        """Yield the saved tensors of a node in their packed form."""
         base = _function_base()
         for name in self._names(type(node)):
             try:
@@ -278,7 +281,7 @@ class _GraphVisit:
 
     def _add_saved(self, saved: Any) -> None:
         tensor = getattr(saved, "data", None)
-        # With hooks of the program, `data` is whatever they packed.
+        # If the program has installed hooks, `data` is whatever they packed.
         if type(tensor) not in self._kinds:
             return
         key = storage_key(tensor)

@@ -45,7 +45,7 @@ from leakline.snapshot import Number
 
 from .heap_walk import listed_objects
 
-# Smaller objects are not listed as large, whatever the caller requests later.
+# Smaller objects are not listed as large, even if the caller requests them later.
 LARGE_FLOOR_BYTES: Final = 1 << 20
 # Limit on the objects of each of the program's own classes that are handed to `on_instances`.
 INSTANCES_OF_A_CLASS: Final = 2_000
@@ -179,9 +179,9 @@ def _native_result(
 def _finished_rows(
     census: NativeCensus, arrays: ArrayMeasure | None, tensors: TensorMeasure | None
 ) -> list[TypeRow]:
-    """Return the rows with the bytes of buffers and the tensor objects that our reading of graphs has created.
+    """Return the rows, adding the bytes of buffers and the tensor objects that torch created because we read graphs.
 
-    The measures are cleared of references to classes.
+    References to classes are removed from the measures.
     """
     rows = census.rows(arrays.bytes if arrays is not None else None)
     if arrays is not None:
@@ -210,7 +210,9 @@ def _of_tensors(row: TypeRow, tensors: TensorMeasure, kinds: Mapping[int, type])
 
 
 def _closer() -> dict[type, int]:
-    """Return the types whose objects are all examined in Python; arrays only if the native module cannot do it."""
+    """Return the types whose objects are all examined in Python; includes arrays only if the native module cannot
+    measure them.
+    """
     kinds = (*tensor_types(), *array_types()[bool(array_layout()) :])
     return dict.fromkeys(kinds, NO_LIMIT)
 
@@ -290,7 +292,7 @@ class SlicedCensus:
         )
 
     def _measure_picked(self) -> None:
-        """Measure what must be examined in Python, while it is certainly alive, and keep nothing of it."""
+        """Measure the objects that must be examined in Python while they are certainly alive, and keep none of them."""
         picked = _by_type(self._census.take_picked())
         if self._tensors is not None:
             ones = [picked.pop(id(kind), []) for kind in tensor_types()]

@@ -109,10 +109,10 @@ class CensusResult(_Counted):
 class SlicedResult(_Counted):
     """A census taken while the program ran: names and numbers only, and no class is kept.
 
-    An object that lived from its begin to its end is counted once; one that was created or freed meanwhile may be
-    counted or not. The counts are real, but not those of one point in time. ``counts`` is by address of the class
-    (``id(cls)``), ``names`` by its name. ``is_whole`` is False if full collections moved so many objects that some may
-    be missing or counted twice.
+    An object that lived from the beginning to the end of the census is counted once; one that was created or freed
+    meanwhile may be counted or not. The counts are real, but not from one point in time. ``counts`` is keyed by the
+    address of the class (``id(cls)``), ``names`` by its name. ``is_whole`` is False if full collections moved so many
+    objects that some may be missing or counted twice.
     """
 
     counts: Mapping[int, int]

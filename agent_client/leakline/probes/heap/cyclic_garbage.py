@@ -1,14 +1,14 @@
 """Cyclic garbage and the work of Python's collector, which is observed and never started.
 
 `GarbageProbe` (native module only) estimates how much garbage waits for the collector, by type. With the collector
-switched off, or far from its next full run, objects that refer only to each other remain. They are neither live nor
+switched off, or long before its next full run, objects that refer only to each other remain. They are neither live nor
 kept by the allocator, and no holder leads to them, so they are reported as a separate number. The probe visits the
 newest objects, as many as fit into the time; cycles that reach into older ones are missed, and nothing alive is
 counted.
 
-`CollectorStatistics` records what the collector did. A forced collection would hide cyclic leaks. Its hook runs inside
+`CollectorStatistics` records what the collector did. A forced collection would hide cyclic leaks. The hook runs inside
 the collector, on whichever thread triggered it, even at interpreter exit. It therefore keeps only numbers, never the
-dictionary it receives, and calls nothing of ours except one short reading of the kernel, which takes three
+dictionary it receives, and calls none of our code except one short reading from the kernel, which takes three
 microseconds.
 """
 
@@ -35,13 +35,13 @@ from leakline.snapshot import CYCLIC_GARBAGE, Holder, Number
 TYPES_REPORTED: Final = 16
 # Every program has some garbage waiting, so the types of fewer objects than this are not named.
 OBJECTS_REPORTED: Final = 1_000
-# Assumed until the first scan has measured it; values from 75 to 380 were seen.
+# Assumed until the first scan has measured the speed; values from 75 to 380 have been observed.
 NANOSECONDS_PER_OBJECT: Final = 300.0
 # A scan of fewer objects is not worth mapping our own memory.
 OBJECTS_AT_LEAST: Final = 1_000
 OBJECTS_AT_MOST: Final = 400_000
-# A scan names the types only if it finds more garbage by this factor than any before; otherwise the types would be
-# repeated.
+# A scan names the types only if it finds this many times as much garbage as any before; otherwise the same types would
+# be repeated.
 _MORE: Final = 1.1
 # Types with less than this share of the objects do not show where the garbage comes from.
 _PART: Final = 0.02
@@ -73,7 +73,7 @@ class GarbageResult:
         """Return ``python.garbage_objects`` and ``.garbage_bytes``, and how much of the heap was visited.
 
         ``.garbage_looked_at`` is the number of objects visited; ``.garbage_is_whole`` is 1 if these were all tracked
-        objects, else 0.
+        objects, otherwise 0.
         """
         return {
             "python.garbage_objects": self.objects,
@@ -83,7 +83,7 @@ class GarbageResult:
         }
 
     def holders(self, sequence: int) -> tuple[Holder, ...]:
-        """Return the most frequent types as held by nothing but each other."""
+        """Return a holder with the path ``CYCLIC_GARBAGE`` for each of the most frequent types."""
         return tuple(
             Holder(sequence, name, CYCLIC_GARBAGE, count, size // count)
             for name, count, size in self.types
@@ -268,7 +268,7 @@ class CollectorStatistics:
         self._cpu_started_at = 0.0
         self._resident: int | None = None
         self._seconds = 0.0
-        # By thread ID.
+        # CPU seconds spent in collections, by thread ID.
         self._cpu_seconds: dict[int, float] = {}
         self._hooked = False
         self._full: deque[Collection] = deque(maxlen=KEPT)

@@ -78,7 +78,8 @@ def _by_type(found: list[list[Any]], compare: Callable[[object, object], bool]) 
 
 
 def _selected(found: list[list[Any]], chosen: map[bool]) -> compress[Any]:
-    # The additional None, here and above, exhausts the iterators, so that they hold no list: the scan finds them too.
+    # The additional None, here and above, exhausts the iterators, so that they no longer hold a list: the scan finds
+    # these iterators, too.
     return compress(chain(chain.from_iterable(found), (None,)), chosen)
 
 
@@ -216,7 +217,7 @@ class HeapWalk:
             block = objects[start : start + BLOCK]
             seen += len(block)
             self._visit(block, is_sample=number % _SIZED_EVERY == 0)
-            # In most heaps a block yields few such objects, so they are processed for several blocks together.
+            # In most heaps, a block yields few objects to follow, so those of several blocks are followed together.
             if len(self._found) >= BLOCK:
                 self._follow_found()
         self._follow_found()
@@ -225,7 +226,7 @@ class HeapWalk:
         return heap
 
     def follow(self, referents: list[Any]) -> None:
-        """Keep those of ``referents`` that the collector does not list, and what is reachable only through them."""
+        """Keep the ``referents`` that the collector does not list, and everything reachable only through them."""
         self._found += self._unlisted(referents)
         self._follow_found()
 
@@ -315,9 +316,10 @@ class _Sizes:
 
 
 def _spread(length: int) -> Iterator[int]:
-    """Return the starts of all blocks, in an order in which any first part is spread over the entire list."""
+    """Return the starts of all blocks, in an order in which every initial part is spread over the entire list."""
     count = -(-length // BLOCK)
-    # A step near the golden section without a common factor visits every block once, spread evenly.
+    # A step near the golden section that shares no factor with the number of blocks visits every block once, spread
+    # evenly.
     step = max(1, round(count * 0.618))
     while gcd(step, count) != 1:
         step += 1

@@ -47,7 +47,7 @@ def references_are_counted() -> bool:
 
 
 def references_to(classes: list[ref[type]]) -> list[int]:
-    """Return the number of references to each class, always including the same number of ours.
+    """Return the number of references to each class, always including the same number of our own.
 
     The number for a class that no longer exists is 0 or arbitrary.
     """
@@ -82,7 +82,7 @@ class ClassCounts:
         self._offsets: list[int] = []
         self._by_name: dict[str, list[int]] = {}
         self._inexact: set[int] = set()
-        # Classes that are known, but not counted by a census yet.
+        # Classes that are known, but that no census has counted yet.
         self._uncounted: set[int] = set()
         # Classes counted while instances were created and freed: the count is off by a constant, its changes are exact.
         self._approximate: set[int] = set()
@@ -122,7 +122,7 @@ class ClassCounts:
         )
 
     def references(self) -> dict[int, int]:
-        """Return the references to every class by its address, to be taken before a census in slices."""
+        """Return the number of references to every class by its address; call this before a census in slices."""
         self.doubt()
         self.version += 1
         self._forget_dead_classes()
@@ -134,10 +134,9 @@ class ClassCounts:
     ) -> None:
         """Calibrate the classes that no census has counted yet by a census in slices, by address of the class.
 
-        ``before`` is the result of `references` when the census began. Instances may have been created and freed
-        meanwhile, even in equal numbers. Exact counts are therefore left alone, and a new class is counted
-        approximately from now on. It is counted exactly only if the program was stopped (``alone``) and the references
-        are the same.
+        ``before`` is the result of `references` when the census began. Instances may have been created and freed in the
+        meantime, even in equal numbers. Exact counts are therefore left alone, and a new class is counted approximately
+        from now on. It is counted exactly only if the program was stopped (``alone``) and the references are the same.
         """
         self.doubt()
         self.version += 1
@@ -159,8 +158,8 @@ class ClassCounts:
     def _start_at(self, position: int, references: int, offset: int) -> None:
         """Set the offset of a class so that `changes` still compares with what was known about it before.
 
-        For a class that was not counted yet, that is nothing; for one in doubt, the last exact count; for one counted
-        approximately, its changes.
+        A class that was not counted yet starts with the current count; a class in doubt is compared with its last exact
+        count; a class that was counted approximately continues without a jump.
         """
         before, self._offsets[position] = self._offsets[position], offset
         if position in self._doubted:
@@ -227,7 +226,7 @@ class ClassCounts:
         self._doubted.clear()
 
     def read(self) -> dict[type, int]:
-        """Return the instances of every class that has any and is counted exactly; empty before calibration."""
+        """Return the number of instances of every exactly counted class that has any; empty before calibration."""
         counts = self._counts()
         found = {}
         for position in compress(range(len(counts)), counts):
@@ -259,7 +258,7 @@ class ClassCounts:
     def read_names(
         self, names: Iterable[str], approximately: Container[str] = ()
     ) -> dict[str, int]:
-        """Return instances by type name, classes of the same name added up; absent if unknown or inexact.
+        """Return the number of instances by type name, adding up classes of one name; absent if unknown or inexact.
 
         ``approximately`` contains the names that are also reported if only their changes are exact.
         """
@@ -280,7 +279,7 @@ class ClassCounts:
         )
 
     def read_rows(self, rows: Rows) -> dict[str, int]:
-        """Return instances by key, like `read_names`: a few microseconds for a hundred classes."""
+        """Return the number of instances by key, like `read_names`, in a few microseconds for a hundred classes."""
         counts = list(map(sub, references_to(rows.refs), rows.offsets))
         found = dict(zip(rows.keys, counts, strict=True))
         all_alive = not any(map(is_, map(call, rows.refs), repeat(None)))
@@ -309,7 +308,7 @@ class ClassCounts:
         return [cls for cls in found if cls is not None]
 
     def count_of(self, address: int) -> int | None:
-        """Return the instances of the class at this address (``id(cls)``); None if unknown or inexact.
+        """Return the number of instances of the class at this address (``id(cls)``); None if unknown or inexact.
 
         The argument is an address because a caller's reference to the class would be counted too.
         """
@@ -338,11 +337,11 @@ class ClassCounts:
         return left_out or position in self._doubted
 
     def _counts(self) -> list[int]:
-        """Return the counts by position; those of classes that are gone or left out have no meaning."""
+        """Return the counts by position; counts of classes that are gone or left out have no meaning."""
         return list(map(sub, references_to(self._refs), self._offsets))
 
     def _predicted(self, census_counts: Mapping[type, int]) -> dict[int, int]:
-        """Return the counts expected now by the id of the class, without the references of the census itself."""
+        """Return the counts that are expected now, by the class's id, without the census's own references."""
         references = references_to(self._refs)
         held = set(map(id, census_counts))
         return {
@@ -435,7 +434,8 @@ class Untracked:
     def add(self, found: list[Any]) -> list[Any]:
         """Keep the objects that are new, and return the containers among them.
 
-        ``found`` has an object once for each reference that was followed, and nothing else of ours may refer to it.
+        ``found`` has an object once for each reference that was followed, and none of our other objects may refer to
+        it.
         """
         new = self._new(found)
         kinds = list(self._kinds(new))
@@ -459,9 +459,9 @@ class Untracked:
     def settle(self) -> None:
         """Drop duplicate entries after everything was added.
 
-        An object found twice through one holder had only that holder the first time and us as a second one later: a
-        local variable found by its cell and as a local, or an object that another thread has moved to another container
-        meanwhile. There are few, and all have more references than those found once.
+        An object may be found twice through its only holder: a local variable by its cell and as a local, or an object
+        that another thread has moved to another container in the meantime. The second time, our own list is another
+        holder. There are few such objects, and all have more references than objects found once.
         """
         for kind, ones in self._by_kind.items():
             references = _references(ones)
@@ -489,7 +489,7 @@ class Untracked:
 
 
 def _references_with_one_holder() -> int:
-    """Return the reference count of an object in a list of ours that one container of the program also refers to.
+    """Return the reference count of an object in one of our lists that one of the program's containers also holds.
 
     Returns -1, which no object has, if the interpreter counts references per thread: every object is then remembered.
     """

@@ -23,7 +23,7 @@ OBJECTS_VISITED: Final = 50_000
 _ITEMS: Final = 8
 # Time limit of a walk that reads graphs, because it may run on the main thread and delay the program.
 _GRAPHS_SECONDS: Final = 0.02
-# Number of items for a second attempt if the first exceeds the limit: two are enough to show what one adds.
+# Number of items for a second attempt if the first exceeds the limit: two are enough to show what one more adds.
 _FEW: Final = 2
 
 # Types are compared by address: a class of the program may define its own hash and equality.
@@ -51,7 +51,8 @@ def marginal_bytes(
     is_over: Callable[[], bool] = lambda: False,
     objects_visited: int = OBJECTS_VISITED,
 ) -> int | None:
-    """Return the bytes that one more item adds: (bytes of several items together - bytes of one of them) / the others.
+    """Return the bytes that one more item adds: (bytes of several items together - bytes of one item) / number of other
+    items.
 
     What most of them share (a trainer they all refer to, common weights) is neither counted nor entered. Arrays and
     tensors are counted by buffer, once, including the graphs of tensors. Returns None if the walk had to be cut short,
@@ -77,7 +78,7 @@ def _storage_bytes(tensor: Any) -> int:
 
 
 def is_on_device(tensor: Any) -> bool:
-    """Return True if the memory of a tensor is not that of the host."""
+    """Return True if a tensor's memory is not in the host's memory."""
     return not (tensor.is_cpu or tensor.is_meta)
 
 
@@ -171,7 +172,7 @@ class _Walk:
         self._reached: dict[_Key, int] = {}
         self._arrays = frozenset(map(id, array_types()))
         self._tensors = frozenset(map(id, tensor_types()))
-        # Whether a type hides memory, by its address; and the visited objects of such types.
+        # By the address of a type, whether it hides memory; and the visited objects of types that do.
         self._hides: dict[int, bool] = {}
         self._handles = set[_Key]()
 
@@ -230,7 +231,7 @@ class _Walk:
             below[key] = (one, items)
 
     def _enter(self, one: object, items: int) -> list[Any]:
-        """Count an object, and return those of its referents that are to be counted with it."""
+        """Count an object, and return the referents that must be counted with it."""
         self._reached[id(one)] = items
         kind = type(one)
         if id(kind) in _NOT_ENTERED or is_class(kind):

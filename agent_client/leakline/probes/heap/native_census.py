@@ -124,7 +124,7 @@ class NativeCensus:
         for address, count, variable in self._work.rows():
             cls = classes.get(address)
             if cls is None:
-                # The class was freed meanwhile, and its instances with it.
+                # The class was freed in the meantime, and its instances with it.
                 continue
             if address == self._array_address:
                 size = array_bytes
@@ -185,7 +185,7 @@ class MappedFiles:
 
 @lru_cache(maxsize=1)
 def _known_roles() -> tuple[tuple[type, int], ...]:
-    """Return the types whose size the module computes as Python reports it; that of other types is unknown."""
+    """Return the types whose size the module computes as Python reports it; the size of other types is unknown."""
     module = native()
     known = []
     for kind, name in _ROLES:
@@ -212,7 +212,7 @@ def _samples(kind: type) -> list[Any]:
 
 
 def array_layout() -> int:
-    """Return which struct NumPy's arrays have, 1 or 2; 0 if neither agrees with what a few arrays report."""
+    """Return which struct NumPy's arrays use, 1 or 2; 0 if neither agrees with what a few arrays report."""
     numpy = sys.modules.get("numpy")
     return _array_layout(numpy) if numpy is not None and array_types() else 0
 

@@ -12,7 +12,7 @@ from typing import Any
 
 
 def tensor_types() -> tuple[type, ...]:
-    """Return Tensor, Parameter and Buffer of torch; empty while the program has not loaded torch."""
+    """Return torch's Tensor, Parameter and Buffer; empty while the program has not loaded torch."""
     torch: Any = sys.modules.get("torch")
     nn: Any = sys.modules.get("torch.nn.parameter")
     found = (
@@ -22,7 +22,7 @@ def tensor_types() -> tuple[type, ...]:
 
 
 def storage_key(tensor: Any) -> tuple[int, int] | None:
-    """Return (address, bytes) of the storage of a tensor of an exact torch type; None if there is no single one."""
+    """Return (address, bytes) of the storage of a tensor of an exact torch type; None if it has no single storage."""
     try:
         storage = tensor.untyped_storage()
         size = storage.nbytes()

@@ -72,8 +72,8 @@ def measure_tensors(
         for kind, ones in tensors.items():
             measure.count += len(ones)
             bytes_before = measure.bytes
-            # Read them in one pass, so that exactly two references to each are ours: that of the list and that of the
-            # argument.
+            # Read the tensors in one pass, so that exactly two references to each tensor are ours: from the list and
+            # from the argument.
             references_to = list(map(sys.getrefcount, ones))
             for tensor, references in zip(ones, references_to, strict=True):
                 has_graph = not tensor.is_leaf
@@ -127,12 +127,12 @@ def _add_orphans(
 
 
 def _is_orphan(tensor: Any, references: int) -> bool:
-    """Return True if nothing in Python refers to a tensor any longer and only torch keeps it, as graphs do.
+    """Return True if nothing in Python refers to a tensor any more and only torch keeps it, for example in a graph.
 
     Torch then also keeps the Python object, by one reference, because it may be requested again.
     """
     use_count = getattr(tensor, "_use_count", None)
-    # Older versions do not report it: the tensor then counts as one of the program's.
+    # Older versions of torch do not report this count: the tensor then counts as the program's.
     return use_count is not None and references == 1 and use_count() > 1
 
 

@@ -1,7 +1,7 @@
 """Created and freed instances of watched classes, and the classes that are known to pile up.
 
 Counting creations exactly would require patching the class. Instead, the number of live instances is exact
-(`ClassCounts`), and deaths are counted by weak references to the instances known. Creations follow from both, and are a
+(`ClassCounts`), and deaths are counted by weak references to the known instances. Creations follow from both, and are a
 lower bound, because an instance may be created and freed between two scans.
 
 `AgeSamples` keeps weak references to a few instances of a class, spread over their age, from which the search for
@@ -96,7 +96,7 @@ class WatchedClasses:
 
     def __init__(self, limit: int = FOLLOWED_LIMIT) -> None:
         self._limit = limit
-        # None: there are too many instances, or they do not support weak references.
+        # None means that there are too many instances, or that they do not support weak references.
         self._followed: dict[str, _Followed | None] = {}
 
     def watch(self, name: str) -> None:
@@ -148,7 +148,7 @@ class WatchedClasses:
         room = self._limit - sum(len(one.references) for one in self._followed.values() if one)
         for one in ones:
             known = followed.references.get(id(one))
-            # The address may be that of a new instance, if its first owner was freed since the last call.
+            # The address may belong to a new instance, if its first owner was freed since the last call.
             if known is not None and known() is one:
                 continue
             if room <= 0:
@@ -193,7 +193,7 @@ class _Sample:
     """References to instances of one class, grouped by when they were first among the newest."""
 
     cohorts: list[list[ref[Any]]] = field(default_factory=list)  # oldest first
-    # The references in the cohorts by address, with some that were dropped from them.
+    # The references in the cohorts by address, including some that were dropped from the cohorts.
     known: dict[int, ref[Any]] = field(default_factory=dict)
 
     def note(self, newest: Sequence[object]) -> None:
@@ -238,7 +238,7 @@ class AgeSamples:
     """Samples of instances of at most ``CLASSES_LIMIT`` classes. No instance is kept alive."""
 
     def __init__(self) -> None:
-        # None: the instances do not support weak references.
+        # None means that the instances do not support weak references.
         self._classes: dict[str, _Sample | None] = {}
 
     def note(self, instances: Instances) -> None:

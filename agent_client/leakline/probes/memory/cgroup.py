@@ -1,8 +1,8 @@
 """Memory usage and limit of the container for cgroup v2 and v1; the kernel kills processes at this limit.
 
 ``cgroup.used_bytes`` excludes inactive file pages, as ``docker stats`` and the kubelet do: the kernel drops those
-before it kills a process. It drops active file pages too, but later; ``cgroup.active_file_bytes`` is their part of the
-used bytes. Usage and limit are those of the same group: the one with the tightest limit.
+before it kills a process. It drops active file pages too, but later; ``cgroup.active_file_bytes`` is how much of the
+used bytes they are. Usage and limit come from the same group: the group with the tightest limit.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _Group(NamedTuple):
     folder: Path
 
     def read(self) -> dict[str, Number]:
-        """Return the metrics of the group; empty if it has vanished."""
+        """Return the metrics of the group; empty if the group has vanished."""
         used = _number(self.used.read())
         if used is None:
             return {}
@@ -174,7 +174,7 @@ def _groups(root: Path, own_groups: str) -> tuple[_Version, list[Path]]:
 
 
 def _upwards(mount: Path, path: str, must_have: str) -> Iterator[Path]:
-    # Inside a container the path may be that of the host, which does not exist here: the mount is then our group.
+    # Inside a container, the path may be the host's, which does not exist here: the mount is then our group.
     group = mount / path.strip("/")
     while True:
         if (group / must_have).exists():

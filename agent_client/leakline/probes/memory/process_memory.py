@@ -5,14 +5,14 @@ what a leak increases. File-backed and shared pages are reported separately, bec
 
 The C allocator reports the memory in use and the free memory that it keeps. A process whose resident memory grows while
 ``allocator.in_use_bytes`` is constant does not leak: the allocator does not give pages back. The figures come from
-``mallinfo2`` of glibc (2.33 and newer), else from psutil.
+``mallinfo2`` of glibc (2.33 and newer), or from psutil without it.
 
 ``mallinfo2`` adds up the arenas of all threads (its manual page says otherwise) and the blocks that are mapped
 individually. It does not see Python's own arenas for objects up to 512 bytes, which are mapped without malloc. Blocks
-in the cache of a thread (at most 7 of each small size) count as in use. If another allocator such as jemalloc or
-tcmalloc replaces that of glibc, glibc's own figures are nearly zero. The call visits every free block, 0.2 microseconds
-each, without the interpreter lock: tens of milliseconds for hundreds of thousands of free blocks. Callers then limit it
-to a time budget.
+in the cache of a thread (at most 7 of each small size) count as in use. If another allocator, for example jemalloc or
+tcmalloc, replaces glibc's, the figures are nearly zero. The call visits every free block, 0.2 microseconds each,
+without the interpreter lock: tens of milliseconds for hundreds of thousands of free blocks. Callers then limit it to a
+time budget.
 
 The peak is the highest resident memory between two snapshots, from two sources. The kernel keeps a high-water mark of
 the process (``VmHWM``) that only rises, so it shows a peak of any length if that is the highest so far. Lower peaks are
@@ -56,13 +56,13 @@ _STATUS: Final = tuple(
 
 
 class _OwnFiles:
-    """Kernel files about a process, usually this one. The results are correct in a forked child from its first call."""
+    """Kernel files about a process, usually this one. A forked child gets correct results from its first call."""
 
     def __init__(self, proc: Path = PROC, who: str = "self") -> None:
         self._statm = KeptFile(f"{proc}/{who}/statm", 128)
         self._status = KeptFile(f"{proc}/{who}/status")
         self._folder = proc / who / "fd"
-        # True once the size of that directory is known to be the number of open files (kernel 6.2 and newer).
+        # True once the size of the ``fd`` directory is known to be the number of open files (kernel 6.2 and newer).
         self._size_is_known = False
         # statm has no swap. Reading status costs five times as much, so it is read only if the machine has swap.
         self._has_swap: bool | None = None
@@ -91,7 +91,7 @@ class _OwnFiles:
         return None if pages is None else pages[0] * _PAGE_BYTES
 
     def _pages(self) -> tuple[int, int] | None:
-        """Return the resident pages, and those of them that are file-backed or shared; None without procfs."""
+        """Return the number of resident pages, and how many of them are file-backed or shared; None without procfs."""
         statm = self._statm.read()
         if statm is None:
             return None

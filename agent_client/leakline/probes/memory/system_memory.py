@@ -1,7 +1,7 @@
 """Memory of the entire machine, and the headroom before the kernel kills processes.
 
-The machine's memory is context and never decides a verdict, because other programs change it too. The headroom is that
-of the memory group or of the machine, whichever is smaller.
+The machine's memory is context and never decides a verdict, because other programs change it too. The headroom is the
+memory group's or the machine's, whichever is smaller.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Detection of the program's own modules, classes and files, as opposed to those of libraries and of Leakline."""
+"""Detection of the program's own modules, classes and files, as opposed to libraries and Leakline."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 The search climbs one level at a time from all objects: first among the objects near the program's own roots, which
 costs almost nothing, then through the entire heap, where every level is one pass over all objects. Paths contain only
-names of modules, classes, functions and attributes: an item of a container is ``[*]``, whatever its key.
+names of modules, classes, functions and attributes: an item of a container is ``[*]``, regardless of its key.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class _Held:
 @dataclass(slots=True)
 class _Node:
     held: _Held
-    steps: dict[Step, int] = field(default_factory=dict)  # -> bit mask of its samples
+    steps: dict[Step, int] = field(default_factory=dict)  # step -> bit mask of samples
 
     @property
     def one(self) -> Any:
@@ -234,7 +234,7 @@ class ReferrerSearch:
         """Hold the objects that are still alive by strong references again, and forget the others."""
         ours = _references_of_ours()
         for key in [key for key, held in self._held.items() if not held.take_up(ours)]:
-            # The address may belong to another object by now.
+            # The address may belong to another object now.
             for known in (self._held, self._level, self._asked, self._came_by):
                 known.pop(key, None)
             self._whole = False
@@ -245,7 +245,7 @@ class ReferrerSearch:
     def _above(
         self, pairs: Iterable[Pair], level: Mapping[int, _Node], climb: _Climb
     ) -> dict[int, _Node]:
-        """Return the objects that refer to those of the level, except those where a path ends."""
+        """Return the objects that refer to the level's objects, except where a path ends."""
         met: dict[int, _Node] = {}
         for key, one in pairs:
             below = level.get(key)
@@ -351,7 +351,7 @@ def _hold(one: Any, held: dict[int, _Held]) -> _Held:
 
 
 def native_look() -> Any | None:
-    """Return the native module if its referrer and instance searches pass a self-test, else None."""
+    """Return the native module if its referrer and instance searches pass a self-test, or None."""
     module = native()
     return module if module is not None and _proves_right(module) else None
 

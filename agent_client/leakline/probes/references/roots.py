@@ -1,6 +1,6 @@
 """Objects that the program can reach by a name: module globals, class attributes, locals, and what is just below them.
 
-A forward walk from there takes a millisecond or two whatever the size of the heap, because long containers are not
+A forward walk from there takes a millisecond or two regardless of the size of the heap, because long containers are not
 entered. It finds most holders without scanning anything else.
 """
 
@@ -34,7 +34,7 @@ _ENTERED: Final = frozenset(map(id, (
     types.CellType, types.MethodType, types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType,
     types.TracebackType, types.FrameType, functools.partial, functools._lru_cache_wrapper,
 )))  # fmt: skip
-# The name of a suspended function is more informative than that of the variable that holds it.
+# The name of a suspended function is more informative than the name of the variable that holds it.
 _GENERATORS: Final = frozenset(
     map(id, (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType))
 )
