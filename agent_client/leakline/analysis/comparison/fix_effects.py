@@ -326,7 +326,10 @@ def _memory(verdict: Verdict, seen: Since) -> Answer:
     answer = _judged(own, seen, "Memory", _steady(verdict, seen))
     if answer[0] == "done" and verdict.status == "watch" and not _of_status(own, "watch"):
         change = f"{format_change(growth.estimate)} per {seen.unit}"
-        return "not_yet", f"Memory changes by {change}, but the run is too short or its memory too unsteady to judge."
+        return (
+            "not_yet",
+            f"Memory changes by {change}, but the run is too short or its memory too unsteady to judge.",
+        )
     return answer
 
 

@@ -45,7 +45,9 @@ def configure_token(parser: argparse.ArgumentParser) -> None:
         "--project",
         help="the only project that an ingest token writes to (default: LEAKLINE_PROJECT, else default)",
     )
-    create.add_argument("--name", default="", help="name of the token (default: its project or scope)")
+    create.add_argument(
+        "--name", default="", help="name of the token (default: its project or scope)"
+    )
     create.add_argument(
         "--expires", default="365d", help="lifetime in days or hours, such as 30d or 12h, or never (default 365d)"
     )  # fmt: skip

@@ -99,7 +99,9 @@ def read_table(path: Path, wishes: Wishes) -> Log:
         head = wishes.columns
     elif any(number_in(cell) is not None for cell in head):
         raise ImportRefused(
-            path, "has no header row; name its columns in order, for example --columns time,rss", number
+            path,
+            "has no header row; name its columns in order, for example --columns time,rss",
+            number,
         )
     if len(head) > MAX_COLUMNS:
         raise ImportRefused(path, f"has more than {MAX_COLUMNS} columns", number)

@@ -76,7 +76,8 @@ def _read(path: Path, database: sqlite3.Connection, wishes: Wishes) -> Log:
     notes = [note_of(name, meaning) for name, meaning in metrics.items()]
     if _HOST in system:
         notes.append(
-            "this is the memory of the entire machine, so other programs may cause the growth; log the memory of the process itself to be sure"
+            "this is the memory of the entire machine, so other programs may cause the growth; "
+            "log the memory of the process itself to be sure"
         )
     stepped = bool(own)
     notes.append(
