@@ -906,7 +906,7 @@ read_roles(census *self, PyObject *roles)
         long as = PyLong_AsLong(number);
         if (as < 0 || as >= ROLES || !PyType_Check(type)) {
             if (!PyErr_Occurred()) {
-                PyErr_SetString(PyExc_ValueError, "a role is a type and one of the numbers of `roles`");
+                PyErr_SetString(PyExc_ValueError, "a role must be a type and one of the numbers of `roles`");
             }
             return -1;
         }
@@ -927,7 +927,7 @@ read_picks(census *self, PyObject *picks)
         long most = PyLong_AsLong(limit);
         if (most < 0 || most > INT32_MAX || !PyType_Check(type)) {
             if (!PyErr_Occurred()) {
-                PyErr_SetString(PyExc_ValueError, "a pick is a type and how many objects of it");
+                PyErr_SetString(PyExc_ValueError, "a pick must be a type and a number of objects");
             }
             return -1;
         }
@@ -950,7 +950,7 @@ new_picked(void)
 static int
 read_types(census *self, PyObject *types, size_t field, uint8_t value)
 {
-    PyObject *sequence = PySequence_Fast(types, "types are given as a sequence");
+    PyObject *sequence = PySequence_Fast(types, "types must be a sequence");
     if (sequence == NULL) {
         return -1;
     }
@@ -1205,25 +1205,25 @@ bytes_used(PyObject *op, void *Py_UNUSED(closure))
 }
 
 static PyGetSetDef census_values[] = {
-    {"bytes", bytes_used, NULL, "Memory that the census holds for itself.", NULL},
+    {"bytes", bytes_used, NULL, "Return the bytes that the census allocates for itself.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyMethodDef census_methods[] = {
-    {"step", step, METH_VARARGS, "step(nanoseconds, most=...): go on; below zero to the end. True when all is done."},
-    {"run", run, METH_VARARGS, "run(nanoseconds, seeds): all in one piece; how many were left out at the deadline."},
-    {"follow", follow, METH_O, "Count what is not tracked among the objects of a list, and what that refers to."},
-    {"take_picked", take_picked, METH_NOARGS, "A list of the objects of `picks` that were found; forgets them."},
+    {"step", step, METH_VARARGS, "step(nanoseconds, most=...): continue, to the end if negative. Return True when done."},
+    {"run", run, METH_VARARGS, "run(nanoseconds, seeds): run in one piece; return how many objects were skipped at the deadline."},
+    {"follow", follow, METH_O, "Count the untracked objects of a list, and what they refer to."},
+    {"take_picked", take_picked, METH_NOARGS, "Return the objects of `picks` that were found, and drop them."},
     {"take_large", take_large, METH_NOARGS, "[(bytes, type, length, or (dimensions, shape unless there are too many, dtype) of an array)] of the largest; "
      "forgets them."},
     {"rows", rows, METH_NOARGS, "[(address of the type, count, variable bytes or None)]"},
-    {"arrays", arrays, METH_O, "Bytes of arrays, each buffer once, without those at the addresses given with bytes."},
-    {"facts", facts, METH_NOARGS, "How the walk went."},
+    {"arrays", arrays, METH_O, "Return the bytes of arrays, each buffer once, except those at the given addresses."},
+    {"facts", facts, METH_NOARGS, "Return the statistics of the walk."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyType_Slot census_slots[] = {
-    {Py_tp_doc, "A census under way. No reference to a type or an object outlives what is taken from it."},
+    {Py_tp_doc, "A census in progress. It keeps no reference to a type or an object after its results are taken."},
     {Py_tp_new, new_census},
     {Py_tp_dealloc, dealloc},
     {Py_tp_methods, census_methods},
@@ -1267,7 +1267,7 @@ array_facts(PyObject *Py_UNUSED(module), PyObject *args)
 }
 
 static PyMethodDef functions[] = {
-    {"shallow_bytes", shallow_bytes, METH_VARARGS, "shallow_bytes(object, role): what sys.getsizeof should say."},
+    {"shallow_bytes", shallow_bytes, METH_VARARGS, "shallow_bytes(object, role): the size that sys.getsizeof should return."},
     {"array_facts", array_facts, METH_VARARGS, "array_facts(array, layout): (bytes, id of base, data address, objects)."},
     {NULL, NULL, 0, NULL},
 };

@@ -19,7 +19,7 @@ reference_counts(PyObject *Py_UNUSED(module), PyObject *references)
         PyObject *reference = i < PyList_GET_SIZE(references) ? PyList_GET_ITEM(references, i) : Py_None;
         if (!PyWeakref_CheckRef(reference)) {
             Py_DECREF(counts);
-            PyErr_Format(PyExc_TypeError, "item %zd is no weak reference", i);
+            PyErr_Format(PyExc_TypeError, "item %zd is not a weak reference", i);
             return NULL;
         }
         PyObject *object = ((PyWeakReference *)reference)->wr_object;
@@ -76,8 +76,8 @@ all_classes(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(nothing))
 
 static PyMethodDef methods[] = {
     {"reference_counts", reference_counts, METH_O,
-     "How many references there are to what each weak reference of a list leads to; 0 where it is gone."},
-    {"all_classes", all_classes, METH_NOARGS, "A list of every class there is but `object`, each once, bases first."},
+     "Return the reference count of the target of each weak reference in a list; 0 if it is dead."},
+    {"all_classes", all_classes, METH_NOARGS, "Return a list of all classes except `object`, each once, bases first."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -31,7 +31,7 @@ call_on_main_thread(PyObject *module, PyObject *callable)
 
 static PyMethodDef functions[] = {
     {"call_on_main_thread", call_on_main_thread, METH_O,
-     "Let the main thread call this soon, without arguments; False when too many calls wait. What it raises is raised there."},
+     "Schedule a call without arguments on the main thread, where its exceptions are raised. Return False if the queue is full."},
     {NULL, NULL, 0, NULL},
 };
 

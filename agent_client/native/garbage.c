@@ -437,10 +437,10 @@ open_look(size_t objects, size_t *size)
 
 PyDoc_STRVAR(garbage_doc,
 "garbage(objects, nanoseconds, types=16, array=None) -> tuple | None\n\n"
-"Cyclic garbage among the newest tracked objects, at most `objects` of them, within about `nanoseconds` of CPU time:\n"
-"(objects looked at, whether that was all, garbage objects, bytes they keep, nanoseconds taken,\n"
-"[(type, objects, bytes)] of the `types` most frequent). None when the time did not suffice. `array` is numpy.ndarray\n"
-"if the buffers of arrays are to be counted.");
+"Find cyclic garbage among the newest tracked objects, at most `objects` of them, in about `nanoseconds` of CPU time.\n"
+"Return (objects visited, True if those were all, garbage objects, bytes they keep, nanoseconds taken,\n"
+"[(type, objects, bytes)] of the `types` most frequent), or None if the time was too short. `array` is numpy.ndarray\n"
+"to count the buffers of arrays.");
 
 static PyObject *
 garbage(PyObject *module, PyObject *args)
@@ -453,7 +453,7 @@ garbage(PyObject *module, PyObject *args)
         return NULL;
     }
     if (objects < 0 || nanoseconds < 0 || types < 0) {
-        PyErr_SetString(PyExc_ValueError, "garbage() takes no negative numbers");
+        PyErr_SetString(PyExc_ValueError, "garbage() does not accept negative numbers");
         return NULL;
     }
     size_t size;

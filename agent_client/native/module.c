@@ -15,7 +15,7 @@ static int
 execute(PyObject *module)
 {
     if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
-        PyErr_SetString(PyExc_ImportError, "leakline._native serves the main interpreter only");
+        PyErr_SetString(PyExc_ImportError, "leakline._native supports only the main interpreter");
         return -1;
     }
     for (size_t i = 0; i < Py_ARRAY_LENGTH(parts); i++) {
@@ -41,7 +41,7 @@ static PyModuleDef_Slot slots[] = {
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "leakline._native",
-    .m_doc = "Walks and scans of the heap that leakline.probes uses where they are compiled.",
+    .m_doc = "Heap walks and scans for leakline.probes; optional.",
     .m_size = 0,
     .m_slots = slots,
 };

@@ -13,13 +13,13 @@
 #include <stdint.h>
 
 #if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030F0000
-#error "leakline._native is made for CPython 3.11 to 3.14"
+#error "leakline._native supports CPython 3.11 to 3.14"
 #endif
 #ifdef Py_GIL_DISABLED
-#error "leakline._native needs the interpreter lock"
+#error "leakline._native requires the GIL"
 #endif
 #if defined(PYPY_VERSION) || defined(GRAALVM_PYTHON)
-#error "leakline._native is made for CPython"
+#error "leakline._native supports only CPython"
 #endif
 
 #if defined(__GNUC__) || defined(__clang__)

@@ -312,7 +312,7 @@ static PyObject *
 as_sequence(PyObject *given)
 {
     if (!PyList_CheckExact(given) && !PyTuple_CheckExact(given)) {
-        PyErr_SetString(PyExc_TypeError, "a list or tuple is wanted");
+        PyErr_SetString(PyExc_TypeError, "expected a list or a tuple");
         return NULL;
     }
     return given;
@@ -320,7 +320,7 @@ as_sequence(PyObject *given)
 
 PyDoc_STRVAR(referrers_among_doc,
 "referrers_among(objects, targets, into_untracked=True)\n--\n\n"
-"Which of the objects refer to which of the targets: (pairs of (place of the target, referrer), all of them found).\n"
+"Return which objects refer to which targets: (pairs of (position of the target, referrer), True if complete).\n"
 "A referrer is one of the objects, or an untracked container inside one.");
 
 static PyObject *
@@ -448,9 +448,9 @@ referrer_pass_result(referrer_pass *self, PyObject *unused)
 
 static PyMethodDef referrer_pass_methods[] = {
     {"step", (PyCFunction)referrer_pass_step, METH_O,
-     "step(seconds)\n--\n\nGo on for about so long (below zero: to the end); whether it is done."},
+     "step(seconds)\n--\n\nContinue for about this long (to the end if negative). Return True when done."},
     {"result", (PyCFunction)referrer_pass_result, METH_NOARGS,
-     "result()\n--\n\n(pairs of (place of the target, referrer), whether that is all). Once."},
+     "result()\n--\n\nReturn (pairs of (position of the target, referrer), True if complete). Call it once."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -459,7 +459,7 @@ static PyType_Slot referrer_pass_slots[] = {
     {Py_tp_dealloc, referrer_pass_dealloc},
     {Py_tp_methods, referrer_pass_methods},
     {Py_tp_doc, "ReferrerPass(targets, limit=8192, into_untracked=True)\n--\n\n"
-                "Asks every tracked object which of the targets it refers to. Holds the referrers found until `result`."},
+                "Find the referrers of the targets among all tracked objects. Holds them until `result` is called."},
     {0, NULL},
 };
 
@@ -531,13 +531,13 @@ picker_init(picker *p, PyObject *types, Py_ssize_t each)
 {
     Py_ssize_t count = PySequence_Fast_GET_SIZE(types);
     if (each < 1 || each > LARGEST_SAMPLE) {
-        PyErr_Format(PyExc_ValueError, "a sample is 1 to %d instances, not %zd", LARGEST_SAMPLE, each);
+        PyErr_Format(PyExc_ValueError, "a sample must have 1 to %d instances, not %zd", LARGEST_SAMPLE, each);
         return -1;
     }
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *type = PySequence_Fast_GET_ITEM(types, i);
         if (!PyType_Check(type)) {
-            PyErr_SetString(PyExc_TypeError, "types are wanted");
+            PyErr_SetString(PyExc_TypeError, "expected types");
             return -1;
         }
         p->any_untracked |= !PyType_IS_GC((PyTypeObject *)type);
@@ -817,9 +817,9 @@ instance_pass_result(instance_pass *self, PyObject *unused)
 
 static PyMethodDef instance_pass_methods[] = {
     {"step", (PyCFunction)instance_pass_step, METH_O,
-     "step(seconds)\n--\n\nGo on for about so long (below zero: to the end); whether it is done."},
+     "step(seconds)\n--\n\nContinue for about this long (to the end if negative). Return True when done."},
     {"result", (PyCFunction)instance_pass_result, METH_NOARGS,
-     "result()\n--\n\nOf each type (how many, some of them from the oldest to the newest: `each` to twice as many)."},
+     "result()\n--\n\nReturn (count, a sample from oldest to newest, of `each` to 2 * `each` instances) per type."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -828,8 +828,8 @@ static PyType_Slot instance_pass_slots[] = {
     {Py_tp_dealloc, instance_pass_dealloc},
     {Py_tp_methods, instance_pass_methods},
     {Py_tp_doc, "InstancePass(types, each=10)\n--\n\n"
-                "Counts the instances of exactly these types and keeps some of each, by weak references where they "
-                "have them. Of types that the collector does not track: what tracked objects refer to."},
+                "Counts the instances of exactly these types and keeps a sample of each, by weak references if they "
+                "support them. Instances of untracked types are found through the tracked objects that refer to them."},
     {0, NULL},
 };
 
@@ -842,7 +842,7 @@ static PyType_Spec instance_pass_spec = {
 
 PyDoc_STRVAR(newest_instances_doc,
 "newest_instances(types, each, seconds)\n--\n\n"
-"Of each type the newest instances, newest first, in a list of lists; fewer where time ran out. In one piece.");
+"Return the newest instances per type, newest first, as a list of lists; fewer if time runs out. Runs in one piece.");
 
 static PyObject *
 newest_instances(PyObject *module, PyObject *args)

@@ -109,7 +109,7 @@ dealloc_bookmark(PyObject *self)
 static PyTypeObject bookmark_type = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "leakline._native.Bookmark",
-    .tp_doc = "The place that a walk over the collector's lists has come to.",
+    .tp_doc = "The current position of a walk over the collector's lists.",
     .tp_basicsize = sizeof(PyObject),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     .tp_traverse = traverse_bookmark,
@@ -644,9 +644,9 @@ list_sizes(PyObject *Py_UNUSED(module), PyObject *limit)
 
 static PyMethodDef methods[] = {
     {"layout_is_known", layout_is_known, METH_NOARGS,
-     "Whether the collector's lists are where the headers say that this module was compiled with."},
+     "Return True if the collector's lists are where the headers of the build place them."},
     {"list_sizes", list_sizes, METH_O,
-     "Objects on each of the collector's three lists, counted up to a limit (the list of 3.14's young, old 0, old 1)."},
+     "Return the number of objects on each of the collector's three lists, counted up to a limit (3.14: young, old 0, old 1)."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -656,7 +656,7 @@ ll_add_walk(PyObject *module)
 #if PY_MINOR_VERSION == 14
     if ((Py_Version >= 0x030E0500) != (PY_VERSION_HEX >= 0x030E0500)) {
         PyErr_SetString(PyExc_ImportError,
-                        "leakline._native was compiled for another collector than that of this 3.14: compile it again");
+                        "leakline._native was compiled for the collector of another 3.14 release: rebuild it");
         return -1;
     }
 #endif

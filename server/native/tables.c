@@ -12,13 +12,13 @@
 #include <string.h>
 
 #if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030F0000
-#error "leakline_server._native is made for CPython 3.11 to 3.14"
+#error "leakline_server._native supports CPython 3.11 to 3.14"
 #endif
 #ifdef Py_GIL_DISABLED
-#error "leakline_server._native needs the interpreter lock"
+#error "leakline_server._native requires the GIL"
 #endif
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "leakline_server._native packs numbers as they lie in memory, which must be little endian"
+#error "leakline_server._native requires a little-endian machine"
 #endif
 
 /* The same value as incoming_batch.NOT_THERE. */
@@ -223,7 +223,7 @@ static PyObject *
 encoded_rows(const Py_buffer *cells, Py_ssize_t length, const Py_buffer *starts)
 {
     if (length <= 0 || cells->len % NUMBER || cells->len / NUMBER % length || !are_starts(starts, length)) {
-        return wrong("a table has other rows than its pieces are of");
+        return wrong("the rows of a table do not match its pieces");
     }
     Py_ssize_t rows = cells->len / NUMBER / length;
     PyObject *found = PyList_New(rows);
@@ -270,8 +270,8 @@ execute(PyObject *module)
 
 static PyMethodDef methods[] = {
     {"encode_table", encode_table, METH_VARARGS,
-     "(first, last, min, max, width, payload, records of the pieces) of every row of an int64 table with rows of so many "
-     "entries, whose pieces begin at these int64 positions; None of one in which an entry is not there."},
+     "Return (first, last, min, max, width, payload, records of the pieces) of every row of an int64 table; None for a "
+     "row with a missing entry. The pieces begin at these int64 positions."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -283,7 +283,7 @@ static PyModuleDef_Slot slots[] = {
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "leakline_server._native",
-    .m_doc = "Seals batches, where it is compiled.",
+    .m_doc = "Seals batches; optional.",
     .m_methods = methods,
     .m_slots = slots,
 };

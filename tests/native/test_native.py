@@ -130,7 +130,7 @@ def test_the_compiler_refuses_a_free_threaded_interpreter(name: str) -> None:
         capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode != 0
-    assert "leakline._native needs the interpreter lock" in done.stderr
+    assert "leakline._native requires the GIL" in done.stderr
 
 
 # -- with a stress program, and under sanitizers
