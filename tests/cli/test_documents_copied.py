@@ -71,7 +71,8 @@ def test_the_pytest_example_that_leaks_fails_as_shown(tmp_path: Path) -> None:
     )  # fmt: skip
     assert "1 failed, 1 passed" in done.stdout, done.stdout
     printed, shown = (
-        re.sub(r"(1\.9\d|2\.00) MiB", "#", text) for text in (done.stdout, blocks("fixes.md", "")[0])
+        re.sub(r"(1\.9\d|2\.00) MiB", "#", text)
+        for text in (done.stdout, blocks("fixes.md", "")[0])
     )
     assert [line for line in shown.splitlines() if line not in printed] == []
 

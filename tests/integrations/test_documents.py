@@ -61,7 +61,9 @@ def test_the_example_for_finding_a_leak_prints_what_is_shown(
     run_program: Callable[..., Ended], tmp_path: Path
 ) -> None:
     """A first run without a leak: no finding, none of our own objects, and no duration of 0 s."""
-    page = (DOCS / "quickstart.md").read_text().partition("\n## Find a leak in your own training")[2]
+    page = (
+        (DOCS / "quickstart.md").read_text().partition("\n## Find a leak in your own training")[2]
+    )
     (code,) = re.findall(r"```python\n(.*?)```", page, re.S)
     (shown,) = re.findall(r"```text\n(.*?)```", page, re.S)
     (tmp_path / "train.py").write_text(code)

@@ -7,7 +7,7 @@ condition is an outcome of the comparison, or it applies to the run AFTER
 (leaking, oom, killed, failed, refuted; see `leakline verdict --help`).
 
 example: leakline compare erl-trading/before-fix erl-trading/after-fix
-         leakline compare erl-trading/main erl-trading/this-branch --fail-on leaking,worse,killed,failed --junit leaks.xml
+         leakline compare erl-trading/main erl-trading/this-branch --fail-on leaking,worse --junit leaks.xml
          leakline compare erl-trading/main erl-trading/this-branch --markdown > comment.md
 """
 
