@@ -181,10 +181,17 @@ def python() -> str:
         *_member("leakline.init", leakline.init),
         *_member("leakline.current", leakline.current),
     ]
+    aliases = []
     for name in sorted(vars(leakline.Run)):
         member = inspect.getattr_static(leakline.Run, name)
-        if not name.startswith("_") and member.__doc__:
+        if name.startswith("_") or not member.__doc__:
+            continue
+        if "same as `generation`" in member.__doc__:
+            aliases.append(f"`run.{name}`")
+        else:
             lines += _member(f"run.{name}", member)
+    at = lines.index("## `run.generation`") + 7
+    lines.insert(at, f"{', '.join(aliases[:-1])} and {aliases[-1]} do the same.")
     for error in (leakline.LeaklineError, leakline.BadArgument):
         lines += [f"## `leakline.{error.__name__}`", "", *_prose(error.__doc__ or ""), ""]
     return "\n".join(lines).rstrip() + "\n"

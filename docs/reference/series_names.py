@@ -176,7 +176,8 @@ FAMILIES: Final[dict[str, tuple[str, tuple[Name, ...]]]] = {
         ),
     ),
     "JavaScript": (
-        "Measured in [trainings with TensorFlow.js](../javascript.md). In Node there is also `process.rss_bytes`.",
+        "Measured in [trainings with TensorFlow.js](../integrations.md#tensorflowjs). "
+        "In Node there is also `process.rss_bytes`.",
         (
             Name("tfjs.tensors", "tensors"),
             Name("tfjs.buffers", "data buffers of tensors"),

@@ -1,6 +1,6 @@
 """Every limit on requests and responses, in one place and always active.
 
-`docs/limits.md` documents them, and a test compares both. All other modules import the numbers from here. Limits of
+`docs/settings.md` documents them, and a test compares both. All other modules import the numbers from here. Limits of
 chat services are with their message formats, because the services define them.
 """
 

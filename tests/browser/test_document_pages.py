@@ -13,11 +13,11 @@ Open = Callable[..., Page]
 def test_a_document_is_two_clicks_from_any_page(server: str, open_page: Open) -> None:
     page = open_page("/incidents")
     page.get_by_role("link", name="Docs", exact=True).click()
-    page.locator(".document").get_by_role("link", name="Find a leak").click()
-    expect(page).to_have_url(f"{server}/docs/find-a-leak")
-    expect(page.get_by_role("heading", level=1)).to_have_text("Find a leak")
+    page.locator(".document").get_by_role("link", name="Operate a server").click()
+    expect(page).to_have_url(f"{server}/docs/operating")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Operate a server")
     alongside = page.get_by_role("navigation", name="All documents")
-    expect(alongside.locator("[aria-current=page]")).to_have_text("Find a leak")
+    expect(alongside.locator("[aria-current=page]")).to_have_text("Operate a server")
 
 
 def test_documents_link_to_the_next_one(open_page: Open) -> None:

@@ -27,7 +27,7 @@ from leakline.transport.http_delivery import request_json
 
 ROOT = Path(__file__).resolve().parents[2]
 CLIENT = ROOT / "agent_client" / "js" / "leakline.js"
-GUIDE = ROOT / "docs" / "javascript.md"
+GUIDE = ROOT / "docs" / "integrations.md"
 ADDRESS = "http://127.0.0.1:8765"
 TRAINING = """
 const tensors = { many: 87, memory() {

@@ -61,7 +61,7 @@ def test_the_example_with_an_unmodified_program_works(shell: Any, tmp_path: Path
 
 
 def test_the_pytest_example_that_leaks_fails_as_shown(tmp_path: Path) -> None:
-    failing, settling = blocks("ci.md", "python")
+    _, failing, settling = blocks("fixes.md", "python")
     (tmp_path / "test_episodes.py").write_text(failing)
     (tmp_path / "test_settling.py").write_text(settling)
     done = subprocess.run(
@@ -71,7 +71,8 @@ def test_the_pytest_example_that_leaks_fails_as_shown(tmp_path: Path) -> None:
     )  # fmt: skip
     assert "1 failed, 1 passed" in done.stdout, done.stdout
     printed, shown = (
-        re.sub(r"(1\.9\d|2\.00) MiB", "#", text) for text in (done.stdout, blocks("ci.md", "")[0])
+        re.sub(r"(1\.9\d|2\.00) MiB", "#", text)
+        for text in (done.stdout, blocks("fixes.md", "")[0])
     )
     assert [line for line in shown.splitlines() if line not in printed] == []
 
@@ -97,7 +98,7 @@ def test_the_table_lists_every_command() -> None:
 
 
 def test_the_ci_gates_work_as_shown(shell: Any, server: str, tmp_path: Path) -> None:
-    shown = blocks("ci.md", "sh")[1]
+    shown = blocks("fixes.md", "sh")[2]
     gate, comment = (
         shown.replace("ci/base", "app/fixed").replace("ci/head", "app/leaking").splitlines()
     )
@@ -126,8 +127,8 @@ def test_the_github_workflow_is_valid_and_selects_our_marker() -> None:
 
 @pytest.mark.parametrize(
     "document",
-    ["github-actions.yml", "ci.md", "run.md", "quickstart.md", "alerts.md", "operating.md", "fixes.md",
-     "access.md", "settings.md", "other-tools.md", "reference/commands.md"],
+    ["github-actions.yml", "run.md", "quickstart.md", "alerts.md", "operating.md", "fixes.md", "access.md",
+     "settings.md", "other-tools.md", "reference/commands.md"],
 )  # fmt: skip
 def test_every_documented_command_and_option_exists(document: str) -> None:
     text = (DOCS / document).read_text()
@@ -143,7 +144,7 @@ def test_every_documented_command_and_option_exists(document: str) -> None:
 
 
 def test_the_examples_for_finding_a_leak_record_a_run(shell: Any, tmp_path: Path) -> None:
-    (program,) = blocks("find-a-leak.md", "python")
+    _, program = blocks("quickstart.md", "python")
     (tmp_path / "train.py").write_text(program)
     done = shell("python train.py", LEAKLINE_MODE="offline")
     assert done.returncode == 0, done.stderr

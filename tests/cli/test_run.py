@@ -348,7 +348,7 @@ def test_the_server_shows_the_run_and_its_verdict(place: Place, server: str, ask
     run = request_json(server, "GET", f"/runs/{url.rpartition('/')[2]}")
     assert (run["project"], run["tags"], run["state"]) == ("plain", ["x"], "finished")
     assert (run["unit"], run["generations"]) == ("minute", 0)
-    # The gate of docs/ci.md does not pass, because the run cannot be judged.
+    # The gate of docs/fixes.md does not pass, because the run cannot be judged.
     assert ask("verdict", run["id"], "--fail-on", "leaking,learning").status == 3
     assert ask("verdict", run["id"], "--fail-on", "leaking").status == 0
 

@@ -1,4 +1,4 @@
-"""docs/quickstart.md from its first command to its last, in an environment without Leakline.
+"""The steps of docs/quickstart.md from the first command to the last, in an environment without Leakline.
 
 The installation takes the longest path: a source archive of this checkout, unpacked elsewhere, built into a wheel, and
 found by pip. Only Leakline's dependencies are borrowed from the environment of the tests.
@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 QUICKSTART = (ROOT / "docs" / "quickstart.md").read_text()
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", QUICKSTART, re.M | re.S)
 COMMANDS = [text for language, text in BLOCKS if language == "sh"]
-(PROGRAM,) = (text for language, text in BLOCKS if language == "python")
+PROGRAM, _ = (text for language, text in BLOCKS if language == "python")
 (SHOWN,) = (text for language, text in BLOCKS if not language)
 # Variables that would leak the checkout or settings of the environment into the test.
 LEFT_OUT = ("PYTHON", "LEAKLINE_", "VIRTUAL_ENV", "PIP_")

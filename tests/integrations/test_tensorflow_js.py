@@ -27,7 +27,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 BROUGHT: Final = ROOT / ".peers" / "tfjs"
 EXAMPLE: Final = ROOT / "examples" / "tfjs_ppo"
 CLIENT: Final = ROOT / "agent_client" / "js"
-GUIDE: Final = ROOT / "docs" / "javascript.md"
+GUIDE: Final = ROOT / "docs" / "integrations.md"
 GENERATIONS: Final = 25
 # Report 003: 4,038 tensors, and fewer than 100 after the fix.
 MANY, NORMAL = 4_000, 100

@@ -66,7 +66,7 @@ def test_html_in_a_document_is_shown_as_text() -> None:
         ("run.md", "reference/api.md", "/docs/reference/api"),
         ("reference/api.md", "../README.md", "/docs"),
         ("reference/api.md", "series.md#x", "/docs/reference/series#x"),
-        ("ci.md", "github-actions.yml", "/docs/github-actions.yml"),
+        ("fixes.md", "github-actions.yml", "/docs/github-actions.yml"),
         ("run.md", "../ARCHITECTURE.md", REPOSITORY + "ARCHITECTURE.md"),
         ("run.md", "#here", "#here"),
         ("run.md", "https://example.com/a.md", "https://example.com/a.md"),

@@ -263,6 +263,5 @@ class _Figures:
 
 @router.get("/metrics", response_class=Response, summary="Prometheus metrics")
 def metrics(request: Request, use: Use) -> Response:
-    """Return the metrics in the Prometheus text format."""
     found: Metrics = request.app.state.metrics
     return Response(generate_latest(found.registry), media_type=CONTENT_TYPE_LATEST)

@@ -24,9 +24,8 @@ Create, list and revoke the access tokens of a server.
 
 A token with scope ingest writes to one project and reads nothing, one with
 scope read reads everything, and one with scope admin may do everything. A new
-token is printed only once, alone on standard output. The command works
-directly on the server's database (LEAKLINE_DATABASE_URL). The server may be
-running, and the database may not exist yet.
+token is printed only once, alone on standard output. The command works on the
+server's database, which may not exist yet; the server may be running.
 
 example: export LEAKLINE_TOKEN=$(leakline token create --project erl-trading)
          leakline token create --scope admin --name me --expires 30d
@@ -164,10 +163,9 @@ def _token_row(item: dict[str, Any]) -> tuple[str, ...]:
 PASSWORD_HELP: Final = """\
 Set or remove the password with which administrators sign in to the dashboard.
 
-It is stored as an argon2 hash in the database of the server. Changing it ends
-all sessions that were started with the old password. If
-LEAKLINE_ADMIN_PASSWORD is set, it replaces this password at the next start of
-the server.
+The database stores an argon2 hash. Changing the password ends the sessions
+that were started with the old one. LEAKLINE_ADMIN_PASSWORD, if set, replaces
+it at the next start of the server.
 
 example: leakline password
          printf %s "$SECRET" | leakline password --stdin
@@ -226,11 +224,9 @@ def _asked_password(stdin: bool) -> str:
 WEBHOOK_HELP: Final = """\
 Send a signed test message to the alert webhook and print the response.
 
-The command uses the settings of the server: LEAKLINE_WEBHOOK_URL,
-LEAKLINE_WEBHOOK_SECRET, LEAKLINE_WEBHOOK_ALLOW and LEAKLINE_DATABASE_URL, the
-database that stores a generated secret. The server does not have to run. If
-the webhook was disabled because its receiver answered 410, a successful test
-enables it again.
+The command uses the settings of the server, such as LEAKLINE_WEBHOOK_URL, and
+its database, which stores a generated secret. The server does not have to run.
+A successful test enables a webhook that was disabled.
 
 example: LEAKLINE_WEBHOOK_URL=https://hooks.example.com/leakline leakline webhook test
 """
@@ -240,6 +236,7 @@ def configure_webhook(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=["test"], help="send a test message")
     parser.add_argument(
         "--database-url",
+        metavar="URL",
         help="URL of the database (default: LEAKLINE_DATABASE_URL, else .leakline-server/leakline.db)",
     )
 
@@ -267,9 +264,8 @@ def main_webhook(options: argparse.Namespace) -> int:
 DB_HELP: Final = """\
 Back up, restore or upgrade the database of a server.
 
-The command uses the database of the server (LEAKLINE_DATABASE_URL). A backup
-can be made while the server runs. Stop the server before a restore or an
-upgrade.
+A backup can be made while the server runs. Stop the server before a restore or
+an upgrade.
 
 example: leakline db backup leakline-monday.db
          leakline db restore leakline-monday.db

@@ -2,16 +2,13 @@
 
 BEFORE and AFTER are run ids, or project/name for the newest run of that name.
 
-With --fail-on the command is a gate for CI: the exit status is 3 if one of the
-named conditions holds, and each condition is printed with its result and the
-reason. A condition is an outcome of the comparison (fixed, improved,
-no_effect, worse, undecided) or applies to the run AFTER (leaking, oom, killed,
-failed, refuted; see `leakline verdict --help`).
+With --fail-on the command is a gate for CI, like `leakline verdict`. A
+condition is an outcome of the comparison, or it applies to the run AFTER
+(leaking, oom, killed, failed, refuted; see `leakline verdict --help`).
 
 example: leakline compare erl-trading/before-fix erl-trading/after-fix
-         leakline compare erl-trading/main erl-trading/this-branch --fail-on leaking,worse,killed,failed
+         leakline compare erl-trading/main erl-trading/this-branch --fail-on leaking,worse --junit leaks.xml
          leakline compare erl-trading/main erl-trading/this-branch --markdown > comment.md
-         leakline compare erl-trading/main erl-trading/this-branch --fail-on leaking --junit leaks.xml
 """
 
 from __future__ import annotations

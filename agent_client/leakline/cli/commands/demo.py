@@ -1,13 +1,11 @@
 """Show Leakline at work: serve the dashboard, train two runs, compare them.
 
-The runs are a real training with a leak and one with the fix: the example
-`erl_trading`, with torch on the CPU, about half a minute each. The demo prints
-three URLs to open (before, after, comparison), and the dashboard stays up
-until Ctrl-C.
+The runs are the example `erl_trading` with torch on the CPU, with its leak and
+with the fix, about half a minute each. The demo prints the URLs of both runs
+and of their comparison, and the dashboard stays up until Ctrl-C.
 
-The story `misdiagnosis` shows a fix in the wrong place. A phase that never ran
-was blamed, and the fix promised to end the growth. The next run shows that the
-promise is broken and where the leak really is.
+The story `misdiagnosis` shows a fix in the wrong place: the next run shows
+that its promise is broken and where the leak really is.
 
 example: leakline demo
          leakline demo --exit

@@ -2,9 +2,8 @@
 
 A drill starts a server with SQLite in a temporary folder, a receiver for its
 webhook, and a training process that retains objects, tensors with their graph
-(needs torch) or entries of a container. Without KIND it drills all three,
-about twenty seconds each. The exit status is 0 if every answer is right,
-otherwise 1.
+(needs torch) or entries of a container. Each kind takes about twenty seconds.
+The exit status is 0 if every answer is right, otherwise 1.
 
 example: leakline drill
          leakline drill graph

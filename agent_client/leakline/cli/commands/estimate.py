@@ -3,8 +3,8 @@
 An estimate has numbers and ranges (8-10 MB) with x, + and /. KB is 1,000 bytes
 and KiB is 1,024. Words are ignored. With --run, the size is also compared with
 the measured growth of each suspect that the text names, or else of the entire
-run. Write "per generation" if the estimate is for one generation; otherwise it
-is compared with the total since the growth began.
+run: with that of one generation if the text contains "per generation",
+otherwise with the total since the growth began.
 
 The exit status is 3 if an estimate is off by a factor of more than 2, or by
 more than 10 % if it has ranges; otherwise it is 0.

@@ -4,8 +4,7 @@ The format of FILE is detected from its content: printed blocks of a memory
 profiler, status lines of a training log, a table of time and memory (CSV, also
 exported from W&B, TensorBoard or MLflow), psrecord --log, mprof run, a W&B run
 (run-*.wandb or its folder), an MLflow SQLite database, or repeated output of
-ps, top, docker stats, free or nvidia-smi. Every assumption is reported. A file
-that cannot be parsed is refused as a whole, with the line number.
+ps, top, docker stats, free or nvidia-smi. Every assumption is reported.
 
 The run is uploaded to the server, or with --out written to a spool for
 `leakline report`. Importing the same file twice stores it once.

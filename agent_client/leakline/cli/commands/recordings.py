@@ -29,7 +29,6 @@ such as .leakline.
 example: leakline report .leakline
          leakline report .leakline/1a1f9383687f60fa84567 --since "Debug checkpoint 1"
          leakline report .leakline --markdown > report.md
-         leakline report .leakline --json
 """
 
 

@@ -31,15 +31,15 @@ RUN_HELP: Final = """\
 Run an unmodified program with telemetry.
 
 The program after -- runs as usual: it uses the same terminal and receives the
-signals, and leakline run exits with its exit status. In a Python program, a
-small part of Leakline starts first and measures memory, types and child
-processes once per time interval, because there are no generations. The ranks
-of torchrun are the processes of one run. Any other program is watched from
-outside. A program that calls leakline.init itself takes over in the same run.
+signals, and leakline run exits with its exit status. In a Python program,
+memory, types and child processes are measured once per time interval, because
+there are no generations. The ranks of torchrun are the processes of one run.
+Any other program is watched from outside. A program that calls leakline.init
+takes over in the same run.
 
 Growth is judged per minute, from the sixth minute on. Use --per second for a
-program that runs for only a few minutes; memory that it allocates at its start
-may then look like growth.
+program of a few minutes; memory that it allocates at its start may then look
+like growth.
 
 example: leakline run -- python train.py --epochs 30
          leakline run --project trading --name before-fix -- torchrun --nproc-per-node 2 train.py
@@ -238,11 +238,10 @@ def _is_of(path: Path, pid: int) -> bool:
 WATCH_HELP: Final = """\
 Watch a running process from outside until it ends.
 
-The command measures what the kernel and the GPU driver report about the
-process: memory by kind, child processes and GPU memory, once per time
-interval. It cannot see types of objects, nor the exit status, which only the
-parent of a process receives; the cause of the end is inferred if possible.
-Ctrl-C stops watching and leaves the process running.
+Once per time interval, the command measures memory by kind, child processes and
+GPU memory. It cannot see types of objects or the exit status; the cause of the
+end is inferred if possible. Ctrl-C stops watching and leaves the process
+running.
 
 example: leakline watch 41723
          leakline watch 41723 --project trading --name night-run

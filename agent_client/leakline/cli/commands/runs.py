@@ -33,7 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=50,
         help=f"maximum number of runs, up to {LIMIT} (default 50)",
     )
-    parser.add_argument("--json", action="store_true", help="print the JSON answer of the server")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def main(options: argparse.Namespace) -> int:

@@ -1,10 +1,9 @@
 """Show a live view of a run in the terminal.
 
 The view has the verdict, the current memory and its trend, the phases and
-types that grow, and the forecast. It is updated every two seconds until the
-run has ended or you press Ctrl-C, and the last state stays on the screen. If
-standard output is not a terminal, one line is printed per change. RUN is a run
-id, or project/name for the newest run of that name.
+types that grow, and the forecast. It is updated until the run has ended or you
+press Ctrl-C. If standard output is not a terminal, one line is printed per
+change. RUN is a run id, or project/name for the newest run of that name.
 
 example: leakline top erl-trading/before-fix
          leakline top 01k5... --once

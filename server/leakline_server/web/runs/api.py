@@ -396,7 +396,7 @@ def compare(before: RunId, after: RunId, use: Use) -> Response:
 @health.head("/healthz", include_in_schema=False)
 @health.get("/healthz", summary="The process is alive", **_answer(api_schemas.Health, {}))
 async def healthz() -> Response:
-    """This route needs no pool thread: all pool threads may be waiting for a database that does not respond."""
+    # Asynchronous: all pool threads may be waiting for a database that does not respond.
     return json_response({"status": "ok"})
 
 
