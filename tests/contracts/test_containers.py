@@ -346,7 +346,7 @@ def test_the_proxys_client_address_is_trusted() -> None:
     environment = SERVER["environment"]
     assert environment["LEAKLINE_TRUSTED_PROXIES"] == "*"
     assert "proxy_set_header X-Forwarded-For $remote_addr;" in PROXY
-    assert "`LEAKLINE_TRUSTED_PROXIES`" in (ROOT / "docs" / "access.md").read_text()
+    assert "`LEAKLINE_TRUSTED_PROXIES`" in (ROOT / "docs" / "operating.md").read_text()
 
 
 # -- the image ---------------------------------------------------------------------------------------------
