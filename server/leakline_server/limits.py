@@ -60,7 +60,7 @@ MAX_INTEGER: Final = 2**53
 # Sums and squares of values below this limit still fit into a double with digits to spare.
 MAX_FLOAT: Final = 1e15
 MAX_RSS_BYTES: Final = 64 * 2**40
-# Applies to ranks and attempts.
+# This limit applies to ranks and attempts.
 MAX_RANK: Final = 2**31 - 1
 # The id of a webhook, a delivery, a rule or a token; fits both databases.
 MAX_ROW_ID: Final = 2**62

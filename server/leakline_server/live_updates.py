@@ -304,7 +304,7 @@ BACK_OFF_SECONDS: Final = 1.0
 
 
 class Watcher:
-    """Polls the database for changes by other servers; its thread repeats `once`. ``clock`` returns monotonic seconds."""
+    """Polls the database for changes by other servers; its thread repeats `once`. ``clock`` is monotonic."""
 
     def __init__(
         self,

@@ -40,7 +40,7 @@ _RANK: Final = re.compile(r"rank (\d+)")
 
 
 class Requests:
-    """The pending requests. ``clock`` returns Unix seconds; ``has_answers`` is called, on any thread, when `refresh` has
+    """The pending requests. ``clock`` returns Unix seconds; ``has_answers`` is called on any thread when `refresh` has
     something to write.
     """
 

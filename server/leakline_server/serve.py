@@ -223,8 +223,8 @@ def _serve(
         app,
         http=Connection,
         limit_concurrency=most,
-        # Set explicitly because uvicorn reads the number from the environment. To scale, start `leakline serve` several
-        # times.
+        # The number of workers is set explicitly because uvicorn otherwise reads it from the environment. To scale,
+        # start `leakline serve` several times.
         workers=1,
         # `logs.py` handles uvicorn's log records as well.
         log_config=None,

@@ -19,10 +19,10 @@ _STEERING: Final = r"\x80-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff
 # A visible character, for patterns in the API schema.
 SAYS_SOMETHING: Final = rf"[^\s\x00-\x1f\x7f{_STEERING}]"
 _CONTROL: Final = re.compile(rf"[\x00-\x1f\x7f{_STEERING}]+")
-# For multi-line texts.
+# Control characters to remove from multi-line texts.
 _IN_LINES: Final = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f{_STEERING}]+")
 _MARKS: Final = re.compile(f"[{_STEERING}]+")
-# The same characters in UTF-8.
+# The characters of `_STEERING` in UTF-8.
 _ENCODED: Final = re.compile(
     rb"\xc2[\x80-\x9f]|\xd8\x9c|\xe2\x80[\x8e\x8f\xa8-\xae]|\xe2\x81[\xa6-\xa9]|\xef\xbb\xbf"
 )
@@ -51,9 +51,7 @@ def all_without_control(thing: Any) -> Any:
 
 
 def all_without_marks(thing: Any) -> Any:
-    """Like `all_without_control`, but keep C0 and DEL, which the consumer of the value rejects with an error that names
-    the field.
-    """
+    """Like `all_without_control`, but keep C0 and DEL, which later checks reject with an error that names the field."""
     return _all(thing, _MARKS)
 
 

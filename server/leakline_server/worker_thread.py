@@ -93,7 +93,7 @@ class SealerFigures:
 
 @dataclass(slots=True)
 class ExaminerFigures:
-    """``cpu_seconds`` is the CPU time of the examiner's thread and of the analysis process."""
+    """The examiner's counters. ``cpu_seconds`` is the CPU time of its thread and of the analysis process."""
 
     examinations: int = 0
     cpu_seconds: float = 0.0

@@ -230,7 +230,7 @@ def _body(event: str, parts: Parts, lines: Sequence[Line]) -> dict[str, Any]:
         {"type": "section", "text": _plain(parts.summary, MAX_SUMMARY_CHARACTERS)},
     ]
     if facts:
-        # Slack shows label and text in two columns on a desktop, and below each other on a phone.
+        # Slack shows label and text in two columns on a desktop, and one below the other on a phone.
         columns = [(_bold(line.label), _plain(line.text, MAX_FIELD_CHARACTERS)) for line in facts]
         fields = [field for column in columns for field in column]
         blocks.append({"type": "section", "fields": fields})

@@ -221,7 +221,7 @@ def _alert(
 
 
 def alert_id(run_id: str, about: str, event: str, ordinal: object) -> str:
-    """Return an id that depends only on the change, so that two servers examining the same run send it once."""
+    """Return an id that depends only on the change, so that two servers examining the same run send the alert once."""
     text = "\n".join((run_id, about, event, str(ordinal)))
     return "msg_" + hashlib.sha256(text.encode(errors="replace")).hexdigest()[:32]
 

@@ -131,7 +131,7 @@ def is_quiet(run: ExaminedRun, history: AlertHistory) -> bool:
 
 
 def silent_alert(run: ExaminedRun, history: AlertHistory) -> Alert | None:
-    """Return the alert that the run has sent nothing since ``last_seen_at``; None if a digest covers it."""
+    """Return the alert that the run has sent nothing since ``last_seen_at``, or None if a digest covers it."""
     if is_quiet(run, history):
         return None
     seconds = max(0, round(run.at - run.last_seen_at))
@@ -161,7 +161,7 @@ def _said_until(run: ExaminedRun) -> str:
 
 
 def quiet_from(at: float) -> float:
-    """Return the time until which a digest sent at ``at`` covers further silences."""
+    """Return the time until which a digest covers further silences after a silence at ``at``."""
     return at + HOUR_SECONDS
 
 

@@ -83,9 +83,7 @@ class _Answer:
 
 
 class Apart:
-    """Examines runs in a separate process. Only one thread may call it, except for `close` and `pid`, which any thread
-    may call.
-    """
+    """Examines runs in a separate process. All methods must be called by one thread, except for `close` and `pid`."""
 
     def __init__(self, engine: Engine, priorities: Priorities = DEFAULTS) -> None:
         self._engine, self._priorities = engine, priorities
@@ -144,7 +142,8 @@ class Apart:
         self._cpu_seconds = 0.0
         url = self._engine.url.render_as_string(hide_password=False)
         try:
-            # Sent on stdin, because the URL may contain a password and arguments are visible to all users.
+            # The settings are sent on stdin, because the URL may contain a password and arguments are visible to all
+            # users.
             said = self._exchange(process, _Given(self._version, url, self._priorities))
         except CannotLook:
             said = f"its own process exited immediately ({process.poll()})"
@@ -249,7 +248,7 @@ def main() -> None:
     # A SIGTERM to the entire process group is left to the server, which then ends this process.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     asked, answers = sys.stdin.buffer, sys.stdout.buffer
-    # Keeps printed output out of the results; messages for people are returned with the results.
+    # Keep printed output out of the results; messages for people are returned with the results.
     sys.stdout = sys.stderr
     log.disabled = True
     malloc_settings.give_back()

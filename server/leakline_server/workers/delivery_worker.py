@@ -64,7 +64,7 @@ class Seams:
 
 
 class Deliverer:
-    """Delivers alerts as configured; ``start`` also registers the webhooks of the environment."""
+    """Delivers alerts as configured; ``start`` also registers the webhooks from the environment."""
 
     def __init__(self, engine: Engine, config: Config, seams: Seams | None = None) -> None:
         self._engine, self._config = engine, config

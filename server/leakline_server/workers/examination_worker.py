@@ -108,7 +108,7 @@ log = logging.getLogger("leakline")
 
 @dataclass(frozen=True, slots=True)
 class Wakes:
-    """Callbacks after an examination."""
+    """Functions to call after an examination."""
 
     run: Callable[[str], None]
     deliveries: Callable[[], None]

@@ -140,7 +140,7 @@ def _names(pattern: str, history: RunHistory) -> list[str]:
 
 
 def _replaced_from(history: RunHistory) -> Mapping[str, int]:
-    """Map each instance to the first generation that later attempts repeated, only for processes that had ended before.
+    """Map each process that ended before a later attempt began to the first generation that later attempts repeated.
 
     Attempts are counted per rank: a process that still reports is not replaced by another rank's later attempt.
     """

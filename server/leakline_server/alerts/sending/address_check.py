@@ -141,7 +141,7 @@ def check(
 
 
 def parse(url: str) -> WebhookUrl:
-    """Split ``url`` into its parts. Raises AddressRefused for anything but a plain http(s) address."""
+    """Split ``url`` into its parts. Raises AddressRefused unless it is a plain http(s) address."""
     if len(url) > MAX_WEBHOOK_LENGTH:
         raise AddressRefused(f"the webhook address is longer than {MAX_WEBHOOK_LENGTH} characters")
     if not url.isascii() or any(c <= " " or c in '\\"<>^`{|}\x7f' for c in url):

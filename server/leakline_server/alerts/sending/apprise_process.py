@@ -16,10 +16,10 @@ from typing import Any
 
 def main() -> None:
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    # Keeps output of apprise and its plugins out of the result.
+    # Keep the output of apprise and its plugins out of the result.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     asked = json.load(sys.stdin)
-    # Ends this process in time even if the server was killed meanwhile.
+    # End this process in time even if the server was killed meanwhile.
     signal.alarm(math.ceil(asked.pop("seconds")) + 1)
     memory = asked.pop("memory_bytes")
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))

@@ -57,7 +57,7 @@ def notify(url: str, message: Message, total_seconds: float = TOTAL_SECONDS) -> 
     asked = {**bounds, "url": url, **parts(message)}
     started = time.monotonic()
     try:
-        # Sent on stdin, because the URL contains a secret and arguments are visible to all users.
+        # The request is sent on stdin, because the URL contains a secret and arguments are visible to all users.
         ended = subprocess.run(
             [sys.executable, "-I", apprise_process.__file__], input=json.dumps(asked).encode(),
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=_environment(), timeout=total_seconds,
