@@ -35,12 +35,12 @@ class _OlderDatabase(Exception):
 
 
 def opened_at(url: str | None, *, new: bool) -> contextlib.AbstractContextManager[Engine]:
-    """Open the database at ``url``, by default that of the settings; see `opened`."""
+    """Open the database at ``url``, by default the one from the settings; see `opened`."""
     return opened(at(url), new=new)
 
 
 def at(url: str | None) -> Config:
-    """Return the settings, with ``url`` in place of their database if a command names one. Raises WrongSettings."""
+    """Return the settings, with ``url`` as the database URL if a command passes one. Raises WrongSettings."""
     if url is None:
         return from_environment()
     # With an explicit URL, the settings do not look for an existing default database.
@@ -78,9 +78,9 @@ def opened(config: Config, *, new: bool = False) -> Iterator[Engine]:
 
 
 def _bring_to_this_version(engine: Engine) -> None:
-    """Upgrade an empty database only. Raises _OlderDatabase.
+    """Upgrade the database if it is empty. Raises _OlderDatabase if it has an older schema.
 
-    Upgrading one in use would make an older server that still runs on it unable to write.
+    An upgrade of a database in use would prevent an older server that still runs on it from writing.
     """
     found = current(engine)
     if found is not None and found in revisions(MIGRATIONS)[:-1]:
@@ -93,14 +93,14 @@ def _bring_to_this_version(engine: Engine) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Upgraded:
-    """Schema revisions around an upgrade; ``before`` is None if the database was empty."""
+    """The schema revisions before and after an upgrade; ``before`` is None if the database was empty."""
 
     before: str | None
     after: str
 
 
 def bring_up_to_date(config: Config) -> Upgraded:
-    """Upgrade the database to the current schema, as a starting server does. Raises LeaklineError."""
+    """Upgrade the database to the current schema, like a starting server. Raises LeaklineError."""
     with _errors_reported(), alone_on(config.database_url):
         engine = open_engine(config.database_url)
         try:
@@ -123,12 +123,12 @@ def back_up(config: Config, target: Path) -> Checked:
 
 
 def put_back(config: Config, source: Path) -> tuple[Checked, Path | None]:
-    """Replace the database with a backup, and return the path of the database that it replaced, which is kept.
+    """Replace the database with a backup, and return the path under which the replaced database is kept.
 
     Raises LeaklineError if a server uses the database.
     """
-    # Postgres backups go into an empty database: --clean drops only what the backup has and would leave objects that a
-    # newer version added.
+    # Postgres backups go into an empty database: --clean drops only objects that the backup contains and would leave
+    # those that a newer version added.
     database = _file_of(config, f"dropdb and createdb, then pg_restore --dbname=… {source}")
     with _errors_reported():
         if source.exists() and database.exists() and source.samefile(database):
@@ -145,8 +145,8 @@ def put_back(config: Config, source: Path) -> tuple[Checked, Path | None]:
 
 
 def _refuse_what_is_not_ours(source: Path, schema: str) -> None:
-    """Raise CannotBackUp if the backup has triggers or views that Leakline did not create: they would run as the
-    server.
+    """Raise CannotBackUp if the backup has triggers or views that Leakline did not create: they would run with the
+    server's privileges.
     """
     with tempfile.TemporaryDirectory() as folder:
         fresh = Path(folder, "leakline.db")
@@ -208,7 +208,8 @@ class CheckedWebhook:
 def check_webhook(config: Config) -> CheckedWebhook:
     """Send a test message and return its outcome; a disabled webhook that accepts it is enabled again.
 
-    Raises BadArgument without LEAKLINE_WEBHOOK_URL, LeaklineError when the secret's database cannot be used.
+    Raises BadArgument if LEAKLINE_WEBHOOK_URL is not set, and LeaklineError if the database with the secret cannot be
+    used.
     """
     if config.webhook_url is None:
         why = "set it to the URL that receives alerts"

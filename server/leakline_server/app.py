@@ -69,15 +69,15 @@ DESCRIPTION = (
     "Live memory telemetry for training runs: where it leaks, what, how much, and since when."
 )
 
-# Compresses a 400 kB page to a sixth in 6 ms; level 9 takes three times as long for 3 % less.
+# This level compresses a 400 kB page to a sixth in 6 ms; level 9 takes three times as long to save another 3 %.
 COMPRESSION: Final = 5
 
 log = logging.getLogger("leakline")
 
 
 def create_app(config: Config, *, looks_apart: bool = False) -> FastAPI:
-    """Create the application and upgrade its database. With ``looks_apart`` the analysis runs in its own process, as in
-    a server with many clients.
+    """Create the application and upgrade its database. With ``looks_apart``, the analysis runs in a separate process,
+    so that it does not delay batches.
 
     Raises BadDatabaseUrl, NewerDatabase, TooManyRules or one of DATABASE_ERRORS, each with a message for users. The
     workers run during the application's lifespan.
@@ -107,7 +107,7 @@ def create_app(config: Config, *, looks_apart: bool = False) -> FastAPI:
     app.ingest = Ingest(
         rooms.services, app.state.metrics, Guard(app, config), AuthMiddleware(app, *authentication)
     )
-    # Routes are tried in order, and this one gets most requests.
+    # Routes are tried in order, and this route gets most of the requests.
     app.router.routes.insert(0, Route(PATH, app.ingest, methods=["POST"]))
     for router in (
         event_stream.router,
@@ -143,7 +143,7 @@ def create_app(config: Config, *, looks_apart: bool = False) -> FastAPI:
     app.mount("/static", files)
     errors.install(app, pages.error_page)
     openapi.install(app)
-    # Innermost, so that refusals are compressed and get CORS headers like any other response.
+    # This middleware is innermost, so that refusals are compressed and get CORS headers like any other response.
     app.add_middleware(AuthMiddleware, *authentication)
     app.add_middleware(
         GZipMiddleware,
@@ -158,15 +158,15 @@ def create_app(config: Config, *, looks_apart: bool = False) -> FastAPI:
             allow_headers=["content-type", "content-encoding", "authorization"],
             expose_headers=["retry-after"],
         )
-    # Outermost, so that requests from foreign hosts and origins are refused before anything is read.
+    # This middleware is outermost, so that requests from foreign hosts and origins are refused before anything is read.
     app.add_middleware(Guard, config=config)
     app.logged = logs.RequestLog(app.answer) if logs.logs_requests() else app.answer
     return app
 
 
 def _take_rules(engine: Engine, config: Config) -> None:
-    """Store the rules of the settings. If the disk is full, keep those of the last start so that the server still
-    serves reads.
+    """Store the rules from the settings. If the disk is full, keep the previously stored rules, so that the server can
+    still serve reads.
     """
     try:
         take_file(engine, config.rules, time.time())
@@ -179,7 +179,7 @@ def _take_rules(engine: Engine, config: Config) -> None:
 
 
 class _Application(FastAPI):
-    """A FastAPI application that routes batches, most of all requests, past the framework."""
+    """A FastAPI application that bypasses the framework for batches, which are most of its requests."""
 
     ingest: Ingest
     logged: ASGIApp
@@ -199,12 +199,12 @@ class _Application(FastAPI):
                 await self.ingest(scope, receive, send)
             except Exception:
                 await errors.bug_response()(scope, receive, completing(scope, send))
-                # The server logs it with the traceback.
+                # The server logs the error with its traceback.
                 raise
 
 
 class _Rooms:
-    """Everything that owns a thread or a connection, with the order in which it starts and stops."""
+    """All objects that own a thread or a connection, and the order in which they start and stop."""
 
     def __init__(self, config: Config, engine: Engine, looks_apart: bool) -> None:
         self._engine = engine
@@ -258,7 +258,7 @@ class _Rooms:
         try:
             yield
         finally:
-            # Workers that write rows stop before those that send from them.
+            # Workers that write rows stop before the workers that send those rows.
             self._live.close()
             self._retaining.stop()
             self._compacting.stop()
@@ -280,7 +280,7 @@ class _Rooms:
         self._sealing.wake()
 
     def _stored(self, run_ids: Collection[str]) -> None:
-        # A viewer that subscribes after this line reads the committed data by itself.
+        # A viewer that subscribes after this line reads the committed data itself.
         for run_id in set(self._live.watched).intersection(run_ids):
             self._live.wake(run_id)
         # A run that is already queued will be examined with the new data as well.

@@ -1,4 +1,4 @@
-"""A client connection with the limits that uvicorn lacks; it overrides private parts of uvicorn."""
+"""A client connection with limits that uvicorn lacks; overrides private parts of uvicorn."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Connection(HttpToolsProtocol):
         # Bytes received since the parser last completed a head or a chunk of a body.
         self._head_bytes, self._head_is_too_large = 0, False
         self._limit("send", limits.HEAD_SECONDS)
-        # uvicorn itself would refuse only requests, so idle connections would keep their file descriptors.
+        # uvicorn itself would refuse only requests, so idle connections would keep their file descriptors open.
         if len(self.connections) >= (most := self.limit_concurrency or limits.MAX_CONNECTIONS):
             self.connections.discard(self)
             self._refuse(429, "too_many_connections", f"all {most} connections are in use")
@@ -79,7 +79,7 @@ class Connection(HttpToolsProtocol):
         if self.transport.is_closing():
             self._limit("send", limits.ANSWER_SECONDS)
         elif not self._unanswered and self.cycle.more_body:
-            # If the connection closed before the rest of the body is read, the kernel would discard the response.
+            # If the connection closed before the rest of the body was read, the kernel would discard the response.
             self._limit("send", limits.UNREAD_SECONDS)
 
     def send_400_response(self, msg: str) -> None:
@@ -111,7 +111,7 @@ class Connection(HttpToolsProtocol):
             )
 
     def _expire(self, what: str, seconds: float, unread: int) -> None:
-        """Abort unless the client keeps reading; closing would wait until it has read everything."""
+        """Abort the connection unless the client keeps reading; a close would wait until it has read everything."""
         if unread - self.transport.get_write_buffer_size() >= limits.MIN_READ_BYTES:
             self._limit(what, seconds)
         else:

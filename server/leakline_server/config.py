@@ -37,9 +37,9 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 8765
-# In its own directory, so that deleting the client's recordings does not delete the database.
+# The database has its own directory, so that deleting the client's recordings does not delete it.
 DEFAULT_DATABASE_URL: Final = "sqlite:///.leakline-server/leakline.db"
-# The default of older versions, next to the client's recordings.
+# The default path in older versions, next to the client's recordings.
 FORMER_DATABASE_URL: Final = "sqlite:///.leakline/leakline.db"
 # Each URL may occupy a delivery thread.
 MAX_APPRISE_URLS: Final = 32
@@ -57,7 +57,7 @@ NOTHING_TYPED: Final[Mapping[str, str]] = {}
 
 
 class WrongSettings(LeaklineError):
-    """One or more settings are invalid. The message is the only problem, or a count and one line per problem."""
+    """One or more settings are invalid. The message is the problem itself, or a count and one line per problem."""
 
     exit_status = 2
 
@@ -78,7 +78,7 @@ class Config:
     login: bool = False
     admin_password: str | None = field(default=None, repr=False)
     public_url: str | None = None
-    # Proxies whose headers for the client address and scheme are trusted; by default none.
+    # Proxies whose headers for the client address and scheme are trusted; empty by default.
     trusted_proxies: tuple[Network, ...] = ()
     webhook_url: str | None = None
     webhook_secret: str | None = None
@@ -88,9 +88,9 @@ class Config:
     allowed_origins: tuple[str, ...] = ()
     # Rules from the LEAKLINE_RULES file.
     rules: tuple[Terms, ...] = ()
-    # Growth from which a finding is major or critical.
+    # The amount of growth at which a finding becomes major or critical.
     priorities: Priorities = PRIORITIES
-    # How long runs are kept, and kept at full resolution; unlimited by default.
+    # How long runs are kept, how long at full resolution, and how many bytes; unlimited by default.
     keep_days: PerProject = FOREVER
     thin_after_days: PerProject = FOREVER
     keep_bytes: PerProject = FOREVER
@@ -101,7 +101,7 @@ class Config:
     silent_after_seconds: float = 60.0
     log_format: Format = "text"
     log_level: Level = "warning"
-    # Whether the database URL was set explicitly, so that no default path was searched.
+    # Whether the database URL was set explicitly, so that no default path applies.
     names_database: bool = field(default=False, compare=False)
 
     @property
@@ -116,7 +116,7 @@ class Config:
 
     @property
     def takes_all_viewers_for_one(self) -> bool:
-        """Return True if the public URL is https but no proxy is trusted.
+        """Return True if authentication is on and the public URL is https, but no proxy is trusted.
 
         Then all viewers share the proxy's address, so the sign-in rate limiter cannot distinguish them.
         """
@@ -125,7 +125,7 @@ class Config:
 
     @property
     def asks_nobody_of_the_public(self) -> bool:
-        """Return True if the public URL leads beyond this machine although authentication is off."""
+        """Return True if the public URL is not loopback and authentication is off without LEAKLINE_INSECURE."""
         host = urlsplit(self.public_url or "").hostname
         return (
             host is not None
@@ -135,7 +135,7 @@ class Config:
 
     @property
     def address(self) -> str:
-        """The address for links: the public URL, else the listening address, with the host name for a wildcard."""
+        """The address for links: the public URL, or the listening address with the host name instead of a wildcard."""
         if self.public_url is not None:
             return self.public_url
         host = socket.gethostname() if self.host in _EVERY_ADDRESS else self.host
@@ -144,7 +144,7 @@ class Config:
 
     @property
     def advice_to_move(self) -> str | None:
-        """The warning to show if the database is at its former default path, else None."""
+        """The warning to show if the database is at its former default path, or None."""
         if self.database_url != FORMER_DATABASE_URL or self.names_database:
             return None
         return (
@@ -172,11 +172,11 @@ def option_of(variable: str) -> str:
 def from_environment(
     environment: Mapping[str, str] = os.environ, typed: Mapping[str, str] = NOTHING_TYPED
 ) -> Config:
-    """Read the settings; an unset or empty variable means the default. ``typed`` maps a variable to the option that set
-    it.
+    """Read the settings; an unset or empty variable means the default. ``typed`` maps each variable to the option that
+    set it.
 
     A secret may be in a file named by the variable with the suffix ``_FILE``. Logs a warning if the database is at its
-    former path. Raises WrongSettings with every invalid value.
+    former path. Raises WrongSettings that lists every invalid value.
     """
     found = _read(environment, typed)
     if found.advice_to_move is not None:
@@ -336,7 +336,7 @@ def _per_project(
 ) -> Callable[[str], PerProject]:
     """Return a parser for ``30,erl-trading=90``: one value for all projects and overrides by name.
 
-    ``without`` is the word for no limit.
+    ``without`` is the word that means no limit.
     """
     others = default
 
@@ -444,7 +444,7 @@ def _origins(text: str) -> tuple[str, ...]:
 
 
 def _origin(text: str) -> str:
-    """Normalize an origin the way browsers send it: lower case, no trailing slash, no default port."""
+    """Normalize an origin to the form that browsers send: lower case, no trailing slash, no default port."""
     if text in ("*", "null"):
         return text
     wrong = ValueError(f"{text} must be an origin such as http://localhost:8000, without a path")

@@ -1,4 +1,4 @@
-"""The refusals of the server; `web/errors.py` turns them into the error responses of the API.
+"""The server's refusals; `web/errors.py` turns them into the API's error responses.
 
 RequestRefused            status, code, message (one line: what was wrong, what to do), details
 +-- Malformed        400  not JSON, not decompressible, truncated
@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Final
 # Messages and field names may repeat client input, which may be long.
 MAX_MESSAGE_LENGTH: Final = 1_000
 MAX_FIELD_LENGTH: Final = 300
-# Freeing disk space takes longer than a second, and a training run spools its data to its own disk meanwhile.
+# Freeing disk space takes longer than a second; meanwhile the training run spools its data to its own disk.
 DISK_FULL_SECONDS: Final = 10
 
 
@@ -113,7 +113,9 @@ def too_many_attempts(run_id: str, limit: int) -> Conflict:
 
 
 def too_many_runs(project: str, limit: int, wait_seconds: int, browser: bool = False) -> TooBusy:
-    """Return the refusal of a run beyond the daily quota of the project, or of its browser tokens if ``browser``."""
+    """Return the refusal of a run beyond the daily quota of the project, or of its browser tokens if ``browser`` is
+    true.
+    """
     said = (
         f"browser tokens of project {shorten(project)} have started {limit} runs today, the daily limit; try again "
         "later, or use a token that is not a browser token"
@@ -141,7 +143,9 @@ def too_many_projects(limit: int, wait_seconds: int) -> TooBusy:
 def too_many_bytes(
     project: str, limit_bytes: int, wait_seconds: int, browser: bool = False
 ) -> TooBusy:
-    """Return the refusal of data beyond the daily quota of the project, or of its browser tokens if ``browser``."""
+    """Return the refusal of data beyond the daily quota of the project, or of its browser tokens if ``browser`` is
+    true.
+    """
     said = (
         f"browser tokens of project {shorten(project)} have stored {limit_bytes} bytes today, the daily limit; send "
         "this again later, or use a token that is not a browser token"
@@ -167,7 +171,7 @@ def no_room_for_notes(run_id: str) -> Conflict:
 
 
 def instance_in_use(instance: str, field: str, stored: int | None, sent: int) -> Conflict:
-    """Return the refusal of a process instance that is known with another value of ``field``.
+    """Return the refusal of a process instance that is stored with a different value of ``field``.
 
     ``stored`` is None if the principal must not see it.
     """
@@ -217,7 +221,7 @@ def database_moved() -> Unavailable:
 
 
 def shorten(value: Any) -> Any:
-    """Return a value in a form suitable for an error response: short, plain JSON."""
+    """Return the value as short, plain JSON for an error response."""
     if value is None or isinstance(value, (bool, float)):
         return value
     if isinstance(value, int):

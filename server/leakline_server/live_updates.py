@@ -1,14 +1,14 @@
-"""Live updates: one reader per run reads new data, and all viewers of the run receive the same bytes.
+"""Live updates: new data of a run is read once, and all viewers of the run receive the same bytes.
 
-A `Channel` serves the viewers of the same samples of one run. It reads the database once per change, at most four times
-a second, and keeps the newest messages; for a viewer that has fallen behind them, it reads from that viewer's revision.
-So nothing is queued per viewer, and a slow viewer costs nothing.
+A `Channel` serves all viewers of a run who watch the same samples. It reads the database once per change, at most four
+times a second, and keeps the newest messages; for a viewer that has fallen further behind, it reads from that viewer's
+revision. So nothing is queued per viewer, and a slow viewer costs nothing.
 
 `wake` may be called from any thread; everything else happens on the event loop.
 
-`Watcher` polls for the work of other servers on the same database: new batches of runs watched here, and requests to
-processes. With SQLite there is no other server; there it records which requests were answered, and is woken for that.
-It still checks the runs once in a while, because the command line may have removed one.
+`Watcher` polls for changes by other servers on the same database: new batches of runs that have viewers here, and
+requests to processes. With SQLite there is no other server, and `Watcher` is woken only to record which requests were
+answered. It still checks the runs occasionally, because a command may have removed one of them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .store.leases import has_other_servers, revisions
 from .store.maintenance import quarantine
 
 COALESCE_SECONDS: Final = 0.25
-# A heartbeat at this interval keeps proxies from closing a quiet stream.
+# The heartbeat interval, short enough to keep proxies from closing a quiet stream.
 BEAT_SECONDS: Final = 15.0
 MAX_KEPT_MESSAGES: Final = 8
 MAX_KEPT_BYTES: Final = 2**20
@@ -38,7 +38,7 @@ log = logging.getLogger("leakline")
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """An encoded message that brings a viewer from revision ``since`` to ``revision``; ``since`` is None for a new
+    """An encoded message that takes a viewer from revision ``since`` to ``revision``; ``since`` is None for a new
     viewer.
     """
 
@@ -56,7 +56,7 @@ class Live:
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended = asyncio.Event()
-        # Run id -> what is watched -> channel.
+        # Run id -> key of the watched samples -> channel.
         self._channels: dict[str, dict[Hashable, Channel]] = {}
         self._patient: set[asyncio.Timeout] = set()
 
@@ -78,23 +78,23 @@ class Live:
         self._loop = asyncio.get_running_loop()
 
     def wake(self, run_id: str) -> None:
-        """Notify the viewers of a run of new data. May be called from any thread; never blocks."""
+        """Notify a run's viewers of new data. May be called from any thread; never blocks."""
         self._on_loop(self._wake, {run_id: None})
 
     def wake_behind(self, revisions: Mapping[str, int | None]) -> None:
-        """Notify the viewers of runs whose revision differs from the given one, or that are gone (None).
+        """Notify the viewers of runs whose revision differs from the given one, or that no longer exist (None).
 
         May be called from any thread.
         """
         self._on_loop(self._wake, revisions)
 
     def close(self) -> None:
-        """End all streams, because the server stops. May be called in a signal handler."""
+        """End all streams when the server stops. May be called in a signal handler."""
         self._on_loop(self._end)
 
     @contextlib.contextmanager
     def viewing(self, run_id: str, what: Hashable, read: Read) -> Iterator[Viewer]:
-        """Watch a run. ``read`` loads updates and must be equivalent for equal ``what``."""
+        """Watch a run. ``read`` loads updates; for equal keys ``what``, the functions must be equivalent."""
         channel = self._channels.setdefault(run_id, {}).get(what)
         if channel is None:
             channel = self._channels[run_id][what] = Channel(read, self._ended)
@@ -174,7 +174,7 @@ class Channel:
             self._follower.cancel()
 
     def since(self, revision: int) -> list[Update] | None:
-        """Return the updates from a revision to the newest, or None if they are no longer kept."""
+        """Return the updates since a revision, or None if not all of them are kept any longer."""
         newest = self.revision
         if newest is None or revision >= newest:
             return []
@@ -209,7 +209,8 @@ class Channel:
     def _end_with(self, follower: asyncio.Task[None]) -> None:
         error = None if follower.cancelled() else follower.exception()
         if error is not None:
-            # The database failed or the run is gone: every stream ends, and its client reconnects to learn which.
+            # The database failed or the run is gone: every stream ends, and its client finds out the cause when it
+            # reconnects.
             log.warning("live streams end: %s", without_content(error))
         self.over = True
         self.wake_viewers()
@@ -226,7 +227,7 @@ class Channel:
             self.wake_viewers()
             return
         self.news.clear()
-        # A read in progress is not reused: it may have queried the database before the new data was there.
+        # A read in progress is not reused: it may have queried the database before the new data was committed.
         update = await asyncio.shield(self._begin_to_read(self.revision))
         assert self.revision is not None
         if update.revision < self.revision:
@@ -243,14 +244,14 @@ class Channel:
         self.wake_viewers()
 
     async def _pause(self) -> None:
-        """Wait a moment to coalesce updates, or until the server stops."""
+        """Wait a moment to coalesce updates, but no longer than until the server stops."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(COALESCE_SECONDS):
                 await self._ended.wait()
 
 
 class Viewer:
-    """One stream. ``event`` is set when there may be something to send, or when the stream is to end."""
+    """One viewer's stream. ``event`` is set when there may be something to send, or when the stream must end."""
 
     __slots__ = ("_channel", "_revision", "event", "gone")
 
@@ -262,14 +263,14 @@ class Viewer:
         self.gone = False
 
     async def begin(self, known: int | None) -> bytes:
-        """Return the first message for a client at revision ``known``; empty if nothing is new."""
+        """Return the first message for a client at revision ``known``; it is empty if there is no new data."""
         update = await self._channel.read(known)
         self._revision = update.revision
         self._channel.follow(update.revision)
         return update.data
 
     async def news(self) -> bytes | None:
-        """Wait for the next message; return an empty one as a heartbeat, and None when the stream ends."""
+        """Wait for the next message; return an empty message as a heartbeat, and None when the stream ends."""
         self.event.clear()
         found = await self._newer()
         if not found and not self._over:
@@ -294,8 +295,8 @@ class Viewer:
         return found[0].data if len(found) == 1 else b"".join(update.data for update in found)
 
 
-# Polling intervals: how late a page may show data that another server received, and a process may get a request made
-# there.
+# Polling intervals: how late a page may show data that another server received, and how late a process may receive a
+# request made on another server.
 RUNS_SECONDS: Final = 0.25
 REQUESTS_SECONDS: Final = 1.0
 ALONE_SECONDS: Final = 60.0
@@ -303,7 +304,7 @@ BACK_OFF_SECONDS: Final = 1.0
 
 
 class Watcher:
-    """Polls the database for changes by other servers; its thread repeats `once`. ``clock`` is monotonic seconds."""
+    """Polls the database for changes by other servers; its thread repeats `once`. ``clock`` is monotonic."""
 
     def __init__(
         self,
@@ -318,7 +319,7 @@ class Watcher:
         self._failed = False
 
     def news(self) -> None:
-        """Schedule a refresh of the requests because a batch has answered one; call before waking the thread."""
+        """Schedule a refresh because a batch has answered a request; call this before waking the thread."""
         self._next_requests = self._clock()
 
     def once(self) -> float:
@@ -342,5 +343,5 @@ class Watcher:
         watched = self._live.watched
         if watched:
             found = revisions(self._engine, watched)
-            # Deleted runs are included (None), so that their pages end.
+            # Deleted runs are included (None), so that their streams end.
             self._live.wake_behind({run_id: found.get(run_id) for run_id in watched})

@@ -26,7 +26,7 @@ LEVELS: Final[tuple[Level, ...]] = ("debug", "info", "warning", "error")
 REQUEST_ID_HEADER: Final = b"x-request-id"
 MAX_PATH: Final = 200
 
-# The request handled in this context; its id is computed for the first record that needs it.
+# The request handled in this context; its id is computed when the first record needs it.
 _answered: ContextVar[Scope | None] = ContextVar("leakline_request", default=None)
 _KEPT: Final = "leakline.request_id"
 # The accepted form of a proxy's request id; anything else is ignored.
@@ -38,14 +38,14 @@ _SECRETS: Final = (
     (re.compile(r"\b(bearer|basic)\s+[\w.~+/=-]+", re.IGNORECASE), r"\1 …"),
     (re.compile(r"://[^/\s:@]*:[^/\s@]+@"), "://…@"),
 )
-# Includes line breaks: a message that contains foreign text must not look like two records.
+# The pattern includes line breaks: a message that contains foreign text must not look like two records.
 _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 log = logging.getLogger("leakline")
 
 
 def configure(form: Format, level: Level, stream: IO[str] | None = None) -> None:
-    """Send all log records of this process to standard error, in this format."""
+    """Send all log records of this process to standard error in the given format."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(_Json() if form == "json" else _Text())
     root = logging.getLogger()

@@ -1,6 +1,6 @@
-"""Settings of glibc's malloc, which by default keeps most freed memory.
+"""Settings for glibc's malloc, which keeps most freed memory by default.
 
-The first large body raises glibc's threshold for separate mappings, and with it the trim threshold. From then on, large
+The first large body raises glibc's threshold for separate mappings, and with it the trim threshold. After that, large
 bodies are allocated in the heaps, between small long-lived objects, and every thread has its own heap.
 """
 
@@ -21,7 +21,7 @@ _SET_BY_PEOPLE: Final = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GL
 def give_back() -> bool:
     """Make malloc return large freed blocks to the system.
 
-    Return False without glibc, or if the environment already configures malloc.
+    Return False if the C library is not glibc, or if the environment already configures malloc.
     """
     try:
         is_glibc = bool(os.confstr("CS_GNU_LIBC_VERSION"))

@@ -1,8 +1,8 @@
-"""Export of a run as JSON, CSV or Parquet, written in chunks from the rows of the store; independent of HTTP.
+"""Export of a run as JSON, CSV or Parquet, written in chunks from the stored rows; independent of HTTP.
 
 A row is a snapshot: process, rank, attempt, sequence, time (Unix seconds), monotonic, generation, phase, label, kind,
 then one column per series, ordered by name. CSV and Parquet have a column for each series of the run; in JSON a row has
-only the series it measured. Numbers are exported as measured; in Parquet every sample is a double.
+only the series that were measured in it. Numbers are exported as measured; in Parquet every sample is a double.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from .store.series import Column, Texts, take
 from .store.snapshot_rows import FIXED, Part
 
 FORMATS: Final = ("json", "csv", "parquet")
-# Positions where a spreadsheet would see a formula: at the start of a text, or after a cell separator other than the
-# comma, as used by Excel in most of Europe, which then ignores quotes as well. Excel also accepts the full-width signs
-# of Chinese and Japanese text. `static/js/csv.js` has the same pattern.
+# Positions where a spreadsheet would recognize a formula: at the start of a text, or after a cell separator other than
+# the comma, as used by Excel in most of Europe, which then ignores quotes as well. Excel also accepts the full-width
+# signs of Chinese and Japanese text. `static/js/csv.js` has the same pattern.
 _FORMULA: Final = re.compile(r"""(^(?=[\t\r\n])|(?:^|[;|\t\r\n])(?=[\s"']*[=+\-@＝＋－＠]))""")
 _OF_PROCESS: Final = ("process", "rank", "attempt")
-# Rows converted to text at a time.
+# The number of rows converted to text at a time.
 _ROWS: Final = 256
 
 
@@ -70,7 +70,7 @@ def _json(engine: Engine, run_id: str, names: list[str]) -> Iterator[bytes]:
 
 
 def _json_rows(part: Part) -> Iterator[list[bytes]]:
-    """Yield encoded snapshots in groups, each snapshot with only the samples it has."""
+    """Yield encoded snapshots in groups; each snapshot contains only its own samples."""
     of_process = {"process": part.instance, "rank": part.rank, "attempt": part.attempt}
     for fixed, samples in zip(
         _slices(part, part.fixed.values()), _slices(part, part.series.values()), strict=True
@@ -106,7 +106,7 @@ def _csv(engine: Engine, run_id: str, names: list[str]) -> Iterator[bytes]:
 
 
 def _title(name: str) -> str:
-    """Return the column title; a series with the name of a fixed column gets a prefix."""
+    """Return the column title; a series that has the name of a fixed column gets a prefix."""
     return f"series.{name}" if name in FIXED or name in _OF_PROCESS else name
 
 
@@ -115,7 +115,7 @@ def _cell(value: Any) -> Any:
 
 
 def _neutral(text: str) -> str:
-    """Prevent a text from being interpreted as a formula in a spreadsheet: names and labels come from user programs."""
+    """Prevent spreadsheets from interpreting a text as a formula: names and labels come from user programs."""
     return _FORMULA.sub(r"\1'", text)
 
 

@@ -1,10 +1,10 @@
-"""Requests to the training processes: heap scans, requested by people and by the examiner for objects without a known
-holder, and registered cleanups, requested by people.
+"""Requests to training processes: heap scans for objects without a known holder, which people or the examiner request,
+and registered cleanups, which people request.
 
 The table is authoritative, so that a request made on one server reaches a process that sends to another. This module
-holds the part of it that is to be sent: `refresh` reads it periodically, so that no batch waits for the database. A
-request is included in every response to a batch of its process until a batch reports the outcome. It may therefore be
-sent twice; the client executes it once. All methods may be called from any thread.
+keeps a copy of the pending requests, which `refresh` reads periodically, so that no batch waits for the database. A
+request is included in every response to a batch of its process until a batch reports the outcome. A request may
+therefore be sent more than once; the client executes it only once. All methods may be called from any thread.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from .store.runs.run_history import NoSuchRun
 
 # The examiner's last requests are cached for this many types; for others the table is queried.
 MAX_REMEMBERED: Final = 16_384
-# Requests of other servers that were answered here since the last `refresh`.
+# The maximum number of requests made on other servers and answered here since the last `refresh`.
 MAX_ELSEWHERE: Final = 4_096
 # The holders of one type are requested at most once in this many generations.
 AGAIN_AFTER: Final = 8
 # Kinds of findings whose holders can be searched for.
 SEARCHED: Final = frozenset({"objects", "tensors", "arrays"})
 
-# The form of a request id (`store/request_rows.py`).
+# The format of a request id (`store/request_rows.py`).
 _ID: Final = re.compile(r"[0-9a-f]{16}")
 _RANK: Final = re.compile(r"rank (\d+)")
 
 
 class Requests:
-    """The pending requests. ``clock`` is Unix seconds; ``has_answers`` is called, on any thread, when `refresh` has
+    """The pending requests. ``clock`` returns Unix seconds; ``has_answers`` is called on any thread when `refresh` has
     something to write.
     """
 
@@ -51,18 +51,19 @@ class Requests:
         has_answers: Callable[[], None] = lambda: None,
     ) -> None:
         self._engine, self._clock, self._has_answers = engine, clock, has_answers
-        # Keeps the table and its copy here consistent. Never held where a batch waits.
+        # Keeps the table and this copy of it consistent. Never held while a batch waits.
         self._lock = threading.Lock()
         # Run -> pending requests; replaced as a whole.
         self._waiting: Mapping[str, Sequence[Request]] = {}
-        # Request id -> run, until the table is updated: for requests made here, and for those made on another server.
+        # Request id -> run, until the table is updated: first for requests made here, then for requests made on another
+        # server.
         self._answered: dict[str, str] = {}
         self._answered_elsewhere: dict[str, str] = {}
         # (run, type) -> generation of the last request.
         self._asked: dict[tuple[str, str], int] = {}
 
     def ask(self, run_id: str, wanted: Wanted) -> Request:
-        """Send a request to a process of the run; an equal pending request is returned instead.
+        """Add a request to a process of the run; if an equal request is pending, return that one instead.
 
         Raises TooBusy, NoSuchRun, or one of DATABASE_ERRORS.
         """
@@ -97,7 +98,7 @@ class Requests:
     def answered(self, run_id: str, events: Iterable[Any]) -> None:
         """Drop the requests whose outcome these events report.
 
-        A process may have received a request from another server a moment ago, and reports its outcome only once.
+        The process may have received the request from another server, and reports its outcome only once.
         """
         named = (event.data.get("request") for event in events if event.kind == "mark")
         numbers = {number for number in named if isinstance(number, str)}
@@ -148,7 +149,7 @@ class Requests:
             return False
         last = stored.last_asked_at_generation(self._engine, run_id, name)
         due = self._is_due_since(last, generation)
-        # Reinsert at the end, so that the entry not requested for longest is evicted first.
+        # Reinsert at the end, so that the least recently requested entry is evicted first.
         self._asked.pop((run_id, name), None)
         self._asked[run_id, name] = generation if due or last is None else last
         while len(self._asked) > MAX_REMEMBERED:
@@ -161,7 +162,9 @@ class Requests:
 
 
 def searched_type(finding: Finding) -> str | None:
-    """Return the type whose holders would explain the finding; None if it has a holder or cannot be searched."""
+    """Return the type whose holders would explain the finding, or None if its holder is known or cannot be searched
+    for.
+    """
     if finding.status not in ("suspected", "confirmed") or finding.kind not in SEARCHED:
         return None
     if any(suspect.role == "holder" for suspect in finding.suspects):

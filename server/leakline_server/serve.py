@@ -1,7 +1,7 @@
 """Runs the server: one process that binds its port before anything else and ends within two seconds of Ctrl-C.
 
-By default, uvicorn waits forever for open streams, or cancels them with a traceback. Here the signal handler first
-ends the streams, so that nothing is left to wait for.
+By default, uvicorn waits forever for open streams, or cancels them with a traceback. Here the signal handler ends the
+streams first, so that there is nothing left to wait for.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ from .store.migrate import NewerDatabase
 from .store.sqlite_file import AlreadyServed, alone_on
 from .web.services import Services
 
-# The same as nginx. Most clients send every few seconds, and a new connection costs as much as a snapshot.
+# The same value as in nginx. Most clients send every few seconds, and a new connection costs as much as a snapshot.
 KEEP_ALIVE_SECONDS: Final = 75
-# File descriptor limits to request, the first that is permitted: the usual soft limit is low, and each client holds a
-# connection.
+# File descriptor limits to try until one is permitted: the usual soft limit is low, and each client keeps a connection
+# open.
 OPEN: Final = (65_536, 10_240)
-# Descriptors reserved for the database, wake-ups of streams, static files and the log.
+# Descriptors reserved for the database, stream wake-ups, static files and the log.
 KEPT_FILES: Final = 256
 # A backstop that should never be needed.
 GRACEFUL_SHUTDOWN_SECONDS: Final = 1
@@ -63,11 +63,11 @@ POSTGRES_PAUSE_SECONDS: Final = 1.0
 SILENT_END_SECONDS: Final = 5.0
 LAST_WORD_SECONDS: Final = 0.5
 SWITCH_SECONDS: Final = 0.001
-# Errors of the operating system for a full disk and an exceeded quota.
+# Operating system errors for a full disk and an exceeded quota.
 FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 # With ten thousand runs, a million objects are cached. A full collection pauses all responses for a fifth of a second
 # and is rarely worth it, because most garbage is young. Therefore it runs only once in 800,000 allocations, and only if
-# long-lived objects have grown by a quarter, which bounds garbage that did not die young.
+# long-lived objects have grown by a quarter, which bounds the garbage that survived young collections.
 YOUNG_OBJECTS: Final = 2_000
 YOUNG_PER_MIDDLE: Final = 20
 MIDDLE_PER_ALL: Final = 20
@@ -81,7 +81,7 @@ class CannotServe(LeaklineError):
 
 
 def serve(config: Config, started: Callable[[str], None]) -> None:
-    """Serve until SIGINT or SIGTERM. ``started`` is called with the address once requests are answered."""
+    """Serve until SIGINT or SIGTERM. ``started`` is called with the address once the server answers requests."""
     logs.configure(config.log_format, config.log_level)
     refuse_without_a_login(config)
     for sentence in misspelt():
@@ -99,7 +99,7 @@ def serve(config: Config, started: Callable[[str], None]) -> None:
             "LEAKLINE_TRUSTED_PROXIES to the proxy's address (such as 127.0.0.1); otherwise ten wrong passwords from "
             "one person block sign-in for everybody"
         )
-    # Sealing computes on its own thread, and a batch changes threads several times before it is answered.
+    # Sealing keeps its own thread busy, and a batch switches threads several times before it is answered.
     sys.setswitchinterval(SWITCH_SECONDS)
     listening = _bind(config)
     config = replace(config, port=listening.getsockname()[1])
@@ -132,7 +132,7 @@ def _end(_signal: int, _frame: FrameType | None) -> None:
 
 
 def open_app(config: Config, held: contextlib.ExitStack) -> FastAPI:
-    """Create the application on its database, whose lock is held until ``held`` closes."""
+    """Create the application; the lock on its database is held until ``held`` closes."""
     _await_postgres(config.database_url)
     try:
         held.enter_context(alone_on(config.database_url))
@@ -144,9 +144,9 @@ def open_app(config: Config, held: contextlib.ExitStack) -> FastAPI:
 
 
 def _await_postgres(url: str) -> None:
-    """Wait until Postgres answers: when both are started together, it may still be initializing.
+    """Wait until Postgres answers: if both are started together, Postgres may still be initializing.
 
-    Raises CannotServe with the last error. Other problems are left to the code that opens the database.
+    Raises CannotServe with the last error. The code that opens the database reports other problems.
     """
     if disk_space.file_of(url) is not None:
         return
@@ -223,8 +223,8 @@ def _serve(
         app,
         http=Connection,
         limit_concurrency=most,
-        # Set explicitly because uvicorn reads the number from the environment. To scale, start `leakline serve` several
-        # times.
+        # The number of workers is set explicitly because uvicorn otherwise reads it from the environment. To scale,
+        # start `leakline serve` several times.
         workers=1,
         # `logs.py` handles uvicorn's log records as well.
         log_config=None,
@@ -242,7 +242,7 @@ def _serve(
 
 
 def believed(proxies: Sequence[Network]) -> list[str]:
-    """Return the networks in uvicorn's format; a dual-stack socket reports IPv4 addresses in mapped form."""
+    """Return the networks in uvicorn's format, with mapped IPv4 addresses because dual-stack sockets report those."""
     mapped = [f"::ffff:{n.network_address}/{96 + n.prefixlen}" for n in proxies if n.version == 4]
     return [*map(str, proxies), *mapped]
 
@@ -318,7 +318,9 @@ def _can_sign_in(config: Config) -> bool:
 
 
 def _bind(config: Config) -> socket.socket:
-    """Bind the socket. Done before the database is opened: a second server on the port must not migrate anything."""
+    """Bind the socket. This happens before the database is opened: a second server on the port must not migrate
+    anything.
+    """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -1,7 +1,7 @@
-"""Removal of characters that control how text is displayed and are never part of its content.
+"""Removes characters that control how text is displayed and are never part of its content.
 
-These are C0 with DEL, C1, the line and paragraph separators, the byte order mark, and the bidirectional marks, with
-which ``txt.exe`` reads as ``exe.txt``. Right-to-left languages do not need them.
+These are C0 with DEL, C1, the line and paragraph separators, the byte order mark, and the bidirectional marks, which
+can make ``txt.exe`` look like ``exe.txt``. Right-to-left languages do not need these marks.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Any, Final
 
 from .limits import MAX_NAME_LENGTH
 
-# Of a hundred thousand names that would become equal, two share a digest once in sixty thousand batches.
+# With a hundred thousand names that would become equal, two share a digest once in sixty thousand batches.
 SIGN_BYTES: Final = 6
 
 _STEERING: Final = r"\x80-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff"
 # A visible character, for patterns in the API schema.
 SAYS_SOMETHING: Final = rf"[^\s\x00-\x1f\x7f{_STEERING}]"
 _CONTROL: Final = re.compile(rf"[\x00-\x1f\x7f{_STEERING}]+")
-# For multi-line texts.
+# Control characters to remove from multi-line texts.
 _IN_LINES: Final = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f{_STEERING}]+")
 _MARKS: Final = re.compile(f"[{_STEERING}]+")
-# The same characters in UTF-8.
+# The characters of `_STEERING` in UTF-8.
 _ENCODED: Final = re.compile(
     rb"\xc2[\x80-\x9f]|\xd8\x9c|\xe2\x80[\x8e\x8f\xa8-\xae]|\xe2\x81[\xa6-\xa9]|\xef\xbb\xbf"
 )
@@ -39,19 +39,19 @@ def lines_without_control(text: str) -> str:
 
 
 def may_steer(body: bytes) -> bool:
-    """Return True if JSON may contain such a character, literally or escaped. Most bodies need no scan of each text."""
+    """Return True if the JSON may contain such a character, literally or escaped; otherwise cleaning can be skipped."""
     if b"\\" in body or b"\x7f" in body:
         return True
     return not body.isascii() and _ENCODED.search(body) is not None
 
 
 def all_without_control(thing: Any) -> Any:
-    """Clean every text and key of a JSON value. Keys that differ stay different: see `_name`."""
+    """Clean every text and key of a JSON value. Different keys stay different: see `_name`."""
     return _all(thing, _CONTROL)
 
 
 def all_without_marks(thing: Any) -> Any:
-    """Like `all_without_control`, but keep C0 and DEL, which the consumer of the value rejects by name."""
+    """Like `all_without_control`, but keep C0 and DEL, which later checks reject with an error that names the field."""
     return _all(thing, _MARKS)
 
 
@@ -62,14 +62,14 @@ def _all(thing: Any, removed: re.Pattern[str]) -> Any:
         return {_name(key, removed): _all(value, removed) for key, value in thing.items()}
     if isinstance(thing, (list, tuple)):
         if _NO_TEXTS.issuperset(map(type, thing)):
-            # Most values ever sent are numbers.
+            # Most values in requests are numbers.
             return thing
         return [_all(item, removed) for item in thing]
     return thing
 
 
 def _name(key: str, removed: re.Pattern[str]) -> str:
-    """Return the cleaned key, independently of its neighbours: it must be the same in every batch.
+    """Return the cleaned key, which must not depend on neighbouring keys: it must be the same in every batch.
 
     A digest of the original key replaces the first run of removed characters, so that different keys stay different.
     """
@@ -81,5 +81,5 @@ def _name(key: str, removed: re.Pattern[str]) -> str:
     sign = "~" + blake2b(whole, digest_size=SIGN_BYTES).hexdigest()
     at = min(found.start(), MAX_NAME_LENGTH - len(sign))
     signed = cleaned[:at] + sign + cleaned[at:]
-    # A key that is too long even without the digest stays too long, and is rejected by name.
+    # A key that is too long even without the digest stays too long, and is rejected later.
     return signed if len(cleaned) > MAX_NAME_LENGTH else signed[:MAX_NAME_LENGTH]

@@ -1,6 +1,6 @@
 """Worker threads, the only code that catches unexpected exceptions, and their counters for `/metrics`.
 
-Each counter is written by one thread and may be read by any.
+Each counter is written by one thread and may be read by any thread.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ log = logging.getLogger("leakline")
 
 
 class Worker:
-    """Calls ``once`` repeatedly. It returns the maximum number of seconds to wait; `wake` ends the wait early.
+    """Calls ``once`` repeatedly. ``once`` returns the maximum number of seconds to wait; `wake` ends the wait early.
 
-    After an unexpected error, ``is_over`` returns whether its cause is already fixed and logged (None: unknown).
-    ``failed`` receives that value, postpones the item that ``once`` was working on, and returns the text to log.
+    After an unexpected error, ``is_over`` returns whether the error's cause is already fixed and logged (None:
+    unknown). ``failed`` receives that value, postpones the item that ``once`` was working on, and returns the text to
+    log.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Worker:
         try:
             return (once or self._once)()
         except Exception as error:
-            # If the worker ended, one run's error would stop alerts or ingest for all runs; the log has the cause.
+            # If the worker ended here, one run's error would stop alerts or ingest for all runs. The log has the cause.
             is_over = self._is_over(error)
             what = self._failed(is_over) or f"{threading.current_thread().name}: unexpected error"
             if not is_over:
@@ -92,7 +93,7 @@ class SealerFigures:
 
 @dataclass(slots=True)
 class ExaminerFigures:
-    """``cpu_seconds`` is the CPU time of the examiner's thread and of the analysis process."""
+    """The examiner's counters. ``cpu_seconds`` is the CPU time of its thread and of the analysis process."""
 
     examinations: int = 0
     cpu_seconds: float = 0.0

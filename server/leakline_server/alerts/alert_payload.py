@@ -1,8 +1,8 @@
-"""Event names, the facts of an alert, and sentences about them. Pure; all message formats are rendered from these
-facts.
+"""Event names, the facts of an alert, and the sentences that describe them. Pure; all message formats are rendered from
+these facts.
 
-Names come from training scripts: they are truncated, stripped of control characters, and remain plain text. Links are
-paths until a message is sent, because only the sender knows the server's public address.
+Names come from training scripts: they are truncated, stripped of control characters, and never treated as markup. Links
+are paths until a message is sent, because only the sender knows the server's public address.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ KILLED: Final = "run.killed"
 FINISHED: Final = "run.finished"
 FIRED: Final = "rule.fired"
 
-# Events after which an incident is open, and those that confirm it.
+# Events that leave an incident open, and events that confirm an incident.
 OPEN: Final = frozenset({SUSPECTED, CONFIRMED, VIOLATED})
 CERTAIN: Final = frozenset({CONFIRMED, VIOLATED})
 
-# What declared the broken bound: run.expect, run.budget, a rule, or a person who accepted a count.
+# The source of the violated bound: run.expect, run.budget, a rule, or a person who accepted a count.
 Origin = Literal["expect", "budget", "rule", "accepted"]
 
 MAX_TEXT_CHARACTERS: Final = 300
 MAX_LIST_ENTRIES: Final = 8
 # Minimum length of a note that precedes a long summary.
 _LEAST_NOTE: Final = 80
-# Statuses of the finding that represents a run, worst first.
+# Statuses that a finding must have to represent its run, worst first.
 _LEAKING: Final = ("confirmed", "suspected")
 
 _WORDS: Final[Mapping[str, str]] = {
@@ -83,7 +83,8 @@ _KIND_WORDS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class ExaminedRun:
-    """A run and its verdict. Times are Unix seconds: ``at`` of the verdict, ``began_at`` of the attempt.
+    """A run and its verdict. Times are Unix seconds: ``at`` is the time of the verdict, ``began_at`` the start of the
+    attempt.
 
     ``reason`` says why the run ended, if it was given.
     """
@@ -104,9 +105,9 @@ class ExaminedRun:
 def incident_facts(
     event: str, incident_id: str, finding: Finding, run: ExaminedRun
 ) -> dict[str, Any]:
-    """Return the facts of one finding as plain JSON, in bytes and generations.
+    """Return the facts of one finding as plain JSON, with amounts in bytes and generations.
 
-    ``origin`` is present only if a declared bound is broken.
+    ``origin`` is present only if a declared bound is violated.
     """
     summary = finding_sentence(finding, run.verdict.unit) + _ENDS.get(event, "")
     incident = {
@@ -124,7 +125,7 @@ def incident_facts(
 
 
 def origin_of(finding: Finding, run: ExaminedRun) -> Origin | None:
-    """Return what declared the broken bound, or None for a leak that breaks none."""
+    """Return the source of the violated bound, or None for a leak that violates no bound."""
     if finding.kind == "count_contract":
         names = {suspect.name for suspect in finding.suspects}
         accepted = {each.name for each in run.verdict.assertions if each.origin == "accepted"}
@@ -144,7 +145,7 @@ def origin_of(finding: Finding, run: ExaminedRun) -> Origin | None:
 def run_facts(
     event: str, run: ExaminedRun, summary: str, advice: Sequence[str], title: str = ""
 ) -> dict[str, Any]:
-    """Return the same facts for a run, filled in from its worst finding; unknown parts have an empty text."""
+    """Return the same kind of facts for a run, based on its worst finding; unknown parts have an empty text."""
     worst = next(
         (f for status in _LEAKING for f in run.verdict.findings if f.status == status), None
     )
@@ -195,7 +196,7 @@ def _facts(
 
 
 def _of_finding(finding: Finding | None, run: ExaminedRun) -> dict[str, Any]:
-    """Return the facts where, what, how_much and when."""
+    """Return the facts ``where``, ``what``, ``how_much`` and ``when``."""
     unit, when = run.verdict.unit, {"created_at": iso(run.at)}
     if finding is None:
         growth = run.verdict.growth_bytes_per_generation

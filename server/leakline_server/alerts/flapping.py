@@ -1,17 +1,17 @@
 """Suppression of flapping: an incident that opens and closes repeatedly is reported once, as a digest. Pure.
 
-A turn is an alert that opens a closed incident or closes an open one. How a change is sent:
+A turn is an alert that opens a closed incident or closes an open one. A change is sent according to this table:
 
-    turns sent within the hour, with this one    sent last    its status has lasted    it is sent
+    turns sent in an hour, including this one    sent last    status unchanged         it is sent
     up to 4                                      a change     -                        as it is
     more than 4                                  a change     -                        as a digest
     -                                            a digest     for less than an hour    not at all
     -                                            a digest     for an hour or more      as it is
 
-One exception: the first confirmation of an incident is always reported, if necessary as another digest.
+One exception: the first confirmation of an incident is always reported, as another digest if necessary.
 
 Before these rules apply, the end of an incident must have lasted for thirty generations (at least ten minutes, at most
-a day), or the run must have ended: a leak can disappear in noise and be detected again although it never stopped.
+a day), or the run must have ended: a leak can disappear in noise and be detected again later although it never stopped.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .alert_payload import CERTAIN, OPEN, ExaminedRun
 
 HOUR_SECONDS: Final = 3600.0
 MAX_TURNS: Final = 4
-# After a digest, a change is reported once its status has lasted this long.
+# After a digest, changes are reported only if the status was unchanged for this long.
 STILL_SECONDS: Final = 3600.0
 
 # How long the end of an incident must last before it is reported.
@@ -39,7 +39,7 @@ Way = Literal["change", "digest"]
 
 
 def way_to_tell(event: str, history: AlertHistory, at: float, still_seconds: float) -> Way | None:
-    """Return how to report ``event`` at ``at``, or None. ``still_seconds``: how long the status lasted before."""
+    """Return how to report ``event`` at ``at``, or None. ``still_seconds``: how long the status was unchanged."""
     if is_quiet(history) and still_seconds < STILL_SECONDS:
         first = event in CERTAIN and not any(t.event in CERTAIN for t in history.alerts_sent)
         return "digest" if first else None
@@ -80,7 +80,7 @@ def _within_the_hour(
 
 
 def _turns(alerts_sent: Sequence[SentAlert]) -> tuple[int, int]:
-    """Return how often the incident opened and closed. The first alert counts; one that repeats the state does not."""
+    """Return how often the incident opened and closed. The first alert counts; alerts that repeat the state do not."""
     opened = closed = 0
     was_open: bool | None = None
     for alert in alerts_sent:

@@ -1,4 +1,4 @@
-"""Formats of webhook messages: convert the facts of an alert into the body of the POST. Pure.
+"""Formats of webhook messages, which convert the facts of an alert into the body of the POST. Pure.
 
 To add a format, write a function that renders a `Message` and register it in `FORMATS`.
 
@@ -8,9 +8,9 @@ Chat services (Slack and apprise) show a title, a sentence, labelled lines and a
 plain text; each format escapes it for its service.
 
 The body for a Slack incoming webhook is Block Kit, with a plain sentence for notifications. Text from a training script
-appears only in `plain_text` objects, which support no mentions, links or formatting. In every text & < > are control
-characters and are escaped as entities. Slack's limits: 50 blocks, a header of 150 characters, 3,000 in a text, 10
-fields of 2,000.
+appears only in `plain_text` objects, which support no mentions, links or formatting. In every text, & < > are control
+characters and are escaped as entities. Slack allows 50 blocks, 150 characters in a header, 3,000 in a text, and 10
+fields of 2,000 characters each.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from leakline.text_format import printable
 
 from .alert_payload import iso
 
-# The specification recommends less than 20 KB.
+# The specification recommends bodies below 20 KB.
 MAX_BODY_BYTES: Final = 20_000
 
 
@@ -42,7 +42,7 @@ class Message:
     server_url: str
 
 
-# Successive truncations, (list entries, characters), for a message that long names make too large.
+# Truncations (list entries, characters) to try in turn if long names make a message too large.
 _SIZES: Final = ((8, 300), (3, 200), (2, 100), (1, 40))
 
 
@@ -77,7 +77,7 @@ ADVICE: Final = "Advice"
 MAX_ADVICE_LINES: Final = 3
 MAX_LINK_CHARACTERS: Final = 900
 
-# Keys of the facts, ordered for somebody who is woken at night.
+# Keys of the facts, in the order that helps a person woken at night most.
 _LABELS: Final[Mapping[str, str]] = {
     "where": "Where",
     "what": "What",
@@ -106,7 +106,7 @@ _TONES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A labelled line; the text is never empty."""
+    """A labelled line; its text is never empty."""
 
     label: str
     text: str
@@ -114,7 +114,9 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """An alert as chat services show it. ``tone`` is alarm, warning, good or neutral; ``link`` is an http(s) URL."""
+    """The parts of an alert that chat services show. ``tone`` is alarm, warning, good or neutral; ``link`` is an
+    http(s) URL.
+    """
 
     title: str
     summary: str
@@ -143,12 +145,12 @@ def plain(value: object) -> str:
     if not isinstance(value, str):
         return ""
     text = " ".join(printable(value).split())
-    # Chat clients make links of URLs in plain text too; a zero-width space prevents that.
+    # Chat clients turn URLs into links even in plain text; a zero-width space prevents that.
     return text.replace("://", ":\u200b//")
 
 
 def _units(text: str) -> int:
-    """Return the length as counted by services that count UTF-16 units; never less than the number of characters."""
+    """Return the length in UTF-16 units, which some services count; it is at least the number of characters."""
     return sum(2 if c > "\uffff" else 1 for c in text)
 
 
@@ -192,7 +194,7 @@ def _list(value: object) -> Sequence[object]:
 
 
 def _link(message: Message) -> str:
-    """Return a link without characters that end a link in any service; if it is too long, one to the front page."""
+    """Return the quoted link of the message, or a link to the front page if it is too long."""
     base = message.server_url.rstrip("/")
     path = message.facts.get("link")
     link = quote(base + (path if isinstance(path, str) else "/"), safe="%/:?#[]@!$&'*+,;=~")
@@ -200,7 +202,7 @@ def _link(message: Message) -> str:
 
 
 LINK_TEXT: Final = "Open in Leakline"
-# Slack counts the escaped text. Our own sentences are shorter.
+# Slack counts the characters of the escaped text. Our own sentences are shorter than this limit.
 MAX_SUMMARY_CHARACTERS: Final = 1_000
 MAX_HEADER_CHARACTERS: Final = 150
 MAX_TEXT_CHARACTERS: Final = 3_000
@@ -228,7 +230,7 @@ def _body(event: str, parts: Parts, lines: Sequence[Line]) -> dict[str, Any]:
         {"type": "section", "text": _plain(parts.summary, MAX_SUMMARY_CHARACTERS)},
     ]
     if facts:
-        # Slack shows label and text in two columns on a desktop, and below each other on a phone.
+        # Slack shows label and text in two columns on a desktop, and one below the other on a phone.
         columns = [(_bold(line.label), _plain(line.text, MAX_FIELD_CHARACTERS)) for line in facts]
         fields = [field for column in columns for field in column]
         blocks.append({"type": "section", "fields": fields})

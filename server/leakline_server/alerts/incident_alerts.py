@@ -1,9 +1,9 @@
-"""Decides how a verdict changes the incidents of its run (end of this file), and which changes are sent as alerts.
+"""Decides how a verdict changes its run's incidents (see the end of this file), and which changes are sent as alerts.
 
 Pure: maps incidents, verdict and changes to incidents and alerts, without clock, rows or network.
 
 An incident is reported once per change, not once per snapshot. Alerts depend on the last *reported* status, not on the
-last status, so a finding that weakens and returns, or is examined again after a crash, is not reported twice.
+previous status, so a finding that weakens and returns, or is examined again after a crash, is not reported twice.
 
     last reported          now suspected   now confirmed   now recovered   now gone (or ok)
     nothing                suspected       confirmed       -               -
@@ -13,17 +13,17 @@ last status, so a finding that weakens and returns, or is examined again after a
     resolved               suspected       confirmed       -               -
 
 For a violated declared count, `contract.violated` replaces suspected and confirmed. The intermediate statuses
-`learning` and `watch` are not reported: they are neither a leak nor its end. Acknowledgements by people take
+`learning` and `watch` are not reported: they are neither a leak nor its end. Acknowledgements made by people take
 precedence:
 
     in force        what is still sent
     ignored         nothing
-    closed          nothing for runs that began before; everything for later ones, with the note it was closed with
+    closed          nothing for runs that began earlier; everything for later runs, with the note of the closing
     acknowledged    nothing until the leak becomes worse than at that time: confirmed after suspected, or of a higher
-                    priority. From then on the alerts of that incident are sent as usual
+                    priority. After that, the alerts of that incident are sent as usual
 
-Withdrawn acknowledgements are ignored. So are expired ones, with one exception: a leak that is still present is
-reported once more, whatever was reported before.
+Withdrawn acknowledgements are ignored. So are expired acknowledgements, with one exception: a leak that is still
+present is reported once more, even if it was reported before.
 
 `flapping.py` decides when an end is final, and how a leak that opens and closes repeatedly is reported.
 """
@@ -63,8 +63,8 @@ _PRIORITIES: Final = {"minor": 1, "major": 2, "critical": 3}
 
 @dataclass(frozen=True, slots=True)
 class Hearing:
-    """How an incident may be reported. ``history``: earlier alerts that count. ``note``: why a returned leak was
-    closed.
+    """How an incident may be reported. ``history``: earlier alerts to consider. ``note``: the reason why a returned
+    leak was closed.
 
     ``expired``: the reason of an expired acknowledgement, if the leak was reported before it, is still present and must
     be reported again.
@@ -101,15 +101,15 @@ def hearing(
     expired = _expired(said, now)
     if expired is None or expired.expires_at is None or change.after not in _STATUSES:
         return Hearing(history, note)
-    # The acknowledgement is no longer in force at its expiry time, so an alert sent exactly then counts as sent after
-    # it.
+    # The acknowledgement is no longer in force at its expiry time, so an alert sent exactly at that time counts as sent
+    # later.
     since = history.since(nextafter(expired.expires_at, -inf))
     is_again = history.event in OPEN and since.event is None
     return Hearing(since, note, expired.reason if is_again else None)
 
 
 def _is_back(closed: Acknowledgement, began_at: float) -> bool:
-    """Return True if the run began after the leak was closed, and so has the fix."""
+    """Return True if the run began after the leak was closed and therefore includes the fix."""
     return began_at > closed.created_at
 
 
@@ -124,7 +124,7 @@ def _expired(said: Sequence[Acknowledgement], now: float) -> Acknowledgement | N
 def _since(history: AlertHistory, at: float, now: float) -> AlertHistory:
     """Return the alerts reported after ``at``.
 
-    If the clock is behind ``at``, all alerts count; otherwise each examination would report again.
+    If the clock is behind ``at``, return all alerts; otherwise each examination would report the leak again.
     """
     return history.since(at) if now > at else history
 
@@ -148,7 +148,7 @@ def alerts_for(
 ) -> list[Alert]:
     """Return one alert for each change that must be reported.
 
-    ``histories``: incident id -> alerts sent on it before. ``said``: fingerprint -> acknowledgements of the leak.
+    ``histories``: incident id -> alerts sent before. ``said``: fingerprint -> acknowledgements of the leak.
     """
     alerts = (_alert_of_change(change, histories, run, said or {}) for change in changes)
     return [alert for alert in alerts if alert is not None]
@@ -184,7 +184,9 @@ def _alert_of_change(
 
 
 def _event_for(status: str | None, kind: str, last_event: str | None) -> str | None:
-    """Return the event to send, or None. ``status`` is the incident's now, ``last_event`` the one reported last."""
+    """Return the event to send, or None. ``status`` is the incident's current status, ``last_event`` the last event
+    reported.
+    """
     if status in ("suspected", "confirmed"):
         if last_event in CERTAIN or (last_event == SUSPECTED and status == "suspected"):
             return None
@@ -219,7 +221,7 @@ def _alert(
 
 
 def alert_id(run_id: str, about: str, event: str, ordinal: object) -> str:
-    """Return an id that depends only on the change, so that two servers examining the same run send it once."""
+    """Return an id that depends only on the change, so that two servers examining the same run send the alert once."""
     text = "\n".join((run_id, about, event, str(ordinal)))
     return "msg_" + hashlib.sha256(text.encode(errors="replace")).hexdigest()[:32]
 
@@ -261,9 +263,9 @@ def incidents_after(stored: Sequence[Incident], verdict: Verdict, now: float) ->
 def unmoved(
     incidents: Sequence[Incident], changes: Sequence[IncidentChange], now: float
 ) -> list[IncidentChange]:
-    """Return the incidents of the run that did not change: alerts held back before may have to be sent now.
+    """Return the run's unchanged incidents: their alerts that were held back earlier may have to be sent now.
 
-    ``incidents``: as stored after this examination.
+    ``incidents`` are the incidents as stored after this examination.
     """
     moved = {change.incident_id for change in changes}
     return [
@@ -281,7 +283,7 @@ def unmoved(
 
 
 def incident_id(run_id: str, fingerprint: str) -> str:
-    """Return an id that depends only on run and fingerprint, so that every server computes the same one."""
+    """Return an id that depends only on run and fingerprint, so that every server computes the same id."""
     text = f"{run_id}\n{fingerprint}".encode(errors="replace")
     return "inc_" + hashlib.sha256(text).hexdigest()[:24]
 
@@ -328,7 +330,7 @@ def _renamed(stored: Sequence[Incident], verdict: Verdict) -> list[tuple[str, st
 
 
 def _gone_on_as(finding: Finding, gone: Sequence[tuple[Incident, Finding]]) -> Incident | None:
-    """Return the incident of the same leak: preferably one that shares a name, otherwise the one seen first."""
+    """Return the incident of the same leak: preferably one that shares a name with the finding, then the oldest."""
     fitting = [
         (not shares_names(old, finding), each.first_seen_at, each.id, each)
         for each, old in gone
@@ -338,7 +340,7 @@ def _gone_on_as(finding: Finding, gone: Sequence[tuple[Incident, Finding]]) -> I
 
 
 def _free_id(run_id: str, fingerprint: str, taken: set[str]) -> str:
-    """Return an unused incident id: a renamed incident keeps the id of its first fingerprint, so that may be taken."""
+    """Return an unused incident id: renamed incidents keep the id of their first fingerprint, which may be this one."""
     number = incident_id(run_id, fingerprint)
     while number in taken:
         fingerprint += "+"
@@ -347,7 +349,9 @@ def _free_id(run_id: str, fingerprint: str, taken: set[str]) -> str:
 
 
 def _sentence(finding: Finding, verdict: Verdict) -> str:
-    """Return the verdict's summary for the first finding, which it describes, and the first evidence for others."""
+    """Return the verdict's summary for the first finding, which the summary describes, or another finding's first
+    evidence.
+    """
     if verdict.findings and verdict.findings[0] is finding:
         return verdict.summary
     evidence: Sequence[str] = finding.evidence

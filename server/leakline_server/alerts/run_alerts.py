@@ -1,15 +1,17 @@
-"""Alerts about a run other than leaks: memory will run out, or the run fell silent, was killed or finished. Pure.
+"""Alerts about events of a run other than leaks: memory will run out, or the run fell silent, was killed or finished.
+Pure.
 
-An out-of-memory forecast is independent of leaks: a filling buffer can cause it, and a leak need not.
+An out-of-memory forecast is independent of leaks: a filling buffer can cause a forecast, and a leak need not cause one.
 
     last sent on this attempt    risk now high    risk now critical
     nothing, or a day ago        sent             sent
     high, within a day           -                sent
     critical, within a day       -                -
 
-Each end is reported once per attempt, as is each rank that was killed while others continue. Silence is reported each
-time, if the run sent data before it. A run that falls silent repeatedly is reported three times within an hour; the
-fourth message is a digest that covers all further silences until none has occurred for an hour, or the run has ended.
+Each end is reported once per attempt, and so is each rank that was killed while others continue. Silence is reported
+each time if the run has sent data since the last report. A run that falls silent repeatedly is reported three times
+within an hour; the fourth message is a digest that covers all further silences until no silence has occurred for an
+hour, or the run has ended.
 """
 
 from __future__ import annotations
@@ -32,9 +34,9 @@ from .incident_alerts import alert_id
 
 RUN: Final = "run"
 DAY_SECONDS: Final = 86_400.0
-# Within an hour; the next one is a digest.
+# The number of silences reported within an hour; the next message is a digest.
 MAX_SILENCES: Final = 3
-# A forecast is worth reporting for at least this long, however near its time is.
+# An alert about a forecast expires no sooner than this, even if memory is forecast to run out earlier.
 MIN_LIFE_SECONDS: Final = 60.0
 
 _RISKS: Final = {"high": 1, "critical": 2}
@@ -51,7 +53,7 @@ _AFTER: Final = "Restart from the last checkpoint; the run's page shows its last
 
 @dataclass(frozen=True, slots=True)
 class LastOomAlert:
-    """The last out-of-memory alert: its risk, its attempt, its time, and how many alerts were sent so far."""
+    """The last out-of-memory alert: its risk, attempt and time, and the number of such alerts sent so far."""
 
     risk: str
     attempt: int
@@ -60,12 +62,12 @@ class LastOomAlert:
 
 
 def last_oom_alert(payload: Mapping[str, Any], at: float, count: int) -> LastOomAlert:
-    """Read it from the facts that `oom_alert` made."""
+    """Return the last out-of-memory alert, read from the facts that `oom_alert` created."""
     return LastOomAlert(payload["forecast"]["risk"], payload["run"]["attempt"], at, count)
 
 
 def oom_alert(run: ExaminedRun, last: LastOomAlert | None) -> Alert | None:
-    """Return the alert that memory will run out, if one is due now."""
+    """Return the alert that memory will run out, or None if no such alert is due."""
     risk = run.verdict.oom.risk
     if risk not in _RISKS or run.state != "running":
         return None
@@ -82,7 +84,7 @@ def _is_fresh(last: LastOomAlert, run: ExaminedRun) -> bool:
 
 
 def end_alert(run: ExaminedRun) -> Alert | None:
-    """Return the alert that the run was killed or finished; None if it is running or ended more than a day ago."""
+    """Return the alert that the run was killed or finished, or None if it is running or ended more than a day ago."""
     event = _ENDS.get(run.state)
     if event is None or run.at - (run.ended_at or run.at) > DAY_SECONDS:
         return None
@@ -96,7 +98,7 @@ def end_alert(run: ExaminedRun) -> Alert | None:
 
 
 def _end_words(run: ExaminedRun) -> tuple[str, str]:
-    """Return title and sentence. If only the recording ended, they must not claim that the program finished."""
+    """Return a title and a sentence. If only the recording ended, they must not claim that the program finished."""
     after, name = f"after {_generations(run)}", f"{run.project}/{run.name}"
     if run.state == "finished" and run.reason == UNWATCHED:
         return f"Run no longer watched: {name}", f"{after.capitalize()} {run.reason}"
@@ -112,7 +114,7 @@ def _is_interrupted(run: ExaminedRun) -> bool:
 
 
 def vanished_alert(run: ExaminedRun, rank: int, reason: str) -> Alert:
-    """Return the alert that one process was killed while others of the run continue."""
+    """Return the alert that one process was killed while the run's other processes continue."""
     summary = f"Rank {rank} killed ({reason}) after {_generations(run)}; others continue."
     if run.verdict.status != "learning":
         summary += f" {run.verdict.summary}"
@@ -129,7 +131,7 @@ def is_quiet(run: ExaminedRun, history: AlertHistory) -> bool:
 
 
 def silent_alert(run: ExaminedRun, history: AlertHistory) -> Alert | None:
-    """Return the alert that the run has sent nothing since ``last_seen_at``; None if a digest covers it."""
+    """Return the alert that the run has sent nothing since ``last_seen_at``, or None if a digest covers it."""
     if is_quiet(run, history):
         return None
     seconds = max(0, round(run.at - run.last_seen_at))
@@ -148,7 +150,7 @@ def silent_alert(run: ExaminedRun, history: AlertHistory) -> Alert | None:
 
 
 def _said_until(run: ExaminedRun) -> str:
-    """Return what is known about a silent run; an inconclusive verdict is left out."""
+    """Return a sentence about the run before it fell silent; an inconclusive verdict is left out."""
     verdict, growth = run.verdict, run.verdict.growth_bytes_per_generation
     is_named = any(finding.status == "watch" for finding in verdict.findings)
     if verdict.status != "learning" and (verdict.status != "watch" or is_named):
@@ -159,17 +161,17 @@ def _said_until(run: ExaminedRun) -> str:
 
 
 def quiet_from(at: float) -> float:
-    """Return until when a digest covers further silences if one occurred at ``at``."""
+    """Return the time until which a digest covers further silences after a silence at ``at``."""
     return at + HOUR_SECONDS
 
 
 def _silences(history: AlertHistory) -> list[SentAlert]:
-    """Return the silences since the run last ended."""
+    """Return the silence alerts sent since the last alert of another kind."""
     return list(takewhile(lambda sent: sent.event == SILENT, reversed(history.alerts_sent)))[::-1]
 
 
 def _attempt(run: ExaminedRun) -> str:
-    """Return the key of an attempt: its start, because its number increases when an earlier attempt reports late."""
+    """Return the key of an attempt: its start time, because its number increases if an earlier attempt reports late."""
     return repr(run.began_at)
 
 

@@ -1,6 +1,6 @@
 """Builds chart columns and annotations from points and a verdict; the browser draws them (static/js/figure.js).
 
-Sits between the store and the page. Imports no web framework and contains no SQL.
+This layer between the store and the page imports no web framework and contains no SQL.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _Value = TypeVar("_Value")
 
 # Kinds of memory that the total contains in addition to private memory.
 _IN_TOTAL: Final = ("children",)
-# Above this many generations, neighbouring bars are merged into one with their mean.
+# Above this many generations, neighbouring bars are merged into one bar that shows their mean.
 MAX_BARS: Final = 160
 
 
@@ -59,15 +59,15 @@ def trend_chart(
     blamed: Collection[str] = (),
 ) -> Chart:
     """Return the memory trend: stacked layers of the run (``total``, by process), and the memory of one process after
-    each phase, one line per phase end including the end of the generation.
+    each phase and at the end of the generation, with one line for each.
 
-    ``verdict`` concerns the process, ``whole`` the run. ``named``: memory outside the process in which the leading
-    finding grows. Its group is shown first if it is not part of the total, because the marked start of the growth must
-    be on a line that rises. ``blamed``: names of the lines that the verdict names.
+    ``verdict`` concerns the process, ``whole`` the run. ``named``: memory outside the process that grows in the leading
+    finding. Its group is shown first if it is not part of the total, because the marked start of the growth must be on
+    a rising line. ``blamed``: names of the lines that the verdict mentions.
     """
-    # Lines of a group are hidden until it is selected, so without a choice they have no group.
+    # Lines of a group are hidden until the group is selected, so lines have no group if there is only one.
     names = ("private", "rss") if (private and rss) or named or total else (None, None)
-    # The generation end comes first: later lines are drawn on top, and the phases are what matters.
+    # The generation end comes first: later lines are drawn on top, and the phases matter most.
     lines = sorted(
         [
             *(_phase_line(axis, points, palette, names[0], _private(points)) for points in private),
@@ -80,7 +80,7 @@ def trend_chart(
     )
     last = _last_point(private or rss)
     cone, levels = forecast(verdict, last, axis, _first_x(private or rss))
-    # RSS grows by as much as private memory, from its own last value.
+    # The RSS forecast uses the growth of private memory, but starts at the last RSS value.
     of_rss = (
         forecast(verdict, _last_point(rss), axis, _first_x(rss))[0] if private and rss else None
     )
@@ -94,7 +94,7 @@ def trend_chart(
         groups = groups[::-1]
     starts = start_bands(verdict, axis)
     if named:
-        # The forecast concerns private memory, which does not grow here.
+        # The forecast concerns private memory, which is not what grows in this finding.
         cone, of_rss = None, None
         label, found = named[0].label, named[1]
         for place, points in enumerate(found):
@@ -146,7 +146,7 @@ def trend_chart(
 
 
 def _is_behind(ends: Points, layers: Sequence[Points]) -> bool:
-    """Return True if the sum ends so early that the layers show better than a forecast what follows."""
+    """Return True if the sum ends so early that the layers show the further course better than a forecast."""
     first, last = _first_x([ends]), max((each.x[-1] for each in layers if each.x), default=0.0)
     return bool(ends.x) and last - ends.x[-1] > max(2.0, HORIZON * (last - first))
 
@@ -170,7 +170,7 @@ def _layers(axis: Axis, total: Mapping[str, Points]) -> list[Line]:
 
 
 def _private(points: Points) -> tuple[str, ...]:
-    """Return the series that add up to a line of private memory."""
+    """Return the series whose sum is a line of private memory."""
     return PRIVATE if points.name in PRIVATE else (points.name,)
 
 
@@ -178,13 +178,13 @@ def _phase_line(
     axis: Axis, points: Points, palette: Palette, group: str | None, names: tuple[str, ...]
 ) -> Line:
     phase = points.phase
-    # On a time axis one line connects all readings.
+    # On a time axis, a single line connects all readings.
     kind = None if axis.unit == "time" else "phase_end" if phase else "generation_end"
     whole = "memory" if axis.unit == "time" else "generation end"
     line = Line(
         name=f"after {phase}" if phase else whole,
         x=points.x, y=points.y, low=points.low, high=points.high,
-        # Nested phases would clutter the chart; they can be enabled in the legend.
+        # Nested phases would clutter the chart; users can enable them in the legend.
         hidden=bool(phase and "/" in phase),
         group=group,
         source=Source(names, points.process, phase, kind),
@@ -214,7 +214,7 @@ def phases_chart(
     chart_id: str = "phases",
     levels: tuple[Level, ...] = (),
 ) -> Chart | None:
-    """Return the growth accounted to each phase, stacked per generation, with points for the sums."""
+    """Return the growth attributed to each phase, stacked per generation, with points for the sums."""
     if not phase_accounts.generations:
         return None
     step = -(-len(phase_accounts.generations) // MAX_BARS)
@@ -243,7 +243,7 @@ def phases_chart(
 def _per_generation(
     values: Sequence[float], phase_accounts: PhaseAccounts, step: int
 ) -> list[float]:
-    """Return the means of groups of ``step`` entries, each of which may span several generations."""
+    """Return the mean per generation of each group of ``step`` entries; an entry may span several generations."""
     spans = [phase_accounts.span(i) for i in range(len(values))]
     parts = zip(_chunks(values, step), _chunks(spans, step), strict=True)
     return [sum(amounts) / sum(counts) for amounts, counts in parts]
@@ -265,7 +265,7 @@ def accounts_within(phase_accounts: PhaseAccounts, first: float, last: float) ->
 
 
 def same_scale(phase_accounts: Sequence[PhaseAccounts]) -> tuple[float, float]:
-    """Return the lowest and highest stack over several phase accounts, with a margin of 5 %."""
+    """Return the lowest and highest stack in several phase accounts, with a margin of 5 %."""
     highs, lows = [0.0], [0.0]
     for each in phase_accounts:
         for i, column in enumerate(zip(*(line.bytes for line in each.lines), strict=True)):
@@ -275,7 +275,7 @@ def same_scale(phase_accounts: Sequence[PhaseAccounts]) -> tuple[float, float]:
 
 
 def seconds_chart(axis: Axis, palette: Palette, phase_accounts: PhaseAccounts) -> Chart | None:
-    """Return the time of each generation by phase, accounted like the memory."""
+    """Return the duration of each generation by phase, accounted in the same way as memory."""
     timed = [line for line in phase_accounts.lines if any(line.seconds)]
     if not timed or not phase_accounts.generations:
         return None
@@ -329,7 +329,7 @@ MEMORY_SERIES: Final = (*_SPLIT_AREAS, *_SPLIT_LINES)
 
 
 def memory_chart(axis: Axis, points: Sequence[Points], kind: str | None) -> Chart | None:
-    """Return resident memory by kind as stacked areas, and other memory as lines."""
+    """Return resident memory by kind as stacked areas, and other kinds of memory as lines."""
     by_name = {p.name: p for p in points if _measured(p)}
     areas = [
         _named_line(by_name[name], title, colour, kind, draw="area")
@@ -367,7 +367,7 @@ _DEVICE: Final = re.compile(r"(?:(?P<by>cuda|gpu)\.(?P<device>\d+)|mps)\.(?P<wha
 
 
 def gpu_chart(axis: Axis, points: Sequence[Points], kind: str | None) -> Chart | None:
-    """Return what torch and the driver report for every device that the process uses."""
+    """Return the memory that torch and the driver report for every device that the process uses."""
     devices = [(p, found) for p in points if _measured(p) and (found := _DEVICE.fullmatch(p.name))]
     used = {found["device"] for _, found in devices if found["by"] == "cuda"}
     lines = []
@@ -406,7 +406,9 @@ def counts_chart(
 
 
 def fill_chart(axis: Axis, points: Sequence[Points], capacities: Mapping[str, int]) -> Chart | None:
-    """Return the fill level of each tracked container as a share of its capacity. ``capacities``: by series."""
+    """Return the fill level of each tracked container as a share of its capacity. ``capacities`` maps series to
+    capacities.
+    """
     lines = []
     for place, p in enumerate(p for p in points if p.name in capacities and _measured(p)):
         name = p.name.removeprefix("tracked.").removesuffix(".length")
@@ -428,7 +430,7 @@ def _shares(values: Sequence[float | None], whole: int) -> list[float | None]:
 
 
 def overlay_chart(axis: Axis, before: Points | None, after: Points | None) -> Chart | None:
-    """Return the generation ends of two runs on one axis."""
+    """Return a chart that overlays the generation ends of two runs on one axis."""
     pairs = ((before, "before", 2, 1), (after, "after", 1, 0))
     lines = [
         Line(

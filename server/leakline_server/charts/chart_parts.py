@@ -1,7 +1,7 @@
-"""The immutable parts of a chart that are sent to the browser, and functions that combine lines and create annotations:
-start of growth, planned bands, forecast. Pure.
+"""The immutable parts of a chart that are sent to the browser, and functions that combine lines and create annotations
+(start of growth, planned bands, forecast). Pure.
 
-Sizes are in bytes, times in seconds; the browser chooses the most readable unit (static/js/figure.js).
+Sizes are in bytes, times in seconds; the browser chooses the most readable units (static/js/figure.js).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from leakline.analysis.run_history import TENSOR_BYTES
 Unit = Literal["bytes", "count", "seconds", "share", "number"]
 Draw = Literal["line", "bar", "area", "points"]
 
-# Private memory is the sum of these.
+# Private memory is the sum of these series.
 PRIVATE: Final = ("process.anon_bytes", "process.swap_bytes")
-# With TensorFlow.js, private memory is that of its tensors.
+# With TensorFlow.js, private memory is the memory of its tensors.
 JS_PRIVATE: Final = (TENSOR_BYTES,)
 COLOURS: Final = 8
 SYMBOLS: Final = 8
@@ -44,7 +44,7 @@ class Points:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The snapshots of the live stream that continue a line; its value is the sum of the named samples."""
+    """The snapshots of the live stream that continue a line; the line's value is the sum of the named samples."""
 
     names: tuple[str, ...]
     process: str
@@ -72,7 +72,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A range of x over the full height, or between ``low`` and ``high``; ``group`` as for lines."""
+    """A range of x over the full height or between ``low`` and ``high``; ``group`` is its group of lines."""
 
     first: float
     last: float
@@ -85,7 +85,9 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A horizontal line. A ``limit`` far above the lines shows only its label, because it would flatten them."""
+    """A horizontal line. For a ``limit`` far above the lines, only the label is shown, because the level would flatten
+    the lines.
+    """
 
     value: float
     label: str
@@ -104,7 +106,7 @@ class Cone:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A marked position; ``text`` is its tooltip, with short lines."""
+    """A marked position; ``text`` is its tooltip in short lines."""
 
     x: float
     label: str
@@ -132,7 +134,7 @@ class Chart:
     bands: tuple[Band, ...] = ()
     levels: tuple[Level, ...] = ()
     cone: Cone | None = None
-    # Forecasts by group, for groups whose lines end at another point than those that ``cone`` continues.
+    # Forecasts by group, for groups whose lines do not end at the point where ``cone`` starts.
     cones: Mapping[str, Cone | None] = field(default_factory=dict)
     marks: tuple[Mark, ...] = ()
     groups: tuple[Group, ...] = ()
@@ -175,7 +177,7 @@ def to_script(chart: Chart) -> str:
 
 
 def points_of(item: Mapping[str, Any], x: Sequence[float]) -> Points:
-    """Convert an item of the store to points at these x."""
+    """Convert an item from the store to points at these x values."""
     last, low, high = item["last"], item["min"], item["max"]
     # Draw extremes only if they differ from the line.
     banded = low != last or high != last
@@ -186,7 +188,7 @@ def points_of(item: Mapping[str, Any], x: Sequence[float]) -> Points:
 
 
 def add_up(parts: Sequence[Points]) -> Points:
-    """Return the sum of several series at the x of the first; missing values count as zero."""
+    """Return the sum of several series at the x values of the first; missing values of the others count as zero."""
     first, *rest = parts
     if not rest:
         return first
@@ -202,7 +204,7 @@ def add_up(parts: Sequence[Points]) -> Points:
 def _sum(
     xs: Sequence[float], columns: Sequence[tuple[Sequence[float], Sequence[float | None]]]
 ) -> list[float | None]:
-    """Add the columns; the sum is None where the first column is."""
+    """Add the columns; the sum is None where the first column is None."""
     (_, first), *rest = columns
     others = [dict(zip(x, values, strict=True)) for x, values in rest]
     return [
@@ -212,7 +214,7 @@ def _sum(
 
 
 def with_named_last(lines: Sequence[Line], names: Collection[str]) -> list[Line]:
-    """Sort the lines that the verdict names last, so that they are drawn on top."""
+    """Move the lines that the verdict names to the end, so that they are drawn on top."""
     found = [replace(line, named=line.name in names) for line in lines]
     return sorted(found, key=lambda line: line.named)
 
@@ -220,15 +222,15 @@ def with_named_last(lines: Sequence[Line], names: Collection[str]) -> list[Line]
 def until_others(parts: Sequence[tuple[Points, bool]]) -> list[Points]:
     """Extend the points of ended processes (True) with zeros to the end of the others.
 
-    The memory of a process that has ended is free, while that of a live process without data is unknown. A process at
-    most two of its steps behind ended together with the others.
+    The memory of a process that has ended is free, while that of a live process without data is unknown. A process that
+    is at most two of its own steps behind is taken to have ended together with the others.
     """
     end = max((points.x[-1] for points, _ in parts if points.x), default=0.0)
     return [_carried_on(points, end) if over else points for points, over in parts]
 
 
 def step_of(x: Sequence[float]) -> float:
-    """Return the distance of the last two readings."""
+    """Return the distance between the last two readings."""
     return x[-1] - x[-2] if len(x) > 1 else 1.0
 
 
@@ -254,10 +256,10 @@ def _carried_on(points: Points, end: float) -> Points:
 
 
 def add_up_processes(parts: Sequence[Points]) -> Points:
-    """Add up processes up to where all of them have a reading: a missing reading is unknown, not zero.
+    """Add up processes until the first of them has no further readings: a missing reading is unknown, not zero.
 
-    Values between two readings of a process are interpolated, and before its first one that value applies, as in the
-    layers of the chart.
+    Values between two readings of a process are interpolated, and its first value applies before its first reading, as
+    in the chart's layers.
     """
     known = [found for found in map(_known, parts) if found.x]
     if not known:
@@ -284,9 +286,9 @@ def _at(points: Points, x: float) -> float:
 
 
 def join_attempts(attempts: Sequence[Points]) -> Points:
-    """Join the same series of one rank over its attempts, oldest first.
+    """Join the same series of one rank across its attempts, oldest first.
 
-    Generations that a later attempt repeated replace those of the earlier one.
+    Generations that a later attempt repeated replace the same generations of the earlier attempt.
     """
     joined = attempts[0]
     for later in attempts[1:]:
@@ -307,7 +309,7 @@ def _joined(
     before: Points, edge: Sequence[float | None] | None, keep: Sequence[int],
     after: Points, later_edge: Sequence[float | None] | None,
 ) -> list[float | None] | None:  # fmt: skip
-    """Join a lower or upper edge; an attempt without one has the line itself as its edge."""
+    """Join a lower or upper edge; for an attempt without this edge, the line itself is the edge."""
     if edge is None and later_edge is None:
         return None
     old = before.y if edge is None else edge
@@ -315,15 +317,15 @@ def _joined(
 
 
 MAX_BANDS: Final = 40
-# The forecast extends beyond the run by this share of its length, or up to the limit if there is a risk of reaching it
-# or it is no further away than the run is long.
+# The forecast extends beyond the run by this share of its length, or up to the limit if there is a risk of reaching the
+# limit or if it is no further away than the length of the run.
 HORIZON: Final = 0.25
 # A budget of several times the highest bar would flatten all bars.
 FAR: Final = 3.0
 
 
 def _one_unit(verdict: Mapping[str, Any] | None, axis: Axis) -> float | None:
-    """Return the length of the verdict's unit on the axis; None if the two do not match."""
+    """Return the length of the verdict's unit on the axis, or None if the units do not match."""
     seconds = UNITS_OF_TIME.get((verdict or {}).get("unit", ""))
     if axis.unit == "generation":
         return 1.0 if seconds is None else None
@@ -347,9 +349,9 @@ def start_bands(verdict: Mapping[str, Any] | None, axis: Axis) -> tuple[Band, ..
 def plan_bands(
     verdict: Mapping[str, Any] | None, axis: Axis, private: Sequence[Points], rss: Sequence[Points]
 ) -> tuple[Band, ...]:
-    """Return planned memory bands, drawn behind the lines they concern.
+    """Return planned memory bands, which are drawn behind the lines that they concern.
 
-    A band without an upper bound is not drawn, and one without an end extends to the end of the lines.
+    A band without an upper bound is left out, and a band without an end extends to the end of the lines.
     """
     shown = {PRIVATE[0]: ("private", private), "process.rss_bytes": ("rss", rss)}
     found: dict[tuple[float, ...], Band] = {}
@@ -376,7 +378,7 @@ def plan_bands(
 def forecast(
     verdict: Mapping[str, Any] | None, last: tuple[float, float] | None, axis: Axis, first_x: float
 ) -> tuple[Cone | None, tuple[Level, ...]]:
-    """Return the extrapolated growth and the memory limit."""
+    """Return a cone that extrapolates the growth, and the level of the memory limit."""
     growth = (verdict or {}).get("growth_bytes_per_generation")
     one = _one_unit(verdict, axis)
     if verdict is None or last is None:
@@ -428,7 +430,7 @@ def limit_word(source: str | None) -> str:
 def budget_levels(
     verdict: Mapping[str, Any] | None, phase_accounts: PhaseAccounts
 ) -> tuple[Level, ...]:
-    """Return the levels of budgets that apply to every generation, unless they are far above the bars."""
+    """Return the levels of budgets that apply to every generation, except for levels far above the bars."""
     near = FAR * max(
         (abs(each) / phase_accounts.span(i) for i, each in enumerate(phase_accounts.total)),
         default=0,

@@ -1,5 +1,5 @@
-"""Decoding of a request body into a validated batch, or a refusal that names the field. Independent of database and
-HTTP.
+"""Decodes a request body into a validated batch, or raises a refusal that names the invalid field. Independent of the
+database and HTTP.
 
 1. decompress, within limits    2. decode by type (msgspec)    3. check constraints across fields    4. normalize
 
@@ -56,11 +56,11 @@ from ..store.series import Array
 from ..text_cleaning import all_without_control, may_steer
 
 NUMBER_BYTES: Final = 8
-# Decompressed at a time.
+# The number of bytes to decompress at a time.
 PIECE_BYTES: Final = 256 * 1024
 
-# Counts must not be negative, because a leak cannot be distinguished from a counter that wrapped. Phase accounting
-# contains differences, and a gauge is defined by the user.
+# Counts must not be negative, because a counter that wrapped would look like a leak. Series of phase accounting are
+# excluded because they contain differences, and gauges because users define them.
 _COUNTS: Final = re.compile(
     r"(?!phase\.|gauge\.).*(?:_bytes|\.bytes|\.count|_count|\.length|\.capacity|\.open)"
 )
@@ -70,7 +70,7 @@ _BYTES_OR_COUNT: Final = re.compile(
 
 
 def inflate(body: bytes, encoding: str, limit: int = MAX_INFLATED_BYTES) -> bytes:
-    """Return the decompressed body; at most ``limit`` bytes of it are ever in memory."""
+    """Return the decompressed body; never hold more than ``limit`` bytes of it in memory."""
     encoding = encoding.strip().lower()
     try:
         if encoding in ("", "identity"):
@@ -152,8 +152,8 @@ def check(run_id: str, body: bytes, received_at: float) -> Incoming:
     )
 
 
-# Returns a number as it was in the JSON, given its series and snapshot: in an array of floats, an integer is still an
-# integer.
+# Returns the number at a series and snapshot as it was in the JSON, where integers are still distinguishable from
+# floats.
 _Sent = Callable[[str, int], Any]
 
 
@@ -176,7 +176,7 @@ def _binary(body: bytes) -> tuple[wire_types.Head, BatchColumns, None]:
             "malformed_batch",
             f"{len(body) - start} bytes follow the header, but {count} snapshots of {series} series need {expected}",
         )
-    # A copy, so that the body is not kept in memory.
+    # The values are copied, so that the body is not kept in memory.
     numbers = np.ndarray((2 + series, count), "<i8", body, start).astype(np.int64)
     middle = 2 + len(head.integers)
     times, integers, floats = numbers[:2], numbers[2:middle], numbers[middle:].view(np.float64)
@@ -196,7 +196,7 @@ def _binary(body: bytes) -> tuple[wire_types.Head, BatchColumns, None]:
 
 
 def _json(body: bytes) -> tuple[wire_types.Batch, BatchColumns, _Sent]:
-    """Decode a batch of version 1: columns with count, or rows."""
+    """Decode a batch of version 1, which contains either columns with a count, or rows."""
     batch: wire_types.Batch = _decode(body, wire_types.decode_batch, JSON_VERSION)
     columns, rows = batch.columns, batch.snapshots
     if rows is not None and columns is None:
@@ -204,7 +204,7 @@ def _json(body: bytes) -> tuple[wire_types.Batch, BatchColumns, _Sent]:
         names: set[str] = set()
         for row in rows:
             names.update(row.series)
-            # Checked early, because each of 200 snapshots may have a thousand series of its own.
+            # The count is checked early, because each of 200 snapshots may have a thousand different series.
             _check_series_count(len(names))
         return batch, of_rows(rows), lambda name, i: rows[i].series[name]
     if columns is None or rows is not None:
@@ -231,7 +231,7 @@ Envelope = TypeVar("Envelope", bound=wire_types.Envelope)
 def _decode(text: bytes, decode: Callable[[bytes], Envelope], version: int) -> Envelope:
     """Decode JSON and remove control characters."""
     if may_steer(text):
-        # Validated again afterwards: a name that consisted only of control characters is empty now.
+        # The batch is validated again afterwards: a name that consisted only of control characters is now empty.
         cleaned = all_without_control(msgspec.to_builtins(_typed(text, decode, version)))
         text = wire_types.encode(cleaned)
     return _typed(text, decode, version)
@@ -256,7 +256,8 @@ _NOT_JSON: Final = re.compile(rb"\b(?:NaN|-?Infinity)\b")
 
 
 def _has_no_number(body: bytes) -> bool:
-    # On 2 MiB of whitespace, the pattern alone takes ten times as long as all other processing.
+    # On 2 MiB of whitespace, the pattern alone takes ten times as long as all other processing, so search for the words
+    # first.
     return (b"NaN" in body or b"Infinity" in body) and _NOT_JSON.search(body) is not None
 
 
@@ -278,7 +279,7 @@ def _check_length(field: str, values: Sequence[Any], count: int) -> None:
 
 
 def _unsigned(values: Array) -> Array:
-    """Reinterpret the numbers as unsigned integers, so that negative and missing values exceed all valid ones."""
+    """Reinterpret the numbers as unsigned integers, so that negative and missing values exceed all valid values."""
     return values.view(np.uint64)
 
 
@@ -289,7 +290,7 @@ _MAX_RSS: Final = {
 
 
 def _check_times(times: Array) -> None:
-    """Check the rows of time and monotonic."""
+    """Check the rows of ``time`` and ``monotonic`` values."""
     for row, at in zip(*(_unsigned(times) > _MAX_TIME).nonzero(), strict=True):
         must = f"must be seconds between 0 and {MAX_TIME_SECONDS:g}"
         where = f"{('time', 'monotonic')[row]}[{at}]"
@@ -432,7 +433,7 @@ def _check_event(i: int, event: wire_types.Event) -> None:
 
 
 def _check_pairs(i: int, event: wire_types.Event, name: str, must: str) -> None:
-    """Check values before and after a cleanup, by type or series."""
+    """Check the pairs of values before and after a cleanup, by type or series."""
     pairs, allows = event.data.get(name), _Number(name).allows
     right = pairs is None or (
         isinstance(pairs, dict)
@@ -502,7 +503,7 @@ def _parts(message: str) -> tuple[str, list[str]]:
 
 
 def _culprit(field: str, mapping: Any) -> InvalidField | None:
-    """Find the invalid entry of a mapping by trying each one."""
+    """Find the invalid entry of a mapping by validating each entry."""
     kind: Any = wire_types.Count
     if field.endswith("series"):
         kind = list[wire_types.Value] if field.startswith("columns") else wire_types.Value

@@ -1,7 +1,7 @@
-"""A fair queue with many senders: a burst of one project or run neither delays others nor takes their space.
+"""A fair queue for many senders: a burst from one project or run neither delays others nor takes their space.
 
 Projects take turns, and so do the runs of a project. The cost of an item is charged to its project and run, and a
-sender that has used up its turn waits until all others have had theirs (surplus round robin). An expensive item
+sender that has used up its turn waits until all others have had a turn (surplus round robin). An expensive item
 therefore delays others only once, however many of them its sender has queued.
 """
 
@@ -16,14 +16,15 @@ from dataclasses import dataclass, field
 from operator import lt
 from typing import Final, Generic, NamedTuple, TypeVar
 
-# The cost of one turn. Small, so that a turn of cheap items is short; an expensive item is repaid over many turns.
+# The cost of one turn. It is small, so that a turn of cheap items is short; an expensive item is repaid over many
+# turns.
 TURN_COST: Final = 100
 
 Item = TypeVar("Item")
 
 
 class Sender(NamedTuple):
-    """A run of a project; ``project`` is "" for all runs whose project is not known yet."""
+    """A run of a project; ``project`` is "" while the run's project is unknown."""
 
     project: str
     run: str
@@ -37,10 +38,10 @@ class Weight(NamedTuple):
 
 @dataclass(slots=True)
 class _Branch(Generic[Item]):
-    """The queued items of a project or a run; only runs have items, the other levels have branches."""
+    """A node of the queue: the root, a project or a run. Only runs have items; the other nodes have branches."""
 
     held: list[int] = field(default_factory=lambda: [0] * len(Weight._fields))
-    # Remaining cost of its turn; negative after an item that cost more.
+    # The remaining cost of the branch's turn; negative after an item that cost more.
     credit: int = TURN_COST
     branches: dict[str, _Branch[Item]] = field(default_factory=dict)
     items: deque[tuple[Item, Weight, int]] = field(default_factory=deque)
@@ -61,7 +62,7 @@ class FairQueue(Generic[Item]):
         return self._all.held[0]
 
     def has_room(self, sender: Sender, room: Sequence[int]) -> bool:
-        """Return True if ``sender`` may queue one more item, with ``room`` for all senders together.
+        """Return True if ``sender`` may queue one more item; ``room`` is the limit for all senders together.
 
         An item counts for the total, its project and its run, and the sum of the three must stay below ``room``. So a
         single run can fill a third and a single project half, and the rest is left for other senders.
@@ -85,10 +86,13 @@ class FairQueue(Generic[Item]):
             branch.items.append((item, weight, cost))
 
     def take(self, most: int, cost: int) -> list[Item]:
-        """Remove and return the next items: at most ``most``, with a total cost of ``cost``, or one that costs more."""
+        """Remove and return the next items: at most ``most`` items with a total cost of at most ``cost``, or a single
+        costlier item.
+        """
         taken: list[Item] = []
         with self._lock:
-            # Stop here: searching for another turn would let a sender that is currently alone repay its debt for free.
+            # Stop when ``most`` or ``cost`` is reached: starting another turn would let a sender that is alone repay
+            # its debt for free.
             while self._all.branches and len(taken) < most and (cost > 0 or not taken):
                 path = self._next()
                 item, weight, its_cost = path[-1][1].items[0]
@@ -122,10 +126,10 @@ class FairQueue(Generic[Item]):
 
 
 class Turns:
-    """Limits and orders work that blocks others: on the event loop, or under the single write lock.
+    """Limits and orders work that blocks other work: on the event loop, or under the single write lock.
 
     At most ``at_once`` pieces run at a time, and the senders of waiting pieces take turns. With ``pauses``, each piece
-    is followed by a pause of the same length for everything else on the event loop.
+    is followed by a pause of the same length, in which the event loop does everything else.
     """
 
     def __init__(self, at_once: int = 1, *, pauses: bool = False) -> None:
@@ -144,7 +148,7 @@ class Turns:
             began = loop.time()
             yield
         finally:
-            # A piece that was cancelled while waiting had no turn.
+            # A piece that was cancelled while it waited did not have a turn.
             if not granted.cancelled():
                 loop.call_later(loop.time() - began if self._pauses else 0.0, self._free_one)
 

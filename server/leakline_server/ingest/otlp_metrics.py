@@ -1,12 +1,12 @@
-"""Conversion of an OpenTelemetry metrics request to snapshots, one process per resource, with our series names. Pure.
+"""Converts an OpenTelemetry metrics request to snapshots with our series names, one process per resource. Pure.
 
-    resource            service.name, service.instance.id (else host.name and process.pid)  -> a run, with one process
+    resource            service.name, service.instance.id (or host.name and process.pid)    -> a run, with one process
     data points         at the same time                                                    -> a snapshot
     leakline.generation a gauge next to them, or an attribute of a point                    -> its generation
     leakline.phase      an attribute of a point                                             -> its phase
 
 Metrics of the semantic conventions are mapped by `NAMES`, and only there, because several of these names have changed.
-A metric named `leakline.` plus one of our series names maps to that series. All others are ignored.
+A metric named `leakline.` plus one of our series names maps to that series. All other metrics are ignored.
 
 `opentelemetry-proto` is an optional extra, imported inside the functions of this module.
 """
@@ -39,7 +39,7 @@ from .redaction import redacted
 
 PROTOBUF: Final = "application/x-protobuf"
 JSON: Final = "application/json"
-# The points of one collection are measured one after the other.
+# The points of one collection are measured one after another, within this time.
 TOGETHER_SECONDS: Final = 0.5
 _NOT_RECORDED: Final = 1
 
@@ -59,7 +59,7 @@ NAMES: Final[Mapping[tuple[str, str, str], str]] = {
     ("leakline.torch.cuda.allocated", "", ""): "cuda.0.allocated_bytes",
     ("leakline.torch.cuda.reserved", "", ""): "cuda.0.reserved_bytes",
 }  # fmt: skip
-# Metrics of a device, whose index is an attribute.
+# Metrics of a device; the device index is an attribute.
 _DEVICES: Final = {
     "hw.gpu.memory.usage": "gpu.{}.used_bytes", "hw.gpu.memory.limit": "gpu.{}.total_bytes",
     "leakline.torch.cuda.allocated": "cuda.{}.allocated_bytes",
@@ -82,10 +82,10 @@ _INTEGERS: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ResourceSnapshots:
-    """A resource of a request: its run and its snapshots in order; the store numbers them.
+    """A resource in a request: its run and its snapshots in order. The store numbers the snapshots.
 
-    ``names_project``: the resource names a project; otherwise its service is the project, unless the token determines
-    it.
+    ``names_project``: the resource names a project. Otherwise its service is the project, unless the token determines
+    the project.
     """
 
     header: RunHeader
@@ -94,7 +94,7 @@ class ResourceSnapshots:
     names_project: bool
 
     def of_project(self, project: str) -> ResourceSnapshots:
-        """Assign the resource to a run of the project: two projects may have equal services and instances."""
+        """Return the resource with a run of the given project: two projects may have equal services and instances."""
         named = f"{project}\n{self.process.instance}".encode()
         run_id = f"otlp-{hashlib.sha256(named).hexdigest()[:20]}"
         return replace(self, header=replace(self.header, id=run_id, project=project))
@@ -128,7 +128,7 @@ def read_request(body: bytes, content_type: str) -> tuple[ResourceSnapshots, ...
 
 
 def answer(content_type: str, nothing_of_ours: bool, late: int = 0) -> bytes:
-    """Return the body of a successful response, encoded like the request. ``late``: number of outdated points."""
+    """Return the body of a successful response, encoded like the request. ``late`` is the number of outdated points."""
     from google.protobuf import json_format
     from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
         ExportMetricsServiceResponse,
@@ -165,7 +165,8 @@ def _parse(request: Any, body: bytes, kind: str) -> None:
                 body, request, ignore_unknown_fields=True, max_recursion_depth=MAX_DEPTH
             )
     except (DecodeError, json_format.ParseError, UnicodeError, RecursionError) as error:
-        # UnicodeError: a lone surrogate, which the parser repeats in its message and which cannot be encoded.
+        # UnicodeError is raised for a lone surrogate, which the parser repeats in its message and which cannot be
+        # encoded.
         what = "JSON" if kind == JSON else "protobuf"
         why = " ".join(str(error).encode("utf-8", "replace").decode().split())[:200]
         raise Malformed("malformed_otlp", f"the body is not OTLP metrics in {what}: {why}") from error  # fmt: skip
@@ -213,7 +214,7 @@ def _snapshots_of(at: int, resource: Any) -> ResourceSnapshots:
 def _environment(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the first attributes, up to the maximum size of an attempt's environment."""
     found: dict[str, Any] = {}
-    # Reserves space for the enclosing braces and key.
+    # Some space is reserved for the enclosing braces and key.
     room = MAX_ENVIRONMENT_BYTES - 64
     for key, value in islice(attributes.items(), 64):
         name = without_control(key)[:200]
@@ -309,7 +310,7 @@ def _is_whole(point: Any) -> bool:
 def _with_generations(
     points: list[_Point], generations: list[tuple[float, int]]
 ) -> Iterator[_Point]:
-    """Yield each point with the generation reported nearest to it, within the same collection."""
+    """Yield each point with the generation that was reported nearest in time within the same collection."""
     times = [time for time, _ in generations]
     for point in points:
         at = bisect_left(times, point.time)
@@ -373,7 +374,7 @@ def _series_of(name: str, attributes: Mapping[str, Any]) -> str | None:
 
 
 def _snapshots(points: Iterable[_Point]) -> Iterator[Snapshot]:
-    """Combine points of the same time, generation and phase into snapshots; no series occurs twice in one."""
+    """Combine points of the same time, generation and phase into snapshots; no series occurs twice in a snapshot."""
     together: dict[str, _Point] = {}
     first: _Point | None = None
     for point in points:

@@ -1,7 +1,7 @@
-"""Redaction of likely secrets in the configuration and environment that programs report. Pure.
+"""Redacts likely secrets in the configuration and environment that programs report. Pure.
 
-Our client removes them before sending (`leakline.core.environment`); other programs send whatever they like. Patterns
-cannot recognize every secret.
+Our client removes secrets before sending (`leakline.core.environment`); other programs may not. Patterns cannot
+recognize every secret.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from leakline.core.environment import NAMES_A_SECRET, command_line, masked
 
 HIDDEN: Final = "***"
 _COMMAND: Final = "command_line"
-# Training code counts and names tokens too: `max_tokens`, `pad_token` = "<pad>".
+# Training code uses "token" for model tokens too: `max_tokens`, `pad_token` = "<pad>".
 _TOKEN: Final = re.compile(
     r"(?i)(?:^|[-_.])(?:auth|access|refresh|bearer|session|api|hf|github)?[-_.]?token$"
 )
@@ -22,7 +22,7 @@ _SHORTEST_TOKEN: Final = 8
 
 
 def redacted(given: Any) -> Any:
-    """Return the JSON value without values whose key names a secret, and without secrets inside texts."""
+    """Return the JSON value with secrets redacted: values whose key names a secret, and secrets inside texts."""
     if isinstance(given, str):
         return masked(given)
     if isinstance(given, dict):
@@ -46,7 +46,7 @@ def _under(key: str, value: Any) -> Any:
 
 
 def _may_tell(value: Any) -> bool:
-    """Return False for empty values and booleans, which reveal at most whether there is a secret."""
+    """Return False for empty values and booleans, which reveal at most whether a secret exists."""
     return not isinstance(value, bool) and value not in (None, "", [], (), {})
 
 
@@ -54,7 +54,7 @@ def _names_a_secret(key: str, value: Any) -> bool:
     if NAMES_A_SECRET.search(key):
         return True
     if not isinstance(value, str):
-        # Numbers with a token name are parameters of language models.
+        # Numbers under a key that contains "token" are language model parameters.
         return False
     is_token = len(value) >= _SHORTEST_TOKEN and not _OF_A_TOKENIZER.fullmatch(value)
     return is_token and _TOKEN.search(key) is not None

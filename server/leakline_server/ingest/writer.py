@@ -1,7 +1,8 @@
 """The single thread that writes batches: it writes all queued batches in one transaction, then answers them.
 
-One fsync serves many batches, so durability costs little under load, and 0.2 ms when idle. Sealing runs on its own
-thread (`workers/storage_upkeep.py`), which the writer notifies when a process has enough unsealed snapshots.
+One fsync serves many batches, so durability costs little under load, and only 0.2 ms when the server is idle. Sealing
+runs on its own thread (`workers/storage_upkeep.py`), which the writer notifies when a process has enough unsealed
+snapshots.
 """
 
 from __future__ import annotations
@@ -45,30 +46,30 @@ from ..worker_thread import Worker, WriterFigures
 from .fair_queue import FairQueue, Sender, Weight
 
 MAX_GROUP: Final = 64
-# Cost of one transaction in snapshots; a new name of a run is a row of its own and costs as much. A batch that costs
-# more is written separately, so that a cheap batch waits for at most one of them, about 25 ms.
+# The cost limit of a transaction, in snapshots; each new name in a run needs a separate row and costs as much. A batch
+# above the limit is written separately, so that a cheap batch waits for at most one such batch, about 25 ms.
 MAX_GROUP_COST: Final = 2_000
 # Each additional 200 refusals per second extend Retry-After by one second.
 REFUSED_PER_SECOND: Final = 200
 LONGEST_RETRY_SECONDS: Final = 30
-# Only notifications end the wait earlier.
+# How long to wait unless a notification ends the wait earlier.
 WAIT_SECONDS: Final = 30.0
-# Used while the database rejects writes.
+# How long to wait while the database rejects writes.
 REFUSED_WAIT_SECONDS: Final = 2.0
 
-# Errors of values that no check anticipated, raised on the way into the database.
+# Errors caused by values that no check anticipated, raised on the way to the database.
 _OUT_OF_RANGE: Final = (ArithmeticError, ValueError, TypeError)
 _UNSTORABLE: Final = (CorruptChunk, *_OUT_OF_RANGE)
-# Errors of the entire database: retrying each batch separately would fail in the same way.
+# Errors that concern the entire database: writing each batch separately would fail in the same way.
 _OF_ALL: Final = (OperationalError, InternalError)
 
 log = logging.getLogger("leakline")
 
 
 class TurnedAway:
-    """Computes Retry-After for refused requests: the more of them arrive per second, the longer.
+    """Computes Retry-After for refused requests: the more requests arrive per second, the longer they must wait.
 
-    Refusing costs time as well: ten thousand clients that return every second leave the server no time to write.
+    Refusing costs time as well: ten thousand clients that return every second would leave the server no time to write.
     """
 
     def __init__(self) -> None:
@@ -92,9 +93,9 @@ class _Waiting:
 
 
 class Writer:
-    """Writes batches on its own thread, and calls back there after each commit.
+    """Writes batches on its own thread, and calls the callbacks on that thread after each commit.
 
-    ``stored`` gets the ids of the runs with new data, ``to_seal`` the processes with enough snapshots to seal.
+    ``stored`` receives the ids of the runs with new data, ``to_seal`` the processes with enough snapshots to seal.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class Writer:
         self.figures = WriterFigures()
 
     def start(self) -> None:
-        """Start on the event loop whose tasks will call `store`."""
+        """Start the thread. Must be called on the event loop whose tasks will call `store`."""
         self._loop = asyncio.get_running_loop()
         self._worker.start()
 
@@ -131,7 +132,9 @@ class Writer:
         return len(self._queue)
 
     def sender(self, run_id: str, project: str | None) -> Sender:
-        """Return the queue's sender for a batch of the run. ``project``: the only one its token may write to."""
+        """Return the queue's sender for a batch of the run. ``project`` is the only project that the token may write
+        to, or None.
+        """
         return Sender(project or self._inbox.project_of(run_id) or "", run_id)
 
     def refuse_when_full(self, sender: Sender) -> None:
@@ -145,7 +148,9 @@ class Writer:
             )
 
     async def store(self, batch: Incoming) -> Outcome:
-        """Return once the batch is durable, or raise the reason it is not, such as TooBusy or Unavailable."""
+        """Return once the batch is durable. Raises the reason if it cannot be stored, for example TooBusy or
+        Unavailable.
+        """
         sender = self.sender(batch.run_id, batch.project)
         self.refuse_when_full(sender)
         answer = asyncio.get_running_loop().create_future()
@@ -177,7 +182,7 @@ class Writer:
     def _try_to_write(self) -> None:
         """Check whether the database accepts writes again.
 
-        A server that is not ready is sent no batches, so without this check it would never become ready.
+        A server that is not ready receives no batches, so without this check it would never become ready again.
         """
         try:
             check_that_it_writes(self._engine)
@@ -205,7 +210,7 @@ class Writer:
     def _write(
         self, group: Sequence[Incoming]
     ) -> tuple[Sequence[Outcome | Exception], Sequence[Key]]:
-        """Write the batches in one transaction; if a batch causes an error, each in its own."""
+        """Write the batches in one transaction, or each in a separate transaction if a batch causes an error."""
         try:
             with writing(self._engine, first=True) as connection:
                 written = self._inbox.store(connection, group)
@@ -226,7 +231,7 @@ class Writer:
         return written
 
     def _tell(self, error: Exception, count: int) -> None:
-        """Log the error; a persistent one only once, however many batches fail."""
+        """Log the error; a persistent error is logged only once, however many batches fail."""
         if is_out_of_space(error):
             self.figures.refused = False
             full_disk.mark_full(self._engine)
@@ -279,7 +284,8 @@ class Writer:
         try:
             self._loop.call_soon_threadsafe(_resolve, answers)
         except RuntimeError:
-            # The loop is closed because the server stops, and no request waits anymore. Committed data stays committed.
+            # The loop is closed because the server is stopping, and no request waits any longer. Committed data stays
+            # committed.
             return
 
 
@@ -304,7 +310,9 @@ def _refusal(error: Exception) -> RequestRefused:
 
 
 def _is_of_the_batch(error: Exception) -> bool:
-    """Return True if the batch caused the error: before the driver was called, or by contradicting stored data."""
+    """Return True if the batch caused the error, for example before the driver was called or by contradicting stored
+    data.
+    """
     before_the_driver = isinstance(error, StatementError) and not isinstance(error, DBAPIError)
     return before_the_driver or isinstance(error, (*_UNSTORABLE, DataError, IntegrityError))
 

@@ -1,6 +1,6 @@
-"""Credentials of users and programs: creation, validation and stored form. Independent of the database and HTTP.
+"""Creation, validation and the stored form of users' and programs' credentials. Independent of the database and HTTP.
 
-A token is 256 random bits behind a prefix with its scope. Only its SHA-256 is stored: it cannot be guessed, and a
+A token is a prefix with its scope, followed by 256 random bits. Only its SHA-256 is stored: it cannot be guessed, and a
 lookup costs a microsecond. A password can be guessed, so its argon2 hash is stored, which makes each attempt cost 64
 MiB and a twentieth of a second.
 """
@@ -20,13 +20,13 @@ Scope = Literal["ingest", "read", "admin", "share"]
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 
 TOKEN_BYTES: Final = 32
-# The pattern for secret scanners: leakline_(ingest|read|admin|share)_ and 43 characters.
+# Secret scanners can use this pattern: leakline_(ingest|read|admin|share)_ followed by 43 characters.
 PREFIX: Final = "leakline"
-# Random characters kept in clear so that a token can be recognized in a list.
+# The number of random characters stored in plain text, so that people can recognize a token in a list.
 SHOWN_CHARACTERS: Final = 4
 MAX_TOKEN_CHARACTERS: Final = 200
 MIN_PASSWORD_CHARACTERS: Final = 8
-# argon2 reads the entire password.
+# Passwords need a limit because argon2 reads the entire password.
 MAX_PASSWORD_CHARACTERS: Final = 1_000
 
 _RANDOM: Final = rf"[A-Za-z0-9_-]{{{len(secrets.token_urlsafe(TOKEN_BYTES))}}}"
@@ -61,7 +61,7 @@ def is_token(text: str) -> bool:
 
 
 def could_be_token(text: str) -> bool:
-    """Return True if the text has the exact form of a token; anything else needs no database lookup."""
+    """Return True if the text has the exact form of a token; no other text needs a database lookup."""
     return _TOKEN.fullmatch(text) is not None
 
 
@@ -70,7 +70,7 @@ def could_be_session(text: str) -> bool:
 
 
 def check_password(text: str) -> str:
-    """Return the password. Raises ValueError with the violated requirement."""
+    """Return the password. Raises ValueError that names the violated requirement."""
     if len(text) < MIN_PASSWORD_CHARACTERS:
         raise ValueError(f"must have at least {MIN_PASSWORD_CHARACTERS} characters")
     if len(text) > MAX_PASSWORD_CHARACTERS:

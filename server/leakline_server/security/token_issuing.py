@@ -24,8 +24,9 @@ _DAY_SECONDS: Final = 86_400.0
 class Wish:
     """A request for a new token.
 
-    ``days`` None means no expiry. ``project`` is allowed only for ``ingest``, by default the project ``default``.
-    ``run_id`` is required for ``share``, which opens that run, and allowed only there.
+    If ``days`` is None, the token does not expire. ``project`` is allowed only for the scope ``ingest`` and is
+    ``default`` if not given. ``run_id`` is required for ``share``, which gives access to that run, and not allowed for
+    other scopes.
     """
 
     scope: Scope = "ingest"
@@ -74,7 +75,7 @@ def issue(engine: Engine, wish: Wish, now: float) -> tuple[Token, str]:
 
 
 def revoke(engine: Engine, token_id: int, now: float) -> Token:
-    """Revoke a token. Raises NotFound. Servers that cached it accept it for a few more seconds."""
+    """Revoke a token. Raises NotFound. Servers that have cached the token accept it for a few more seconds."""
     found = access.revoke(engine, token_id, now)
     if found is None:
         raise NotFound(

@@ -1,4 +1,4 @@
-"""Background threads of the server: analysis, alert evaluation, delivery, sealing, compaction, retention.
+"""The server's background threads: analysis, alert evaluation, delivery, sealing, compaction, retention.
 
 Imports `store`, `alerts`, `live_updates`, `leakline`. Start reading in `examination_worker.py` and
 `delivery_worker.py`.

@@ -1,9 +1,9 @@
 """A separate process for examinations, so that a batch never waits for the GIL while the analysis computes.
 
-The server starts the process for the first examination, and again after it has died. Requests, one run at a time, are
-pickled to its stdin, results to its stdout. It reads the database but does not write to it. When its input ends, as
-when the server was killed, it exits after the current examination. If it cannot be started, or dies before its first
-result, examinations run in the server for a while.
+The server starts the process for the first examination, and again after the process has died. Requests, one run at a
+time, are pickled to its stdin, and results to its stdout. The process reads the database but does not write to it. When
+its input ends, for example because the server was killed, it exits after the current examination. If it cannot be
+started, or dies before its first result, examinations run in the server for a while.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from ..store.runs.run_history import NoSuchRun
 from ..store.series import CorruptChunk
 from .examination import CannotLook, Closed, Look, Looking, NoRoom
 
-# Training has priority over this process, and so have batches.
+# Training and batches have priority over this process.
 NICE: Final = 5
 # Even a long run is examined within seconds; a process that takes this long is stuck.
 LONGEST_SECONDS: Final = 600.0
-# How long to wait before starting a process again after a failed start.
+# How long the server examines runs itself after a failed start, before it tries to start a process again.
 HERE_SECONDS: Final = 600.0
 
 log = logging.getLogger("leakline")
@@ -54,7 +54,7 @@ log = logging.getLogger("leakline")
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """The first message to a process."""
+    """The first message sent to a process."""
 
     version: str
     database_url: str
@@ -83,17 +83,17 @@ class _Answer:
 
 
 class Apart:
-    """Examines runs in a separate process. Called by one thread; `close` and `pid` by any."""
+    """Examines runs in a separate process. All methods must be called by one thread, except for `close` and `pid`."""
 
     def __init__(self, engine: Engine, priorities: Priorities = DEFAULTS) -> None:
         self._engine, self._priorities = engine, priorities
         self._version = __version__
         self._process: subprocess.Popen[bytes] | None = None
-        # The replacement for the process while that cannot be started, and its expiry on the monotonic clock.
+        # The replacement while the process cannot be started, and the replacement's expiry on the monotonic clock.
         self._here: Look | None = None
         self._here_until = 0.0
         self._forget: list[str] = []
-        # CPU time of the process that is already accounted.
+        # The process's CPU time that is already accounted for.
         self._cpu_seconds = 0.0
         self._lock = threading.Lock()
         self._closed = False
@@ -142,7 +142,8 @@ class Apart:
         self._cpu_seconds = 0.0
         url = self._engine.url.render_as_string(hide_password=False)
         try:
-            # Sent on stdin, because the URL may contain a password and arguments are visible to all users.
+            # The settings are sent on stdin, because the URL may contain a password and arguments are visible to all
+            # users.
             said = self._exchange(process, _Given(self._version, url, self._priorities))
         except CannotLook:
             said = f"its own process exited immediately ({process.poll()})"
@@ -159,14 +160,14 @@ class Apart:
         for each in answer.damaged:
             corruption.found(self._engine, each)
         looked = _looked(answer, run_id)
-        # Includes the time of the startup and of failed examinations.
+        # The CPU time includes the startup and failed examinations.
         used, self._cpu_seconds = answer.cpu_seconds - self._cpu_seconds, answer.cpu_seconds
         return replace(looked, cpu_seconds=used)
 
     def _exchange(self, process: subprocess.Popen[bytes], what: object) -> Any:
-        """Send a request and return the result. After any error the process is ended.
+        """Send a request and return the result. End the process after any error.
 
-        Raises CannotLook if the process has ended or its result cannot be read, and Closed.
+        Raises CannotLook if the process has ended or its result cannot be read, and Closed after `close`.
         """
         assert process.stdin is not None and process.stdout is not None
         stuck = threading.Timer(LONGEST_SECONDS, process.kill)
@@ -182,8 +183,8 @@ class Apart:
             OSError, EOFError, ValueError, pickle.UnpicklingError,
             AttributeError, ImportError, IndexError, MemoryError,
         ) as error:  # fmt: skip
-            # ValueError: `close` has closed the pipes. The others: pickle raises them for a truncated result, or for
-            # one that refers to names that an upgrade of the installed package has moved.
+            # ValueError means that `close` has closed the pipes. Pickle raises the others for a truncated result, or
+            # for a result that refers to names that an upgrade of the installed package has moved.
             self._drop(process, error)
             raise CannotLook(f"the analysis process has exited ({process.poll()})") from error
         finally:
@@ -219,7 +220,7 @@ def _looked(answer: _Answer, run_id: str) -> Examined:
 
 
 def _start() -> subprocess.Popen[bytes]:
-    """Start the process with the server's import path: by default it would import from the current directory."""
+    """Start the process with the server's import path; by default it would import from the current directory."""
     code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import main; main()"
     return subprocess.Popen(
         [sys.executable, "-I" if sys.flags.isolated else "-P", "-c", code],
@@ -247,7 +248,7 @@ def main() -> None:
     # A SIGTERM to the entire process group is left to the server, which then ends this process.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     asked, answers = sys.stdin.buffer, sys.stdout.buffer
-    # Keeps printed output out of the results; messages for people are returned with the results.
+    # Keep printed output out of the results; messages for people are returned with the results.
     sys.stdout = sys.stderr
     log.disabled = True
     malloc_settings.give_back()
@@ -259,8 +260,8 @@ def main() -> None:
         if __version__ != given.version:
             wrong = f"leakline {__version__} has been installed meanwhile"
         elif missing_file(given.database_url):
-            # Opening it would create an empty database, and SQLite would then delete the write-ahead log of the
-            # original.
+            # Opening the database would create an empty one, and SQLite would then delete the original's write-ahead
+            # log.
             wrong = "the database file is missing"
         _tell(answers, wrong)
         if wrong:
@@ -301,5 +302,5 @@ def _look(looking: Callable[[str], Any], run_id: str) -> _Answer:
     except quarantine.SIGNS:
         return _Answer("sign", text=traceback.format_exc())
     except Exception:  # noqa: BLE001
-        # An error with one run must not stop the examinations of others. The server raises it.
+        # An error in one run must not stop the examinations of other runs. The server raises the error.
         return _Answer("bug", text=traceback.format_exc())

@@ -1,8 +1,8 @@
 """Delivers alerts to webhooks, from the database row to the POST.
 
 One dispatching thread polls for due deliveries. Each webhook with due deliveries gets its own thread until they are
-done, so an unresponsive address never delays another. The rows are authoritative: no state is kept in memory that a
-crash could lose.
+done, so an unresponsive address never delays other addresses. The rows are authoritative: no state is kept in memory
+that a crash could lose.
 
 1. Claim the webhook's next due delivery (a lease; another process gets nothing).
 2. Render the message: the facts of the alert in the webhook's format.
@@ -42,9 +42,9 @@ from ..store.engine import DATABASE_ERRORS, Engine, without_content
 from ..store.maintenance import quarantine
 from ..worker_thread import Worker
 
-# Longer than the longest POST with its name lookup; after this, a delivery whose process died is due again.
+# Longer than the longest POST with its name lookup; after this time, a delivery whose process died is due again.
 LEASE_SECONDS: Final = 20.0
-# Other processes add deliveries without waking this one, and their leases expire.
+# Polling is needed because other processes add deliveries without waking this one, and because leases expire.
 POLL_SECONDS: Final = 2.0
 # The maximum number of webhooks.
 MAX_SENDING_THREADS: Final = 64
@@ -55,7 +55,7 @@ log = logging.getLogger("leakline")
 
 @dataclass(frozen=True, slots=True)
 class Seams:
-    """Dependencies that tests replace. ``clock`` is Unix seconds, ``dice`` in [0, 1)."""
+    """Dependencies that tests replace. ``clock`` returns Unix seconds, ``dice`` a number in [0, 1)."""
 
     clock: Callable[[], float] = time.time
     post: Post = post
@@ -64,7 +64,7 @@ class Seams:
 
 
 class Deliverer:
-    """Delivers alerts as configured; ``start`` also registers the webhooks of the environment."""
+    """Delivers alerts as configured; ``start`` also registers the webhooks from the environment."""
 
     def __init__(self, engine: Engine, config: Config, seams: Seams | None = None) -> None:
         self._engine, self._config = engine, config
@@ -76,7 +76,9 @@ class Deliverer:
         self._warned_of_address = False
 
     def start(self) -> None:
-        """Start before the first examination: an alert goes to the webhooks registered when it is written."""
+        """Start delivering. Must be called before the first examination: an alert goes to the webhooks registered when
+        it is written.
+        """
         self._register()
         self._worker.start()
 
@@ -90,11 +92,11 @@ class Deliverer:
         return self._worker.alive
 
     def wake(self) -> None:
-        """Check for due deliveries; call after the commit that wrote them."""
+        """Check for due deliveries; call this after the commit that wrote them."""
         self._worker.wake()
 
     def run_once(self, now: float) -> bool:
-        """Deliver what is due at ``now`` on this thread, one delivery per webhook. Return True if more may be due."""
+        """Send the deliveries due at ``now`` on this thread, one per webhook. Return True if more may be due."""
         due = [webhook for webhook, at in deliveries.due_times(self._engine).items() if at <= now]
         sent = [self._deliver_next(webhook, now) for webhook in due]
         return any(sent)
@@ -146,7 +148,7 @@ class Deliverer:
 
     def _warn_of_refused_address(self) -> None:
         """Log a warning early instead of at the first leak. The name may resolve differently later, so each attempt
-        checks too.
+        checks the address too.
         """
         url, self._warned_of_address = self._config.webhook_url, True
         if url is not None:
@@ -203,7 +205,7 @@ class Deliverer:
             self.wake()
 
     def _send_due(self, webhook: int) -> float:
-        """Send everything that is due. Return the seconds to wait after a database error, or 0."""
+        """Send all due deliveries of the webhook. Return the seconds to wait after a database error, or 0."""
         try:
             while not self._stopping.is_set() and self._deliver_next(webhook, self._seams.clock()):
                 pass
@@ -213,7 +215,7 @@ class Deliverer:
         return 0.0
 
     def _deliver_next(self, webhook: int, now: float) -> bool:
-        """Perform steps 1 to 5 for one delivery; return False if none is due."""
+        """Perform steps 1 to 5 for one delivery; return False if no delivery is due."""
         claimed = deliveries.claim(self._engine, webhook, now, LEASE_SECONDS)
         if claimed is None:
             return False
@@ -226,7 +228,7 @@ class Deliverer:
                 outgoing, self._config.webhook_allow, now, resolve=seams.resolve, by=seams.post
             )
         finally:
-            # Also after an unexpected error: an unsettled delivery would be claimed and sent again forever.
+            # Settle the delivery even after an unexpected error; otherwise it would be claimed and sent again forever.
             self._settle(claimed, outcome, now)
         return True
 
@@ -257,7 +259,7 @@ class Deliverer:
             log.warning("%s is disabled: %s; enable it again on the page /alerts", place, disabled)
 
     def _next_try(self, claimed: Claimed, failed: TryAgain | GiveUp, now: float) -> float | None:
-        """Return the time of the next attempt in Unix seconds, or None if there is none."""
+        """Return the time of the next attempt in Unix seconds, or None if there are no more attempts."""
         if isinstance(failed, GiveUp):
             return None
         wait = next_wait(

@@ -1,6 +1,6 @@
-"""The examination of a run: derives verdict, incidents and alerts from all of its data.
+"""Examines a run: derives its verdict, incidents and alerts from all of its data.
 
-It does not write or lock anything, so it may run in another process (`analysis_process.py`) as well as in this one;
+An examination does not write or lock anything, so it may run in another process (`analysis_process.py`) or in this one;
 `store.examinations.save` writes the results.
 """
 
@@ -27,7 +27,7 @@ from ..store.findings import Incidents
 from ..store.incident_groups import Acknowledgement
 from ..store.runs import runs
 
-# The incremental caches of this many runs, those examined last, are kept for their next examination.
+# The incremental caches of this many most recently examined runs are kept for their next examination.
 KEPT_RUNS: Final = 64
 
 
@@ -36,7 +36,7 @@ def examine(
 ) -> Examined:
     """Return the verdict on a run, the changes of its incidents, and the alerts. Pure except for the clock.
 
-    ``kept``: the incremental cache of the last examination.
+    ``kept`` is the incremental cache from the last examination.
     """
     verdict = analysis.examine(loaded.history, kept, priorities)
     at = now()
@@ -75,10 +75,10 @@ def _of_incidents(
     acknowledgements: Mapping[str, Sequence[Acknowledgement]],
     run: ExaminedRun,
 ) -> list[Alert]:
-    """Return the alerts on changes, and on earlier changes that were held back."""
+    """Return the alerts about changes of incidents, including earlier changes whose alerts were held back."""
     said = {name: each for name, each in acknowledgements.items() if each}
     for old, new in found.renamed:
-        # The same as `findings.save` copies.
+        # These are the same acknowledgements that `findings.save` copies.
         holding = [each for each in said.get(old, ()) if each.ended_at is None]
         if holding and new not in said:
             said[new] = holding
@@ -90,7 +90,7 @@ def _of_incidents(
 
 
 def _of_run(loaded: Loaded, run: ExaminedRun) -> list[Alert]:
-    """Return the alerts on the end of the run and on its out-of-memory forecast."""
+    """Return the alerts about the run's end and about its out-of-memory forecast."""
     last = None
     if loaded.oom_alert is not None:
         sent = loaded.alerts_sent[OOM]
@@ -112,11 +112,11 @@ class CannotLook(Exception):
 
 
 class NoRoom(CannotLook):
-    """The disk of the database is full, so that not even reading was possible."""
+    """The database's disk is full, so that not even reading was possible."""
 
 
 class Closed(CannotLook):
-    """The server is stopping; the next one repeats the examination."""
+    """The server is stopping; the next server process repeats the examination."""
 
 
 class Looking:
@@ -129,7 +129,7 @@ class Looking:
         priorities: Priorities = DEFAULTS,
     ) -> None:
         self._engine, self._now, self._priorities = engine, now, priorities
-        # By run, least recently examined first.
+        # Caches by run, least recently examined first.
         self._kept: dict[str, Kept] = {}
 
     def __call__(self, run_id: str) -> Examined:

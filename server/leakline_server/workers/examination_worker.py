@@ -1,13 +1,13 @@
-"""Examines runs with new data, up to the row of an alert.
+"""Examines runs with new data, and writes the resulting alerts to the database.
 
 1. Take the next run that is due and that no other server is examining.
-2. Load, examine and save it (`examination.py`). One transaction saves everything, and after it an alert exists whatever
-   happens to this process.
-3. If others changed its input meanwhile, examine the run again.
-4. Wake those that wait for the run or for deliveries.
+2. Load, examine and save it (`examination.py`). One transaction saves everything; afterwards the alerts exist
+   even if this process dies.
+3. If others changed the run's data meanwhile, examine the run again.
+4. Wake the workers and viewers that wait for the run or for deliveries.
 
-In addition, runs without data for a while are marked silent, or killed if their last readings suggest it, and this is
-reported too; the next batch sets them back to running.
+In addition, runs without data for a while are marked as silent, or as killed if their last readings suggest that, and
+alerts are written for them too; the next batch sets them back to running.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _examined_last(connection: Connection, run_id: str, now: float) -> ExaminedR
     return examined_run(run, verdict, now, incident_groups.began_at(connection, run_id))
 
 
-# Limits of examinations: the minimum interval per run, and the shares of one core for one run and for all runs.
+# Limits on examinations: the minimum interval per run, and the shares of one core for one run and for all runs.
 MIN_INTERVAL_SECONDS: Final = 0.5
 MAX_SHARE_OF_ONE_RUN: Final = 0.25
 MAX_SHARE: Final = 0.5
@@ -88,7 +88,7 @@ SILENCE_CHECK_SECONDS: Final = 5.0
 # wait.
 CATCH_UP_SECONDS: Final = 86_400.0
 CATCH_UP_RUNS: Final = 50
-# Limits how long batches wait for the write lock.
+# This limits how long batches wait for the write lock.
 CONCLUDED_AT_ONCE: Final = 8
 # When to retry a run that another server is examining.
 ELSEWHERE_SECONDS: Final = 0.1
@@ -96,11 +96,11 @@ ELSEWHERE_SECONDS: Final = 0.1
 FAILED_SECONDS: Final = 5.0
 # When to retry a run after a database error or with damaged data.
 DATABASE_FAILED_SECONDS: Final = 30.0
-# If a server dies before it has examined new data, others take over: runs whose last data is older than the first
+# If a server dies before it has examined new data, others examine the runs whose last data is older than the first
 # period and newer than the second.
 LEFT_BEHIND_SECONDS: Final = 5.0
 LEFT_BEHIND_WITHIN_SECONDS: Final = 120.0
-# The examined revision is remembered for this many runs, those examined last.
+# The examined revision is remembered for this many most recently examined runs.
 REMEMBERED_RUNS: Final = 16_384
 
 log = logging.getLogger("leakline")
@@ -108,7 +108,7 @@ log = logging.getLogger("leakline")
 
 @dataclass(frozen=True, slots=True)
 class Wakes:
-    """Callbacks after an examination."""
+    """Functions to call after an examination."""
 
     run: Callable[[str], None]
     deliveries: Callable[[], None]
@@ -119,7 +119,7 @@ class Wakes:
 class Examiner:
     """Examines runs; its thread repeats `once`, and `news` may be called from any thread.
 
-    ``look`` performs the examination, by default on this thread. ``clock`` is monotonic seconds.
+    ``look`` performs the examination, by default on this thread. ``clock`` returns monotonic seconds.
     """
 
     def __init__(
@@ -136,15 +136,16 @@ class Examiner:
         self._look = look or Looking(engine, now)
         self._lock = threading.Lock()
         self._waiting: dict[str, None] = {}
-        # The waiting runs that have just ended.
+        # Waiting runs that have ended since their last examination.
         self._ended: set[str] = set()
         # Run id -> time from which it may be examined again.
         self._not_before: dict[str, float] = {}
-        # A server that was down has received no data, so after startup it waits this long before it marks a run silent.
+        # A server that was down has received no data, so after startup it waits this long before it marks runs as
+        # silent.
         self._next_silence_check = clock() + silent_after_seconds
         # The result of the last search for silent runs.
         self._suspects: lifecycle.Suspects | None = None
-        # Run id -> time of the next attempt, for runs examined by another server or that failed.
+        # Run id -> time of the next attempt, for runs that another server was examining or whose examination failed.
         self._put_off: dict[str, float] = {}
         # Run id -> revision up to which this server has examined it. Used only by the worker's thread.
         self._examined: dict[str, int] = {}
@@ -156,7 +157,7 @@ class Examiner:
         self._caught_up = False
 
     def news(self, run_id: str, *, ended: bool = False) -> bool:
-        """Queue a run. ``ended``: somebody is waiting for the final verdict, so it is examined without a pause.
+        """Queue a run. ``ended``: somebody is waiting for the final verdict, so the run is examined without a pause.
 
         Return True if it was not queued yet; otherwise `once` need not be woken.
         """
@@ -168,7 +169,7 @@ class Examiner:
             return new
 
     def once(self) -> float:
-        """Examine one run. Return the seconds until there may be something to do."""
+        """Examine one run. Return the seconds until another run may be due."""
         self._at = None
         if not self._caught_up:
             self._catch_up()
@@ -194,7 +195,7 @@ class Examiner:
         except ChangedMeanwhile:
             self._try_again_soon(run_id, ELSEWHERE_SECONDS)
         except CannotLook as error:
-            # If this run makes the process crash, the delay lets other runs have their turn.
+            # If this run makes the process crash, the delay gives other runs a turn.
             self._tell(f"could not examine run {run_id}", error)
             self._try_again_soon(run_id, FAILED_SECONDS)
         except CorruptChunk as error:
@@ -214,13 +215,15 @@ class Examiner:
         """Postpone the run after an unexpected error; return the text to log."""
         if self._at is None:
             return ""
-        # Retry if the cause is unknown as well: if the run has ended, no new data would trigger an examination.
+        # Retry even if the cause is unknown: if the run has ended, no new data would trigger an examination.
         if of_damage is not False:
             self._try_again_soon(self._at, FAILED_SECONDS)
         return f"could not examine run {self._at}"
 
     def _examine_alone(self, run_id: str) -> bool:
-        """Examine the run unless another server is doing so or has done so; return whether. Raises NoSuchRun."""
+        """Examine the run unless another server is examining or has examined it. Return True if examined. Raises
+        NoSuchRun.
+        """
         with leases.alone(self._engine, run_id) as ours:
             if not ours:
                 self._try_again_soon(run_id, ELSEWHERE_SECONDS)
@@ -259,7 +262,7 @@ class Examiner:
         examined = self._look(run_id)
         self.figures.cpu_seconds += examined.cpu_seconds
         saved = examinations.save(self._engine, examined)
-        # None if another server has examined newer data, or the run was removed.
+        # The result is None if another server has examined newer data, or if the run was removed.
         revision, deliveries = saved or (0, 0)
         if saved is not None:
             self._remember(run_id, revision)

@@ -3,14 +3,14 @@
 `Sealer` seals the processes that the writer reports, and searches for those left by an earlier server and for paused
 ones. `Compactor` compacts sealed segments on another thread. `Retainer`:
 
-1. Remove a run that people deleted, when the time to undo it is over (`store/maintenance/run_deletion.py`).
+1. Remove a run that people deleted, when the time to undo the deletion is over (`store/maintenance/run_deletion.py`).
 2. Delete some rows of a removed run.
 3. Measure the size of runs with new data.
 4. Decide which runs to remove and which to thin (`store/maintenance/retention_policy.py`).
-5. Remove one of them, or thin a range of one (`store/maintenance/retention_steps.py`).
-6. Release some of the free space of an SQLite file to the system.
+5. Remove one of these runs, or thin a range of one (`store/maintenance/retention_steps.py`).
+6. Return some of an SQLite file's free space to the system.
 
-With several servers on one database, only one does this at a time.
+With several servers on one database, only one server does this at a time.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from ..store.series import CorruptChunk, Key
 from ..worker_thread import CompactorFigures, RetainerFigures, SealerFigures
 
 LOOK_SECONDS: Final = 30.0
-# How long a failed item is skipped, so that it does not hold up others.
+# How long a failed item is skipped, so that it does not delay others.
 PAUSE_SECONDS: Final = 300.0
-# Unsealed data of a run is checked for this long after its last batch: until it was idle, and one more time.
+# A run's unsealed data is checked for this long after its last batch: until the run has been idle, and one more time.
 NEWS_SECONDS: Final = 900.0
 # The share of one core for compaction.
 MAX_SHARE: Final = 0.25
@@ -51,13 +51,13 @@ log = logging.getLogger("leakline")
 class Sealer:
     """Seals the snapshots of processes; its thread repeats `once`.
 
-    ``sealed`` is called on that thread with the number of sealed snapshots of a process, or 0 if fewer were unsealed
-    than expected.
+    ``sealed`` is called on that thread with the number of sealed snapshots of a process, or 0 if it had fewer unsealed
+    snapshots than expected.
     """
 
     def __init__(self, engine: Engine, sealed: Callable[[Key, int], None]) -> None:
         self._engine, self._sealed = engine, sealed
-        # Filled by the writer's thread.
+        # The writer's thread appends to this queue.
         self._wanted: deque[Key] = deque()
         # Process -> whether some of its snapshots were sealed since it became due.
         self._due: dict[Key, bool] = {}
@@ -100,11 +100,11 @@ class Sealer:
                 log.error("%s: %s", what, without_content(error))
             return
         if count or not self._due[key]:
-            # After a sealed segment, an empty remainder is not worth reporting.
+            # An empty remainder after a sealed segment is not worth reporting.
             self._sealed(key, count)
         self.figures.snapshots += count
         self.figures.seconds += time.perf_counter() - started
-        # Batches that arrived during sealing were not included.
+        # Batches that arrived during sealing are not sealed yet.
         wanted = self._newly_wanted()
         if count and (more or key in wanted):
             self._due[key] = True
@@ -114,7 +114,7 @@ class Sealer:
         self._at = None
 
     def failed(self, _of_damage: bool | None) -> str:
-        """Pause the process after an error, which concerns only it; return the text to log."""
+        """Pause the process after an error, which affects no other process; return the text to log."""
         if self._at is None:
             return ""
         self._paused[self._at] = time.monotonic() + PAUSE_SECONDS
@@ -143,7 +143,7 @@ class Sealer:
 class Compactor:
     """Combines small segments into large ones, one at a time with pauses, so that writers and readers have priority.
 
-    Its thread repeats `once`. Several servers on one database may each have one.
+    Its thread repeats `once`. Several servers on one database may each have a compactor.
     """
 
     def __init__(self, engine: Engine, now: Callable[[], float] = time.time) -> None:
@@ -191,11 +191,11 @@ class Compactor:
         self.figures.seconds += seconds
         if not count:
             self._due.popleft()
-        # If nothing is left, the next search happens after LOOK_SECONDS, not immediately.
+        # If no process is due, search again after LOOK_SECONDS, not immediately.
         return seconds * (1 / MAX_SHARE - 1) if self._due else LOOK_SECONDS
 
     def failed(self, _of_damage: bool | None) -> str:
-        """Pause the process after an error, which concerns only it; return the text to log."""
+        """Pause the process after an error, which affects no other process; return the text to log."""
         if self._at is None:
             return ""
         self._due.popleft()
@@ -206,9 +206,10 @@ class Compactor:
 
 IDLE_SECONDS: Final = 5.0
 MEASURE_SECONDS: Final = 30.0
-# Interval for measuring runs without recent data too: they may have been thinned, compacted or never measured.
+# The interval for measuring all runs, also those without recent data: they may have been thinned, compacted or never
+# measured.
 MEASURE_ALL_SECONDS: Final = 3_600.0
-# A server that has just started first processes the batches that wait for it.
+# The first decision is delayed, because a server that has just started must first process the batches that wait for it.
 FIRST_DECISION_SECONDS: Final = 60.0
 DECISION_SECONDS: Final = 600.0
 BACK_OFF_SECONDS: Final = 5.0
@@ -217,7 +218,9 @@ LEASE_SECONDS: Final = 60.0
 
 
 class Retainer:
-    """Applies deletions and retention; its thread repeats `once`. ``clock`` is monotonic, ``now`` Unix seconds."""
+    """Applies deletions and retention; its thread repeats `once`. ``clock`` returns monotonic seconds, ``now`` Unix
+    seconds.
+    """
 
     def __init__(
         self,
@@ -249,7 +252,7 @@ class Retainer:
         return rest_after(self._clock() - began) if worked else IDLE_SECONDS
 
     def decide_now(self) -> None:
-        """Decide at the next step, regardless of the last decision."""
+        """Decide which runs to remove and thin at the next step, regardless of the time of the last decision."""
         self._next_decision = self._clock()
 
     def _is_its_turn(self) -> bool:

@@ -1,4 +1,4 @@
-"""User-defined rules: read from files and forms, and evaluated for a run.
+"""Reads user-defined rules from files and forms, and evaluates them for a run.
 
 Imports `store`, `limits`, `leakline.analysis`, pydantic. Start reading in `rule_evaluation.py` (does a rule fire?) and
 `rule_alerts.py` (what is sent).

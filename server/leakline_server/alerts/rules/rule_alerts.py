@@ -1,7 +1,7 @@
 """Alerts of user-defined rules for one examination of a run. Pure.
 
 If a rule fires and ends repeatedly, its end is held back until fewer alerts were sent within the hour. Rules that
-differ only in their limit form a group of steps: their alerts are sent, counted and held back together.
+differ only in their limit form a group of steps, whose alerts are sent, counted and held back together.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..run_alerts import expiry
 from .rule_evaluation import Outcome, Seen, asked_by, look, seen_by, unit_of
 from .rule_facts import rule_facts
 
-# After this many alerts of one group and run, the end is held back.
+# After this many alerts of a group in a run, ends are held back.
 MAX_SENT_AN_HOUR: Final = 5
 _OFTEN: Final = (
     f"sent at least {MAX_SENT_AN_HOUR} times within the hour; its end is sent when there are fewer"
@@ -51,7 +51,8 @@ def looks_at(
     rules: Sequence[tuple[Rule, State | None]], history: RunHistory, oom: OomForecast, at: float
 ) -> Looks:
     """Check the rules that apply to a run, each with its previous state; ``at`` is Unix seconds."""
-    # Rules that read the same data are checked together: readings are large, and are freed before the next are read.
+    # Rules that read the same data are checked together: readings are large, and are freed before the next ones are
+    # read.
     ordered = sorted(rules, key=lambda each: asked_by(each[0]))
     found = []
     for _, alike in groupby(ordered, key=lambda each: asked_by(each[0])):
@@ -65,7 +66,7 @@ def looks_at(
 def alerts_of_rules(
     looks: Looks, sent_before: Mapping[str, AlertHistory], examined: ExaminedRun
 ) -> tuple[list[Alert], dict[int, State]]:
-    """Return the alerts and the new states of the rules by id. ``sent_before``: earlier alerts by subject."""
+    """Return the alerts, and the new states of the rules by rule id. ``sent_before``: earlier alerts by subject."""
     new: list[Alert] = []
     states: dict[int, State] = {}
     for ladder in _ladders(looks.of_rules):
@@ -78,7 +79,7 @@ def alerts_of_rules(
 
 
 def _without_early_ends(ladder: Sequence[Look], sent: int) -> list[Look]:
-    """Drop the ends of a group with too many alerts, and of steps below one that still fires."""
+    """Drop ends in a group that has sent too many alerts, and ends of steps below a step that still fires."""
     steps = []
     strictest = None
     for each in ladder:
@@ -93,7 +94,9 @@ def _without_early_ends(ladder: Sequence[Look], sent: int) -> list[Look]:
 
 
 def _alerts(steps: Sequence[Look], sent: int, run: ExaminedRun, unit: str) -> list[Alert]:
-    """Return one alert for all steps that fire and one for all that end, each represented by the strictest."""
+    """Return one alert for all steps that fire and one for all steps that end; the strictest step represents the
+    others.
+    """
     fires = [each for each in steps if each.outcome.fired and not each.outcome.over]
     ends = [each for each in steps if each.outcome.over]
     new = []
@@ -110,7 +113,7 @@ def _alert(status: str, steps: Sequence[Look], run: ExaminedRun, unit: str) -> A
     others = [each.rule.name for each in sorted(steps[1:], key=lambda each: each.rule.id)]
     at = outcome.over or outcome.fired
     assert at is not None
-    # A rule that fired and already ended sends one message; a second one would replace the first before it is sent.
+    # A rule that fired and already ended sends one message; a second message would replace the first before it is sent.
     came = outcome.fired if outcome.over else None
     moment = at.generation, None if state is None else state.changed_at
     return Alert(
@@ -131,7 +134,9 @@ def _subject(rule: Rule) -> str:
 
 
 def _ladders(looks: Iterable[Look]) -> Iterable[Sequence[Look]]:
-    """Group rules on the same readings that differ in one limit only, strictest first; others are alone."""
+    """Group rules on the same readings that differ only in one limit, strictest first; any other rule is a group by
+    itself.
+    """
     ladders: dict[tuple[object, ...], list[Look]] = {}
     for each in sorted(looks, key=lambda each: (-_strictness(each.rule), each.rule.id)):
         rule = each.rule

@@ -1,15 +1,16 @@
 """Reads the data a rule needs from a run, and decides whether the rule fires. Pure.
 
-A rule fires once, when readings have been outside for ``hold`` generations in a row. It ends once, when all readings
-after that have been inside for ``grace`` in a row. A generation without a reading counts for neither. Only generations
-after the last change can cause another change, so late and repeated batches, a restart or a second server report
-nothing twice. A crossing that began and ended between two examinations is reported, unless it was the first one.
+A rule fires once its readings have been outside the limits for ``hold`` generations in a row. It ends once its readings
+have been inside for ``grace`` generations in a row. A generation without a reading counts for neither. Only generations
+after the last change can cause another change, so late or repeated batches, a restart or a second server do not cause
+duplicate alerts. A crossing that began and ended between two examinations is reported, but not one that ended before
+the first examination.
 
-A rate is outside only if its entire 90 % interval is: mere scatter rarely makes a rule fire.
+A rate is outside only if its entire 90 % interval is outside, so scatter alone rarely makes a rule fire.
 
-A rule reads its series, by process, at the ends of the newest generations, and as little as possible, because every
-examination of every run evaluates every rule. A run that resumed from an earlier generation, as after a crash, repeats
-generations. Earlier readings of repeated generations are discarded, also those of processes that did not return.
+A rule reads its series in each process only at the ends of the newest generations, because every examination of every
+run evaluates every rule. A run that resumed from an earlier generation, for example after a crash, repeats generations.
+Earlier readings of repeated generations are discarded, even those of processes that did not return.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ from ...store.alerts.assertions import State, Terms
 from ...store.series import matching
 from .rule_facts import Crossing
 
-# Readings that a rate is measured over, in addition to those that hold and grace require.
+# The number of readings over which a rate is measured, in addition to those that hold and grace require.
 WINDOW: Final = 64
 # A rate from fewer readings is meaningless.
 MIN_RATE_READINGS: Final = 4
-# Rates are computed only for the newest generations, because each one costs a slope estimate.
+# Rates are computed only for this many generations beyond hold and grace, because each rate costs a slope estimate.
 _SPARE: Final = 4
-# Series that one rule may check, counted per process; the rest, in order of name, is not checked.
+# The number of series that one rule may check, counted per process, in the order of their names.
 MAX_TRACKS: Final = 1_000
-# The limit of slope estimates for rates: one costs as much as reading an entire series.
+# The number of slope estimates for the rates of one rule: an estimate costs as much as reading an entire series.
 MAX_SLOPES: Final = 4_000
 
 
@@ -59,7 +60,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """One series of one process: generation -> reading. ``process`` is None if it is the only one."""
+    """One series of one process: generation -> reading. ``process`` is None if the run has only one process."""
 
     series: str
     process: str | None
@@ -68,7 +69,7 @@ class Track:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The newest completed generation, and how many more fit into memory (None: no end is forecast)."""
+    """The newest completed generation, and how many more fit into memory (None: memory is not forecast to run out)."""
 
     newest: int
     left: float | None
@@ -78,7 +79,7 @@ Seen = Sequence[Track] | Forecast
 
 
 def seen_by(rule: Terms, history: RunHistory, oom: OomForecast) -> Seen:
-    """Return the data that a rule needs; nearly the entire cost of checking it."""
+    """Return the data that a rule needs. This is nearly the entire cost of checking the rule."""
     if rule.measure != "forecast":
         return tracks_of(rule, history)
     newest, left = generations_left(history, oom)
@@ -91,7 +92,9 @@ def asked_by(rule: Terms) -> tuple[str, str, int]:
 
 
 def tracks_of(rule: Terms, history: RunHistory) -> list[Track]:
-    """Return each series that a rule for values or rates names, in each process that measures it, up to the limits."""
+    """Return each series named by a rule for values or rates, in each process that measures the series, up to the
+    limits.
+    """
     replaced = _replaced_from(history)
     names = _names(rule.series, history)
     if not _is_measured_now(names, history, replaced):
@@ -108,14 +111,14 @@ def tracks_of(rule: Terms, history: RunHistory) -> list[Track]:
 
 
 def most_tracks(rule: Terms) -> int:
-    """Return how many series of a rule are read, counted per process."""
+    """Return the maximum number of series that are read for a rule, counted per process."""
     if rule.measure != "rate":
         return MAX_TRACKS
     return min(MAX_TRACKS, MAX_SLOPES // _slopes_of(rule))
 
 
 def generations_left(history: RunHistory, oom: OomForecast) -> tuple[int | None, float | None]:
-    """Return the newest completed generation and how many more fit into memory; None for what is unknown."""
+    """Return the newest completed generation and how many more fit into memory; None stands for an unknown value."""
     timelines = timelines_of(_newest(history, (), 2, _replaced_from(history)))
     ended = [timeline.generations[-1] for timeline in timelines if len(timeline)]
     newest = max(ended, default=None)
@@ -137,9 +140,9 @@ def _names(pattern: str, history: RunHistory) -> list[str]:
 
 
 def _replaced_from(history: RunHistory) -> Mapping[str, int]:
-    """Return instance -> first generation that later attempts repeated, only for processes that had ended by then.
+    """Map each process that ended before a later attempt began to the first generation that later attempts repeated.
 
-    Attempts are counted per rank: a process that still reports continues next to a later attempt of another rank.
+    Attempts are counted per rank: a process that still reports is not replaced by another rank's later attempt.
     """
     if len({process.attempt for process in history.processes}) < 2:
         return {}
@@ -169,7 +172,7 @@ def _first_generation(process: ProcessHistory) -> int | None:
 def _is_measured_now(
     names: Sequence[str], history: RunHistory, replaced: Mapping[str, int]
 ) -> bool:
-    """Return True if a process that was not replaced measures one of the series; replaced processes report no more."""
+    """Return True if a process that was not replaced measures one of the series; replaced ones no longer report."""
     there = (process for process in history.processes if process.instance not in replaced)
     return any(name in process.series for process in there for name in names)
 
@@ -177,7 +180,7 @@ def _is_measured_now(
 def _newest(
     history: RunHistory, names: Sequence[str], count: int, replaced: Mapping[str, int]
 ) -> RunHistory:
-    """Return the run with only these series and the ``count`` newest generations of each process."""
+    """Return the run reduced to these series and the ``count`` newest generations of each process."""
     processes = tuple(
         _end_of(process, names, count, replaced.get(process.instance))
         for process in history.processes
@@ -189,8 +192,8 @@ def _newest(
 def _end_of(
     process: ProcessHistory, names: Sequence[str], count: int, replaced: int | None
 ) -> ProcessHistory:
-    """Return the newest generations of a process, ignoring those from the generation ``replaced`` on."""
-    # Computed before truncation, because minutes are counted from the first snapshot.
+    """Return the newest generations of a process, ignoring the generation ``replaced`` and later ones."""
+    # Generations are computed before truncation, because minutes are counted from the first snapshot.
     generation = generations_of(process.generation, process.monotonic)
     end = len(generation)
     if replaced is not None:
@@ -224,14 +227,14 @@ def _rates(rule: Terms, timeline: Timeline, name: str) -> Iterator[tuple[int, Re
 
 
 def _slopes_of(rule: Terms) -> int:
-    """Return for how many generations of a series a rate is computed: as many as hold and grace can require."""
+    """Return how many rates are computed per series: as many as hold and grace can require."""
     return rule.hold + rule.grace + _SPARE
 
 
 def _rate(window: Sequence[tuple[float, float]]) -> Reading:
     x, y = zip(*window, strict=True)
     if min(y) == max(y):
-        # Most series are constant, and a slope costs a hundred times as much.
+        # Most series are constant, and a slope estimate costs a hundred times as much as this check.
         return Reading.exact(0.0)
     slope = floor_slope(x, y)
     return Reading(slope.estimate, slope.low, slope.high)
@@ -243,7 +246,7 @@ def _is_known(value: Value) -> TypeGuard[int | float]:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of checking a rule: it fired, ended, did both in this order, or neither.
+    """The result of checking a rule: the rule fired, ended, did both in this order, or did neither.
 
     ``state`` is the new state of the rule, or None if it is unchanged.
     """
@@ -254,7 +257,7 @@ class Outcome:
 
 
 def look(rule: Terms, seen: Seen, state: State | None, at: float) -> Outcome:
-    """Check a rule. ``state`` is its previous state for the run, ``at`` Unix seconds."""
+    """Check a rule. ``state`` is the rule's previous state for the run; ``at`` is Unix seconds."""
     if isinstance(seen, Forecast):
         return judge_forecast(rule, seen.newest, seen.left, state, at)
     return judge(rule, seen, state, at)
@@ -268,7 +271,7 @@ def judge(rule: Terms, tracks: Sequence[Track], state: State | None, at: float) 
     firing = state is not None and state.firing
     after = -math.inf if state is None or state.generation is None else state.generation
     if after > axis[-1]:
-        # The run went back to an earlier generation, as from a checkpoint; continue from there.
+        # The run went back to an earlier generation, for example to a checkpoint; continue from that generation.
         assert state is not None
         return Outcome(state=replace(state, generation=axis[-1]))
     changes = list(_changes(rule, tracks, axis, firing, after))
@@ -283,9 +286,9 @@ def judge(rule: Terms, tracks: Sequence[Track], state: State | None, at: float) 
 def judge_forecast(
     rule: Terms, newest: int, left: float | None, state: State | None, at: float
 ) -> Outcome:
-    """Check a forecast rule. ``left``: generations until the limit, None if none is forecast.
+    """Check a forecast rule. ``left``: generations until the memory limit, or None if reaching it is not forecast.
 
-    A forecast exists only for the present, so the state stores since when it has been beyond the limit.
+    Earlier forecasts are not available, so the state stores the generation since which a change has been pending.
     """
     firing = state is not None and state.firing
     reading = Reading.exact(math.inf if left is None else left)
@@ -343,7 +346,7 @@ def _changes(
 
 
 def _beyond(rule: Terms, reading: Reading) -> float:
-    """Return how far a reading is outside (positive) or inside; at the limit itself it is inside."""
+    """Return how far a reading is outside (positive) or inside; a reading at the limit is inside."""
     over = -math.inf if rule.above is None else reading.low - rule.above
     under = -math.inf if rule.below is None else rule.below - reading.high
     return max(over, under)

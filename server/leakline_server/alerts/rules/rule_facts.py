@@ -1,4 +1,6 @@
-"""Facts of an alert about a rule, with the same keys as every other alert, and sentences about them. Pure."""
+"""The facts of an alert about a rule, with the same keys as in other alerts, and the sentences that describe them.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,10 @@ _PHASE: Final = re.compile(r"phase\.(.+)\.(?:bytes|seconds)")
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """The generation in which a rule fired or ended, with the reading in the unit of the rule.
+    """The generation in which a rule fired or ended, with the reading in the rule's unit.
 
-    ``process`` is None if the run has only one. For a forecast ``series`` is None, and a ``value`` of None means
-    "never".
+    ``process`` is None if the run has only one process. For a forecast, ``series`` is None, and a ``value`` of None
+    means "never".
     """
 
     generation: int
@@ -38,7 +40,7 @@ def rule_facts(
 ) -> dict[str, Any]:  # fmt: skip
     """Return plain JSON. ``status`` is firing or resolved; ``others`` are names of milder rules of the same group.
 
-    ``came`` is where the rule fired, if the message reports both that and its end.
+    ``came`` is the crossing at which the rule fired, if the message reports both the firing and the end.
     """
     fires = status == "firing"
     title = f"{_TITLES[status]}: {rule.name} in {run.project}/{run.name}"
@@ -86,14 +88,14 @@ def summary(rule: Terms, at: Crossing, status: str, unit: str) -> str:
         passed = "above" if is_above or rule.below is None else "below"
         said = f"{passed} {amount(rule, getattr(rule, passed))}"
     else:
-        # A rate rule ends when the rate is no longer certain to be outside.
+        # A rate rule ends when the rate is no longer certain to be outside the limits.
         said = f"no longer {'clearly ' if rule.measure == 'rate' else ''}{_limits(rule)}"
     process = f" in {at.process}" if at.process else ""
     return f"{_read(rule, at, unit)}{process} at {unit} {at.generation:,}: {said}"
 
 
 def condition(rule: Terms, unit: str) -> str:
-    """Return the condition, such as ``tensors.count above 500 for 3 generations in a row``."""
+    """Return the condition, for example ``tensors.count above 500 for 3 generations in a row``."""
     what = {
         "value": rule.series,
         "rate": f"change of {rule.series} per {unit}",
@@ -104,7 +106,7 @@ def condition(rule: Terms, unit: str) -> str:
 
 
 def amount(rule: Terms, value: float) -> str:
-    """Format a reading or a limit of the rule for people."""
+    """Format a reading or a limit of the rule for display."""
     if rule.measure == "forecast":
         return _number(round(value, 1))
     if rule.series.endswith("bytes"):

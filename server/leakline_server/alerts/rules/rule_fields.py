@@ -1,8 +1,8 @@
-"""Validation of rules as people write them, in the API, on the page or in a file, and conversion to their terms.
+"""Validation of the rules that people write in the API, on the page or in a file, and conversion to rule terms.
 
-All three share one model, so that they reject the same values with the same messages.
+All three sources share one model, so that they reject the same values with the same messages.
 
-The file of rules (LEAKLINE_RULES) is read when the server starts: TOML with one ``[[rule]]`` table per rule.
+The rules file (LEAKLINE_RULES) is read when the server starts. It is TOML with one ``[[rule]]`` table per rule.
 
     [[rule]]
     name = "Host memory"              # a rule keeps its id and state as long as it keeps its name
@@ -13,7 +13,7 @@ The file of rules (LEAKLINE_RULES) is read when the server starts: TOML with one
     preset = "tensors"                # the rules of a preset, here for one project
     project = "erl-trading"
 
-Names and values are those of the API.
+Names and values are the same as in the API.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _joined(text: Any) -> Any:
 
 
 def _or_say(sentence: str) -> WrapValidator:
-    """Return a validator that replaces all validation errors of a value by one sentence."""
+    """Return a validator that replaces all validation errors of a value with one sentence."""
 
     def check(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
         try:
@@ -93,7 +93,7 @@ def _read(text: str) -> float:
     return math.nan
 
 
-# For the schema of the API; `_one_line` raises the readable message.
+# This pattern is for the API's schema; `_one_line` raises the readable message.
 _NO_CONTROL: Final[JsonDict] = {"pattern": r"^[^\x00-\x1f\x7f]*$"}
 Label = Annotated[
     str,
@@ -151,7 +151,7 @@ Fields = TypeVar("Fields", bound=RuleChanges)
 
 
 class WrongField(ValueError):
-    """The value of ``field`` does not make a valid rule; the message says why."""
+    """The value of ``field`` is not valid in a rule; the message says why."""
 
     def __init__(self, field: str, value: object, why: str) -> None:
         super().__init__(f"{field}={value!r} {why}")
@@ -159,7 +159,7 @@ class WrongField(ValueError):
 
 
 def check_fields(model: type[Fields], given: Fields | Mapping[str, Any]) -> Fields:
-    """Validate the given fields. Raise WrongField for the first invalid one."""
+    """Validate the given fields. Raise WrongField for the first invalid field."""
     try:
         return model.model_validate(given)
     except ValidationError as error:
@@ -202,7 +202,7 @@ def _given(fields: RuleChanges) -> dict[str, Any]:
 
 def _terms(given: Mapping[str, Any]) -> Terms:
     terms = Terms(**{"name": "", "series": "", **given})
-    # An empty value means a missing one.
+    # An empty value means that the value is missing.
     terms = replace(
         terms, name=terms.name or "", series=terms.series or "", project=terms.project or None, run=terms.run or None
     )  # fmt: skip
@@ -246,14 +246,14 @@ MAX_FILE_BYTES: Final = 1_000_000
 
 
 def read_rules(path: Path) -> tuple[Terms, ...]:
-    """Return the rules of the file. Raises ValueError with one line: which rule, which field, and the problem."""
+    """Return the rules in the file. Raises ValueError with one line that names the rule, the field and the problem."""
     found: dict[str, Terms] = {}
     for number, table in enumerate(_tables(path), 1):
         name = table.get("name") or table.get("preset")
-        # The repr, because a name may contain a line break and the message is one line.
+        # The repr is used because a name may contain a line break and the message must be one line.
         label = f"rule {number}" + (f" {name[:100]!r}" if isinstance(name, str) else "")
         try:
-            # An empty text means a missing value.
+            # An empty text means that the value is missing.
             given = {field: value for field, value in table.items() if value != ""}
             rules = new_rules(check_fields(NewRule, given))
         except WrongField as error:

@@ -1,7 +1,7 @@
-"""Predefined rules in sets that belong together. They are offered but not applied: alerts do not require rules.
+"""Sets of predefined rules that belong together. They are only offered, not applied: alerts do not require rules.
 
-Counts are integers, so "above 99" means "from 100 on". The limits come from user reports of what was normal in their
-training runs and what was not; each can be changed once it is a rule.
+Counts are integers, so "above 99" means "100 or more". The limits come from user reports of what was normal in their
+training runs and what was not; users can change each limit after adding the rule.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Checks whether a webhook address may be called. Resolves names, but knows neither HTTP nor the database.
+"""Checks whether a webhook address may be called. Resolves names, but is independent of HTTP and the database.
 
 A webhook address comes from a person, so it could make the server call what only the server can reach (metadata
 services, databases, routers). The rule: resolve once, check *every* address of the name, and connect to a checked
-address, never to the name again, so that a name that changes between check and call gains nothing.
+address, never to the name again, so that changing the name's addresses between check and call has no effect.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from ...limits import MAX_WEBHOOK_LENGTH
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
-# Host name -> its current addresses. Raises OSError if it has none.
+# Returns the current addresses of a host name. Raises OSError if there are no addresses.
 Resolver = Callable[[str], Sequence[str]]
 
 ALLOW_SETTING: Final = "LEAKLINE_WEBHOOK_ALLOW"
 RESOLVE_SECONDS: Final = 3.0
 
-# Listed explicitly, because Python's `is_private` changed between versions.
+# The networks are listed explicitly, because Python's `is_private` changed between versions.
 _REFUSED: Final[dict[str, tuple[str, ...]]] = {
     "this host": ("0.0.0.0/8", "::/128"),
     "loopback": ("127.0.0.0/8", "::1/128"),
@@ -51,7 +51,7 @@ _REFUSED: Final[dict[str, tuple[str, ...]]] = {
     "discard": ("100::/64",),
     # A public address at which Azure serves each of its machines the machine's secrets.
     "metadata": ("168.63.129.16/32",),
-    # These contain an IPv4 address, to which a gateway would forward the call.
+    # Addresses in these networks contain an IPv4 address, to which a gateway would forward the call.
     "translated": ("::/96", "::ffff:0:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48", "2002::/16"),
     "segment-routing": ("5f00::/16",),
 }  # fmt: skip
@@ -70,14 +70,14 @@ class AddressRefused(ValueError):
 
 
 class AddressUnknown(Exception):
-    """The name currently has no address; it may have one later."""
+    """The name currently has no address, but may have an address later."""
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookUrl:
     """The parts of a well-formed webhook address; where it leads is not checked yet.
 
-    ``target`` is path and query. It may contain a secret, as with chat services: never log it.
+    ``target`` is path and query. It may contain a secret, for example with chat services: never log it.
     """
 
     secure: bool
@@ -110,12 +110,12 @@ def shown(url: str) -> str:
 
 
 def networks(text: str) -> tuple[Network, ...]:
-    """Parse a comma-separated list of networks. Raises ValueError that names the invalid one."""
+    """Parse a comma-separated list of networks. Raises ValueError that names the invalid network."""
     return tuple(ip_network(part.strip()) for part in text.split(",") if part.strip())
 
 
 def resolve_by_system(host: str) -> list[str]:
-    """Return every address the system's resolver knows for ``host``, without duplicates."""
+    """Return every address that the system's resolver finds for ``host``, without duplicates."""
     rows = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(row[4][0]) for row in rows))
 
@@ -128,7 +128,8 @@ def check(
 ) -> CheckedAddress:
     """Return the addresses that may be connected to for ``url``.
 
-    Raises AddressRefused if one of them is neither public nor in ``allowed``, AddressUnknown if there is none.
+    Raises AddressRefused if one of them is neither public nor in ``allowed``, and AddressUnknown if there are no
+    addresses.
     """
     parsed = parse(url)
     found = _resolved(parsed.host, resolve, resolve_seconds)
@@ -140,7 +141,7 @@ def check(
 
 
 def parse(url: str) -> WebhookUrl:
-    """Split ``url`` into its parts. Raises AddressRefused for anything but a plain http(s) address."""
+    """Split ``url`` into its parts. Raises AddressRefused unless it is a plain http(s) address."""
     if len(url) > MAX_WEBHOOK_LENGTH:
         raise AddressRefused(f"the webhook address is longer than {MAX_WEBHOOK_LENGTH} characters")
     if not url.isascii() or any(c <= " " or c in '\\"<>^`{|}\x7f' for c in url):
@@ -177,7 +178,7 @@ def _host(parts: SplitResult) -> str:
     if not _HOST.fullmatch(host) or len(host) > 253:
         _refuse_host(host)
     if _NUMBER.fullmatch(host.rpartition(".")[2]):
-        # 2130706433, 0x7f.1 and 0177.0.0.1 all mean 127.0.0.1 to some resolvers and something else to others.
+        # 2130706433, 0x7f.1 and 0177.0.0.1 all mean 127.0.0.1 to some resolvers and other addresses to others.
         try:
             return str(IPv4Address(host))
         except ValueError:

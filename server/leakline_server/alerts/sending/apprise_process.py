@@ -1,6 +1,6 @@
-"""A process that sends one message with apprise: reads a JSON request from stdin, and writes the result to stdout.
+"""A process that sends one message with apprise. It reads a JSON request from stdin and writes the result to stdout.
 
-It is started by its path and imports nothing from our packages, so that it starts in half the time.
+The process is started with the path of this file and imports nothing from our packages, which halves its start time.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 
 def main() -> None:
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    # Keeps output of apprise and its plugins out of the result.
+    # Keep the output of apprise and its plugins out of the result.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     asked = json.load(sys.stdin)
-    # Ends this process in time even if the server was killed meanwhile.
+    # End this process in time even if the server was killed meanwhile.
     signal.alarm(math.ceil(asked.pop("seconds")) + 1)
     memory = asked.pop("memory_bytes")
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
@@ -35,10 +35,10 @@ def main() -> None:
 
 
 def _refuse_redirects() -> None:
-    """Disable redirects: a receiver could use them to reach into our own network."""
+    """Disable redirects, because a receiver could use them to reach our own network."""
     from requests import sessions
 
-    # A session reads the limit when it is created, and apprise has created none yet.
+    # A session reads the limit when it is created, and apprise has not created any sessions yet.
     module: Any = sessions
     module.DEFAULT_REDIRECT_LIMIT = 0
 
@@ -50,7 +50,7 @@ def hand_over(url: str, title: str, body: str, kind: str) -> bool | None:
     services = apprise.Apprise()
     if not services.add(url):
         return None
-    # Without a format, apprise assumes the richest one of the service: HTML in mail, Markdown in chat.
+    # Without a format, apprise assumes the service's richest format: HTML in mail, Markdown in chat.
     return bool(services.notify(title=title, body=body, notify_type=kind, body_format="text"))
 
 

@@ -4,8 +4,8 @@ apprise resolves names itself, so its URLs cannot be checked like webhooks. They
 from migration 0016, which converted Discord and Teams webhooks, and from users who add a Discord or Teams address. URLs
 that are not from the environment are rebuilt from their known parts when they are added and before each message
 (`send_message.plain_address`), because apprise reads files and hosts named in a URL's query. It also reads responses of
-any length, waits as long as a service sends, follows redirects and logs URLs with their secrets. So each message is
-sent by a separate process that is limited in time and memory, follows no redirects and logs nothing.
+any length, waits as long as a service sends, follows redirects and logs URLs with their secrets. Therefore each message
+is sent by a separate process that is limited in time and memory, follows no redirects and logs nothing.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from .address_check import shown
 from .http_post import TOTAL_SECONDS, Delivered, GiveUp, Outcome, TryAgain
 
 FORMAT: Final = "apprise"
-# Discord refuses more than 2,000 characters of title and body together.
+# Discord refuses messages whose title and body together exceed 2,000 characters.
 MAX_TITLE: Final = 250
 MAX_BODY: Final = 1_700
-# The process needs a quarter of this unless a response is large.
+# The process needs a quarter of this limit unless a response is large.
 MAX_MEMORY_BYTES: Final = 256 * 2**20
 
 # Tone of a message -> notify type of apprise.
@@ -57,7 +57,7 @@ def notify(url: str, message: Message, total_seconds: float = TOTAL_SECONDS) -> 
     asked = {**bounds, "url": url, **parts(message)}
     started = time.monotonic()
     try:
-        # Sent on stdin, because the URL contains a secret and arguments are visible to all users.
+        # The request is sent on stdin, because the URL contains a secret and arguments are visible to all users.
         ended = subprocess.run(
             [sys.executable, "-I", apprise_process.__file__], input=json.dumps(asked).encode(),
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=_environment(), timeout=total_seconds,
@@ -69,8 +69,8 @@ def notify(url: str, message: Message, total_seconds: float = TOTAL_SECONDS) -> 
     except OSError as error:
         return TryAgain(f"apprise: {type(error).__name__}", time.monotonic() - started)
     except ValueError:
-        # The process may have been killed for its memory limit. Its output is not repeated because it may contain the
-        # URL.
+        # The process may have been killed because of its memory limit. Its output is left out because it may contain
+        # the URL.
         reason = "apprise: its process ended without a result"
         return TryAgain(reason, time.monotonic() - started)
     seconds = time.monotonic() - started
@@ -82,7 +82,7 @@ def notify(url: str, message: Message, total_seconds: float = TOTAL_SECONDS) -> 
 
 
 def parts(message: Message) -> dict[str, Any]:
-    """Return title, body and kind of a message as the process expects them."""
+    """Return the title, body and kind of a message in the form that the process expects."""
     found = read(message)
     lines = [found.summary, *(f"{line.label}: {line.text}" for line in found.lines)]
     text = escaped("\n".join(map(_mentioning_nobody, lines)), MAX_BODY - len(found.link) - 1, {})

@@ -1,4 +1,4 @@
-"""One POST to a checked address, with the result Delivered, TryAgain or GiveUp; independent of the database.
+"""A single POST to a checked address, with the outcome Delivered, TryAgain or GiveUp; independent of the database.
 
 `next_wait` returns how long to wait before the next attempt.
 
@@ -30,7 +30,7 @@ from leakline.transport.http_connection import (
 from .address_check import CheckedAddress
 
 TOTAL_SECONDS: Final = 10.0
-MAX_ANSWER_BYTES: Final = 4_096  # of the body, read only so that the connection ends cleanly
+MAX_ANSWER_BYTES: Final = 4_096  # bytes of the body to read, so that the connection ends cleanly
 MAX_WAIT_SECONDS: Final = 600.0  # the longest Retry-After that is honoured
 
 
@@ -44,7 +44,9 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class TryAgain:
-    """The message was not accepted now. ``status`` is None without a response; ``wait_seconds`` is its Retry-After."""
+    """The message was not accepted, but may be later. ``status`` is None without a response; ``wait_seconds`` is
+    Retry-After.
+    """
 
     reason: str
     seconds: float
@@ -108,7 +110,7 @@ def _exchange(
     total_seconds: float,
     ca_file: Path | None,
 ) -> tuple[int, float | None]:
-    """Return the status and the seconds of Retry-After."""
+    """Send the request and return the response's status and the seconds of Retry-After."""
     meter, server = Meter(), urlsplit(to.url.origin)
     meter.start(total_seconds)
     context = secure_context(ca_file) if to.url.secure else None
@@ -126,7 +128,7 @@ def _exchange(
 
 
 def _plain(error: Exception) -> str:
-    """Describe the error in one line, without text sent by the receiver."""
+    """Describe the error in one line that contains no text from the receiver."""
     if isinstance(error, HTTPException):
         return f"answered something that is not HTTP ({type(error).__name__})"
     if isinstance(error, AnswerTooLong):
@@ -134,14 +136,14 @@ def _plain(error: Exception) -> str:
     return getattr(error, "strerror", None) or type(error).__name__
 
 
-# Seconds before each attempt, counted from the previous one. An alert about a leak is useless an hour late, so early
-# attempts follow quickly, and urgent alerts are retried every few minutes as long as they are useful.
+# Seconds before each attempt, counted from the previous attempt. An alert about a leak is useless an hour late, so
+# early attempts follow quickly, and urgent alerts are retried every few minutes as long as they are useful.
 URGENT_SECONDS: Final = (0.0, 5.0, 15.0, 60.0, 180.0, 600.0)
 URGENT_LATER_SECONDS: Final = 600.0
 URGENT_LONGEST_SECONDS: Final = 86_400.0
-# For receivers that are down overnight: a day and a few hours in total, as Standard Webhooks suggests.
+# This schedule is for receivers that are down overnight: a day and a few hours in total, as Standard Webhooks suggests.
 ORDINARY_SECONDS: Final = (0.0, 5.0, 300.0, 1_800.0, 7_200.0, 18_000.0, 36_000.0, 36_000.0)
-# Spreads the load on receivers that come back.
+# Random variation spreads the load on receivers that come back.
 JITTER: Final = 0.2
 
 
@@ -153,7 +155,7 @@ def next_wait(
     urgent: bool = True,
     age_seconds: float = 0.0,
 ) -> float | None:
-    """Return the seconds to wait after ``attempts`` failed attempts; None if that was the last one.
+    """Return the seconds to wait after ``attempts`` failed attempts; None if that was the last attempt.
 
     ``dice`` returns a number in [0, 1), ``age_seconds`` is the age of the alert. The caller checks the alert's expiry.
     """

@@ -33,10 +33,10 @@ Post = Callable[[CheckedAddress, bytes, Mapping[str, str]], Outcome]
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A message to send. ``id`` is the same for all attempts. ``form`` is one of FORMATS, or that of apprise.
+    """A message to send. ``id`` is the same for all attempts. ``form`` is a key of FORMATS or the apprise format.
 
-    ``previous_secret`` signs as well while receivers change to the new one. Only an address ``configured`` by the
-    operator of the server is passed to apprise unchanged.
+    ``previous_secret`` also signs messages while receivers change to the new secret. Only an address ``configured`` by
+    the server's operator is passed to apprise unchanged.
     """
 
     id: str
@@ -56,10 +56,13 @@ def send(
     resolve: Resolver = resolve_by_system,
     by: Post = post,
 ) -> Outcome:
-    """Make one delivery attempt. ``at`` is Unix seconds now; receivers reject signatures older than a few minutes."""
+    """Make one delivery attempt. ``at`` is the current time in Unix seconds; receivers reject signatures older than a
+    few minutes.
+    """
     if outgoing.form == apprise_sender.FORMAT:
         try:
-            # Checked here too, because the row may predate the check or have been changed in the database.
+            # The address is checked here too, because the row may predate the check or have been changed in the
+            # database.
             url = outgoing.url if outgoing.configured else plain_address(outgoing.url)
         except AddressRefused as error:
             return GiveUp(str(error))
@@ -131,16 +134,16 @@ _OF_ANOTHER_SERVICE: Final = (
     "only Discord and Teams addresses can be added here; for other services, set LEAKLINE_APPRISE_URLS on the "
     "server"
 )
-# The thread of a Discord channel, in the spelling of apprise; addresses from older servers may have it.
+# The parameter for a thread of a Discord channel in apprise's spelling; addresses from older servers may contain it.
 _THREAD: Final = re.compile(r"thread=[0-9]+")
 _QUERY_OF_TEAMS: Final = frozenset(("api-version", "sp", "sv", "sig"))
 _QUERY_VALUE: Final = re.compile(r"[A-Za-z0-9_./-]+")
 
 
 def plain_address(url: str) -> str:
-    """Rebuild the address of a Discord or Teams webhook from exactly the parts such webhooks have.
+    """Rebuild the address of a Discord or Teams webhook from only the parts that such webhooks have.
 
-    Raises AddressRefused for anything else. apprise supports more in an address: files and hosts to read a template
+    Raises AddressRefused for any other address. apprise supports more in an address: files and hosts to read a template
     from, and whether certificates are verified.
     """
     service = chosen_by(url).service
@@ -170,7 +173,9 @@ def plain_address(url: str) -> str:
 
 
 def text_of(outgoing: Outgoing) -> str:
-    """Return the text of a message as its receiver gets it: the JSON of the standard format, or the texts of a chat."""
+    """Return the text of a message as its receiver gets it: the JSON of the standard format, or the text of a chat
+    message.
+    """
     if outgoing.form == apprise_sender.FORMAT:
         said = apprise_sender.parts(outgoing.message)
         return f"{said['title']}\n{said['body']}"

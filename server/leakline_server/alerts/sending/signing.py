@@ -12,7 +12,7 @@ from typing import Final
 from standardwebhooks import Webhook
 
 PREFIX: Final = "whsec_"
-# The limits of the specification; 32 is the length of the digest.
+# The limits in the specification; 32 is the length of the digest.
 SECRET_BYTES: Final = 32
 MIN_SECRET_BYTES, MAX_SECRET_BYTES = 24, 64
 
@@ -36,10 +36,11 @@ def check_secret(secret: str) -> str:
 def signed_headers(
     secret: str, message_id: str, at: float, body: bytes, previous: str | None = None
 ) -> dict[str, str]:
-    """Return the three headers of the specification. ``at`` is Unix seconds of this attempt, not of the event.
+    """Return the three headers of the specification. ``at`` is the time of this attempt, not of the event, in Unix
+    seconds.
 
-    With a ``previous`` secret there are two signatures, the newer one first: during rotation a receiver knows one of
-    them.
+    With a ``previous`` secret there are two signatures, the new secret's first: during rotation a receiver knows only
+    one of the secrets.
     """
     moment = datetime.fromtimestamp(int(at), tz=UTC)
     known = [secret] if previous is None else [secret, previous]

@@ -77,8 +77,8 @@ _SUSPECTED_SO_FAR: Final = (
 )
 # Used for a run that has ended: what was missing, and what would settle the question.
 _SUSPECTED_TO_THE_END: Final = (
-    "Memory kept growing like a leak, but not long enough to be sure. A run with growth over "
-    f"{CONFIRMING} generations will settle it."
+    "Memory kept growing like a leak, but not long enough to be sure: that takes growth over "
+    f"{CONFIRMING} generations."
 )
 
 KINDS: Final = {
