@@ -1,7 +1,7 @@
 """Live memory telemetry for training runs.
 
-PYTEST_DONT_REWRITE: `leakline run` imports this package before pytest and its plugin load, and it contains no test
-assertions to rewrite.
+PYTEST_DONT_REWRITE: `leakline run` imports this package before pytest and its plugin are loaded, and the package
+contains no test assertions to rewrite.
 """
 
 from __future__ import annotations

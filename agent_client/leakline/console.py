@@ -1,7 +1,7 @@
 """Output on stderr: notices, the status line and printed snapshots.
 
-All of it goes through the logger "leakline", never to stdout and never in the middle of a progress bar. A report
-starts with the same snapshot text.
+All output goes through the logger "leakline". It never goes to stdout and never interrupts a line with a progress bar.
+Printed snapshots have the same format as at the start of a report.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ logger = logging.getLogger("leakline")
 
 
 class _StderrHandler(logging.Handler):
-    """Write to whatever sys.stderr is at the time of the call; ignore a closed or broken stream."""
+    """Handler that writes to the current sys.stderr and ignores a closed or broken stream."""
 
     def emit(self, record: logging.LogRecord) -> None:
         # OSError: broken pipe. ValueError: closed stream or unencodable text. RuntimeError: a signal handler
-        # interrupted the write and wrote as well.
+        # interrupted the write and wrote to the same stream.
         with suppress(OSError, ValueError, RuntimeError):
             _write(self.format(record))
 
@@ -54,17 +54,17 @@ def _write(line: str) -> None:
 
 
 def set_up() -> None:
-    """Send the log lines to stderr and nowhere else. `init` calls this, so importing has no side effects."""
+    """Send the log lines only to stderr. `init` calls this function, so importing the package has no side effects."""
     if not any(isinstance(handler, _StderrHandler) for handler in logger.handlers):
         logger.addHandler(_StderrHandler())
-    # The program's own log handlers may write to stdout, where its results go.
+    # The program's own log handlers may write to stdout, which is for the program's results.
     logger.propagate = False
     if logger.level == logging.NOTSET:
         logger.setLevel(logging.INFO)
 
 
 class Notices:
-    """Logger of notices that is silent for a quiet run and logs each ``once`` key at most once."""
+    """Logger of notices. It is silent in a quiet run and logs a notice with a ``once`` key only the first time."""
 
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
@@ -111,7 +111,7 @@ _METAL_ROWS: Final = (
 
 
 class ObjectCount(NamedTuple):
-    """The instance count of a class. ``expected`` describes its declared count in words."""
+    """The instance count of a class. ``expected`` describes the declared count in words."""
 
     name: str
     instances: int
@@ -121,8 +121,8 @@ class ObjectCount(NamedTuple):
 class SnapshotBanner:
     """Listener that prints requested snapshots; silent in quiet runs and on ranks other than 0.
 
-    For values that a snapshot did not measure, the newest known ones are printed. The peak is that of the entire
-    run, as in a report.
+    For values that a snapshot did not measure, the newest known values are printed. The printed peak is the peak of the
+    entire run, as in a report.
     """
 
     def __init__(self, notices: Notices, title: str) -> None:
@@ -163,7 +163,7 @@ class SnapshotBanner:
                     shown.append(text)
 
     def _counts(self) -> list[ObjectCount]:
-        """Return the object counts: declared classes first, then by the size of the change, as in a report."""
+        """Return the object counts as in a report: declared classes first, and within each group by change."""
         changes: dict[str, int] = {}
         found = []
         for series, value in self._values.items():
@@ -184,7 +184,7 @@ class SnapshotBanner:
 
 
 def _expected_text(data: Mapping[str, Any]) -> str:
-    """Word an expectation as the analysis does, which is too large to import on a training thread."""
+    """Describe an expectation in the words of the analysis, a package too large to import on a training thread."""
     low, high, after = data.get("low"), data.get("high"), data.get("after")
     text = str(low) if low == high else f"{low} to {high}"
     if data.get("baseline"):
@@ -233,7 +233,7 @@ def _gpus(values: Mapping[str, Number]) -> Iterator[str]:
 
 
 def _gpu_row(title: str, series: str, value: float) -> str:
-    """Return one row, or an empty string for a failure count of zero."""
+    """Return one row, or an empty string if the value is a failure count of zero."""
     if series.endswith("_bytes"):
         return f"   {title + ':':<36}{format_gib(value):>14}"
     return f"   {title + ':':<36}{value:>10,.0f}" if value else ""
@@ -254,11 +254,11 @@ class StatusLine:
         watch: Sequence[str],
         verdict: Callable[[], Verdict | None] = lambda: None,
     ) -> None:
-        """Set up the line. ``verdict`` returns the newest known verdict; none is computed for a status line."""
+        """Set up the line. ``verdict`` returns the newest known verdict; a status line never triggers an analysis."""
         self._notices, self._every, self._watch = notices, every, tuple(watch)
         self._verdict = verdict
         self._ended = 0
-        # The baseline snapshot and the newest generation end.
+        # The baseline snapshot and the newest snapshot of a generation end.
         self._first: Snapshot | None = None
         self._before: Snapshot | None = None
 
@@ -276,7 +276,7 @@ class StatusLine:
     def _growth(self, snapshot: Snapshot) -> str:
         """Return ``+1.20 MiB since generation 3: end, +9.31 MiB since baseline``.
 
-        The first label shows when intermediate generation ends were skipped.
+        If snapshots of generation ends are missing, the first label shows where the change is measured from.
         """
         since = [self._before, self._first] if self._before is not self._first else [self._first]
         return ", ".join(_grown(before, snapshot) for before in since if before is not None)
@@ -314,7 +314,7 @@ def _parts(samples: Mapping[str, Number], watch: Sequence[str]) -> Iterator[str]
 
 
 def _count(samples: Mapping[str, Number], watched: str) -> Number | None:
-    """Return the count of the class with this full name, else the sum over all classes whose name ends with it."""
+    """Return the count of the class with this full name, or the sum over all classes whose names end with it."""
     exact = samples.get(f"type.{watched}.count")
     if exact is not None:
         return exact

@@ -1,11 +1,11 @@
-"""The exceptions of the client. Only set-up and commands raise them, never code inside a training loop.
+"""The exceptions of the client. Only set-up, declarations and commands raise them; measurements never do.
 
 LeaklineError            any error that is shown to the user as one line
 +-- BadArgument          invalid argument or environment variable; carries its name, value and source
 +-- MissingPackage       the framework of a callback is not installed; carries the package name
 +-- SpoolError           a spool cannot be read; carries the path
 +-- ServerUnreachable    the server does not respond; carries the address
-|   +-- ServerBusy       the server responds but refuses for now; carries the reason
+|   +-- ServerBusy       the server responds but refuses requests for now; carries the reason
 +-- ServerRefused        the server returned an error; carries its status and code
 """
 
@@ -55,7 +55,7 @@ class ServerUnreachable(LeaklineError):
 
 
 class ServerBusy(ServerUnreachable):
-    """The server is running but refuses requests for now, so the advice to start one would mislead."""
+    """The server is running but refuses requests for now, so advice to start a server would be misleading."""
 
     _wrong, _to_do = (
         "{} is temporarily refusing requests ({})",

@@ -1,13 +1,13 @@
-"""The pytest plugin: fail a test that accumulates memory from call to call, and show the verdict and the holders.
+"""Pytest plugin that fails a test if it accumulates memory from call to call, and shows the verdict and the holders.
 
     @pytest.mark.leakline(max_growth="1 MiB", generations=6)
     def test_an_episode_leaves_nothing():
         play_episode()
 
-The function is called ``warm_up`` times (default 1), then ``generations`` times (default 6, at least 5); each of
+The test function is called ``warm_up`` times (default 1), then ``generations`` times (default 6, at least 5); each of
 these calls is one generation. The test fails if a generation retains more than ``max_growth``. A test that requests
 the fixture ``leakline_run`` is called once and marks its generations itself: ``with
-leakline_run.generation(number): ...``; the verdict names phases inside them.
+leakline_run.generation(number): ...``. If the generations contain phases, the verdict names them.
 
 Garbage is collected between generations unless ``collect=False``. Tests without the marker are not touched, and the
 measuring and analysis modules are not imported for them. ``-p no:leakline`` disables the plugin.
@@ -46,7 +46,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def _can_be_called_again(item: pytest.Item) -> bool:
-    """Return True if the hook below can repeat the test; unittest.TestCase calls its methods itself, once each."""
+    """Return True if the hook below can repeat the test. Methods of unittest.TestCase cannot be repeated."""
     unittest = sys.modules.get("unittest")
     if not isinstance(item, pytest.Function):
         return False
@@ -82,7 +82,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
     finally:
         pyfuncitem.obj = function
         run = pyfuncitem.stash[_RUN]
-        # Without this, a plugin that reruns a failed test would have it judged by the old run.
+        # Otherwise, if a plugin reruns a failed test, the rerun would be judged by the old run.
         del pyfuncitem.stash[_RUN]
     run.__exit__()
     _judge(pyfuncitem, run, limit)
@@ -101,14 +101,14 @@ def _allowed(item: pytest.Item) -> Allowed:
     except TypeError as error:
         # Python's message names our internal function, which the user did not call.
         wrong = f"{str(error).partition(' ')[2]}; it takes {', '.join(inspect.signature(allowed).parameters)}"
-    # Outside the except clauses: otherwise pytest would also show the chained exception.
+    # This call is outside the except clauses because pytest would otherwise show the chained exception as well.
     pytest.fail(f"marker leakline of {item.nodeid}: {wrong}", pytrace=False)
 
 
 def _again_and_again(
     item: pytest.Function, function: Callable[..., Any], limit: Allowed
 ) -> Callable[..., Any]:
-    """Return the function wrapped in generations. Exceptions pass through."""
+    """Return a function that calls ``function`` once per generation, after the warm-up. Exceptions propagate."""
     from .testing import MeasuredRun
 
     run = item.stash[_RUN] = MeasuredRun(limit.collect)

@@ -1,8 +1,8 @@
 """init() and Run, the API of the training loop.
 
-Every call has an error boundary; after init, only invalid arguments raise. A Run without a loop does nothing:
-`current()` returns one before init, ``mode="disabled"`` creates one, and every run becomes one when it has finished
-or finds itself in a forked child.
+Every call has an error boundary; after init, only invalid arguments and callbacks of `on` raise. A Run without a loop
+does nothing: `current()` returns one before init, ``mode="disabled"`` creates one, and every run becomes one when it
+has finished, and in a forked child.
 """
 
 from __future__ import annotations
@@ -57,36 +57,34 @@ def init(
     ``watch``: classes (or their names) whose instances are counted exactly. ``phases``: declared phases; a declared
     phase that never runs is shown. ``total``: planned number of generations. ``directory``: folder of the spool
     (``LEAKLINE_DIR``, default ``.leakline``). ``mode``: online, offline (spool only) or disabled. ``exact_peaks``:
-    reset the kernel's high-water mark of this process after each reading, so that even the shortest peak is
-    recorded. ``log_lines``: send the newest 50 lines that this process prints and logs with its snapshots, to
-    explain a crash. ``log_every``: log a line to stderr every N generations with memory, the counts of ``watch``,
-    growth and the newest verdict. ``allocations``: once a leak is suspected, trace for one generation which lines
-    allocate the retained memory; this slows the program meanwhile. Arguments take precedence over ``LEAKLINE_*``
-    variables.
+    reset the kernel's high-water mark of this process after each reading, so that even the shortest peak is recorded.
+    ``log_lines``: along with the snapshots, send the newest 50 lines that this process prints and logs, to explain a
+    crash. ``log_every``: every N generations, log a line to stderr with memory, the counts of ``watch``, growth and the
+    newest verdict. ``allocations``: once a leak is suspected, trace which source lines allocate the retained memory,
+    for one generation; tracing slows the program down. Arguments take precedence over ``LEAKLINE_*`` variables.
 
-    Raises BadArgument with the name, the value and its source. After init, only calls that declare something raise
-    it.
+    Raises BadArgument with the name, value and source of an invalid setting. After init, only declarations raise it.
     """
     settings = resolve(
         project=project, name=name, unit=unit, total=total, watch=watch, phases=phases, config=config,
         tags=tags, server=server, mode=mode, quiet=quiet, directory=directory, exact_peaks=exact_peaks,
         log_lines=log_lines, log_every=log_every, allocations=allocations,
     )  # fmt: skip
-    # Instances are counted by the references to their class, and the caller's list would add one to each class.
+    # Instances are counted by the references to their class, and the caller's list would add a reference to each.
     del watch
     return start(settings)
 
 
 def start(settings: Settings) -> Run:
-    """Start a run with resolved settings. Framework callbacks call this, because they know some settings better."""
+    """Start a run with resolved settings. Framework callbacks, which adapt some settings, call this function."""
     global _active
     if _active is not None:
         settings = _active._make_way(settings)
     run = Run()
     if settings.mode == "disabled":
         if _active is not None:
-            # The active run was started by `leakline run`, whose user wants the recording, so it goes on. The program
-            # gets a run that does nothing and costs nothing.
+            # The active run was started by `leakline run`, whose user wants the recording, so that run continues. The
+            # program gets a run that does nothing and costs nothing.
             return run
         # The program disabled Leakline. Making this run the active one keeps callbacks from starting another.
         _active = run
@@ -98,12 +96,12 @@ def start(settings: Settings) -> Run:
 
 
 def current() -> Run:
-    """Return the active run, or one that does nothing, so library code can always call it."""
+    """Return the active run, or a run that does nothing, so library code can always call its methods."""
     return _active if _active is not None else _NOTHING
 
 
 def observe(run: Run, settings: Settings, subject: Subject) -> None:
-    """Start a run for a program that does not call Leakline; the server learns of it only once it is released."""
+    """Start a run for a program that does not call Leakline; the server receives the run only after its release."""
     global _active
     with run._guard:
         run._start(settings, subject, held=True)
@@ -111,14 +109,14 @@ def observe(run: Run, settings: Settings, subject: Subject) -> None:
 
 
 def active() -> Run | None:
-    """Return the run that the program itself started, even a disabled one; None if it started none."""
+    """Return the run that the program itself started, even a disabled run, or None if it has not started any."""
     return None if _active is None or _active._is_of_others else _active
 
 
 class Run:
     """One process's part of a run, created by `init`."""
 
-    # True for a run that the program did not start; it gives way to the one that the program starts.
+    # True for a run that the program did not start; it gives way to a run that the program starts later.
     _is_of_others = False
     # Whether a signal handler catches SIGTERM. Python runs handlers only between bytecodes of the main thread.
     _hears_signals = True
@@ -129,12 +127,12 @@ class Run:
         self._loop: Loop | None = None
         self._settings: Settings | None = None
         self._end: tuple[str, str] | None = None
-        # SIGTERM arrived, and the program's own handler let the program continue.
+        # True if SIGTERM arrived and the program's own handler let the program continue.
         self._goes_on = False
         # The id of the exception that left the newest phase or generation, so that it is not reported again at exit.
         self._reported: int | None = None
         self._finishing = shutdown.Once()
-        # Set in a forked child, where everything but the names belongs to the parent.
+        # True in a forked child, where the run's resources belong to the parent.
         self._forgotten = False
 
     # -- public API -----------------------------------------------------------------------------------
@@ -155,10 +153,10 @@ class Run:
         return "" if self._settings is None else self._settings.url
 
     def generation(self, number: int) -> Generation:
-        """Start a generation and end the one before it. Also a context manager: ``with run.generation(g): ...``.
+        """Start a generation and end the previous one. Also a context manager: ``with run.generation(g): ...``.
 
         If the number was used before (a rerun notebook cell, a second loop), numbering continues after the newest
-        generation, with a single warning. Passing the number of the generation that is open has no effect.
+        generation, with a single warning. Passing the number of the current generation has no effect.
         """
         if (loop := self._loop) is not None:
             exit_status.forget_caught()
@@ -191,8 +189,8 @@ class Run:
     def snapshot(self, label: str, *, show: bool = False) -> None:
         """Take a snapshot now, with any label.
 
-        ``show``: also print it to standard error in the format of a report: memory, GPU memory and counts. For
-        values that this snapshot did not measure, the newest known ones are printed. Quiet runs and ranks other
+        ``show``: also print the snapshot to standard error in the format of a report: memory, GPU memory and counts.
+        For values that this snapshot did not measure, the newest known values are printed. Quiet runs and ranks other
         than 0 print nothing.
         """
         if (loop := self._loop) is not None:
@@ -209,8 +207,8 @@ class Run:
     ) -> None:
         """Declare how many instances of a class there should be: a number or a range ``(low, high)``.
 
-        ``"baseline"`` allows at most as many as at the end of the first generation, so objects built up in that
-        generation are accepted. ``after`` limits the check to the end of that phase. Raises BadArgument.
+        ``"baseline"`` allows at most as many instances as at the end of the first generation, so objects built up in
+        that generation are accepted. ``after`` limits the check to the end of that phase. Raises BadArgument.
         """
         if (loop := self._loop) is not None:
             wanted, data = declarations.expectation(target, count, after)
@@ -245,11 +243,11 @@ class Run:
     ) -> None:
         """Register ``function()`` to be called on the training thread between two phases, and report what it freed.
 
-        ``on_request``: users may trigger it from the run's page, but not while the run is quiet. ``when``: trigger
-        it automatically once the verdict reaches a status ("suspected" or "confirmed"), or while a series is above
-        a limit: ("gauge.tensors", 500). While the condition holds, it runs again after 8 generations, then 16, then
-        32. An exception in it is reported and not raised. Registering the same name again replaces the function.
-        Raises BadArgument.
+        ``on_request``: users may trigger it from the run's page, but not while the run is quiet. ``when``: trigger it
+        automatically once the verdict reaches a status ("suspected" or "confirmed"), or while a series is above a
+        limit: ("gauge.tensors", 500). While the condition holds, the cleanup runs again after 8 generations, then 16,
+        then 32. Exceptions in the function are reported and not raised. Registering the same name again replaces the
+        function. Raises BadArgument.
         """
         if (loop := self._loop) is not None:
             cleanup = declarations.registered(name, function, on_request, when)
@@ -291,15 +289,15 @@ class Run:
     ) -> None:
         """Declare the planned range of ``series`` for the generations ``span``, first and last included.
 
-        ``(11, None)`` lasts until the end of the run. Text is a size such as "30 GiB"; a number is in the unit of
-        the series.
+        ``(11, None)`` lasts until the end of the run. A bound is a number in the unit of the series, or a size as text:
+        "30 GiB".
         """
         self._declare("band", series, lambda: declarations.band_data(span, low, high))
 
     def budget(
         self, phase: str, normal: float | str | None = None, leak: float | str | None = None
     ) -> None:
-        """Declare that growth up to ``normal`` is acceptable and growth from ``leak`` on is a leak.
+        """Declare that growth up to ``normal`` is acceptable and growth of ``leak`` or more is a leak.
 
         ``phase`` is the name of a phase (growth per generation), "generation" (growth of the entire run per
         generation) or "run" (growth since the run began).
@@ -316,14 +314,15 @@ class Run:
     ) -> None:
         """Declare a fix that this run contains and its promises, which are checked on this run. Raises BadArgument.
 
-        The effect of the fix is reported from the generations before and after it, or by comparison with a run
-        without it. It covers the classes whose counts it promises and the ``phase`` it names, else the entire run.
-        ``rejected``: the alternative that was considered and the reason against it, shown with the fix.
+        The effect of the fix is measured by comparing the generations before and after it, or this run with a run
+        without it. The fix covers the classes whose counts it promises and the ``phase`` it names, or the entire run if
+        it names neither. ``rejected``: the alternative that was considered and the reason against it, shown with the
+        fix.
 
         ``promises``: ``growth_bytes_per_generation``, ``phase_growth_bytes_per_generation``, ``peak_bytes``,
-        ``gpu_peak_bytes`` and ``max_jump_bytes_per_generation``, in bytes or as "500 MiB"; ``generations``, how many
-        the run completes; ``possible_generations``, how many fit into memory; ``count:package.Class``, the maximum
-        number of instances alive at the end of a generation.
+        ``gpu_peak_bytes`` and ``max_jump_bytes_per_generation``, in bytes or as "500 MiB"; ``generations``, the number
+        that the run completes; ``possible_generations``, the number that fits into memory; ``count:package.Class``, the
+        maximum number of instances alive at the end of a generation.
         """
         if (loop := self._loop) is not None:
             data = declarations.fix_data(phase, location, promises, rejected)
@@ -359,7 +358,7 @@ class Run:
         return text
 
     def _repr_html_(self) -> str | None:
-        """Return the first screen of the run's page for a notebook; None if nothing was recorded."""
+        """Return the first screen of the run's page for a notebook, or None if nothing was recorded."""
         if self._settings is None or self._forgotten:
             return None
         text = None
@@ -373,7 +372,7 @@ class Run:
         return text
 
     def _written_spool(self) -> Path | None:
-        """Return the spool with everything recorded so far; None if it could not be written."""
+        """Return the spool with everything recorded so far, or None if it could not be written."""
         if self._loop is not None:
             self._chain.flush()
         return self._chain.spool_path
@@ -441,7 +440,7 @@ class Run:
         self._goes_on = True
 
     def _finish_at_exit(self) -> None:
-        """End with the recorded exception or signal, else with the exit status, which the parent may know better."""
+        """End with the recorded exception or signal, or otherwise with the exit status. The parent may correct it."""
         if self._end is not None:
             self._finish(self._end)
         else:
@@ -452,7 +451,7 @@ class Run:
         return self._finishing.is_mine
 
     def _forget(self) -> None:
-        """Deactivate the run in a forked child and close the parent's resources that it inherited."""
+        """Deactivate the run in a forked child and close the resources inherited from the parent."""
         global _active
         self._loop, self._forgotten = None, True
         if _active is self:
@@ -477,7 +476,7 @@ class Run:
         chain.start(held=held)
 
     def _finish(self, end: tuple[str, str], *, at_exit: bool = False) -> None:
-        """Finish the run once. A second thread waits for the first, because the process may end afterwards."""
+        """Finish the run once. A second thread waits for the first, because the process may end once this returns."""
         global _active
         if self._settings is None and _active is self:
             _active = None
@@ -491,7 +490,7 @@ class Run:
             shutdown.unwatch(self)
 
     def _leave(self, end: tuple[str, str]) -> None:
-        """Take the last snapshot, record and send in time, release the program's objects, and print the verdict."""
+        """Take the last snapshot, write and send pending data, release the program's objects, and print the verdict."""
         global _active
         loop, self._loop = self._loop, None
         take_back()
@@ -540,7 +539,7 @@ class _Block:
 
 
 class Phase(_Block):
-    """Phase as context manager and decorator: ``with run.phase("train"): ...`` or ``@run.phase("train")``."""
+    """Context manager and decorator for a phase: ``with run.phase("train"): ...`` or ``@run.phase("train")``."""
 
     def __init__(self, run: Run, name: str) -> None:
         super().__init__(run, name)
@@ -601,7 +600,7 @@ class Cleanup(_Block):
 
 
 class Generation:
-    """A generation that is already started. Leaving the context ends it; otherwise the next generation does."""
+    """A generation that is already started. It ends when the context is left, or otherwise when the next one starts."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -633,7 +632,7 @@ def _wrapped(function: Callable[P, R], block: Callable[[], _Block]) -> Callable[
         async def wrapper(*args: P.args, **kwargs: P.kwargs) -> Any:
             inner: Any = function(*args, **kwargs)
             with block():
-                # Do what `yield from` does below, because async generators have no such expression.
+                # This loop does what `yield from` does below, which async generators do not support.
                 step = inner.asend(None)
                 while True:
                     try:
@@ -673,7 +672,7 @@ _NOTHING: Final = Run()
 
 
 def _clean(text: object) -> str:
-    """Return the text printable and bounded: names come from user code and go to logs and pages."""
+    """Make a text printable and limit its length: names come from user code and appear in logs and pages."""
     return printable(str(text)[: 2 * NAME_LIMIT]).strip() or "unnamed"
 
 

@@ -58,7 +58,7 @@ class Settings:
     """All settings of a run. ``watch`` holds names of classes, never the classes themselves."""
 
     run_id: str
-    # If empty, the server uses the project of the token, else `DEFAULT_PROJECT`.
+    # If empty, the server uses the project of the token, or otherwise `DEFAULT_PROJECT`.
     project: str = ""
     # If None, a readable name is derived from the run id.
     name: str | None = None
@@ -86,8 +86,8 @@ class Settings:
     exact_peaks: bool = False
     # Keep the newest lines that the program prints and logs (`output_tail.py`). Opt-in, as they may contain secrets.
     log_lines: bool = False
-    # Once a leak is suspected, trace for one generation which lines allocate memory (`allocation_tracing.py`).
-    # Opt-in, as it slows the program.
+    # Once a leak is suspected, trace which source lines allocate memory, for one generation (`allocation_tracing.py`).
+    # Opt-in, as tracing slows the program down.
     allocations: bool = False
     # How many individual objects a census reports, and the minimum size of each.
     large_objects: int = LARGE_OBJECTS
@@ -123,7 +123,7 @@ def resolve(environ: Mapping[str, str] | None = None, **arguments: Any) -> Setti
             found[name] = parse(given, name, "argument")
         elif text is not None:
             found[name] = parse(text, variable, "environment")
-    # Resolved only if needed, because the working directory may no longer exist.
+    # The default is resolved only if needed, because the working directory may no longer exist.
     if "directory" not in found:
         found["directory"] = Path(DEFAULT_DIRECTORY).absolute()
     token = _token(*read_secret(env, "LEAKLINE_TOKEN"))
@@ -131,12 +131,12 @@ def resolve(environ: Mapping[str, str] | None = None, **arguments: Any) -> Setti
 
 
 def _text(environ: Mapping[str, str], variable: str) -> str | None:
-    """Return the value of a variable; an empty one counts as not set."""
+    """Return the value of a variable, or None if the variable is empty or not set."""
     return environ.get(variable, "").strip() or None
 
 
 def read_secret(environ: Mapping[str, str], variable: str) -> tuple[str, str | None]:
-    """Return the name of the variable that provides a secret, and the secret; None if it is not set.
+    """Return the name of the variable that provides a secret, and the secret itself (None if it is not set).
 
     The secret is the value of ``variable`` or the content of the file named by ``<variable>_FILE``. Raises
     BadArgument, which names the file but never quotes its content.
@@ -156,9 +156,9 @@ def read_secret(environ: Mapping[str, str], variable: str) -> tuple[str, str | N
 
 
 def _read_line(path: str) -> tuple[str | None, str]:
-    """Return the only line of a text file and an empty string, or None and what is wrong with the file."""
+    """Return the only line of a text file and an empty string, or None and the problem with the file."""
     try:
-        # Checked before opening, because opening a pipe would block until it has a writer.
+        # The file type is checked first, because opening a pipe would block until it has a writer.
         if not stat.S_ISREG(Path(path).stat().st_mode):
             return None, "is not a regular file"
         with Path(path).open("rb") as file:
@@ -178,7 +178,7 @@ def _read_line(path: str) -> tuple[str | None, str]:
 
 
 def checked_name(value: object, name: str, source: str = "argument") -> str:
-    """Return the text if it is a printable name of 1 to 128 characters, else raise BadArgument."""
+    """Return the text if it is a printable name of 1 to 128 characters, otherwise raise BadArgument."""
     if not isinstance(value, str) or not value.strip():
         raise BadArgument(name, value, "must be a non-empty string", source)
     text = value.strip()
@@ -212,7 +212,7 @@ def _watch(value: object, name: str, source: str) -> tuple[str, ...]:
 
 
 def _class_name(target: type | str) -> str:
-    """Return the class name as in the series: ``module.Class``, or ``list`` without a module for builtins."""
+    """Return the class name in the form that series use: ``module.Class``, or just ``list`` for a builtin."""
     if isinstance(target, str):
         return target
     module = "" if target.__module__ == "builtins" else f"{target.__module__}."
@@ -220,7 +220,7 @@ def _class_name(target: type | str) -> str:
 
 
 def checked_type(value: object, name: str) -> type | str:
-    """Return the value if it is a class or a class name, with or without module; else raise BadArgument."""
+    """Return the value if it is a class or a class name, with or without module; otherwise raise BadArgument."""
     if isinstance(value, type):
         return value
     if isinstance(value, str) and len(value) > CLASS_NAME_LIMIT:
@@ -235,7 +235,7 @@ def _total(value: object, name: str, source: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise BadArgument(name, value, "must be a whole number above zero", source)
     if value > LARGEST_INTEGER:
-        # The digits would not help, and Python refuses to print very long integers.
+        # The message omits the digits: they would not help, and Python refuses to print very long integers.
         raise BadArgument(name, f"<{value.bit_length()} bits>", "must be at most 2**53", source)
     return value
 
@@ -300,7 +300,7 @@ def _server(value: object, name: str, source: str) -> str:
     if not usable or parts.query or parts.fragment:
         raise BadArgument(name, value, why, source)
     if "@" in parts.netloc:
-        # A login would be printed along with the address, and it is never sent.
+        # A login would be printed along with the address, and is never sent.
         why = "must not contain a login; authenticate with LEAKLINE_TOKEN"
         raise BadArgument(name, f"{parts.scheme}://...@{parts.hostname}", why, source)
     return value.strip().rstrip("/")
@@ -377,7 +377,7 @@ class _Plain:
         if depth > 0 and isinstance(value, (list, tuple)):
             return list(self._items(value, depth - 1))
         scalar = _scalar(value)
-        # Two bytes for the separators around it.
+        # The two extra bytes are for separators.
         self._room -= len(json.dumps(scalar)) + 2
         return scalar
 
@@ -427,15 +427,15 @@ def _run_id(environ: Mapping[str, str], world_size: int) -> str:
     key = _launch_key(environ) if world_size > 1 else None
     if key is not None:
         return "ranks-" + hashlib.sha256(key.encode()).hexdigest()[:16]
-    # Sorts by time. The 40 random bits separate two runs that start in the same millisecond.
+    # Ids sort by time. The 40 random bits separate two runs that start in the same millisecond.
     return f"{time.time_ns() // 1_000_000:011x}{os.urandom(5).hex()}"
 
 
 def _launch_key(environ: Mapping[str, str]) -> str | None:
-    """Return a key that all ranks of one launch share and no two launches do; None if there is none.
+    """Return a key that all ranks of one launch share and no two launches share, or None if no such key is known.
 
-    The key is the id of the rendezvous or of the batch job, else the master's address. If the entire launch is on
-    this machine, consecutive launches use the same address, so the launcher process is added.
+    The key is the id of the rendezvous or of the batch job, or otherwise the master's address. If the entire launch is
+    on this machine, consecutive launches use the same address, so the key also contains the launcher process.
     """
     launch = _text(environ, "TORCHELASTIC_RUN_ID")
     if launch is not None and launch != "none":
@@ -462,14 +462,14 @@ def _is_on_one_machine(environ: Mapping[str, str], master: str | None) -> bool:
 
 
 def _launcher() -> str | None:
-    """Return the parent process and its start time; None for init, which adopts the orphans of every launch."""
+    """Return the parent process and its start time, or None for init, which adopts the orphans of every launch."""
     parent = os.getppid()
     ticks = start_ticks(parent) if parent > 1 else ""
     return f"launcher {parent} {ticks}" if ticks else None
 
 
 def stat_fields(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat (proc(5)) from the third one, the state; empty if the process is gone."""
+    """Return the fields of /proc/PID/stat (proc(5)) after the process name, or an empty list if the process is gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
@@ -479,7 +479,7 @@ def stat_fields(pid: int) -> list[str]:
 
 
 def start_ticks(pid: int) -> str:
-    """Return field 22 of /proc/PID/stat, the start time, which detects reused process ids; empty if unknown."""
+    """Return the start time (field 22 of /proc/PID/stat), which reveals a reused process id; empty if unknown."""
     fields = stat_fields(pid)
     return fields[19] if len(fields) > 19 else ""
 

@@ -1,7 +1,7 @@
 """Snapshot and Batch, the types that carry all measurements, and the wire format.
 
 Everything that passes between the training loop, the spool, the server and the analysis is one of the frozen types
-below. They carry numbers and names, never values of the observed program.
+below. These types carry numbers and names, never values of the observed program.
 
 The wire format, version 2, little-endian (a spool stores the same bytes, `transport/spool_format.py`):
 
@@ -56,11 +56,11 @@ PREFIX: Final = struct.Struct("<4sI")
 CONTENT_TYPE: Final = "application/vnd.leakline.batch"
 # Marks a missing value in an integer column.
 ABSENT: Final = -(2**63)
-# Project of runs that declare none.
+# Project of runs that do not declare one.
 DEFAULT_PROJECT: Final = "default"
 # Every language that reads the format represents integers up to this limit exactly; servers refuse larger ones.
 LARGEST_INTEGER: Final = 2**53
-# Limit of non-integers, low enough that squares and sums of them keep their precision.
+# Limit of non-integers, low enough that their squares and sums keep their precision.
 LARGEST_FLOAT: Final = 1e15
 # Number of individual objects that a census reports, and their minimum size.
 LARGE_OBJECTS: Final = 20
@@ -71,7 +71,7 @@ SMALLEST_LARGE_OBJECT_BYTES: Final = 2**20
 # Occasions on which a snapshot is taken. `sample` comes from the background sampler between phases.
 KINDS: Final = ("baseline", "phase_end", "generation_end", "manual", "sample", "finish")
 
-# Holder path of objects that only refer to each other, so that only the garbage collector can free them.
+# Holder path of objects that are referenced only by each other, so that only the garbage collector can free them.
 CYCLIC_GARBAGE: Final = "<cyclic garbage>"
 
 # Kinds of events. `expect`, `track`, `gauge`, `fix`, `band` and `budget` are declarations; they are sent as events
@@ -86,7 +86,7 @@ Number = int | float
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """One process of a run. ``instance`` is unique to every process ever started."""
+    """One process of a run. ``instance`` is unique among all processes ever started."""
 
     instance: str
     rank: int = 0
@@ -103,14 +103,14 @@ class Event:
     ``data`` is plain JSON and depends on the kind:
 
     ``cleanup`` {before_bytes, after_bytes, freed_bytes, seconds}; {devices: series -> [before, after]} if torch uses
-    devices; a registered one also has {because, counts: type -> [before, after]}, and {error}, an exception type, if it
-    failed;
+    devices; a registered cleanup also has {because, counts: type -> [before, after]}, and {error}, an exception type,
+    if it failed;
     ``register_cleanup`` {on_request, when: status or [series, number]};
     ``expect`` {low, high, after}; ``track`` {capacity}; ``gauge`` {warn_above}; ``exception`` {type};
     ``note`` {text, link}; ``mark`` {}; ``fix`` {phase, location, promises: name -> number, rejected};
     ``band`` {first, last, low_bytes, high_bytes}; ``budget`` {normal_bytes, leak_bytes};
     ``collection`` {generation, freed, uncollectable, seconds}, a run of Python's garbage collector, counted in objects;
-    ``log`` {lines}, printed and logged by the program since the previous one.
+    ``log`` {lines}, printed and logged by the program since the previous ``log`` event.
     """
 
     sequence: int
@@ -140,7 +140,7 @@ class Census:
     ``mode`` is ``full`` (everything reachable from the objects that the garbage collector tracks, arrays included)
     or ``tracked`` (tracked objects only). ``coverage`` is the fraction of the heap that was scanned; below 1, the
     counts are scaled up from a sample. ``bytes`` are shallow sizes of ordinary objects; arrays and tensors count
-    the buffers they own, once per buffer. ``null`` bytes: unknown.
+    the buffers they own, once per buffer. ``null`` bytes means that the size is unknown.
     """
 
     sequence: int
@@ -155,7 +155,7 @@ class Holder:
     """The path of names that keeps objects of ``type`` alive. It never contains values or keys.
 
     ``path`` leads from a root to the object: ``train.Trainer.history[*]``. ``bytes_each``, if measured, is the
-    memory that one more object of this type adds, without the parts it shares with others of the type.
+    memory that one more object of this type adds, without the parts that objects of this type share.
     """
 
     sequence: int
@@ -205,7 +205,7 @@ class RunHeader:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Snapshots of one process. Batches that are sent have consecutive sequence numbers; those in a spool may not."""
+    """Snapshots of one process. Batches that are sent have consecutive sequence numbers; batches in a spool may not."""
 
     process: ProcessIdentity
     snapshots: tuple[Snapshot, ...]
@@ -219,7 +219,7 @@ class Batch:
 def batch_to_bytes(batch: Batch) -> bytes:
     """Encode a batch in the wire format. A batch to be sent must have consecutive sequence numbers.
 
-    Raises ValueError if a number is not finite, and OverflowError for an integer beyond 64 bits.
+    Raises ValueError if a number is not finite, and OverflowError if an integer exceeds 64 bits.
     """
     snapshots, first = batch.snapshots, batch.first_sequence
     sequences = [snapshot.sequence for snapshot in snapshots]
@@ -274,7 +274,7 @@ def _little_endian(numbers: array[Any]) -> bytes:
 
 
 def batch_from_bytes(data: bytes) -> Batch:
-    """Decode a batch of either version that is known to be well formed: read from a spool, or already validated."""
+    """Decode a batch of either version that is known to be well formed: it comes from a spool or has been validated."""
     if not data.startswith(MAGIC):
         wire = json.loads(data)
         columns = wire["columns"]
@@ -359,7 +359,7 @@ def header_from_wire(wire: Mapping[str, Any]) -> RunHeader:
 
 
 def _fields(thing: Any) -> dict[str, Any]:
-    # Not dataclasses.asdict: it deep-copies, and this runs for every batch.
+    # dataclasses.asdict would make deep copies, and this code runs for every batch.
     return {name: getattr(thing, name) for name in thing.__dataclass_fields__}
 
 

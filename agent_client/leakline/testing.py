@@ -1,7 +1,7 @@
-"""Repeated calls of a function as generations of a run, with a verdict on the memory that they retain.
+"""Measurement of repeated calls of a function as generations of a run, with a verdict on the memory they retain.
 
-The pytest plugin uses it. It measures what a training run measures, without a spool, a background thread or a
-server.
+The pytest plugin uses this module. It takes the same measurements as in a training run, but without a spool, a
+background thread or a server.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The result of a test. ``growth_bytes``: lower bound per generation; None if there were too few generations."""
+    """The result of a test. ``growth_bytes``: lower bound per generation, or None after too few generations."""
 
     verdict: Verdict
     growth_bytes: float | None
@@ -60,7 +60,7 @@ def allowed(
     max_growth: object = DEFAULT_MAX_GROWTH, generations: object = DEFAULT_GENERATIONS,
     warm_up: object = 1, collect: object = True,
 ) -> Allowed:  # fmt: skip
-    """Validate the arguments of the marker. Raises BadArgument."""
+    """Return the limits that the arguments of the marker set. Raises BadArgument."""
     if isinstance(max_growth, bool) or not isinstance(max_growth, (int, float, str)):
         raise BadArgument("max_growth", max_growth, 'must be a size such as "1 MiB", or bytes')
     size = size_bytes(max_growth, "max_growth") if isinstance(max_growth, str) else max_growth
@@ -137,7 +137,7 @@ class MeasuredRun(Run):
         """Do nothing: the run ends with the test."""
 
     def _make_way(self, settings: Settings) -> Settings:
-        # The tested code starts its own run; this one stays in place.
+        # The tested code starts its own run; the run of the test stays in place.
         return settings
 
     def _call_back(self, *, last: bool = False) -> None:
@@ -152,7 +152,7 @@ class MeasuredRun(Run):
 
 
 def named(verdict: Verdict, *roles: str) -> tuple[str, ...]:
-    """Return the names of the suspects in leak findings with one of these roles, most likely first."""
+    """Return the names of the suspects in leak findings that have one of these roles, most likely first."""
     leaks = [finding for finding in verdict.findings if finding.status in LEAKING]
     names = (s.name for f in leaks for s in f.suspects if s.role in roles)
     return tuple(dict.fromkeys(names))

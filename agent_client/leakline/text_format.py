@@ -33,7 +33,7 @@ Write = Callable[[float], str]
 
 
 def size_bytes(value: object, name: str, source: str = "argument") -> int:
-    """Return the bytes of a number or of a text such as "30 GiB" (2^30) or "30 GB" (10^9)."""
+    """Return the size in bytes given by a number or a text such as "30 GiB" (2^30) or "30 GB" (10^9)."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf:
         return int(value)
     found = _SIZE.fullmatch(value) if isinstance(value, str) else None
@@ -47,7 +47,7 @@ def size_bytes(value: object, name: str, source: str = "argument") -> int:
 def format_bytes(value: float) -> str:
     """Format a size in binary units: ``7.10 GiB``, ``-3.20 MiB``, ``1,009.40 KiB``, ``96 B``."""
     amount, unit = abs(value), 0
-    # 1023.995 would be printed as 1024.00 of the smaller unit.
+    # A larger amount would be printed as 1024.00 of the smaller unit.
     while unit < len(_BINARY) - 1 and amount >= (1023.995 if unit else 1023.5):
         amount /= 1024
         unit += 1
@@ -61,7 +61,7 @@ def format_change(value: float) -> str:
 
 
 def format_gib(value: float, sign: str = "") -> str:
-    """Format a size always in GiB: ``4.23 GiB``. With ``sign="+"``, a positive value has a sign too."""
+    """Format a size in GiB, however small: ``4.23 GiB``. With ``sign="+"``, positive values have a sign too."""
     return f"{value / 2**30:{sign}.2f} GiB"
 
 
@@ -73,7 +73,7 @@ def format_count(value: float) -> str:
 
 
 def format_count_change(value: float) -> str:
-    """Format a change with its sign: ``+16``, ``+3.4``, ``-2``. Two decimals below one keep a slow rise visible."""
+    """Format a change with its sign: ``+16``, ``+3.4``, ``-2``. Values below one have two decimals."""
     text = f"{value:.2f}" if 0.005 <= abs(value) < _ONE_EACH else format_count(value)
     return f"{_plus(value, text)}{text}"
 
@@ -120,7 +120,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_estimated_seconds(seconds: float) -> str:
-    """Format an estimated duration, no more precisely than an estimate is: ``40 s``, ``12 min``, ``46 h 40 min``."""
+    """Format an estimated duration with only the precision of an estimate: ``40 s``, ``12 min``, ``46 h 40 min``."""
     minutes = round(seconds / 60)
     if minutes >= 60:
         return f"{minutes // 60:,} h {minutes % 60} min"
@@ -141,7 +141,7 @@ def format_utc(unix_seconds: float) -> str:
 
 
 def format_range(low: float, high: float, write: Write = format_bytes) -> str:
-    """Format a range, ``6.90 MiB to 7.30 MiB``; return an empty string if both ends are formatted the same."""
+    """Format a range, ``6.90 MiB to 7.30 MiB``; return an empty string if both ends have the same text."""
     first, last = write(low), write(high)
     return "" if first == last else f"{first} to {last}"
 
@@ -156,8 +156,8 @@ def format_interval(
 ) -> str:  # fmt: skip
     """Format an estimate with its interval: ``7.10 GiB (6.90 GiB to 7.30 GiB)``.
 
-    The interval is left out if both ends are formatted the same. ``write_end`` formats the ends if they need another
-    format than the estimate.
+    The interval is left out if both ends have the same text. ``write_end`` formats the ends if they need a different
+    format from the estimate.
     """
     return f"{write(estimate)}{in_brackets(format_range(low, high, write_end or write))}"
 
@@ -179,7 +179,7 @@ def format_rate(count: float, unit: str, more: str = "") -> str:
 
 
 def entries_in(number: float, container: str, unit: str) -> str:
-    """Word the growth of a container: ``1 more entry in Trainer.history per generation``."""
+    """Describe the growth of a container: ``1 more entry in Trainer.history per generation``."""
     one = 0 < number < _RATE_WRITTEN_FROM or format_count(number) == "1"
     return format_rate(number, unit, f"more {plural('entry', 1 if one else 2)} in {container}")
 
@@ -222,7 +222,7 @@ def join_words(words: Sequence[str]) -> str:
 
 
 def join_processes(names: str) -> str:
-    """Join process names, with "together" if numbers are sums over several: ``rank 1 main and rank 2 main together``.
+    """Join process names, followed by "together" if there are several: ``rank 1 main and rank 2 main together``.
 
     ``names`` is separated by commas. A list that is too long for a line ends with the number of further names.
     """
@@ -235,7 +235,7 @@ def join_processes(names: str) -> str:
 
 
 def seen_of(number: int, passed: int | None, unit: str) -> str:
-    """Return ``59 seconds``, or ``59 readings in 581 seconds`` if not every one of the ``passed`` units was read."""
+    """Return ``59 seconds``, or ``59 readings in 581 seconds`` if only some of the ``passed`` units were read."""
     if passed is None:
         return count_of(number, unit)
     return f"{count_of(number, 'reading')} in {count_of(passed, unit)}"
@@ -249,7 +249,7 @@ def worded(word: str, sentence: str) -> str:
 
 
 def with_forecast(sentence: str, oom: object) -> str:
-    """Return the sentence with the run's forecast appended, unless there is none or the kernel has killed the run."""
+    """Append the run's forecast to the sentence, unless the run has no forecast or was killed by the kernel."""
     if not isinstance(oom, Mapping) or not oom.get("generation") or not oom.get("sentence"):
         return sentence
     if oom.get("risk") == "none" or KILLED_FOR_MEMORY in sentence:
@@ -280,7 +280,7 @@ def _half_up(value: float) -> int:
 
 
 def _minus(value: float, text: str) -> str:
-    """Return the minus sign of a negative value, unless its text is zero."""
+    """Return a minus sign for a negative value, unless it is formatted as zero."""
     return "-" if value < 0 and text.strip("0.,") else ""
 
 

@@ -212,7 +212,8 @@ def test_requests_without_memory_metrics_get_a_message(api: TestClient) -> None:
     made = request({"http.server.duration": [(0.0, 1.5, {})]})
     answer = api.post("/v1/metrics", content=json_format.MessageToJson(made), headers=JSON)
     assert (
-        "none of these metrics is a supported memory metric" in answer.json()["partialSuccess"]["errorMessage"]
+        "none of these metrics is a supported memory metric"
+        in answer.json()["partialSuccess"]["errorMessage"]
     )
     assert api.get("/api/v1/runs").json()["items"] == []
     # NaN is not a point.

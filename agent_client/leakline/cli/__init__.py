@@ -1,7 +1,8 @@
 """The `leakline` command line.
 
-A module in `commands` defines one command, with its docstring as help text, or a table of several. Imports any
-package of `leakline`, and the server inside functions. Start reading in `main`; `_MODULES` maps commands to modules.
+Each module in `commands` defines either one command, with its docstring as help text, or a table of several commands.
+Imports any package of `leakline`, and the server inside functions. Start reading in `main`; `_MODULES` maps commands to
+modules.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from typing import IO, Any, Final
 from ..errors import LeaklineError, ServerRefused
 from .server_queries import Asker
 
-# Ctrl-C has to end everything within two seconds; children that still run by then are killed.
+# Ctrl-C has to end everything within two seconds; children that are still running after this time are killed.
 END_SECONDS: Final = 1.5
 LAST_WORDS_BYTES: Final = 4096
 READY_SECONDS: Final = 30.0
@@ -27,7 +27,7 @@ POLL_SECONDS: Final = 0.1
 
 @contextmanager
 def ends_by_signals() -> Iterator[None]:
-    """Make SIGTERM and SIGHUP (a closed terminal) end the command as Ctrl-C does."""
+    """Make SIGTERM and SIGHUP (a closed terminal) end the command in the same way as Ctrl-C."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     for number in before:
         signal.signal(number, signal.default_int_handler)
@@ -40,7 +40,7 @@ def ends_by_signals() -> Iterator[None]:
 
 @contextmanager
 def signals_ignored() -> Iterator[None]:
-    """Ignore signals, so that a second Ctrl-C cannot interrupt ending children or removing files."""
+    """Ignore signals while children are ended and files removed, so that a second Ctrl-C does not interrupt this."""
     before = {
         n: signal.signal(n, signal.SIG_IGN) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     }
@@ -63,8 +63,8 @@ class Child:
     ) -> None:
         self.name = name
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
-        # A separate session keeps the terminal's Ctrl-C from the child; the parent receives it and ends its children
-        # in sequence.
+        # In a separate session, the child does not receive the terminal's Ctrl-C. The parent receives it and ends its
+        # children in order.
         self.process = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=None if errors_shown else self._errors, text=True, start_new_session=True,
@@ -155,13 +155,13 @@ def start_server(
     errors_shown: bool = False,
 ) -> Asker:
     """Start `leakline serve` on the loopback interface. Raises LeaklineError if it does not start."""
-    # With LEAKLINE_PUBLIC_URL set, the server would print that address, but we need the address of this process.
+    # With LEAKLINE_PUBLIC_URL set, the server would print that URL, but we need its local address.
     local = {k: v for k, v in (environment or os.environ).items() if k != "LEAKLINE_PUBLIC_URL"}
     command = [
         sys.executable, "-P", "-m", "leakline", "serve", "--host", "127.0.0.1", "--port", str(port)
     ]  # fmt: skip
     server = children.start("server", command, local, errors_shown=errors_shown)
-    # The first line that the server prints is its address. If it neither prints it nor ends, it is killed.
+    # The first line that the server prints is its address. A server that neither prints a line nor ends is killed.
     patience = threading.Timer(READY_SECONDS, server.process.kill)
     patience.start()
     line = next(server.lines(), "")
@@ -176,7 +176,7 @@ def start_server(
 
 
 def wait_for_verdict(asker: Asker, run: str, generations: int) -> dict[str, Any]:
-    """Return a run that has ended with its verdict over all generations; after a timeout, the newest state of both.
+    """Return an ended run with its verdict over all generations, or the newest state of both after a timeout.
 
     Raises LeaklineError if there is no verdict at all.
     """

@@ -1,8 +1,7 @@
 """A small training run with one planted leak, started by `leakline drill`.
 
-Usage: `python drill_training.py KIND --generations N`. It is started as a file, so that its classes belong to
-`__main__`: scans of the heap skip the modules of `leakline`. For each generation it prints the number of planted
-bytes on a line.
+Usage: `python drill_training.py KIND --generations N`. It is run as a script, so that its classes belong to `__main__`:
+heap scans skip the modules of `leakline`. For each generation it prints the number of planted bytes on a line.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ class Environment:
     """A training environment; one instance is all that a training run needs."""
 
     def __init__(self) -> None:
-        # Zero pages would only be reserved by the kernel and use no memory.
+        # Memory filled with zeros would only be reserved by the kernel, not used.
         self.prices = bytearray(b"1") * (64 * 1024)
 
 

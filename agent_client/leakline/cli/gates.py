@@ -129,7 +129,7 @@ def _memory_ran_out(state: str, reason: str) -> str:
 
 
 def _may_have_run_out(state: str, reason: str) -> str:
-    """Return why an end of unknown cause fails a gate against leaks; empty for any other end."""
+    """Return why an end of unknown cause fails a gate against leaks, or an empty string for any other end."""
     if state == "killed" and reason in ("SIGKILL", ""):
         return "the kernel sends SIGKILL when memory runs out, and no other cause is known"
     if state == "silent":

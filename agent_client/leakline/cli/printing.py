@@ -59,7 +59,7 @@ class _Plain:
     def _as_far_as_it_is_read(self) -> Iterator[None]:
         """Ignore a closed pipe (`leakline verdict RUN --fail-on leaking | head`).
 
-        The command has to go on, because its exit status and files are results too.
+        The command has to continue, because its exit status and files are results too.
         """
         try:
             yield

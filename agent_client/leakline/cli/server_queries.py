@@ -1,4 +1,4 @@
-"""Shared parts of the commands that query a server: its address, its answers, and resolving run names."""
+"""Shared parts of the commands that query a server: the address, the requests, and the resolution of run names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Asker:
         return self._request(path, query, API)
 
     def markdown(self, path: str, query: Mapping[str, object] | None = None) -> str:
-        """Return a Markdown report; unlike those of `get`, its ``path`` is not below the API prefix."""
+        """Return a Markdown report. Unlike in `get`, ``path`` is not relative to the API prefix."""
         return str(self._request(path, query, "").get("markdown", ""))
 
     def _request(self, path: str, query: Mapping[str, object] | None, base: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Alignment of the generation numbers in a log, where the same one may be "Generation 0" here and "Gen 1" there."""
+"""Alignment of the generation numbers in a log, which may call the same generation both "Generation 0" and "Gen 1"."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Mark:
     unit: str
     number: int
     total: int | None
-    # True if it comes from the label of a reading.
+    # True if the mark comes from the label of a reading.
     is_label: bool = False
 
 
 def mark_of(line: int, text: str, *, is_label: bool = False) -> Mark | None:
-    """Return the coarsest unit that the line names; None if it names none."""
+    """Return the mark with the coarsest unit in the line, or None if the line has no mark."""
     marks = list(_marks(line, text, is_label))
     return min(marks, key=lambda mark: COARSE_FIRST.index(mark.unit), default=None)
 
@@ -92,7 +92,7 @@ def numbering_of(marks: Sequence[Mark]) -> Numbering:
 
 
 def _shift(marks: Sequence[Mark], style: str, main: str) -> int | None:
-    """Return the difference to the next mark of the main style; None unless it is the same throughout."""
+    """Return the offset between the numbers in ``style`` and in the main style, or None if the offset varies."""
     differences: Counter[int] = Counter()
     waiting: int | None = None
     for mark in marks:

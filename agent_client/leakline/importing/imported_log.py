@@ -30,14 +30,14 @@ BY_TIME: Final = (
     "so growth is given per second up to ten minutes, and per minute beyond "
     "(--unit minute: always per minute)"
 )
-# The same for a file that has no timestamps either.
+# The corresponding part for a file without timestamps.
 BY_READING: Final = "and none has a time, so each reading counts as one step"
-# In Unix seconds.
+# Limit of valid times, in Unix seconds.
 MAX_MOMENT: Final = 1e11
 
 
 class ImportRefused(LeaklineError):
-    """Nothing of the file is imported. Carries the path and, if known, the line."""
+    """Error that refuses the entire file. Carries the path and, if known, the line."""
 
     def __init__(self, path: object, why: str, line: int | None = None) -> None:
         where = f"{path}" if line is None else f"{path}, line {line}"
@@ -49,7 +49,7 @@ class ImportRefused(LeaklineError):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Memory at one moment. ``time`` is in seconds of the file's own clock; None if the file has no times."""
+    """Memory at one moment. ``time`` is in seconds of the file's own clock, or None if the reading has no time."""
 
     line: int
     samples: Mapping[str, Number]
@@ -66,8 +66,8 @@ class Reading:
 class Log:
     """The content of a file. ``notes`` describe the assumptions made.
 
-    ``unit`` is the file's own word for its generations; None if it has none. ``is_clock``: times are Unix seconds,
-    otherwise seconds since the start.
+    ``unit`` is the file's own word for its generations, or None if the file does not count any. ``is_clock``: times are
+    Unix seconds, otherwise seconds since the start.
     """
 
     form: str
@@ -86,7 +86,7 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What the user has specified about the file. None means that it is to be detected."""
+    """What the user has specified about the file. None means that the value is to be detected."""
 
     form: str | None = None
     # Bytes per unit for sizes without a unit.
@@ -110,7 +110,7 @@ MEMORY: Final = "process.rss_bytes"
 
 
 def taken(path: Path, readings: Iterable[Reading], every: int) -> tuple[Reading, ...]:
-    """Return all readings, each ``every`` of them merged. Raises ImportRefused with advice if there are too many."""
+    """Return the readings, merged in groups of ``every``. Raises ImportRefused with advice if there are too many."""
     kept: list[Reading] = []
     count = stretches = 0
     where: tuple[int | None, str | None] | None = None
@@ -139,7 +139,7 @@ def _too_many(count: int, stretches: int, every: int) -> str:
 
 
 def _thinned(readings: Iterable[Reading], every: int) -> Iterator[Reading]:
-    """Merge each ``every`` readings of a phase and generation into their last one, with their maximum as its peak."""
+    """Merge groups of ``every`` readings from the same phase and generation, with the maximum of each as its peak."""
     together: list[Reading] = []
     for reading in readings:
         last = together[-1] if together else reading
@@ -163,7 +163,7 @@ def _joined(together: Sequence[Reading]) -> Reading:
 
 
 MAX_LINE_LENGTH: Final = 2_000
-# Characters read of a line before it is refused as too long; progress bars rewrite theirs many times.
+# Number of characters after which a line is refused as too long. Progress bars rewrite their line many times.
 _MAX_RAW: Final = 1 << 20
 _BOMS: Final = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -173,7 +173,7 @@ _BOMS: Final = (
 
 
 def moment_of(iso: str) -> float | None:
-    """Return a timestamp from a log as Unix seconds, in UTC if it has no time zone; None if it is not a timestamp."""
+    """Return the Unix seconds of a log's timestamp (in UTC if it has no time zone), or None if it cannot be parsed."""
     try:
         moment = datetime.fromisoformat(iso.replace(",", "."))
     except ValueError:
@@ -184,7 +184,7 @@ def moment_of(iso: str) -> float | None:
 def lines_of(path: Path, *, tabs: bool = False) -> Iterator[tuple[int, str]]:
     """Yield (number from 1, text) of every line that is not empty. Raises ImportRefused.
 
-    A line that is overwritten with carriage returns, as by progress bars, yields each of its versions. Invalid UTF-8
+    If a progress bar overwrites a line with carriage returns, each version of the line is yielded. Invalid UTF-8
     is replaced and not refused, because the figures in a damaged log are usually intact. ``tabs``: keep tabs instead
     of replacing them with spaces.
     """

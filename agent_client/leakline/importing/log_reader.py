@@ -1,4 +1,4 @@
-"""Detection of a log's format from its content, and the call of the matching reader."""
+"""Detects the format of a log from its content and calls the matching reader."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FORMS: Final = {
     "tools": "repeated output of ps aux, top -b, docker stats, free or nvidia-smi",
 }
 _SPOOL: Final = b"LEAKSPL1"
-# The first lines are enough to recognize a table or a recorder.
+# The first lines are enough to recognize a table or the log of a recorder.
 _LOOKED_AT: Final = 5
 
 
@@ -95,8 +95,8 @@ def _form_of_text(path: Path) -> str:
 def _is_table(first: list[str]) -> bool:
     """Return True if the first rows have as many cells as the header and are not log lines with bars or commas.
 
-    Such log lines contain the memory themselves: "epoch 3 | loss 0.1 | rss 2.3 GB". A header that names memory always
-    makes it a table.
+    Such log lines contain memory sizes with units: "epoch 3 | loss 0.1 | rss 2.3 GB". If the header names memory, the
+    file is always a table.
     """
     rows = [line for line in first if not line.lstrip().startswith("# ")]
     delimiter = memory_tables.delimiter_of(rows[0]) if rows else None
@@ -106,7 +106,7 @@ def _is_table(first: list[str]) -> bool:
     return names_memory or not any(map(status_lines.has_size, rows))
 
 
-# Reserved address space and shared pages: neither shows what the program retains.
+# Neither reserved address space nor shared pages show what the program retains.
 _NOT_JUDGED: Final = frozenset({"process.vms_bytes", "process.shared_bytes"})
 # Memory does not change by this factor between two readings, so the unit must have changed.
 _CHANGE_OF_UNIT: Final = 300.0

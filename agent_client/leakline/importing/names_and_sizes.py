@@ -25,7 +25,7 @@ _OPEN_SIZE: Final = re.compile(rf"({NUMBER})\s?{UNIT}\b")
 
 
 def factor_of(unit: str, *, binary: bool = False) -> int | None:
-    """Return the bytes in one unit; None if it is not a unit of size. ``binary``: MB means MiB, as often printed."""
+    """Return the bytes in one unit, or None if it is not a unit of size. ``binary``: read MB as MiB."""
     name = unit.strip().lower()
     if not _BINARY_NAME.fullmatch(name):
         return None
@@ -60,14 +60,14 @@ def pointed(number: str) -> str | None:
 
 
 def pointed_number(number: str) -> float | None:
-    """Return the value of a printed number, which may have an exponent; None if it is not one."""
+    """Return the value of a printed number, which may have an exponent, or None if it is not a number."""
     digits, exponent, power = number.lower().partition("e")
     plain = pointed(digits)
     return None if plain is None else float(f"{plain}{exponent}{power}")
 
 
 def open_size(text: str) -> str | None:
-    """Return the first size in a line whose comma could be either kind."""
+    """Return the first size with a comma that could be either kind, or None if the line has no such size."""
     if "," not in text:
         return None
     found = (size[0] for size in _OPEN_SIZE.finditer(text) if comma_of(size[1]) == "open")
@@ -79,7 +79,7 @@ def note_of_open(line: int, size: str) -> str:
 
 
 def size_in_bytes(number: str, unit: str, *, binary: bool = False) -> float | None:
-    """Return the bytes of a size such as ``9.12`` ``GB``; None if the number or the unit cannot be parsed."""
+    """Return the bytes of a size such as ``9.12`` ``GB``, or None if the number or the unit cannot be parsed."""
     factor, digits = factor_of(unit, binary=binary), pointed(number.lstrip("+"))
     return None if factor is None or digits is None else float(digits) * factor
 
@@ -172,7 +172,8 @@ _WANDB_GPU: Final = re.compile(
 )
 # In a path such as "train/rss_mb", only the last part names the metric; "memory" alone would be ambiguous.
 _DEVICE: Final = re.compile(r"gpu|cuda|vram|device", re.IGNORECASE)
-# Words that rule out the level of this process: "rss growth" is a difference, "worker rss" another process.
+# Words that show that a metric is not the memory of this process: "rss growth" is a difference, "worker rss" another
+# process.
 _NO_LEVEL: Final = re.compile(
     r"\b(?:delta|diff|growth|change|limit|min|total|all|sum|peak|max|child|children|worker|workers|gpu|cuda|device"
     r"|rank ?\d*|node ?\d*|process ?\d+)\b"
@@ -218,7 +219,7 @@ def meaning_of(name: str, *, binary: bool = False) -> Meaning:
     run, metric = run_and_metric(name)
     if found.role == "other" and run is not None:
         found = _meaning_of(metric, binary=binary)
-        # In a name with a run in front, a word such as "step" does not make it the axis.
+        # In a name with a run in front, a word such as "step" does not make the column the axis.
         return found if found.role == "memory" else Meaning("other")
     return found
 

@@ -1,4 +1,4 @@
-"""Conversion of a log's readings into a run with one process: header, snapshots, and a spool with them.
+"""Conversion of a log's readings into a run with one process: header, snapshots, and the spool that contains them.
 
 Ids are derived from the content and the import options, so importing the same file twice gives the same run, and a
 server stores it once. For a file without timestamps, readings are one second apart and end at ``ended_at``.
@@ -60,7 +60,7 @@ def digest_of(path: Path) -> str:
 
 
 def run_id_of(digest: str, project: str, name: str | None, unit: str | None, wishes: Wishes) -> str:
-    """Return an id derived from the content and the options: with other options, the same file is another run."""
+    """Return an id derived from the content and the options: with other options, the same file gives another run."""
     said = repr((digest, project, name, unit, wishes))
     return f"import-{hashlib.sha256(said.encode()).hexdigest()[:_ID_LENGTH]}"
 
@@ -104,7 +104,7 @@ def _counted(log: Log, unit: str | None) -> Log:
 
 
 def _unit_of(log: Log) -> str:
-    """Return the unit of a log: generations, or else seconds, which become minutes after ten minutes."""
+    """Return the unit of a log: "generation", or "second" if no reading has a generation."""
     counted = any(reading.generation is not None for reading in log.readings)
     return "generation" if counted else "second"
 
@@ -157,7 +157,7 @@ def _events(log: Log, i: int, time: float, reading: Reading) -> tuple[Event, ...
 
 
 def _times(log: Log, ended_at: float) -> Sequence[float]:
-    """Return the Unix seconds of each reading; a reading without a time gets that of the previous one."""
+    """Return the Unix seconds of each reading; a reading without a time gets the time of the previous reading."""
     known = [reading.time for reading in log.readings]
     if all(time is None for time in known):
         start = ended_at - SPACING_SECONDS * (len(known) - 1)
@@ -174,7 +174,7 @@ def _times(log: Log, ended_at: float) -> Sequence[float]:
 
 
 def write_spool(path: Path, imported: Imported) -> None:
-    """Write the spool that the process would have recorded. Raises SpoolError if it is another run's, or on failure."""
+    """Write the spool that the process would have recorded. Raises SpoolError on failure or if another run owns it."""
     if path.exists() and read_header(path)[0].id != imported.header.id:
         raise SpoolError(path, "is the spool of another run; choose another name")
     ended = {"state": "finished", "ended_at": imported.ended_at, "reason": ""}
@@ -193,7 +193,7 @@ def write_spool(path: Path, imported: Imported) -> None:
 
 
 def moved_to(imported: Imported, started_at: float) -> Imported:
-    """Return the run with another start time: for a file without times, that of the run that the server already has."""
+    """Return the run with another start time. A file without times keeps the start time of its earlier import."""
     by = started_at - imported.snapshots[0].time
     snapshots = tuple(
         replace(s, time=s.time + by, events=tuple(replace(e, time=e.time + by) for e in s.events))

@@ -2,7 +2,7 @@
 
 Without an active run, the first reset starts one, in which a generation is an episode of this environment and the
 phase ``episode`` lasts from its reset to its end. In an existing run (of another wrapper, a callback or the program)
-the wrapper only counts environments: those still in memory, and those of them that were not closed.
+the wrapper only counts environments: all that are still in memory, and those of them that were never closed.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class LeaklineWrapper(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
     def _begin(self) -> None:
         if self._may_begin and active() is None:
             self._training.begin("episode", phases=("episode",))
-        # A wrapper starts at most one run. It starts none if it is reset after close, or after another run existed.
+        # A wrapper starts at most one run. It does not start a run if it is reset after close, or after another run
+        # existed.
         self._may_begin = False
         run = current()
         if self._expect is not None and run.id != self._declared_in:

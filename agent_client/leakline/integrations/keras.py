@@ -19,7 +19,7 @@ except ImportError as error:
 
 
 class LeaklineCallback(Callback):
-    """Callback that records a fit. Keywords are those of `leakline.init` and are ignored in an existing run."""
+    """Callback that records ``fit``. Keywords are those of `leakline.init` and are ignored in an existing run."""
 
     def __init__(
         self, project: str | None = None, *, steps: int | None = None, **options: Unpack[Options]
@@ -48,7 +48,7 @@ class LeaklineCallback(Callback):
                 self._training.generation(epoch)
             self._training.phase("train")
 
-    # There is no hook at the end of a batch: as long as no callback has one, Keras calls callbacks on its own thread.
+    # A hook for the end of a batch would keep Keras from calling such hooks on its own thread, so this class has none.
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         if self._training.is_on and self._steps is not None:
             self._training.count(self._step // self._steps)

@@ -1,9 +1,9 @@
 """Stable-Baselines3: ``model.learn(100_000, callback=LeaklineCallback(project="mine"))``.
 
 Phases: ``rollout``, which collects experience, and ``train``. If a rollout fills and consumes a buffer (PPO, A2C), a
-generation is a rollout with its training. Otherwise (DQN, SAC, ..) it is as many rollouts as make a hundredth of the
-timesteps, or ``steps`` timesteps. The model's buffers are tracked with their capacity: a buffer that is still filling
-is not a leak.
+generation is a rollout with its training. Otherwise (DQN, SAC, ..) a generation is as many rollouts as make up a
+hundredth of the timesteps, or ``steps`` timesteps. The model's buffers are tracked with their capacity: a buffer that
+is still filling is not a leak.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ try:
 except ImportError as error:
     raise missing("sb3", "stable_baselines3", "sb3", error) from None
 
-# A trend is visible with far fewer; more would only add snapshots.
+# A trend is visible with far fewer generations; more would only add snapshots.
 GENERATIONS: Final = 100
 BUFFERS: Final = ("replay_buffer", "rollout_buffer")
 
@@ -38,7 +38,8 @@ class LeaklineCallback(BaseCallback):
         self._training = Training("stable-baselines3", given)
         self._last: _Last | None = None
         self._rollouts = 0
-        # State of the current ``learn``: timesteps per generation (None: one rollout each), and its first timestep.
+        # State of the current ``learn``: timesteps per generation (None: a generation is one rollout), and the first
+        # timestep.
         self._each: int | None = None
         self._began = 0
 
@@ -54,7 +55,7 @@ class LeaklineCallback(BaseCallback):
                 self._last.init_callback(self.model)
                 bracket(among, self, self._last)
             total = self._plan()
-        # Not cleared in place, because all callbacks share the same dict.
+        # The dict is replaced, not cleared, because all callbacks share it.
         self.locals: dict[str, Any] = {}
         note = several(self._each, "timesteps, rounded up to full rollouts")
         self._training.begin("generation", total, ("rollout", "train"), note=note)
@@ -95,7 +96,7 @@ class LeaklineCallback(BaseCallback):
             self._training.rest()
             if self._last is None:
                 self._training.end()
-        # A callback that outlives the training must not keep the model alive.
+        # A callback that outlives ``learn`` must not keep the model alive.
         self.__dict__["model"] = None
 
 
@@ -107,7 +108,7 @@ class _Last(BaseCallback):
         self._training = training
 
     def update_locals(self, locals_: dict[str, Any]) -> None:
-        """Do nothing, for the same reason as above."""
+        """Do nothing, for the same reason as `LeaklineCallback.update_locals`."""
 
     def _on_step(self) -> bool:
         return True
@@ -122,7 +123,7 @@ class _Last(BaseCallback):
 
 
 class _Filled:
-    """View of a buffer with the number of filled rows as its length, and its arrays."""
+    """The arrays of a buffer. The length is the number of filled rows."""
 
     def __init__(self, buffer: Any) -> None:
         self._rows = buffer.buffer_size if buffer.full else buffer.pos
@@ -135,14 +136,14 @@ class _Filled:
 def _arrays(values: Any) -> Iterator[Any]:
     for value in values:
         if isinstance(value, dict):
-            # A dict of arrays, from a Dict observation space.
+            # A Dict observation space gives a dict of arrays.
             yield from _arrays(value.values())
         elif hasattr(value, "nbytes") and getattr(value, "shape", None):
             yield value
 
 
 def _filling(model: Any, name: str) -> Callable[[], _Filled | None]:
-    """Return a function that reads the buffer from the model, which may reload it. It keeps neither of them alive."""
+    """Return a function that reads the buffer from the model, which may replace it. Neither is kept alive."""
     found = weakref.ref(model)
 
     def read() -> _Filled | None:

@@ -1,15 +1,16 @@
-"""One framework training as a run: the common part of all callbacks.
+"""Recording of a framework's training as a Leakline run: the common part of all callbacks.
 
-A training without a run starts one and finishes it. In a run of the program, it numbers the generations unless the
-program does, and never finishes the run. Each phase ends the previous one, because frameworks report when something
-begins but rarely when it ends.
+If there is no active run, training starts one and finishes it. If the program has a run, training numbers its
+generations unless the program does, and never finishes it. Each phase ends the previous one, because frameworks report
+when something begins but rarely when it ends.
 
-The position of our callback among the user's matters. Frameworks call callbacks one after the other, and memory that
-one of them allocates is attributed to the phase that is open at that moment. So our callback comes first, and the
-work of the others at a hook belongs to the phase that the hook begins. If a hook ends a phase (a rollout, the step
-before a save), a second callback of ours comes last, and their work still belongs to that phase.
+The position of our callback among the user's callbacks matters. Frameworks call callbacks one after the other, and
+memory that a callback allocates is attributed to the phase that is open at that moment. So our callback comes first,
+and the work of the other callbacks at a hook belongs to the phase that the hook begins. If a hook ends a phase (a
+rollout, the step before a save), a second callback of ours comes last, so that the work of the others still belongs to
+that phase.
 
-The module also validates the callbacks' arguments in the constructor, and words the error for a missing framework.
+The module also validates the callbacks' arguments in the constructor, and creates the error for a missing framework.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from leakline.settings import resolve
 
 from ..run import Generation, Phase
 
-# Maps each framework to its training that has begun and not reported its end.
+# Maps each framework to the `Training` that has begun and has not reported its end.
 _open: Final[dict[str, Training]] = {}
-# Runs whose generations were numbered by a training, so that the next training may continue the numbering.
+# Runs whose generations were numbered by a `Training`. The next `Training` may continue the numbering.
 _numbered: Final[weakref.WeakSet[Run]] = weakref.WeakSet()
 
 
@@ -45,7 +46,7 @@ class Place:
     launch: str | None = None
 
     def environment(self) -> dict[str, str]:
-        """Return the environment plus the variables that only torchrun sets. Existing variables take precedence."""
+        """Return the environment, with the variables that torchrun would set added unless they are already set."""
         said = dict(os.environ)
         if self.world_size > 1:
             said.setdefault("RANK", str(self.rank))
@@ -59,11 +60,11 @@ ALONE: Final = Place()
 
 
 class Training:
-    """State of a training, created with the callback. ``options`` are those of `leakline.init`."""
+    """State of a training run, created with the callback. ``options`` are those of `leakline.init`."""
 
     def __init__(self, framework: str, options: dict[str, Any]) -> None:
-        # For calls of the framework only. Calls of the run are not guarded again, because exceptions of the program's
-        # own functions have to propagate.
+        # This guard is only for calls into the framework. Calls into the run are not guarded again, because exceptions
+        # of the program's own functions have to propagate.
         self.guard = Guard(f"the callback for {framework}")
         self.run = Run()
         self._framework, self._options = framework, options
@@ -76,7 +77,7 @@ class Training:
         self._phase_name = ""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state of a copy: a training that has not begun and has no run."""
+        """Return the state of a copy, which has not begun and has no run."""
         return {"framework": self._framework, "options": self._options}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -95,9 +96,9 @@ class Training:
         place: Place = ALONE,
         note: str | None = None,
     ) -> None:
-        """Begin a training. ``total``: planned generations; ``note``: what a generation is.
+        """Begin to record training. ``total``: planned generations; ``note``: what a generation is.
 
-        An earlier training of the framework on this thread that never ended is ended first.
+        If earlier training with the framework on this thread never ended, it is ended first.
         """
         before = _open.get(self._framework)
         if before is not None and before is not self and before._thread == threading.get_ident():
@@ -116,7 +117,7 @@ class Training:
             _open[self._framework] = self
 
     def generation(self, number: int) -> None:
-        """Begin the framework's next unit, numbered after the generations of earlier trainings in the run."""
+        """Begin the framework's next unit, numbered after the generations of earlier training in the run."""
         self._leave()
         if self._numbers:
             if self._ahead is None:
@@ -141,7 +142,7 @@ class Training:
         self._leave()
 
     def rest(self) -> None:
-        """End the last unit; the training itself has not ended."""
+        """End the last unit, but not the training itself."""
         self._rest()
 
     def end(self, error: BaseException | None = None) -> None:
@@ -170,13 +171,13 @@ class Training:
                 self.run = start(settings)
 
     def _may_number(self) -> bool:
-        """Return False within another training, or if the program numbers the generations itself."""
+        """Return False during other training in this run, or if the program numbers the generations itself."""
         within = any(each is not self and each.run is self.run for each in _open.values())
         counted = _newest_generation(self.run) is not None
         return not within and (self.run in _numbered or not counted)
 
     def _was_left(self) -> None:
-        """End a training whose closing hook was never called, because the program caught an exception."""
+        """End training whose closing hook was never called, because the program caught an exception."""
         _open.pop(self._framework, None)
         self._rest()
         if self._owns:
@@ -197,7 +198,7 @@ class Training:
 
 
 def several(steps: int | None, what: str) -> str | None:
-    """Return a note on the size of a generation; None if it is a single step."""
+    """Return a note on the size of a generation, or None if a generation is a single step."""
     return None if steps is None or steps < 2 else f"a generation is {steps:,} {what}"
 
 
@@ -212,7 +213,7 @@ _CALLERS: Final = 4
 
 
 def calling(kind: type[T]) -> T | None:
-    """Return the caller of this hook if it has this class, because frameworks do not pass it to their callbacks."""
+    """Return the object of class ``kind`` that calls this hook. Frameworks do not pass it to their callbacks."""
     frame: Any = sys._getframe(1)
     for _ in range(_CALLERS):
         frame = frame.f_back
@@ -227,9 +228,9 @@ def calling(kind: type[T]) -> T | None:
 def bracket(holder: Any, first: Any, last: Any = None) -> None:
     """Put ``first`` before and ``last`` after all other callbacks.
 
-    The list is replaced, because the framework may be iterating over the old one, which may also be the user's. The
-    last callback of an earlier training is removed: it would end this training before callbacks that the user has
-    added since.
+    The list is replaced, because the framework may be iterating over the old one, which may also be the user's. A last
+    callback from earlier training is removed: it would end this training before callbacks that the user has added
+    since.
     """
     others = [e for e in holder.callbacks if e is not first and not _is_replaced(e, last)]
     holder.callbacks = [first, *others] if last is None else [first, *others, last]
@@ -274,7 +275,7 @@ def checked(what: str, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def checked_steps(steps: object) -> int | None:
-    """Return the number of steps per generation; None for the framework's own unit. Raises BadArgument."""
+    """Return the number of steps per generation, or None for the framework's own unit. Raises BadArgument."""
     if steps is None:
         return None
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:

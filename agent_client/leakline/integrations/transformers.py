@@ -1,7 +1,7 @@
 """Transformers: ``Trainer(..., callbacks=[LeaklineCallback(project="mine")])``.
 
 Phases: ``train``, ``validation``, ``save`` and ``epoch_end``, the work of callbacks at the end of an epoch. A
-generation is a hundredth of the planned steps, or ``steps`` of them, or with ``epochs=True`` an epoch.
+generation is a hundredth of the planned steps, or ``steps`` steps, or with ``epochs=True`` an epoch.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ try:
 except ImportError as error:
     raise missing("transformers", "transformers", "transformers", error) from None
 
-# A trend is visible with far fewer; more would only add snapshots.
+# A trend is visible with far fewer generations; more would only add snapshots.
 GENERATIONS: Final = 100
 
 
 class LeaklineCallback(TrainerCallback):
-    """Callback that records a training. Keywords are those of `leakline.init` and are ignored in an existing run."""
+    """Callback that records ``train``. Keywords are those of `leakline.init` and are ignored in an existing run."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class LeaklineCallback(TrainerCallback):
         given = checked("LeaklineCallback", {**options, "project": project})
         self._training = Training("transformers", given)
         self._last: _Last | None = None
-        # Steps per generation of the current training.
+        # Steps per generation in the current call of ``train``.
         self._each = 1
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -89,7 +89,7 @@ class LeaklineCallback(TrainerCallback):
 
 
 class _Last(TrainerCallback):
-    """Callback that runs after the user's callbacks, and so begins ``save`` if nothing else is due before the save."""
+    """Callback that runs after the user's callbacks, so that ``save`` begins only after their work."""
 
     def __init__(self, training: Training) -> None:
         self._training = training

@@ -1,8 +1,8 @@
 """Observation of a program that does not call Leakline.
 
-`leakline run` starts it through `launcher/startup/sitecustomize.py`. The observer measures on its own threads at the
-end of each time interval (`Intervals`). It contacts no server for the first seconds: most programs that call `init`
-themselves do so by then, and the observer withdraws without a trace.
+`leakline run` starts the observer through `launcher/startup/sitecustomize.py`. The observer measures on its own threads
+at the end of each time interval (`Intervals`). It contacts no server for the first seconds: most programs that call
+`init` themselves do so in that time, and the observer withdraws without a trace.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from ..runtime.threads import OurThread
 from ..settings import Settings, resolve, start_ticks
 from ..text_format import count_of
 
-# Delay of each measurement after the end of its interval, as a fraction of the interval. An early measurement would
-# put two of them into the same interval.
+# Delay of each measurement after the end of its interval, as a fraction of the interval. An early measurement would be
+# the second one in its interval.
 LATE: Final = 0.05
 
 
 class Intervals:
     """Thread that calls ``end`` with a label at the end of each interval of ``unit``, first one unit after the start.
 
-    It also calls ``then`` after ``then_seconds``, and again after as many seconds as ``then`` returns; None stops
-    that.
+    It also calls ``then`` after ``then_seconds``, and again after as many seconds as ``then`` returns, until it returns
+    None.
     """
 
     def __init__(
@@ -56,12 +56,12 @@ class Intervals:
         self._thread = OurThread("intervals", self._run)
 
     def start(self) -> None:
-        """Start the thread. If that fails, nothing is measured, and the program goes on."""
+        """Start the thread. If that fails, nothing is measured, and the program continues."""
         with self._guard:
             self._thread.start()
 
     def stop(self) -> None:
-        """Start no more measurements."""
+        """Prevent further measurements."""
         self._over.set()
 
     def _run(self) -> None:
@@ -128,7 +128,7 @@ def begin(environ: Mapping[str, str] = os.environ) -> None:
     """Observe this interpreter, before its program begins."""
     plan = _plan_of(environ)
     if os.getppid() != plan.launcher and "RANK" not in environ and ANNOUNCED not in environ:
-        # The parent is not a Python program; `leakline run` watches it from outside. Join that run as its child.
+        # The parent is not a Python program; `leakline run` watches it from outside. Join the run as a child process.
         os.environ[ANNOUNCED] = (
             f"{environ['LEAKLINE_RUN_ID']}:1:{start_ticks(plan.launcher)}:{plan.launcher}"
         )
@@ -157,7 +157,8 @@ class _Observed(Run):
         observe(self, settings, subject)
         loop = self._loop
         if loop is not None:
-            # The program has not loaded its script yet, so whether it mentions us can only be checked later.
+            # The program has not loaded its script yet, so whether the script mentions Leakline can only be checked
+            # later.
             self._intervals = Intervals(
                 self._plan.unit, loop.end_interval, self._hold_on, HOLD_SECONDS
             )
@@ -214,5 +215,5 @@ def _speaks_of_us() -> bool:
 
 
 def _is_a_command_of_ours(script: Path) -> bool:
-    """Return True for Leakline's own commands, which never start a run, so that waiting for one is unnecessary."""
+    """Return True for Leakline's own commands, which never start a run, so there is no run to wait for."""
     return script.name == "leakline" or script == Path(__file__).parents[1] / "__main__.py"

@@ -1,4 +1,4 @@
-"""Start a program for `leakline run`, passing on signals, exit status and terminal; watch any process until it ends.
+"""Launches programs for `leakline run`, passing on signals, exit status and terminal, and watches any process.
 
 `Watch` implements `leakline watch`, and is used for programs under `leakline run` that are not Python.
 """
@@ -42,16 +42,16 @@ FORWARDED: Final = frozenset(
 ENDS_US: Final = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 # An interpreter reports its presence before its program begins; a slow disk may delay that.
 SEEN_WITHIN_SECONDS: Final = 5.0
-# A process that is not an interpreter may be a script that becomes one, as with pyenv and conda.
+# A process that is not an interpreter may be a script that starts an interpreter in its place, as with pyenv and conda.
 BECOMES_ONE_WITHIN_SECONDS: Final = 2.0
-# On a busy machine a program may start late: it has used little CPU time and waits for more.
+# On a busy machine a program may start late. It has then used little CPU time and is waiting for more.
 STARTING_CPU_SECONDS: Final = 1.0
 STARTS_WITHIN_SECONDS: Final = 60.0
 LOOK_EVERY_SECONDS: Final = 0.02
 
 
 class _CutShort(BaseException):
-    """The time is up, or a signal arrived."""
+    """Raised when the time is up or a signal arrives."""
 
 
 class Program:
@@ -104,7 +104,7 @@ class Program:
         return marker.exists()
 
     def wait(self) -> int:
-        """Wait for the program and return its exit status; the negative signal number if a signal ended it."""
+        """Wait for the program and return its exit status, or the negative signal number if a signal ended it."""
         assert self._process is not None
         while not self._pass_on(None):
             pass
@@ -159,7 +159,7 @@ def _environment_for(settings: Settings, plan: Plan) -> dict[str, str]:
         "LEAKLINE_RUN_ID": settings.run_id,
         "LEAKLINE_SERVER": settings.server,
         "LEAKLINE_MODE": settings.mode,
-        # Absolute, because the program may start processes in other folders.
+        # The path is absolute, because the program may start processes in other folders.
         "LEAKLINE_DIR": str(settings.directory.absolute()),
     }
     if settings.project:
@@ -262,7 +262,7 @@ class Watch:
                 step()
 
     def killed(self) -> str | None:
-        """Return why the last readings show that the process was killed for memory; None if they do not."""
+        """Return why the last readings show that the process was killed for memory, or None if they do not."""
         return killed_for_memory(last_readings(self._readings))
 
     def _remember(self, snapshot: Snapshot) -> None:

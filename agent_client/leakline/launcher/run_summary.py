@@ -23,10 +23,10 @@ READ_UP_TO_BYTES: Final = 32 * 2**20
 
 
 def closing_words(settings: Settings, *, unsent: str = "", command: str = "leakline run") -> str:
-    """Return one line: the verdict of the server or of an analysis of the spools, and the page or command for more.
+    """Return one line: the verdict of the server or of an analysis of the spools, and where to find details.
 
     The line is empty if the program has its own run, which prints its verdict itself. ``unsent``: why the server does
-    not have everything; the server is not queried then. ``command``: the command for advice on short programs; empty
+    not have everything; if set, the server is not queried. ``command``: the command for advice on short programs; empty
     for no advice.
     """
     where = settings.run_directory
@@ -56,7 +56,7 @@ def closing_words(settings: Settings, *, unsent: str = "", command: str = "leakl
 
 
 def is_ours(path: Path) -> bool:
-    """Return True if the spool is of an observed program, which is counted by time, or is damaged."""
+    """Return True if the spool is damaged or is from an observed program, whose generations are units of time."""
     try:
         return read_header(path)[0].unit in UNITS_OF_TIME
     except SpoolError:
@@ -64,7 +64,7 @@ def is_ours(path: Path) -> bool:
 
 
 def _of_server(settings: Settings, command: str) -> str | None:
-    """Return None if the server does not answer, or has not analyzed the entire run within the time limit."""
+    """Return the server's verdict in one line, or None if the server does not have the run or its verdict."""
     delivery = Delivery(
         settings.server, settings.token, timeout_seconds=PATIENCE_SECONDS, ca_file=settings.ca_file
     )

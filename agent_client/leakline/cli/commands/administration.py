@@ -242,7 +242,7 @@ def configure_webhook(parser: argparse.ArgumentParser) -> None:
 
 
 def main_webhook(options: argparse.Namespace) -> int:
-    """Send a test message. Return 0 if it was accepted; raises LeaklineError if not, or if settings are invalid."""
+    """Send a test message and return 0. Raises LeaklineError if it was not accepted or if settings are invalid."""
     try:
         from leakline_server.admin import at, check_webhook
         from leakline_server.alerts.sending.http_post import Delivered

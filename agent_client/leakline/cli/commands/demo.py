@@ -1,8 +1,9 @@
 """Show Leakline at work: serve the dashboard, train two runs, compare them.
 
-The runs are the example `erl_trading` with torch on the CPU, with its leak and
-with the fix, about half a minute each. The demo prints the URLs of both runs
-and of their comparison, and the dashboard stays up until Ctrl-C.
+The runs are real training runs, one with a leak and one with the fix: the
+example `erl_trading`, with torch on the CPU, about half a minute each. The
+demo prints three URLs to open (before, after, comparison), and the dashboard
+stays up until Ctrl-C.
 
 The story `misdiagnosis` shows a fix in the wrong place: the next run shows
 that its promise is broken and where the leak really is.
@@ -138,7 +139,7 @@ def _serve(children: Children, wanted_port: int) -> Asker:
 def _free_port(wanted: int) -> int:
     for port in (wanted, 0):
         with socket.socket() as probe:
-            # Use the server's socket option: with it, a port in TIME_WAIT is free.
+            # With this socket option, which the server also sets, a port in TIME_WAIT counts as free.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((HOST, port))
@@ -151,7 +152,7 @@ def _free_port(wanted: int) -> int:
 def _train(
     children: Children, asker: Asker, training: Training, generations: int, folder: Path
 ) -> dict[str, Any]:
-    """Train one run in its own process; return the run as the server knows it after its end."""
+    """Train one run in its own process; return the run and its final verdict from the server."""
     run = secrets.token_hex(8)
     print(
         f"\n{training.name} trains {training.sentence}; live at {asker.server}/runs/{run}",
@@ -174,7 +175,7 @@ def _train(
 
 
 def _show_progress(lines: Iterator[str]) -> None:
-    """Print the progress: on a terminal in one line that is overwritten, elsewhere line by line."""
+    """Print the progress: on a terminal, in a single line that is overwritten; otherwise line by line."""
     terminal, width = sys.stdout.isatty(), 0
     for line in lines:
         text = f"  {line.rstrip()}"
@@ -202,7 +203,7 @@ def _tell(asker: Asker, before: Mapping[str, Any], after: Mapping[str, Any]) -> 
 
 
 def _moral(verdict: Mapping[str, Any]) -> Iterator[str]:
-    """For a run with a fix, yield what became of the blamed phase and of the promise, and the real leak."""
+    """For a run with a fix, yield the results for the blamed phase and the promise, and the real leak."""
     found = {check["metric"]: check for check in verdict["assertions"] if check["origin"] == "fix"}
     if not found:
         return

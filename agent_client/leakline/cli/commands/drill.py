@@ -43,7 +43,7 @@ from ..child_programs import (
 )
 from ..server_queries import Asker
 
-# Tolerances of a right answer: relative error of the growth, generations of the start, rank of the right name.
+# Limits for a right answer: relative error of the growth, error of the start in generations, rank of the right name.
 RATE_TOLERANCE: Final = 0.25
 START_TOLERANCE: Final = 2
 PLACES: Final = 3
@@ -57,11 +57,11 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class PlantedLeak:
-    """The expected answer about one planted leak. Any of several names is right; the first is the preferred one.
+    """The expected answer about one planted leak. Any of several names is right, and the first is preferred.
 
     ``phases``: None means between phases. ``types``: names of the accumulating types without their modules; empty if
-    Python has no type for it. ``holders``: paths that a finding's path has to contain; None if nothing in Python
-    holds the objects. ``kinds``: accepted kinds of the finding. ``first``: the earliest and latest generation
+    Python has no type for the leaked memory. ``holders``: paths that a finding's path has to contain; None if nothing
+    in Python holds the objects. ``kinds``: accepted kinds of the finding. ``first``: the earliest and latest generation
     accepted as the start of the leak; they differ if a store legitimately fills up before it exceeds its bound.
     """
 
@@ -84,12 +84,12 @@ class PlantedLeak:
         return role in KEEPERS and any(leads_through(name, path) for path in self.holders or ())
 
     def place(self, finding: Json) -> int | None:
-        """Return the 1-based rank of the first suspect with a right name; None if there is none."""
+        """Return the 1-based rank of the first suspect with a right name, or None if no suspect has one."""
         places = enumerate(finding["suspects"], 1)
         return next((place for place, suspect in places if self.has_name(suspect)), None)
 
     def start_off(self, finding: Json) -> float | None:
-        """Return by how many generations the start is off; None if the finding has no start."""
+        """Return the error of the start in generations, or None if the finding has no start."""
         start = finding["started_at_generation"]
         if start is None:
             return None
@@ -107,8 +107,8 @@ def leads_through(path: str, holder: str) -> bool:
     """Return True if the names of ``holder`` occur in ``path`` as a consecutive sequence of complete names.
 
     The module before them and the path from the holder to the object after them are ignored, and so are item markers
-    (``[*]``) and markers of how a name holds an object (``<locals>``). The class without its attribute does not
-    match, nor the reverse.
+    (``[*]``) and markers of how a name holds an object (``<locals>``). For a holder ``Class.attribute``, neither the
+    class nor the attribute alone matches.
     """
     names, wanted = _names(path), _names(holder)
     return any(names[i : i + len(wanted)] == wanted for i in range(len(names)))
@@ -123,7 +123,7 @@ MAX_GENERATIONS: Final = 200
 ALERT_SECONDS: Final = 10.0
 POLL_SECONDS: Final = 0.1
 TRAINING: Final = Path(__file__).resolve().parents[1] / "drill_training.py"
-# Settings of how the client measures are taken from the shell; the drill itself sets the server and the run names.
+# Settings for the client's measurements are taken from the shell; the drill itself sets the server and the run names.
 KEPT: Final = frozenset(
     {"LEAKLINE_NATIVE", "LEAKLINE_MAX_OVERHEAD", "LEAKLINE_MAX_PAUSE", "LEAKLINE_SAMPLE_SECONDS"}
 )
@@ -311,7 +311,7 @@ def _drill(
 
 
 def _answers(kind: Kind, planted: float, verdict: Mapping[str, Any]) -> Iterator[Answer]:
-    """Compare a verdict with the planted leak, in the order in which a user asks."""
+    """Compare a verdict with the planted leak, in the order in which a user would ask."""
     raised = [finding for finding in verdict["findings"] if finding["status"] in ACTIVE]
     status = worded(verdict["status"], verdict["summary"])
     if not raised:

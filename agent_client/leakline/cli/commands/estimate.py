@@ -60,7 +60,7 @@ class Amount:
 
 @dataclass(frozen=True, slots=True)
 class EstimateCheck:
-    """A claim and the computed amount. ``factor`` is the ratio of their nearest ends; None if one of them is zero."""
+    """A claim and the computed amount. ``factor`` is the ratio of their nearest ends, or None if an end is zero."""
 
     computed: Amount
     claimed: Amount | None
@@ -119,7 +119,7 @@ def _compare(fact: str, computed: Amount, claimed: Amount, near: float) -> Estim
 
 
 def rounded_factor(factor: float) -> str:
-    """Return ``about 1,000`` for 962, which is close to a power of ten; otherwise two significant digits."""
+    """Return ``about 1,000`` for 962, which is close to a power of ten; otherwise round to two digits."""
     if factor > 1e15:
         return "over 1e15"
     power = 10.0 ** round(math.log10(factor))
@@ -222,7 +222,7 @@ def _check(text: str) -> EstimateCheck:
 def _measured(
     text: str, check: EstimateCheck, verdict: Mapping[str, Any]
 ) -> Iterator[EstimateCheck]:
-    """Compare with the growth of each suspect that the text names, or else of the entire run."""
+    """Compare the estimate with the growth of each suspect that the text names, or otherwise of the entire run."""
     words = {_plain(word) for word in re.findall(r"[^\W\d][\w.]*\w", text)}
     growth, unit = verdict["growth_bytes_per_generation"], verdict["unit"]
     rates: dict[str, tuple[float, int]] = {}
@@ -240,7 +240,7 @@ def _measured(
 
 
 def _length(verdict: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> int:
-    """Return for how many generations the growth has lasted; all of them if its start is unknown."""
+    """Return the number of generations since the growth began, or of the entire run if its start is unknown."""
     starts = [each["started_at_generation"] for each in findings[:1]]
     return int(verdict["generations"] - (starts[0]["estimate"] if any(starts) else 0))
 

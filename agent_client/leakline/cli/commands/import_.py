@@ -196,13 +196,13 @@ def _uploaded(imported: Imported, log: Log, settings: Settings) -> str:
 
 
 def _known(imported: Imported, settings: Settings) -> str | None:
-    """Return the start time of the run if the server already has it from an earlier import of this file, else None."""
+    """Return the run's start time if the server has the run from an earlier import of this file, otherwise None."""
     try:
         run = request_json(
             settings.server, "GET", f"/runs/{imported.header.id}", token=settings.token, ca_file=settings.ca_file
         )  # fmt: skip
     except ServerRefused as error:
-        # An ingest token may not read runs. This is not an error, so the import goes on.
+        # An ingest token may not read runs. This is not an error, so the import continues.
         if error.status in (NOT_FOUND, FORBIDDEN):
             return None
         raise

@@ -101,7 +101,7 @@ def main_sync(options: argparse.Namespace) -> int:
                 failed = 1
                 continue
             except ServerRefused as error:
-                # Nor must a file that the server refuses.
+                # Neither must a file that the server refuses.
                 print(
                     f"{os.path.relpath(path)}: refused by {settings.server} ({error.status}: {error})"
                 )

@@ -46,8 +46,8 @@ example: leakline run -- python train.py --epochs 30
          leakline run --per second --mode offline -- python short.py
 """
 
-# Time limits of each request after the program has ended and of everything together. An unresponsive server must not
-# hold back the exit status.
+# Time limits for each request after the program has ended, and for all these requests together. An unresponsive server
+# must not delay the exit status.
 ANSWER_SECONDS = 2.0
 AFTERWARDS_SECONDS = 10.0
 
@@ -115,7 +115,7 @@ def _settings_of(options: argparse.Namespace) -> Settings:
 
 
 def main_run(options: argparse.Namespace) -> int:
-    """Run the program and return its exit status; if a signal ended it, end by the same signal."""
+    """Run the program and return its exit status. If a signal ended the program, end by the same signal."""
     command = _command(options.program)
     settings = _settings_of(options)
     if settings.mode == "disabled":
@@ -195,9 +195,9 @@ def _afterwards(program: Program, settings: Settings, end: tuple[str, str]) -> s
 
 
 def _settle_all(settings: Settings, pid: int, end: tuple[str, str]) -> None:
-    """Record the end of processes that could not do so: killed, crashed, or ended with a status that they cannot see.
+    """Record the end of processes that could not record it: killed, crashed, or unable to see their exit status.
 
-    A program with its own run records the end itself, unless the run ended only with the program.
+    A program with its own run records the end itself, unless the run lasted until the program ended.
     """
     for path in sorted(settings.run_directory.glob("*.spool")):
         with suppress(SpoolError):
@@ -207,8 +207,8 @@ def _settle_all(settings: Settings, pid: int, end: tuple[str, str]) -> None:
 def _send_what_is_left(settings: Settings) -> str:
     """Upload the pending data of all processes; return why the server does not have everything, or an empty string.
 
-    Data is pending if a process was killed, had no server for a while, or was too short to send it. A server that
-    does not respond is not tried again.
+    Data is pending if a process was killed, had no server for a while, or ended too soon to send it. A server that does
+    not respond is not contacted again.
     """
     unsent = ""
     delivery = Delivery(
@@ -228,7 +228,7 @@ def _send_what_is_left(settings: Settings) -> str:
 
 
 def _is_of(path: Path, pid: int) -> bool:
-    """Return True if the spool belongs to the process; False for a damaged one."""
+    """Return True if the spool is readable and belongs to the process."""
     try:
         return read_header(path)[1].pid == pid
     except SpoolError:
@@ -274,9 +274,9 @@ def main_watch(options: argparse.Namespace) -> int:
         pass
     finally:
         watch.end(state, reason)
-    # Nobody waits for this process to end, unlike for a training run, so the verdict may take longer.
+    # Unlike with `leakline run`, nobody is waiting for an exit status, so the verdict may take longer.
     if not settings.quiet:
-        # If the user stopped watching, the program may not be short, so there is no advice for short programs.
+        # If the user stopped watching, the program may run for long, so advice for short programs is left out.
         advised = "" if reason == UNWATCHED else "leakline watch"
         print(f"leakline: {closing_words(settings, command=advised)}", file=sys.stderr)
     return 0

@@ -100,7 +100,7 @@ def _news(first: Shown, ask: Callable[[], Shown], every: float) -> Iterator[Show
 
 
 def _lines() -> Callable[[Shown], None]:
-    """Return a function that prints one line whenever it changes."""
+    """Return a function that prints the state as one line, but only if the line has changed."""
     said: list[str] = []
 
     def show(shown: Shown) -> None:

@@ -89,7 +89,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _whose(run: Mapping[str, Any]) -> str:
-    """Return which run this is and its state: ``erl-trading/before-fix, killed by SIGTERM``."""
+    """Return the name of a run and its state: ``erl-trading/before-fix, killed by SIGTERM``."""
     how = ended_as(run["state"], run["reason"] or "")
     return plain(f"{run['project']}/{run['name']}, {how}")
 

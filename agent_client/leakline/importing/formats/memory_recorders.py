@@ -23,10 +23,10 @@ from ..imported_log import (
 MIB: Final = 2**20
 PSRECORD_HEAD: Final = re.compile(r"\s*#\s*Elapsed time\s+CPU \(%\)\s+Real \(MB\)\s+Virtual \(MB\)")
 MPROF_LINE: Final = re.compile(r"(?:CMDLINE|MEM|FUNC|CHLD)\s")
-# At most this many numbers follow the name.
+# The name is followed by four numbers and an optional fifth.
 _FUNCTION: Final = re.compile(r"FUNC (\S+) ([\d.]+) ([\d.]+) ([\d.]+) ([\d.]+)(?: \d+)?\s*")
 
-# mprof does not write rows in order of time, so all rows are sorted before they are merged.
+# mprof does not write rows in chronological order, so all rows are sorted before they are merged.
 MAX_MPROF_LINES: Final = 1_000_000
 # (time, line, bytes, phase)
 _Row = tuple[float, int, int, str | None]
@@ -98,7 +98,7 @@ def _mprof_row(path: Path, number: int, line: str) -> _Row:
 
 
 def _printed_once(rows: Sequence[_Row]) -> Iterator[Reading]:
-    """Yield the readings, with repeated calls of a function within the same reading only once."""
+    """Yield the readings without repetitions, which occur if a function is called several times within one reading."""
     last: tuple[float, int, str | None] | None = None
     for time, line, size, phase in rows:
         if (time, size, phase) != last:

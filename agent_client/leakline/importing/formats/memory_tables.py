@@ -42,7 +42,7 @@ from ..names_and_sizes import (
 from .table_cells import SIZE, Cells, is_absent, number_in
 
 DELIMITERS: Final = (",", ";", "\t", "|")
-# Thresholds of Unix time in seconds and in milliseconds; smaller values count from the start.
+# Thresholds of Unix time in seconds and in milliseconds; smaller values are times since the start.
 _UNIX_FROM: Final = 3e8
 _UNIX_MS_FROM: Final = 3e11
 MAX_COLUMNS: Final = 500
@@ -65,7 +65,7 @@ class Column:
 
 @dataclass(slots=True)
 class _Plan:
-    """The role of each column; the ``factor`` of each memory column is resolved."""
+    """The columns by role. Each memory column comes with its factor, in bytes per unit."""
 
     memory: list[tuple[Column, float]]
     time: Column | None
@@ -77,13 +77,13 @@ class _Plan:
     device: Column | None
     # True if an ambiguous comma is a decimal separator.
     decimal: bool
-    # The axis column if it has fractions; then the readings are counted instead.
+    # The axis column if its values have fractions; the readings are then counted instead.
     fractions: Column | None = None
     run: str | None = None
 
 
 def delimiter_of(line: str) -> str | None:
-    """Return the delimiter between the cells; None if there is none."""
+    """Return the delimiter between the cells, or None if the line has no delimiter."""
     counts = {sign: line.count(sign) for sign in DELIMITERS}
     best = max(counts, key=lambda sign: counts[sign])
     return best if counts[best] else None
@@ -173,7 +173,7 @@ def _one_run(path: Path, runs: Sequence[str], wishes: Wishes) -> str:
 def _with_value(
     path: Path, head: Sequence[str], meanings: list[Meaning], wanted: _Wanted, wishes: Wishes
 ) -> list[Meaning]:
-    """Give the column "value" the meaning of the metric that is read or that the file name contains."""
+    """Give the column "value" the meaning of the selected metric, or of a metric in the file name."""
     roles = [meaning.role for meaning in meanings]
     if "value" not in roles or "memory" in roles:
         return meanings
@@ -260,10 +260,10 @@ def _plan(
 def _axes(
     columns: Sequence[Column], cells: Cells
 ) -> tuple[Column | None, Column | None, Column | None]:
-    """Return the columns of generations and time, and an axis column with fractions, which is not used.
+    """Return the columns of generations and of time, and an axis column that is not used because it has fractions.
 
-    A column "epoch" with values since 1970 is a time. An epoch column with fractions, as from frameworks that log
-    several times per epoch, has one reading per value, so the readings are counted instead.
+    A column "epoch" with seconds since 1970 is a time. In an epoch column with fractions, from a framework that logs
+    several times per epoch, each value is one reading, so the readings are counted instead.
     """
     counting = [c for c in columns if c.meaning.role == "generation"]
     time = _best(columns, "time")
@@ -275,15 +275,15 @@ def _axes(
     generation = _best(whole, "generation")
     finest = max(whole, key=lambda c: cells.steps_forward(c.at), default=None)
     if generation is not None and finest is not None and not _best(columns, "phase"):
-        # Several readings in one epoch are distinguished by their steps. A column that goes backwards belongs to a
-        # resumed run, and then the generations are used.
+        # Several readings in one epoch are distinguished by their steps. If the steps go backwards, the run was
+        # resumed, and the generations are used instead.
         each = cells.steps_forward(generation.at)
         generation = finest if 0 < _SEVERAL * each <= cells.steps_forward(finest.at) else generation
     return generation, time, _best(counting, "generation") if generation is None else None
 
 
 def _run_of(path: Path, columns: Sequence[Column], wishes: Wishes) -> str | None:
-    """Return the run whose columns are read, if the table has one column per run; None if no column names a run.
+    """Return the run whose columns are read, if the table has one column per run, or None if no column names a run.
 
     Raises ImportRefused if there are several runs and none is selected.
     """
@@ -295,7 +295,7 @@ def _run_of(path: Path, columns: Sequence[Column], wishes: Wishes) -> str | None
 
 
 def _chosen(column: Column, wishes: Wishes) -> Column:
-    """Use the column that the user named as the resident memory, even if others look like it."""
+    """Use the column named by the user as the resident memory, and ignore others that look like resident memory."""
     meaning = column.meaning
     if column.name == wishes.memory:
         factor = wishes.size_unit or (
@@ -308,7 +308,7 @@ def _chosen(column: Column, wishes: Wishes) -> Column:
 
 
 def _unit_at_the_end(name: str, wishes: Wishes) -> float | None:
-    """Return the unit at the end of an unknown name such as "heap_mb"."""
+    """Return the bytes of the unit at the end of an unknown name such as "heap_mb"."""
     tail = re.split(r"[^A-Za-z0-9]+", name.strip(" )]"))[-1]
     return meaning_of(f"rss ({tail})", binary=wishes.binary).factor
 
@@ -341,7 +341,7 @@ def _factor(path: Path, line: int, column: Column, cells: Cells, wishes: Wishes)
 
 
 class _Reader:
-    """Reader of rows in order. Times must not go backwards, and all have the format of the first."""
+    """Reader of rows in order. Times must not go backwards, and all must have the format of the first."""
 
     def __init__(self, path: Path, plan: _Plan) -> None:
         self._path, self._plan = path, plan
@@ -500,7 +500,7 @@ def _names(columns: Sequence[Column]) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Return the first distinct names, shortened in the middle, where metric names differ least."""
+    """List the first distinct names. Long names are shortened in the middle, where metric names differ least."""
     half = _NAME_LENGTH // 2
     shown = dict.fromkeys(
         name if len(name) <= _NAME_LENGTH else f"{name[:half]}…{name[-half:]}" for name in names

@@ -2,7 +2,7 @@
 
 MLflow's system metrics cover the entire machine, not the process, so a metric logged by the program is preferred.
 
-The package `mlflow` is no replacement for this reader: its client refuses any other schema version until `mlflow db
+The package `mlflow` cannot replace this reader: its client refuses any other schema version until `mlflow db
 upgrade` has changed the file, and it creates missing tables. `mlflow-skinny` 3.17 installs twenty other packages,
 including a web server, and still needs SQLAlchemy and alembic.
 """

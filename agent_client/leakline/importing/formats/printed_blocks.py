@@ -36,7 +36,7 @@ TITLE: Final = re.compile(
     re.IGNORECASE,
 )
 AFTER: Final = re.compile(r"\bafter\s+(?P<phase>[A-Za-z_][\w./-]{0,120})", re.IGNORECASE)
-# Matched against lines with collapsed blanks; otherwise backtracking would try every way to split a run of them.
+# Matched against lines with collapsed blanks; otherwise backtracking would try every way to split a run of blanks.
 _SIZE: Final = re.compile(
     rf"\s?(?P<name>[A-Za-z][A-Za-z ]{{0,20}})(?:\([^)]{{0,40}}\))?"
     rf"\s?:\s*(?P<size>[+-]?{NUMBER})\s*(?P<unit>{UNIT})\b.*"
@@ -145,7 +145,7 @@ class _Reader:
         self._labels: set[str] = set()
         # Unit of the current table.
         self._unit = ""
-        # Maps each type to the counts that remarks next to it allow.
+        # Maps each type to the counts that the remarks next to the type allow.
         self._should: dict[str, set[int]] = {}
 
     def expected(self) -> dict[str, tuple[int, int]]:

@@ -1,8 +1,8 @@
 """Reader of status lines in a training log.
 
 Examples are "GPU allocated: 0.45 GB, reserved: 1.20 GB" and "Experience buffer size: 312". A new reading begins at a
-line that names an episode (generation, epoch, step), and at a value that the current reading already has. The words
-before and after a size identify it.
+line that names an episode (generation, epoch, step), and at a value that would be the second of its kind in the current
+reading. The words before and after a size identify it.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def read_status(path: Path, wishes: Wishes) -> Log:
 
 
 def _unit(path: Path) -> str | None:
-    """Return the coarsest unit that occurs with at least two numbers, or else the coarsest unit at all."""
+    """Return the coarsest unit that occurs with at least two numbers, or otherwise the coarsest of all."""
     seen: dict[str, set[int]] = {}
     for number, text in lines_of(path):
         mark = mark_of(number, text)

@@ -25,7 +25,7 @@ def is_absent(cell: str) -> bool:
 
 
 def number_in(cell: str, *, decimal: bool = False) -> float | None:
-    """Return the number in a cell, or None. ``decimal``: read the ambiguous "1,234" as 1.234."""
+    """Return the number in a cell, or None for any other text. ``decimal``: read the ambiguous "1,234" as 1.234."""
     text: str | None = cell
     if "," in cell:
         is_open = comma_of(cell) == "open"
@@ -88,7 +88,7 @@ class Cells:
         return self._whole[at]
 
     def steps_forward(self, at: int) -> int:
-        """Return the number of distinct values of a column that never decreases; 0 for any other."""
+        """Return the number of distinct values of a column that never decreases, or 0 for any other column."""
         return 0 if self._falls[at] else self._rises[at]
 
     def first_number(self, at: int) -> float | None:
@@ -99,7 +99,7 @@ class Cells:
     ) -> bool:
         """Return True if "1,234" means 1.234 in this table. Raises ImportRefused if that cannot be decided.
 
-        ``whole``: columns of integers, in which it means 1234.
+        ``whole``: columns of integers, in which "1,234" means 1234.
         """
         seen: dict[str, tuple[int, str, int]] = {}
         for at in (*sizes, *whole):

@@ -183,7 +183,7 @@ def _reading(together: dict[str, _Row]) -> Reading:
 
 
 def _moment(text: str) -> float | None:
-    """Return the time at the start of a line, in the format of `date` or a log; UTC if it has no time zone."""
+    """Return the time at the start of a line, in the format of `date` or a log. A time without a zone is UTC."""
     found = _MOMENT.match(text.strip())
     if found is None:
         return None

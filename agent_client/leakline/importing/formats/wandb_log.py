@@ -10,7 +10,7 @@ The file is a log of framed records, each a protobuf message:
 
 This is LevelDB's log format with another header and checksum. A truncated file (the program was killed) is read up to
 its end; a file that is damaged in the middle is refused. Only the required fields are decoded, by number, because
-protobuf never reuses field numbers. wandb's wheel has no reader of these files, and the protobuf package would add a
+protobuf never reuses field numbers. wandb's wheel has no reader for these files, and the protobuf package would add a
 dependency with its own version constraints.
 """
 
@@ -118,7 +118,7 @@ _LONGEST: Final = 10
 
 
 class _NotProtobuf(ValueError):
-    """A message is truncated within a field, or a field has an unknown wire type."""
+    """Error for a message that is truncated within a field, or that has a field with an unknown wire type."""
 
 
 def _fields_of(message: bytes) -> Iterator[tuple[int, Value]]:
@@ -239,7 +239,7 @@ def _records(path: Path) -> Iterator[dict[int, Value]]:
 
 
 def _names_logged(path: Path, wishes: Wishes) -> list[str]:
-    """Return the metric names in the history in order of first occurrence; of very many, only those that may matter.
+    """Return the metric names in the history in order of first occurrence; if there are many, only the relevant ones.
 
     An axis with fractions, such as 0.25 epochs, is left out; W&B's own steps then number the readings.
     """

@@ -1,9 +1,9 @@
-"""Imported by `site` in each interpreter that `leakline run` starts, before the program, to observe it.
+"""Observes the program in each interpreter that `leakline run` starts. `site` imports this module before the program.
 
-Without our plan in the environment it does nothing. It shadows a sitecustomize of the user, which is imported first,
-from the path without our folder. Then our folder and the plan are removed from the environment, so processes that the
-program starts are not observed. They stay for a launcher of ranks, which does nothing but start them. The variables
-that name the run also stay, so a process that calls `leakline.init` joins it.
+Without our plan in the environment it does nothing. It shadows the user's sitecustomize, which it therefore imports
+first, from the path without our folder. Then our folder and the plan are removed from the environment, so processes
+that the program starts are not observed, unless the plan includes them. Both stay for a launcher of ranks, which only
+starts the ranks. The variables that name the run also stay, so a process that calls `leakline.init` joins it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LAUNCHER_MODULES = frozenset(
         "deepspeed.launcher.runner",
     }
 )
-# Interpreter options with a value. The value may be attached to them, and they to preceding options, as in -um.
+# Interpreter options that take a value. The value may follow without a space, and options may be joined, as in -um.
 WITH_VALUE = frozenset("cmWX")
 
 
@@ -48,7 +48,7 @@ def is_launcher(arguments: list[str]) -> bool:
 
 
 def _with_value(word: str) -> tuple[str, str]:
-    """Return the option in a word that takes a value, and the value attached to it; empty strings if there is none."""
+    """Return the option with a value in a word of the command line, and the value attached to it. Both may be empty."""
     if word.startswith("--"):
         return ("hashes", "") if word == "--check-hash-based-pycs" else ("", "")
     for position, letter in enumerate(word[1:], 2):
@@ -63,7 +63,7 @@ def main() -> None:
     try:
         _import_the_other(None if plan is None else plan["startup"])
     finally:
-        # `site` reports an exception in the user's module, and the program goes on, so it is observed as well.
+        # If the user's module raises, `site` reports the exception and the program runs, so it is observed as well.
         if plan is not None:
             _observe(plan)
 
@@ -100,7 +100,7 @@ def _has_us() -> bool:
     try:
         import leakline.launcher.observer  # noqa: F401
     except (ImportError, SyntaxError, TypeError, AttributeError):
-        # An old Python version fails at the first syntax or name that it does not know.
+        # An old Python version fails at the first syntax or name that is too new.
         return False
     return True
 
