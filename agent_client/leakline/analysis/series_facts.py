@@ -354,7 +354,7 @@ def growth_of(timeline: Timeline, series: str, end: int) -> CountGrowth | None:
 
 
 def _is_stale(timeline: Timeline, growth: CountGrowth, read: float, end: int) -> bool:
-    """Return True if a growth was last read a while ago and memory, which rose with it, has hardly risen since."""
+    """Return True if growth was last read a while ago and memory, which rose with it, has hardly risen since."""
     age = timeline.generations[end - 1] - read
     if age < _STALE * timeline.spacing(end) or not timeline.private or growth.start > read:
         return False

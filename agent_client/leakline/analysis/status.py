@@ -206,9 +206,9 @@ def _is_shown_quiet(study: TimelineAnalysis, a: Assessed, active: int, end: int)
 
 
 def _readings_since_silence(read: Sequence[int], end: int) -> Sequence[int]:
-    """Return the readings after the newest long gap, if they are still too few to confirm a growth again.
+    """Return the readings after the newest long gap, if they are still too few to confirm growth again.
 
-    Too few readings to prove a growth do not prove that it has ended.
+    Too few readings to prove growth do not prove that it has ended.
     """
     newest = read[: bisect_left(read, end)][-CONFIRMING - 1 :]
     for at in range(len(newest) - 1, 0, -1):

@@ -290,7 +290,7 @@ class Timeline:
     def _rows_for(
         self, name: str, column: Sequence[Value], ends: Sequence[Value]
     ) -> Sequence[int | None]:
-        """Return the rows at which to read a series: at the same place in each generation, to be comparable.
+        """Return the rows at which to read a series: the same place in each generation, so that readings compare.
 
         ``ends``: the readings of the series at generation ends.
         """

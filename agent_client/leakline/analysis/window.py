@@ -26,7 +26,7 @@ from .statistics.trend import Z_90, Slope, floor_slope, robust_spread, theil_sen
 from .timeline import SPACED, Timeline, lies_within, spacing_of, top_level
 from .timeline_analysis import Moment, TimelineAnalysis
 
-# Minimum number of readings for a growth, and of generations in which a phase must have run.
+# Minimum number of readings for growth, and of generations in which a phase must have run.
 _MIN_READINGS: Final = 4
 _MIN_TIMES: Final = 3
 _WINDOW: Final = 256

@@ -71,7 +71,7 @@ class SliceThread:
 
     @property
     def is_free(self) -> bool:
-        """True if no work is in progress and no outcome waits to be fetched."""
+        """True if no work is in progress and no outcome is waiting to be fetched."""
         return self.work is None
 
     @property

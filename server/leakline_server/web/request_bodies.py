@@ -149,7 +149,7 @@ def json_body(model: type[Model]) -> Any:
 
 
 async def _made(model: type[Model], request: Request) -> tuple[Model, int]:
-    """Return the parsed body and its approximate memory; the raw bytes are not kept."""
+    """Return the parsed body and its approximate size in memory; the raw bytes are not kept."""
     use = request.app.state.services
     headers = dict(request.scope["headers"])
     body = await read_body(

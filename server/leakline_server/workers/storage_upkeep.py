@@ -61,7 +61,7 @@ class Sealer:
         self._wanted: deque[Key] = deque()
         # Process -> whether some of its snapshots were sealed since it became due.
         self._due: dict[Key, bool] = {}
-        # Failed process -> end of its pause on the monotonic clock.
+        # Process whose sealing or compaction failed -> monotonic time at which its pause ends.
         self._paused: dict[Key, float] = {}
         # The process that `once` is sealing.
         self._at: Key | None = None
@@ -149,7 +149,7 @@ class Compactor:
     def __init__(self, engine: Engine, now: Callable[[], float] = time.time) -> None:
         self._engine, self._now = engine, now
         self._due: deque[Key] = deque()
-        # Failed process -> end of its pause on the monotonic clock.
+        # Process whose sealing or compaction failed -> monotonic time at which its pause ends.
         self._paused: dict[Key, float] = {}
         # The process that `once` is compacting.
         self._at: Key | None = None

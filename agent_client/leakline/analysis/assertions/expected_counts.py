@@ -341,7 +341,7 @@ def _with_kept(size: Sequence[float], private: Sequence[float]) -> tuple[float, 
 
 
 def _within(length: Sequence[float], capacity: float, size: Sequence[float]) -> tuple[float, ...]:
-    """Return the bytes within the capacity, since the excess is not excused."""
+    """Return the bytes of the items within the capacity; only these are expected."""
     if max(length) <= capacity:
         return tuple(size)
     return tuple(

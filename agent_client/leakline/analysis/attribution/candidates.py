@@ -170,7 +170,7 @@ _OF_THE_SYSTEM: Final = frozenset({
 })  # fmt: skip
 # Nodes of autograd graphs: torch reports them without a module, whereas a program's own functions have one.
 _NODE: Final = re.compile(r"(\w*Backward\d*|AccumulateGrad|CppFunction)\Z")
-# A phase owns a growth only if the phase keeps at least this share of the growth.
+# A phase owns growth only if the phase keeps at least this share of the growth.
 OWNS: Final = 0.60
 _PHASE_WINDOW: Final = 64
 _MIN_READINGS: Final = 3
@@ -178,7 +178,7 @@ _MIN_READINGS: Final = 3
 _PART: Final = 0.25
 # A phase that made less than this share of the growing objects is not considered to make them.
 BORN: Final = 0.05
-# Objects made between phases, for example while a program loads, are ignored below this share of a growth.
+# Objects made between phases, for example while a program loads, are ignored below this share of growth.
 _CHANCE: Final = 0.1
 # If at least this share of the new tensors carry a graph, the growth is attributed to retained graphs.
 _GRAPH_SHARE: Final = 0.3
@@ -263,7 +263,7 @@ def find_candidates(facts: Facts, end: int) -> list[Candidate]:
 def _fills_a_store(
     facts: Facts, series: str, name: str, role: str, growth: CountGrowth, end: int
 ) -> bool:
-    """Return True if a growth only fills a declared store.
+    """Return True if growth only fills a declared store.
 
     Classes of the program are excused only by the path that holds them; for built-in types, arrays and tensors
     it is enough that their number rises with the items of a store.
@@ -398,7 +398,7 @@ def _without_graphs(found: Sequence[Candidate], graph: Candidate) -> list[Candid
 
 
 def scaled(growth: CountGrowth, share: float) -> CountGrowth:
-    """Return the given share of a growth, with the pattern unchanged."""
+    """Return the given share of growth, with the pattern unchanged."""
     return replace(
         growth, slope=growth.slope * share, low=growth.low * share, high=growth.high * share,
         each=growth.each * share,
@@ -441,7 +441,7 @@ def _graphs_by_phase(
 def _parts(
     facts: Facts, candidate: Candidate, series: str, end: int, without: frozenset[str]
 ) -> list[Candidate]:
-    """Return one candidate for each phase with a substantial share of the count or bytes of a growth.
+    """Return one candidate for each phase with a substantial share of the count or bytes of growth.
 
     Phases in ``without`` are ignored. With fewer than two such phases, the candidate is returned unchanged.
     """

@@ -23,7 +23,7 @@ from ..series_facts import leads_into
 from ..statistics.trend import NO_GROWTH, Slope
 from .candidates import NOWHERE, OWNS, Candidate, Place, is_of_the_program, may_hide_memory
 
-# A candidate explains a growth when its measured bytes are at least this share of the growth.
+# A candidate explains growth when its measured bytes are at least this share of the growth.
 EXPLAINS: Final = 0.30
 _EXPLAINS_MOST: Final = 0.60
 _COVERS: Final = 0.70
@@ -392,7 +392,7 @@ def _ranked(members: Sequence[Candidate], growth: float) -> list[Candidate]:
 
 
 def _rank(c: Candidate, share: float | None, held: bool) -> float:
-    """Return a candidate's rank as the owner of a growth, given the ``share`` that it explains; lower is likelier."""
+    """Return a candidate's rank as the owner of growth, given the ``share`` that it explains; lower is likelier."""
     if c.violation is not None:
         return 0
     explains = share is not None and share >= EXPLAINS

@@ -9,7 +9,7 @@ memory.
 Bytes of strings, arrays and tensors are read in censuses, which become rarer in a program that does not call this
 library: after 2, 4, 8 and 16 intervals. These readings are too few for a pattern of counts, but enough to identify
 the memory if memory and the bytes of one type rose alike between any two censuses. The count may stay the same,
-for example if each batch is concatenated to one tensor. The match identifies the owner of a growth, but is not
+for example if each batch is concatenated to one tensor. The match identifies the owner of growth, but is not
 additional evidence of the growth.
 """
 

@@ -46,7 +46,7 @@ _NAMED: Final = 0.05
 # This series is read at each census; two readings show what has grown in between.
 _COUNTED: Final = "python.objects"
 _LOOKS_THAT_TELL: Final = 2
-# A phase counts as charged with a growth at or above the first share, and as hardly charged below the second.
+# A phase counts as charged with growth at or above the first share, and as hardly charged below the second.
 _CHARGED: Final = 0.5
 _HARDLY_CHARGED: Final = 0.1
 _CONFIDENCE: Final[dict[Status, float]] = {
@@ -388,7 +388,7 @@ def _phase_lines(a: Assessed) -> list[str]:
 
 
 def _charged_lines(study: TimelineAnalysis, a: Assessed) -> list[str]:
-    """Return a sentence that explains why memory is charged to a phase that made none of what grows."""
+    """Return a line on why memory is charged to another phase than the one that created the objects, or nothing."""
     owner, phase, end = a.cause.owner, a.cause.place.phase, len(study.timeline)
     if owner is None or phase is None or a.channel != "private" or a.cause.rate.estimate <= 0:
         return []

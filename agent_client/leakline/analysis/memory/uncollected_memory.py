@@ -42,7 +42,7 @@ _COLLECTED: Final = 0.5
 _MOSTLY: Final = 0.5
 # A scan of the newest objects that covers this many times as many objects as another scan reaches older ones, too.
 _FURTHER: Final = 1.5
-# Garbage explains a growth if its bytes are at least this share of it.
+# Garbage explains memory growth if it accounts for at least this share of the growth.
 _EXPLAINS: Final = 0.30
 _WINDOW: Final = 64
 _TYPES_NAMED: Final = 3

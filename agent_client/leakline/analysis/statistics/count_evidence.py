@@ -39,7 +39,7 @@ _MOST: Final = 0.7
 _STANDS_OUT: Final = 4.0
 # The noise of counts is large compared with their slope; a filling cache slows down more than this.
 _HALF_RATIO: Final = 0.5
-# Number of readings that decide whether a count may grow; the start of a growth is searched for in `LOOK_BACK`
+# Number of readings that decide whether a count may grow; the start of growth is searched for in `LOOK_BACK`
 # readings.
 WINDOW: Final = 64
 LOOK_BACK: Final = 4 * WINDOW
@@ -105,7 +105,7 @@ def count_growth(
 
 
 def _on_the_axis(growth: CountGrowth, spacing: int) -> CountGrowth:
-    """Convert a growth that was measured per reading to units of the axis."""
+    """Convert growth that was measured per reading to units of the axis."""
     return replace(
         growth,
         slope=growth.slope / spacing,

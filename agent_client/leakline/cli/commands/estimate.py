@@ -31,7 +31,7 @@ from ..server_queries import Asker, add_server
 
 Direction = Literal["too_high", "too_low"]
 EXAMPLE: Final = "write it as 208 x 100 KB = 20 GB"
-# Maximum factor of an estimate that is right, and of one that is close enough for planning.
+# Factors by which an estimate may be off and still count as right, and as close enough for planning.
 RIGHT: Final = 1.1
 NEAR: Final = 2.0
 _MAX_TEXT: Final = 500

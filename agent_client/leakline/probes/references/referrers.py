@@ -430,7 +430,8 @@ def _referents_of(one: Any) -> list[int]:
     found: list[int] = []
     for each in gc.get_referents(one):
         found.append(id(each))
-        # Python created this `__dict__` when the attributes were read, so only the object refers to it.
+        # If only the object refers to this dict, it is the `__dict__` that Python created when the
+        # attributes were read.
         if (
             type(each) is dict
             and is_heap_type(type(one))

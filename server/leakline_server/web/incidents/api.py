@@ -1,4 +1,4 @@
-"""Leaks across runs and their acknowledgements: JSON API, the page ``/incidents`` and its forms."""
+"""Leaks across runs and their acknowledgements: JSON API, the ``/incidents`` page and its forms."""
 
 from __future__ import annotations
 
