@@ -6,10 +6,12 @@ export function filterRows(field) {
   const home = field.closest(".stack");
   const apply = () => {
     const wanted = field.value.trim().toLowerCase();
-    for (const row of home.querySelectorAll("tbody tr")) row.hidden = !row.textContent.toLowerCase().includes(wanted);
+    for (const row of home.querySelectorAll("tbody tr")) {
+      // The numbers below a chart are those of its lines.
+      if (!row.closest("[data-numbers]")) row.hidden = !row.textContent.toLowerCase().includes(wanted);
+    }
   };
   field.addEventListener("input", apply);
   // A live update replaces tables.
-  new MutationObserver(apply).observe(home, { childList: true, subtree: true });
-  apply();
+  new MutationObserver(() => field.value && apply()).observe(home, { childList: true, subtree: true });
 }

@@ -12,11 +12,14 @@ export class TwoPoints {
     this.notes = notes;
     this.charts = null;
     this.moving = false;
+    this.sending = false;
     document.addEventListener("keydown", (event) => event.key === "Escape" && this.forget());
     document.addEventListener("click", ({ target }) => target.closest(".chart, #point-note") ?? this.forget());
     form?.addEventListener("submit", (event) => {
       event.preventDefault();
-      this.#add(form.elements.text.value);
+      if (this.sending || this.charts.point === null) return;
+      this.sending = true;
+      this.#add(form.elements.text.value).finally(() => { this.sending = false; });
     });
   }
 
@@ -68,7 +71,7 @@ export class TwoPoints {
     }
     this.form.reset();
     this.forget();
-    this.line.textContent = "Note added. The tab “Events and log” lists it.";
+    this.line.textContent = "Note added.";
     this.notes.added();
   }
 }

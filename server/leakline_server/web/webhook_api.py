@@ -321,10 +321,17 @@ def all_webhooks(use: Services) -> list[dict[str, Any]]:
 
 
 def with_address(use: Services, url: str, form: str | None) -> webhooks.Webhook | None:
-    """Return an enabled webhook that `make` would repeat, or None. Raises InvalidField."""
-    stored = url if form else _chosen(url)[1]
+    """Return an enabled webhook with the address and format that `make` would store, or None.
+
+    Raises InvalidField.
+    """
+    if form is None:
+        form, url = _chosen(url)
+    else:
+        _check_format(form)
     found = webhooks.list_webhooks(use.engine)
-    return next((hook for hook in found if hook.url == stored and not hook.disabled_reason), None)
+    same = (hook for hook in found if (hook.url, hook.format) == (url, form))
+    return next((hook for hook in same if not hook.disabled_reason), None)
 
 
 def make(use: Services, name: str, url: str, form: str | None) -> webhooks.Webhook:

@@ -276,8 +276,14 @@ def test_a_form_that_is_sent_again_adds_no_second_webhook(database_url: str) -> 
         sent = {"url": DISCORD, "name": "", "format": ""}
         assert client.post("/alerts/webhooks", data=sent).status_code == 200
         again = client.post("/alerts/webhooks", data=sent)
-        assert (again.status_code, "receives every alert" in again.text) == (200, True)
+        assert (again.status_code, "already receives every alert" in again.text) == (200, True)
         assert len(items(client)) == 1
+        # In another format it is another webhook; one that is unknown is refused all the same.
+        assert client.post("/alerts/webhooks", data={**sent, "format": "bogus"}).status_code == 422
+        assert (
+            client.post("/alerts/webhooks", data={**sent, "format": "standard"}).status_code == 200
+        )
+        assert len(items(client)) == 2
         assert client.get("/alerts/webhooks").headers["location"] == "/alerts#webhooks"
         # A program may add it on purpose, for example in another format.
         assert client.post(HOOKS, json={"url": sent["url"]}).status_code == 201

@@ -203,7 +203,10 @@ def added(made: Json, service: str, back: str, secret: str | None) -> Notice:
     why = (
         f", in the format of {service}, because that is where its address leads" if service else ""
     )
-    said = f"{label(made)} receives every alert from now on{why}."
+    already = (
+        "already receives every alert" if secret is None else "receives every alert from now on"
+    )
+    said = f"{label(made)} {already}{why}."
     if service or secret is None:
         # Chat services do not verify signatures: the address is the secret.
         return Notice(said, "ok", back=back)
