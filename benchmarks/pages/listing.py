@@ -19,7 +19,7 @@ from .opening import Unpinned
 
 REPEATS: Final = 9
 SERVER_MS: Final = 300.0
-WEIGHT_KB: Final = 700.0
+WEIGHT_KB: Final = 500.0
 _SEARCHES: Final = {
     "all": "", "by name": "l77", "by words that none has": "nothing has this",
     "by project, status and name": "project:p3 status:learning l1",
