@@ -34,6 +34,7 @@ def found_in(folder: Path, name: str, text: str) -> list[str]:
         ("a.c", "/* mended\n * here */\n", 1),
         ("a.html", "<p>Shown</p>\n<p>till the end</p>\n", 2),
         ("a.md", "# Title\n\nA dear call.\n", 3),
+        ("a.toml", '[[row]]\nwhat = "The growth is told"\n', 2),
     ],
 )
 def test_finds_a_word_or_an_opening_that_is_avoided(
