@@ -9,8 +9,16 @@ from starlette.testclient import TestClient
 
 from leakline_server.limits import MAX_QUERY_LENGTH
 from leakline_server.web import docs as documents
-from leakline_server.web.docs import REPOSITORY, Listed, links_of, write
-from leakline_server.web.document_search import MOST_HITS, Section, search, sections_of
+from leakline_server.web.docs import (
+    MOST_HITS,
+    REPOSITORY,
+    Listed,
+    Section,
+    links_of,
+    search,
+    sections_of,
+    write,
+)
 
 NASTY = """# <script>alert(1)</script>
 
