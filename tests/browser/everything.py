@@ -53,6 +53,12 @@ class World:
     address: str
     empty: str
     live: MadeTraining
+    second_rank: MadeTraining
+
+    def run_generation(self) -> None:
+        """Run the next generation of both ranks; the total is known only where both have ended one."""
+        self.live.run_generation()
+        self.second_rank.run_generation()
 
     def address_of(self, name: str) -> str:
         return self.empty if name in EMPTY else self.address
@@ -74,12 +80,12 @@ def everything(folder: Path) -> Iterator[World]:
         live = trained(
             address, "live", 12, registers_cleanup=True, rich=True, tags=("baseline", "gpu")
         )
-        trained(address, "live", 12, rank=1, leaking=False)
+        second_rank = trained(address, "live", 12, rank=1, leaking=False)
         trained(address, "fixed", 12, leaking=False).finish()
         _kill(trained(address, "killed", 3))
         eventually(lambda: request_json(address, "GET", "/incidents")["items"])
         eventually(lambda: request_json(address, "GET", "/runs/fixed/verdict")["generations"])
-        yield World(address, empty, live)
+        yield World(address, empty, live, second_rank)
 
 
 def trained(address: str, run: str, generations: int, **options: Any) -> MadeTraining:

@@ -44,7 +44,7 @@ def test_axe_detects_a_violation(world: World, open_page: Open) -> None:
 def test_pages_pass_axe_and_fit_a_phone(world: World, open_page: Open, name: str) -> None:
     if name == "live run":
         # The run would be silent by now.
-        world.live.run_generation()
+        world.run_generation()
     page = open_page(
         world.path_of(name), address=world.address_of(name), expect_failed_requests=name in MISSING,
         color_scheme="dark", **PHONE,

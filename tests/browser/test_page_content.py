@@ -86,7 +86,7 @@ def test_the_run_page_shows_everything_in_the_contract(world: World, open_page: 
 @pytest.mark.long
 def test_the_trend_shows_plan_forecast_and_events(world: World, open_page: Open) -> None:
     page = open_page("/runs/live?tab=phases", address=world.address)
-    # The forecast begins at the newest generation once the verdict on it is there.
+    # The forecast begins at the newest generation of both ranks once the verdict on it is there.
     newest = world.live.generation - 1
     until(page, lambda: chart(page, "trend")["cone"]["x"][0] == newest)
     trend = chart(page, "trend")

@@ -84,7 +84,7 @@ def test_charts_and_live_updates_use_decimal_units_too(world: World, open_page: 
     until(page, lambda: page.evaluate(AXIS) == " GB")
     progress = page.locator(".facts b").nth(1)
     said = progress.inner_text()
-    world.live.run_generation()
+    world.run_generation()
     expect(progress).not_to_have_text(said, timeout=PATIENCE_MS)
     until(page, lambda: not BINARY.search(words(page)))
     page.reload()
