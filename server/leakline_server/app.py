@@ -12,7 +12,7 @@ from typing import Final
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
-from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
+from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -51,7 +51,7 @@ from .web.ingest.api import PATH, Ingest
 from .web.ingest.otlp_streams import Streams
 from .web.metrics import Metrics
 from .web.rendering.templating import RevalidatedFiles
-from .web.responses import completing
+from .web.responses import CompressionMiddleware, completing
 from .web.rules import api as rules_api
 from .web.run_page import pages
 from .web.runs import api as read_api
@@ -146,7 +146,7 @@ def create_app(config: Config, *, looks_apart: bool = False) -> FastAPI:
     # This middleware is innermost, so that refusals are compressed and get CORS headers like any other response.
     app.add_middleware(AuthMiddleware, *authentication)
     app.add_middleware(
-        GZipMiddleware,
+        CompressionMiddleware,
         compresslevel=COMPRESSION,
         exclude_content_types=(*DEFAULT_EXCLUDED_CONTENT_TYPES, export_api.PARQUET),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import http.client
 import itertools
 import json
@@ -20,6 +21,7 @@ from typing import Any
 
 import pytest
 import uvicorn
+import zstandard
 from fastapi import FastAPI
 from starlette.responses import Response
 from starlette.routing import Route
@@ -37,6 +39,10 @@ PIECES = (
     b"POST /api/v1/runs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     b"Transfer-Encoding: chunked\r\n\r\n"
 )
+DECODE: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.decompress,
+    "zstd": lambda raw: zstandard.ZstdDecompressor().decompressobj().decompress(raw),
+}
 LARGE = "/static/vendor/plotly/plotly-basic-4.1.1.min.js"
 
 # The number of buffered bytes after which the server under test waits for the client to read.
@@ -561,15 +567,22 @@ def test_responses_that_are_not_pages_may_load_nothing(site: TestClient) -> None
     assert css["cross-origin-resource-policy"] == "same-origin"
 
 
-def test_pages_and_scripts_are_compressed_and_cached(site: TestClient) -> None:
+@pytest.mark.parametrize(
+    ("accepted", "encoding"), [("gzip, deflate, br, zstd", "zstd"), ("gzip", "gzip")]
+)
+def test_pages_and_scripts_are_compressed_and_cached(
+    site: TestClient, accepted: str, encoding: str
+) -> None:
     etag = site.get(LARGE).headers["etag"]
     again = site.get(LARGE, headers={"if-none-match": etag})
     assert (again.status_code, again.content) == (304, b"")
     for path in ("/", LARGE, "/static/css/pages.css"):
-        with site.stream("GET", path) as answer:
+        with site.stream("GET", path, headers={"accept-encoding": accepted}) as answer:
             raw = b"".join(answer.iter_raw())
-        assert answer.headers["content-encoding"] == "gzip"
+        assert answer.headers["content-encoding"] == encoding
         assert "Accept-Encoding" in answer.headers["vary"]
         plain = site.get(path, headers={"accept-encoding": "identity"})
         assert "content-encoding" not in plain.headers
         assert len(raw) < len(plain.content) / 2
+        decoded = DECODE[encoding](raw)
+        assert decoded == plain.content

@@ -1,4 +1,4 @@
-"""JSON responses from plain data, and security headers for all responses.
+"""JSON responses from plain data, and security headers and compression for all responses.
 
 Files and errors have these headers too. Pages have their own policy (`templating.py`). Any other
 response that a browser opens as a page cannot run scripts, load anything or be framed.
@@ -10,8 +10,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
+import zstandard
+from starlette.datastructures import Headers
+from starlette.middleware.gzip import GZipMiddleware, GZipResponder
 from starlette.responses import Response
-from starlette.types import Message, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
+
+# This level compresses the chart library to 371 kB in 20 ms; gzip at level 9 needs 395 kB and twice the time.
+_ZSTD_LEVEL: Final = 9
 
 
 def json_response(content: Any, status: int = 200) -> Response:
@@ -53,3 +59,35 @@ def completing(scope: Scope, send: Send) -> Send:
         await send(message)
 
     return with_headers
+
+
+class CompressionMiddleware(GZipMiddleware):
+    """Compress with zstd if the client accepts it, otherwise with gzip.
+
+    Browsers accept zstd over HTTPS and from the same machine.
+    """
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or "zstd" not in Headers(scope=scope).get("accept-encoding", ""):
+            await super().__call__(scope, receive, send)
+            return
+        responder = _ZstdResponder(
+            self.app,
+            self.minimum_size,
+            thread_minimum_size=self.thread_minimum_size,
+            exclude_content_types=self.exclude_content_types,
+        )
+        await responder(scope, receive, send)
+
+
+class _ZstdResponder(GZipResponder):
+    content_encoding = "zstd"
+    _stream: zstandard.ZstdCompressionObj | None = None
+
+    def _compress_body(self, body: bytes, more_body: bool) -> bytes:
+        if self._stream is None:
+            # The size of the body is known only if this is all of it.
+            size = -1 if more_body else len(body)
+            self._stream = zstandard.ZstdCompressor(_ZSTD_LEVEL).compressobj(size)
+        end = zstandard.COMPRESSOBJ_FLUSH_BLOCK if more_body else zstandard.COMPRESSOBJ_FLUSH_FINISH
+        return self._stream.compress(body) + self._stream.flush(end)

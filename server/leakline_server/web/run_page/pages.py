@@ -265,8 +265,11 @@ def _chart_data(
     axis = axis_on_page(use, run, by)
     processes = processes_of(use, run)
 
+    # An export cannot load the points of a range when its reader zooms.
+    points = MAX_POINTS_SHOWN if stretch or tab == ALL_TABS else MAX_POINTS_OF_ALL
+
     def read_of(label: str | None) -> ReadSeries:
-        return _reader(use, run, _instances(processes, label), axis, stretch)
+        return _reader(use, run, _instances(processes, label), axis, stretch, points)
 
     # If the GPU tab is requested before the first reading, show the tab now and fill it in later.
     has_gpu = tab == "gpu" or has_series(use.engine, run_id, GPU_SERIES)
@@ -340,15 +343,15 @@ def _reader(
     run: Mapping[str, Any],
     instances: Sequence[str],
     axis: Axis,
-    stretch: Stretch | None = None,
+    stretch: Stretch | None,
+    most: int,
 ) -> ReadSeries:
     """Return a reader for the series of one rank, with its attempts joined.
 
-    The reader covers the entire axis of the page, or only ``stretch``.
+    The reader covers the entire axis of the page, or only ``stretch``, with at most ``most`` points per line.
     """
     started = runs.unix(run["started_at"])
     start, stop = wanted(stretch, axis, started) if stretch else (None, None)
-    most = MAX_POINTS_SHOWN if stretch else MAX_POINTS_OF_ALL
 
     def on_axis(x: float) -> float:
         return (x - started) / axis.seconds if axis.unit == "time" else x
@@ -437,7 +440,8 @@ def _ends(
     processes = processes_of(use, run)
     instances = _instances(processes, process) or _instances(processes, first_shown(run))
     axis = axis_of(run)
-    read = _reader(use, run, instances, axis, stretch)
+    most = MAX_POINTS_SHOWN if stretch else MAX_POINTS_OF_ALL
+    read = _reader(use, run, instances, axis, stretch, most)
     kind = None if axis.unit == "time" else "generation_end"
     for names in (PRIVATE, JS_PRIVATE, ("process.rss_bytes",)):
         lines = summed(read(names, None, kind), names)

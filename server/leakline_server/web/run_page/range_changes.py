@@ -31,7 +31,7 @@ from ..axis_zoom import TwoPoints
 from ..derived_analysis import Derived
 from .counted_objects import suspects_first
 from .run_charts import CHILDREN_LAYER, is_over
-from .run_data import MAX_POINTS_OF_ALL, Json, process_label
+from .run_data import Json, process_label
 
 # Only this many processes are read, the fastest-growing ones: each takes up to five queries.
 MOST_PROCESSES: Final = 64
@@ -271,9 +271,9 @@ class _Reader:
         )
         items = summarise(self.engine, [self.run["id"]], query)["items"]
         # Two readings can be very close, such as those at the end of a phase and of its generation.
-        # Steps are therefore at least as long as those of the chart of a long run.
+        # Steps are therefore at least a thousandth of the run.
         recorded = self.recorded.last - self.recorded.first
-        least = recorded / MAX_POINTS_OF_ALL if on_time else 0.0
+        least = recorded / 1_000 if on_time else 0.0
         found = {
             each["name"]: Reading(
                 each["x"][-1] - zero, each["last"][-1], max(least, step_of(each["x"]))

@@ -28,9 +28,10 @@ TABS: Final = {
     "objects": "Objects", "phases": "Phases and time", "gpu": "GPU", "events": "Events and log", "info": "Run info",
 }  # fmt: skip
 ALL_TABS: Final = "all"
-# The limit per line of the entire run: half as many points as for a zoomed range, each with its
-# minimum and maximum, because every visitor loads these lines.
-MAX_POINTS_OF_ALL: Final = 1_000
+# The limit per line of the entire run: one point for about four pixels, each with its minimum and
+# maximum. Every visitor loads these lines, and every live update redraws them. A zoomed range has
+# up to 2,000 points per line.
+MAX_POINTS_OF_ALL: Final = 250
 
 # (names, phase or "*", kind or None) -> one Points per name and phase; a name may end in "*".
 ReadSeries = Callable[[Sequence[str], str | None, str | None], Sequence[Points]]
