@@ -1,6 +1,5 @@
 // The page of a run: charts, and live updates through the same fragments as the first rendering.
 
-import { appendRows, wantedNames } from "./append.js";
 import { listenForAsking } from "./request_buttons.js";
 import { filterRows } from "./row_filter.js";
 import { LiveStream } from "./live.js";
@@ -70,7 +69,6 @@ showState();
 
 function liveAddress() {
   const address = new URL(page.dataset.live, location.href);
-  for (const name of wantedNames(charts.charts())) address.searchParams.append("name", name);
   address.searchParams.set("since", page.dataset.revision);
   return address;
 }
@@ -190,24 +188,11 @@ function showTitle() {
   document.querySelector('link[rel="icon"]').href = part.dataset.icon;
 }
 
-let drawing = false;
-
-function takeSnapshots({ process, rows }) {
+function takeSnapshots({ rows }) {
   if (paused) {
     missed += rows.length;
     showState();
-    return;
-  }
-  const startedAt = Number(page.dataset.startedAt);
-  const changed = charts.charts().filter((chart) => appendRows(chart, process, rows, startedAt));
-  if (changed.length && !drawing) {
-    drawing = true;
-    requestAnimationFrame(() => {
-      drawing = false;
-      charts.redraw();
-    });
-  }
-  fragments.want();
+  } else fragments.want();
 }
 
 function takeRun(found) {

@@ -2,7 +2,6 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
 
-import { appendRows, valueOf, wantedNames } from "../../static/js/append.js";
 import { figure } from "../../static/js/figure.js";
 import { bytes } from "../../static/js/formats.js";
 
@@ -24,7 +23,6 @@ startUnits();
 
 const line = (name, y) => ({
   name, x: [0, 1], y, low: null, high: null, colour: 1, dash: 0, symbol: 0, draw: "line", hidden: false, group: null,
-  source: { names: [name], process: "p", phase: null, kind: null },
 });
 const chart = (...lines) => ({ id: "memory", unit: "bytes", y_title: "memory", x_title: "epoch", x_unit: "generation", lines, bands: [], levels: [], cone: null, marks: [], groups: [], y_range: null });
 const drawn = (of) => {
@@ -35,7 +33,10 @@ const drawn = (of) => {
 test("lines that grow into the next unit change it for the entire chart", () => {
   const live = chart(line("small", [100 * MiB, 100 * MiB]), line("large", [900 * MiB, 1000 * MiB]));
   assert.equal(drawn(live).axis, " MiB");
-  assert.ok(appendRows(live, "p", [{ generation: 2, phase: null, kind: "generation_end", samples: { small: 128 * MiB, large: 2048 * MiB } }], 0));
+  for (const [line, y] of [[live.lines[0], 128 * MiB], [live.lines[1], 2048 * MiB]]) {
+    line.x.push(2);
+    line.y.push(y);
+  }
   const after = drawn(live);
   assert.equal(after.axis, " GiB");
   assert.deepEqual(after.y.map((y) => y.at(-1)), [0.125, 2]);
@@ -61,52 +62,4 @@ test("other stored values do not change the units", () => {
   heard.get("storage")({ key: "leakline.streams" });
   assert.deepEqual([bytes(2 ** 30), drawnAnew.length], ["1.00 GiB", 0]);
   stored.clear();
-});
-
-// -- append.js
-
-const source = { names: ["process.anon_bytes", "process.swap_bytes"], process: "p1", phase: "train", kind: "phase_end" };
-const twoLines = () => ({ x_unit: "generation", lines: [{ x: [0], y: [10], source: { ...source } }, { x: [0], y: [1], source: null }] });
-const row = (generation, value, more = {}) => ({ generation, kind: "phase_end", phase: "train", samples: { "process.anon_bytes": value }, ...more });
-
-test("rows of another process, phase or kind change nothing", () => {
-  const drawn = twoLines();
-  assert.equal(appendRows(drawn, "p2", [row(1, 5)], 0), false);
-  assert.equal(appendRows(drawn, "p1", [row(1, 5, { phase: "evolve" }), row(1, 5, { kind: "sample" })], 0), false);
-  assert.deepEqual(drawn.lines[0].x, [0]);
-});
-
-test("a row that was already drawn changes nothing", () => {
-  const drawn = twoLines();
-  assert.equal(appendRows(drawn, "p1", [row(0, 10)], 0), false);
-  assert.equal(appendRows(drawn, "p1", [row(3, 30), row(2, 20)], 0), true);
-  assert.deepEqual(drawn.lines[0].x, [0, 3]);
-});
-
-test("a row without a reading adds no point", () => {
-  const drawn = twoLines();
-  assert.equal(appendRows(drawn, "p1", [row(1, null)], 0), false);
-  assert.equal(appendRows(drawn, "p1", [row(null, 5)], 0), false);
-});
-
-test("a new row extends only its own line", () => {
-  const drawn = twoLines();
-  assert.equal(appendRows(drawn, "p1", [row(1, 12)], 0), true);
-  assert.deepEqual(drawn.lines[0].y, [10, 12]);
-  assert.deepEqual(drawn.lines[1].y, [1]);
-});
-
-test("private memory is resident plus swapped memory", () => {
-  assert.equal(valueOf(source, { "process.anon_bytes": 5, "process.swap_bytes": 2 }), 7);
-  assert.equal(valueOf(source, {}), null);
-});
-
-test("on the time axis x is the time since the start", () => {
-  const drawn = { x_unit: "time", x_seconds: 60, lines: [{ x: [], y: [], source: { ...source, phase: "train" } }] };
-  appendRows(drawn, "p1", [{ ...row(null, 5), time: 1120 }], 1000);
-  assert.deepEqual(drawn.lines[0].x, [2]);
-});
-
-test("each name is requested once from the stream", () => {
-  assert.deepEqual(wantedNames([twoLines(), twoLines()]), source.names);
 });

@@ -74,8 +74,8 @@ def trend(told: dict[str, Any] | None, ends: list[float | None]) -> Chart:
 
 def test_a_series_that_was_never_measured_has_no_chart() -> None:
     never = [line("process.rss_bytes", [0, 1], [None, None])]
-    assert chart_builder.memory_chart(AXIS, never, None) is None
-    assert chart_builder.gpu_chart(AXIS, [], None) is None
+    assert chart_builder.memory_chart(AXIS, never) is None
+    assert chart_builder.gpu_chart(AXIS, []) is None
     assert chart_builder.phases_chart(AXIS, Palette(), PhaseAccounts((), (), ())) is None
 
 
@@ -86,7 +86,7 @@ def test_a_device_chart_shows_the_readings_of_torch_and_of_the_driver() -> None:
         "gpu.0.used_bytes",
         "mps.allocated_bytes", "mps.driver_bytes", "mps.limit_bytes", "gpu.mine", "gpu.x.used_bytes",
     ]  # fmt: skip
-    chart = chart_builder.gpu_chart(AXIS, [line(name, [0, 1], [GIB, GIB]) for name in names], None)
+    chart = chart_builder.gpu_chart(AXIS, [line(name, [0, 1], [GIB, GIB]) for name in names])
     assert chart is not None
     # Device 0 has readings from before the program began to use device 1.
     assert [each.name for each in chart.lines] == [
@@ -98,14 +98,14 @@ def test_a_device_chart_shows_the_readings_of_torch_and_of_the_driver() -> None:
         "GPU 1 active", "GPU 1 this process, driver",
     }  # fmt: skip
     without_torch = [line("gpu.3.used_bytes", [0, 1], [GIB, GIB])]
-    chart = chart_builder.gpu_chart(AXIS, without_torch, None)
+    chart = chart_builder.gpu_chart(AXIS, without_torch)
     assert chart is not None
     assert [each.name for each in chart.lines] == ["GPU 3 in use, driver"]
 
 
 def test_failed_allocations_are_reported_next_to_the_chart() -> None:
     points = [line("cuda.0.allocated_bytes", [0, 1], [GIB, GIB])]
-    chart = chart_builder.gpu_chart(AXIS, points, None)
+    chart = chart_builder.gpu_chart(AXIS, points)
     last = {"cuda.0.retries": 7.0, "cuda.1.retries": None, "cuda.1.ooms": 1.0}
     section = evidence_sections.gpu(chart, "generation", last)
     said = "torch emptied its cache and tried again 7 times and ran out of memory once."
@@ -350,9 +350,7 @@ def test_values_counted_by_the_minute_are_drawn_at_their_minute() -> None:
     # One GiB per minute is 60 GiB per hour.
     (x0, x1), (y0, y1) = found.cone.x, found.cone.estimate
     assert (y1 - y0) / (x1 - x0) == pytest.approx(60 * GIB)
-    assert [(each.name, each.source and each.source.kind) for each in found.lines] == [
-        ("memory", None)
-    ]
+    assert [each.name for each in found.lines] == ["memory"]
     # A verdict in generations gives no position in time.
     other = chart(unit="generation")
     assert (other.bands, other.cone) == ((), None)

@@ -339,12 +339,10 @@ def test_each_rank_has_a_view_and_attempts_share_one(api: TestClient, make_run: 
     assert ranks.count('<a href="?process=rank') == 2
     chart = json.loads(re.search(r"data-chart>(.*?)</script>", text)[1])  # type: ignore[index]
     layers = [
-        (line["name"], line["source"]["process"])
-        for line in chart["lines"]
-        if line["group"] == "total"
+        (line["name"], line["process"]) for line in chart["lines"] if line["group"] == "total"
     ]
     assert layers == [("rank 0 main", "p3"), ("rank 1 main", "p2")]
-    own = {line["source"]["process"] for line in chart["lines"] if line["group"] != "total"}
+    own = {line["process"] for line in chart["lines"] if line["group"] != "total"}
     assert own == {"p2"}
 
 

@@ -369,7 +369,7 @@ def test_a_file_shows_the_selected_rank(shared_api: TestClient, make_run: Any) -
     page = Reader(shared_api.get("/runs/ranks?process=rank+1+main").text)
     (address,) = [href for href in page.values("href") if "report.html" in href]
     chart = Reader(shared_api.get(address).text).charts()[0]
-    own = {line["source"]["process"] for line in chart["lines"] if line["group"] != "total"}
+    own = {line["process"] for line in chart["lines"] if line["group"] != "total"}
     assert own == {"p2"}
 
 

@@ -17,7 +17,6 @@ from .chart_parts import (
     COLOURS,
     HORIZON,
     JS_PRIVATE,
-    PRIVATE,
     SYMBOLS,
     Axis,
     Chart,
@@ -29,7 +28,6 @@ from .chart_parts import (
     Mark,
     Palette,
     Points,
-    Source,
     Unit,
     add_up_processes,
     forecast,
@@ -70,13 +68,10 @@ def trend_chart(
     # The generation end comes first: later lines are drawn on top, and the phases matter most.
     lines = sorted(
         [
-            *(_phase_line(axis, points, palette, names[0], _private(points)) for points in private),
-            *(
-                _phase_line(axis, points, palette, names[1], ("process.rss_bytes",))
-                for points in rss
-            ),
+            *(_phase_line(axis, points, palette, names[0]) for points in private),
+            *(_phase_line(axis, points, palette, names[1]) for points in rss),
         ],
-        key=lambda line: palette.order.get(line.source.phase or "", -1) if line.source else -1,
+        key=lambda line: palette.order.get(line.phase or "", -1),
     )
     last = _last_point(private or rss)
     cone, levels = forecast(verdict, last, axis, _first_x(private or rss))
@@ -99,8 +94,7 @@ def trend_chart(
         label, found = named[0].label, named[1]
         for place, points in enumerate(found):
             name = label if len(found) == 1 else points.name
-            kind = "generation_end" if axis.unit == "generation" else None
-            line = _named_line(points, name, 1 + place % COLOURS, kind)
+            line = _named_line(points, name, 1 + place % COLOURS)
             lines.append(replace(line, group=named[0].id))
         own = (("private", title, private), ("rss", "RSS", rss))
         groups = (named[0], *(Group(each, word) for each, word, read in own if read))
@@ -155,31 +149,16 @@ def _layers(axis: Axis, total: Mapping[str, Points]) -> list[Line]:
     """Return one line for a single process, and stacked areas for several."""
     if len(total) == 1:
         (points,) = total.values()
-        line = _phase_line(axis, points, Palette(), "total", _private(points))
+        line = _phase_line(axis, points, Palette(), "total")
         return [replace(line, colour=1)]
-    kind = None if axis.unit == "time" else "generation_end"
     return [
-        replace(
-            _named_line(points, name, 1 + place % COLOURS, kind, draw="area"),
-            group="total",
-            # A sum over several processes cannot be continued with live samples of one of them.
-            source=Source(_private(points), points.process, None, kind) if points.process else None,
-        )
+        replace(_named_line(points, name, 1 + place % COLOURS, draw="area"), group="total")
         for place, (name, points) in enumerate(total.items())
     ]
 
 
-def _private(points: Points) -> tuple[str, ...]:
-    """Return the series whose sum is a line of private memory."""
-    return PRIVATE if points.name in PRIVATE else (points.name,)
-
-
-def _phase_line(
-    axis: Axis, points: Points, palette: Palette, group: str | None, names: tuple[str, ...]
-) -> Line:
+def _phase_line(axis: Axis, points: Points, palette: Palette, group: str | None) -> Line:
     phase = points.phase
-    # On a time axis, a single line connects all readings.
-    kind = None if axis.unit == "time" else "phase_end" if phase else "generation_end"
     whole = "memory" if axis.unit == "time" else "generation end"
     line = Line(
         name=f"after {phase}" if phase else whole,
@@ -187,7 +166,9 @@ def _phase_line(
         # Nested phases would clutter the chart; users can enable them in the legend.
         hidden=bool(phase and "/" in phase),
         group=group,
-        source=Source(names, points.process, phase, kind),
+        process=points.process,
+        series=points.name,
+        phase=phase,
     )  # fmt: skip
     return palette.paint(line, phase) if phase else line
 
@@ -328,11 +309,11 @@ _SPLIT_LINES: Final = {
 MEMORY_SERIES: Final = (*_SPLIT_AREAS, *_SPLIT_LINES)
 
 
-def memory_chart(axis: Axis, points: Sequence[Points], kind: str | None) -> Chart | None:
+def memory_chart(axis: Axis, points: Sequence[Points]) -> Chart | None:
     """Return resident memory by kind as stacked areas, and other kinds of memory as lines."""
     by_name = {p.name: p for p in points if _measured(p)}
     areas = [
-        _named_line(by_name[name], title, colour, kind, draw="area")
+        _named_line(by_name[name], title, colour, draw="area")
         for name, (title, colour) in _SPLIT_AREAS.items()
         if name in by_name
     ]
@@ -341,7 +322,6 @@ def memory_chart(axis: Axis, points: Sequence[Points], kind: str | None) -> Char
             by_name[name],
             title,
             colour,
-            kind,
             hidden=hidden,
             dash=1 if name.startswith("allocator") else 0,
         )
@@ -366,7 +346,7 @@ GPU_SERIES: Final = ("cuda.*", "gpu.*", "mps.*")
 _DEVICE: Final = re.compile(r"(?:(?P<by>cuda|gpu)\.(?P<device>\d+)|mps)\.(?P<what>\w+)")
 
 
-def gpu_chart(axis: Axis, points: Sequence[Points], kind: str | None) -> Chart | None:
+def gpu_chart(axis: Axis, points: Sequence[Points]) -> Chart | None:
     """Return the memory that torch and the driver report for every device that the process uses."""
     devices = [(p, found) for p in points if _measured(p) and (found := _DEVICE.fullmatch(p.name))]
     used = {found["device"] for _, found in devices if found["by"] == "cuda"}
@@ -382,7 +362,6 @@ def gpu_chart(axis: Axis, points: Sequence[Points], kind: str | None) -> Chart |
             p,
             f"{name} {title}",
             1 + place % COLOURS,
-            kind,
             hidden=hidden,
             dash=int(device or 0) % 5,
         )
@@ -391,15 +370,13 @@ def gpu_chart(axis: Axis, points: Sequence[Points], kind: str | None) -> Chart |
 
 
 def counts_chart(
-    chart_id: str, axis: Axis, points: Sequence[Points], titles: Mapping[str, str], kind: str | None,
+    chart_id: str, axis: Axis, points: Sequence[Points], titles: Mapping[str, str],
     *, unit: Unit = "count", y_title: str = "count",
 ) -> Chart | None:  # fmt: skip
     """Return one line per named series, in the order of ``titles``."""
     by_name = {p.name: p for p in points if _measured(p)}
     lines = [
-        _named_line(
-            by_name[name], title, 1 + i % COLOURS, kind, dash=i // COLOURS, symbol=i % SYMBOLS
-        )
+        _named_line(by_name[name], title, 1 + i % COLOURS, dash=i // COLOURS, symbol=i % SYMBOLS)
         for i, (name, title) in enumerate((n, t) for n, t in titles.items() if n in by_name)
     ]
     return _chart(chart_id, unit, y_title, axis, lines)
@@ -419,8 +396,7 @@ def fill_chart(axis: Axis, points: Sequence[Points], capacities: Mapping[str, in
             low=p.low and _shares(p.low, capacity),
             high=p.high and _shares(p.high, capacity),
         )
-        line = _named_line(full, name, 1 + place % COLOURS, None, symbol=place % SYMBOLS)
-        lines.append(replace(line, source=None))
+        lines.append(_named_line(full, name, 1 + place % COLOURS, symbol=place % SYMBOLS))
     chart = _chart("fill", "share", "share of capacity", axis, lines)
     return chart and replace(chart, levels=(Level(1.0, "capacity", "filling"),))
 
@@ -447,13 +423,13 @@ def _measured(points: Points) -> bool:
 
 
 def _named_line(
-    points: Points, title: str, colour: int, kind: str | None, *,
+    points: Points, title: str, colour: int, *,
     draw: Draw = "line", hidden: bool = False, dash: int = 0, symbol: int = 0,
 ) -> Line:  # fmt: skip
     return Line(
         name=title, x=points.x, y=points.y, colour=colour, dash=dash, symbol=symbol, draw=draw, hidden=hidden,
         low=None if draw == "area" else points.low, high=None if draw == "area" else points.high,
-        source=Source((points.name,), points.process, points.phase, kind),
+        process=points.process, series=points.name, phase=points.phase,
     )  # fmt: skip
 
 

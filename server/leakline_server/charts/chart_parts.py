@@ -43,16 +43,6 @@ class Points:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """The snapshots of the live stream that continue a line; the line's value is the sum of the named samples."""
-
-    names: tuple[str, ...]
-    process: str
-    phase: str | None
-    kind: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class Line:
     name: str
     x: Sequence[float]
@@ -65,7 +55,10 @@ class Line:
     draw: Draw = "line"
     hidden: bool = False
     group: str | None = None
-    source: Source | None = None
+    # The process, series and phase that the line shows.
+    process: str | None = None
+    series: str | None = None
+    phase: str | None = None
     # Whether the verdict names this line.
     named: bool = False
 

@@ -493,7 +493,6 @@ class RunHead:
     seen_at: str
     seen: str
     quiet_seconds: float  # from the last message until the page was rendered
-    started_seconds: float
     tags: tuple[str, ...]
     facts: tuple[HeadFact, ...]
     fragments_href: str

@@ -129,7 +129,7 @@ def types(
         "grows in",
     ]
     ranked = grown[:MAX_ROWS]
-    lines = {line.source.names[0]: line.y for line in (chart.lines if chart else ()) if line.source}
+    lines = {line.series: line.y for line in (chart.lines if chart else ())}
     figure = Figure(chart, "Live instances of the types that grow.", low=True) if chart else None
     rows = [_type_row(each, lines.get(f"type.{each.name}.count", ()), graphs) for each in ranked]
     # These columns come last, so that the holder stays visible.

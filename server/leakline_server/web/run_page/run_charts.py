@@ -123,9 +123,9 @@ def draw(data: RunData, palette: Palette) -> Drawn:
     found: list[Chart | None] = [_trend(data, palette, private, summed(lines, RSS), ends, effects)]
     if "objects" in data.tabs:
         found += [
-            chart_builder.memory_chart(axis, ends, kind),
+            chart_builder.memory_chart(axis, ends),
             _types(data, ends, titles),
-            chart_builder.counts_chart("tensors", axis, ends, _TENSORS, kind),
+            chart_builder.counts_chart("tensors", axis, ends, _TENSORS),
             chart_builder.fill_chart(axis, ends, capacities),
         ]
     if "phases" in data.tabs:
@@ -136,7 +136,7 @@ def draw(data: RunData, palette: Palette) -> Drawn:
                 chart_builder.seconds_chart(axis, palette, data.phase_accounts),
             ]
     if "gpu" in data.tabs:
-        found.append(chart_builder.gpu_chart(axis, ends, kind))
+        found.append(chart_builder.gpu_chart(axis, ends))
     return Drawn({each.id: each for each in found if each is not None}, effects, ends, phases)
 
 
@@ -268,9 +268,6 @@ def _total(data: RunData) -> dict[str, Points]:
     if children and layers:
         of_each = until_others([*children, *layers.values()])[: len(children)]
         total[CHILDREN_LAYER] = add_up_processes(of_each)
-        if len(of_each) > 1:
-            # Live updates of one process must not be appended to the sum.
-            total[CHILDREN_LAYER] = replace(total[CHILDREN_LAYER], process="")
     return total
 
 
@@ -289,8 +286,7 @@ def _without(children: Points, ranks: Points | None) -> Points:
         None if each is None else max(0.0, each - out.get(x, 0.0))
         for x, each in zip(children.x, children.y, strict=True)
     ]
-    # A row from a live update still includes the ranks in the sum.
-    return replace(children, y=y, low=None, high=None, process="")
+    return replace(children, y=y, low=None, high=None)
 
 
 def _named(ends: Sequence[Points], verdict: Json | None) -> tuple[Group, Sequence[Points]] | None:
@@ -316,7 +312,7 @@ def _phase_accounts(data: RunData, palette: Palette) -> Chart | None:
 def _types(data: RunData, ends: Sequence[Points], titles: Mapping[str, str]) -> Chart | None:
     suspects = (leading_finding(data.verdict) or {}).get("suspects", ())
     blamed = [titles.get(f"type.{each['name']}.count", "") for each in suspects]
-    chart = chart_builder.counts_chart("types", data.axis, ends, titles, data.kind)
+    chart = chart_builder.counts_chart("types", data.axis, ends, titles)
     return chart and replace(chart, lines=tuple(with_named_last(chart.lines, blamed)))
 
 
@@ -327,12 +323,12 @@ def _gauges(data: RunData, ends: Sequence[Points]) -> Chart | None:
         for name in names
     }
     return chart_builder.counts_chart(
-        "gauges", data.axis, ends, titles, data.kind, unit="number", y_title="value"
+        "gauges", data.axis, ends, titles, unit="number", y_title="value"
     )
 
 
 def _children(data: RunData, ends: Sequence[Points]) -> Chart | None:
     titles = sizes_of_children(each.name for each in ends)
     return chart_builder.counts_chart(
-        "children", data.axis, ends, titles, data.kind, unit="bytes", y_title="memory"
+        "children", data.axis, ends, titles, unit="bytes", y_title="memory"
     )

@@ -215,7 +215,6 @@ def _head(data: RunData) -> RunHead:
         seen_at=run["last_seen_at"],
         seen=number_formats.clock(run["last_seen_at"]),
         quiet_seconds=round(max(0.0, data.read_at - unix(run["last_seen_at"])), 1),
-        started_seconds=unix(run["started_at"]),
         tags=tuple(run["tags"]),
         facts=tuple(facts),
         fragments_href=f"{address}/fragments",
