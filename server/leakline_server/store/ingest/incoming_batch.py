@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -241,6 +242,19 @@ class Body:
 
     def __len__(self) -> int:
         return len(self.time)
+
+    @classmethod
+    def joined(cls, bodies: Sequence[Body]) -> Body:
+        """Return the snapshots of all bodies as one body; all must have the same series."""
+        if len(bodies) == 1:
+            return bodies[0]
+        joined = cls.__new__(cls)
+        for name in ("time", "monotonic", "integers", "floats"):
+            setattr(joined, name, np.concatenate([getattr(each, name) for each in bodies], axis=-1))
+        for name in ("generation", "phase", "label", "kind"):
+            setattr(joined, name, list(chain.from_iterable(getattr(each, name) for each in bodies)))
+        joined.integer_ids, joined.float_ids = bodies[0].integer_ids, bodies[0].float_ids
+        return joined
 
     def series(self, number: int) -> Numbers | None:
         """Return the series with this id, or None if the batch does not have it."""

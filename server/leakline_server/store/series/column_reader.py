@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -138,6 +138,9 @@ class Stored:
     key: Key
     names: Mapping[int, str]
     stretches: Sequence[Stretch]
+    # The bodies of batches by first sequence number: a history is read a few series at a time, each time from all
+    # batches. None if a body is damaged.
+    unpacked: dict[int, Body | None] = field(default_factory=dict, compare=False)
 
     def __len__(self) -> int:
         return sum(stretch.count for stretch in self.stretches)
@@ -156,9 +159,9 @@ class Stored:
             low = np.searchsorted(only, [stretch.first for stretch in among])
             high = np.searchsorted(only, [stretch.last for stretch in among], side="right")
             among = [stretch for stretch, some in zip(among, high > low, strict=True) if some]
-        bodies = self._bodies(among)
+        self._unpack(among)
         stored = _chunks(self.connection, self.key, wanted, among)
-        return self._assemble(wanted, among, bodies, stored, only, kind)
+        return self._assemble(wanted, among, stored, only, kind)
 
     def blocks(
         self, wanted: Collection[int], at_once: int, kind: str | None = None
@@ -199,7 +202,9 @@ class Stored:
 
     def among(self, stretches: Iterable[Stretch]) -> Stored:
         """Return a selection of these segments and batches only."""
-        return replace(self, stretches=sorted(stretches, key=lambda stretch: stretch.first))
+        chosen = sorted(stretches, key=lambda stretch: stretch.first)
+        # Share no unpacked bodies, so that reading a long backlog in groups takes bounded memory.
+        return replace(self, stretches=chosen, unpacked={})
 
     def series(self) -> set[int] | None:
         """Return the ids of the columns with chunks here, or None if there is a batch, which may have any series."""
@@ -217,40 +222,46 @@ class Stored:
         )
         return set(self.connection.scalars(query))
 
-    def _bodies(self, among: Sequence[Stretch]) -> dict[int, bytes]:
-        """Return batch bodies by first sequence number, possibly including some that were not requested."""
-        firsts = [stretch.first for stretch in among if not stretch.sealed]
+    def _unpack(self, among: Sequence[Stretch]) -> None:
+        """Read and unpack the bodies of these batches, except those that are unpacked already."""
+        firsts = {stretch.first for stretch in among if not stretch.sealed} - self.unpacked.keys()
         if not firsts:
-            return {}
+            return
         asked = self.key._asdict() | {"low": min(firsts), "high": max(firsts)}
-        return dict(map(tuple, self.connection.execute(_BODIES, asked)))
+        for first, packed in self.connection.execute(_BODIES, asked):
+            if first in firsts:
+                self.take_body(first, packed)
+
+    def take_body(self, first: int, packed: bytes) -> None:
+        """Unpack the body of the batch that begins at ``first``."""
+        try:
+            body = unpack(packed, lambda: {name: number for number, name in self.names.items()})
+        except CorruptChunk:
+            body = None
+        self.unpacked[first] = body
 
     def _assemble(
         self,
         wanted: Collection[int],
         among: Sequence[Stretch],
-        bodies: Mapping[int, bytes],
         stored: Mapping[tuple[int, int], Chunk],
         only: Array | None = None,
         kind: str | None = None,
     ) -> Block:
-        """Return the result of `read`, given the stored data.
-
-        ``bodies``: batch bodies by first sequence number; ``stored``: chunks by (column, first sequence number).
-        """
-        numbered = {name: number for number, name in self.names.items()}
+        """Return the result of `read`. ``stored``: chunks by (column, first sequence number)."""
         parts: dict[int, list[Column]] = {number: [] for number in wanted}
         damaged: list[corruption.Damaged] = []
-        for stretch in among:
+        named = {**COLUMN_NAMES, **self.names, _ALL: corruption.BATCH}
+        for group in _together(among, self.unpacked):
+            stretch = group[0]
             lost: Sequence[int] = ()
             try:
                 if stretch.sealed:
                     columns, lost = _of_segment(stored, stretch, wanted)
                 else:
-                    columns = _of_batch(bodies[stretch.first], stretch, wanted, numbered)
+                    columns = _of_batches(group, self.unpacked, wanted)
             except _Unreadable as error:
                 columns, lost = {}, (error.number,)
-            named = {**COLUMN_NAMES, **self.names, _ALL: corruption.BATCH}
             damaged += [
                 corruption.Damaged(*self.key, named.get(n, str(n)), stretch.first, stretch.last)
                 for n in lost
@@ -311,10 +322,13 @@ def read_newer(
     stretches = [stretch for each in found.values() for stretch in each]
     if sum(stretch.count for stretch in stretches) > most:
         return None
-    bodies: dict[int, dict[int, bytes]] = {number: {} for number in found}
+    selected = {
+        number: Stored(connection, Key(run_id, number), names, each)
+        for number, each in found.items()
+    }
     if not all(stretch.sealed for stretch in stretches):
-        for number, first, body in connection.execute(_NEWER_BODIES, asked):
-            bodies[number][first] = body
+        for number, first, packed in connection.execute(_NEWER_BODIES, asked):
+            selected[number].take_body(first, packed)
     stored: dict[int, dict[tuple[int, int], Chunk]] = {number: {} for number in found}
     if any(stretch.sealed for stretch in stretches):
         rows = connection.execute(_NEWER_CHUNKS, asked | {"numbers": wanted})
@@ -322,10 +336,8 @@ def read_newer(
             if number is not None:
                 stored[number][column, first] = Chunk(*chunk)
     return {
-        number: Stored(connection, Key(run_id, number), names, each)._assemble(
-            wanted, each, bodies[number], stored[number]
-        )
-        for number, each in found.items()
+        number: each._assemble(wanted, each.stretches, stored[number])
+        for number, each in selected.items()
     }
 
 
@@ -378,23 +390,37 @@ def _of_segment(
     return columns, damaged
 
 
-def _of_batch(
-    packed: bytes, stretch: Stretch, wanted: Collection[int], numbered: Mapping[str, int]
+def _together(
+    among: Iterable[Stretch], bodies: Mapping[int, Body | None]
+) -> Iterator[Sequence[Stretch]]:
+    """Yield each segment, and consecutive readable batches with the same series together."""
+
+    def kind(stretch: Stretch) -> Any:
+        body = None if stretch.sealed else bodies[stretch.first]
+        if body is None or len(body) != stretch.count:
+            return stretch.first, stretch.level
+        return body.integer_ids, body.float_ids
+
+    for _, group in groupby(among, kind):
+        yield list(group)
+
+
+def _of_batches(
+    group: Sequence[Stretch], bodies: Mapping[int, Body | None], wanted: Collection[int]
 ) -> dict[int, Column]:
-    """Return the columns of a batch. Raises _Unreadable."""
-    try:
-        body = unpack(packed, lambda: numbered)
-    except CorruptChunk as error:
-        raise _Unreadable(_ALL) from error
-    if len(body) != stretch.count:
+    """Return the columns of batches with the same series. Raises _Unreadable."""
+    found = [body for stretch in group if (body := bodies[stretch.first]) is not None]
+    if len(found) < len(group) or len(found[0]) != group[0].count:
         raise _Unreadable(_ALL)
-    return {number: _from_body(body, stretch, number) for number in wanted}
+    body = Body.joined(found)
+    return {number: _from_body(body, group, number) for number in wanted}
 
 
-def _from_body(body: Body, stretch: Stretch, number: int) -> Column:
-    """Return one column of a batch."""
+def _from_body(body: Body, group: Sequence[Stretch], number: int) -> Column:
+    """Return one column of joined batches."""
     if number == SEQUENCE:
-        return Numbers(np.arange(stretch.first, stretch.first + stretch.count, dtype=np.int64))
+        ranges = [np.arange(each.first, each.first + each.count, dtype=np.int64) for each in group]
+        return Numbers(np.concatenate(ranges))
     if number in (TIME, MONOTONIC):
         return Numbers(body.time if number == TIME else body.monotonic)
     if number == GENERATION:
@@ -402,7 +428,7 @@ def _from_body(body: Body, stretch: Stretch, number: int) -> Column:
     if number in TEXT_COLUMNS:
         kinds: list[str | None] = [*body.kind]
         return texts({PHASE: body.phase, LABEL: body.label, KIND: kinds}[number])
-    return body.series(number) or absent(stretch.count)
+    return body.series(number) or absent(len(body))
 
 
 def _chunks(
@@ -600,10 +626,11 @@ def read_between(
     waiting = select(b.first_sequence, newest, b.count, b.body).where(
         of(batches, key), b.first_sequence <= high, newest >= low
     )
+    found = Stored(connection, key, names, ())
     among: dict[int, Stretch] = {}
-    bodies: dict[int, bytes] = {}
-    for first, last, count, body in connection.execute(waiting).all():
-        among[first], bodies[first] = Stretch(first, last, count, WAITING), body
+    for first, last, count, packed in connection.execute(waiting).all():
+        among[first] = Stretch(first, last, count, WAITING)
+        found.take_body(first, packed)
     sealed = (
         select(s.first_sequence, s.last_sequence, s.count, s.level, c.series_id, *PACKED)
         .select_from(segments.outerjoin(chunks, and_(_ITS_CHUNKS, c.series_id.in_(wanted))))
@@ -616,7 +643,7 @@ def read_between(
         if number is not None:
             stored[number, first] = Chunk(*chunk)
     ordered = sorted(among.values(), key=lambda stretch: stretch.first)
-    block = Stored(connection, key, names, ordered)._assemble(wanted, ordered, bodies, stored)
+    block = found._assemble(wanted, ordered, stored)
     # Snapshots of other batches that were sealed in between occur twice.
     _, once = np.unique(block.numbers(SEQUENCE).values, return_index=True)
     return block if len(once) == len(block) else block.take(once)
