@@ -245,7 +245,9 @@ function annotations(chart, view, colour, scale) {
     })),
     ...chart.far.filter(() => chart.unit === "bytes").map((level, i) => ({
       ...text(`\u2191 ${level.label}: ${bytes(level.value)}`, colour(`--${level.tone}`)),
-      xref: "paper", yref: "paper", x: 1, y: 1 + 0.1 * i, xanchor: "right", yanchor: "bottom",
+      xref: "paper", yref: "paper",
+      // On a phone, the legend may fill the space above the plot. The label is on the left, where growing lines are low.
+      ...(view.narrow ? { x: 0, y: 0.87 - 0.1 * i, xanchor: "left", yanchor: "top" } : { x: 1, y: 1 + 0.1 * i, xanchor: "right", yanchor: "bottom" }),
     })),
   ];
 }

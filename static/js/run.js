@@ -139,10 +139,13 @@ function words(state) {
   const more = held ? `${state === "paused" ? "Paused" : ", paused"}${missed ? `, ${missed} new` : ""}` : "";
   if (state === "late") return [`${WORDS.late} for ${secondsQuiet()} s${more}`];
   if (state !== "silent") return [`${WORDS[state] ?? ""}${more}`];
-  const since = document.createElement("time");
-  since.dateTime = run.last_seen_at;
-  since.dataset.show = "clock";
-  return [`${WORDS.silent} since `, since, more];
+  const time = document.createElement("time");
+  time.dateTime = run.last_seen_at;
+  time.dataset.show = "clock";
+  // A phone has no room for the time here, and shows it below the title.
+  const since = document.createElement("span");
+  since.append(" since ", time);
+  return [WORDS.silent, since, more];
 }
 
 function connected(state, byStream) {
