@@ -444,7 +444,7 @@ def test_a_request_that_never_fits_the_budget_is_refused() -> None:
         box.put_back(request, told)
     assert box.take() == []
     assert [a.text for a in box.take_answers()] == [
-        "find_holders a.B: refused: not enough left of the overhead budget"
+        "find_holders a.B: refused: the remaining overhead budget is too small"
     ]
     assert box.take_answers() == ()
 

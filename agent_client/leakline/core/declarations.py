@@ -1,7 +1,8 @@
-"""Validates what a training script declares and converts it to event data. No side effects.
+"""Validates a training script's declarations and converts them to event data, without side effects.
 
-In `expect`, `track`, `gauge`, `fix`, `find_holders` and `register_cleanup`, BadArgument reaches the
-program; in the other methods of a run, the error boundary swallows it.
+BadArgument reaches the program from a run's methods `expect`, `track`, `gauge`, `fix`,
+`find_holders` and `register_cleanup`; in all other methods, the error boundary swallows the
+exception.
 """
 
 from __future__ import annotations
@@ -23,24 +24,25 @@ from ..text_format import printable, size_bytes
 
 
 def expectation(target: object, count: object, after: object) -> tuple[type | str, dict[str, Any]]:
-    """Return the class or its name, and {low, high, after}, plus ``baseline`` if the count must
-    return to its baseline.
+    """Return the class or its name, and {low, high, after}. If the count must return to its
+    baseline, the dict also contains ``baseline``.
     """
     wanted = checked_type(target, "target")
     where = None if after is None else checked_name(after, "after")
     if isinstance(count, str) and count == "baseline":
-        # Bounds that always hold, for readers that do not know the "baseline" key.
+        # Every count satisfies these bounds, so an older reader that does not know the "baseline"
+        # key reports no violation.
         return wanted, {"low": 0, "high": LARGEST_INTEGER, "after": where, "baseline": True}
     bounds = count if isinstance(count, tuple) and len(count) == 2 else (count, count)
     low, high = (_count(bound, count) for bound in bounds)
     if low > high:
-        raise BadArgument("count", count, "must be a range from low to high")
+        raise BadArgument("count", count, "must not have a lower bound above its upper bound")
     return wanted, {"low": low, "high": high, "after": where}
 
 
 def searched(target: object) -> str:
-    """Return the name of a class, never the class itself: a reference would keep it alive while its
-    instances are counted.
+    """Return the name of a class, never the class itself: a reference to the class would keep it
+    alive while its instances are counted.
     """
     wanted = checked_type(target, "target")
     return type_name(wanted) if isinstance(wanted, type) else wanted
@@ -48,7 +50,7 @@ def searched(target: object) -> str:
 
 def _count(bound: object, given: object) -> int:
     if isinstance(bound, bool) or not isinstance(bound, int) or bound < 0:
-        why = 'must be a whole number, a range such as (16, 17), or "baseline"'
+        why = 'must be a whole number, a range like (16, 17), or "baseline"'
         raise BadArgument("count", given, why)
     return _bounded(bound, "count")
 
@@ -61,10 +63,10 @@ def _bounded(value: int, name: str) -> int:
 
 
 def _generation_number(number: object) -> int:
-    """Return ``number`` as an int. Raises TypeError if it is not an integer, OverflowError beyond 2**53."""
+    """Return ``number`` as an int. Raises TypeError for a non-integer and OverflowError beyond 2**53."""
     whole = operator.index(number)  # type: ignore[arg-type]
     if abs(whole) > LARGEST_INTEGER:
-        raise OverflowError(f"generation number of {whole.bit_length()} bits is beyond 2**53")
+        raise OverflowError(f"generation number ({whole.bit_length()} bits) exceeds 2**53")
     return whole
 
 
@@ -79,7 +81,7 @@ def registered(name: object, function: object, on_request: object, when: object)
 
 
 def counted_class(series: str) -> list[str]:
-    """Return the class that a series counts, in a list, so that it is counted even before it grows; otherwise []."""
+    """Return a list with the name of the class that a series counts, or [] for any other series."""
     name = series.removeprefix("type.").removesuffix(".count")
     return [name] if series == f"type.{name}.count" else []
 
@@ -106,9 +108,7 @@ def _condition(when: object) -> When | None:
         return when
     if isinstance(when, (tuple, list)) and len(when) == 2:
         return checked_name(when[0], "when"), _finite_number(when[1], "when")
-    why = (
-        'must be "suspected", "confirmed", or a series and a number, such as ("gauge.tensors", 500)'
-    )
+    why = 'must be "suspected", "confirmed", or a series and its limit, for example ("gauge.tensors", 500)'
     raise BadArgument("when", when, why)
 
 
@@ -117,7 +117,7 @@ def note_data(text: object, link: object) -> dict[str, Any]:
 
 
 def _written(text: object) -> str:
-    """Convert free text to a string of at most 2,000 characters."""
+    """Convert any object to a string of at most 2,000 characters."""
     return unicode_text(str(text)[:2000])
 
 
@@ -127,17 +127,17 @@ def tracked(name: object, target: object, capacity: object) -> tuple[str, int | 
     # Look up ``__len__`` on the type: a lookup on the object itself could run the object's code.
     if not (hasattr(type(target), "__len__") or callable(target)):
         raise BadArgument(
-            "target", f"<{type(target).__name__}>", "must have a len(), or be a function that returns it"
+            "target", f"<{type(target).__name__}>", "must support len() or be a function that returns the length"
         )  # fmt: skip
     if any(type(target) is kind for kind in array_types()):
         raise BadArgument(
             "target", f"<{type(target).__name__}>",
-            "NumPy cannot resize an array with other references: pass a function, such as lambda: self.buffer",
+            "must not be an array, which NumPy could no longer resize; pass a function, like lambda: self.buffer",
         )  # fmt: skip
     if capacity is None:
         return checked, None
     if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
-        raise BadArgument("capacity", capacity, "must be a whole number above zero, or left out")
+        raise BadArgument("capacity", capacity, "must be a whole number above zero, or be left out")
     return checked, _bounded(capacity, "capacity")
 
 
@@ -148,13 +148,13 @@ def gauged(
     number = _finite_number(value, "value")
     if isinstance(number, float):
         # Clamp the value to the range that a server accepts: an exploding loss must stay visible
-        # and must not stop the training.
+        # and must not stop the training run.
         number = max(-LARGEST_FLOAT, min(number, LARGEST_FLOAT))
     return checked_name(name, "name"), number, limit
 
 
 def _finite_number(value: object, name: str) -> Number:
-    """Return a float, or an int up to 2**53; NumPy scalars and one-element tensors are converted."""
+    """Return an int up to 2**53 unchanged and any other number, NumPy scalar or one-element tensor as a float."""
     if isinstance(value, int) and not isinstance(value, bool):
         return _bounded(value, name)
     number = math.nan
@@ -170,15 +170,16 @@ def _finite_number(value: object, name: str) -> Number:
 
 
 def band_data(span: tuple[int, int | None], low: object, high: object) -> dict[str, Any]:
-    """Return {first, last, low_bytes, high_bytes}: a bound given as a plain number is in the
-    series' unit, a string is parsed as a size.
+    """Return {first, last, low_bytes, high_bytes}. A bound given as a number is in the series'
+    unit; a string is parsed as a size.
 
-    ``last`` is None for a band without an end. Raises BadArgument for bounds that no value can satisfy.
+    ``last`` is None for an open-ended band. Raises BadArgument for bounds that no value can
+    satisfy.
     """
     first, last = span
     if last is not None and _generation_number(last) < _generation_number(first):
         raise BadArgument(
-            "span", span, "must go from the first to the last, as in (1, 5) or (11, None)"
+            "span", span, "must not end before it begins; valid examples are (1, 5) and (11, None)"
         )
     bounds = (_bound(low, "low"), _bound(high, "high"))
     _in_order(bounds, ("low", "high"))
@@ -201,7 +202,7 @@ def _bound(value: object, name: str) -> Number | None:
 def _in_order(bounds: tuple[Number | None, Number | None], names: tuple[str, str]) -> None:
     below, above = bounds
     if below is None and above is None:
-        raise BadArgument(names[0], None, f"give at least one of {names[0]} and {names[1]}")
+        raise BadArgument(names[0], None, f"must be given unless {names[1]} is given")
     if below is not None and above is not None and below > above:
         raise BadArgument(names[1], above, f"must not be less than {names[0]} ({below})")
 
@@ -219,7 +220,7 @@ def budget_data(normal: object, leak: object) -> dict[str, Any]:
 def fix_data(
     phase: object, location: object, promises: object, rejected: object = None
 ) -> dict[str, Any]:
-    """Return {phase, location, promises}: sizes in bytes, counts as integers; adds ``rejected`` only if given."""
+    """Return {phase, location, promises}, with promised sizes in bytes, and with ``rejected`` only if it was given."""
     if promises is not None and not isinstance(promises, Mapping):
         raise BadArgument("promises", f"<{type(promises).__name__}>", "must be a dict")
     kept = {str(claim): _promised(claim, value) for claim, value in (promises or {}).items()}
@@ -227,8 +228,8 @@ def fix_data(
         phase = checked_name(phase, "phase")
     elif "phase_growth_bytes_per_generation" in kept:
         raise BadArgument("phase", None, "must be given if growth within the phase is promised")
-    # If ``rejected`` is not given, leave out the key: such fixes are sent and compared in the form
-    # that was used before the key existed.
+    # Leave out the key if ``rejected`` is not given, so that such a fix is sent and compared in the
+    # form used before the key existed.
     thought_of = {} if rejected is None else {"rejected": _written(rejected)}
     return {"phase": phase, "location": _location(location), "promises": kept, **thought_of}
 
@@ -242,7 +243,7 @@ def _location(location: object) -> str | None:
 
 
 def _promised(claim: object, value: object) -> int:
-    # Imported only by programs that declare a fix.
+    # Imported here because most programs declare no fix.
     from ..analysis.assertions.declared_limits import COUNT, NAMES, NUMBERS, SIZES
 
     name = f"promises[{claim!r}]"
@@ -253,14 +254,14 @@ def _promised(claim: object, value: object) -> int:
         checked_type(str(claim).removeprefix(COUNT), name)
     elif claim not in NUMBERS:
         known = ", ".join((*NAMES, f"{COUNT}package.Class"))
-        raise BadArgument(name, value, f"is not a promise that can be checked; use one of {known}")
+        raise BadArgument(name, value, f"cannot be checked as a promise; use one of {known}")
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise BadArgument(name, value, "must be a whole number")
+        raise BadArgument(name, value, "must be a whole number, zero or more")
     return _bounded(value, name)
 
 
 def promised_classes(data: Mapping[str, Any]) -> list[str]:
-    """Return the classes whose counts a fix promises: they must be counted for the fix to be verified."""
+    """Return the classes whose counts a fix promises; verifying the fix requires counting these classes."""
     from ..analysis.assertions.declared_limits import COUNT
 
     return [name.removeprefix(COUNT) for name in data["promises"] if name.startswith(COUNT)]

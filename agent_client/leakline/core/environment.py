@@ -1,4 +1,4 @@
-"""Describes what a run was started from: code version, packages, command line and machine. Read once, at init."""
+"""Describes a run's code version, packages, command line and machine, which are read once, at init."""
 
 from __future__ import annotations
 
@@ -18,21 +18,23 @@ from ..probes.memory.cgroup import read_cgroup
 
 PACKAGES_LIMIT: Final = 400
 ARGUMENTS_LIMIT: Final = 100
-# Limit for packages and for arguments as JSON: a server refuses a header of more than 64 KiB.
+# Size limit in bytes for the packages and for the arguments, each as JSON: a server refuses headers
+# above 64 KiB.
 LISTED_BYTES: Final = 24 * 1024
 TEXT_LIMIT: Final = 300
-# `git status` reads every tracked file's metadata; if it takes longer, the dirty flag is left out.
+# Time limit for `git status`, which reads every tracked file's metadata; after that, the dirty flag
+# is left out.
 GIT_TIMEOUT_SECONDS: Final = 1.0
 _ADDRESS_LIMIT: Final = 300
 _REMOTE: Final = re.compile(r"git@[\w.-]+:[\w./~-]+$")
 # Names that mark their values as secrets. `token` is handled separately, because training scripts
-# also count tokens.
+# also use this word for the tokens they count.
 NAMES_A_SECRET: Final = re.compile(
     r"(?i)passw|secret(?!ar(?:y|ia|ie))|api[-_]?key|credential|private[-_]?key"
 )
 _SECRET_WORDS: Final = ("passw", "secret", "api", "credential", "token", "bearer", "://")
-# Secrets that are assigned in free text. A number assigned to `token` is not masked, because
-# training scripts count tokens.
+# Secrets that are assigned in free text. A number assigned to `token` is not masked, because it is
+# usually a token count.
 _SECRET_VALUES: Final = re.compile(
     r"""(?ix) ( (?:passw(?:or)?d|secret|api[-_]?key|credential)s? [\w-]* ["']? \s?[=:]\s? ["']? ) [^\s"',;&]{3,}
       | ( tokens? [\w-]* ["']? \s?[=:]\s? ["']? ) (?! [\d.,_]+ (?: [^\w] | $ ) ) [^\s"',;&]{8,}
@@ -44,8 +46,9 @@ _SECRET_VALUES: Final = re.compile(
 def read_environment() -> dict[str, Any]:
     """Return a description of the program and the machine, without querying a device or importing anything.
 
-    Keys: commit, repository, dirty, python, packages, command_line, notebook, host, cpu_count,
-    memory_bytes, memory_limit_bytes, platform, gpus, world_size, job; absent where unknown.
+    The keys are commit, repository, dirty, python, packages, command_line, notebook, host,
+    cpu_count, memory_bytes, memory_limit_bytes, platform, gpus, world_size and job; unknown values
+    are left out.
     """
     found: dict[str, Any] = {
         "python": platform.python_version(),
@@ -90,7 +93,7 @@ def _within(texts: Iterable[str]) -> Iterator[str]:
     """Yield texts from the start until the size limit is reached."""
     room = LISTED_BYTES
     for text in texts:
-        # Two bytes for the separator.
+        # JSON separates two texts by two bytes.
         room -= len(json.dumps(text)) + 2
         if room < 0:
             return
@@ -98,16 +101,17 @@ def _within(texts: Iterable[str]) -> Iterator[str]:
 
 
 def masked(text: str) -> str:
-    """Return ``text`` with the values of secrets masked. Pattern-based, so it may miss some."""
+    """Return ``text`` with the values of secrets masked. Secrets are found by patterns, so some may be missed."""
     lower = text.lower()
     if not any(word in lower for word in _SECRET_WORDS):
-        # Nearly every line ends here; the pattern would cost ten times as much.
+        # Nearly every line contains no such word; applying the pattern would take ten times as
+        # long.
         return text
     return _SECRET_VALUES.sub(lambda found: f"{next(filter(None, found.groups()))}***", text)
 
 
 def installed_packages(path: Sequence[str]) -> dict[str, str]:
-    """Return distribution names and versions, read from the names of their ``.dist-info`` folders.
+    """Return the names and versions of installed distributions, read from the names of their ``.dist-info`` folders.
 
     importlib.metadata would open a file for each distribution; the folder's name already contains both.
     """
@@ -120,10 +124,10 @@ def installed_packages(path: Sequence[str]) -> dict[str, str]:
         for folder in names:
             name, dash, version = folder.removesuffix(".dist-info").rpartition("-")
             if dash and folder.endswith(".dist-info") and len(found) < PACKAGES_LIMIT:
-                # If a package is on the path several times, the first one is imported.
+                # If several versions of a package are on the path, Python imports the first one.
                 found.setdefault(name.lower().replace("_", "-"), version)
     listed = sorted(found.items())
-    # Keep only as many as fit into the size limit.
+    # Keep only as many packages as fit into the size limit.
     return dict(pair for pair, _ in zip(listed, _within(map(": ".join, listed)), strict=False))
 
 
@@ -135,14 +139,16 @@ def _memory_bytes() -> int | None:
 
 
 def _gpus() -> list[str]:
-    """Return the names of the CUDA devices, or [] if torch has not initialized CUDA: a query would initialize it."""
+    """Return the names of the CUDA devices, or [] if torch has not initialized CUDA, because a
+    query would initialize it.
+    """
     torch: Any = sys.modules.get("torch")
     try:
         if torch is None or not torch.cuda.is_initialized():
             return []
         return [str(torch.cuda.get_device_name(i)) for i in range(torch.cuda.device_count())]
     except (AttributeError, RuntimeError):
-        # torch is only partly imported, or built without CUDA.
+        # torch is only partly imported, or was built without CUDA.
         return []
 
 
@@ -160,7 +166,7 @@ def _code_folders() -> list[Path]:
 
 
 def _code_version(folders: Sequence[Path]) -> dict[str, Any]:
-    """Return the code version of the first folder that is in a repository."""
+    """Return the code version of the first folder that belongs to a repository."""
     folder = next(filter(_in_repository, folders), None)
     commit = None if folder is None else _git(folder, "rev-parse", "HEAD")
     if folder is None or commit is None:
@@ -179,7 +185,7 @@ def _repository(folder: Path) -> str | None:
     host, slash, path = rest.partition("/")
     if scheme not in ("https", "http", "ssh", "git"):
         return None
-    # Drop the user name and password before the @, which only git needs.
+    # Drop the user name and the password in front of the @: only git needs them.
     host = host.rpartition("@")[2]
     return f"{scheme}://{host}{slash}{path}"[:_ADDRESS_LIMIT]
 
@@ -193,7 +199,7 @@ def _in_repository(folder: Path) -> bool:
 def _git(folder: Path, *arguments: str) -> str | None:
     try:
         done = subprocess.run(
-            # Avoid optional locks, so that a concurrent commit is not disturbed.
+            # Take no optional locks, which could make a concurrent commit fail.
             ["git", "-C", str(folder), "--no-optional-locks", *arguments],
             capture_output=True, text=True, timeout=GIT_TIMEOUT_SECONDS, check=True,
         )  # fmt: skip

@@ -1,10 +1,11 @@
-"""Detects the exit status that the program requests, while Python still runs.
+"""Detects the exit status that the program requests, while the interpreter is still running.
 
-Python has no hook for this: SystemExit never reaches ``sys.excepthook``, and no longer exists when
-``atexit`` calls us. So ``sys.exit``, ``exit`` and ``quit`` are wrapped. A SystemExit that the
-program raises directly is detected only if it leaves one of our blocks; otherwise only the process
-that started the program sees it (`leakline run`). The same applies to a program that has run ``from
-sys import exit`` before ``leakline.init``.
+Python has no hook for this: SystemExit never reaches ``sys.excepthook``, and the exception no
+longer exists when ``atexit`` calls us. So ``sys.exit``, ``exit`` and ``quit`` are wrapped. A
+SystemExit that the program raises directly is detected only if it propagates out of one of our
+``with`` blocks; otherwise only the process that started the program (`leakline run`) sees the
+status. The same applies to a program that has run ``from sys import exit`` before
+``leakline.init``.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-# Shells report a process killed by a signal as 128 plus the signal number; programs that handle one
-# of these signals exit with the same status.
+# A shell reports the status of a process killed by a signal as 128 plus the signal number. Programs
+# that handle one of these signals often exit with that status themselves.
 BY_SIGNAL: Final = 128
 _REPORTED_SO: Final = (signal.SIGINT, signal.SIGKILL, signal.SIGTERM)
 
-# The newest requested exit status and the identity of its request; empty once the SystemExit has
-# been caught.
+# The most recently requested exit status and the identity of its request; empty once the program
+# has caught the SystemExit.
 _requested: Final[list[tuple[int, object]]] = []
 
 
@@ -46,7 +47,7 @@ class _Request:
 
 
 def watch() -> None:
-    """Wrap the functions that programs call to exit. Calling this again has no effect."""
+    """Wrap the functions that programs call to exit. Further calls have no effect."""
     if not hasattr(sys.exit, "_leakline"):
         sys.exit = _noting(sys.exit)
     quitter: Any = type(getattr(builtins, "exit", None))
@@ -72,7 +73,7 @@ def forget_caught() -> None:
 
 
 def requested() -> int:
-    """Return the exit status that the program is known to have requested, or 0."""
+    """Return the exit status that the program is known to have requested, or 0 if no request is known."""
     return _requested[0][0] if _requested else 0
 
 
@@ -112,7 +113,7 @@ def _is_main_thread() -> bool:
 
 
 def _status_of(code: object) -> int:
-    """Convert the code of a SystemExit as the interpreter does: to 1 if it is neither an int nor None."""
+    """Convert a SystemExit's code to an exit status as the interpreter does: anything but an int or None becomes 1."""
     if code is None:
         return 0
     return code & 0xFF if isinstance(code, int) else 1

@@ -1,7 +1,8 @@
-"""Captures the newest lines that the program printed and logged, if enabled: the last output of a run that died.
+"""If enabled, captures the newest lines that the program prints and logs, which show the last
+output of a run that died.
 
-For each piece of output, the program pays for one more call and one entry in a bounded queue. One
-of our threads, or a phase end, later turns the entries into lines. The program's calls never wait
+Each piece of output costs the program one more call and one entry in a bounded queue. The entries
+are turned into lines later, on one of our threads or at a phase end. The program's calls never wait
 for a lock, so a signal handler or a fork may interrupt them at any point.
 """
 
@@ -28,10 +29,11 @@ LINE_LIMIT: Final = 400
 # a traceback.
 PIECES_KEPT: Final = 512
 PIECE_LIMIT: Final = 4_000
-# Minimum time between two events. It is less than the second between background readings, so that
-# each reading may carry lines.
+# Minimum time between two events. This is less than the second between background readings, so that
+# every reading may carry lines.
 EVENT_SECONDS: Final = 0.5
-# Size limit of one event as JSON, so that a batch of 200 snapshots stays below what a server accepts.
+# Size limit of one event as JSON, so that a batch of 200 snapshots stays below the size that a
+# server accepts.
 EVENT_BYTES: Final = 8_000
 TRACEBACK_FRAMES: Final = 16
 # The pseudo stream of log records; 0 and 1 are stdout and stderr.
@@ -73,7 +75,9 @@ class OutputTail:
         self._listen_to_logging()
 
     def stop(self) -> None:
-        """Restore the original functions. If the program has wrapped ours since, ours only forwards its calls."""
+        """Restore the original functions. If the program has wrapped one of our functions, ours
+        stays in place and only forwards calls.
+        """
         self._on = False
         for stream, ours, before in self._streams:
             if vars(stream).get("write") is ours:
@@ -90,21 +94,22 @@ class OutputTail:
         self._ending.clear()
 
     def waits(self) -> bool:
-        """Return True if there are lines to report and the last report is at least EVENT_SECONDS ago."""
+        """Return True if there are lines to report and the last report was at least EVENT_SECONDS ago."""
         if self._clock() - self._reported_at < EVENT_SECONDS:
             return False
         self._make_lines()
         return bool(self._fresh)
 
     def ends_with(self, error: BaseException) -> None:
-        """Remember the exception that ends the program. Only its traceback text is kept, no objects."""
+        """Remember the exception that ends the program, as the text of its traceback; no objects are kept."""
         text = "".join(traceback.format_exception(error, limit=-TRACEBACK_FRAMES))
         self._ending = _clean(text[-PIECE_LIMIT:].split("\n"))
 
     def take(self, *, last: bool = False) -> list[str]:
         """Return new lines: at most LINES_KEPT, shortened, without control characters, and with known secrets masked.
 
-        ``last``: include unterminated lines, and the traceback unless the program has already printed it.
+        With ``last``, unterminated lines are included, and the traceback unless the program has
+        already printed it.
         """
         if not (last or self.waits()):
             return []
@@ -124,8 +129,8 @@ class OutputTail:
         return lines
 
     def _make_lines(self, wait_seconds: float = 0.0) -> None:
-        """Turn captured pieces into lines. One thread at a time does this, so that the pieces of a
-        line stay together; a thread that cannot get the lock returns.
+        """Turn captured pieces into lines. Only one thread at a time may do this, so that the
+        pieces of a line stay together; a thread that cannot get the lock returns.
         """
         if not self._making.acquire(timeout=wait_seconds):
             return
@@ -133,11 +138,11 @@ class OutputTail:
         try:
             came.extend(self._pieces.popleft() for _ in range(len(self._pieces)))
         except IndexError:
-            # `stop` has cleared the queue in the meantime.
+            # Another thread has called `stop`, which cleared the queue.
             return
         else:
             for stream, pieces in groupby(came, key=itemgetter(0)):
-                # Drop lines that are never reported, so that they do not displace others.
+                # Drop lines that are never reported, so that they do not displace lines that are.
                 self._fresh.extend(line for line in self._lines_of(stream, pieces) if _says(line))
         finally:
             self._making.release()
@@ -156,7 +161,7 @@ class OutputTail:
             write, before = stream.write, vars(stream).get("write")
             ours = stream.write = _listen(self, number, write)
         except (AttributeError, TypeError):
-            # The stream does not allow its ``write`` to be replaced: its lines are not captured.
+            # The stream's ``write`` cannot be replaced, so the stream is not captured.
             return
         self._streams.append((stream, ours, before))
 
@@ -174,7 +179,9 @@ class OutputTail:
         logging.Logger.callHandlers = call_handlers  # type: ignore[assignment, method-assign]
 
     def _hear(self, record: logging.LogRecord) -> None:
-        """Capture a record that a handler formatted, unless it was just written to a captured stream."""
+        """Capture a record that a handler has formatted, unless the handler has just written the
+        record to a captured stream.
+        """
         message = record.__dict__.get("message")
         if type(message) is not str or record.name == "leakline":
             return
@@ -195,7 +202,7 @@ def _listen(tail: OutputTail, number: int, write: _Write) -> _Write:
     def pass_on(*given: Any, **named: Any) -> Any:
         written = write(*given, **named)
         try:
-            # A str subclass defined by the program may raise in len() and fake its type.
+            # A str subclass of the program may raise in len() or pretend to be another type.
             if tail._on and given:
                 text = given[0]
                 if type(text) is str and len(text) <= PIECE_LIMIT:
@@ -211,7 +218,7 @@ def _listen(tail: OutputTail, number: int, write: _Write) -> _Write:
 
 
 def _cut(text: str) -> str:
-    """Return a plain str of limited length: the end of a text with several lines, the beginning of a single line."""
+    """Return a plain str of limited length: the end of a multi-line text, or the beginning of a single line."""
     if str.__len__(text) <= PIECE_LIMIT:
         return str.__getitem__(text, slice(None))
     if str.find(text, "\n", 0, -1) >= 0:
@@ -221,7 +228,9 @@ def _cut(text: str) -> str:
 
 
 def _without_overwritten(line: str) -> str:
-    """Return what remains visible of a line after its carriage returns, so that a progress bar yields one line."""
+    """Return the part of a line that remains visible after its carriage returns, so that a progress
+    bar yields one line.
+    """
     if "\r" not in line:
         return line
     seen = next((part for part in reversed(line.split("\r")) if part), "")
@@ -239,7 +248,7 @@ def _newest(lines: list[str]) -> list[str]:
     """Return the last lines that fit into one event."""
     room, first = EVENT_BYTES, len(lines)
     while first > max(0, len(lines) - LINES_KEPT):
-        # JSON writes a non-ASCII character as six or twelve bytes.
+        # JSON escapes a non-ASCII character as six or twelve bytes; six per character are assumed.
         room -= 3 + len(lines[first - 1]) * (1 if lines[first - 1].isascii() else 6)
         if room < 0:
             break

@@ -1,15 +1,16 @@
-"""Phase accounting: every byte between two generation ends goes to a phase, "between",
-"other_threads" or "leakline".
+"""Phase accounting: every byte allocated or freed between two generation ends is booked to a phase,
+"between", "other_threads" or "leakline".
 
-Pure computation. The caller supplies readings (private bytes of the process, seconds of a monotonic
-clock). The change since the previous reading is booked to one line: the innermost open phase of the
-training thread; if no phase is open there, "other_threads" while another thread has one open, and
-otherwise "between". A change caused by our own measuring is booked to "leakline". Every reading
-ends one interval and starts the next, so the lines add up exactly to the total, regardless of
-nesting and exceptions.
+This module only computes. The caller supplies readings (the process's private bytes and the seconds
+of a monotonic clock). The change since the previous reading is booked to one line: the innermost
+open phase of the training thread; if the training thread has no open phase, "other_threads" while
+another thread has an open phase, and otherwise "between". A change caused by our own measuring is
+booked to "leakline". Every reading ends one interval and starts the next, so the lines add up
+exactly to the total change, regardless of nesting and exceptions.
 
-Memory belongs to the process, not to a thread: while the training thread and another one both have
-a phase open, whatever either of them allocates is booked to the training thread's phase.
+Memory belongs to the process, not to a thread: while the training thread and another thread both
+have an open phase, everything that either of them allocates is booked to the training thread's
+phase.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from typing import Final, NamedTuple
 BETWEEN: Final = "between"
 OTHER_THREADS: Final = "other_threads"
 OWN: Final = "leakline"
-# Names that a phase may not use.
+# Names that phases must not use.
 RESERVED_PHASES: Final = frozenset({BETWEEN, OTHER_THREADS, OWN})
 DEPTH_LIMIT: Final = 16
 PATHS_LIMIT: Final = 64
 # Maximum number of characters in a path; the server enforces the same limit.
 PATH_LIMIT: Final = 256
-# Maximum number of open phases of other threads: a program that never closes them must not use up
-# memory.
+# Maximum number of open phases on other threads: a program that never closes its phases must not
+# use up memory.
 ELSEWHERE_LIMIT: Final = 256
-# Phases beyond PATHS_LIMIT share this line.
+# The line that top-level phases beyond PATHS_LIMIT share.
 OTHER: Final = "other"
 
 
@@ -48,7 +49,7 @@ class Line:
 @dataclass(slots=True, eq=False)
 class Frame:
     """One open execution of a phase. ``booked`` is False if memory was not read at its entry,
-    because phases are entered too often.
+    because phases were entered too often.
 
     Changes within such a phase are booked to the enclosing line.
     """
@@ -72,7 +73,7 @@ class PhaseLedger:
     last: Reading
     lines: dict[str, Line] = field(default_factory=dict)
     open: list[Frame] = field(default_factory=list)
-    # Open phases of other threads, in no particular order, because they are not nested.
+    # Open phases on other threads, in no particular order, because they are not nested.
     open_elsewhere: list[Frame] = field(default_factory=list)
     paths: set[str] = field(default_factory=set)
 
@@ -82,7 +83,7 @@ class PhaseLedger:
         return self.open[-1].path if self.open else None
 
     def enter(self, name: str, reading: Reading | None) -> Frame:
-        """Open a phase. Without a reading, its bytes are booked to the enclosing line."""
+        """Open a phase. Without a reading, the phase's bytes are booked to the enclosing line."""
         if reading is not None:
             self.book(reading)
         frame = Frame(self._path_of(name), reading is not None)
@@ -90,10 +91,10 @@ class PhaseLedger:
         return frame
 
     def exit(self, frame: Frame, reading: Reading | None) -> bool:
-        """Close the phase and all phases still open inside it. Return False if it was already closed.
+        """Close the phase and all phases still open inside it. Return False if the phase was already closed.
 
-        Without a reading, the change is booked at the next reading, so closing a booked phase
-        requires one.
+        Without a reading, the change is booked only at the next reading, so a phase entered with a
+        reading must also be closed with a reading.
         """
         if reading is not None and self._place(frame) is not None:
             self.book(reading)
@@ -108,7 +109,7 @@ class PhaseLedger:
         return True
 
     def enter_elsewhere(self, name: str, reading: Reading | None) -> Frame:
-        """Open a phase of another thread. Without a reading, the phase is left out of the accounts."""
+        """Open a phase on another thread. Without a reading, the phase is left out of the accounts."""
         booked = reading is not None and len(self.open_elsewhere) < ELSEWHERE_LIMIT
         frame = Frame(name, booked, foreign=True)
         if reading is not None and booked:
@@ -117,7 +118,7 @@ class PhaseLedger:
         return frame
 
     def exit_elsewhere(self, frame: Frame, reading: Reading | None) -> None:
-        """Close a phase of another thread. A phase that was entered with a reading must be left with one."""
+        """Close a phase on another thread. A phase that was entered with a reading must be closed with a reading."""
         if reading is not None:
             self.book(reading)
         self.open_elsewhere = [other for other in self.open_elsewhere if other is not frame]
@@ -131,7 +132,7 @@ class PhaseLedger:
         self._book(reading, OWN)
 
     def close_generation(self, reading: Reading) -> dict[str, Line]:
-        """Return the lines up to this reading and start the next generation's lines empty. Open phases stay open."""
+        """Return the lines up to this reading, and start the next generation without lines. Open phases stay open."""
         self.book(reading)
         closed, self.lines = self.lines, {}
         closed.setdefault(BETWEEN, Line())
@@ -139,7 +140,8 @@ class PhaseLedger:
         return closed
 
     def _place(self, frame: Frame) -> int | None:
-        # Search from the innermost outward, because the frame is nearly always the innermost.
+        # Search from the innermost frame outward, because the frame is nearly always the innermost
+        # one.
         for place in range(len(self.open) - 1, -1, -1):
             if self.open[place] is frame:
                 return place
@@ -147,8 +149,8 @@ class PhaseLedger:
 
     def _book(self, reading: Reading, name: str) -> None:
         line = self._line(name)
-        # No function is called below, so a signal handler or a finalizer, which may book as well,
-        # cannot run between these lines.
+        # The statements below call no function, so no signal handler or finalizer, which might book
+        # as well, can run between them.
         line.bytes += reading.bytes - self.last.bytes
         line.seconds += reading.seconds - self.last.seconds
         self.last = reading
@@ -174,9 +176,7 @@ class PhaseLedger:
         return path
 
     def _nested(self, name: str) -> str:
-        """Return the path of nested names, outermost first. A phase nested in itself keeps the same
-        path at any depth.
-        """
+        """Return the path of nested names, outermost first. A phase nested in itself has the same path at any depth."""
         parts: list[str] = [] if self.path is None else self.path.split("/")
         if name in parts:
             return "/".join(parts[: parts.index(name) + 1])

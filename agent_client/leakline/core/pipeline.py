@@ -1,8 +1,9 @@
 """Starts a run, connects the parts that carry its snapshots, and ends it within two seconds.
 
-`Subject` describes the observed process: the one that called `init`, one that does not use our API,
-or another one that is observed from outside. The verdict printed at the end comes from the server,
-or is computed here as far as the exit time allows.
+`Subject` describes the observed process: a process that called `init`, a process that does not use
+our API, or a process that is observed from outside. The verdict printed at the end comes from the
+server. If the server does not send one in time, the verdict is computed here, provided that enough
+of the exit time is left.
 """
 
 from __future__ import annotations
@@ -50,21 +51,23 @@ if TYPE_CHECKING:
 class Subject:
     """The process that a run observes.
 
-    ``pid``: the observed process, if it is not this one. ``is_in_background``: this process is
-    observed, and its program does not call our API. ``is_silent``: another process prints the lines
-    at the start and at the end. ``unit``: a unit of time, for a program without generations.
+    ``pid`` is the process ID of the observed process, or None for this process.
+    ``is_in_background`` means that this process is observed and its program does not call our API.
+    ``is_silent`` means that another process prints the lines at the start and at the end. ``unit``
+    is a unit of time, for a program without generations.
     """
 
     pid: int | None = None
     is_in_background: bool = False
     is_silent: bool = False
     unit: str | None = None
-    # Added to the run's environment; takes precedence over values that describe this process.
+    # These values are added to the run's environment and override values that describe this
+    # process.
     environment: Mapping[str, Any] = field(default_factory=dict)
 
     def sampler(self, governor: Governor, exact_peaks: bool, requests: RequestBox) -> Sampler:
         if self.pid is not None:
-            # Imported here because a program that measures itself does not need it.
+            # Imported here because a program that measures itself does not need the module.
             from ..sampling.external_process import OutsideSampler
 
             return OutsideSampler(self.pid, governor)
@@ -79,7 +82,7 @@ class Subject:
     def described(self, header: RunHeader) -> RunHeader:
         environment = header.environment
         if self.pid is not None:
-            # These describe our process, not the observed one.
+            # These keys describe our process and not the observed process.
             ours = (
                 "python",
                 "packages",
@@ -94,7 +97,9 @@ class Subject:
         return replace(header, unit=unit, environment={**environment, **self.environment})
 
     def approach(self) -> Approach | None:
-        """Return None for the default tracker, or for another process a tracker that never reports low memory."""
+        """Return None for the default tracker, or a tracker that never reports low memory if
+        another process is observed.
+        """
         return None if self.pid is None else Approach(read=lambda: None)
 
 
@@ -108,10 +113,10 @@ LINE_LIMIT: Final = 500
 def verdict_of_server(
     delivery: Delivery, run_id: str, generations: int, seconds: float
 ) -> str | None:
-    """Return one sentence about all processes of the run, or None if the server has not seen all
-    generations in time.
+    """Return the server's verdict on the whole run in one sentence, or None if the server does not
+    process all generations in time.
 
-    The server examines a run as soon as it ends, so the second request usually succeeds.
+    The server examines a run as soon as the run ends, so the second request usually succeeds.
     """
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
@@ -128,23 +133,23 @@ def verdict_of_server(
 
 
 def _not_ready(project: str, name: str, url: str) -> str:
-    """Return where to find the verdict later, for example ``; in a few seconds: leakline verdict
-    mine/before, or http://...``
+    """Return where to find the verdict later, for example ``; in a few seconds, run leakline
+    verdict mine/before or open http://...``
     """
-    command = f"leakline verdict {shlex.quote(f'{project}/{name}')}, or " if project else ""
-    return f"; in a few seconds: {command}{url}"
+    command = f"run leakline verdict {shlex.quote(f'{project}/{name}')} or " if project else ""
+    return f"; in a few seconds, {command}open {url}"
 
 
 def _verdict_within(path: Path, seconds: float) -> str | None:
-    """Return the verdict in one sentence, or None if computing it takes longer; the thread that
-    computes it then runs on until the process ends.
+    """Return the verdict in one sentence, or None if the computation takes longer; the thread then
+    keeps running until the process ends.
     """
     lines: list[str] = []
 
     def work_out() -> None:
         from ..report import closing_line
 
-        with Guard("the closing verdict"):
+        with Guard("computing the closing verdict"):
             lines.append(closing_line(path))
 
     thread = OurThread("goodbye", work_out)
@@ -159,19 +164,23 @@ def _verdict_within(path: Path, seconds: float) -> str | None:
 
 # Time limit for the end of a run, slightly below the promised two seconds.
 EXIT_SECONDS: Final = 1.8
-# The part of that time for requesting the server's verdict, once the server has all data.
+# Time limit for requesting the server's verdict once the server has all data, as part of
+# EXIT_SECONDS.
 GOODBYE_SECONDS: Final = 0.1
-# If the server has not responded recently, waiting longer at exit would not help.
+# Time limit if the server has not responded recently, because waiting longer at exit would not
+# help.
 EXIT_SECONDS_UNREACHABLE: Final = 0.5
 FLUSH_SECONDS: Final = 1.0
 # Minimum time for each step at the end of a run, however long the previous steps took.
 LEAST_SECONDS: Final = 0.1
-# Counts are read again if snapshots moved between queues while they were counted.
+# Counts are read again if snapshots moved between queues during the count.
 ACCOUNT_TRIES, ACCOUNT_PAUSE_SECONDS = 100, 0.001
 
 
 class Chain:
-    """The path from the loop to the server in one process: loop -> recorder -> spool -> sender. Started once."""
+    """The path from the training loop to the server in one process: loop -> recorder -> spool ->
+    sender. A chain is started only once.
+    """
 
     def __init__(self, settings: Settings, subject: Subject = OF_ITS_OWN) -> None:
         self._settings = settings
@@ -179,7 +188,8 @@ class Chain:
         # Only the main process of rank 0 prints.
         self._quiet = settings.quiet or settings.rank > 0 or process.role != "main"
         self._notices = Notices(self._quiet)
-        # If the subject is silent, the process that started the program prints the first and last line.
+        # If the subject is silent, the process that started the program prints the first and the
+        # last line.
         self._is_silent = self._quiet or subject.is_silent
         losses = Losses()
         governor = Governor(
@@ -193,12 +203,13 @@ class Chain:
         self.header = subject.described(_header(settings, sampler))
         self.spool_path: Path | None = None
         self.is_held, self._letting_go = True, threading.Lock()
-        # Reentrant: a signal handler of the program may request the verdict as well.
+        # Reentrant, because a signal handler of the program may request the verdict as well.
         self._following = threading.RLock()
-        # A failing part of the chain must not prevent the others from starting or ending.
+        # A failing part of the chain must not prevent the other parts from starting or ending.
         self._guard = Guard("recording")
         self._exit_until = 0.0
-        # True if the run ends because the process exits, with a status that is not known for certain.
+        # True if the run ends because the process exits, in which case the exit status is not known
+        # for certain.
         self.at_exit = False
         # True once the server has received all data.
         self._arrived = False
@@ -230,7 +241,8 @@ class Chain:
         if not self._quiet:
             self.banner = SnapshotBanner(self._notices, f"run {self.header.name}")
             self.loop.listeners.append(self.banner.see)
-        # The status lines show the verdict, which is computed during the run only if they are enabled.
+        # Only the status lines need the verdict during the run, so it is not computed unless they
+        # are enabled.
         self._says_lines = settings.log_every > 0 and not self._quiet
         if self._says_lines:
             line = StatusLine(
@@ -249,7 +261,7 @@ class Chain:
     def start(self, *, held: bool = False) -> None:
         """Print the start line, start the threads and take the baseline, in this order.
 
-        ``held``: nothing is sent to a server before `let_go`.
+        If ``held``, nothing is sent to a server before `let_go` is called.
         """
         if not self._is_silent:
             self._say_hello()
@@ -269,7 +281,7 @@ class Chain:
             self.loop.baseline()
 
     def let_go(self) -> None:
-        """Start sending to the server. May be called repeatedly and from any thread."""
+        """Start sending to the server. This may be called repeatedly and from any thread."""
         with self._letting_go:
             was_held, self.is_held = self.is_held, False
         if was_held and self.sender is not None:
@@ -301,8 +313,8 @@ class Chain:
                 self.loop.listeners.append(self.verdicts.see)
 
     def _recorded(self) -> list[Snapshot]:
-        """Return the recorded snapshots, or nothing if the spool is unreadable: the verdict then
-        covers only later ones.
+        """Return the recorded snapshots, or [] if the spool is unreadable; the verdict then covers
+        only later snapshots.
         """
         if self.spool_path is None or not self.recorder.taken:
             return []
@@ -314,7 +326,7 @@ class Chain:
         return [snapshot for batch in batches for snapshot in batch.snapshots]
 
     def close(self, end: tuple[str, str]) -> None:
-        """Record the end and send the remaining data, within the time limit."""
+        """Record the end of the run and send the remaining data within the time limit."""
         deadline = self._exit_until = time.monotonic() + EXIT_SECONDS
         self.stop_listening()
         with self._letting_go:
@@ -343,10 +355,12 @@ class Chain:
         self._arrived = sender.close(left, max(LEAST_SECONDS, seconds))
         if not (self._arrived or self._is_silent) and self.spool_path is not None:
             where = self.spool_path.parent
-            self._notices.say(f"not everything was sent; upload it with: leakline sync {where}")
+            self._notices.say(f"some data was not sent; upload it with: leakline sync {where}")
 
     def _ask_for_verdict(self, delivery: Delivery) -> None:
-        """Request the server's verdict, on the sender's thread, once the server has received the end."""
+        """Request the server's verdict; called on the sender's thread once the server has received
+        the end of the run.
+        """
         if not self._is_silent:
             self._verdict = verdict_of_server(
                 delivery, self.header.id, self.loop.generations_ended, GOODBYE_SECONDS
@@ -362,8 +376,8 @@ class Chain:
                 self._traced.stop()
 
     def abandon(self) -> None:
-        """Release inherited resources in a forked child, without taking locks, which another thread
-        may have held at the fork.
+        """Release inherited resources in a forked child, without taking locks: another thread may
+        have held them at the fork.
         """
         with self._guard:
             self.loop.sampler.abandon()
@@ -373,14 +387,14 @@ class Chain:
                 self.sender.abandon()
 
     def account(self) -> Account:
-        """Return the counts of sent, pending and lost snapshots, reading them again while snapshots
-        move between queues.
+        """Return the numbers of sent, pending and lost snapshots, and read them again while
+        snapshots move between queues.
         """
         for _ in range(ACCOUNT_TRIES):
             account = self._read_account()
             if account.closes:
                 break
-            # The thread that moves the snapshots needs the GIL.
+            # Release the GIL, which the thread that moves the snapshots needs.
             time.sleep(ACCOUNT_PAUSE_SECONDS)
         return account
 
@@ -401,9 +415,10 @@ class Chain:
     def say_goodbye(self) -> None:
         if self._is_silent or self.spool_path is None:
             return
-        verdict, where = self._verdict, f": leakline report {self.spool_path.parent}"
+        verdict = self._verdict
+        where = f"; compute it with: leakline report {self.spool_path.parent}"
         if self._arrived:
-            # The server computes the verdict, so the exit does not wait for it.
+            # The server computes the verdict, so the process does not wait for it at exit.
             where = _not_ready(self._settings.project, self.header.name, self._settings.url)
         elif verdict is None:
             verdict = _verdict_within(self.spool_path, self._exit_until - time.monotonic())
@@ -416,7 +431,7 @@ class Chain:
         else:
             where = settings.run_directory
             self._notices.say(
-                f"run {self.header.name} records to {where}; upload with: leakline sync {where}"
+                f"run {self.header.name} records to {where}; upload it with: leakline sync {where}"
             )
 
     def _open_spool(self, process: ProcessIdentity) -> SpoolFile | None:
@@ -444,7 +459,7 @@ class Chain:
         if settings.mode != "online":
             return None
         _load_network()
-        where = f" in {settings.run_directory}; upload later with: leakline sync {settings.run_directory}"
+        where = f" in {settings.run_directory}; upload it later with: leakline sync {settings.run_directory}"
         from ..transport.orphan_recovery import Leftovers
 
         delivery = Delivery(settings.server, settings.token, ca_file=settings.ca_file)
@@ -473,7 +488,7 @@ def _header(settings: Settings, sampler: Sampler) -> RunHeader:
         environment={
             **read_environment(),
             "exact_peaks": sampler.exact_peaks,
-            # True if the native module does the heap scans, otherwise the reason why not.
+            # True if the native module does the heap scans, otherwise the reason why it does not.
             "native": why_not_native() or True,
         },
     )
@@ -487,8 +502,8 @@ def _refusal(settings: Settings) -> str | None:
 
 
 def _load_network() -> None:
-    """Import now what the sender will need: if a child is forked while another thread imports a
-    module, the child can never import that module.
+    """Import the sender's modules now: if a child is forked while another thread imports a module,
+    the child can never import that module.
     """
     names = ["leakline.transport.http_connection", "encodings.ascii", "encodings.idna"]
     if any(variable.lower().endswith("_proxy") for variable in os.environ):

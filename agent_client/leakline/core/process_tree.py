@@ -1,4 +1,4 @@
-"""Identifies a process within the process tree of its run, and creates readable names for runs."""
+"""Identifies a process within its run's process tree, and creates readable names for runs."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 # Environment variable that announces the run to child processes: "<run id>:<attempt>:<start time of
 # this process>:<pid>".
 ANNOUNCED: Final = "_LEAKLINE_ANNOUNCED"
-# Role of a process that was started by a process of the run.
+# Role of a process that another process of the run has started.
 CHILD: Final = "child"
-# The announcement of the parent process, saved here while this process has a run of its own.
+# The parent process's announcement, saved here while this process has a run of its own.
 _inherited: Final[list[str]] = []
 
 
 def identity(settings: Settings) -> ProcessIdentity:
     """Return the identity of this process within its run.
 
-    A resumed run starts its next attempt; a process started by a process of the run belongs to the
-    same attempt.
+    A resumed run starts its next attempt. A child process belongs to the same attempt as the
+    process that started it.
     """
     parent = _attempt_of_parent(settings.run_id)
     if parent is None:
@@ -44,10 +44,12 @@ def identity(settings: Settings) -> ProcessIdentity:
 
 
 def newest_attempt(run_directory: Path, rank: int) -> int:
-    """Return the newest attempt that a process of this rank recorded in the run's folder, or 0."""
+    """Return the newest attempt that a process of this rank recorded in the run's folder, or 0 if
+    it contains no attempt.
+    """
     newest = 0
     for path in run_directory.glob("*.spool"):
-        # A process that died before it recorded anything does not count as an attempt.
+        # If a process died before it recorded anything, it does not count as an attempt.
         with suppress(SpoolError):
             process = read_header(path)[1]
             if process.rank == rank and process.role == "main":
@@ -65,20 +67,20 @@ def announce(run_id: str, attempt: int) -> None:
 
 
 def take_back() -> None:
-    """Withdraw this process's announcement and restore the parent's, because the parent's run may continue."""
+    """Withdraw this process's announcement and restore its parent's, because the parent's run may continue."""
     os.environ.pop(ANNOUNCED, None)
     if _inherited:
         os.environ[ANNOUNCED] = _inherited.pop()
 
 
 def _announced_by() -> int:
-    """Return the pid of the process that announced a run to this one, or 0."""
+    """Return the process ID of the process that announced a run to this process, or 0 without an announcement."""
     pid = os.environ.get(ANNOUNCED, "").rpartition(":")[2]
     return int(pid) if pid.isdecimal() and len(pid) < 10 else 0
 
 
 def _attempt_of_parent(run_id: str) -> int | None:
-    """Return the attempt of the process that announced this run to us, or None if no running process did."""
+    """Return the attempt of the process that announced this run to us, or None if no such process is still running."""
     run, _, rest = os.environ.get(ANNOUNCED, "").partition(":")
     attempt, _, rest = rest.partition(":")
     began, pid = rest.partition(":")[0], _announced_by()
@@ -99,15 +101,16 @@ def _is_there(pid: int) -> bool:
 
 
 def in_worker() -> bool:
-    """Return True in a multiprocessing child of a process that already has a run: the child must
-    not start a second one.
+    """Return True in a multiprocessing child of a process that already has a run, because the child
+    must not start a second run.
 
-    A child of a process without a run, for example a rank started by ``mp.spawn``, may start its
-    own.
+    If the parent has no run, the child may start its own; an example is a rank started by
+    ``mp.spawn``.
     """
     if _announced_by() in (0, os.getpid()):
         return False
-    # While a spawned child imports the main module, multiprocessing does not know its parent yet.
+    # While a spawned child imports the main module, multiprocessing does not know the child's
+    # parent yet.
     helper = any(argument.startswith("from multiprocessing.") for argument in sys.orig_argv)
     processes: Any = sys.modules.get("multiprocessing.process")
     return helper or (processes is not None and processes.parent_process() is not None)

@@ -1,6 +1,6 @@
-"""Hooks that notify a run when its process exits, raises, receives SIGTERM or forks.
+"""Hooks that notify a run when its process exits, fails with an exception, receives SIGTERM or forks.
 
-Every hook is chained: whatever was installed before still runs.
+Every hook is chained: the hook that was installed before it still runs.
 """
 
 from __future__ import annotations
@@ -26,33 +26,34 @@ if TYPE_CHECKING:
 # State and reason of a run ended by SIGTERM. Such a run has to end quickly, because SIGKILL follows.
 KILLED: Final = ("terminated", "SIGTERM")
 
-# Maximum time that the end of a run takes, with a margin.
+# Maximum time to wait for the end of a run, which takes two seconds at most.
 FINISH_SECONDS: Final = 3.0
 
-# Module and function of the outermost frame: of a script, and of a module run with ``-m``.
+# Module and function of the outermost frame, for a script and for a module run with ``-m``.
 _OUTERMOST: Final = {("__main__", "<module>"), ("runpy", "_run_module_as_main")}
 
 _local: Final = threading.local()
 # Weak references, so that a finished run is not kept for the life of the process.
 _runs: Final[weakref.WeakSet[Run]] = weakref.WeakSet()
 _installed = False
-# Signals to raise again once the run has ended.
+# Signals that arrived while the run was ending and must be raised again afterwards.
 _held_back: Final[list[int]] = []
 
 
 class Once:
-    """Lets the first caller proceed; callers on other threads wait until the first one is done."""
+    """Lets only the first caller proceed; callers on other threads wait until the first caller is done."""
 
     def __init__(self) -> None:
         self._begun, self._over = threading.Lock(), threading.Event()
         self._by = 0
 
     def begin(self) -> bool:
-        """Return True for the first caller."""
+        """Return True for the first caller. On other threads, wait until the first caller is done."""
         if self._begun.acquire(blocking=False):
             self._by = threading.get_ident()
             return True
-        # A signal handler may call this on the thread that is at work; waiting would cause a deadlock.
+        # A signal handler may call this on the first caller's own thread, where waiting would cause
+        # a deadlock.
         if self._by != threading.get_ident():
             self._over.wait(FINISH_SECONDS)
         return False
@@ -62,12 +63,12 @@ class Once:
 
     @property
     def is_mine(self) -> bool:
-        """True if this thread is the first caller and not done yet, because a signal handler has interrupted it."""
+        """True if a signal handler is running on the first caller's thread before the first caller is done."""
         return self._by == threading.get_ident() and not self._over.is_set()
 
 
 def watch(run: Run) -> None:
-    """Notify ``run`` when this process ends. In the main thread this includes SIGTERM, if the run handles signals."""
+    """Notify ``run`` when this process ends, and on SIGTERM if the run handles signals and this is the main thread."""
     global _installed
     _runs.add(run)
     if not _installed:
@@ -97,28 +98,30 @@ def _at_exit() -> None:
     with contextlib.suppress(KeyboardInterrupt):
         end_all()
     if _is_interrupted():
-        # The interpreter records an uncaught Ctrl-C and, after all cleanup, ends itself by SIGINT.
-        # Executing any string clears that record, and our own code executes one when it imports a
-        # module that defines a named tuple. Raising KeyboardInterrupt from `exec` sets it again.
+        # The interpreter sets a flag for an uncaught Ctrl-C and, after all cleanup, ends itself
+        # with SIGINT. Executing any string clears that flag, and our own code executes a string
+        # when it imports a module that defines a named tuple. Raising KeyboardInterrupt from `exec`
+        # sets the flag again.
         with contextlib.suppress(KeyboardInterrupt):
             exec("raise KeyboardInterrupt")
 
 
 def _is_interrupted() -> bool:
-    """Return True if the interpreter itself has reported a Ctrl-C, in a script or with ``python -m``."""
+    """Return True if the interpreter has reported an uncaught Ctrl-C in a script or a module run with ``-m``."""
     error = getattr(sys, "last_value", None)
     # An interactive session continues after a Ctrl-C.
     if type(error) is not KeyboardInterrupt or error.__traceback__ is None or hasattr(sys, "ps1"):
         return False
     frame = error.__traceback__.tb_frame
-    # IPython also reports exceptions that it has caught; in that case, its own frames are the outermost.
+    # IPython also reports exceptions that it has caught; for these, the outermost frames belong to
+    # IPython.
     return (frame.f_globals.get("__name__"), frame.f_code.co_name) in _OUTERMOST
 
 
 def _before_fork() -> None:
-    # While our Python handler is installed, a SIGTERM that reaches the child before Python is set
-    # up there is lost. A blocked signal stays pending until the child has restored the previous
-    # handler.
+    # While our Python handler is installed, a SIGTERM that reaches the child before its interpreter
+    # is ready would be lost. A blocked signal stays pending until the child has restored the
+    # previous handler.
     if _handler_is_ours():
         _local.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
@@ -166,8 +169,8 @@ def _chain_sigterm() -> None:
     if threading.current_thread() is not threading.main_thread():
         return
     previous = signal.getsignal(signal.SIGTERM)
-    # None means a handler that was not set from Python, which cannot be chained. If SIGTERM is
-    # ignored, it does not end the process.
+    # None means that the handler was not set from Python and cannot be chained. If SIGTERM is
+    # ignored, the signal does not end the process.
     if previous is None or previous is signal.SIG_IGN or _handler_is_ours():
         return
     signal.signal(signal.SIGTERM, _sigterm_handler(previous))
@@ -178,15 +181,15 @@ def _sigterm_handler(previous: Any) -> Callable[[int, FrameType | None], None]:
         for run in list(_runs):
             run._ends_because(*KILLED)
         if callable(previous):
-            # The program's handler may save a checkpoint and run for minutes; the run ends when the
-            # process does.
+            # The program's handler may save a checkpoint and take minutes, so the run does not end
+            # before the process.
             previous(number, frame)
             _outlived()
             return
         if signal.getsignal(number) is not handler:
-            # The current handler was installed later and called ours, which it took for the
-            # program's. The current handler decides whether the process ends: Lightning, for
-            # example, ends a fit this way, with all its callbacks.
+            # A handler that was installed after ours has called ours as the previous handler, and
+            # it decides whether the process ends. Lightning, for example, uses such a handler to
+            # end a fit after running all callbacks.
             _outlived()
             return
         for run in list(_runs):

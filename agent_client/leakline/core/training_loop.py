@@ -1,13 +1,14 @@
-"""Turns the training loop (its generation, open phases and their phase accounts) into snapshots.
+"""Turns the training loop's state (generation, open phases and phase accounts) into snapshots.
 
-Everything here runs on the program's own threads, between two of its statements; `run.py` wraps
-every call in the error boundary. The order at each boundary is always the same: read memory first,
-book it to what the program did, measure, read memory again and book the difference to Leakline.
+Nearly everything here runs on the program's own threads, between two of its statements; `run.py`
+wraps every call in the error boundary. The order at each boundary is always the same: read memory,
+book the change to the program, measure, read memory again, and book the difference to Leakline.
 
-The generations of a process are numbered on one axis that only moves forward, whatever numbers the
-program uses. When a notebook cell runs again, or a second loop starts in the same run, the program
-repeats earlier numbers. The axis then continues after its newest generation: otherwise the
-measurements of two generations would be mixed under one number, and the older ones would be lost.
+The generations of a process are numbered on one axis that only moves forward, regardless of the
+numbers that the program uses. When a notebook cell runs again, or a second loop starts in the same
+run, the program repeats earlier numbers. The axis then continues after its newest generation:
+otherwise the measurements of two generations would be mixed under one number, and the older ones
+would be lost.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ EVENT_NAME_LIMIT: Final = 512
 
 @dataclass(slots=True, eq=False)
 class _Unresolved:
-    """A declaration for a class that so far is only known by name."""
+    """A declaration for a class of which only the name is known so far."""
 
     kind: str
     name: str
@@ -67,7 +68,7 @@ class Loop:
     ) -> None:
         self.unit, self.sampler, self.governor, self.losses = unit, sampler, governor, losses
         self._put, self._clock, self._wall_clock = put, clock, wall_clock
-        # Reentrant: a signal handler may end the run in the middle of a call.
+        # Reentrant, because a signal handler may end the run in the middle of a call.
         self._lock = threading.RLock()
         self._order = threading.RLock()
         self._thread = threading.get_ident()
@@ -85,19 +86,20 @@ class Loop:
         self._own_bytes = 0
         self._last_exception = 0
         self._numbers = GenerationNumbers()
-        # The newest generation on the axis, and its title.
+        # The newest generation's number on the axis, and its title.
         self.generation: int | None = None
         self._title = ""
         self._warned_of_numbers = False
         self._generation_started: float | None = None
-        # Duration of the newest generation, or None once a snapshot has reported it.
+        # Duration of the newest finished generation, or None once a snapshot has reported the
+        # duration.
         self._unreported_seconds: float | None = None
         # True once the run has ended; other threads may still be inside its phases.
         self._over = False
         self.listeners: list[Callable[[Snapshot], None]] = []
         # Shows a line to the user.
         self.warn: Callable[[str], None] = lambda line: None
-        # None unless the run may record what the program prints.
+        # None unless the run may record the program's output.
         self.output: OutputTail | None = None
 
     @property
@@ -110,7 +112,7 @@ class Loop:
         return self._numbers.highest
 
     def baseline(self) -> None:
-        """Take the first snapshot, before the loop begins. Its cost counts as set-up."""
+        """Take the first snapshot, before the loop begins. The cost of this snapshot counts as set-up."""
         with self._lock, self.governor.measuring("baseline", set_up=True):
             measured = self.sampler.measure("baseline")
             self._resolve_types(last_word=False)
@@ -137,14 +139,18 @@ class Loop:
                 self._warn_of_numbers(why)
 
     def _warn_of_numbers(self, why: str) -> None:
-        """Warn once, in the output and on the charts, that the program's numbers differ from the axis."""
+        """Warn once, in the output and on the charts, that the program's generation numbers differ
+        from those on the axis.
+        """
         if not self._warned_of_numbers:
             self._warned_of_numbers = True
             self.note("mark", f"{self._title} {why}")
             self.warn(renumbered(self.unit, self._numbers, why))
 
     def end_generation(self, error: BaseException | None = None, *, last: bool = False) -> None:
-        """Close the phase accounts of this generation and take its snapshot, which may be skipped unless ``last``."""
+        """Close this generation's phase accounts and take its snapshot. Without ``last``, both are
+        skipped if there is no budget.
+        """
         with self._lock:
             if self._over:
                 return
@@ -154,8 +160,8 @@ class Loop:
                 self._unreported_seconds = self._clock() - self._generation_started
                 self._generation_started = None
                 if not (last or self.governor.allows("generation")):
-                    # The phase accounts stay open, so that their next closing covers this
-                    # generation as well.
+                    # The phase accounts stay open, so the next generation end also covers this
+                    # generation.
                     self.losses.count("thinned")
                     return
             elif not (last and self._unreported_seconds is not None):
@@ -174,7 +180,7 @@ class Loop:
             self._charge_own_work()
 
     def end_interval(self, label: str) -> None:
-        """Take the snapshot of one time interval, for a program without generations. Runs on one of our threads."""
+        """Take the snapshot of one time interval, on one of our threads, for a program without generations."""
         with self._lock:
             if self._over or self.generation is not None or not self.governor.allows("generation"):
                 return
@@ -223,8 +229,9 @@ class Loop:
                 self._charge_own_work()
 
     def _leave(self, frame: Frame) -> bool:
-        """Close a phase. If memory was read at its entry, read it again: otherwise the phase's
-        bytes would be booked to the wrong line.
+        """Close a phase. If memory was read at the phase's entry, read it again: otherwise the
+        phase's bytes would be booked to the wrong line. Return False if the phase was already
+        closed.
         """
         started = self.governor.work_seconds() if frame.booked else 0.0
         reading = self._read() if frame.booked else None
@@ -291,7 +298,7 @@ class Loop:
             self._declare_type("watch", target, {})
 
     def _declare_type(self, kind: str, target: type | str, data: Mapping[str, Any]) -> None:
-        """Declare a class under its name in the series; a name that is not known yet is looked up again later."""
+        """Declare a class under its full name; a name that cannot be resolved yet is looked up again later."""
         name = self.sampler.full_name(target)
         if name is not None:
             self.sampler.watch(name)
@@ -300,7 +307,7 @@ class Loop:
             self._wait_for(_Unresolved(kind, str(target), data))
 
     def _wait_for(self, declared: _Unresolved) -> None:
-        """Store a declaration once, however often it is repeated: loops tend to declare in every generation."""
+        """Store a declaration only once, even if the loop repeats it in every generation."""
         if any(declared.says_the_same(waiting) for waiting in self._unresolved):
             return
         if len(self._unresolved) >= EVENTS_LIMIT:
@@ -330,7 +337,7 @@ class Loop:
         self.note("track", name, {"capacity": capacity})
 
     def gauge(self, name: str, value: Number, warn_above: Number | None) -> None:
-        """Set a gauge. The newest value goes into the next snapshot, and into every generation end."""
+        """Set a gauge. Its newest value is added to the next snapshot and to the snapshot of every generation end."""
         if name not in self._gauges and len(self._gauges) >= GAUGES_LIMIT:
             self.losses.count("gauges")
             return
@@ -352,14 +359,14 @@ class Loop:
         return self.sampler.read_private_bytes()
 
     def device_bytes(self) -> dict[str, Number]:
-        """Return the memory of each device, for a cleanup that reports on its own how much it has freed."""
+        """Return each device's memory, for a cleanup that itself reports how much memory it has freed."""
         found = self.sampler.device_bytes()
         with self._order:
             self._tell_caches(found, tell=False)
         return found
 
     def counts(self) -> dict[str, int]:
-        """Return the number of live instances by type, for reported classes and for tensors."""
+        """Return the number of live instances by type name, for reported classes and for tensors."""
         with self._lock:
             return self.sampler.counts()
 
@@ -377,7 +384,8 @@ class Loop:
             self.note("log", "log", {"lines": lines})
         samples = {**measured.samples, **(more or {}), **self.governor.ledger()}
         self._note_peak(samples)
-        # Measuring may free more than it allocates, but the protocol defines this series as a size.
+        # Measuring may free more memory than it allocates, but the protocol allows no negative
+        # value for this series.
         samples["client.bytes"] = max(0, self._own_bytes)
         if self.generation is not None and kind not in ("generation_end", "baseline"):
             label = f"{self._title}: {label}" if kind != "manual" else label
@@ -406,7 +414,7 @@ class Loop:
         return self.output is not None and self.output.waits()
 
     def _collections(self) -> list[Event]:
-        """Return the program's full collections since the last snapshot, each with its own time."""
+        """Return an event for each full garbage collection since the last snapshot, with the time of the collection."""
         return [
             Event(
                 0, each.time, "collection", "full", self.generation, None,
@@ -420,7 +428,7 @@ class Loop:
         ]  # fmt: skip
 
     def _tell_caches(self, samples: Mapping[str, Number], *, tell: bool = True) -> None:
-        """Note memory returned to a device since the previous reading. The caller holds `_order`."""
+        """Add an event for memory returned to a device since the previous reading. The caller holds `_order`."""
         devices = {n: value for n, value in samples.items() if n.startswith(("cuda.", "mps."))}
         if not devices:
             return
@@ -430,7 +438,7 @@ class Loop:
             self.note("mark", *fall.event)
 
     def _tell_peak(self, frame: Frame, samples: dict[str, Number]) -> None:
-        """Set ``process.phase_peak_bytes``: the highest of all peaks reported while this phase was open."""
+        """Set ``process.phase_peak_bytes`` to the highest peak reported while this phase was open."""
         frame.note_peak(samples.get(PEAK, 0))
         if frame.peak_bytes:
             samples["process.phase_peak_bytes"] = frame.peak_bytes
@@ -438,7 +446,7 @@ class Loop:
     def _note_peak(self, samples: Mapping[str, Number]) -> None:
         seen = samples.get(PEAK, 0)
         # Iterate over copies, because the training thread changes these lists while the recorder's
-        # thread runs this.
+        # thread runs this method.
         for frame in [*self._phase_accounts.open, *self._phase_accounts.open_elsewhere]:
             frame.note_peak(seen)
 
@@ -446,7 +454,7 @@ class Loop:
         return Reading(self.sampler.read_private_bytes(), self._clock())
 
     def _exact(self, measured: Measured, reading: Reading) -> Measured:
-        """Use the memory reading of the phase accounts in the snapshot, so that both agree to the byte."""
+        """Use the phase accounts' memory reading in the snapshot, so that both agree to the byte."""
         samples = measured.samples
         if "process.anon_bytes" in samples:
             samples["process.anon_bytes"] = reading.bytes - int(
@@ -461,7 +469,8 @@ class Loop:
         self._own_bytes += reading.bytes - before
 
     def _note_exception(self, error: BaseException, path: str | None) -> None:
-        # One exception may leave several phases; it is reported once, for the innermost.
+        # An exception may propagate through several phases; it is reported once, for the innermost
+        # phase.
         if isinstance(error, Exception) and id(error) != self._last_exception:
             self._last_exception = id(error)
             self.note(
@@ -470,9 +479,9 @@ class Loop:
 
 
 def checked_number(number: object) -> Given:
-    """Return ``number`` as a plain number; a whole float as an int.
+    """Return ``number`` as an int if it is a whole number, otherwise as a float.
 
-    Raises TypeError for anything else, OverflowError beyond 2**53.
+    Raises TypeError if it is not a finite number and OverflowError beyond 2**53.
     """
     try:
         given: Given = operator.index(number)  # type: ignore[arg-type]
@@ -485,17 +494,17 @@ def checked_number(number: object) -> Given:
         if given.is_integer():
             given = int(given)
     if abs(given) > LARGEST_INTEGER:
-        # Python refuses to convert very large numbers to text.
+        # Name only the bits, because Python refuses to convert very large numbers to text.
         bits = int(given).bit_length()
-        raise OverflowError(f"generation number of {bits} bits is beyond 2**53")
+        raise OverflowError(f"generation number ({bits} bits) exceeds 2**53")
     return given
 
 
 class GenerationNumbers:
     """Maps the program's generation numbers to the axis.
 
-    ``axis``: the number of the newest generation on the axis; ``given``: the number that the
-    program used for it.
+    ``axis`` is the newest generation's number on the axis, and ``given`` is the number that the
+    program used for this generation.
     """
 
     def __init__(self) -> None:
@@ -504,9 +513,9 @@ class GenerationNumbers:
         self.highest: Given | None = None
 
     def advance(self, given: Given) -> str:
-        """Advance to the generation that the program numbers ``given``. Return why the axis cannot follow, or "".
+        """Advance to the generation that the program numbers ``given``. Return why the axis number differs, or "".
 
-        A number above all previous ones moves the axis by the difference, so that gaps stay visible.
+        A larger number than before moves the axis by the difference, so that gaps stay visible.
         """
         if self.axis is None or self.given is None or self.highest is None:
             axis, why = math.floor(given), ""
@@ -517,7 +526,7 @@ class GenerationNumbers:
             before = self.highest if given > self.highest else self.given
             axis, why = self.axis + max(1, math.floor(given - before)), ""
         if axis > LARGEST_INTEGER:
-            raise OverflowError(f"generation number of {axis.bit_length()} bits is beyond 2**53")
+            raise OverflowError(f"generation number ({axis.bit_length()} bits) exceeds 2**53")
         self.axis, self.given = axis, given
         self.highest = given if self.highest is None else max(self.highest, given)
         if not why and not isinstance(given, int):
@@ -534,7 +543,7 @@ def renumbered(unit: str, numbers: GenerationNumbers, why: str) -> str:
     """Return the warning for the first generation whose number differs from the axis."""
     advice: Final = {
         "is not a whole number": f"count {unit}s in whole numbers",
-    }.get(why, "for a separate training call leakline.init again")
+    }.get(why, "for a separate training run, call leakline.init again")
     return (
         f"{unit} {numbers.given} {why}: it is recorded as {unit} {numbers.axis}, and counting continues from there, "
         f"so that nothing measured before is lost; {advice}"
@@ -542,26 +551,27 @@ def renumbered(unit: str, numbers: GenerationNumbers, why: str) -> str:
 
 
 def _resident(collection: Collection) -> dict[str, list[int]]:
-    """Return the resident bytes of the process before and after a collection, or nothing if either was not read."""
+    """Return the process's resident bytes before and after a collection, or {} if either value is unknown."""
     before, after = collection.resident_before, collection.resident_after
     return {} if before is None or after is None else {"resident_bytes": [before, after]}
 
 
-# -- memory that torch's allocators return to a device, no matter what emptied the cache ---------------
+# -- memory that torch's allocators return to a device, regardless of what emptied the cache -------
 
 # Series of the device memory that an allocator holds.
 KEPT: Final = (".reserved_bytes", ".driver_bytes")
-# A smaller drop means that only a few blocks were freed: emptying the cache returns all of its free
-# memory.
+# A smaller drop is not reported: it means that only a few blocks were freed, whereas emptying the
+# cache returns all of its free memory.
 LEAST_BYTES: Final = 32 * 2**20
 LEAST_SHARE: Final = 0.05
-# After this many reports, a drop is reported only if it is at least twice as large as any before it.
+# After this many reports, a drop is reported only if it is at least twice as large as any reported
+# before.
 REPORTED_LIMIT: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class CacheFall:
-    """Bytes of memory on ``device`` ("cuda.0") that an allocator held at two consecutive readings."""
+    """The bytes that an allocator held on ``device``, for example "cuda.0", at two consecutive readings."""
 
     device: str
     before: Number
@@ -585,16 +595,17 @@ class CacheFall:
 
 @dataclass(slots=True)
 class CacheFalls:
-    """Finds drops in the readings passed to ``see`` in order; callers must serialize their calls."""
+    """Finds drops between the consecutive readings passed to ``see``. Callers must serialize their calls."""
 
     _kept: dict[str, Number] = field(default_factory=dict)
     _reported: int = 0
     _most: Number = 0
 
     def see(self, samples: Mapping[str, Number], *, tell: bool = True) -> list[CacheFall]:
-        """Return the drops since the previous reading of each device series.
+        """Return the drops worth reporting since the previous reading of each device series.
 
-        ``tell=False``: report nothing, because a cleanup reports on its own what it freed.
+        With ``tell=False``, nothing is returned, because a cleanup itself reports the memory that
+        it freed.
         """
         found = []
         for name, now in samples.items():

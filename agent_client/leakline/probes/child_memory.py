@@ -1,22 +1,22 @@
-"""Memory of child processes as proportional and unique set size, in total, by role and by name.
+"""Memory of child processes, as proportional and unique set size: in total, by role and by name.
 
 Resident size is not used: forked workers share most of their pages with the parent and with each other, so a sum would
 count the same pages once per worker. There are three roles, all derived from what the kernel reports:
 
-- ``loader_workers``: workers of a torch DataLoader, which name their process ``pt_data_worker``. Workers of torch
-  before 2.6 do not, and are counted under ``others``.
-- ``ranks``: processes started with a ``RANK`` or ``LOCAL_RANK`` that differs from their parent's, as torchrun and other
-  launchers do. Processes started by a rank inherit its environment and are not ranks.
-- ``others``: all other processes, such as subprocesses, environment workers and multiprocessing helpers.
+- ``loader_workers``: workers of a torch DataLoader, which name their process ``pt_data_worker``. Before torch 2.6,
+  workers do not set this name and are counted under ``others``.
+- ``ranks``: processes started with a ``RANK`` or ``LOCAL_RANK`` that differs from their parent's; torchrun and other
+  launchers set these variables. Processes started by a rank inherit its environment and are not ranks themselves.
+- ``others``: all other processes, for example subprocesses, environment workers and multiprocessing helpers.
 
 The largest children are also reported individually, under the names that `child_names` assigns.
 
-To compute these sizes, the kernel adds up the pages of a process, which takes milliseconds for each child of a program
-with torch. The resident anonymous memory of a child can be read in microseconds and changes when the child itself
-allocates or frees memory. Each reading therefore spends its time budget on exact sizes, first of new children and then
-of those read longest ago, and adjusts all other sizes by the change in anonymous memory. A new child that does not fit
-into the budget is estimated from the newest child of the same name and the difference in anonymous memory, without the
-pages that both share with their parent.
+To compute these sizes, the kernel adds up a process's pages, which takes milliseconds for each child of a program that
+uses torch. A child's resident anonymous memory can be read in microseconds and changes when the child itself allocates
+or frees memory. Each reading therefore spends its time budget on exact sizes, first of new children and then of the
+children whose last reading is oldest, and adjusts all other sizes by the change in anonymous memory. The size of a new
+child that does not fit into the budget is estimated from the newest child of the same name and the difference in
+anonymous memory, without the pages that both children share with their parent.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ from leakline.snapshot import Number
 from .child_names import OTHER, ChildNames, Wanted, given_names, wanted_of_command, wanted_of_given
 
 Size = tuple[int, int]  # proportional and unique bytes
-# Limit in seconds on the budget carried over to later readings, and on the overdraft for a child with a new name.
+# Limit in seconds on the unspent budget carried over to later readings, and on the overdraft for a child with a new
+# name.
 _LONGEST_SECONDS: Final = 0.05
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
 class Child(NamedTuple):
-    """A child process. ``born`` is its start time, which together with the process ID identifies it."""
+    """A child process. ``born`` is its start time; together with the process ID, this identifies the child."""
 
     pid: int
     born: int
@@ -49,7 +50,7 @@ class Child(NamedTuple):
 
 
 class _Exact(NamedTuple):
-    """The exact size of one child, with the anonymous resident bytes of the child and of its parent at that time."""
+    """The exact size of a child, and the anonymous resident bytes of the child and of its parent at that time."""
 
     child: Child
     size: Size
@@ -59,9 +60,9 @@ class _Exact(NamedTuple):
 
 
 class ChildSizes:
-    """Sizes of child processes, exact or estimated from the last exact size.
+    """Reads or estimates the sizes of child processes.
 
-    ``read_exact`` returns the size of a process, or None if it has exited or cannot be read.
+    ``read_exact`` returns a process's exact size, or None if the process has exited or cannot be read.
     """
 
     def __init__(
@@ -79,16 +80,16 @@ class ChildSizes:
     def read(
         self, children: Sequence[Child], seconds: float | None
     ) -> dict[int, Size | None] | None:
-        """Return the size of each child by process ID; None for a child whose size cannot be read.
+        """Return each child's size by process ID, with None for a child whose size cannot be read.
 
-        ``seconds`` is the time budget for exact sizes; None reads all sizes exactly. Returns None if a new child was
-        not read and cannot be estimated from another one, because a total would be too low.
+        ``seconds`` is the time budget for exact sizes; with None, all sizes are read exactly. If a new child was not
+        read and cannot be estimated from another child, the method returns None, because a total would be too low.
         """
         self._number += 1
         self._known = {c: self._known[c] for c in children if c in self._known}
         resident = {p: self._anonymous(p) for p in {p for c in children for p in (c.pid, c.parent)}}
         names = {child.name for child in self._known}
-        # Unspent and overspent time carries over to the next readings.
+        # Unspent or overspent time carries over to the next readings.
         self._spare += seconds or 0.0
         found: dict[int, Size | None] = {}
         for child in sorted(children, key=self._turn):
@@ -114,15 +115,16 @@ class ChildSizes:
         return found
 
     def _turn(self, child: Child) -> tuple[int, int]:
-        """Return the sort key for exact readings: new children first, then those read longest ago.
+        """Return the sort key for exact readings: new children come first, then the children whose last reading is
+        oldest.
 
-        The newest child comes first, because other new children of its name are estimated from it.
+        Among new children, the newest comes first, because other new children of its name are estimated from it.
         """
         known = self._known.get(child)
         return (0, -child.born) if known is None else (known.number, child.born)
 
     def _anonymous(self, pid: int) -> int | None:
-        """Return the resident bytes that are not backed by a file, or None if they cannot be read."""
+        """Return the resident bytes that are neither file-backed nor shared, or None if they cannot be read."""
         try:
             # Use a raw descriptor: hundreds of these files are read, and a file object is slower.
             fd = os.open(f"{self._proc}/{pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
@@ -142,13 +144,13 @@ def _age(exact: _Exact) -> int:
 
 
 def _moved(like: _Exact, child: Child, resident: Mapping[int, int | None]) -> Size | None:
-    """Return an exact size adjusted by the change in anonymous memory since then; None if the change is unknown."""
+    """Return an exact size adjusted to the child's current anonymous memory, or None if that memory is unknown."""
     (proportional, unique), now, of_parent = like.size, resident[child.pid], resident[child.parent]
     if now is None:
         return None
     more = now - like.anonymous
     if child != like.child and like.of_parent and of_parent is not None:
-        # The pages shared with the parent are assumed to have grown in proportion to the parent.
+        # The pages that the child shares with its parent are assumed to have grown in proportion to the parent.
         shared = max(0, like.anonymous - unique)
         more -= round(shared * (of_parent / like.of_parent - 1))
     return max(0, proportional + more), max(0, unique + more)
@@ -175,7 +177,7 @@ class _Process(NamedTuple):
 
     @property
     def born(self) -> bytes:
-        """The start time in clock ticks, which together with the process ID identifies the process."""
+        """The start time in clock ticks. Together with the process ID, it identifies the process."""
         return self.rest.split(None, _STARTED_FIELD + 1)[_STARTED_FIELD]
 
     @property
@@ -194,8 +196,8 @@ def read_children(
 
     The metrics cover all descendants together, each role, and the largest children individually. The caller keeps
     ``names`` (assigned names) and ``sizes`` (last exact sizes) from one reading to the next. ``seconds`` is the time
-    budget for exact sizes, which cost about 10 ms per GB; None reads all of them exactly. Bytes are absent if no child
-    could be read or any child's size is not known yet. A role is absent if no child has it.
+    budget for exact sizes, which cost about 10 ms per GB; with None, all sizes are read exactly. Bytes are absent if no
+    child could be read or if any child's size is not known yet. A role is absent if no child has this role.
     """
     names = ChildNames() if names is None else names
     if not (proc / "self").exists():
@@ -223,9 +225,9 @@ def child_sizes(proc: Path = PROC) -> ChildSizes:
 def _named(
     proc: Path, children: Sequence[_Process], roles: _Roles, names: ChildNames
 ) -> dict[int, str | None]:
-    """Return the name of each child by process ID; None for a child without a name."""
+    """Return each child's name by process ID, with None for a child without a name."""
     known = {pid: (role, rank) for role, ranks in roles.items() for pid, rank in ranks.items()}
-    # A process that has changed its program or role since the last reading gets another name.
+    # A process gets another name if its program or role has changed since the last reading.
     keys = {
         child.pid: (child.pid, child.born, child.name, known[child.pid][0]) for child in children
     }
@@ -245,7 +247,7 @@ def _wanted(proc: Path, child: _Process, role: str, rank: _Rank, given: dict[int
         # torch numbers its workers from zero.
         return Wanted("loader_worker", 0)
     if role == RANKS:
-        # Use the rank that the role was determined from: the process may have exited since then.
+        # Use the rank from which the role was determined, because the process may have exited in the meantime.
         return Wanted(f"rank_{next(filter(None, rank)).decode(errors='replace')}")
     if child.pid in given:
         return wanted_of_given(given[child.pid])
@@ -278,7 +280,8 @@ def _summed(name: str, sizes: list[Size | None]) -> dict[str, Number]:
 
 
 def _by_role(proc: Path, root: int, children: Sequence[_Process]) -> _Roles:
-    # A forked child has the environment that we were started with, while a child started by exec has our current one.
+    # A forked child shows the environment that we were started with, whereas a child started by exec has our current
+    # environment.
     ranks = {root: {_rank_of(f"{proc}/{root}"), *([_own_rank()] if root == os.getpid() else [])}}
     roles: _Roles = {}
     # A parent precedes its children in this list.
@@ -296,13 +299,13 @@ def _by_role(proc: Path, root: int, children: Sequence[_Process]) -> _Roles:
 
 
 def _rank_of(process: str) -> _Rank:
-    """Return the rank variables that the process was started with; all empty if they cannot be read."""
+    """Return the rank variables that the process was started with, which are all empty if they cannot be read."""
     environment = b"\0" + (_content(f"{process}/environ") or b"")
     return tuple(_variable(environment, variable) for variable in _RANK_VARIABLES)
 
 
 def _variable(environment: bytes, name: bytes) -> bytes:
-    # Most processes have dozens of variables and no rank, so the environment is searched without parsing it.
+    # Most processes have dozens of variables but no rank, so search the environment before parsing it.
     at = environment.find(b"\0" + name + b"=")
     if at < 0:
         return b""
@@ -332,7 +335,7 @@ def _processes(proc: Path) -> Iterator[_Process]:
         if stat is None:
             # The process has exited since the directory was listed.
             continue
-        # The command may contain spaces and parentheses: the fields start after the last parenthesis.
+        # The process name may contain spaces and parentheses, so the fields start after the last parenthesis.
         end = stat.rindex(b")")
         state, parent, _ = stat[end + 2 :].split(None, 2)
         if state != b"Z":
@@ -358,7 +361,7 @@ def _kilobytes(rollup: bytes, key: bytes) -> int | None:
 def _content(path: str) -> bytes | None:
     """Return the content of a file, or None if it cannot be read.
 
-    Uses a raw descriptor: hundreds of these files are read, and a file object is slower.
+    A raw descriptor is used because hundreds of these files are read, and a file object is slower.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -376,7 +379,9 @@ def _content(path: str) -> bytes | None:
 
 
 def _by_psutil(names: ChildNames) -> dict[str, Number]:
-    """Return the metrics of child processes on systems without procfs; roles and proportional bytes are absent."""
+    """Return the metrics of child processes on systems without procfs, where roles and proportional bytes are
+    unavailable.
+    """
     psutil = psutil_or_none()
     if psutil is None:
         return {}

@@ -1,7 +1,7 @@
-"""Names of child processes in metrics, derived from their purpose and kept for their lifetime.
+"""Names of child processes in metrics. A name is derived from the child's purpose and kept for its lifetime.
 
 A name that becomes free goes to the next child of the same kind, so that loader workers restarted each epoch continue
-the same few series. The number of names is limited, because some programs keep inventing new ones; children beyond the
+the same few series. The number of names is limited, because some programs keep inventing new ones; children beyond this
 limit have no name.
 """
 
@@ -12,11 +12,12 @@ import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Final, NamedTuple
 
-# Limits on the names assigned during the life of this process, each of which is a series, and on the names in one
+# Limits on the names assigned during the life of this process (each name creates a series) and on the names in one
 # reading.
 NAMES_LIMIT: Final = 64
 REPORTED_LIMIT: Final = 16
-# A child replaces one that is already reported only if it is larger by this factor: series with gaps are of little use.
+# A child replaces an already reported child only if it is larger by this factor, because series with gaps are of little
+# use.
 _CLEARLY: Final = 1.25
 _LENGTH: Final = 64
 # Default names of multiprocessing, which end in an ever-increasing number.
@@ -24,7 +25,7 @@ _NUMBERED: Final = re.compile(r"([A-Za-z]*(?:Process|PoolWorker))-[\d:]+\Z")
 _PYTHON: Final = re.compile(r"(?:python|pypy)[\d.]*\Z")
 _END_OF_PROGRAM: Final = re.compile(r"[\s:]")
 # Short options of Python can be combined, as in "-uc". The first of these options takes the rest of the word as its
-# value, or the next word if nothing is left.
+# value, or the next word if the option ends the word.
 _WITH_VALUE: Final = re.compile(r"-[^-cmWX]*([cmWX])")
 _LONG_WITH_VALUE: Final = ("--check-hash-based-pycs", "--jit")
 _OF_MULTIPROCESSING: Final = re.compile(r"from multiprocessing\.(\w+) import")
@@ -32,17 +33,17 @@ OTHER: Final = "other"
 
 
 class Wanted(NamedTuple):
-    """A preferred name. The first process with it gets the number ``first``, or no number if that is None."""
+    """A preferred name. The first process with this name gets the number ``first``, or no number for None."""
 
     name: str
     first: int | None = None
 
 
 class ChildNames:
-    """The names of children, and the selection of those that are reported."""
+    """Assigns names to children, and selects the children that are reported individually."""
 
     def __init__(self) -> None:
-        # None means that the limit was reached when the child appeared, so the child has no name for its lifetime.
+        # None means that the limit was reached when the child appeared, so the child never gets a name.
         self._names: dict[Hashable, str | None] = {}
         self._taken = {OTHER}
         self._ever: set[str] = set()
@@ -55,7 +56,7 @@ class ChildNames:
         self._taken = {OTHER, *filter(None, self._names.values())}
 
     def name(self, key: Hashable, wanted: Callable[[], Wanted]) -> str | None:
-        """Return the name of the child ``key``, or None if there are too many names.
+        """Return the name of the child with this key, or None if there are too many names.
 
         ``wanted`` is called at most once per child.
         """
@@ -65,7 +66,7 @@ class ChildNames:
 
     def _new(self, wanted: Callable[[], Wanted]) -> str | None:
         if len(self._taken) > NAMES_LIMIT:
-            # All names are in use, so any name for this child would exceed the limit.
+            # All names are in use, so a name for this child would exceed the limit.
             return None
         found = _free(wanted(), self._taken)
         if found not in self._ever and len(self._ever) >= NAMES_LIMIT:
@@ -75,7 +76,9 @@ class ChildNames:
         return found
 
     def named(self, sizes: Mapping[str, int]) -> set[str]:
-        """Return the largest of these names; one that is already reported stays unless others are clearly larger."""
+        """Return the names of the largest children; an already reported name stays unless other children are clearly
+        larger.
+        """
         kept = self._named
 
         def weight(name: str) -> tuple[float, str]:
@@ -86,7 +89,7 @@ class ChildNames:
 
 
 def _free(wanted: Wanted, taken: set[str]) -> str:
-    # A dot would end the name of the process within the metric name.
+    # A dot within the metric name would end the process's name.
     name = "".join(c if c.isprintable() and c != "." else "_" for c in wanted.name)[:_LENGTH]
     name = name or "process"
     if wanted.first is None and name not in taken:
@@ -98,7 +101,7 @@ def _free(wanted: Wanted, taken: set[str]) -> str:
 
 
 def given_names() -> dict[int, str]:
-    """Return the names that the program gave its children with ``multiprocessing``, by process ID.
+    """Return the names that the program gave its ``multiprocessing`` children, by process ID.
 
     Unlike ``multiprocessing.active_children``, this neither polls nor reaps any process.
     """
@@ -118,13 +121,13 @@ def wanted_of_given(name: str) -> Wanted:
 
 
 def wanted_of_command(command: bytes, name: bytes) -> Wanted:
-    """Return the name of the running program, or of the script or module if the program is Python.
+    """Return the preferred name: the running program's name, or the script's or module's name if the program is Python.
 
     Other arguments are never used, because they may be confidential. ``command`` is the command line with a zero byte
-    after each word; ``name`` is the kernel's name of the process.
+    after each word; ``name`` is the process's name in the kernel.
     """
     program, *words = (command.removesuffix(b"\0") or name).decode(errors="replace").split("\0")
-    # A title that a process has set for itself is entirely in the first word: "myapp: worker --token=.. (run)".
+    # If a process has set its own title, the entire title is in the first word: "myapp: worker --token=.. (run)".
     program = _END_OF_PROGRAM.split(program, maxsplit=1)[0].rpartition("/")[2]
     if _PYTHON.match(program):
         return Wanted(_run_by_python(words) or "python", 1)
@@ -132,7 +135,7 @@ def wanted_of_command(command: bytes, name: bytes) -> Wanted:
 
 
 def _run_by_python(words: Iterable[str]) -> str | None:
-    """Return the script or module that Python runs with these arguments, or None if it runs neither."""
+    """Return the script or module that Python runs with these arguments, or None if it runs other code."""
     waiting = iter(words)
     for word in waiting:
         if word == "-":

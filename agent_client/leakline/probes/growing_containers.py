@@ -1,9 +1,9 @@
-"""Containers that grow, identified by the names that the program gives them.
+"""Finds growing containers, identified by the names that the program gives them.
 
-They are found by a forward search from the program's own roots: module globals, attributes of its classes, locals of
-functions running on the calling thread, closures and caches of functions, and attributes of instances of its classes.
-The instances come from a census or, without one, from a walk from the roots. Only paths are stored. A list does not
-support weak references, so each reading resolves its path again.
+The containers are found by a forward search from the program's own roots: module globals, attributes of its classes,
+local variables of functions running on the calling thread, closures and caches of functions, and attributes of
+instances of its classes. The instances come from a census or, without a census, from a walk from the roots. Only paths
+are stored: a list does not support weak references, so each reading resolves the list's path again.
 """
 
 from __future__ import annotations
@@ -35,23 +35,24 @@ from .tracked_containers import TrackedContainer
 __all__ = ["ContainerWatch", "TrackedContainer"]
 
 WATCHED_LIMIT: Final = 256
-# Limits on the instances whose attributes one reading examines: in total, and per class.
+# Limits on the instances whose attributes one reading examines, in total and per class.
 _INSTANCES_READ: Final = 4_000
 _INSTANCES_OF_A_CLASS: Final = 1_000
-# In characters; the server accepts the complete metric name with a path of this length.
+# Maximum path length in characters; the server still accepts the complete metric name for such a path.
 _PATH_LIMIT: Final = 480
-# Attribute names are collected from this many instances of a class.
+# Number of a class's instances from which attribute names are collected.
 _INSTANCES_ASKED: Final = 4
-# Limit on the functions of one name whose closures are read: each call of the enclosing function creates one.
+# Limit on the functions with the same name whose closures are read: each call of the enclosing function creates one
+# more.
 _FUNCTIONS_OF_A_NAME: Final = 64
-# Containers up to this length are searched for containers that grow: `history["loss"]`.
+# Maximum length of containers whose items are searched for growing containers, for example `history["loss"]`.
 _SHORT: Final = 64
-# Limit on the containers that are read because a search named them as holders, even if they do not grow.
+# Limit on the containers that are read only because a search for holders has named them, even if they do not grow.
 _HOLDERS_LIMIT: Final = 32
 # Limit on the objects visited to measure the items of one container.
 _OBJECTS_VISITED: Final = 2_000
 
-# A `Resolve` returns the containers that a path leads to now, or None if that cannot be determined.
+# A `Resolve` returns the containers to which a path leads now, or None if they cannot be determined.
 Frames = Mapping[str, Locals]
 Resolve = Callable[[Frames], Iterable[Any] | None]
 
@@ -61,7 +62,7 @@ def _always() -> bool:
 
 
 class _Place(NamedTuple):
-    """A path, its resolver, the number of instances it reads, and whether these are all the current instances."""
+    """A path, its resolver, the number of instances that it reads, and whether these are all existing instances."""
 
     path: str
     resolve: Resolve
@@ -71,29 +72,30 @@ class _Place(NamedTuple):
 
 @dataclass(slots=True)
 class _Watched:
-    """A place that is read. ``inside`` selects the containers inside the container at that place: ``path[*]``."""
+    """A place whose containers are read. ``inside`` selects the containers among their items, ``path[*]``."""
 
     path: str
     place: _Place
     inside: bool
     longest: int = 0
     has_grown: bool = False
-    # A search for holders has named the container, so its length is reported even if it does not grow.
+    # True if a search for holders has named the container, whose length is then reported even if it does not grow.
     is_holder: bool = False
-    # Bytes that one more item adds, addresses of the types of the sampled items, and the length at that time.
+    # The bytes that one more item adds, the addresses of the sampled items' types, and the length when the items were
+    # sampled.
     bytes_each: int | None = None
     item_types: frozenset[int] = frozenset()
     sized_at: int = 0
-    # The number of items at the last reading, and their bytes.
+    # The number of items at the last reading, and the bytes of these items.
     items_read: int = 0
     items_bytes: float = 0.0
 
     def size_of(self, containers: Sequence[Any], length: int) -> int | None:
-        """Return the bytes of the containers and their items, or None if unknown.
+        """Return the bytes of the containers and their items, or None if the number is unknown.
 
-        Items added since the last reading are assumed to be as large as the newest ones.
+        Items added since the last reading are assumed to be as large as the items last sampled.
         """
-        # The items may be of a new type: a list of tensors may hold plain numbers later.
+        # New items may have a different type: a list of tensors, for example, may later hold plain numbers.
         if self.sized_at and not _types_of(_newest(containers, 1)) <= self.item_types:
             self.sample(containers)
         if self.bytes_each is None:
@@ -126,17 +128,18 @@ class _Watched:
 
 
 class ContainerWatch:
-    """Lengths of the program's own containers. ``find`` searches for them, ``read`` reports those that have grown.
+    """Watches the program's own containers. ``find`` searches for them, and ``read`` reports the containers that have
+    grown.
 
-    ``count_of`` returns the exact current number of instances of the class at an address, or None if unknown
-    (``ClassCounts.count_of``). Attributes are summed over instances. Without ``count_of``, a sum misses instances
-    created since the last ``find``; with it, an incomplete sum is omitted.
+    ``count_of`` returns the exact current number of instances of the class at an address, or None if the number is
+    unknown (``ClassCounts.count_of``). Lengths are summed over all instances of a class. Without ``count_of``, a sum
+    misses instances created since the last ``find``; with ``count_of``, an incomplete sum is omitted.
     """
 
     def __init__(self, count_of: Callable[[int], int | None] | None = None) -> None:
         self._count_of = count_of
         self._watched: dict[str, _Watched] = {}
-        # Paths that searches for holders have named, newest last.
+        # Paths of containers that searches for holders have named, newest last.
         self._holders: dict[str, None] = {}
 
     def note_holders(self, paths: Iterable[str]) -> None:
@@ -155,11 +158,11 @@ class ContainerWatch:
         frame: FrameType | None = None,
         instances: Mapping[type, Sequence[object]] | None = None,
     ) -> None:
-        """Search for containers again and keep at most ``WATCHED_LIMIT``: those that have grown, then the longest.
+        """Search for containers again and keep at most ``WATCHED_LIMIT``: grown containers first, then the longest.
 
         ``frame`` is the current frame of the calling thread (default: the caller's). ``instances`` are live objects by
-        exact class, from ``take_census(on_instances=...)``; only weak references to them are kept. If omitted, the
-        instances reachable from the roots are used, which takes two milliseconds.
+        exact class, from ``take_census(on_instances=...)``; only weak references to them are kept. Without
+        ``instances``, the search uses the instances reachable from the roots, which takes two milliseconds.
         """
         frames = locals_by_function(frame or sys._getframe(1))
         near = look_near({name: variables.read() for name, variables in frames.items()})
@@ -168,7 +171,7 @@ class ContainerWatch:
             self._consider(found, _Watched(place.path, place, inside=False), frames)
             self._consider(found, _Watched(f"{place.path}[*]", place, inside=True), frames)
         if instances is None:
-            # Without a census not all instances are listed, so the containers known before are kept.
+            # Without a census, not all instances are listed, so containers found earlier are kept.
             found = self._watched | found
         for one in found.values():
             one.is_holder = one.path in self._holders
@@ -177,15 +180,15 @@ class ContainerWatch:
         )
         self._watched = {one.path: one for one in order[:WATCHED_LIMIT]}
         for watched in self._watched.values():
-            # Measure again only after the length has doubled.
+            # Measure the items again only after the length has doubled.
             if watched.has_grown and watched.longest >= 2 * watched.sized_at:
                 watched.sample(watched.containers(frames) or ())
 
     def read(self, frame: FrameType | None = None) -> dict[str, Number]:
         """Return ``container.<path>.length`` and ``.bytes`` of each container that has grown since it was first seen.
 
-        The length of containers named as holders is reported even if they have not grown. A container is absent while
-        its path cannot be resolved, or while some of the instances it leads to are unknown.
+        A container named as a holder is reported even if it has not grown. A container is absent while its path cannot
+        be resolved or some of the instances on the path are unknown.
         """
         frames = locals_by_function(frame or sys._getframe(1))
         samples: dict[str, Number] = {}
@@ -194,7 +197,7 @@ class ContainerWatch:
             left -= watched.place.instances
             if left < 0:
                 continue
-            # If some instances are unknown, omit the sum: a partial one would look like a decrease.
+            # If some instances are unknown, omit the sum, because a partial sum would look like a decrease.
             containers = watched.containers(frames) if watched.place.is_complete() else None
             if containers is None:
                 continue
@@ -256,7 +259,7 @@ class ContainerWatch:
 
 
 def _containers_on(path: str) -> list[str]:
-    """Return the containers on a holder path: ``a.b`` and ``a.b[*]`` for ``a.b[*][*]``."""
+    """Return the paths of the containers on a holder path: ``a.b`` and ``a.b[*]`` for ``a.b[*][*]``."""
     parts = path.split("[*]")[:-1]
     return ["[*]".join(parts[: i + 1]) for i in range(len(parts))]
 
@@ -312,21 +315,23 @@ def _are_all(
 
     def check() -> bool:
         count = count_of(address)
-        # Without a census there is no count, and the instances reachable from the roots are the ones reported.
+        # Without a census there may be no count; the sum then covers the instances reachable from the roots.
         return count == len(_alive(instances)) or (count is None and not are_counted)
 
     return check
 
 
 def _of_functions(near: Near) -> Iterator[_Place]:
-    """Yield the closure variables and caches of functions near the roots, combined for functions of the same name."""
+    """Yield closure variables and caches of functions near the roots, combining closures of functions with the same
+    name.
+    """
     closures: dict[tuple[str, int], list[ref[Any]]] = {}
     seen: set[int] = set()
     for one in near.objects:
         kind = type(one)
         if kind is FunctionType and is_user_file(one.__code__.co_filename):
             for index, content in enumerate(_contents(one)):
-                # Two functions may close over the same object.
+                # Several functions may close over the same object.
                 if is_container(content) and id(content) not in seen:
                     seen.add(id(content))
                     name = one.__code__.co_freevars[index]
@@ -348,7 +353,7 @@ def _function_name(function: FunctionType) -> str:
 
 
 def _contents(function: FunctionType) -> list[Any]:
-    """Return the value of each closure variable; None for an unbound one."""
+    """Return the value of each closure variable, with None for an unbound variable."""
     found: list[Any] = []
     for cell in function.__closure__ or ():
         try:
@@ -377,7 +382,7 @@ def _is_cache(one: object) -> bool:
 
 def _length(one: Any) -> int:
     if type(one) is functools._lru_cache_wrapper:
-        # For exactly this type, `cache_info` is C code that runs none of the program's code.
+        # For exactly this type, `cache_info` is implemented in C and runs none of the program's code.
         return int(functools._lru_cache_wrapper.cache_info(one).currsize)
     return len(one)
 
@@ -387,7 +392,7 @@ def _alive(instances: list[ref[Any]]) -> list[Any]:
 
 
 def _newest(containers: Iterable[Any], count: int = NEWEST) -> list[Any]:
-    """Return the last items of the longest container."""
+    """Return the newest items of the longest container."""
     longest = max(filter(is_container, containers), key=len, default=())
     return newest(longest, count)
 

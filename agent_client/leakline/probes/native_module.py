@@ -1,7 +1,7 @@
-"""Loader of the compiled module `leakline._native`, which is used only if it passes its self-tests.
+"""Loads the compiled module `leakline._native`, which is used only if it passes its self-tests.
 
-Callers check `native()` first and do the same work in Python if it returns None. Nothing but speed and the length of a
-pause may depend on the module.
+Callers check `native()` first and do the same work in Python if the result is None. Speed and the length of pauses
+depend on the module; most results do not.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from typing import Any, Final
 SETTING: Final = "LEAKLINE_NATIVE"
 # This must equal the constant of the same name in `module.c`.
 INTERFACE: Final = 3
-# Longer lists are not counted when the walk is verified; counting this many takes about a millisecond.
+# Lists with more objects than this are not counted in the check; counting this many objects takes about a millisecond.
 _COUNTED: Final = 10_000
-# The check itself creates some objects: a tuple, a list, a frame.
+# Tolerated difference between the counts: the check itself creates some objects (a tuple, a list, a frame).
 _TOLERATED: Final = 16
 
 
 def native() -> Any | None:
-    """Return the native module, or None if it is unavailable. The answer is cached for the process."""
+    """Return the native module, or None if it is unavailable. The result is cached for the process."""
     return _loaded()[0]
 
 
 def why_not_native() -> str | None:
-    """Return one line that says why ``native()`` is None, or None if the module is available."""
+    """Return, in one line, why ``native()`` is None, or None if the module is available."""
     return _loaded()[1]
 
 
 def forget() -> None:
-    """Clear the cached answer, for tests and after a change of the environment."""
+    """Clear the cached result, for tests and after a change to the environment."""
     _loaded.cache_clear()
 
 
@@ -42,7 +42,7 @@ def _loaded() -> tuple[Any | None, str | None]:
     if os.environ.get(SETTING, "1").strip() == "0":
         return None, f"{SETTING}=0 disables the native module"
     if sys.implementation.name != "cpython":
-        return None, f"the native module needs CPython, this is {sys.implementation.name}"
+        return None, f"the native module needs CPython, but this is {sys.implementation.name}"
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
         return None, "the native module does not support free-threaded Python"
     try:
@@ -59,8 +59,10 @@ def _loaded() -> tuple[Any | None, str | None]:
 
 
 def _walks(module: Any) -> bool:
-    """Return True if the module sees the collector's lists as ``gc`` does; long lists are not counted."""
-    # A collection or another thread may change the lists between the two counts, so try again.
+    """Return True if the module finds as many objects on the collector's lists as ``gc`` does; long lists are not
+    checked.
+    """
+    # A collection or another thread may change the lists between the two counts, so there are three attempts.
     return module.layout_is_known() and any(_same_sizes(module) for _ in range(3))
 
 
@@ -70,7 +72,7 @@ def _same_sizes(module: Any) -> bool:
         for number, size in enumerate(module.list_sizes(_COUNTED))
         if size < _COUNTED and _is_a_list_of_its_own(number)
     }
-    # The counts are taken in one expression, so that no list with half-built objects exists while another thread runs.
+    # The counts are taken in one expression, so that no list of unfinished objects exists while another thread runs.
     shown = list(map(len, map(gc.get_objects, sizes)))
     return all(
         abs(one - size) <= _TOLERATED for one, size in zip(shown, sizes.values(), strict=True)
@@ -78,5 +80,5 @@ def _same_sizes(module: Any) -> bool:
 
 
 def _is_a_list_of_its_own(number: int) -> bool:
-    # The incremental collector of the first 3.14 releases returns its two old lists as one.
+    # Some 3.14 releases have an incremental collector, whose two old lists ``gc`` returns as one.
     return number == 0 or sys.version_info < (3, 14)

@@ -1,4 +1,4 @@
-"""Length, capacity and bytes of containers declared with ``track``, and the number of open pyplot figures."""
+"""Reads the length, capacity and bytes of containers declared with ``track``, and the number of open pyplot figures."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ from leakline.snapshot import LARGEST_INTEGER, Number
 
 from .references.attributes import is_container, items, newest
 
-# Limit on the objects visited to measure the items of one container.
+# Limit on the objects visited to measure one group of items.
 _OBJECTS_VISITED: Final = 2_500
-# Items per sampled group, and the number of groups. Item sizes may vary, and neighbours may share parts.
+# Number of items per sampled group, and number of groups: item sizes may vary, and neighbours may share parts.
 _TOGETHER, _GROUPS = 8, 4
 # CPU time limit in seconds for all groups of one container, spent on the training thread.
 _SIZING_SECONDS: Final = 0.03
-# Containers up to this length are searched for the arrays of a buffer: `self.data["observations"]`.
+# Maximum length of containers that are searched for a buffer's arrays, for example `self.data["observations"]`.
 _SHORT: Final = 64
 
 
 class TrackedContainer:
     """A container that the program declared, with or without a capacity.
 
-    ``target`` has a length, or is a callable that returns a number or an object with a length. Objects are held weakly
-    where Python allows it. Lists, dicts and callables are held strongly: a list does not support weak references, and a
-    lambda would be freed immediately. A callable should therefore not refer to anything that ought to be freed.
+    ``target`` has a length, or is a callable that returns a number or an object with a length. Objects are held by weak
+    references where Python allows this. Lists, dicts and callables are held by strong references: a list does not
+    support weak references, and a lambda would be freed immediately. A callable should therefore not refer to objects
+    that ought to be freed.
     """
 
     def __init__(
@@ -52,20 +53,20 @@ class TrackedContainer:
     def read(self) -> dict[str, Number]:
         """Return ``tracked.<name>.length``, ``.capacity`` and ``.bytes``; empty once the object is freed.
 
-        ``.device_bytes`` is the part of the bytes in device memory, absent if zero.
+        ``.device_bytes`` is the part of ``.bytes`` in device memory; it is absent if zero.
 
-        The bytes of a plain container are its own size plus its length times what one more item adds, estimated from a
-        sample. The bytes of an object are the bytes of the containers and arrays among its attributes; an array
-        allocated for the entire capacity counts only as far as it is filled. Bytes are absent if an item could not be
-        measured. Raises OverflowError for a length that the server does not accept, and whatever the program's own
-        function raises.
+        The bytes of a plain container are its own size plus its length times the bytes that one more item adds,
+        estimated from a sample. The bytes of any other object are the bytes of the containers and arrays among its
+        attributes; an array allocated for the entire capacity counts only as far as it is filled. Bytes are absent if
+        an item could not be measured. Raises OverflowError for a length that the server does not accept, and any
+        exception that the program's own function raises.
         """
         target = self._get()
         if target is None:
             return {}
         length = target if type(target) is int else len(target)
         if not 0 <= length <= LARGEST_INTEGER:
-            # Leave out the number: Python refuses to format very long integers.
+            # Leave out the number, because Python refuses to format very large integers.
             raise OverflowError(f"length of {self.name!r} must be between 0 and 2**53")
         samples: dict[str, Number] = {f"tracked.{self.name}.length": length}
         if self.capacity is not None:
@@ -83,7 +84,7 @@ class TrackedContainer:
         return samples
 
     def _part_bytes(self, where: str, part: Any, length: int) -> tuple[int, int] | None:
-        """Return (bytes, bytes on devices), or None if they are unknown."""
+        """Return a part's (bytes, bytes on devices), or None if they are unknown."""
         if is_container(part):
             each = self._item_bytes(where, part) if len(part) else (0, 0)
             if each is None:
@@ -97,7 +98,7 @@ class TrackedContainer:
         return size, size if of_torch and self._on_device(part) else 0
 
     def _item_bytes(self, where: str, part: Any) -> tuple[int, int] | None:
-        """Return the sampled bytes per item, measured again each time the container has doubled.
+        """Return the sampled bytes per item, which are measured again each time the container's length has doubled.
 
         If the new measurement is cut short, the previous one remains valid.
         """
@@ -107,7 +108,7 @@ class TrackedContainer:
         return self._bytes_each[where]
 
     def _sampled(self, part: Any) -> tuple[int, int] | None:
-        """Return what one more item adds, averaged over several groups of the newest items; None if unknown."""
+        """Return the bytes that one more item adds, averaged over groups of the newest items, or None if unknown."""
         sample = newest(part, _TOGETHER * _GROUPS)
         groups = [sample[i : i + _TOGETHER] for i in range(0, len(sample), _TOGETHER)]
         # An incomplete last group would be too small a sample.
@@ -119,7 +120,7 @@ class TrackedContainer:
                 group, lambda: thread_time() > ends, _OBJECTS_VISITED, self._on_device
             )
             if parts is None:
-                # The other groups would probably run out of time as well.
+                # The other groups would probably fail as well.
                 break
             known.append(parts)
         if not known:
@@ -138,7 +139,9 @@ def _getter(target: Any) -> Callable[[], Any]:
 
 
 def _parts(target: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the parts of an object that use memory: the object itself, or containers and arrays in its attributes."""
+    """Yield the parts of an object that use memory: the object itself, or the containers and arrays among its
+    attributes.
+    """
     if is_container(target) or _is_buffer(target):
         yield "", target
         return
@@ -166,7 +169,9 @@ def _buffer_bytes(buffer: Any) -> int:
 
 
 def read_figures() -> dict[str, Number]:
-    """Return ``figures.open``, the number of figures pyplot holds; empty unless the program has loaded matplotlib."""
+    """Return ``figures.open``, the number of figures that pyplot holds, or {} unless the program has loaded
+    matplotlib.
+    """
     registry: Any = getattr(sys.modules.get("matplotlib._pylab_helpers"), "Gcf", None)
     figures = getattr(registry, "figs", None)
     return {} if figures is None else {"figures.open": len(figures)}

@@ -1,9 +1,10 @@
 """The error boundary, which keeps exceptions raised by our own code out of the training loop.
 
-It swallows and counts them and warns once; the tests' automatic fixture re-raises what was
-swallowed. Calls on the training thread and our own threads share it. Two other places in the client
-catch broadly: `run.py`, which passes the error on, and `probes/heap/autograd_graphs.py`, which runs
-on a thread of the program where no guard can be installed.
+The boundary swallows and counts these exceptions and warns once; in tests, an automatic fixture
+raises them again. It covers both calls on the training thread and our own threads. Two other
+modules of the client catch all exceptions: `run.py`, which passes the error on, and
+`probes/heap/autograd_graphs.py`, which runs on a thread of the program where no guard can be
+installed.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from typing import Final
 logger = logging.getLogger("leakline")
 
 TEXT_LIMIT: Final = 500
-# The newest swallowed errors, bounded so that a broken probe cannot grow the deque. They are stored
-# as (type, text) because an exception object, its arguments and its frames would keep the program's
-# objects alive. Only tests store the exceptions themselves.
+# The newest swallowed errors; the length is bounded so that a broken probe cannot make the deque
+# grow. They are stored as (type, text) because an exception object, its arguments and its frames
+# would keep the program's objects alive. Only tests store the exceptions themselves.
 swallowed: Final[deque[Exception | tuple[str, str]]] = deque(maxlen=20)
 
 
@@ -52,7 +53,7 @@ class Guard:
         text = _text(error)
         if self.count == 1:
             logger.warning(
-                "leakline: %s failed (%s); the program continues, and further failures are only counted",
+                "leakline: %s failed (%s); the program continues, and further failures are counted but not logged",
                 self.what, text,
             )  # fmt: skip
         swallowed.append(error if _KEEP_EXCEPTIONS else (type(error).__name__, text))
@@ -60,9 +61,9 @@ class Guard:
 
 
 def _text(error: Exception) -> str:
-    """Return ``Type: text``, without calling str() on the error, which may itself raise."""
+    """Return ``Type: text`` without calling str() on the error, because that call may itself raise."""
     return tracebacks.format_exception_only(error)[0].strip()[:TEXT_LIMIT]
 
 
-# Set by tests, to show where an error was raised.
+# Tests set this to True, to show where an error was raised.
 _KEEP_EXCEPTIONS = False

@@ -1,7 +1,7 @@
-"""File descriptors that detect when the program has closed them and reused their numbers.
+"""File descriptors that detect whether the program has closed them and reused their numbers.
 
-A program may close descriptors that it does not know, as daemonizing code does, and the next file
-it opens gets the same number. Every operation here acts on our file or fails.
+A program may close descriptors that it did not open, as daemonizing code does, and the next file it
+opens then gets the same number. Every operation here acts on our file or fails.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 
 class Descriptor(int):
-    """A file descriptor number that remembers the device and inode it was opened for."""
+    """A file descriptor number that remembers the device and inode of its file."""
 
     _file: tuple[int, int]
 
@@ -28,7 +28,7 @@ class Descriptor(int):
         """Return the file's status. Raises OSError if the number no longer refers to our file."""
         found = os.fstat(self)
         if (found.st_dev, found.st_ino) != self._file:
-            raise OSError(errno.EBADF, "the program has closed the file and opened one of its own")
+            raise OSError(errno.EBADF, "the program has closed the file and reused its descriptor")
         return found
 
     @property
@@ -44,7 +44,7 @@ class Descriptor(int):
         return os.write(self, data)
 
     def anew(self, path: Path) -> Descriptor:
-        """Open the same file under a new number and leave the old one untouched.
+        """Open the same file under a new number, and leave the old descriptor untouched.
 
         Raises OSError if ``path`` is now a different file.
         """
@@ -55,7 +55,7 @@ class Descriptor(int):
         return found
 
     def close(self) -> None:
-        """Close the descriptor, unless the program now uses its number."""
+        """Close the descriptor, unless its number now refers to another file."""
         if self.is_ours:
             with suppress(OSError):
                 os.close(self)

@@ -1,21 +1,21 @@
-"""Our daemon threads: stopping them safely at interpreter exit, and yielding the GIL while they work.
+"""Our daemon threads: how they end safely at interpreter exit, and how they yield the GIL while they work.
 
 Up to Python 3.13, a thread that requests the GIL while the interpreter shuts down is terminated on
 the spot. If that happens below C++ frames, it aborts the process ("terminate called without an
 active exception"): torch releases the GIL while it frees a tensor, and the garbage collector frees
-the program's objects on whichever thread triggers it, including ours. So automatic garbage
-collection is switched off before that.
+the program's objects on whichever thread triggers it, including ours. `end_all` therefore switches
+automatic garbage collection off.
 
 No thread is forced to exit: a thread that ended in the middle of an import would keep the import
-lock, and the program would then block forever at its next import or when it prints a traceback. So
-`end_all` waits for a thread that is importing.
+lock, and the program would then block forever at its next import or when it prints a traceback.
+`end_all` therefore also waits for threads that are importing a module.
 
 Our threads avoid delaying the program by working in pieces of one millisecond with a rest after
 each. A thread that requests the GIL waits up to 5 ms before a computing thread releases it. A
-thread that rests voluntarily never causes such a wait, and a program that releases the GIL many
-times within a few milliseconds waits for one piece only, not at each release. A rest delays our
-thread but not the program. Some pieces cannot be interrupted, so a longer piece is followed by a
-longer rest. Only data that a kill would lose takes precedence: see `late`.
+thread that rests after a millisecond never causes such a wait, and a program that releases the GIL
+many times within a few milliseconds waits for only one piece, not at each release. Rests delay our
+threads but not the program. Some pieces cannot be interrupted, so a longer piece is followed by a
+longer rest. Rests are shortened only while data is pending that a kill would lose; see `late`.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-# A thread that waits for a server or a disk does not need the GIL in the meantime, so a short join
-# is enough.
+# Time limit for a thread that waits for a server or a disk: it does not hold the GIL, so a short
+# join is enough.
 WAITING_SECONDS: Final = 0.1
-# A computing thread may be about to release the objects it has examined.
+# Time limit for a computing thread, which may be about to release the objects that it has examined.
 COMPUTING_SECONDS: Final = 0.3
-# Applies to a collection that one of our threads has started: the program would have had to wait
-# for one, too.
+# Time limit for a garbage collection that one of our threads has started; if the program had
+# started it, the program would have had to wait as well.
 COLLECTING_SECONDS: Final = 10.0
-# Applies to all imports in progress on our threads together.
+# Shared time limit for all imports in progress on our threads.
 IMPORTING_SECONDS: Final = 10.0
 _LOOK_AGAIN_SECONDS: Final = 0.01
 
 
 class OurThread(threading.Thread):
-    """A daemon thread named ``leakline-<name>``. ``waits``: it may block on a server or a disk."""
+    """A daemon thread named ``leakline-<name>``. ``waits`` means that it may block on a server or a disk."""
 
     def __init__(
         self,
@@ -55,12 +55,13 @@ class OurThread(threading.Thread):
 
 
 def end_all() -> None:
-    """Give our running threads a moment to finish, and keep them from freeing the program's objects later."""
+    """Give our running threads a moment to finish, and keep them from freeing the program's objects afterwards."""
     me = threading.current_thread()
     left = [t for t in threading.enumerate() if isinstance(t, OurThread) and t is not me]
     if not left:
         return
-    # This stops automatic collection only: at exit the interpreter still collects, on its own thread.
+    # This stops only automatic collections: at exit, the interpreter still runs a collection on its
+    # own thread.
     gc.disable()
     began = time.monotonic()
     for thread in left:
@@ -83,7 +84,9 @@ def _is_importing(thread: threading.Thread) -> bool:
 
 
 def _is_collecting_elsewhere() -> bool:
-    """Return True if another thread is in a collection: only then does `gc.collect` return without starting one."""
+    """Return True if another thread is running a collection: only then does `gc.collect` return
+    without starting its own.
+    """
     begun: list[str] = []
 
     def note(phase: str, info: dict[str, int]) -> None:
@@ -97,7 +100,7 @@ def _is_collecting_elsewhere() -> bool:
     return not begun
 
 
-# CPU time, because waiting for the GIL is neither work nor rest.
+# Pieces are measured in CPU time, because waiting for the GIL is neither work nor rest.
 PIECE_SECONDS: Final = 0.001
 REST_SECONDS: Final = 0.01
 LONGEST_REST_SECONDS: Final = 0.02
@@ -108,7 +111,7 @@ _local: Final = threading.local()
 
 def begin(hurry: threading.Event, longest_rest: float = LONGEST_REST_SECONDS) -> None:
     """Make `breathe` rest on this thread until ``hurry`` is set, which means that another thread is
-    waiting for this one.
+    waiting for this thread.
     """
     _local.hurry, _local.longest_rest, _local.since = hurry, longest_rest, time.thread_time()
 
@@ -116,14 +119,14 @@ def begin(hurry: threading.Event, longest_rest: float = LONGEST_REST_SECONDS) ->
 def rested(seconds: float) -> None:
     """Start a new piece of work if this thread has just waited for longer than a rest.
 
-    A shorter wait may have been for the GIL, so it does not count as a rest.
+    A shorter wait may only have been a wait for the GIL, so it does not count as a rest.
     """
     if seconds > REST_SECONDS:
         _local.since = time.thread_time()
 
 
 def late(is_late: bool) -> None:
-    """While this thread's current work is overdue, limit each rest to the time that the thread has worked."""
+    """Set whether this thread's work is overdue; while it is, each rest is no longer than the work before it."""
     _local.late = is_late
 
 
@@ -140,6 +143,6 @@ def breathe() -> None:
 
 
 def hurried() -> bool:
-    """Return True if another thread waits for this one to finish."""
+    """Return True if another thread is waiting for this thread to finish."""
     hurry = getattr(_local, "hurry", None)
     return hurry is not None and hurry.is_set()

@@ -1,10 +1,10 @@
-"""If enabled, traces which lines of the program allocate memory that is not freed: for a short
-time, once a leak is suspected.
+"""If enabled, traces which lines of the program allocate memory that they do not free, for a short
+time once a leak is suspected.
 
 The interpreter's own tracing slows down every allocation, so it runs for at most one generation,
-and stops earlier when its time is up or it holds too much memory itself. A dedicated thread checks
-these limits while the tracing runs: a generation without phases may last an hour, and one second of
-allocations may exceed any memory limit.
+and stops earlier when its time is up or the trace itself holds too much memory. A dedicated thread
+checks these limits while the tracing runs: a generation without phases may last an hour, and the
+trace of one second of allocations may exceed any memory limit.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from ..text_format import format_bytes
 
 LINES_REPORTED: Final = 10
 TRACED_SECONDS: Final = 60.0
-# Memory limit of the trace itself, which corresponds to some 90,000 blocks. Processing them takes
-# 0.3 seconds of CPU, and the program is stopped for half of that; with 68 MiB, it took 5.7 seconds
-# on a busy machine.
+# Memory limit of the trace itself, which corresponds to some 90,000 blocks. Processing these blocks
+# takes 0.3 CPU seconds, and the program is stopped for half of that time. With 68 MiB, processing
+# took 5.7 seconds on a busy machine.
 TRACER_BYTES: Final = 16 * 2**20
 LOOK_SECONDS: Final = 0.05
 NAME: Final = "allocations"
@@ -33,7 +33,7 @@ Note = Callable[[str, str, Mapping[str, Any]], None]
 
 
 class Allocations:
-    """Receives every snapshot and traces once per run; ``status`` returns the status of the newest verdict."""
+    """Receives every snapshot and traces allocations once per run; ``status`` returns the newest verdict's status."""
 
     def __init__(
         self,
@@ -48,8 +48,8 @@ class Allocations:
         self._thread_seconds = {} if thread_seconds is None else thread_seconds
         self._guard = Guard("tracing allocations")
         self._may_begin, self._is_tracing = True, False
-        # Contains the start time until either the training thread or ours pops it and reports. A
-        # list needs no lock that a signal handler or a forked child would have to wait for.
+        # Contains the start time until either the training thread or our thread pops it and reports
+        # the trace. Unlike a lock, a list never makes a signal handler or a forked child wait.
         self._began: list[float] = []
 
     def see(self, snapshot: Snapshot) -> None:
@@ -62,7 +62,7 @@ class Allocations:
                 self._begin()
 
     def stop(self) -> None:
-        """Stop tracing for the rest of the run. Works in a forked child as well, where our thread does not exist."""
+        """Stop tracing for the rest of the run. This also works in a forked child, where our thread does not exist."""
         self._may_begin = False
         self._began.clear()
         self._end()
@@ -71,16 +71,16 @@ class Allocations:
         import tracemalloc
 
         self._may_begin = False
-        # If the program traces itself, stopping here would stop its own tracing.
+        # If the program already uses tracemalloc, ending our trace would end the program's own.
         if tracemalloc.is_tracing():
             return
         began = self._clock()
         self._began.append(began)
-        # Start the thread first: without it the tracing would have no limit.
+        # Start the thread first: without the thread, nothing would limit the tracing.
         try:
             OurThread("allocations", self._look_after, began).start()
         except RuntimeError:
-            # A thread may be available at the next generation end.
+            # It may be possible to start a thread at the next generation end.
             self._began.clear()
             self._may_begin = True
             return
@@ -107,7 +107,7 @@ class Allocations:
         try:
             seconds = self._clock() - self._began.pop()
         except IndexError:
-            # Another thread has reported or stopped the trace in the meantime.
+            # Another thread has already reported or stopped the trace.
             return
         try:
             traced = tracemalloc.take_snapshot()
@@ -127,7 +127,7 @@ class Allocations:
 
 
 def _kept_lines(traced: Any) -> Iterator[tuple[str, int, int]]:
-    """Yield (file:line, bytes, blocks) of memory allocated during the trace and not freed, the largest first."""
+    """Yield (file:line, bytes, blocks) for memory allocated during the trace and not freed, largest first."""
     ours = __file__.rsplit("/", 2)[0]
     for each in traced.statistics("lineno"):
         frame = each.traceback[0]
@@ -136,5 +136,7 @@ def _kept_lines(traced: Any) -> Iterator[tuple[str, int, int]]:
 
 
 def _short(path: str) -> str:
-    """Shorten a path to its last two parts, ``training/trainer.py``, without folders that identify the machine."""
+    """Shorten a path to its last two parts, ``training/trainer.py``, leaving out folders that may
+    identify the machine.
+    """
     return "/".join(path.replace("\\", "/").rsplit("/", 2)[-2:])

@@ -1,10 +1,10 @@
 """Background readings between snapshots: memory every second, and a full snapshot every ten seconds.
 
-They run on the recorder's thread and read only what costs microseconds, so that an hour of training
+They run on the recorder's thread and use only readings that take microseconds, so that an hour
 without a phase end, or a peak between two phase ends, is still recorded.
 
-As memory runs out, readings become more frequent, and each one is reported: the kernel kills
-without notice, and users need the last snapshot before the kill.
+As memory runs out, readings become more frequent, and each reading is reported: the kernel kills a
+process without notice, and users need the last snapshot before that.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from ..snapshot import Number
 from .sampler import Sampler
 
 REPORT_EVERY_SECONDS: Final = 10.0
-# Number of readings planned for the time left at the highest recent growth rate, and the shortest
-# interval between two of them.
+# Number of readings planned until memory runs out at the highest recent growth rate, and the
+# shortest interval between two readings.
 READINGS_LEFT: Final = 10
 SHORTEST_SECONDS: Final = 0.02
-# The growth rate stays valid this long, because a training run that pauses for a moment will
-# continue as before.
+# How long a growth rate stays valid: a training run that pauses for a moment usually continues to
+# grow at the same rate.
 SPEED_HOLDS_SECONDS: Final = 1.0
-# Every reading is reported only while less than this time and less than this share of the limit are
-# left: memory that is allocated and freed again in each generation, with room to spare, is not a
+# Every reading is reported only while less than this time and less than this share of the limit
+# remain: memory that is allocated and freed in each generation, well below the limit, is not a
 # danger.
 REPORT_BELOW_SECONDS: Final = 5.0
 REPORT_BELOW_SHARE: Final = 0.15
 # A program that runs close to its limit must not fill the spool: at most this many readings are
-# reported in a row, then one every two seconds.
+# reported in a row, and then one reading every two seconds.
 MOST_REPORTED: Final = 100
 SECONDS_EACH: Final = 2.0
 
 
 class Approach:
-    """Estimates how soon memory runs out. ``clock`` is monotonic, in seconds."""
+    """Estimates how soon memory runs out. ``clock`` returns monotonic seconds."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Approach:
     def look(self) -> tuple[float, bool]:
         """Return (seconds until memory runs out, whether to report this reading).
 
-        The seconds are infinite if free memory has not shrunk recently.
+        The time is infinite if free memory has not shrunk recently.
         """
         now, room = self._clock(), self._read()
         if room is None:
@@ -69,7 +69,8 @@ class Approach:
     def _has_shrunk(self, now: float, left: int) -> bool:
         """Return True if free memory has shrunk since the previous reading.
 
-        The rate is updated unless a higher one was measured a moment ago.
+        If free memory has shrunk, the rate is updated, unless a higher rate was measured less than
+        a second ago.
         """
         before, self._before = self._before, (now, left)
         if before is None or now <= before[0] or left >= before[1]:
@@ -89,10 +90,10 @@ class Approach:
 
 
 class BackgroundFold:
-    """Reports `sample` snapshots. The caller calls ``tick`` again after the number of seconds that it returns.
+    """Reports `sample` snapshots. Each call of ``tick`` returns the number of seconds until the next call.
 
-    It reports every ten seconds, or at each reading if readings are less frequent, and immediately
-    if memory is about to run out or ``has_news`` returns True.
+    A snapshot is due every ten seconds, or at each reading if readings are less frequent, and
+    immediately if memory is about to run out or ``has_news`` returns True.
     """
 
     def __init__(

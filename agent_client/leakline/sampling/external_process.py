@@ -1,4 +1,4 @@
-"""Observes another process from outside, through the kernel and the driver. No types and no phases."""
+"""Observes another process from outside, through the kernel and the GPU driver, without types and phases."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .heap_scans import Measured
 from .overhead_budget import Governor
 from .sampler import Probe, Sampler
 
-# Probes that cost more than reading a file or two, and are therefore read only at interval ends.
+# Probes that cost more than reading a file or two and are therefore read only at interval ends.
 _RARE: Final = frozenset({"children", "gpu"})
 
 
 class OutsideSampler(Sampler):
-    """Samples the process ``pid`` from outside. Returns no samples once that process has ended."""
+    """Samples the process ``pid`` from outside. There are no samples once that process has ended."""
 
     def __init__(self, pid: int, governor: Governor) -> None:
         super().__init__(governor)
@@ -39,10 +39,10 @@ class OutsideSampler(Sampler):
         }  # fmt: skip
 
     def start(self) -> None:
-        """Do nothing: this process is not observed."""
+        """Do nothing, because this process is not observed."""
 
     def stop(self) -> None:
-        """Do nothing: `start` has started nothing."""
+        """Do nothing, because `start` has not started anything."""
 
     def measure(self, kind: str, *, nested: bool = False) -> Measured:
         return Measured(self._all(tuple(self._outside)))
@@ -59,10 +59,9 @@ class OutsideSampler(Sampler):
         return int(found.get("process.anon_bytes", 0) + found.get("process.swap_bytes", 0))
 
     def _read_process(self) -> dict[str, Number]:
-        """Return the process samples, with the highest memory observed since the previous reading
-        as the peak.
+        """Return the process's samples, whose peak is the highest memory observed since the previous reading.
 
-        The kernel's own peak covers the entire life of the process.
+        The kernel's own peak is not used, because it covers the process's entire life.
         """
         samples = self._process.read()
         samples.pop("process.peak_bytes", None)
@@ -76,14 +75,14 @@ class OutsideSampler(Sampler):
         for name in names:
             self._read(self._outside[name], samples)
             if not samples:
-                # The process has ended: the remaining machine-wide samples would look like a
-                # process without memory.
+                # The process has ended. Machine-wide samples on their own would look like a process
+                # without memory.
                 break
         return samples
 
 
 def started_as(pid: int, proc: Path = PROC) -> list[str]:
-    """Return the command line of a process; empty if it cannot be read or the process has none."""
+    """Return the command line of a process, or [] if it is empty or cannot be read."""
     try:
         line = (proc / str(pid) / "cmdline").read_bytes()
     except OSError:

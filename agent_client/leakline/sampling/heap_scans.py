@@ -1,10 +1,10 @@
-"""Decides which heap scans (censuses, tensors, holders) to run now, and where.
+"""Decides which heap scans (for a census, tensors or holders) to run now, and on which thread.
 
-A scan runs on the training thread if it stops that thread for no longer than the longest pause;
-otherwise in slices in the background if the native module is available; otherwise not at all.
-Results of a sliced scan are sent with the training thread's own snapshots: holders with the next
-one, a census with the next generation end. So a census that was started at one generation end is
-reported at the following one.
+A scan runs on the training thread if it stops that thread for no longer than the longest pause.
+Otherwise it runs in slices in the background if the native module is available, or not at all.
+Results of a sliced scan are sent with the training thread's own snapshots: holders with its next
+snapshot, a census with the next generation end. A census that was started at one generation end is
+therefore reported at the following generation end.
 """
 
 from __future__ import annotations
@@ -43,43 +43,44 @@ from .run_requests import DONE, FAILED, NOTHING_FOUND, REFUSED, Answer, Request
 from .type_counts import Following, TypeGrowth
 
 TYPES_IN_CENSUS: Final = 48
-# CPU seconds for a search for holders: enough for five scans of a torch process's heap or, in
-# slices, for one scan of five million objects.
+# CPU seconds for a search for holders. They are enough for five scans of a torch process's heap or,
+# in slices, for one scan of five million objects.
 HOLDER_SECONDS: Final = 0.35
 SLICED_HOLDER_SECONDS: Final = 1.0
-# Expected cost of a search only near the program's roots, which takes two milliseconds on an idle
-# machine.
+# Expected CPU seconds of a search only near the program's roots, which takes two milliseconds on an
+# idle machine.
 NEAR_SECONDS: Final = 0.01
-# Minimum budget for a sliced search: most holders are found near the program's roots in less time.
+# Minimum budget for a sliced search; most holders are found near the program's roots in less time.
 SEARCH_AT_LEAST_SECONDS: Final = 0.05
 CLASSES_PER_SEARCH: Final = 3
 LOOKS_OF_A_SEARCH: Final = 2
-# A census follows references; a scan for tensors only checks types.
+# A scan for tensors costs less than a census: it only checks types, whereas a census follows
+# references.
 TENSORS_PART_OF_CENSUS: Final = 0.35
 FOLLOWING_SECONDS: Final = 0.002
-# Generation ends until the first search for containers near the program's roots without a census,
-# and the maximum number between two such searches.
+# Number of generation ends until the first search for containers without a census, and the maximum
+# number between two such searches.
 CONTAINERS_GAPS: Final = (4, 16)
 CONTAINERS_SECONDS: Final = 0.002
-# The pause for a scan for garbage, as a fraction of the longest pause.
+# Time limit for a scan for garbage, as a fraction of the longest pause.
 GARBAGE_PART_OF_PAUSE: Final = 0.4
 GARBAGE_GAPS: Final = (1, 16)
-# If there is this many times as much garbage as ever before, the next scan follows soon.
+# If there is this many times as much garbage as at any previous scan, the next scan follows soon.
 GARBAGE_RISES: Final = 1.2
 GARBAGE_FADES: Final = 0.7
-# A sliced census that took a larger part of a generation is not a point-in-time snapshot: its
+# If a sliced census took a larger part of a generation, it is not a point-in-time snapshot, and its
 # counts are shown only as a table.
 MOMENT_PART: Final = 0.2
-# A program loads its modules in a few places; if it keeps loading more, recounts are charged to the
-# budget.
+# Number of recounts that count as set-up. A program usually loads modules only in a few places;
+# further recounts are charged to the budget.
 SETTLED_AS_SET_UP: Final = 8
-# The longest wait for work in progress at the end of a run.
+# How long to wait for work in progress at the end of a run.
 LAST_LOOK_SECONDS: Final = 0.5
 
 
 @dataclass(slots=True)
 class Measured:
-    """The result of one measurement. Its sequence numbers are set when the snapshot gets its sequence number."""
+    """The result of one measurement. Its sequence numbers are filled in when the snapshot gets its own number."""
 
     samples: dict[str, Number]
     census: Census | None = None
@@ -89,7 +90,7 @@ class Measured:
 
 
 class Looks:
-    """Runs heap scans for the training thread. Every census updates the types and containers."""
+    """Runs heap scans for the training thread. Every census updates the type counts and the watched containers."""
 
     def __init__(
         self,
@@ -104,7 +105,8 @@ class Looks:
         self.plan = CensusPlan(governor, blocks, is_native=native)
         self.slices = SliceThread(governor.work_seconds)
         self._guard, self._holder_guard = Guard("the census"), Guard("the search for holders")
-        # References to every class when the current census began, and whether a count was rising then.
+        # Number of references to every class when the current census began, and whether a count was
+        # rising at that time.
         self._references: Mapping[int, int] = {}
         self._was_rising = False
         self._census: SlicedResult | None = None
@@ -114,29 +116,32 @@ class Looks:
         self._garbage, self._garbage_guard = GarbageProbe(), Guard("the scan for cyclic garbage")
         self._garbage_rhythm, self._most_garbage = Rhythm(*GARBAGE_GAPS), 0.0
         self._memory = RisingMemory()
-        # Number of recounts while the program was young.
+        # Number of recounts in the program's first generations.
         self._settled = 0
-        # True after a search for holders of tensors. Only then are the tensors checked for graphs,
-        # because the check turns what graphs have saved into tensors that nothing in Python holds.
+        # True after a search for holders of tensors. Tensors are checked for graphs only after such
+        # a search, because the check turns the data saved by graphs into tensors that nothing in
+        # Python holds.
         self._graphs_wanted = False
         self._following_guard = Guard("following instances")
         self._containers_guard = Guard("finding containers")
         self._containers_rhythm = Rhythm(*CONTAINERS_GAPS)
-        # Number of objects that were frozen, and so hidden from the collector, when types were
-        # first counted.
+        # Number of frozen objects, which are hidden from the collector, when types were first
+        # counted.
         self._frozen = 0
-        # How many single objects a census reports, and their minimum size.
+        # How many individual objects a census reports, and their minimum size.
         self.large_objects = LARGE_OBJECTS
         self.large_from_bytes = LARGE_OBJECTS_AT_LEAST_BYTES
         # The request that is being served in the background.
         self._asked: Request | None = None
 
     def stay_in_background(self) -> None:
-        """Restrict scans to slices: the program runs while we measure, so a scan must not hold its objects."""
+        """Restrict scans to slices: the program runs while we measure, so a scan must not hold the
+        program's objects.
+        """
         self.plan.only_in_background = True
 
     def at_baseline(self, measured: Measured) -> None:
-        """Take a census whenever possible: the loop has not begun, so the census counts as set-up."""
+        """Take a census if one is possible; it counts as set-up, because the loop has not begun."""
         way = self.plan.way()
         self._frozen = gc.get_freeze_count()
         with self._guard:
@@ -159,7 +164,7 @@ class Looks:
         self.fetch(measured)
         self._tell_census(measured)
         self._follow(measured)
-        # A requested class whose count is in doubt is also a reason for a census.
+        # A requested class with a doubtful count is also a reason for a census.
         way = self.plan.due(
             rising or self._types.is_in_doubt(), self._memory_rises(measured.samples)
         )
@@ -169,7 +174,7 @@ class Looks:
         else:
             wanted = self._graphs_wanted
             if wanted:
-                # The scan for tensors takes precedence over other work that would use up the pause.
+                # Scan for tensors first, before other work uses up the pause.
                 self._look_at_tensors(measured)
             if self.plan.is_young or (way == "slices" and rising):
                 self._recount()
@@ -179,7 +184,8 @@ class Looks:
                 self._look_at_tensors(measured)
         self._look_at_garbage(measured, rising)
         self._find_holders(measured)
-        # The census comes after the search, because a known rise matters more than a possible one.
+        # The census starts after the search, because a known rise matters more than one that a
+        # census might reveal.
         if way == "slices" and self.slices.is_free:
             with self._guard:
                 self.slices.offer("census", self._begin_census(rising))
@@ -191,7 +197,7 @@ class Looks:
         )
 
     def wait(self) -> None:
-        """Wait briefly for work in progress, which could not be reported later."""
+        """Wait briefly for work in progress, because its result could not be reported later."""
         self.slices.wait(LAST_LOOK_SECONDS)
 
     def fetch(self, measured: Measured) -> None:
@@ -216,7 +222,7 @@ class Looks:
             self._census_seconds = outcome.wall_seconds
 
     def at_finish(self, measured: Measured) -> None:
-        """Collect the results since the last generation end."""
+        """Collect the results available since the last generation end."""
         self.fetch(measured)
         self._tell_census(measured)
 
@@ -280,11 +286,12 @@ class Looks:
         if self._census_seconds <= self._generation_seconds:
             self._types.note_sizes(result.rows_by_type())
         if self._census_seconds <= MOMENT_PART * self._generation_seconds:
-            # The counts taken at every phase end are newer than this census.
+            # Counts taken at this generation end take precedence, because they are newer than the
+            # census.
             measured.samples = {**result.samples(), **self._types.read_census(), **measured.samples}
         elif self._census_seconds <= self._generation_seconds:
-            # The census counts every lasting object once. That is enough for bytes, which are
-            # compared over many generations.
+            # The census counts every long-lived object once, which is accurate enough for bytes,
+            # because these are compared over many generations.
             measured.samples = {**result.sizes(), **measured.samples}
 
     def _tell(self, measured: Measured, result: CensusResult | SlicedResult) -> None:
@@ -292,7 +299,7 @@ class Looks:
         measured.large_objects = result.large_objects(0, self.large_objects, self.large_from_bytes)
 
     def _look_at_tensors(self, measured: Measured) -> None:
-        """Check between two censuses whether rising objects are tensors, and whether they hold graphs."""
+        """Count tensors between two censuses: the rising objects may be tensors, and these may hold graphs."""
         if self.plan.only_in_background:
             return
         unknown = TENSORS_PART_OF_CENSUS * self.plan.expected_seconds()
@@ -306,15 +313,15 @@ class Looks:
 
     def _sees_the_same_heap(self) -> bool:
         """Return True unless the program has frozen more objects since the baseline: the collector
-        does not list them, so they would look freed.
+        does not list frozen objects, so they would seem to have been freed.
         """
         return gc.get_freeze_count() <= self._frozen
 
     def settle_doubts(self) -> None:
-        """Recount requested classes whose counts are not exact, immediately if that is cheap.
+        """Recount requested classes whose counts are not exact, if a recount fits the longest pause.
 
-        While the program is young, a limited number of recounts is set-up; later ones are charged
-        to the budget. Until they are recounted, these classes are not reported.
+        A limited number of recounts in the first generations counts as set-up; all other recounts
+        are charged to the budget. Until these classes are recounted, they are not reported.
         """
         if self._settled < SETTLED_AS_SET_UP:
             self._settled += self.plan.is_young
@@ -323,8 +330,8 @@ class Looks:
             self._recount(set_up=False)
 
     def _recount(self, *, set_up: bool = True) -> None:
-        """Recount classes whose references, but not instances, have changed, as happens while a
-        program loads modules.
+        """Recount classes whose number of references may have changed although their number of
+        instances has not, which happens while a program loads modules.
         """
         is_set_up = set_up and self.plan.is_young
         expected = self._governor.expects(
@@ -352,7 +359,7 @@ class Looks:
             with self._garbage_guard, self._governor.measuring("garbage"):
                 found = self._garbage.read(seconds)
                 objects = 0 if found is None else found.objects
-                # An amount like the previous ones is normal between two collections of a healthy
+                # As much garbage as before is normal between two collections, even in a healthy
                 # program.
                 many = objects >= max(OBJECTS_REPORTED, GARBAGE_RISES * self._most_garbage)
                 # The maximum decays, so that garbage from loading libraries does not count forever.
@@ -378,7 +385,7 @@ class Looks:
                 self._record_holders(measured, found)
 
     def _find_largest(self, measured: Measured) -> None:
-        """Find what holds a growing tensor, array or container: its type gains no instances that could be sampled."""
+        """Find what holds a growing tensor, array or container, whose type gains no instances that could be sampled."""
         kind = self._types.grows_larger()
         if kind is None:
             return
@@ -393,10 +400,10 @@ class Looks:
                 self._record_holders(measured, found)
 
     def serve(self, request: Request, measured: Measured) -> str | None:
-        """Serve a request. Return the outcome, "" while it is in progress, or None if there is no
-        budget for it.
+        """Serve a request. Return the outcome, "" if the request is in progress, or None if there is no budget for it.
 
-        A user's request is charged to the budget and may exceed it, but never the longest pause.
+        A user's request is charged to the budget and may exceed the budget, but never the longest
+        pause.
         """
         way = self.plan.way()
         if way is None:
@@ -448,17 +455,17 @@ class Looks:
         self._graphs_wanted = self._graphs_wanted or any(cls in kinds for cls in classes)
 
     def _must_search_in_background(self) -> bool:
-        """Return True if a search would take longer than a pause may last.
+        """Return True if a search must run in slices, because it would take longer than the longest pause.
 
-        A quick first result near the program's roots does not help: the next search may take
-        several heap scans.
+        That a search near the program's roots is fast does not matter, because the next search may
+        take several heap scans.
         """
         search_seconds = LOOKS_OF_A_SEARCH * self.plan.expected_seconds()
         stops_too_long = not self._governor.fits_pause(search_seconds)
         return native() is not None and (self.plan.only_in_background or stops_too_long)
 
     def _record_holders(self, measured: Measured, found: Iterable[FoundHolder]) -> None:
-        """Record holders outside leakline, and start reading the containers among them."""
+        """Record the holders that do not belong to leakline, and start reading the containers among them."""
         outside_leakline = [one for one in found if not one.path.startswith("leakline.")]
         measured.holders += tuple(one.to_holder(0) for one in outside_leakline)
         self._containers.note_holders(one.path for one in outside_leakline)
@@ -484,9 +491,8 @@ class Looks:
 def _told_by(result: CensusResult, *, with_counts: bool) -> dict[str, Number]:
     """Return the samples of a census.
 
-    Without ``with_counts``, counts are left out because they are extrapolated or miss frozen
-    objects: in a series, they would look like growth or like a drop. They stay in the census
-    itself.
+    ``with_counts`` is False if counts are extrapolated or miss frozen objects. Counts are then left
+    out, because in a series they would look like growth or a drop; the census itself keeps them.
     """
     samples = result.samples()
     if with_counts:

@@ -1,9 +1,9 @@
-"""Finds what keeps objects alive, as a path of names, and how many bytes one more such object takes.
+"""Finds what keeps objects alive, as a path of names, and how many bytes one more such object adds.
 
-From a sample of a type's live objects, spread over their age, references are followed upwards until
-something with a name is reached. A path ranks higher the more of the sample it leads to, and the
-fewer objects it starts from: a list that holds all of the objects explains more than a helper that
-each of them has.
+References are followed upwards from a sample of a type's live objects of all ages until an object
+with a name is reached. A path ranks higher the more of the sample it leads to, and the fewer
+objects it starts from: a list that holds all of the objects explains more than a helper object that
+belongs to each of them.
 """
 
 from __future__ import annotations
@@ -45,22 +45,23 @@ from leakline.snapshot import CYCLIC_GARBAGE, Holder
 
 from ..probes.heap.heap_walk import listed_objects
 
-# Each additional sample makes every heap scan more expensive.
+# Number of samples per type. Each additional sample makes every heap scan more expensive.
 SAMPLES: Final = 10
 PATHS_OF_A_TYPE: Final = 3
 # Maximum number of characters in a path; the server enforces the same limit.
 PATH_LIMIT: Final = 1024
-# Paths that lead to a smaller share of the sample are considered coincidental.
+# Minimum share of the sample to which a path must lead; other paths are considered coincidental.
 _SHARE_REPORTED: Final = 0.1
-# Share of the budget for paths; the rest is for sizes.
+# Share of the budget for paths; the remaining budget is for sizes.
 _PATHS_SHARE: Final = 0.8
-# The cost of the native scan does not depend on the number of targets.
+# The native search can climb from more objects at a time, because the cost of its scan does not
+# depend on their number.
 _WIDTH_NATIVE: Final = 1_024
-# Time limit of the search for the newest instances, from the young end of the heap.
+# Time limit for finding the newest instances, which are at the young end of the heap.
 _NEWEST_SECONDS: Final = 0.005
 _NEWEST: Final = 16
-# How many instances of a type are compared to find the largest, and the length of the longest
-# container whose items are examined.
+# Limit on the instances of a type that are compared to find the largest, and on the length of
+# containers whose items are examined.
 _MANY: Final = 4_096
 _SIZED: Final = (list, dict, tuple, set, frozenset, deque)
 _OBJECTS_SIZED: Final = 4_000
@@ -70,7 +71,7 @@ _GOLDEN: Final = 0.618034
 
 @dataclass(frozen=True, slots=True)
 class FoundHolder:
-    """What keeps ``count`` objects of ``type`` alive; ``to_holder`` adds the sequence number of its snapshot."""
+    """What keeps ``count`` objects of ``type`` alive; ``to_holder`` adds the snapshot's sequence number."""
 
     type: str
     path: str
@@ -87,15 +88,15 @@ def find_holders(
     frame: FrameType | None = None,
     clock: Callable[[], float] = thread_time,
 ) -> list[FoundHolder]:
-    """Return what keeps live objects of exactly these ``types`` alive: at most three paths each,
-    the likeliest first.
+    """Return what keeps objects of exactly these ``types`` alive, with at most three paths for each
+    type, likeliest first.
 
     ``count`` is the number of objects of the type that the path leads to, extrapolated from the
-    sample. ``bytes_each`` is the cost of one more object, including buffers and graphs but not what
-    the objects share; None if computing it took too long. ``frame`` is the current frame of the
-    calling thread (default: the caller's). A type without a path is left out; objects that are only
-    held by each other have the path ``CYCLIC_GARBAGE``. The budget is CPU seconds of this thread.
-    It is checked between scans of the entire heap, so one scan may exceed it.
+    sample. ``bytes_each`` is the size of one more object, including buffers and graphs but not
+    memory that the objects share, or None if computing the size took too long. ``frame`` is the
+    current frame of the calling thread (default: the caller's). A type without a path is left out;
+    objects that are held only by each other have the path ``CYCLIC_GARBAGE``. The budget, in CPU
+    seconds of this thread, is checked between scans of the entire heap, so one scan may exceed it.
     """
     started = clock()
     here = frame or sys._getframe(1)
@@ -118,11 +119,11 @@ def find_holder_of_largest(
     *,
     near_only: bool = False,
 ) -> list[FoundHolder]:
-    """Return what keeps the largest object of exactly this type alive, without the cost of one more object.
+    """Return what keeps the largest object of exactly this type alive, without the size of one more object.
 
-    Used for a tensor, an array or a container that grows while the number of objects does not. The
-    result is empty if no object is large. ``near_only``: search only near the program's roots,
-    which takes two milliseconds, without a heap scan.
+    This is for a tensor, an array or a container that grows while the number of objects does not.
+    The result is empty if no object is large. With ``near_only``, the search covers only objects
+    near the program's roots, which takes two milliseconds and no heap scan.
     """
     started = clock()
     here = frame or sys._getframe(1)
@@ -151,9 +152,9 @@ def _search(
     size_of: Callable[[str, list[Any]], int | None],
     near_only: bool = False,
 ) -> list[FoundHolder]:
-    """Search upwards from these samples, which fill ``SAMPLES`` places for each type, and clear the list."""
+    """Search upwards from these samples, in which each type has ``SAMPLES`` places, and clear the list."""
     search = ReferrerSearch(samples, _groups(len(types)), _width())
-    # Now the search holds our only references: every other reference to a sample is the program's.
+    # Now our only references are in the search: every other reference to a sample is the program's.
     samples.clear()
     search.climb_near(_near(here), is_late)
     while not near_only and not is_late() and (targets := search.wanted()):
@@ -169,7 +170,7 @@ def _search(
 def _largest(
     kind: type, here: FrameType, near_only: bool, is_late: Callable[[], bool]
 ) -> list[Any]:
-    """Return the largest object of a type in the first of ``SAMPLES`` places, or [] if none is large."""
+    """Return the largest object of a type, padded with None to ``SAMPLES`` places, or [] if no object is large."""
     bytes_of = own_bytes_of(kind)
     largest, most = None, LARGE_FLOOR_BYTES - 1
     for ones in _candidates(kind, here, near_only, is_late):
@@ -184,7 +185,7 @@ def _largest(
 def _candidates(
     kind: type, here: FrameType, near_only: bool, is_late: Callable[[], bool]
 ) -> Iterator[list[Any]]:
-    """Yield lists of up to a few thousand objects of exactly this type, beginning with those near
+    """Yield lists of up to a few thousand objects of exactly this type, beginning with objects near
     the roots, which are found fastest.
     """
     for found in locals_of_threads(here).values():
@@ -204,18 +205,18 @@ def _is_long(one: Any) -> bool:
 
 
 class SlicedHolderSearch:
-    """The search for holders in slices, for a heap whose scan would stop the program for too long.
+    """A search for holders in slices, for a heap whose scan would stop the program for too long.
 
-    Create it on the training thread: its locals are read in the constructor, and only their names
-    are kept. Call ``step`` on any thread until it returns True, then ``result``. If ``totals`` has
-    the count of every class and ``seeds`` has known instances of every class (weak references, from
-    `AgeSamples.instances`), the sample consists of those and the newest instances, and no heap scan
-    is needed to count and sample. ``budget_seconds`` are CPU seconds of all steps together; when
-    they are spent, the result is what was found so far. Between two steps no classes or instances
-    are held, except instances of types without weak references, and lists, dicts and tuples on the
-    paths: those are held until the end.
+    Create the search on the training thread: the constructor reads that thread's local variables
+    and keeps only their names. Call ``step`` on any thread until it returns True, then ``result``.
+    ``totals`` maps classes to their counts, and ``seeds`` maps classes to weak references to known
+    instances (`AgeSamples.instances`). If both contain every class, the sample consists of the
+    seeds and the newest instances, and no heap scan is needed to count and sample.
+    ``budget_seconds`` is the CPU time for all steps together; when it is spent, the result contains
+    the holders found so far. Between two steps, the search holds no classes, and only those objects
+    on the paths that do not support weak references, such as lists, dicts and tuples.
 
-    Raises RuntimeError without the native module.
+    Raises RuntimeError if the native module is not available.
     """
 
     def __init__(
@@ -236,7 +237,8 @@ class SlicedHolderSearch:
         # Weak references, because the address of a deleted class may be reused by another one.
         self._classes = [ref(cls) for cls in types]
         near = _near(frame or sys._getframe(1))
-        # The names of locals by the address of their values, because the frames must not be read later.
+        # The names of local variables by the address of their values, because the frames must not
+        # be read later.
         self._local_names = {key: name for key, name in near.named.items() if ".<locals>." in name}
         self._search: ReferrerSearch | None = None
         self._pass: Any = None
@@ -247,8 +249,8 @@ class SlicedHolderSearch:
         self._unsized: dict[str, list[ref[Any]]] = {}
         counts = [(totals or {}).get(cls, 0) for cls in types]
         known = seeds or {}
-        # The newest instances alone would show only what the program is currently working on, so a
-        # type without seeds requires a heap scan.
+        # The newest instances alone would show only the objects that the program is currently
+        # working on, so a type without seeds requires a heap scan.
         is_known = all(counts) and all(known.get(cls) for cls in types)
         samples = _known_samples(module, types, known) if is_known else [[]]
         if all(samples):
@@ -258,7 +260,7 @@ class SlicedHolderSearch:
         self._let_go()
 
     def step(self, seconds: float) -> bool:
-        """Continue for about ``seconds``; return True when the search is complete."""
+        """Continue the search for about ``seconds``; return True when it is complete."""
         started = self._clock()
         if self._found is None:
             self._step(seconds)
@@ -271,7 +273,8 @@ class SlicedHolderSearch:
             return
         if self._search is not None:
             self._search.take_up()
-        # The result of a scan that the budget cut short is used as well: it is true, though incomplete.
+        # If the budget has cut a scan short, its result is used as well, because it is correct,
+        # though incomplete.
         if self._search is None:
             self._sample()
         elif self._pass is not None:
@@ -282,7 +285,9 @@ class SlicedHolderSearch:
             self._finish()
 
     def result(self) -> list[FoundHolder]:
-        """Return the same as ``find_holders``; empty until the search is complete. Call it on the training thread."""
+        """Return holders like ``find_holders``, or [] until the search is complete. Call this on
+        the training thread.
+        """
         unsized, self._unsized = self._unsized, {}
         for name, weak in unsized.items():
             each = marginal_bytes(_alive(weak), objects_visited=_OBJECTS_SIZED)
@@ -312,7 +317,8 @@ class SlicedHolderSearch:
         pairs, is_whole = self._pass.result()
         self._pass = None
         near = self._near()
-        # A target that was freed in the meantime no longer has a node, so its address leads to nothing.
+        # If a target was freed in the meantime, the search no longer has an entry for its address
+        # and ignores it.
         self._search.give(((self._targets[place], one) for place, one in pairs), near, is_whole)
         del pairs
         self._search.climb_near(near)
@@ -347,8 +353,8 @@ class SlicedHolderSearch:
                 ones, lambda: self._clock() - started > _SIZING_SECONDS, _OBJECTS_SIZED
             )
         except GraphsMet:
-            # Objects that do not support weak references must not be kept alive just to compute
-            # their size.
+            # An object that does not support weak references must not be kept alive just to compute
+            # its size.
             with suppress(TypeError):
                 self._unsized[name] = [ref(one) for one in ones]
             return None
@@ -367,7 +373,7 @@ class SlicedHolderSearch:
 def _known_samples(
     module: Any, types: Sequence[type], seeds: Mapping[type, Sequence[ref[Any]]]
 ) -> list[list[Any]]:
-    """Return samples without a heap scan: the seeds, and the newest instances from the young end of the heap."""
+    """Return samples without a heap scan: the seeds and the newest instances, from the young end of the heap."""
     newest = module.newest_instances(tuple(types), _NEWEST, _NEWEST_SECONDS)
     return [
         _spread(_distinct([*_alive(seeds.get(cls, ())), *reversed(ones)]))
@@ -376,7 +382,7 @@ def _known_samples(
 
 
 def _near(frame: FrameType) -> Near:
-    # Read the locals again each time: a stored copy of them would look like a holder in the next
+    # Read the local variables again each time: a stored copy would look like a holder in the next
     # heap scan.
     return look_near({name: found.read() for name, found in locals_of_threads(frame).items()})
 
@@ -418,7 +424,7 @@ def _reported_holders(
 
 
 def _bits(position: int) -> int:
-    """Return the bit mask of the samples of one type."""
+    """Return the bit mask that selects one type's samples."""
     return ((1 << SAMPLES) - 1) << (position * SAMPLES)
 
 
@@ -427,7 +433,7 @@ def _groups(count: int) -> list[int]:
 
 
 def _samples(types: Sequence[type]) -> tuple[list[int], list[Any]]:
-    """Return the count of each type and, for each type, SAMPLES instances, oldest first, padded with None."""
+    """Return each type's count, and a list with SAMPLES instances of each type, oldest first, padded with None."""
     totals: list[int] = []
     samples: list[Any] = []
     for count, ones in _instances(types):
@@ -440,15 +446,15 @@ def _samples(types: Sequence[type]) -> tuple[list[int], list[Any]]:
 def _instances(
     types: Sequence[type], each: int = SAMPLES, is_late: Callable[[], bool] = lambda: False
 ) -> Iterator[tuple[int, list[Any]]]:
-    """Yield for each type its count and some or all of its instances, oldest first."""
+    """Yield each type's count and some or all of its instances, oldest first."""
     module = native_look()
     if module is not None:
         look = module.InstancePass(tuple(types), each)
         look.step(-1.0)
         yield from look.result()
         return
-    # The collector lists the youngest generation first and, within each generation, the oldest
-    # object first.
+    # Request the generations from old to young, because the collector would list the youngest
+    # generation first. Within a generation, it lists the oldest object first.
     wanted = dict.fromkeys(map(id, types), True)
     everything = [
         one for generation in (2, 1, 0) for one in _of_types(listed_objects(generation), wanted)
@@ -461,7 +467,7 @@ def _instances(
 
 
 def _of_types(objects: list[Any], wanted: dict[int, bool]) -> Iterator[Any]:
-    # Types are compared by address, because a class of the program may define its own hash.
+    # Types are compared by address, because a metaclass of the program may define its own hash.
     return compress(objects, map(wanted.__contains__, map(id, map(type, objects))))
 
 
@@ -474,15 +480,13 @@ def _distinct(ones: list[Any]) -> list[Any]:
 
 
 def _spread(ones: list[Any]) -> list[Any]:
-    """Return at most SAMPLES of ``ones``, from oldest to newest, at irregular steps in case they
-    were created periodically.
-    """
+    """Return at most SAMPLES objects, oldest first, at irregular steps in case they were created periodically."""
     if len(ones) <= SAMPLES:
         return ones
     chosen: list[Any] = []
     place = -1
     for i in range(SAMPLES):
-        # Take one from each tenth, at a different place within each tenth.
+        # Take one object from each tenth, at a different place within each tenth.
         place = max(place + 1, int((i + i * _GOLDEN % 1) * len(ones) / SAMPLES))
         chosen.append(ones[min(place, len(ones) - SAMPLES + i)])
     return chosen
@@ -491,7 +495,7 @@ def _spread(ones: list[Any]) -> list[Any]:
 def _of_type(
     paths: list[FoundPath], bits: int, garbage: int, count: int
 ) -> Iterator[tuple[str, float]]:
-    """Yield (path, share of the sample) for one type, the likeliest first."""
+    """Yield (path, share of the sample) for one type, likeliest first."""
     if not count:
         return
     ranked = [
@@ -501,7 +505,7 @@ def _of_type(
     ]
     if garbage & bits:
         ranked.append(((garbage & bits).bit_count(), 1, CYCLIC_GARBAGE))
-    # If two names lead to the same object, a hook's name explains more than the function's name.
+    # If two paths rank equally, prefer a hook's name, which explains more than the function's name.
     ranked.sort(key=lambda row: (-row[0] / row[1], HOOKS not in row[2], len(row[2]), row[2]))
     for leads_to, _, path in ranked[:PATHS_OF_A_TYPE]:
         if leads_to / count >= _SHARE_REPORTED:

@@ -1,8 +1,8 @@
 """Runs sliced work in the background: one task at a time, on a thread that ends with the task.
 
 Each slice holds the GIL for milliseconds, and the program runs between slices. The training thread
-builds the result at one of its own snapshots. No slice runs while that thread measures, because
-temporary references of a slice, above all to classes, would be counted.
+fetches the result at one of its own snapshots. No slice runs while that thread measures, because a
+slice's temporary references, especially to classes, would be counted.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from ..runtime.threads import OurThread
 
 # The interpreter switches to a waiting thread after 5 ms; a slice must be shorter than that.
 SLICE_SECONDS: Final = 0.002
-# Minimum time for the program between two slices. With longer breaks the heap would change more
-# during a scan.
+# Minimum time that the program gets to run between two slices. With longer breaks, the heap would
+# change more during a scan.
 BREAK_SECONDS: Final = 0.0005
-# CPU seconds after which work is abandoned, for programs that create objects faster than they are scanned.
+# CPU seconds after which work is abandoned: a program may create objects faster than a scan visits
+# them.
 GIVEN_UP_SECONDS: Final = 5.0
 
 
 class SlicedWork(Protocol):
     """Work that is done in steps.
 
-    ``step`` works for about ``seconds`` and returns True when all is done; ``result`` then returns
-    what was found.
+    ``step`` works for about ``seconds`` and returns True when all work is done; ``result`` then
+    returns the findings.
     """
 
     def step(self, seconds: float) -> bool: ...
@@ -39,7 +40,7 @@ class SlicedWork(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of a task (None if it failed), the CPU seconds of all its slices, and of the longest slice.
+    """A task's result (None if the task failed), and the CPU seconds of all its slices and of the longest slice.
 
     ``wall_seconds`` is the wall time from the first slice to the last.
     """
@@ -52,18 +53,18 @@ class Outcome:
 
 
 class SliceThread:
-    """Runs sliced work. All methods are called on the training thread; only the steps run on ours.
+    """Runs sliced work. All methods are called on the training thread; only the steps run on our own thread.
 
-    ``with scan.turn: ...`` pauses the slices. ``clock`` returns CPU seconds of the calling thread.
+    ``with scan.turn: ...`` pauses the slices. ``clock`` returns the calling thread's CPU seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.thread_time) -> None:
         self._clock = clock
-        # Reentrant: a signal handler may end the run in the middle of measuring.
+        # Reentrant, because a signal handler may end the run in the middle of a measurement.
         self.turn = threading.RLock()
-        self._guard = Guard("a heap scan in slices")
+        self._guard = Guard("a sliced heap scan")
         self._thread: OurThread | None = None
-        # Work that is in progress, or done and not yet fetched.
+        # Work that is in progress, or finished and not yet fetched.
         self.work: SlicedWork | None = None
         self._name = ""
         self._done, self._seconds, self._longest, self._wall = False, 0.0, 0.0, 0.0
@@ -76,11 +77,11 @@ class SliceThread:
 
     @property
     def bytes(self) -> int:
-        """Bytes that the work in progress holds for itself; 0 if it does not report them."""
+        """Bytes of memory that the work in progress uses for itself; 0 if the work does not report its memory."""
         return int(getattr(self.work, "bytes", 0))
 
     def offer(self, name: str, work: SlicedWork) -> bool:
-        """Start this work and return True, or return False while other work is in progress.
+        """Start this work and return True, or return False if other work is unfinished or not fetched yet.
 
         Raises RuntimeError if no thread can be started.
         """
@@ -88,18 +89,18 @@ class SliceThread:
             return False
         self._done = False
         thread = OurThread(name, self._run, work)
-        # Start the thread first: if that fails, no work is in progress and nothing waits for it.
+        # Start the thread first: if that fails, no work is recorded as being in progress.
         thread.start()
         self._name, self.work, self._thread = name, work, thread
         return True
 
     def wait(self, timeout_seconds: float) -> None:
-        """Wait until no work is in progress. The caller must not hold `turn`, or the work cannot go on."""
+        """Wait until no work is in progress. The caller must not hold `turn`, which would block the work."""
         if self._thread is not None:
             self._thread.join(timeout_seconds)
 
     def take(self) -> Outcome | None:
-        """Return the outcome of finished work, once, or None if no work has finished."""
+        """Return the outcome of finished work once, or None if there is no finished work."""
         if self._thread is None or self._thread.is_alive():
             return None
         work, self.work, self._thread = self.work, None, None
@@ -124,7 +125,7 @@ class SliceThread:
                     started = self._clock()
                     done = work.step(SLICE_SECONDS)
                     longest = max(longest, self._clock() - started)
-                # Sleeping lets the program run; without it this thread would request the GIL again
+                # Sleeping lets the program run: otherwise this thread would request the GIL again
                 # immediately.
                 time.sleep(BREAK_SECONDS)
             self._done = done

@@ -1,21 +1,21 @@
-"""Decides what may be measured now, and keeps a ledger of what measuring has cost.
+"""Decides what may be measured now, and keeps a ledger of the cost of measuring.
 
 The budget is in CPU seconds of the training thread: a start credit plus a share of the elapsed wall
-time. CPU time is used because wall time on a busy machine includes the work of others, and a census
-would appear to cost twice as much. Work is either deep (a census, a search for holders) or light
-(the snapshots at phase ends). Each kind of work is limited to a part of the budget, and deep work
-also to what is left of the whole. So frequent work cannot starve rare work, expensive work cannot
-starve cheap work, and a single misjudged task is the most that can exceed the budget.
+time. CPU time is used because wall time on a busy machine includes the work of other processes: a
+census could appear to cost twice as much. Work is either deep (a census, a search for holders) or
+light (the snapshots at phase ends). Each kind of work is limited to a part of the budget, and deep
+work also to what remains of the entire budget. Frequent work therefore cannot starve rare work,
+expensive work cannot starve cheap work, and at most a single misjudged task can exceed the budget.
 
 Reading memory at phase boundaries costs microseconds and is never refused for its cost, because
-without it the phase accounts would name the wrong phase. It is accounted separately, so that
-frequent phases leave the budget of snapshots untouched.
+without these readings the phase accounts would name the wrong phase. They are accounted separately,
+so that frequent phases do not use up the budget for snapshots.
 
 In addition to the budget, there is a longest pause. A measurement that is expected to stop the
-training thread for longer is done in slices in the background, or not at all.
+training thread for longer than that runs in slices in the background, or not at all.
 
 `CensusPlan` decides when a census is worth its cost, and how it is taken: soon while a count rises,
-regularly while memory rises, and less and less often while neither does. A census is taken in one
+regularly while memory rises, and less and less often while neither rises. A census is taken in one
 piece if that stops the training thread for no longer than the longest pause. Larger heaps can be
 scanned in slices by the native module, but not by the pure Python census.
 """
@@ -32,43 +32,44 @@ from typing import TYPE_CHECKING, Final, Literal
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# The credit lets a short run measure as much as a long one; after two minutes, the share of the
-# elapsed time exceeds it.
+# The credit lets a short run measure about as much as a long run; after about two minutes, the
+# share of the elapsed time exceeds the credit.
 START_CREDIT_SECONDS: Final = 1.25
-# The credit for deep work with the native module, whose scans cost less than half as much.
+# The start credit for deep work if the native module is available, whose scans cost less than half
+# as much.
 NATIVE_DEEP_CREDIT_SECONDS: Final = 0.5
 MAX_PAUSE_SECONDS: Final = 0.05
-# Deep work is everything except LIGHT_PARTS; all of it together may use this part of the budget.
+# The part of the budget for all deep work together, that is, all work not listed in LIGHT_PARTS.
 DEEP_PART: Final = 0.7
 # The part of the budget for deep work that is due only because time has passed.
 ROUTINE_PART: Final = 0.08
-# Limits for single kinds of deep work: searches for holders must remain affordable after censuses,
-# and other scans after searches.
+# The parts of the budget for single kinds of deep work: searches for holders must remain affordable
+# after censuses, and other scans after searches.
 OWN_PARTS: Final = {"census": 0.45, "holders": 0.3}
 # For each kind of light work, the part of the budget that all light work together may use before
 # this kind is refused.
 LIGHT_PARTS: Final = {
     "nested": 0.1, "phase": 0.25, "generation": 0.5, "manual": 0.5, "finish": 0.5,
 }  # fmt: skip
-# With each refusal the expected cost shrinks a little, so that one slow moment does not block a
-# kind of work forever.
+# With each refusal, the expected cost is multiplied by this factor, so that one slow moment does
+# not block a kind of work forever.
 FORGET: Final = 0.97
-# Refused light work is not considered again for this long; in that time, the budget grows by less
-# than the cost of one snapshot.
+# How long refused light work is not considered again; in this time, the budget grows by less than
+# the cost of one snapshot.
 STAND_BACK_SECONDS: Final = 0.02
-# Up to this much unexpected cost of a single piece of light work is charged to light work, and the
-# rest to deep work. Otherwise the first slow reading of one probe would prevent the next generation
-# ends from being measured.
+# The cost of a single piece of light work is charged to light work up to this limit, or up to twice
+# the expected cost if that is more; any cost above it is charged to deep work. Otherwise one
+# probe's slow first reading would prevent the next generation ends from being measured.
 SURPRISE_SECONDS: Final = 0.05
 # Maximum number of phase entries at which memory is read within one second; a training loop has far
-# fewer.
+# fewer entries.
 ENTRIES_PER_SECOND: Final = 2000
 
 
 class Governor:
     """Accounts for every second of measuring on the training thread.
 
-    ``clock`` returns wall seconds, ``work_clock`` the CPU seconds of the calling thread.
+    ``clock`` returns wall seconds, and ``work_clock`` returns the calling thread's CPU seconds.
     ``max_pause_seconds`` is the longest that one piece of work may stop the training thread. Deep
     work may have a smaller start credit than all work together.
     """
@@ -93,17 +94,17 @@ class Governor:
         self._left_out: Callable[[], float] = lambda: 0.0
         self._started = clock()
         self._longest = self._inner = 0.0
-        # When the current measurement began.
+        # When the current outermost measurement began.
         self._since: float | None = None
         self._costs: dict[str, float] = {}
         self._not_before: dict[str, float] = {}
         self._entries, self._entries_since = 0, self._started
         self._set_up = 0.0
-        # CPU seconds of routine work, and the kinds of work that were allowed as routine and are
+        # CPU seconds of routine work, and the kinds of work that were allowed as routine work but
         # not charged yet.
         self._routine_seconds, self._is_routine = 0.0, set[str]()
-        # CPU seconds of each of our own threads, by thread identifier. Each thread writes its own
-        # value. These seconds do not count against the budget.
+        # CPU seconds of each of our own threads by thread identifier, written by the thread itself.
+        # These seconds do not count against the budget.
         self.thread_seconds: dict[int, float] = {}
 
     def allows(
@@ -116,8 +117,9 @@ class Governor:
     ) -> bool:
         """Return True if there is budget for another piece of ``work``.
 
-        Its cost is estimated from earlier pieces, unless given. ``routine``: there is no specific
-        reason for the work, so it gets a smaller part of the budget.
+        The cost is estimated from earlier pieces unless ``expected_seconds`` is given. ``routine``
+        means that there is no specific reason for the work, which then gets a smaller part of the
+        budget.
         """
         if work in self._not_before and self._clock() < self._not_before[work]:
             return False
@@ -135,7 +137,9 @@ class Governor:
         return False
 
     def reads_entry(self) -> bool:
-        """Return True if memory may be read at this phase entry; False only if entries follow each other too fast."""
+        """Return True if memory may be read at this phase entry, or False if too many entries
+        follow within a second.
+        """
         now = self._clock()
         if now - self._entries_since >= 1.0:
             self._entries, self._entries_since = 0, now
@@ -145,8 +149,8 @@ class Governor:
     def _has_room(self, work: str, expected: float) -> bool:
         available = self.available_seconds
         if work in LIGHT_PARTS:
-            # The cost of deep work does not count here: one misjudged census would leave entire
-            # generations unmeasured.
+            # The cost of deep work does not count here: otherwise one misjudged census would leave
+            # entire generations unmeasured.
             return self._light_seconds + expected <= available * LIGHT_PARTS[work]
         if self.spent_seconds + expected > available:
             return False
@@ -159,13 +163,13 @@ class Governor:
         return (self.available_seconds - self._saved) * ROUTINE_PART - self._routine_seconds
 
     def room(self, work: str) -> float:
-        """Return the CPU seconds that this kind of deep work has left in its own part of the budget."""
+        """Return the CPU seconds left for this kind of deep work in its own part of the budget."""
         part = OWN_PARTS.get(work, DEEP_PART)
         return (self.available_seconds - self._saved) * part - self._spent.get(work, 0.0)
 
     @property
     def spent_seconds(self) -> float:
-        """CPU seconds charged so far, without set-up."""
+        """The CPU seconds charged so far, without set-up."""
         return self._light_seconds + self._deep_seconds + self._accounting_seconds
 
     @property
@@ -173,8 +177,8 @@ class Governor:
         return self._credit + self.share * (self._clock() - self._started)
 
     def fits_pause(self, expected_seconds: float) -> bool:
-        """Return True if the training thread may stop for this long, in addition to the current
-        measurement's time so far.
+        """Return True if the training thread may stop for this many seconds, in addition to the
+        current measurement's time so far.
         """
         return self._under_way() + expected_seconds <= self.max_pause_seconds
 
@@ -186,20 +190,20 @@ class Governor:
         return 0.0 if self._since is None else self.work_seconds() - self._since
 
     def leave_out(self, seconds: Callable[[], float]) -> None:
-        """Exclude this running total from charges: the seconds of collections that happen during a
-        measurement but not because of it.
+        """Exclude this running total from charges: the seconds of garbage collections that happen
+        during a measurement but are not caused by it.
         """
         self._left_out = seconds
 
     def work_seconds(self) -> float:
-        """Return CPU seconds on the clock that charges are based on."""
+        """Return the CPU seconds on which charges are based."""
         return self._work_clock() - self._left_out()
 
     @contextmanager
     def measuring(self, work: str, *, set_up: bool = False) -> Iterator[None]:
-        """Charge the CPU time of the block, except for what nested blocks charge on their own.
+        """Charge the CPU time of the block, without the time that nested blocks charge themselves.
 
-        ``set_up``: the time is reported in the ledger but not taken from the budget.
+        With ``set_up``, the time is reported in the ledger but not charged to the budget.
         """
         outer, self._inner = self._inner, 0.0
         outermost = self._since is None
@@ -221,8 +225,8 @@ class Governor:
             self._set_up += seconds
             return
         if work in LIGHT_PARTS:
-            # The charge is limited to twice the expected cost; the estimate for permanently slower
-            # work still adapts after a few charges.
+            # Light work is charged at most twice its expected cost; for work that is permanently
+            # slower, the estimate still adapts after a few charges.
             bounded = min(seconds, max(SURPRISE_SECONDS, 2 * self._costs.get(work, 0.0)))
             self._light_seconds += bounded
             self._deep_seconds += seconds - bounded
@@ -233,14 +237,15 @@ class Governor:
             if work in self._is_routine:
                 self._is_routine.discard(work)
                 self._routine_seconds += seconds
-            # Keep the higher of the two, so that one cheap census does not start a series of censuses.
+            # Keep the higher of the newest and the smoothed cost, so that a cheap census does not
+            # start a series of censuses.
             self._costs[work] = max(seconds, self._smooth(work, seconds))
 
     def _smooth(self, work: str, seconds: float) -> float:
         return 0.7 * self._costs.get(work, seconds) + 0.3 * seconds
 
     def charge_background(self, work: str, seconds: float, longest_slice: float) -> None:
-        """Charge work done in the background, which stopped the program for one slice at a time."""
+        """Charge work that ran in the background and stopped the program for only one slice at a time."""
         self.charge(work, seconds)
         self._longest = max(self._longest, longest_slice)
 
@@ -249,11 +254,12 @@ class Governor:
         self._accounting_seconds += seconds
 
     def ledger(self) -> dict[str, float]:
-        """Return ``client.seconds``, ``.background_seconds`` (CPU, running totals) and
-        ``.pause_seconds`` (wall, the longest).
+        """Return the running totals ``client.seconds`` and ``.background_seconds`` (CPU) and the
+        longest ``.pause_seconds`` (wall).
 
-        The first covers measuring, on the training thread and in the background; the second covers
-        recording and sending, which does not count against the budget.
+        ``client.seconds`` covers measuring, on the training thread and in slices.
+        ``.background_seconds`` covers our other threads, for example recording and sending, which
+        do not count against the budget. The longest pause is the longest since the previous call.
         """
         longest, self._longest = self._longest, 0.0
         return {
@@ -266,20 +272,20 @@ class Governor:
 Way = Literal["whole", "slices"]
 
 # The pure Python census lists all objects in one uninterruptible call, which takes over 50 ms for
-# more objects than this. Its remaining work is limited by a deadline, not by the pause.
+# more objects than this. The other work of this census is limited by a deadline, not by the pause.
 PAUSE_LIMIT_OBJECTS: Final = 600_000
-# Estimates until the first census has measured them: tracked objects per allocated block, and
+# Estimates until the first census has measured the values: tracked objects per allocated block, and
 # seconds per block.
 OBJECTS_PER_BLOCK: Final = 0.5
 SECONDS_PER_BLOCK: Final = 0.4e-6
 NATIVE_SECONDS_PER_BLOCK: Final = 0.1e-6
 LONGEST_GAP: Final = 16
-# Applies while memory rises, even if no count does.
+# This gap applies while memory rises but no count does.
 LONGEST_GAP_WHILE_MEMORY_RISES: Final = 3
 YOUNG_ENDS: Final = 3
 DEADLINE_SECONDS: Final = 1.0
-# The lowest reading of this many generation ends is compared with the earlier low; memory that
-# varies periodically drops back within this many.
+# The lowest reading of this many generation ends is compared with the earlier low; periodically
+# varying memory usually drops back within this many generation ends.
 _ENDS: Final = 4
 # A smaller rise of the low, in bytes or as a share of it, is normal while a heap settles.
 _LEAST_BYTES: Final = 2 * 2**20
@@ -289,9 +295,9 @@ _LEAST_SHARE: Final = 0.01
 class RisingMemory:
     """Detects a lasting rise of private memory since the last census, from one reading at each generation end.
 
-    Such a rise is a reason to scan the heap, even if no count rises between two scans: only a heap
-    scan counts arrays, bytes and strings, so a growing queue of these shows only in the process's
-    memory. Slow rises accumulate.
+    Such a rise is a reason to scan the heap even if no count rises between two scans: only a heap
+    scan counts arrays, bytes and strings, so a growing queue of such objects shows only in the
+    process's memory. Slow rises add up until the next census.
     """
 
     def __init__(self) -> None:
@@ -309,13 +315,13 @@ class RisingMemory:
         return low - before >= max(_LEAST_BYTES, _LEAST_SHARE * before)
 
     def counted(self) -> None:
-        """Reset the earlier low after a census, so that the next rise is measured from here."""
+        """Reset the earlier low after a census, so that the next rise is measured from the current memory."""
         self._before = None
 
 
 class CensusPlan:
-    """Decides at generation ends whether and how to take a census. ``blocks`` counts the
-    interpreter's allocated blocks.
+    """Decides at generation ends whether and how to take a census. ``blocks`` returns the number of
+    blocks that the interpreter has allocated.
     """
 
     def __init__(
@@ -327,12 +333,12 @@ class CensusPlan:
     ) -> None:
         self._governor, self._blocks, self._is_native = governor, blocks, is_native
         self._modules, self._loaded = modules, modules()
-        # True for a program that does not call our API: the program runs while we scan, so only
+        # True for a program that does not call our API. Such a program runs while we scan, so only
         # slices are possible.
         self.only_in_background = False
         self._objects_per_block = OBJECTS_PER_BLOCK
-        # Keyed by way, because a census in one piece and one in slices differ in cost; empty before
-        # the first census.
+        # Separate values for a census in one piece and a census in slices, which differ in cost;
+        # empty before the first census.
         self._seconds_per_block: dict[Way, float] = {}
         self._gap = 1
         self._since = 0
@@ -340,9 +346,10 @@ class CensusPlan:
 
     @property
     def is_set_up(self) -> bool:
-        """True for the census at the end of the first generation.
+        """True until the end of the first generation.
 
-        The program still loads modules in that generation, so its census counts as set-up, like the baseline.
+        The program still loads modules in that generation, so the census at its end counts as
+        set-up, like the baseline.
         """
         return self._ends <= 1
 
@@ -353,11 +360,11 @@ class CensusPlan:
 
     @property
     def too_large(self) -> bool:
-        """True if any census of this heap would stop the program for too long."""
+        """True if every kind of census of this heap would stop the program for too long."""
         return self.way() is None
 
     def way(self) -> Way | None:
-        """Return how a census could be taken now, or None if it would stop the program for too long."""
+        """Return how a census could be taken now, or None if a census would stop the program for too long."""
         if self.only_in_background:
             return "slices" if self._is_native() else None
         if self._is_native():
@@ -371,14 +378,15 @@ class CensusPlan:
     def expected_seconds(self, way: Way = "whole") -> float:
         """Return the expected CPU seconds of a census of the current heap."""
         unknown = NATIVE_SECONDS_PER_BLOCK if self._is_native() else SECONDS_PER_BLOCK
-        # Until this way has been measured, assume the cost of the other.
+        # Until the cost of this way has been measured, assume the cost of the other way.
         known = next(iter(self._seconds_per_block.values()), unknown)
         return self._blocks() * self._seconds_per_block.get(way, known)
 
     def due(self, rising: bool, memory_rises: bool = False) -> Way | None:
         """Return how to take a census if one is due and within budget, or None. Call once per generation end.
 
-        ``rising``: a count rises enough to justify a scan; ``memory_rises``: private memory rises.
+        ``rising`` means that a count rises enough to justify a scan, and ``memory_rises`` that
+        private memory rises.
         """
         self._ends += 1
         self._since += 1
@@ -403,15 +411,15 @@ class CensusPlan:
         """Return True if a program that does not call our API has loaded modules since the last
         generation end.
 
-        The counts of a census would then be outdated as soon as it is reported. A program that
-        calls `leakline.init` has loaded most of its modules before that call, and its first
-        generation is set-up.
+        A census's counts would then be outdated before they are reported. This does not apply to a
+        program that calls `leakline.init`: it has loaded most of its modules before that call, and
+        its first generation is set-up.
         """
         before, self._loaded = self._loaded, self._modules()
         return self.only_in_background and self._loaded != before
 
     def begun(self) -> None:
-        """Note that a sliced census has started: the next one is not due before a full gap has passed."""
+        """Note that a sliced census has started: the next census is not due before a full gap has passed."""
         self._since = 0
 
     def taken(self, objects: int, seconds: float, rising: bool, way: Way = "whole") -> None:
@@ -420,8 +428,8 @@ class CensusPlan:
         self._objects_per_block = objects / blocks
         self._seconds_per_block[way] = seconds / blocks
         if way == "slices" and "whole" in self._seconds_per_block:
-            # Lower the estimate for a census in one piece, so that one slow moment does not rule it
-            # out forever.
+            # Lower the estimate for a census in one piece, so that one slow moment does not rule
+            # out such a census forever.
             self._seconds_per_block["whole"] *= FORGET
         self._since = 0
         if self._ends:
@@ -429,7 +437,7 @@ class CensusPlan:
 
 
 class Rhythm:
-    """A backoff counted in generation ends: a scan is due after ``first`` of them, then less and less often.
+    """A backoff counted in generation ends: a scan is due after ``first`` generation ends, then less and less often.
 
     One more scan may be requested immediately; after that scan, the gap continues from its previous
     value.
@@ -444,7 +452,7 @@ class Rhythm:
         return self._since >= self._wait
 
     def restart(self) -> None:
-        """Wait a full gap again, because another scan has just done the same work; the gap does not change."""
+        """Wait again without changing the gap, because another scan has just done the same work."""
         self._since = 0
 
     def looked(self, *, again_soon: bool) -> None:

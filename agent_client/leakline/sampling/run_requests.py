@@ -1,12 +1,12 @@
-"""Requests from users and the server to a run, of a few fixed kinds. Any thread may add them; they
-are taken at phase ends.
+"""Requests from users and the server to a run. There are a few fixed kinds. Any thread may add
+requests; they are taken at phase ends.
 
 In the response to a batch, a request has one of these forms: ``{"id": str, "kind": "find_holders",
 "type": str}``, ``{"id": str, "kind": "census"}`` or ``{"id": str, "kind": "cleanup"}``, which runs
 the cleanups that the program has registered. A request with ``"asked_by": "person"`` may exceed the
-overhead budget, but never the longest pause. The outcome is sent as an event of kind ``mark`` named
-``find_holders pkg.Class: done``, with ``{"request": id, "outcome": str}`` as its data; the findings
-are sent like all others.
+overhead budget, but never the longest pause. The outcome is sent as an event of kind ``mark`` with
+a name like ``find_holders pkg.Class: done`` and the data ``{"request": id, "outcome": str}``. The
+findings themselves are sent like the results of any other scan.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any, Final
 
 KINDS: Final = ("find_holders", "census", "cleanup")
 WAITING_LIMIT: Final = 16
-# Number of ids to remember: the server repeats a request in every response until it has received
-# the outcome.
+# Number of request ids to remember: the server repeats a request in every response until it
+# receives the outcome.
 KNOWN_LIMIT: Final = 256
 TEXT_LIMIT: Final = 256
 # A request is refused after it has been put back this many times for lack of budget.
@@ -29,7 +29,7 @@ DONE: Final = "done"
 NOTHING_FOUND: Final = "nothing found"
 REFUSED: Final = "refused"
 QUIET: Final = f"{REFUSED}: the run is quiet"
-NO_ROOM: Final = "not enough left of the overhead budget"
+NO_ROOM: Final = "the remaining overhead budget is too small"
 FAILED: Final = "failed"
 
 
@@ -37,8 +37,8 @@ FAILED: Final = "failed"
 class Request:
     """A request for a scan or a cleanup.
 
-    ``type`` is the full name of a class, for ``find_holders``. ``id`` is empty for the program's
-    own requests.
+    ``type`` is a class's full name and is set only for ``find_holders``. ``id`` is empty for the
+    program's own requests.
     """
 
     kind: str
@@ -67,11 +67,13 @@ class Answer:
 
 
 class RequestBox:
-    """Queues of requests. ``refuse``: answer all of the server's requests with this text instead of serving them."""
+    """Queues of requests. If ``refuse`` is given, all of the server's requests are answered with
+    this text and not served.
+    """
 
     def __init__(self, *, refuse: str | None = None) -> None:
         self._refuse = refuse
-        # Reentrant: a signal handler may end the run in the middle of a call.
+        # Reentrant, because a signal handler may end the run in the middle of a call.
         self._lock = threading.RLock()
         self.waiting: deque[tuple[Request, int]] = deque()
         # Cleanups have a queue of their own, because they run a function of the program instead of
@@ -79,11 +81,13 @@ class RequestBox:
         self.cleanups: list[Request] = []
         self.answers: list[Answer] = []
         self._known: dict[str, None] = {}
-        # Requests that were malformed, of an unknown kind, or beyond the limit.
+        # Number of requests that were malformed, of an unknown kind, or beyond the limit.
         self.ignored = 0
 
     def put(self, wishes: object) -> None:
-        """Add the server's requests; anything that does not match the format above is ignored and counted."""
+        """Add the server's requests; entries that do not have the form described in the module's
+        docstring are ignored and counted.
+        """
         if not isinstance(wishes, list):
             return
         for wish in wishes[:KNOWN_LIMIT]:
@@ -103,13 +107,13 @@ class RequestBox:
             self._add(request)
 
     def take(self) -> list[tuple[Request, int]]:
-        """Return and remove all waiting requests, each with the number of times it was put back."""
+        """Return and remove all waiting requests except cleanups, each with the number of times it was put back."""
         with self._lock:
             taken, self.waiting = list(self.waiting), deque()
         return taken
 
     def put_back(self, request: Request, times: int) -> None:
-        """Queue a request again because there was no budget for it; refuse it after PATIENCE times."""
+        """Queue a request again for lack of budget, or refuse the request if it was put back PATIENCE times."""
         with self._lock:
             if times < PATIENCE:
                 self.waiting.append((request, times + 1))

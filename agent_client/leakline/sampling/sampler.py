@@ -1,4 +1,6 @@
-"""Reads the probes that suit each snapshot, measures the cost of each, and stops reading those that keep failing."""
+"""Reads the probes for each kind of snapshot, measures each probe's cost, and stops reading probes
+that keep failing.
+"""
 
 from __future__ import annotations
 
@@ -29,32 +31,32 @@ if TYPE_CHECKING:
     from ..probes.child_memory import ChildSizes
     from ..probes.child_names import ChildNames
 
-# Probes read at each kind of snapshot.
+# The probes that are read for each kind of snapshot.
 NESTED: Final = ("process", "cuda", "mps", "types")
 PHASE: Final = (*NESTED, "collector", "tracked", "cgroup", "allocator", "figures", "containers")
 GENERATION: Final = (*PHASE, "system", "nvml", "children")
 SAMPLE: Final = ("process", "cgroup", "system", "cuda", "mps")
-# Probes of device memory as torch's allocators report it, and the endings of the series that a
+# The probes that read device memory from torch's allocators, and the endings of the series that a
 # cleanup may reduce.
 DEVICES: Final = ("cuda", "mps")
 DEVICE_BYTES: Final = (".allocated_bytes", ".reserved_bytes", ".driver_bytes")
-# A probe, or a tracked container, that has failed this often in a row is not read again.
+# A probe or a tracked container is not read again after this many failures in a row.
 FAILURES_LIMIT: Final = 3
-# A probe that costs more is read only at the baseline, in manual snapshots and, within the budget,
-# at generation ends.
+# A probe that takes longer is read only at the baseline, for manual snapshots and, within the
+# budget, at generation ends.
 EXPENSIVE_SECONDS: Final = 0.001
 TRACKED_LIMIT: Final = 64
-# Share of the remaining budget for child processes that one reading spends on exact sizes, so that
-# enough remains for many readings.
+# Share of the remaining budget for child processes that one reading may spend on exact sizes, so
+# that enough of the budget remains for many readings.
 CHILDREN_PART_OF_ROOM: Final = 0.01
 
 
 @dataclass(slots=True)
 class Probe:
-    """One source of samples, with its last cost.
+    """One source of samples, with the cost of its last reading.
 
-    ``is_expensive``: the last two readings were both expensive; a single one may be due to a busy
-    machine or the first use.
+    ``is_expensive`` means that the last two readings were both expensive; a single expensive
+    reading may be due to a busy machine or the first use.
     """
 
     name: str
@@ -68,7 +70,7 @@ class Probe:
 
 
 class Sampler:
-    """The probes of one process. ``measure`` runs on the training thread, ``sample`` on the recorder's."""
+    """The probes of one process. ``measure`` runs on the training thread, and ``sample`` on the recorder's thread."""
 
     def __init__(
         self,
@@ -86,14 +88,15 @@ class Sampler:
         governor.leave_out(self._collector.cpu_seconds)
         self._types = TypeGrowth()
         self._containers = ContainerWatch(self._types.count_of)
-        # Lengths of containers at the previous generation end, and the growth of those that have grown.
+        # Lengths of containers at the previous generation end, and the growth of containers that
+        # have grown.
         self._lengths: dict[str, Number] = {}
         self._growths: dict[str, News] = {}
         self._tracked: dict[str, Probe] = {}
         self._looks = Looks(governor, self._types, self._containers, blocks.recent)
         self._children = _Children(governor)
         self._probes = {
-            name: Probe(name, read)
+            name: Probe(f"{name} metrics", read)
             for name, read in (
                 ("process", self._memory.read), ("cgroup", read_cgroup), ("system", read_system),
                 ("allocator", read_allocator), ("collector", self._collector.read), ("cuda", read_cuda),
@@ -111,20 +114,20 @@ class Sampler:
         self._looks.stop()
 
     def abandon(self) -> None:
-        """Remove our hooks in a forked child. The threads belong to the parent."""
+        """Remove our hooks in a forked child. The threads exist only in the parent and need no stopping."""
         self._collector.stop()
 
     def forget(self) -> None:
-        """Release references to the program's objects, so that we keep none alive after the run."""
+        """Release references to the program's objects, so that we keep no object alive after the run."""
         self._tracked.clear()
 
     def tell_large(self, most: int, from_bytes: int) -> None:
-        """Set how many single objects a census reports, and their minimum size."""
+        """Set how many individual objects a census reports, and their minimum size."""
         self._looks.large_objects, self._looks.large_from_bytes = most, from_bytes
 
     @property
     def exact_peaks(self) -> bool:
-        """True if each snapshot's peak is exact: this was requested and is permitted on this machine."""
+        """True if each snapshot's peak is exact, which must be requested and permitted on this machine."""
         return self._memory.exact
 
     def stay_in_background(self) -> None:
@@ -132,37 +135,37 @@ class Sampler:
         self._looks.stay_in_background()
 
     def take_collections(self) -> list[Collection]:
-        """Return the full collections since the last call."""
+        """Return the full garbage collections since the last call that are worth reporting."""
         return self._collector.take()
 
     @property
     def census_too_large(self) -> bool:
-        """True if the heap is so large that a census would stop the program for too long."""
+        """True if the heap is so large that every census would stop the program for too long."""
         return self._looks.plan.too_large
 
     def watch(self, name: str) -> None:
-        """Count the class of this full name from now on."""
+        """Count the class with this full name from now on."""
         self._types.ask(name)
         self._looks.following.watch(name)
 
     def full_name(self, target: type | str) -> str | None:
-        """Return the name of a class in the series, or None while no class of that name is known."""
+        """Return a class's full name, as used in series, or None while no class with that name is known."""
         return type_name(target) if isinstance(target, type) else self._types.resolve(target)
 
     def track(self, name: str, target: object, capacity: int | None) -> None:
-        """Record the length of this container from now on."""
+        """Record the size of this container from now on."""
         if name in self._tracked or len(self._tracked) < TRACKED_LIMIT:
             read = TrackedContainer(name, target, capacity).read
-            self._tracked[name] = Probe(f"the tracked {name}", read)
+            self._tracked[name] = Probe(f"the tracked container {name}", read)
 
     def read_private_bytes(self) -> int:
-        """Return private bytes of the process, without memory that a background scan currently holds for itself."""
+        """Return the process's private bytes, without memory that a background scan currently uses for itself."""
         slices = self._looks.slices
         return read_private_bytes() - (0 if slices.work is None else slices.bytes)
 
     def device_bytes(self) -> dict[str, Number]:
-        """Return bytes of tensors and of the allocator's cache for each device used through torch;
-        empty if none is used.
+        """Return each device's bytes as torch's allocators report them; empty if the program uses
+        no device through torch.
         """
         samples: dict[str, Number] = {}
         for name in DEVICES:
@@ -172,15 +175,15 @@ class Sampler:
         return {name: value for name, value in samples.items() if name.endswith(DEVICE_BYTES)}
 
     def counts(self) -> dict[str, int]:
-        """Return the number of instances by full name, for the reported classes and for tensors."""
+        """Return the number of instances by full class name, for the reported classes and for tensors."""
         with self._looks.slices.turn:
             return self._types.reported_counts()
 
     def measure(self, kind: str, *, nested: bool = False) -> Measured:
         """Read everything that one snapshot needs.
 
-        ``baseline`` always takes a census; generation ends take one, and search for holders, if
-        there is budget.
+        The baseline includes a census whenever one is possible; generation ends include a census
+        and a search for holders if they are due and within budget.
         """
         if kind == "finish":
             self._looks.wait()
@@ -207,13 +210,13 @@ class Sampler:
             self._serve(measured)
         elif kind == "finish":
             self._looks.at_finish(measured)
-        # A census raises memory above what the program uses, so its peak must not be reported as
-        # the program's.
+        # A census itself uses memory, and the peak that it causes must not be reported as the
+        # program's.
         self._memory.restart()
         return measured
 
     def _serve(self, measured: Measured) -> None:
-        """Serve requests of users and the server."""
+        """Serve requests from users and the server."""
         requests = self._requests
         for request, times in requests.take() if requests.waiting else ():
             outcome = self._looks.serve(request, measured)
@@ -225,11 +228,11 @@ class Sampler:
             measured.answers += requests.take_answers()
 
     def look(self) -> None:
-        """Note the current memory, for the peak of the next snapshot."""
+        """Note the current memory for the next snapshot's peak."""
         self._memory.look()
 
     def sample(self) -> dict[str, Number]:
-        """Return the few samples that are read on the recorder's thread."""
+        """Return the few samples that can be read on the recorder's thread."""
         return self._ask(SAMPLE, "sample")
 
     def _ask(self, names: tuple[str, ...], kind: str) -> dict[str, Number]:
@@ -268,7 +271,7 @@ class Sampler:
 
     def _read_tracked(self) -> dict[str, Number]:
         samples: dict[str, Number] = {}
-        # Iterate over a copy, because the function of a tracked container may end the run.
+        # Iterate over a copy, because a tracked container's function may end the run.
         for probe in list(self._tracked.values()):
             if probe.guard.count_in_a_row < FAILURES_LIMIT:
                 self._read(probe, samples)
@@ -284,7 +287,7 @@ def _read_mps() -> dict[str, Number]:
 
 
 class _Children:
-    """Reads the child processes, reusing the names and sizes known so far."""
+    """Reads the child processes, reusing the names and sizes that are already known."""
 
     def __init__(self, governor: Governor) -> None:
         self._governor = governor
@@ -292,8 +295,8 @@ class _Children:
         self._sizes: ChildSizes | None = None
 
     def read(self) -> dict[str, Number]:
-        """Read the child processes. Finding them requires reading every process on the machine, so
-        first ask the kernel whether this process has any.
+        """Read the child processes. Finding them requires a scan of all processes on the machine,
+        so the kernel is asked first whether this process has any children.
         """
         if hasattr(os, "waitid"):
             try:

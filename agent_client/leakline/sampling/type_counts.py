@@ -1,17 +1,18 @@
-"""Selects the types worth counting at every phase end: watched, expected, growing, and large at the
-last census.
+"""Selects the types worth counting at every phase end: watched, expected and growing types, and
+types that are known to pile up.
 
-Thousands of classes can be counted exactly in a fraction of a millisecond; at most 128 names are sent.
+Thousands of classes can be counted exactly in a fraction of a millisecond; the counts of at most
+128 watched, expected and growing types are sent.
 
-It also decides which growth is new and so justifies scans deeper than counting: only for a while
-after it began. For example, a list of past losses grows in every generation of a healthy run. After
-its holders have been searched for, the class is still counted, but scanned as rarely as all others
-until it grows faster than before.
+This module also decides which growth is new and therefore justifies scans deeper than counting.
+Growth counts as new only for a while after it has begun. For example, a list of past losses grows
+in every generation of a healthy run. After a search for its holders, the class is still counted,
+but its growth is no longer a reason for scans until it becomes faster than before.
 
 Instances are followed by weak references: as samples for the search for holders, and to count how
 many of the watched classes are created and freed. The newest instances of a class are at the young
-end of the heap, where the native module finds them in well under two milliseconds; without it, a
-census supplies some.
+end of the heap, where the native module finds them in well under two milliseconds. Without the
+native module, a census supplies some instances.
 """
 
 from __future__ import annotations
@@ -39,33 +40,35 @@ from ..probes.references.class_names import hides_memory, is_class, is_heap_type
 from ..probes.references.program_code import is_user_class
 from ..snapshot import Number
 
-# Rises required before growth is news: every cache and every lazy import begins with a single rise.
+# Number of rises before growth is news: every cache and every lazy import begins with a single
+# rise.
 AGAIN: Final = 2
-# Growth is news for this many rises; after that, censuses and a search for holders have examined it.
+# Number of rises for which growth stays news; after that, censuses and a search for holders have
+# examined it.
 NEWS_FOR: Final = 4
 FASTER: Final = 2.0
-# With each rise, the fastest rise so far counts for less, so that growth from loading libraries
-# does not hide a leak of the same type.
+# With each rise, the fastest rise so far is multiplied by this factor, so that growth from loading
+# libraries does not hide a leak of the same type.
 FORGET: Final = 0.8
 
 
 @dataclass(slots=True)
 class News:
-    """The growth of something that is counted once per generation."""
+    """The growth of a number that is read once per generation, such as a count or a length."""
 
     rises: int = 0
     fastest: float = 0.0
     until: int = NEWS_FOR
 
     def rose(self, by: float) -> None:
-        """Record that the count has risen by ``by`` since the previous generation."""
+        """Record that the number has risen by ``by`` since the previous generation."""
         self.rises += 1
         if by > FASTER * self.fastest:
             self.until = self.rises + NEWS_FOR
         self.fastest = max(by, FORGET * self.fastest)
 
     def looked_at(self) -> None:
-        """Record that the holders were searched for."""
+        """Record that a search for the holders has been done."""
         self.until = self.rises
 
     @property
@@ -74,45 +77,48 @@ class News:
 
 
 SENT_TYPES_LIMIT: Final = 128
-# Generations in which a class must have risen before its holders are searched for.
+# Number of generations in which a class must have risen before its holders are searched for.
 RISES_BEFORE_HOLDERS: Final = 3
-# Minimum rise in instances if the class is not one of the program's own.
+# Minimum rise in instances, unless the class belongs to the program itself.
 LIBRARY_RISE_BEFORE_HOLDERS: Final = 64
-# A smaller rise is enough for classes that hold memory.
+# Minimum rise in instances for library classes whose instances hold memory.
 MEMORY_RISE_BEFORE_HOLDERS: Final = 16
-# Minimum rise as a fraction of the count after the first rise: of a thousand arrays, a few dozen
-# come and go.
+# Minimum rise as a fraction of the count after the first rise: among a thousand arrays, a few dozen
+# are always being created and freed.
 LIBRARY_PART_BEFORE_HOLDERS: Final = 0.05
 LIBRARY_RISES: Final = 6
 _TENSOR: Final = "torch.Tensor"
 # Library classes whose instances hold memory and usually belong to other objects.
 _HOLDS_MEMORY: Final = frozenset({_TENSOR, "torch.nn.parameter.Parameter", "numpy.ndarray"})
-# Cache entries are excluded: holders are searched for the objects they hold, under their own names.
+# Cache entries are excluded, because the objects that they hold are counted and searched for under
+# their own class names.
 _NOT_SEARCHED: Final = frozenset({"functools._lru_list_elem"})
 FOLLOWED_LIMIT: Final = 32
-# Fluctuating counts rise every other generation. So only a new maximum is a rise, and the maximum
-# decays by this fraction of each drop below it, so that a peak while the program loads does not
-# hide a leak.
+# A fluctuating count goes up every other generation, so only a new maximum counts as a rise. The
+# maximum decays by this fraction of each drop below it, so that a peak while the program loads does
+# not hide a leak.
 FADES: Final = 0.2
-# If a class that only censuses count loses this fraction of its gain, its rises are counted again
-# from the start.
+# If a class that only censuses count loses more than this fraction of its gain, the count of its
+# rises restarts.
 TAKEN_BACK: Final = 0.5
-# After a search, a class that still rises is searched again after this many generations.
+# If a class still rises after a search, its holders are searched for again after this many
+# generations.
 SEARCH_AGAIN_AFTER: Final = 8
-# Bytes that a type must gain between censuses, and how often in a row, before its largest object is
-# searched for.
+# How many bytes a type must gain between two censuses, and how often in a row, before its largest
+# object is searched for.
 GROWS_LARGER_BYTES: Final = 1 << 20
 GROWS_LARGER_TIMES: Final = 2
-# In that time, the type's count may rise by at most this fraction of the relative rise of its
-# bytes: of thousands of strings, a few come and go.
+# During that growth, the type's count may rise by at most this fraction of the relative rise of its
+# bytes: among thousands of strings, a few are always being created and freed.
 FEW_MORE: Final = 0.1
 
 
 @dataclass(slots=True)
 class Size:
-    """Count and bytes of a type at the newest census.
+    """A type's count and bytes at the newest census.
 
-    ``times``: how many censuses in a row its bytes rose while its count hardly did.
+    ``times`` is the number of censuses in a row in which the bytes rose while the count hardly
+    rose.
     """
 
     count: int
@@ -122,7 +128,7 @@ class Size:
 
 @dataclass(slots=True)
 class Rise:
-    """The growth of a class over generation ends."""
+    """The growth of a class from one generation end to the next."""
 
     cls: ref[type]
     first: int
@@ -135,8 +141,8 @@ class Rise:
     is_static: bool = False
     is_own: bool = False
     holds_memory: bool = False
-    # True if the instances hold memory that no size includes, for example behind handles, so that a
-    # few instances matter.
+    # True if the instances hold memory that no size includes, for example behind handles, so that
+    # even a few instances matter.
     hides_memory: bool = False
     is_entry: bool = False
     search_at_rise: int = field(init=False)
@@ -148,19 +154,19 @@ class Rise:
     def _first_search(self) -> int:
         """The number of rises that the first search requires.
 
-        Classes that only censuses count require one more: a census may run at any moment, and a
-        drop restarts the count.
+        Classes that only censuses count require one more rise, because a census may run at any
+        moment within a generation.
         """
         return RISES_BEFORE_HOLDERS + self.is_static
 
     def begin_anew(self) -> None:
-        """Reset to the state after loading: holders are searched for again if the class keeps rising."""
+        """Reset the class to its state after the first rise: its holders are searched for again if it keeps rising."""
         self.search_at_rise = max(self._first_search, self.search_at_rise - self.rises + 1)
         self.rises = min(self.rises, 1)
 
     def matters(self) -> bool:
-        """Return True for the program's own classes, classes that hide memory, and other large
-        rises except cache entries.
+        """Return True for the program's own classes, for classes that hide memory, and for other
+        classes with a large rise, except cache entries.
         """
         least = MEMORY_RISE_BEFORE_HOLDERS if self.holds_memory else LIBRARY_RISE_BEFORE_HOLDERS
         enough = max(least, LIBRARY_PART_BEFORE_HOLDERS * self.loaded)
@@ -168,8 +174,8 @@ class Rise:
         return self.is_own or self.hides_memory or (many and not self.is_entry)
 
     def is_worth_a_search(self) -> bool:
-        """Return True if a search for the holders is worthwhile: for library classes only after
-        several rises, because libraries load more at first.
+        """Return True if a search for the holders is worthwhile. Most library classes must have
+        risen several times, because libraries create many objects while they load.
         """
         few = self.is_own or self.holds_memory or self.hides_memory
         long = few or self.rises >= LIBRARY_RISES
@@ -177,7 +183,7 @@ class Rise:
 
 
 class TypeGrowth:
-    """Class counts over the run, and the names that are sent."""
+    """Tracks class counts during the run and chooses the names whose counts are sent."""
 
     def __init__(self) -> None:
         self._counts = ClassCounts()
@@ -186,7 +192,7 @@ class TypeGrowth:
         # Loaded classes that are known to pile up in training programs.
         self._piling: tuple[str, ...] = ()
         self._rises: dict[str, Rise] = {}
-        # The prepared rows for the names that are sent; None after the names have changed.
+        # The prepared rows for the names whose counts are sent; None after the names have changed.
         self._rows: Rows | None = None
         self._unreported_at_zero: list[str] = []
         # Counts by name of all types in the last census, including static ones.
@@ -202,7 +208,9 @@ class TypeGrowth:
             self._rows = None
 
     def resolve(self, name: str) -> str | None:
-        """Return the full name of a class given by its bare name or with part of its module; None if unknown."""
+        """Return the full name of a class given by its bare or partly qualified name, or None if
+        the class is unknown.
+        """
         if name in self._seen or self._counts.classes_named([name]):
             return name
         known = {*self._counts.names(), *self._seen}
@@ -210,7 +218,7 @@ class TypeGrowth:
         return min(ending, key=lambda full: (len(full), full), default=None)
 
     def note_sizes(self, rows: Iterable[tuple[str, int, int | None]]) -> None:
-        """Record the (name, count, bytes) of each type from a complete census."""
+        """Record each type's (name, count, bytes) from a complete census."""
         can_grow = _can_grow()
         for name, count, size in rows:
             if size is None or name not in can_grow:
@@ -222,18 +230,18 @@ class TypeGrowth:
             known.count, known.bytes = count, size
 
     def grows_larger(self) -> type | None:
-        """Return a type whose instances have grown larger for long enough, or None."""
+        """Return a type whose instances have grown for enough censuses in a row, or None if there is no such type."""
         for name, size in self._sizes.items():
             if size.times >= GROWS_LARGER_TIMES:
                 return _can_grow().get(name)
         return None
 
     def searched_largest(self, kind: type) -> None:
-        """Reset the counter of this type: it is searched again after it has grown as often again."""
+        """Reset this type's counter, so that its largest object is searched for again only after further growth."""
         self._sizes[type_name(kind)].times = 0
 
     def references(self) -> dict[int, int]:
-        """Return the number of references to every class, by its address, for the start of a sliced census."""
+        """Return the number of references to every class by the class's address, for the start of a sliced census."""
         return self._counts.references()
 
     def calibrate_between(
@@ -244,13 +252,13 @@ class TypeGrowth:
         *,
         alone: bool,
     ) -> None:
-        """Record the counts of a sliced census, by the address and by the name of the class."""
+        """Record the counts of a sliced census, which are given both by class address and by class name."""
         self._note_names(names)
         self._counts.calibrate_between(before, counts, alone=alone)
         self.calibrations += 1
 
     def calibrate_tracked(self, counts: Mapping[int, int]) -> None:
-        """Record how many objects of each class, given by its address, the collector tracked at one moment."""
+        """Record how many objects of each class the collector tracked at one moment, by the class's address."""
         self._counts.calibrate_tracked(counts)
         self.calibrations += 1
 
@@ -265,12 +273,12 @@ class TypeGrowth:
         self.calibrations += 1
 
     def _note_names(self, names: Mapping[str, int]) -> None:
-        """Store the counts by name, and note rises of types that only a census counts: arrays and
-        other extension types.
+        """Store the counts by name, and note changes of types that only a census counts, such as
+        arrays and other extension types.
         """
         for name, count in names.items():
             before = self._seen.get(name, 0)
-            # A fall also matters for a type that has risen before.
+            # A drop also matters if the type has risen before.
             is_news = count > before or (count < before and name in self._rises)
             cls = _static_class(name) if before and is_news else None
             if cls is not None:
@@ -278,7 +286,7 @@ class TypeGrowth:
         self._seen, self._piling, self._rows = dict(names), known_to_pile_up(), None
 
     def read(self) -> dict[str, Number]:
-        """Return ``type.<name>.count`` for the names that are sent."""
+        """Return ``type.<name>.count`` for the types whose counts are sent."""
         self._counts.doubt()
         if self._rows is None or self._rows.version != self._counts.version:
             self._rows = self._arrange()
@@ -300,22 +308,22 @@ class TypeGrowth:
         )
 
     def read_census(self) -> dict[str, Number]:
-        """Return the last census's counts for the same names as `read`.
+        """Return the last census's counts for the same types as `read`.
 
-        While the census result is alive, each count from `read` is one too high. Only censuses
-        count static types.
+        These counts are needed because each count from `read` is one too high while the census
+        result is alive, and because only censuses count static types.
         """
         names = (*self._asked, *self._growing)[:SENT_TYPES_LIMIT]
         counts = {f"type.{name}.count": self._seen[name] for name in names if name in self._seen}
         return {**piling_in_census(self._seen), **counts}
 
     def count_of(self, address: int) -> int | None:
-        """Return the number of live instances of the class at this address, or None if it is not exact."""
+        """Return the number of live instances of the class at this address, or None if the number is not exact."""
         self._counts.doubt()
         return self._counts.count_of(address)
 
     def close_generation(self) -> bool:
-        """Compare with the previous generation end; return True if the rise of some class is worth a deeper scan."""
+        """Compare counts with the previous generation end; return True if any class's rise is worth a deeper scan."""
         if not self.calibrations:
             return False
         for rise in self._rises.values():
@@ -327,8 +335,8 @@ class TypeGrowth:
         return any(news)
 
     def _risen(self) -> list[tuple[type, int, int]]:
-        """Return (class, before, now) for each class whose count has risen; of several classes with
-        one name, as after a reload, only the one that rose most.
+        """Return (class, before, now) for each class whose count has risen. If several classes have
+        the same name, as after a reload, only the class that rose most is returned.
         """
         most: dict[str, tuple[type, int, int]] = {}
         for change in self._counts.changes():
@@ -341,11 +349,13 @@ class TypeGrowth:
         return list(most.values())
 
     def is_in_doubt(self) -> bool:
-        """Return True if a requested class is currently not counted exactly, because modules were loaded since."""
+        """Return True if a requested class is currently not counted exactly, because modules have
+        been loaded since the last count.
+        """
         return self._counts.doubt() and self._counts.doubts_any(self._asked)
 
     def counts_exactly(self) -> bool:
-        """Return False if a requested class could be counted exactly but currently is not."""
+        """Return False if a requested class is not counted exactly at the moment but could be after a recount."""
         self._counts.doubt()
         return self._counts.counts_exactly(self._asked)
 
@@ -356,7 +366,7 @@ class TypeGrowth:
 
     def reported_counts(self) -> dict[str, int]:
         """Return the number of live instances by name, for requested and growing classes and
-        tensors; changes are exact.
+        tensors. The counts of growing classes may be off by a constant.
         """
         names = (_TENSOR, *self._asked, *self._growing)
         self._counts.doubt()
@@ -364,34 +374,39 @@ class TypeGrowth:
 
     @property
     def _known_by_changes(self) -> frozenset[str]:
-        """Names of classes that may be sent even though only their changes are exact; requested ones must be exact."""
+        """Names of the classes for which exact changes are enough; the counts of requested classes must be exact."""
         return frozenset(self._growing) - self._asked.keys()
 
     def classes_of(self, name: str) -> list[type]:
-        """Return the classes of this full or partial name. This is cheap, because it is repeated
-        while there is no budget.
+        """Return the classes with this full or partial name. This must be cheap, because it is
+        repeated while there is no budget.
         """
         full = self.resolve(name) or name
         static = _static_class(full)
         return self._counts.classes_named([full]) or ([] if static is None else [static])
 
     def to_follow(self) -> list[type]:
-        """Return classes whose instances are worth following: watched, expected, and the program's own that rise."""
+        """Return classes whose instances are worth following: watched, expected and the program's
+        own growing classes.
+        """
         names = [*self._asked, *self._growing]
         own = [name for name in names if name in self._asked or self._rises[name].is_own]
         return self._counts.classes_named(own[:FOLLOWED_LIMIT])
 
     def to_search(self, limit: int) -> list[type]:
-        """Return the classes whose holders to search for now: the program's own first, then the fastest growing."""
+        """Return the classes whose holders should be searched for now: the program's own first,
+        then the fastest growing.
+        """
         due = [
             rise
             for rise in self._rises.values()
-            # The instances of a class that has stopped rising were loaded late, not leaked.
+            # If the count has stopped rising, the class was loaded late and does not leak.
             if rise.rises_now and rise.rises >= rise.search_at_rise and rise.is_worth_a_search()
         ]
         due.sort(key=lambda rise: rise.first - rise.highest)
         classes = [cls for rise in due if (cls := rise.cls()) is not None]
-        # A leaked agent keeps hundreds of parameters alive: the holder of the agent explains all of them.
+        # A leaked agent keeps hundreds of parameters alive, and the agent's holder explains all of
+        # them.
         classes.sort(key=lambda cls: not is_user_class(cls))
         return classes[:limit]
 
@@ -413,7 +428,7 @@ class TypeGrowth:
                 hides_memory=hides_memory(cls) or is_known_to_pile_up(name),
             )  # fmt: skip
         if rise.cls() is not cls:
-            # Use the newest class of a name, because an older one may be deleted.
+            # Use the newest class with this name, because an older class may be deleted.
             rise.cls, rise.highest, rise.loaded = ref(cls), before, min(rise.loaded, before)
         beyond = count - rise.highest
         if beyond <= 0:
@@ -442,13 +457,13 @@ class TypeGrowth:
 
 
 def _can_grow() -> dict[str, type]:
-    """Return by name the types whose instances can grow and are measured by a census."""
+    """Return the types whose instances can grow and are measured by a census, by name."""
     kinds = (*tensor_types(), *array_types(), str, bytes, bytearray, list, dict, set)
     return {type_name(kind): kind for kind in kinds}
 
 
 def _static_class(name: str) -> type | None:
-    """Return the class of this full name if an extension created it and its instances may hold something."""
+    """Return the static class with this full name, or None if its instances do not matter for leaks."""
     module, _, qualified = name.rpartition(".")
     found = getattr(sys.modules.get(module), "__dict__", {}).get(qualified) if module else None
     if found is None or not is_class(type(found)) or is_heap_type(found):
@@ -457,18 +472,20 @@ def _static_class(name: str) -> type | None:
 
 
 def _is_ours(cls: type) -> bool:
-    """Return True for our own classes, which never count as growing; if requested by name, they are
-    counted like any other.
+    """Return True for our own classes, which never count as growing. If requested by name, they are
+    counted like any other class.
     """
     return type_name(cls).startswith("leakline.")
 
 
-# Number of newest instances of each class that are noted at a census without the native module.
+# How many of the newest instances of each class are noted at a census without the native module.
 _NEWEST: Final = 8
 
 
 class Following:
-    """Follows instances of watched and growing classes. Updated at generation ends, on the training thread."""
+    """Follows instances of watched and growing classes. The training thread updates it at
+    generation ends and censuses.
+    """
 
     def __init__(self, types: TypeGrowth) -> None:
         self._types = types
@@ -479,7 +496,7 @@ class Following:
         self._watched.watch(name)
 
     def at_generation_end(self) -> dict[str, Number]:
-        """Return ``type.<name>.created`` and ``.freed`` of watched classes."""
+        """Return ``type.<name>.created`` and ``.freed`` for watched classes."""
         if native() is not None:
             newest = pick_newest(self._types.to_follow())
             self._samples.note(newest)
@@ -487,12 +504,12 @@ class Following:
         return self._watched.read(self._types.exact_counts(self._watched.names))
 
     def at_census(self, instances: Mapping[type, Sequence[object]]) -> None:
-        """Note instances, oldest first, of classes that the census lists completely."""
+        """Note the newest instances of classes that the census lists completely, if there is no native module."""
         if native() is None:
             whole = {c: ones for c, ones in instances.items() if len(ones) < INSTANCES_OF_A_CLASS}
             self._watched.note({cls: ones[-_NEWEST:] for cls, ones in whole.items()})
 
     def instances(self, classes: Sequence[type]) -> dict[type, list[ref[Any]]]:
-        """Return known instances of each class, spread over their age, as starting points for a search for holders."""
+        """Return known instances of each class, of all ages, as starting points for a search for holders."""
         known = {cls: self._samples.instances(cls) for cls in classes}
         return {cls: ones for cls, ones in known.items() if ones}

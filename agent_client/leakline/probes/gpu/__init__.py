@@ -1,4 +1,5 @@
 """Device memory as reported by torch, the NVIDIA driver and Metal.
 
-Imports `snapshot`; torch and NVML inside functions. Start reading in `torch_devices.py` and `nvml.py`.
+This package imports `snapshot` and, inside functions, torch and NVML. Start reading in `torch_devices.py` and
+`nvml.py`.
 """

@@ -1,8 +1,8 @@
-"""Mapping from the CUDA devices of this process to the cards that NVML lists.
+"""Maps this process's CUDA devices to the cards that NVML lists.
 
 Once the program uses CUDA, torch identifies the card; until then, the environment is read as CUDA would read it. CUDA
-numbers the devices visible to a process, NVML those of the machine. If the two numberings cannot be matched without
-initialising CUDA, the device has no card: its metrics are absent, instead of coming from another card.
+numbers the devices visible to a process, whereas NVML numbers all cards of the machine. If the two numberings cannot be
+matched without initialising CUDA, the device's metrics are absent, because they might come from another card.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _OLD_SLICE: Final = re.compile(r"MIG-(GPU-[^/]+)/(\d+)/(\d+)")
 def cuda_in_use() -> Any | None:
     """Return ``torch.cuda`` if the program has initialised CUDA, or None.
 
-    Returns None in a forked child as well, which cannot use CUDA.
+    A forked child cannot use CUDA, so the result is None there as well.
     """
     cuda = sys.modules.get("torch.cuda")
     if type(cuda) is not ModuleType:
@@ -43,21 +43,21 @@ def devices_in_use(cuda: Any) -> list[int]:
 
 
 def has_context(index: int) -> bool:
-    """Return True if this process has a context on the device.
+    """Return True if this process has a CUDA context on the device.
 
-    The query neither creates a context nor waits for one. If torch does not support it, a context is assumed.
+    The query neither creates a context nor waits for one. If torch does not support the query, a context is assumed.
     """
     ask = getattr(sys.modules.get("torch._C"), "_cuda_hasPrimaryContext", None)
     return ask is None or bool(ask(index))
 
 
 def _is_rocm() -> bool:
-    """Return True for ROCm, which torch presents as CUDA and whose cards NVML does not know."""
+    """Return True for ROCm: torch presents it as CUDA, but NVML does not list its cards."""
     return getattr(sys.modules.get("torch.version"), "hip", None) is not None
 
 
 class Cards:
-    """NVML handles by the device numbers of this process, looked up once rather than at each reading."""
+    """Looks up NVML handles by this process's device numbers, once rather than at each reading."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -67,7 +67,9 @@ class Cards:
         self._listed: dict[int, Any] = {}
 
     def handles(self) -> dict[int, Any]:
-        """Return the devices that the program uses through torch, or all visible devices if it uses none."""
+        """Return the handles of the devices that the program uses through torch, or of all visible devices before it
+        uses CUDA.
+        """
         if _is_rocm():
             return {}
         if self._opened != self._driver.opened:
@@ -82,7 +84,7 @@ class Cards:
         return {index: card for index, card in self._used.items() if card is not None}
 
     def _by_torch(self, cuda: Any, index: int) -> Any | None:
-        """Return the card with the device's UUID. Torch before 2.4 does not report the UUID."""
+        """Return the handle of the card or slice with the device's UUID, which torch has reported since version 2.4."""
         name = getattr(cuda.get_device_properties(index), "uuid", None)
         if name is not None:
             slice_ = self._driver.card_by_uuid(f"{_SLICE}{name}")
@@ -91,7 +93,7 @@ class Cards:
             card = self._driver.card_by_uuid(f"{_WHOLE}{name}")
             if card is not None and not self._driver.is_partitioned(card):
                 return card
-        # For a partitioned card, older CUDA reports the UUID of the entire card; the environment may name the slice.
+        # For a partitioned card, older CUDA versions report the entire card's UUID; the environment may name the slice.
         return self._by_environment().get(index)
 
     def _by_environment(self) -> dict[int, Any]:
@@ -107,7 +109,7 @@ class Cards:
 def visible_entries(text: str) -> list[int] | list[str]:
     """Return the entries of ``CUDA_VISIBLE_DEVICES`` that CUDA uses: numbers or UUIDs, up to the first unknown one.
 
-    If a number occurs twice, no device is visible.
+    If a number occurs twice, CUDA makes no device visible, and the list is empty.
     """
     kind = text[:4]
     if kind in (_WHOLE, _SLICE):
@@ -122,7 +124,7 @@ def visible_entries(text: str) -> list[int] | list[str]:
 
 
 def _listed_cards(driver: Driver, visible: str | None, *, by_bus: bool) -> list[Any | None]:
-    """Return the handles in the order in which CUDA will number them; None for a card that cannot be determined."""
+    """Return the handles in the order in which CUDA will number the devices; None for an unreadable card."""
     cards = _cards(driver)
     entries = list(range(len(cards))) if visible is None else visible_entries(visible)
     if not entries:
@@ -131,14 +133,14 @@ def _listed_cards(driver: Driver, visible: str | None, *, by_bus: bool) -> list[
         return _numbered(driver, cards, [int(entry) for entry in entries], by_bus=by_bus)
     names = [str(entry) for entry in entries]
     if names[0].startswith(_SLICE):
-        # CUDA uses only one slice per process, the first one that is named.
+        # CUDA uses only one slice per process, the first slice in the list.
         found = _slice_named(driver, cards, names[0])
         return [] if found is None else [found]
     return _named(driver, cards, names)
 
 
 def _cards(driver: Driver) -> list[Any | None]:
-    """Return every card in the machine, with None for a card that is lost or not accessible."""
+    """Return the handle of every card in the machine, with None for a card that is lost or not accessible."""
     return [driver.card_at(index) for index in range(driver.count())]
 
 
@@ -150,7 +152,8 @@ def _numbered(
     if any(driver.is_partitioned(card) for card in answering):
         return [_whole_or_only_slice(driver, answering[0])] if len(cards) == 1 else []
     if len(answering) < len(cards) or not (by_bus or _are_alike(driver, answering)):
-        # CUDA leaves out cards that it may not use, and sorts the fastest first by its own criteria.
+        # CUDA leaves out cards that it may not use and sorts the others by its own speed criteria, so the order is
+        # unknown.
         return []
     return [cards[number] for number in known]
 
@@ -162,7 +165,7 @@ def _are_alike(driver: Driver, cards: Sequence[Any]) -> bool:
 
 
 def _named(driver: Driver, cards: list[Any | None], names: list[str]) -> list[Any | None]:
-    """Return cards by prefixes of their UUIDs, up to the first prefix that does not match exactly one card."""
+    """Return the cards with these UUID prefixes, up to the first prefix that does not match exactly one card."""
     by_name = _by_uuid(driver, cards)
     found: list[str] = []
     for name in names:
@@ -189,14 +192,14 @@ def _slice_named(driver: Driver, cards: Iterable[Any | None], name: str) -> Any 
 
 
 def _slice_at(driver: Driver, card: Any, place: tuple[int, int]) -> Any | None:
-    """Return the slice with these GPU instance and compute instance IDs, or None."""
+    """Return the slice with these GPU instance and compute instance IDs, or None if the card has no such slice."""
     return next((each for each in driver.slices(card) if driver.instances(each) == place), None)
 
 
 def _whole_or_only_slice(driver: Driver, card: Any) -> Any | None:
-    """Return the card, or its only slice if it is partitioned, as is usual in containers.
+    """Return the card, or its only slice if the card is partitioned, which is common in containers.
 
-    Returns None for several slices, because it is not known which one CUDA uses.
+    If the card has several slices, the result is None, because it is not known which slice CUDA uses.
     """
     if not driver.is_partitioned(card):
         return card

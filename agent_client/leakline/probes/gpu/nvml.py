@@ -1,4 +1,4 @@
-"""Device memory as the NVIDIA driver counts it: of all processes, of this one, and outside torch's allocator."""
+"""Device memory as the NVIDIA driver counts it: for all processes, for this process, and outside torch's allocator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .device_mapping import Cards
 from .nvml_library import Driver
 from .torch_devices import reserved_bytes
 
-# The fixed name of the initial PID namespace, which is the one the driver's process IDs belong to.
+# The fixed name of the initial PID namespace, to which the driver's process IDs belong.
 _FIRST_NAMESPACE: Final = "pid:[4026531836]"
 _NAMESPACE: Final = Path("/proc/self/ns/pid")
 _PROCESSES: Final = Path("/proc")
@@ -23,11 +23,11 @@ _cards = Cards(_driver)
 
 
 def read_nvml() -> dict[str, Number]:
-    """Return ``gpu.<i>.*`` by the device numbers of this process; for a slice (MIG) if the process runs on one.
+    """Return ``gpu.<i>.*`` by this process's device numbers, for a slice (MIG) if the process runs on a slice.
 
     ``used_bytes`` and ``total_bytes`` apply to the whole device. ``process_bytes`` is this process's part; it is absent
-    if the driver does not report it, or reports it with process IDs of another namespace. ``outside_bytes`` is the part
-    of ``process_bytes`` that torch's allocator did not reserve: the context, NCCL, other libraries.
+    if the driver does not report the number, or reports process IDs of another namespace. ``outside_bytes`` is the part
+    of ``process_bytes`` that torch's allocator did not reserve, for the context, NCCL and other libraries.
     """
     if not _driver.open():
         return {}
@@ -38,7 +38,9 @@ def read_nvml() -> dict[str, Number]:
 
 
 def read_nvml_of(pid: int) -> dict[str, Number]:
-    """Return ``gpu.<i>.*`` of another process for the cards where it has memory, by the machine's card numbers."""
+    """Return ``gpu.<i>.*`` of another process, by the machine's card numbers, for each card whose memory the process
+    uses.
+    """
     if not _driver.open():
         return {}
     samples: dict[str, Number] = {}
@@ -72,29 +74,29 @@ def _read_card(index: int, card: Any) -> Iterator[tuple[str, int]]:
 
 
 def _process_bytes(card: Any, reserved: int | None) -> int | None:
-    """Return the bytes of this process on the card, or None if unknown.
+    """Return this process's bytes on the card, or None if the number is unknown.
 
-    ``reserved`` is a lower bound for the result; None means that the process has no context there.
+    ``reserved`` is a lower bound for the result, or None if the process has no context there.
     """
     listed = _listed_processes(card)
     if os.getpid() in listed and _numbers_are_ours(listed):
         return listed[os.getpid()]
     if reserved is None or len(listed) != 1 or _in_first_namespace():
         return None
-    # This process has a context there and only one process is listed, so that process is this one, regardless of its
-    # process ID.
+    # This process has a context there and only one process is listed, so the listed process is this process, even if
+    # its process ID differs.
     (alone,) = listed.values()
     return alone if alone is not None and alone >= reserved else None
 
 
 def _listed_processes(card: Any) -> dict[int, int | None]:
-    """Return the bytes of each process on the card by process ID; None if the driver does not report them."""
+    """Return each process's bytes on the card by process ID, with None if the driver does not report the bytes."""
     found: dict[int, int | None] = {}
     for processes in (_driver.compute_processes(card), _driver.mps_processes(card)):
         listed: dict[int, int | None] = {}
         for pid, size in processes:
-            # A process is listed once per slice it runs on. Every listed process has a context, so zero also means
-            # unknown.
+            # A process is listed once per slice that it runs on. Every listed process has a context, so a size of zero
+            # also means unknown.
             before = listed.get(pid, 0)
             listed[pid] = before + size if before is not None and size else None
         found = {**listed, **found}
@@ -102,7 +104,7 @@ def _listed_processes(card: Any) -> dict[int, int | None]:
 
 
 def _numbers_are_ours(pids: Iterable[int]) -> bool:
-    """Return True if these process IDs belong to our namespace; otherwise one of them may equal ours by chance."""
+    """Return True if these process IDs belong to our namespace; otherwise an ID may equal ours by chance."""
     return _in_first_namespace() or all((_PROCESSES / str(pid)).exists() for pid in pids)
 
 

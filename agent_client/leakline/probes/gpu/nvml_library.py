@@ -1,7 +1,7 @@
-"""NVML, the library of the NVIDIA driver, called directly and opened once per process.
+"""NVML, the NVIDIA driver's library, which is called directly and opened once per process.
 
 A call that fails returns None, never zero: a lost card, a missing permission and an unknown function all mean
-"unknown". Only the standard library is needed, so there is no binding that could be newer or older than the driver.
+"unknown". Only the standard library is needed, so there is no binding whose version could differ from the driver's.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import os
 from ctypes import byref, c_char_p, c_uint, c_ulonglong, c_void_p, create_string_buffer
 from typing import Any, Final, NamedTuple
 
-# The program may close NVML more often than it has opened it. We then reopen it, which costs milliseconds, so the
-# number of openings is limited.
+# The program may shut down NVML more often than it has initialised it. We then reopen NVML, which costs milliseconds,
+# so the number of openings is limited.
 _OPENINGS_LIMIT: Final = 3
 _LIBRARY: Final = "libnvidia-ml.so.1"
-# Return codes of NVML.
+# NVML's return codes.
 _SUCCESS: Final = 0
 _UNINITIALIZED: Final = 1
 _INSUFFICIENT_SIZE: Final = 7
 _FUNCTION_NOT_FOUND: Final = 13
 _ARGUMENT_VERSION_MISMATCH: Final = 25
 _TEXT_BYTES: Final = 96
-# Initial capacity for processes, so that one call is enough, without another one to get their number.
+# Initial capacity of the list of processes, so that usually no extra call is needed to get their number.
 _ROOM: Final = 32
 _ENLARGEMENTS: Final = 3
 # The driver's value for "not available" on Windows and under some hypervisors.
@@ -34,7 +34,7 @@ class _Memory(ctypes.Structure):
 
 
 class _OldProcess(ctypes.Structure):
-    """The layout of drivers that did not support slices (MIG) yet."""
+    """The layout that drivers without support for slices (MIG) use."""
 
     _fields_ = (("pid", c_uint), ("used", c_ulonglong))
 
@@ -43,7 +43,7 @@ class _Process(ctypes.Structure):
     _fields_ = (*_OldProcess._fields_, ("gpu_instance", c_uint), ("compute_instance", c_uint))
 
 
-# Newest first: a driver has the newest version of a function that it knows, and most of the older ones.
+# Newest first: a driver provides the newest version of a function that it knows, and most of the older versions.
 _PROCESS_LISTS: Final = (("_v3", _Process), ("_v2", _Process), ("", _OldProcess))
 
 
@@ -64,7 +64,7 @@ class Driver:
     def open(self) -> bool:
         """Return True if the library is available.
 
-        It is never closed, because closing it in a forked child would also close it for the parent.
+        The library is never closed, because closing it in a forked child would also close it for the parent.
         """
         if self._pid != os.getpid():
             self._pid, self._openings = os.getpid(), 0
@@ -73,11 +73,11 @@ class Driver:
 
     @property
     def opened(self) -> tuple[int, int]:
-        """A value that changes whenever the library is reopened; handles obtained before are then invalid."""
+        """A value that changes whenever the library is reopened, which makes all earlier handles invalid."""
         return self._pid, self._openings
 
     def version(self) -> str | None:
-        """Return the version of the driver."""
+        """Return the driver's version."""
         return self._text("nvmlSystemGetDriverVersion")
 
     def count(self) -> int:
@@ -104,11 +104,11 @@ class Driver:
         return CardMemory(memory.used, memory.total)
 
     def compute_processes(self, card: Any) -> list[tuple[int, int | None]]:
-        """Return the process IDs with their bytes (None if unknown); a process is listed once per slice it uses."""
+        """Return (process ID, bytes or None if unknown) for each process, once per slice that the process uses."""
         return self._processes("nvmlDeviceGetComputeRunningProcesses", card)
 
     def mps_processes(self, card: Any) -> list[tuple[int, int | None]]:
-        """Return the same for processes that run under the Multi-Process Service, which are listed separately."""
+        """Return the same list for processes under the Multi-Process Service, which NVML lists separately."""
         return self._processes("nvmlDeviceGetMPSComputeRunningProcesses", card)
 
     def is_partitioned(self, card: Any) -> bool:
@@ -118,7 +118,7 @@ class Driver:
         return is_known and current.value == 1
 
     def slices(self, card: Any) -> list[Any]:
-        """Return the handles of the slices of a partitioned card."""
+        """Return the handles of a partitioned card's slices."""
         places = self._number("nvmlDeviceGetMaxMigDeviceCount", card) or 0
         found = (
             self._handle("nvmlDeviceGetMigDeviceHandleByIndex", card, c_uint(place))
@@ -127,7 +127,7 @@ class Driver:
         return [each for each in found if each is not None]
 
     def instances(self, part: Any) -> tuple[int | None, int | None]:
-        """Return the GPU instance ID and compute instance ID of a slice."""
+        """Return a slice's GPU instance ID and compute instance ID."""
         return (
             self._number("nvmlDeviceGetGpuInstanceId", part),
             self._number("nvmlDeviceGetComputeInstanceId", part),
@@ -149,7 +149,7 @@ class Driver:
             code = self._call(function, card, byref(count), found)
             if code != _INSUFFICIENT_SIZE:
                 break
-            # More processes may start before the next call.
+            # Leave room for processes that start before the next call.
             room = 2 * max(room, count.value)
         if code != _SUCCESS:
             return code, []
@@ -178,7 +178,7 @@ class Driver:
         try:
             call = getattr(self._library, function)
         except AttributeError:
-            # The driver is too old to have this function, or the library could not be reopened.
+            # The driver is too old for this function, or the library could not be reopened.
             return _FUNCTION_NOT_FOUND
         code = int(call(*arguments))
         if code == _UNINITIALIZED:

@@ -24,9 +24,9 @@ _OF_TORCH_ITSELF: Final = {
 
 
 def read_cuda() -> dict[str, Number]:
-    """Return ``cuda.<i>.*`` for each device on which the program has a context; empty unless it uses CUDA.
+    """Return ``cuda.<i>.*`` for each device on which the program has a context; empty unless the program uses CUDA.
 
-    Reads counters only: nothing is synchronised, no context is created, and the current device does not change.
+    Only counters are read: nothing is synchronised, no context is created, and the current device does not change.
     """
     cuda = cuda_in_use()
     if cuda is None:
@@ -43,8 +43,8 @@ def read_cuda() -> dict[str, Number]:
 
 
 def reserved_bytes(index: int) -> int | None:
-    """Return the bytes that torch's allocator has reserved on a device; or None without a context there or if the
-    number is unknown.
+    """Return the bytes that torch's allocator has reserved on a device, or None if the number is unknown or the program
+    has no context there.
     """
     cuda = cuda_in_use()
     if cuda is None or index >= cuda.device_count() or not has_context(index):
@@ -56,7 +56,7 @@ def _statistics(cuda: Any, index: int) -> Any:
     try:
         return cuda.memory_stats_as_nested_dict(index)
     except RuntimeError:
-        # An allocator plugged in by the program keeps no statistics.
+        # An allocator that the program has plugged in keeps no statistics.
         return {}
 
 
@@ -78,14 +78,14 @@ _QUESTIONS: Final = {
     "driver_bytes": "driver_allocated_memory",
     "limit_bytes": "recommended_max_memory",
 }
-# Filled once the program has used the device: zero is a valid value after that.
+# Not empty once the program has used the device; from then on, zero is a valid value.
 _used: Final[set[str]] = set()
 
 
 def read_mps() -> dict[str, Number]:
-    """Return ``mps.*``: bytes of tensors, bytes that Metal holds for this process, and Metal's recommended maximum.
+    """Return ``mps.*``: tensor bytes, bytes that Metal holds for this process, and Metal's recommended maximum.
 
-    Empty until the program has used the device, and in a forked child, which cannot use it.
+    The result is empty until the program has used the device, and in a forked child, which cannot use the device.
     """
     mps = _mps_in_use()
     if mps is None:

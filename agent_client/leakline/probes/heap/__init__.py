@@ -1,5 +1,5 @@
-"""The Python heap: census of live objects, exact instance counts, tensors and arrays, cyclic garbage.
+"""The Python heap: a census of live objects, exact instance counts, tensors and arrays, and cyclic garbage.
 
-Imports `probes.references`, `snapshot`; torch and numpy inside functions. Start reading in `census.py`;
-`native_census.py` does the same in C.
+This package imports `probes.references`, `snapshot` and, inside functions, torch and numpy. Start reading in
+`census.py`; `native_census.py` does the same in C.
 """

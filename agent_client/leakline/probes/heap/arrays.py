@@ -1,7 +1,7 @@
-"""NumPy arrays: their count, and the bytes of their buffers, each buffer once.
+"""NumPy arrays: their number, and the bytes of their buffers, with each buffer counted once.
 
-Only objects whose exact type is ``numpy.ndarray`` or ``numpy.memmap`` are examined. A view adds no bytes; the array
-that owns its buffer does, and is found through the view even if nothing else refers to it.
+Only objects whose exact type is ``numpy.ndarray`` or ``numpy.memmap`` are examined. A view adds no bytes. The array
+that owns the view's buffer does, and is found through the view even if nothing else refers to the owner.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import compress, repeat
 from operator import attrgetter, is_, is_not
 from typing import Any, Final
 
-# Limit on the arrays that are checked for memory shared with tensors; the result is scaled to all of them.
+# Limit on the arrays that are checked for memory shared with tensors; the result is scaled to all arrays.
 _ADDRESSES_ASKED: Final = 20_000
 
 _base = attrgetter("base")
@@ -26,8 +26,8 @@ _has_objects = attrgetter("dtype.hasobject")
 class ArrayMeasure:
     """Measurements of all arrays.
 
-    ``bytes`` counts memory of the process, ``mapped_bytes`` files mapped by ``numpy.memmap``. ``large`` holds (bytes,
-    type name, detail): names and numbers only.
+    ``bytes`` counts the process's memory, and ``mapped_bytes`` counts files mapped by ``numpy.memmap``. ``large`` holds
+    (bytes, type name, detail) and no objects.
     """
 
     count: int = 0
@@ -38,14 +38,14 @@ class ArrayMeasure:
 
 
 def array_types() -> tuple[type, ...]:
-    """Return ``numpy.ndarray`` and ``numpy.memmap``; empty while the program has not loaded NumPy."""
+    """Return ``numpy.ndarray`` and ``numpy.memmap``, or () while the program has not loaded NumPy."""
     numpy: Any = sys.modules.get("numpy")
     found = getattr(numpy, "ndarray", None), getattr(numpy, "memmap", None)
     return tuple(kind for kind in found if isinstance(kind, type))
 
 
 def items_of_object_arrays(arrays: list[Any]) -> list[Any]:
-    """Return the items of arrays with ``dtype=object``, which the collector cannot see into."""
+    """Return the items of arrays that hold Python objects, which the collector cannot traverse."""
     items: list[Any] = []
     for array in compress(arrays, map(_has_objects, arrays)):
         # The items of a structured dtype with object fields are tuples that hold the objects.
@@ -54,7 +54,7 @@ def items_of_object_arrays(arrays: list[Any]) -> list[Any]:
 
 
 def with_hidden_owners(arrays: list[Any], ndarray: Any) -> list[Any]:
-    """Return ``arrays`` and the owners that only a view among them refers to."""
+    """Return ``arrays`` and the owners of their buffers that are not among them."""
     views = _views_among(arrays)
     if not views:
         return arrays
@@ -81,8 +81,8 @@ def measure_arrays(
     """Measure arrays given by exact type.
 
     ``counted`` holds addresses of objects whose memory is already in another row (byte strings); ``foreign_types`` are
-    types whose objects are all counted elsewhere (tensors). ``tensor_memory`` maps the addresses of memory that tensors
-    use but did not allocate to its bytes: an array that owns it adds nothing.
+    types whose objects are all counted elsewhere (tensors). ``tensor_memory`` maps addresses to bytes for memory that
+    tensors use but did not allocate: an array that owns such memory adds nothing.
     """
     owners = list(compress(arrays, map(is_, map(_base, arrays), repeat(None))))
     sizes = list(map(_nbytes, owners))
@@ -102,18 +102,18 @@ def measure_arrays(
 
 
 def describe(array: Any) -> str:
-    """Return shape and dtype, as in ``(100000, 33) float32``."""
+    """Return the array's shape and dtype, for example ``(100000, 33) float32``."""
     return f"{array.shape} {array.dtype.name}"
 
 
 def _views_among(arrays: list[Any]) -> list[Any]:
-    """Return the arrays that do not own the memory they use; most programs have few."""
+    """Return the arrays that do not own the memory that they use; most programs have few such arrays."""
     return list(compress(arrays, map(is_not, map(_base, arrays), repeat(None))))
 
 
 def _shared_bytes(owners: list[Any], sizes: list[int], tensor_memory: Mapping[int, int]) -> int:
-    # Reading an address costs ten times as much as everything else, so it is read only if the size equals a tensor's
-    # size.
+    # Reading an array's address costs ten times as much as everything else, so the address is read only if the array's
+    # size equals a tensor's.
     fits = frozenset(tensor_memory.values())
     candidates = list(compress(owners, map(fits.__contains__, sizes)))
     asked = candidates[:: max(1, len(candidates) // _ADDRESSES_ASKED)]
@@ -128,7 +128,7 @@ def _add_foreign_buffers(
     foreign_types: Collection[type],
 ) -> None:
     """Add buffers that an array uses and that no array owns; the largest view determines the size."""
-    # Types are compared by identity: a metaclass of the program may define its own equality.
+    # Types are compared by identity, because a metaclass of the program may define its own equality.
     elsewhere = (*array_types(), *foreign_types, mmap.mmap)
     largest: dict[int, int] = {}
     for array in views:
@@ -138,7 +138,7 @@ def _add_foreign_buffers(
         if type(owner) is memoryview:
             owner = owner.obj
             if type(owner) is bytearray or type(owner) is bytes:
-                # The view is on the collector's list, so these objects were found through it and have their own row.
+                # The collector lists the memoryview, so these objects were found through it and have their own row.
                 continue
         if id(owner) not in counted:
             largest[id(owner)] = max(largest.get(id(owner), 0), array.nbytes)
@@ -147,7 +147,7 @@ def _add_foreign_buffers(
 
 def _add_memmaps(measure: ArrayMeasure, memmaps: list[Any], floor_bytes: int) -> None:
     measure.mapped_count = len(memmaps)
-    # A slice of a memmap is a memmap on the same file, so the largest one represents the file.
+    # A slice of a memmap is a memmap of the same file, so the largest memmap represents the file.
     files: dict[int, Any] = {}
     for one in memmaps:
         known = files.get(id(one.base))

@@ -1,12 +1,12 @@
-"""Autograd graphs: the storages that they hold and that no tensor of the program refers to.
+"""Finds the storages that only autograd graphs hold and no tensor of the program refers to.
 
-A graph may be read only while torch's engine, and with it the training, is idle: the engine frees what graphs have
-saved, and adds to gradients, without the interpreter lock, so a concurrent reader crashes the program. One of our
-threads therefore has graphs read on the main thread, between two steps of the program (`on_main_thread`). The
-interpreter runs that call where it would run a signal handler. It cannot run while the main thread is inside a C call;
-the waiting thread then continues without it.
+A graph may be read only while torch's autograd engine is idle: the engine frees the data saved by graphs, and adds to
+gradients, without the interpreter lock, so a concurrent reader would crash the program. Our threads therefore let the
+main thread read graphs, between two steps of the program (`on_main_thread`). The interpreter runs that call where it
+would run a signal handler. It cannot run while the main thread is inside a C call; the waiting thread then continues
+without it.
 
-Nothing here unpacks a saved tensor, because that would run hooks of the program.
+Nothing here unpacks a saved tensor, because unpacking would run the program's hooks.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Errand:
         self._error: Exception | None = None
 
     def run(self) -> None:
-        # If the waiting thread has given up, it holds the lock forever, and the call must not run any more.
+        # If the waiting thread has given up, it keeps the lock forever, and the call must no longer run.
         if not self._turn.acquire(blocking=False):
             return
         call, self._call = self._call, None
@@ -47,8 +47,8 @@ class _Errand:
         except Exception as error:
             if not _is_ours(error):
                 raise
-            # This is the program's thread, so our own errors must not be raised here. They are raised in the waiting
-            # thread instead.
+            # This is the program's thread, so our own errors must not be raised here; the waiting thread raises them
+            # instead.
             self._error = error
         finally:
             self._over.set()
@@ -57,7 +57,7 @@ class _Errand:
         if not self._over.wait(seconds) and self._turn.acquire(blocking=False):
             self._call = None
             return None
-        # The call has begun, so wait until it is finished.
+        # The call has already begun, so wait until it is finished.
         self._over.wait()
         if self._error is not None:
             raise self._error
@@ -65,10 +65,10 @@ class _Errand:
 
 
 def on_main_thread(call: Callable[[], Result], wait_seconds: float) -> Result | None:
-    """Return the result of ``call`` on the main thread, or None if it does not run there in time.
+    """Run ``call`` on the main thread and return its result, or None if the call does not start in time.
 
-    Returns None without the native module as well. Call this from another thread, which must hold nothing that the main
-    thread may wait for.
+    Without the native module, the result is also None. The calling thread must not be the main thread and must hold no
+    lock that the main thread may wait for.
     """
     module = native()
     if module is None:
@@ -80,32 +80,31 @@ def on_main_thread(call: Callable[[], Result], wait_seconds: float) -> Result | 
 
 
 def _is_ours(error: Exception) -> bool:
-    """Return True if the error was raised in our code and not in a signal handler of the program that ran in the
-    meantime.
-    """
+    """Return True if our code raised the error, and not a signal handler of the program that ran at the same time."""
     innermost = error.__traceback__
     while innermost is not None and innermost.tb_next is not None:
         innermost = innermost.tb_next
     return innermost is None or innermost.tb_frame.f_code.co_filename.startswith(_PACKAGE)
 
 
-# Limits on the graphs and the nodes that one census visits, about 10 ms; the rest is extrapolated. They are also low
-# because torch creates a Python object for each saved tensor that is read, and keeps it as long as the graph.
+# Limits on the graphs and nodes that one census visits, which takes about 10 ms; the sizes of the others are
+# extrapolated. The limits are also low because torch creates a Python object for each saved tensor that is read, and
+# keeps the object as long as the graph.
 _GRAPHS_VISITED: Final = 64
-# Tensors created one after the other often share a graph, so this many are visited together.
+# Tensors created one after another often share a graph, so this many neighbours are visited together.
 _NEIGHBOURS: Final = 8
 _NODES_VISITED: Final = 5_000
 
 
-# Every thread in the engine has a frame in one of these modules, or waits for a thread that has one.
+# Every thread in the engine has a frame in one of these modules, or waits for a thread that has such a frame.
 _ENGINE: Final = frozenset({"torch.autograd", "torch.autograd.graph"})
 # How long one of our threads waits for the main thread to run a call.
 _WAIT_SECONDS: Final = 0.25
 
 
 def while_the_engine_rests(read: Callable[[], Result]) -> Result | None:
-    """Return the result of ``read``, called where graphs and gradients may be read, or None if they may not be read
-    now.
+    """Call ``read`` on a thread that may read graphs and gradients and return the result, or None if they must not be
+    read now.
     """
     if threading.current_thread().name.startswith("leakline-"):
         return on_main_thread(lambda: _unless_it_runs(read), _WAIT_SECONDS)
@@ -120,7 +119,7 @@ def _unless_it_runs(read: Callable[[], Result]) -> Result | None:
 
 
 def _engine_runs() -> bool:
-    """Return True if the engine runs on any thread, including this one: one of its hooks may have called us."""
+    """Return True if the engine runs on any thread, even this thread: an autograd hook may have called us."""
     with no_collection():
         return any(map(_is_in_engine, sys._current_frames().values()))
 
@@ -135,9 +134,10 @@ def _is_in_engine(frame: FrameType | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class GraphBytes:
-    """Bytes held by graphs.
+    """The bytes that graphs hold.
 
-    ``storages`` are the addresses visited; ``bytes`` is extrapolated from them unless ``is_whole``.
+    ``storages`` contains the addresses of the storages found; ``bytes`` is extrapolated from these storages unless
+    ``is_whole``.
     """
 
     bytes: int
@@ -146,10 +146,11 @@ class GraphBytes:
 
 
 def graph_bytes(roots: list[Any], known: set[int], kinds: frozenset[type]) -> GraphBytes:
-    """Return the bytes of storages that the graphs of ``roots`` hold and ``known`` does not contain, each once.
+    """Return the bytes of storages held by the graphs of ``roots``, each counted once, without the storages in
+    ``known``.
 
-    If the visit ends before all graphs are seen, each remaining graph is assumed to add as much as the graphs in the
-    second half of those seen, so that memory shared by graphs is not multiplied.
+    If the visit ends early, each remaining graph is assumed to add as much as a graph in the second half of the visited
+    graphs adds on average, so that memory shared by graphs is not multiplied.
     """
     visit = _GraphVisit(set(known), kinds)
     found: list[int] = []
@@ -169,14 +170,14 @@ def graph_bytes(roots: list[Any], known: set[int], kinds: frozenset[type]) -> Gr
 
 
 def graph_storages(root: Any, kinds: frozenset[type]) -> dict[int, int]:
-    """Return the address and bytes of every storage that the graph of one tensor holds."""
+    """Return the address and bytes of every storage that one tensor's graph holds."""
     visit = _GraphVisit(set(), kinds)
     visit.add(root)
     return visit.found
 
 
 class GraphSample:
-    """A sample of tensors with a graph that arrive a few at a time: weak references to every n-th run of neighbours."""
+    """A sample of tensors with graphs, added a few at a time: weak references to every n-th run of neighbours."""
 
     def __init__(self) -> None:
         self._runs: dict[int, list[ref[Any]]] = {}
@@ -200,7 +201,7 @@ class GraphSample:
             self._runs = {n: run for n, run in self._runs.items() if n % self._every == 0}
 
     def bytes(self, known: set[int], kinds: frozenset[type]) -> GraphBytes:
-        """Return what `graph_bytes` returns, for all tensors added; tensors that have been freed hold nothing."""
+        """Return the same as `graph_bytes` for all tensors added; tensors that have been freed add nothing."""
         visit = _GraphVisit(set(known), kinds)
         added: list[tuple[int, int]] = []
         for run in self._runs.values():
@@ -214,7 +215,7 @@ class GraphSample:
             if visit.is_spent():
                 break
         rest = self._root_count - sum(roots for roots, _ in added)
-        # Each remaining graph is assumed to add as much as the later ones, so that memory shared by graphs is not
+        # Each remaining graph is assumed to add as much as the later graphs did, so that memory shared by graphs is not
         # multiplied.
         later = added[len(added) // 2 :]
         roots = sum(count for count, _ in later)
@@ -226,7 +227,7 @@ class GraphSample:
 class _GraphVisit:
     """A walk over graphs that enters each node once.
 
-    It keeps the nodes until it ends, because the address of a node identifies it only while it is alive.
+    The walk keeps the nodes until it ends, because a node's address is unique only while the node is alive.
     """
 
     def __init__(self, storages: set[int], kinds: frozenset[type]) -> None:
@@ -244,7 +245,7 @@ class _GraphVisit:
         try:
             waiting = [root.grad_fn]
         except RuntimeError:
-            # The tensor is a view that has no history, and its base was changed in place.
+            # The tensor is a view without a history, and its base was changed in place.
             return
         while waiting and not self.is_spent():
             node = waiting.pop()
@@ -256,11 +257,11 @@ class _GraphVisit:
             waiting.extend(pair[0] for pair in _next_functions(node))
 
     def _saved(self, node: Any) -> Iterator[Any]:
-        """Yield the saved tensors of a node in their packed form."""
+        """Yield a node's saved tensors in their packed form."""
         base = _function_base()
         for name in self._names(type(node)):
             try:
-                # Nodes of Python functions belong to the program, so their own attributes are bypassed.
+                # A Python function's node belongs to the program, so attributes that its class defines are bypassed.
                 value = (
                     getattr(base, name).__get__(node) if name == _PYTHON else getattr(node, name)
                 )
@@ -281,7 +282,7 @@ class _GraphVisit:
 
     def _add_saved(self, saved: Any) -> None:
         tensor = getattr(saved, "data", None)
-        # If the program has installed hooks, `data` is whatever they packed.
+        # If the program has installed hooks, `data` is the object that the pack hook returned.
         if type(tensor) not in self._kinds:
             return
         key = storage_key(tensor)
@@ -306,7 +307,7 @@ def _next_functions(node: Any) -> Iterable[Any]:
 
 
 def _evenly(roots: list[Any]) -> Iterator[Any]:
-    """Yield all ``roots`` in runs of neighbours, so that any first part is spread over the entire list."""
+    """Yield all ``roots`` in runs of neighbours, ordered so that every initial part is spread over the entire list."""
     starts = range(0, len(roots), _NEIGHBOURS)
     step = max(1, len(starts) * _NEIGHBOURS // _GRAPHS_VISITED)
     for first in range(step):

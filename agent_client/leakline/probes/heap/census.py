@@ -1,11 +1,12 @@
 """The census: live objects by exact type, with the bytes of arrays and tensors counted once per buffer.
 
-It is exact if it covers everything. With a deadline it visits a part that is spread over the heap, scales the counts up
-and reports the share in ``coverage``. Once it has returned, it keeps nothing of the program alive. No collection is
-forced, and no attribute, ``isinstance`` or ``repr`` of the program's objects is used.
+A census is exact if it covers the entire heap. If a deadline cuts it short, it has visited a part that is spread over
+the heap; it then scales the counts up and reports the share in ``coverage``. Once it has returned, it keeps no object
+of the program alive. It never forces a collection, and never uses attributes, ``isinstance`` or ``repr`` of the
+program's objects.
 
-If the native module is available, ``take_census`` counts with it, and ``SlicedCensus`` does so in slices while the
-program runs. Only the native census counts plain atoms (numbers, strings), which it visits anyway.
+If the native module is available, ``take_census`` uses it, and ``SlicedCensus`` uses it in slices while the program
+runs. Only the native census counts plain atoms (numbers, strings), which it visits anyway.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ from leakline.snapshot import Number
 
 from .heap_walk import listed_objects
 
-# Smaller objects are not listed as large, even if the caller requests them later.
+# Minimum size of objects listed as large, even if the caller later requests smaller objects.
 LARGE_FLOOR_BYTES: Final = 1 << 20
-# Limit on the objects of each of the program's own classes that are handed to `on_instances`.
+# Maximum number of instances of each of the program's own classes that are handed to `on_instances`.
 INSTANCES_OF_A_CLASS: Final = 2_000
 _LARGE_KEPT: Final = 200
-# Number of tensors measured together in a census in slices: about 0.3 ms.
+# Number of tensors measured together in a sliced census, which takes about 0.3 ms.
 _TENSORS_AT_ONCE: Final = 64
 
 OnInstances = Callable[[Mapping[type, Sequence[object]]], None]
@@ -63,16 +64,16 @@ def take_census(
 ) -> CensusResult:
     """Count live objects by exact type.
 
-    1. Walk the collector's list, and objects that are not on it but reachable from it or from locals of the calling
-       thread's functions.
-    2. Measure arrays and tensors by the buffers they own.
+    1. Walk the objects on the collector's list, and unlisted objects that are reachable from these or from local
+       variables of the calling thread's functions.
+    2. Measure arrays and tensors by the buffers that they own.
     3. Hand instances of the program's own classes to ``on_instances``, which must not keep them.
     4. Release everything, and return names and numbers.
 
     The deadline is in CPU seconds of this thread, so that a busy machine does not cut the census short. The walk stops
-    there; steps 2 and 3 then cost in proportion to what it visited. In Python, the list itself (``listed_objects``,
-    about 160 ms per million objects) cannot be interrupted; the native walk still counts how much it leaves out, at 40
-    ms per million.
+    at the deadline; the cost of steps 2 and 3 is then proportional to the part visited. In Python, creating the list
+    (``listed_objects``, about 160 ms per million objects) cannot be interrupted; the native walk still counts the
+    objects that it leaves out, at 40 ms per million.
     """
     pick = dict.fromkeys(user_classes(), INSTANCES_OF_A_CLASS) if on_instances else {}
     take = _take_in_python if native() is None else _take_natively
@@ -115,7 +116,7 @@ def _take_natively(
 
 
 def _arrays_for_python(census: NativeCensus, picked: dict[int, list[Any]]) -> list[Any]:
-    """Return every array, if the structs of this NumPy are not known."""
+    """Return every array; needed if the native module does not know the array structs of this NumPy version."""
     if not array_types():
         return []
     ndarray = array_types()[0]
@@ -179,9 +180,9 @@ def _native_result(
 def _finished_rows(
     census: NativeCensus, arrays: ArrayMeasure | None, tensors: TensorMeasure | None
 ) -> list[TypeRow]:
-    """Return the rows, adding the bytes of buffers and the tensor objects that torch created because we read graphs.
+    """Return the rows, including buffer bytes and the tensor objects that torch has created because we read graphs.
 
-    References to classes are removed from the measures.
+    The measures' own references to classes are removed.
     """
     rows = census.rows(arrays.bytes if arrays is not None else None)
     if arrays is not None:
@@ -195,7 +196,7 @@ def _finished_rows(
     if tensors is not None:
         kinds = {id(kind): kind for kind in tensors.by_type}
         rows = [_of_tensors(row, tensors, kinds) for row in rows]
-        # Only the result may keep references to classes: one more reference looks like one more instance.
+        # Only the result may keep references to classes, because one more reference looks like one more instance.
         tensors.by_type.clear()
         tensors.shown.clear()
     return rows
@@ -210,15 +211,15 @@ def _of_tensors(row: TypeRow, tensors: TensorMeasure, kinds: Mapping[int, type])
 
 
 def _closer() -> dict[type, int]:
-    """Return the types whose objects are all examined in Python; includes arrays only if the native module cannot
-    measure them.
+    """Return the types whose objects are all examined in Python, including arrays if the native module cannot measure
+    them.
     """
     kinds = (*tensor_types(), *array_types()[bool(array_layout()) :])
     return dict.fromkeys(kinds, NO_LIMIT)
 
 
 def _by_type(objects: list[Any]) -> dict[int, list[Any]]:
-    """Group objects by the address of their type, and empty the given list, because reference counts are read later."""
+    """Group objects by their type's address and empty the given list, so that only the groups refer to the objects."""
     found: dict[int, list[Any]] = {}
     while objects:
         one = objects.pop()
@@ -227,11 +228,11 @@ def _by_type(objects: list[Any]) -> dict[int, list[Any]]:
 
 
 class SlicedCensus:
-    """A census in slices of a few milliseconds, between which the program runs. Needs the native module.
+    """A census in slices of a few milliseconds, between which the program runs. This class needs the native module.
 
-    Create it on the program's thread, whose local variables are read in the constructor; ``step`` may be called on any
-    thread. No object and no class of the program is kept between two steps. Call ``result`` once, after ``step`` has
-    returned True.
+    Create the census on the program's thread, because the constructor reads this thread's local variables; ``step`` may
+    be called on any thread. Between two steps, the census keeps no object and no class of the program. Call ``result``
+    once, after ``step`` has returned True.
     """
 
     def __init__(self, clock: Callable[[], float] = thread_time) -> None:
@@ -251,7 +252,7 @@ class SlicedCensus:
         return self._census.bytes
 
     def step(self, seconds: float) -> bool:
-        """Continue for about ``seconds``; return True once everything was visited."""
+        """Continue for about ``seconds``; return True once all objects have been visited."""
         started = self._clock()
         ends = perf_counter() + seconds
         left = seconds
@@ -292,7 +293,9 @@ class SlicedCensus:
         )
 
     def _measure_picked(self) -> None:
-        """Measure the objects that must be examined in Python while they are certainly alive, and keep none of them."""
+        """Measure the objects that must be examined in Python while they are certainly alive, without keeping any of
+        them.
+        """
         picked = _by_type(self._census.take_picked())
         if self._tensors is not None:
             ones = [picked.pop(id(kind), []) for kind in tensor_types()]
@@ -323,7 +326,7 @@ def _take_in_python(
     walk = HeapWalk({**pick, **closer}, LARGE_FLOOR_BYTES, is_over if has_deadline else None)
     heap = walk.run()
     for variables in locals_by_function(frame).values():
-        # The collector cannot follow a running function, only its cells and suspended frames.
+        # The collector finds cells and suspended frames, but not the local variables of a running function.
         walk.follow(list(variables.read().values()))
     heap.untracked.settle()
     arrays = _all_arrays(walk)
@@ -334,10 +337,10 @@ def _take_in_python(
 
 
 def look_at_tensors() -> dict[str, Number]:
-    """Return ``tensors.*`` and the counts of torch's own tensor types, at a tenth of the cost of a census.
+    """Return ``tensors.*`` and the counts of torch's own tensor types, at a tenth of a census's cost.
 
-    Covers the tensors that the collector tracks, which are all except those created inside torch and never exposed to
-    Python. Empty while the program has not loaded torch.
+    The result covers the tensors that the collector tracks, that is, all tensors ever exposed to Python. It is empty
+    while the program has not loaded torch.
     """
     kinds = tensor_types()
     if not kinds:
@@ -352,9 +355,9 @@ def look_at_tensors() -> dict[str, Number]:
 
 
 def count_tracked() -> dict[int, int]:
-    """Return the number of objects that the collector tracks, by address of their class, at one point in time.
+    """Return the number of objects that the collector tracks at one point in time, by the address of their class.
 
-    Needs the native module. Costs a tenth of a census, because the objects they refer to are not visited.
+    This needs the native module. It costs a tenth of a census, because the objects' referents are not visited.
     """
     census = NativeCensus({}, 1 << 62, in_slices=False, enters=False)
     census.run(None, [vars(module) for _, module in user_modules()])
@@ -362,8 +365,8 @@ def count_tracked() -> dict[int, int]:
 
 
 def _tracked_of(kinds: tuple[type, ...]) -> dict[type, list[Any]]:
-    """Return tracked objects by exact type; only these lists may refer to them, because reference counts are read
-    later.
+    """Return tracked objects by exact type. Only the returned lists may refer to the objects, because their reference
+    counts are read later.
     """
     if native() is not None:
         census = NativeCensus(
@@ -373,7 +376,7 @@ def _tracked_of(kinds: tuple[type, ...]) -> dict[type, list[Any]]:
         found = _by_type(census.take_picked())
         return {kind: found.pop(id(kind), []) for kind in kinds}
     objects = listed_objects()
-    # Select them without a Python step per object.
+    # Select the tensors without executing Python code for each object.
     picked = list(compress(objects, map(frozenset(kinds).__contains__, map(type, objects))))
     return {kind: [one for one in picked if type(one) is kind] for kind in kinds}
 
@@ -480,7 +483,7 @@ def _add_buffers(
         sizes[array_types()[0]] = arrays.bytes
     if tensors is not None:
         sizes.update(tensors.by_type)
-        # Only `counts` may keep references to classes: one more reference looks like one more instance.
+        # Only `counts` may keep references to classes, because one more reference looks like one more instance.
         tensors.by_type.clear()
         tensors.shown.clear()
 

@@ -1,4 +1,4 @@
-"""The result of a census as names and numbers: series, a table, and the largest objects."""
+"""The result of a census, as names and numbers: series, a table, and the largest objects."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from leakline.probes.heap.tensors import TensorMeasure
 from leakline.probes.references.class_names import type_name
 from leakline.snapshot import Census, LargeObject, Number
 
-# Number of types of a census that are reported as series, largest first.
+# Number of types, largest first, that a census reports as series.
 SERIES_TYPES: Final = 48
 
-# Name, count and bytes of a type.
+# A type's name, count and bytes.
 Row = tuple[str, int, int | None]
 
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """The results that all kinds of census have in common, as names and numbers."""
+    """The results common to all kinds of census, as names and numbers."""
 
     mode: str
     coverage: float
@@ -32,18 +32,18 @@ class _Counted:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the entire heap was visited, so that counts are not scaled."""
+        """True if the entire heap was visited, so that no count is scaled."""
         return self.coverage >= 1.0
 
     def to_census(self, sequence: int, top: int = 200) -> Census:
-        """Return the census as it is sent: the ``top`` types by bytes and the ``top`` by count, largest first."""
+        """Return the census in the form that is sent: the ``top`` types by bytes and by count, largest first."""
         return Census(sequence, self.mode, self.coverage, self.objects, tuple(self._rows(top)))
 
     def samples(self) -> dict[str, Number]:
-        """Return ``python.objects``, ``arrays.*``, ``tensors.*`` and ``type.<name>.*`` of the largest types.
+        """Return ``python.objects``, ``arrays.*``, ``tensors.*``, and ``type.<name>.*`` for the largest types.
 
         ``arrays.*`` and ``tensors.*`` are absent while the program has not loaded their libraries. ``arrays.*`` is also
-        absent below full coverage: arrays are in few containers, so a part of the heap does not represent all of them.
+        absent below full coverage: most arrays are in a few containers, so a part of the heap is not representative.
         """
         samples: dict[str, Number] = {"python.objects": self.objects}
         arrays, tensors = self.arrays, self.tensors
@@ -60,13 +60,13 @@ class _Counted:
         return samples
 
     def sizes(self) -> dict[str, Number]:
-        """Return only the samples that are bytes."""
+        """Return only the samples that are sizes in bytes."""
         return {name: size for name, size in self.samples().items() if name.endswith(".bytes")}
 
     def large_objects(
         self, sequence: int, limit: int = 20, floor_bytes: int = 10 << 20
     ) -> tuple[LargeObject, ...]:
-        """Return the largest arrays, tensors and containers, largest first; none below ``floor_bytes``."""
+        """Return the largest arrays, tensors and containers of at least ``floor_bytes``, largest first."""
         largest = sorted(self.large, reverse=True)[:limit]
         return tuple(
             LargeObject(sequence, name, size, detail)
@@ -85,7 +85,7 @@ class _Counted:
         return list(dict.fromkeys([*by_bytes[:top], *by_count]))
 
     def _listed(self) -> Sequence[Row]:
-        """Return name, count and bytes of every type, each name once."""
+        """Return the name, count and bytes of every type, with each name only once."""
         raise NotImplementedError
 
 
@@ -93,8 +93,8 @@ class _Counted:
 class CensusResult(_Counted):
     """A census at one point in time. The keys of ``counts`` are the classes themselves.
 
-    ``counts`` is the input of ``ClassCounts.calibrate``: drop the result soon after, because it keeps classes alive.
-    ``type_bytes`` are shallow bytes in the order of ``counts``, None if unknown.
+    ``counts`` is the input for ``ClassCounts.calibrate``; drop the result soon after that call, because it keeps
+    classes alive. ``type_bytes`` are shallow bytes in the order of ``counts``, or None if unknown.
     """
 
     counts: Mapping[type, int]
@@ -107,12 +107,12 @@ class CensusResult(_Counted):
 
 @dataclass(frozen=True, slots=True)
 class SlicedResult(_Counted):
-    """A census taken while the program ran: names and numbers only, and no class is kept.
+    """A census taken while the program ran. It holds only names and numbers, and keeps no class alive.
 
-    An object that lived from the beginning to the end of the census is counted once; one that was created or freed
-    meanwhile may be counted or not. The counts are real, but not from one point in time. ``counts`` is keyed by the
-    address of the class (``id(cls)``), ``names`` by its name. ``is_whole`` is False if full collections moved so many
-    objects that some may be missing or counted twice.
+    An object that lived from the beginning to the end of the census is counted once; an object that was created or
+    freed during the census may be counted or not. The counts are therefore not from one point in time. ``counts`` is
+    keyed by the class's address (``id(cls)``), and ``names`` by its name. ``is_whole`` is False if full collections
+    moved so many objects that some may be missing or counted twice.
     """
 
     counts: Mapping[int, int]
@@ -130,7 +130,7 @@ class SlicedResult(_Counted):
 
 
 def by_name(rows: Iterable[Row]) -> list[Row]:
-    """Return the rows with types of the same name added up."""
+    """Return the rows, adding up the rows of types with the same name."""
     known: dict[str, tuple[int, int | None]] = {}
     for name, count, size in rows:
         known_count, known_size = known.get(name, (0, 0))

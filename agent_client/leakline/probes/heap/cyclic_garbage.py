@@ -1,15 +1,15 @@
-"""Cyclic garbage and the work of Python's collector, which is observed and never started.
+"""Cyclic garbage and the work of Python's garbage collector, which is observed but never started.
 
-`GarbageProbe` (native module only) estimates how much garbage waits for the collector, by type. With the collector
-switched off, or long before its next full run, objects that refer only to each other remain. They are neither live nor
-kept by the allocator, and no holder leads to them, so they are reported as a separate number. The probe visits the
-newest objects, as many as fit into the time; cycles that reach into older ones are missed, and nothing alive is
-counted.
+`GarbageProbe` (native module only) estimates how much garbage waits for the collector, by type. While the collector is
+switched off, or long before its next full run, objects that refer only to each other stay in memory. They are neither
+live nor memory kept by the allocator, and no holder leads to them, so they are reported as a separate number. The probe
+visits as many of the newest objects as fit into the time limit. It misses cycles that reach into older objects, but
+never counts a live object.
 
-`CollectorStatistics` records what the collector did. A forced collection would hide cyclic leaks. The hook runs inside
-the collector, on whichever thread triggered it, even at interpreter exit. It therefore keeps only numbers, never the
-dictionary it receives, and calls none of our code except one short reading from the kernel, which takes three
-microseconds.
+`CollectorStatistics` records the collector's work. No collection is ever forced, because that would hide cyclic leaks.
+The hook runs inside the collector, on the thread that triggered the collection, even at interpreter exit. It therefore
+keeps only numbers, never the dictionary that it receives, and calls none of our code except one short reading from the
+kernel.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from leakline.probes.references.class_names import type_name
 from leakline.snapshot import CYCLIC_GARBAGE, Holder, Number
 
 TYPES_REPORTED: Final = 16
-# Every program has some garbage waiting, so the types of fewer objects than this are not named.
+# Every program has some garbage waiting, so its types are not named if there are fewer objects than this.
 OBJECTS_REPORTED: Final = 1_000
-# Assumed until the first scan has measured the speed; values from 75 to 380 have been observed.
+# This speed is assumed until the first scan has measured it; values from 75 to 380 have been observed.
 NANOSECONDS_PER_OBJECT: Final = 300.0
-# A scan of fewer objects is not worth mapping our own memory.
+# A scan of fewer objects is not worth the cost of mapping our own memory.
 OBJECTS_AT_LEAST: Final = 1_000
 OBJECTS_AT_MOST: Final = 400_000
-# A scan names the types only if it finds this many times as much garbage as any before; otherwise the same types would
-# be repeated.
+# A scan names the types only if it finds this many times as much garbage as any scan before, so that the same types are
+# not repeated.
 _MORE: Final = 1.1
-# Types with less than this share of the objects do not show where the garbage comes from.
+# Minimum share of the objects for a type to be named: rarer types do not show where the garbage comes from.
 _PART: Final = 0.02
 _FORGET: Final = 0.8
 # An abandoned scan reports nothing, so scans are planned to end before the time limit.
 _AIM: Final = 0.8
-# After an abandoned scan, the cost per object is assumed to be higher by this factor.
+# After an abandoned scan, the assumed cost per object is multiplied by this factor.
 _MORE_EXPENSIVE: Final = 1.5
 _TESTED: Final = 8
 _TEST_OBJECTS: Final = 512
@@ -57,9 +57,9 @@ _TEST_NANOSECONDS: Final = 50_000_000
 
 @dataclass(frozen=True, slots=True)
 class GarbageResult:
-    """The result of one scan. ``types`` rows are (name, objects, bytes they keep), most objects first.
+    """The result of one scan. ``types`` contains (name, objects, bytes that the objects keep), most objects first.
 
-    ``is_whole``: all objects that the collector tracks were visited, not only the newest.
+    ``is_whole`` means that the scan visited all objects that the collector tracks, not only the newest.
     """
 
     looked_at: int
@@ -91,7 +91,7 @@ class GarbageResult:
 
 
 class GarbageProbe:
-    """A probe that visits as many objects as its measured speed allows in the time.
+    """A probe that visits as many objects as its measured speed allows within the time limit.
 
     ``find`` returns the native module; tests replace it.
     """
@@ -103,9 +103,9 @@ class GarbageProbe:
         self._most = 0
 
     def read(self, limit_seconds: float) -> GarbageResult | None:
-        """Scan for at most about ``limit_seconds`` of CPU time; return None if there is no result in that time.
+        """Scan for about ``limit_seconds`` of CPU time at most; return None if there is no result within that time.
 
-        ``types`` is filled if there is more garbage than in any scan before.
+        The result's ``types`` are filled only if there is clearly more garbage than in any scan before.
         """
         module = self._find()
         if module is None or self._trusted is False:
@@ -116,7 +116,7 @@ class GarbageProbe:
         nanoseconds = limit_seconds * 1e9
         fitting = int(_AIM * nanoseconds / self._nanoseconds_per_object)
         if fitting < OBJECTS_AT_LEAST:
-            # Lower the estimate, so that one stall of the machine does not end the scans forever.
+            # Lower the estimate, so that one slow scan does not prevent all further scans.
             self._nanoseconds_per_object *= _FORGET
             return None
         arrays = next(iter(array_types()), None)
@@ -151,9 +151,10 @@ class _Cycle:
 
 
 def proves_itself(module: Any) -> bool:
-    """Return True if the module finds planted garbage, and does not report it while it is still held.
+    """Return True if the module finds planted garbage, and does not report the planted objects while they are still
+    held.
 
-    A collection may run in between, so there are three attempts.
+    A collection may free the planted objects during the test, so there are three attempts.
     """
     return any(_finds_what_is_planted(module) for _ in range(3))
 
@@ -178,15 +179,15 @@ def _planted_found(module: Any) -> int:
 
 
 FULL: Final = 2
-# Limit on the threads whose time in collections is kept separately.
+# Limit on the threads whose CPU time in collections is stored.
 THREADS_LIMIT: Final = 1_000
-# Number of full collections kept between two calls of `take`, the newest ones. The totals include all of them.
+# Number of the newest full collections kept between two calls of `take`. The totals include all collections.
 KEPT: Final = 8
-# After this many reports, a collection is reported only if it took twice as long or freed twice as much as any reported
-# before.
+# After this many reports, a collection is reported only if it took twice as long or freed twice as many objects as any
+# reported before.
 REPORTED_LIMIT: Final = 64
-# Counting the interpreter's blocks requires a walk over all of its pools: 70 microseconds in a process with torch, over
-# a millisecond with five million objects.
+# Counting the interpreter's blocks requires a walk over all of its pools. This takes 70 microseconds in a process with
+# torch, and over a millisecond with five million objects.
 BLOCKS_EVERY_SECONDS: Final = 1.0
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
@@ -194,7 +195,7 @@ _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4
 class Collection(NamedTuple):
     """One full collection: when it ended (Unix seconds), how long it took, and how many objects it freed.
 
-    ``resident_before`` and ``resident_after`` are the resident bytes of the process; None if the kernel does not report
+    ``resident_before`` and ``resident_after`` are the process's resident bytes, or None if the kernel does not report
     them.
     """
 
@@ -208,9 +209,9 @@ class Collection(NamedTuple):
 
 
 def resident_bytes() -> int | None:
-    """Return the resident bytes of this process in ten microseconds, or None if they cannot be read.
+    """Return this process's resident bytes, which takes ten microseconds, or None if they cannot be read.
 
-    The file is opened each time, because a program may close all descriptors, or fork.
+    The file is opened each time, because a program may close all descriptors or fork.
     """
     try:
         statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
@@ -225,9 +226,9 @@ def resident_bytes() -> int | None:
 
 
 class AllocatedBlocks:
-    """The number of blocks allocated by the interpreter; one count serves all callers within a second, on any thread.
+    """Counts the blocks allocated by the interpreter. One count serves all callers within a second, on any thread.
 
-    ``clock`` returns monotonic seconds, ``count`` counts the blocks.
+    ``clock`` returns monotonic seconds, and ``count`` returns the number of blocks.
     """
 
     def __init__(
@@ -236,12 +237,12 @@ class AllocatedBlocks:
         count: Callable[[], int] = sys.getallocatedblocks,
     ) -> None:
         self._clock, self._count = clock, count
-        # Time of the last count, and the count; replaced as one object.
+        # The last count's time and value, replaced together as one object.
         self._last = (-inf, 0)
         self._reported_at: float | None = None
 
     def recent(self, age_seconds: float = BLOCKS_EVERY_SECONDS) -> int:
-        """Return the last count, or a new one if the last is older than ``age_seconds``.
+        """Return the last count, or a new count if the last is older than ``age_seconds``.
 
         This is accurate enough to estimate the cost of a scan of all objects.
         """
@@ -251,7 +252,7 @@ class AllocatedBlocks:
         return last[1]
 
     def unreported(self) -> int | None:
-        """Return a recent count not returned before, or None within a second of the last. For one caller only."""
+        """Return a recent count, or None if it has already been returned. Only one caller may use this method."""
         count, counted_at = self.recent(), self._last[0]
         if counted_at == self._reported_at:
             return None
@@ -260,7 +261,7 @@ class AllocatedBlocks:
 
 
 class CollectorStatistics:
-    """Running totals of the collector. The interpreter counts collections itself; only their time is added here."""
+    """The collector's running totals. The interpreter itself counts collections; only their time is measured here."""
 
     def __init__(self, blocks: AllocatedBlocks | None = None) -> None:
         self._blocks = blocks or AllocatedBlocks()
@@ -282,17 +283,17 @@ class CollectorStatistics:
             self._hooked = True
 
     def stop(self) -> None:
-        """Remove the hook; the totals stay readable."""
+        """Remove the hook. The totals can still be read."""
         if self._hooked:
-            # The program may have emptied the list.
+            # The program may have removed our hook from the list.
             with suppress(ValueError):
                 gc.callbacks.remove(self._on_collection)
             self._hooked = False
 
     def cpu_seconds(self) -> float:
-        """Return the CPU time that collections have cost the calling thread.
+        """Return the CPU seconds that collections have taken on the calling thread.
 
-        A collection runs on the thread that triggers it, whichever thread created most of the objects.
+        A collection runs on the thread that triggers it, even if other threads have created most of the objects.
         """
         return self._cpu_seconds.get(get_ident(), 0.0)
 
@@ -300,8 +301,8 @@ class CollectorStatistics:
         """Return the totals and the current state of the collector.
 
         The totals are ``python.collections``, ``.collections_full``, ``.garbage_freed`` and ``.collection_seconds``.
-        The state is ``.collector_enabled`` (0 or 1), ``.collector_pending``, the number of objects created and not
-        freed since the last run, and ``.blocks`` once a second.
+        The state consists of ``.collector_enabled`` (0 or 1), ``.collector_pending`` (the number of objects created and
+        not freed since the last collection) and, at most once a second, ``.blocks``.
         """
         generations = gc.get_stats()
         samples: dict[str, Number] = {
@@ -318,9 +319,9 @@ class CollectorStatistics:
         return samples
 
     def take(self) -> list[Collection]:
-        """Return the full collections since the last call that are worth an event, oldest first."""
+        """Return the full collections since the last call that are worth reporting, oldest first."""
         taken: list[Collection] = []
-        # Take them one by one: a collection may run between any two steps.
+        # Remove the entries one by one, because a collection may run between any two steps.
         while self._full:
             collection = self._full.popleft()
             if self._is_worth_reporting(collection):
@@ -337,7 +338,7 @@ class CollectorStatistics:
 
     def _on_collection(self, phase: str, info: dict[str, Any]) -> None:
         if phase == "start":
-            # Read this before the clock starts, because the reading is our time and not the collector's.
+            # Read the memory before the clock starts, because the time of this reading is ours and not the collector's.
             self._resident = resident_bytes() if info["generation"] >= FULL else None
             self._started_at, self._cpu_started_at = perf_counter(), thread_time()
         elif self._started_at is not None:

@@ -1,18 +1,18 @@
-"""The walk over live objects for a census: one pass that touches no attribute of the program's objects.
+"""Walks over the live objects for a census, in one pass that touches no attribute of the program's objects.
 
 The collector's list does not contain every object: tuples and dicts of plain values are removed from it, and NumPy
-arrays, byte strings and other objects that cannot form cycles are never on it. They are found as referents of listed
-objects and counted once by address. Plain atoms (numbers, strings) are not counted.
+arrays, byte strings and other objects that cannot form cycles are never on the list. All of these are found as
+referents of listed objects, and each is counted only once. Plain atoms (numbers, strings) are not counted.
 
-To be fast enough without native code, every step over a block of objects is one call into C, and a block is counted,
-sized and followed while its objects are in the cache.
+To be fast enough without native code, each step handles a block of objects in one call into C, and a block is counted,
+sized and followed while its objects are in the CPU cache.
 
-The objects that the collector lists are returned without tuples that are still being built. Code that builds a tuple
-needs the only reference to it: ``tuple(iterator)`` raises SystemError if another reference exists when it resizes the
-tuple. A scan that holds its results while another thread runs would cause this error in the program. Not every
-unfinished tuple can be recognized here: one without gaps may still be made longer, or be the argument of a torch hook.
-There is also no protection if a program has audit hooks in Python or runs without the interpreter lock. The native
-module can check what refers to a tuple.
+`listed_objects` leaves out tuples that are still being built. Code that builds a tuple needs the only reference to it:
+``tuple(iterator)`` raises SystemError if another reference exists when it resizes the tuple. A scan that holds its
+results while another thread runs would cause this error in the program. Not every unfinished tuple can be recognized
+here: a tuple without gaps may still be made longer, or be the argument of a torch hook. There is also no protection if
+a program has audit hooks in Python or runs without the interpreter lock. The native module, in contrast, can check
+which objects refer to a tuple.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ def _finished(look: Callable[..., list[Any]], *arguments: Any) -> list[Any]:
     asked = starmap(look, [arguments])
     others = _by_type(found, is_not)
     tuples_found = _by_type(found, is_)
-    # The referents of a tuple do not include its unfilled items.
+    # A tuple is unfinished if it has fewer referents than items: unfilled items are not referents.
     filled = map(len, map(gc.get_referents, chain.from_iterable(tuples)))
     is_filled = map(eq, chain(filled, (None,)), map(len, chain.from_iterable(tuples)))
     finished = _selected(tuples, is_filled)
     with no_collection():
         # Until the lists are released, this frame makes no calls and only C iterators run, so no other thread can run.
-        # A collection would let other threads run, through callbacks and finalizers.
+        # A collection would let other threads run during its callbacks and finalizers, so it is prevented.
         found += asked
         ones = [*others]
         tuples += ([*tuples_found],)
@@ -78,19 +78,19 @@ def _by_type(found: list[list[Any]], compare: Callable[[object, object], bool]) 
 
 
 def _selected(found: list[list[Any]], chosen: map[bool]) -> compress[Any]:
-    # The additional None, here and above, exhausts the iterators, so that they no longer hold a list: the scan finds
-    # these iterators, too.
+    # The additional None, here and above, makes sure that the iterators are exhausted and no longer hold a list.
+    # Otherwise the scan, which also finds these iterators, could reach the list through them.
     return compress(chain(chain.from_iterable(found), (None,)), chosen)
 
 
 BLOCK: Final = 512
-# Containers are sized in every block with more referents than this, so that no large one is missed, and in every eighth
-# block, which is the sample for all other blocks.
+# Containers are sized in every block with more referents than this, so that no large container is missed, and in every
+# eighth block, as the sample for all other blocks.
 _MANY_REFERENTS: Final = 8 * BLOCK
 _SIZED_EVERY: Final = 8
 
-# Types of tracked objects whose referents are only code and other tracked objects. Following them would double the
-# cost.
+# Types of tracked objects whose referents are only code and other tracked objects. Following these references would
+# double the cost.
 NOT_FOLLOWED: Final = frozenset(
     {
         type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType,
@@ -126,7 +126,9 @@ class Heap:
         return self.untracked.of(self.kinds.of(kind))
 
     def untracked_sizes(self) -> dict[type, int]:
-        """Return the shallow bytes of untracked objects of SIZED types, all measured; large ones go to ``large``."""
+        """Measure all untracked objects of SIZED types and return their shallow bytes by type; add large objects to
+        ``large``.
+        """
         totals: dict[type, int] = {}
         for kind in SIZED & self.untracked.counts().keys():
             ones = self.untracked.of(kind)
@@ -142,7 +144,7 @@ class Heap:
 
 
 class _Followed(dict[type, bool]):
-    """A cache by type of whether the referents of a tracked object are followed, filled as types occur."""
+    """A cache, by type, of whether a tracked object's referents are followed; it is filled as types occur."""
 
     def __missing__(self, kind: type) -> bool:
         self[kind] = followed = kind not in NOT_FOLLOWED
@@ -150,7 +152,7 @@ class _Followed(dict[type, bool]):
 
 
 class _Interesting(dict[type, bool]):
-    """A cache by type of whether a referent can be an object that the collector does not list."""
+    """A cache, by type, of whether a referent may be an object that the collector does not list."""
 
     def __missing__(self, kind: type) -> bool:
         self[kind] = interesting = kind in UNTRACKABLE or (
@@ -160,10 +162,10 @@ class _Interesting(dict[type, bool]):
 
 
 class Kinds:
-    """Types of objects as keys that are safe to hash.
+    """Returns the types of objects as keys that are safe to hash.
 
-    A metaclass may define ``__eq__`` and ``__hash__`` in Python: its classes are replaced by stand-ins of the same
-    name.
+    If a metaclass defines ``__eq__`` or ``__hash__`` in Python, its classes are replaced by stand-ins with the same
+    names.
     """
 
     def __init__(self) -> None:
@@ -176,14 +178,15 @@ class Kinds:
         return [swap(id(kind), kind) for kind in map(type, objects)]
 
     def of(self, kind: type) -> type:
-        """Return the type under which objects of this type are listed."""
+        """Return this type, or its stand-in if the type is not safe to hash."""
         return self._stand_ins.get(id(kind), kind)
 
 
 class HeapWalk:
-    """A walk that fills a Heap. ``pick`` maps the types whose objects are handed over to their maximum numbers.
+    """A walk that fills a Heap. ``pick`` maps types to the maximum number of their objects that the walk keeps.
 
-    ``is_over`` is None without a deadline: the list is then walked in its own order, so that neighbours stay together.
+    ``is_over`` returns True after the deadline. Without a deadline it is None, and the list is walked in its own order,
+    so that neighbours stay together.
     """
 
     def __init__(
@@ -199,9 +202,9 @@ class HeapWalk:
         self._skipped_count = 0
 
     def run(self) -> Heap:
-        """Walk all blocks, or as many as the deadline allows; those are spread evenly over the list."""
+        """Walk all blocks. If the deadline cuts the walk short, the blocks visited are spread evenly over the list."""
         objects = listed_objects()
-        # Created after the list was taken, so that our own results are neither counted nor followed.
+        # The results are created after the list, so that they are neither counted nor followed.
         self.heap = heap = Heap(
             kinds=self.kinds,
             untracked=Untracked(self.kinds),
@@ -217,7 +220,8 @@ class HeapWalk:
             block = objects[start : start + BLOCK]
             seen += len(block)
             self._visit(block, is_sample=number % _SIZED_EVERY == 0)
-            # In most heaps, a block yields few objects to follow, so those of several blocks are followed together.
+            # In most heaps, a block yields few objects to follow, so the objects from several blocks are followed
+            # together.
             if len(self._found) >= BLOCK:
                 self._follow_found()
         self._follow_found()
@@ -266,7 +270,7 @@ class HeapWalk:
         return list(filterfalse(gc.is_tracked, compress(referents, interesting)))
 
     def _keep_found(self) -> list[Any]:
-        """Keep the objects found that are new, and return the containers among them."""
+        """Keep the new objects among those found, and return the containers among these."""
         found, self._found = self._found, []
         return self.heap.untracked.add(found)
 
@@ -285,7 +289,7 @@ class HeapWalk:
 
 
 class _Sizes:
-    """Shallow bytes by type: exact for measured objects, and the mean of the samples for all others."""
+    """Shallow bytes by type: exact sizes for measured objects, and the samples' mean for all other objects."""
 
     def __init__(self) -> None:
         self._bytes: dict[type, int] = dict.fromkeys(SIZED, 0)
@@ -305,21 +309,21 @@ class _Sizes:
                 self._samples[kind] = (sampled + count, size + read[kind])
 
     def totals(self, counts: Counter[type]) -> dict[type, float]:
-        """Return the bytes of all objects counted, most of which were not measured."""
+        """Return the bytes of all objects counted, with estimates for the objects that were not measured."""
         unread = {kind: counts[kind] - self._read[kind] for kind in SIZED}
         return {kind: self._bytes[kind] + unread[kind] * self._mean(kind) for kind in SIZED}
 
     def _mean(self, kind: type) -> float:
         count, size = self._samples.get(kind, (0, 0))
-        # A type that is in no sample is rare, so the size of an empty object is used.
+        # A type without a sample is rare, so the size of an empty object is used.
         return size / count if count else sys.getsizeof(kind())
 
 
 def _spread(length: int) -> Iterator[int]:
     """Return the starts of all blocks, in an order in which every initial part is spread over the entire list."""
     count = -(-length // BLOCK)
-    # A step near the golden section that shares no factor with the number of blocks visits every block once, spread
-    # evenly.
+    # With a step near the golden ratio that shares no factor with the number of blocks, every block is visited once,
+    # and the blocks visited so far are spread evenly.
     step = max(1, round(count * 0.618))
     while gcd(step, count) != 1:
         step += 1
@@ -330,7 +334,8 @@ def _unsafe_classes() -> list[type]:
     """Return the classes that must not be dictionary keys; many programs have none, because metaclasses are rare."""
     metaclasses: list[type] = [type]
     for meta in metaclasses:
-        # The list grows during the loop. The call through `type` bypasses a `__subclasses__` of the metaclass.
+        # The list grows during the loop. Calling through `type` bypasses a `__subclasses__` that the metaclass may
+        # define.
         metaclasses += type.__subclasses__(meta)
     unsafe = {id(meta) for meta in metaclasses if not is_plain_metaclass(meta)}
     if not unsafe:
@@ -340,6 +345,6 @@ def _unsafe_classes() -> list[type]:
 
 
 def stand_in(cls: type) -> type:
-    """Return a class of the same name that can be a key of our dictionaries."""
+    """Return a class with the same name that can be a key in our dictionaries."""
     name = qualified_name(cls)
     return type(name, (StandIn,), {"__module__": module_name(cls), "__qualname__": name})

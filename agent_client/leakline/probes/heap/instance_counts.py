@@ -1,17 +1,17 @@
-"""Exact instance counts of classes made by ``class``, without visiting any instance.
+"""Counts the instances of classes made by ``class`` exactly, without visiting any instance.
 
 Every instance of such a class holds one reference to it, so the change of ``sys.getrefcount(cls)`` since a census is
-the change in live instances. Annotations, registries and subclasses hold references too: a constant offset as long as
-they do not change. A class for which they change is inexact, and is left out until a later census agrees with it again.
-Modules loaded since then add such references by the hundreds, so every class whose count has changed is in doubt, and
-is left out until it is counted again. Static types (``list``, ``numpy.ndarray``) are counted only by censuses. So are
-all classes if the interpreter runs without its lock: references are then counted per thread, and some are not counted
-at all.
+the change in live instances. Annotations, registries and subclasses hold references too, which are a constant offset as
+long as they do not change. If they change, the class is inexact and is left out until a later census agrees with its
+count again. Modules that are loaded after a census add hundreds of such references, so every class whose count has
+changed is then in doubt, and is left out until it is counted again. Static types (``list``, ``numpy.ndarray``) are
+counted only by censuses. So are all classes if the interpreter runs without its lock: references are then counted per
+thread, and some are not counted at all.
 
-`Untracked` holds the objects that a census finds although the collector does not list them, each once. Such an object
-is found once for every reference to it, and most have one: an object with one holder is found once and need not be
-remembered by address. References are counted in C for an entire list, in a fraction of the time that a dictionary of
-addresses takes.
+`Untracked` holds the objects that a census finds although the collector does not list them, each only once. Such an
+object is found once for every reference to it. Most of these objects have only one holder, are found only once, and
+need not be remembered by address. Counting references in C for an entire list takes a fraction of the time that a
+dictionary of addresses would take.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from leakline.probes.references.class_names import (
 )
 from leakline.probes.references.program_code import all_classes
 
-# A class may drift by this much between two censuses and remain exact: one more subclass or annotation does not matter
-# next to many instances.
+# A class's count may drift by this much between two censuses and still be exact: one more subclass or annotation does
+# not matter if there are many instances.
 _TOLERATED_DRIFT: Final = 2
 _TOLERATED_SHARE: Final = 0.01
 
 
 def references_are_counted() -> bool:
-    """Return True if every reference to a class is counted immediately, as under the interpreter lock."""
+    """Return True if every reference to a class is counted immediately, which is the case with the interpreter lock."""
     return getattr(sys, "_is_gil_enabled", lambda: True)() is True
 
 
 def references_to(classes: list[ref[type]]) -> list[int]:
-    """Return the number of references to each class, always including the same number of our own.
+    """Return the number of references to each class, which always includes the same number of our own references.
 
     The number for a class that no longer exists is 0 or arbitrary.
     """
@@ -61,7 +61,7 @@ def references_to(classes: list[ref[type]]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A few classes prepared for frequent reading: their keys in the answer, and how to count them."""
+    """A few classes prepared for frequent reading: their keys in the result, and how to count their instances."""
 
     version: int
     keys: list[str]
@@ -70,10 +70,10 @@ class Rows:
 
 
 class ClassCounts:
-    """Instance counts of heap classes: calibrated by censuses, read in a fraction of a millisecond.
+    """Instance counts of heap classes, which are calibrated by censuses and read in a fraction of a millisecond.
 
-    Holds weak references to classes and nothing of their instances. The results have classes as keys: drop them before
-    the next calibration.
+    The object holds weak references to classes and none to their instances. Results may have classes as keys: drop such
+    results before the next calibration.
     """
 
     def __init__(self) -> None:
@@ -82,27 +82,29 @@ class ClassCounts:
         self._offsets: list[int] = []
         self._by_name: dict[str, list[int]] = {}
         self._inexact: set[int] = set()
-        # Classes that are known, but that no census has counted yet.
+        # Known classes that no census has counted yet.
         self._uncounted: set[int] = set()
-        # Classes counted while instances were created and freed: the count is off by a constant, its changes are exact.
+        # Classes counted while instances were created and freed: the count is off by a constant, but its changes are
+        # exact.
         self._approximate: set[int] = set()
         # Classes whose instances the collector does not track.
         self._untracked: set[int] = set()
-        # Classes whose references have changed while modules were loaded: it is not known whether the change comes from
-        # instances or from names in those modules.
+        # Classes whose number of references changed while modules were loaded: the change may come from instances or
+        # from names in these modules.
         self._doubted: set[int] = set()
         # Number of loaded modules at the last check.
         self._modules = len(sys.modules)
-        # Instances at the last call of `changes`.
+        # Instance counts at the last call of `changes`.
         self._last: list[int] = []
-        # Rows of any other version must be prepared again.
+        # Rows with a different version must be prepared again.
         self.version = 0
 
     def doubt(self) -> bool:
-        """Mark changed counts as doubtful if modules were loaded since the last call; return True if any is in doubt.
+        """Mark changed counts as doubtful if modules were loaded since the last call; return True if any count is in
+        doubt.
 
-        Costs nothing if no module was loaded. torch alone adds 776 references to ``torch.Tensor`` with what its first
-        optimizer step imports.
+        The call costs nothing if no module was loaded. In torch, the imports of the first optimizer step alone add 776
+        references to ``torch.Tensor``.
         """
         loaded = len(sys.modules)
         if loaded != self._modules:
@@ -122,7 +124,7 @@ class ClassCounts:
         )
 
     def references(self) -> dict[int, int]:
-        """Return the number of references to every class by its address; call this before a census in slices."""
+        """Return the number of references to every class by the class's address; call this before a sliced census."""
         self.doubt()
         self.version += 1
         self._forget_dead_classes()
@@ -132,11 +134,12 @@ class ClassCounts:
     def calibrate_between(
         self, before: Mapping[int, int], census_counts: Mapping[int, int], *, alone: bool
     ) -> None:
-        """Calibrate the classes that no census has counted yet by a census in slices, by address of the class.
+        """Calibrate the classes without an exact count with a sliced census, whose counts are keyed by class address.
 
-        ``before`` is the result of `references` when the census began. Instances may have been created and freed in the
-        meantime, even in equal numbers. Exact counts are therefore left alone, and a new class is counted approximately
-        from now on. It is counted exactly only if the program was stopped (``alone``) and the references are the same.
+        ``before`` is the result of `references` when the census began. Instances may have been created and freed during
+        the census, even in equal numbers. Exact counts are therefore not changed, and a new class is counted
+        approximately from now on. It is counted exactly only if the program was stopped (``alone``) and the number of
+        references is unchanged.
         """
         self.doubt()
         self.version += 1
@@ -156,7 +159,7 @@ class ClassCounts:
                 self._start_at(position, references, offset)
 
     def _start_at(self, position: int, references: int, offset: int) -> None:
-        """Set the offset of a class so that `changes` still compares with what was known about it before.
+        """Set a class's offset so that `changes` still compares with the count known before.
 
         A class that was not counted yet starts with the current count; a class in doubt is compared with its last exact
         count; a class that was counted approximately continues without a jump.
@@ -171,7 +174,7 @@ class ClassCounts:
             self._last[position] += before - offset
 
     def calibrate_tracked(self, tracked_counts: Mapping[int, int]) -> None:
-        """Calibrate by the number of all tracked objects at one point in time, by address of the class.
+        """Calibrate with the numbers of all tracked objects at one point in time, by class address.
 
         Classes with instances that the collector does not track are left unchanged.
         """
@@ -197,10 +200,10 @@ class ClassCounts:
                 self._doubted.discard(position)
 
     def calibrate(self, census_counts: Mapping[type, int]) -> None:
-        """Calibrate by the counts of a full census.
+        """Calibrate with the counts of a full census.
 
-        ``census_counts`` must be the only part of the census left that refers to classes, as ``CensusResult.counts``
-        is; its own references are taken into account.
+        ``census_counts`` (``CensusResult.counts``) must be the only remaining part of the census that refers to
+        classes; its own references are taken into account.
         """
         self.doubt()
         self.version += 1
@@ -208,7 +211,7 @@ class ClassCounts:
         self._forget_dead_classes()
         self._register(census_counts)
         self._register(all_classes())
-        # Read in the same way as later, so that our own references are part of the offset.
+        # Read the references in the same way as later, so that our own references are part of the offset.
         references = references_to(self._refs)
         counts = [0] * len(references)
         for cls, count in census_counts.items():
@@ -218,7 +221,7 @@ class ClassCounts:
                 references[position] -= 1
         self._offsets = list(map(sub, references, counts))
         for position in self._uncounted | self._inexact | self._approximate - self._doubted:
-            # These classes had no exact count to compare with, so they are treated as unchanged.
+            # These classes had no exact count before, so their counts are treated as unchanged.
             self._last[position] = counts[position]
         self._judge(before, counts)
         self._uncounted.clear()
@@ -226,22 +229,23 @@ class ClassCounts:
         self._doubted.clear()
 
     def read(self) -> dict[type, int]:
-        """Return the number of instances of every exactly counted class that has any; empty before calibration."""
+        """Return the number of instances of every exactly counted class with instances; empty before calibration."""
         counts = self._counts()
         found = {}
         for position in compress(range(len(counts)), counts):
             cls = self._refs[position]()
-            # A number below zero means that a registry or subclass has released the class. It is not a count, and the
-            # server would reject it.
+            # A negative number means that a registry or subclass has released its reference to the class. This is not a
+            # count, and the server would reject the number.
             if cls is not None and counts[position] > 0 and not self._is_left_out(position):
                 found[cls] = counts[position]
         return found
 
     def changes(self) -> list[tuple[type, int, int]]:
-        """Return (class, instances at the last call, instances now) of every exactly counted class that has changed.
+        """Return (class, instances at the last call, instances now) for every exactly counted class whose count has
+        changed.
 
-        The first call compares with the first calibration. A class in doubt is compared once it is counted again. Drop
-        the result soon: it refers to the classes.
+        The first call compares with the first calibration. A class in doubt is compared only after it is counted again.
+        Drop the result soon, because it refers to the classes.
         """
         self.doubt()
         now = self._counts()
@@ -258,14 +262,17 @@ class ClassCounts:
     def read_names(
         self, names: Iterable[str], approximately: Container[str] = ()
     ) -> dict[str, int]:
-        """Return the number of instances by type name, adding up classes of one name; absent if unknown or inexact.
+        """Return the number of instances by type name, adding up classes with the same name; unknown and inexact counts
+        are absent.
 
         ``approximately`` contains the names that are also reported if only their changes are exact.
         """
         return self.read_rows(self.rows_of({name: name for name in names}, approximately))
 
     def rows_of(self, keys: Mapping[str, str], approximately: Container[str] = ()) -> Rows:
-        """Prepare these type names (name -> key in the answer) for `read_rows`; valid until the version changes."""
+        """Prepare these type names (name -> key in the result) for `read_rows`. The rows are valid until the version
+        changes.
+        """
         found: list[tuple[str, int]] = []
         for name, key in keys.items():
             positions = self._by_name.get(name, ())
@@ -292,7 +299,9 @@ class ClassCounts:
         return about or self._is_left_out(position)
 
     def counts_exactly(self, names: Iterable[str]) -> bool:
-        """Return False if a class with one of these names is counted inexactly and `calibrate_tracked` would fix it."""
+        """Return False if a class with one of these names is counted inexactly and `calibrate_tracked` would make its
+        count exact.
+        """
         kinds = (self._doubted, self._approximate, self._uncounted)
         return not any(kinds) or not any(
             at not in self._untracked and any(at in kind for kind in kinds)
@@ -308,9 +317,10 @@ class ClassCounts:
         return [cls for cls in found if cls is not None]
 
     def count_of(self, address: int) -> int | None:
-        """Return the number of instances of the class at this address (``id(cls)``); None if unknown or inexact.
+        """Return the number of instances of the class at this address (``id(cls)``), or None if the number is unknown
+        or inexact.
 
-        The argument is an address because a caller's reference to the class would be counted too.
+        The argument is an address, because a caller's reference to the class would also be counted.
         """
         position = self._position.get(address)
         return None if position is None or position in self._approximate else self._count(position)
@@ -337,11 +347,11 @@ class ClassCounts:
         return left_out or position in self._doubted
 
     def _counts(self) -> list[int]:
-        """Return the counts by position; counts of classes that are gone or left out have no meaning."""
+        """Return the counts by position; counts of classes that no longer exist or are left out have no meaning."""
         return list(map(sub, references_to(self._refs), self._offsets))
 
     def _predicted(self, census_counts: Mapping[type, int]) -> dict[int, int]:
-        """Return the counts that are expected now, by the class's id, without the census's own references."""
+        """Return the counts expected now, by class address, without the census's own references."""
         references = references_to(self._refs)
         held = set(map(id, census_counts))
         return {
@@ -385,7 +395,7 @@ class ClassCounts:
                 self._by_name.setdefault(type_name(cls), []).append(position)
 
     def _judge(self, before: Mapping[int, int], counts: list[int]) -> None:
-        """Mark the classes whose references changed although their instances did not."""
+        """Mark the classes whose counts do not agree with the census as inexact, and all others as exact."""
         new = self._uncounted | self._approximate | (self._doubted - self._inexact)
         for key, predicted in before.items():
             position = self._position.get(key)
@@ -400,7 +410,9 @@ class ClassCounts:
 
 
 def _added_up(rows: Rows, counts: list[int]) -> dict[str, int]:
-    """Return the counts added up by key, 0 for classes that are gone; keys with a negative count are left out."""
+    """Return the counts added up by key, with 0 for classes that no longer exist; keys with a negative count are left
+    out.
+    """
     found: dict[str, int] = {}
     unknown: set[str] = set()
     for key, reference, count in zip(rows.keys, rows.refs, counts, strict=True):
@@ -418,7 +430,7 @@ _consume: Final = deque[Any](maxlen=0).extend
 
 
 class Untracked:
-    """The objects added, in lists by type. It holds objects of the program: drop it before returning to the program.
+    """The objects added, in lists by type. It holds the program's objects, so drop it before returning to the program.
 
     ``kinds`` returns the types of objects as keys that are safe to hash.
     """
@@ -427,15 +439,15 @@ class Untracked:
         self._kinds = kinds
         self._by_kind: defaultdict[type, list[Any]] = defaultdict(list)
         self._one_holder = _references_with_one_holder()
-        # Addresses of objects with several references, which are found again. The owner of an array's memory is one of
-        # them if another object has led to it as well: it then has two holders.
+        # Addresses of objects with several references, which may be found again. These include the owner of an array's
+        # memory if another object also holds the owner.
         self.shared: set[int] = set()
 
     def add(self, found: list[Any]) -> list[Any]:
-        """Keep the objects that are new, and return the containers among them.
+        """Keep the new objects, and return the containers among them.
 
-        ``found`` has an object once for each reference that was followed, and none of our other objects may refer to
-        it.
+        ``found`` contains an object once for each reference that was followed. None of our other objects may refer to
+        these objects.
         """
         new = self._new(found)
         kinds = list(self._kinds(new))
@@ -459,9 +471,10 @@ class Untracked:
     def settle(self) -> None:
         """Drop duplicate entries after everything was added.
 
-        An object may be found twice through its only holder: a local variable by its cell and as a local, or an object
-        that another thread has moved to another container in the meantime. The second time, our own list is another
-        holder. There are few such objects, and all have more references than objects found once.
+        An object may be found twice although it has only one holder: a closure variable is found both through its cell
+        and as a local variable, and another thread may move an object to another container during the walk. When the
+        object is found again, our own list is a second holder. There are few such objects, and they all have more
+        references than objects found once.
         """
         for kind, ones in self._by_kind.items():
             references = _references(ones)
@@ -489,9 +502,10 @@ class Untracked:
 
 
 def _references_with_one_holder() -> int:
-    """Return the reference count of an object in one of our lists that one of the program's containers also holds.
+    """Return the reference count of an object that one of our lists and one of the program's containers hold.
 
-    Returns -1, which no object has, if the interpreter counts references per thread: every object is then remembered.
+    If the interpreter counts references per thread, the result is -1, which no object has: every object is then
+    remembered.
     """
     if not references_are_counted():
         return -1

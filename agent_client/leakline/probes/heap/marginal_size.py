@@ -1,4 +1,4 @@
-"""The memory that one more object of a kind adds: its own part, without what it shares with similar objects."""
+"""Measures the memory that one more object of a kind adds, without the memory that it shares with similar objects."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from leakline.probes.references.class_names import basic_bytes, is_class
 
 from ..references.class_names import hides_memory
 
-# Limit on the objects visited for one answer: about 50 ms.
+# Limit on the objects visited for one result, which takes about 50 ms.
 OBJECTS_VISITED: Final = 50_000
 _ITEMS: Final = 8
 # Time limit of a walk that reads graphs, because it may run on the main thread and delay the program.
 _GRAPHS_SECONDS: Final = 0.02
-# Number of items for a second attempt if the first exceeds the limit: two are enough to show what one more adds.
+# Number of items for a second attempt if the first exceeds the limit: two items are enough to show what one more adds.
 _FEW: Final = 2
 
-# Types are compared by address: a class of the program may define its own hash and equality.
+# Types are compared by address, because a metaclass of the program may define its own hash and equality.
 _MEASURED: Final = frozenset(map(id, (
     str, int, float, complex, bytes, bytearray, list, dict, tuple, set, frozenset, deque, OrderedDict, defaultdict,
 )))  # fmt: skip
-# Types of code, names and links, which do not own what they refer to.
+# Types of code, names and links, whose objects do not own their referents.
 _NOT_ENTERED: Final = frozenset(map(id, (
     types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.CodeType, types.FrameType,
     types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType, weakref.ReferenceType,
     type(None), bool,
 )))  # fmt: skip
 _SMALL_INTEGERS: Final = range(-5, 257)
-# Number of items read to estimate the size of a longer list of numbers, such as the tokens of a document.
+# Number of items read to estimate the size of a longer list of numbers, for example a document's tokens.
 _NUMBERS_READ: Final = 32
-# If an object with a handle of a C library has fewer bytes than this, only the handle was measured, not the memory
-# behind it.
+# If fewer bytes than this are found for an object with a C library's handle, only the handle was measured, and not the
+# memory behind it.
 _OF_A_HANDLE: Final = 64 * 1024
 
 _Key = int | tuple[str, int]
@@ -54,16 +54,16 @@ def marginal_bytes(
     """Return the bytes that one more item adds: (bytes of several items together - bytes of one item) / number of other
     items.
 
-    What most of them share (a trainer they all refer to, common weights) is neither counted nor entered. Arrays and
-    tensors are counted by buffer, once, including the graphs of tensors. Returns None if the walk had to be cut short,
-    or if little more than a handle was found: the memory behind it is not visible to Python.
+    Objects that most items share (a common trainer, common weights) are neither counted nor entered. Each buffer of an
+    array or tensor is counted once, including the graphs of tensors. The result is None if the walk had to be cut
+    short, or if little more than a handle was found, because the memory behind a handle is not visible to Python.
     """
     parts = marginal_parts(items, is_over, objects_visited)
     return None if parts is None else parts[0]
 
 
 def own_bytes_of(kind: type) -> Callable[[Any], int]:
-    """Return the function that measures one tensor, array or built-in object without its referents."""
+    """Return a function that measures a tensor, array or built-in object of this type without its referents."""
     if id(kind) in frozenset(map(id, tensor_types())):
         return _storage_bytes
     if id(kind) in frozenset(map(id, array_types())):
@@ -78,7 +78,7 @@ def _storage_bytes(tensor: Any) -> int:
 
 
 def is_on_device(tensor: Any) -> bool:
-    """Return True if a tensor's memory is not in the host's memory."""
+    """Return True if a tensor's storage is in device memory and not in host memory."""
     return not (tensor.is_cpu or tensor.is_meta)
 
 
@@ -88,7 +88,7 @@ def marginal_parts(
     objects_visited: int = OBJECTS_VISITED,
     on_device: Callable[[Any], bool] = is_on_device,
 ) -> tuple[int, int] | None:
-    """Return (bytes, bytes on devices) that one more item adds, see `marginal_bytes`."""
+    """Return (bytes, bytes on devices) that one more item adds; see `marginal_bytes`."""
     try:
         return parts_without_graphs(items, is_over, objects_visited, on_device)
     except GraphsMet:
@@ -98,7 +98,7 @@ def marginal_parts(
 
 
 class GraphsMet(Exception):
-    """Raised if an item holds graphs or gradients, which cannot be read on every thread and at any time."""
+    """Raised if an item holds graphs or gradients, which cannot be read on every thread at any time."""
 
 
 def parts_without_graphs(
@@ -107,7 +107,7 @@ def parts_without_graphs(
     objects_visited: int,
     on_device: Callable[[Any], bool] = is_on_device,
 ) -> tuple[int, int] | None:
-    """Return the same as `marginal_parts`, on any thread. Raises GraphsMet if graphs would have to be read."""
+    """Return the same as `marginal_parts` on any thread. Raises GraphsMet if the walk would have to read graphs."""
     return _parts(items, is_over, objects_visited, on_device, False)
 
 
@@ -128,9 +128,7 @@ def _parts(
 
 
 def _numbers_bytes(one: Any) -> int | None:
-    """Return the bytes of the numbers in a long list, estimated from a sample, or None if it is short or holds other
-    items.
-    """
+    """Return the estimated bytes of the numbers in a long list, or None if the list is short or holds other items."""
     step = len(one) // _NUMBERS_READ
     if step < 2:
         return None
@@ -140,7 +138,7 @@ def _numbers_bytes(one: Any) -> int | None:
     apart = {id(number): number for number in read}
     own = [n for n in apart.values() if type(n) is float or n not in _SMALL_INTEGERS]
     size = sum(map(sys.getsizeof, own))
-    # If most of the items read are the same few objects, the list contains no others.
+    # If most of the items read are the same few objects, assume that the list contains no other objects.
     return size if 2 * len(apart) < len(read) else size * len(one) // len(read)
 
 
@@ -150,7 +148,7 @@ def _over_in(seconds: float) -> Callable[[], bool]:
 
 
 class _Walk:
-    """A breadth-first walk from all items together that determines what is reached from most of them."""
+    """A breadth-first walk from all items together that determines which objects most of the items reach."""
 
     def __init__(
         self,
@@ -165,24 +163,24 @@ class _Walk:
         self._items = items
         self._is_over = is_over
         self._left = objects_visited
-        # An object reached from this many items is shared by all of them. Neighbours may share an object and still own
-        # it: the next state of one step of an episode is the state of the following step.
+        # An object reached from this many items counts as shared by all items. Fewer items may share an object and
+        # still own it: in an episode, one step's next state is the following step's state.
         self._shared_from = len(items) if len(items) <= 4 else len(items) // 2 + 1
         self._sizes: dict[_Key, int] = {}
         self._reached: dict[_Key, int] = {}
         self._arrays = frozenset(map(id, array_types()))
         self._tensors = frozenset(map(id, tensor_types()))
-        # By the address of a type, whether it hides memory; and the visited objects of types that do.
+        # Whether a type hides memory, by the type's address; and the visited objects of such types.
         self._hides: dict[int, bool] = {}
         self._handles = set[_Key]()
 
     @property
     def has_handles(self) -> bool:
-        """Whether an item has a handle of a C library that is not shared by all items."""
+        """True if an item has a C library's handle that is not shared by all items."""
         return any(map(self._is_own, self._handles))
 
     def run(self) -> bool:
-        """Walk until everything was seen; return False if a limit was reached before."""
+        """Walk until all objects have been visited; return False if a limit was reached first."""
         level: dict[int, tuple[object, int]] = {
             id(one): (one, 1 << position) for position, one in enumerate(self._items)
         }
@@ -231,7 +229,7 @@ class _Walk:
             below[key] = (one, items)
 
     def _enter(self, one: object, items: int) -> list[Any]:
-        """Count an object, and return the referents that must be counted with it."""
+        """Count an object, and return the referents that must be counted as part of it."""
         self._reached[id(one)] = items
         kind = type(one)
         if id(kind) in _NOT_ENTERED or is_class(kind):

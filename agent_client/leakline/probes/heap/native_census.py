@@ -1,8 +1,9 @@
-"""The census in C: the same results as the census in Python, with a tenth of its pauses and in a third of its time.
+"""The census in C: it yields the same results as the census in Python, with a tenth of the pauses, in a third of the
+time.
 
 `NativeCensus` walks the heap in one piece or in slices, hands over the objects that must be examined in Python
-(tensors, memory maps, large objects) and returns rows: addresses of types with numbers. No reference to a class of the
-program is kept beyond a step, because one more reference to a class looks like one more instance.
+(tensors, memory maps, large objects) and returns rows: addresses of types with numbers. After each step, no reference
+to a class of the program remains, because one more reference to a class looks like one more instance.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _STRINGS: Final = ("", "a" * 100, "\u00e9" * 5, "\u0416" * 5, "\U0001f600" * 5)
 
 @dataclass(frozen=True, slots=True)
 class TypeRow:
-    """Objects of one exact type. ``bytes`` are shallow, None if unknown; ``cls`` may be a stand-in."""
+    """Objects of one exact type. ``bytes`` are shallow bytes, or None if unknown; ``cls`` may be a stand-in."""
 
     address: int
     cls: type
@@ -49,14 +50,14 @@ class TypeRow:
 
 
 class NativeCensus:
-    """A census in progress. ``pick`` maps the types whose objects are handed over to their maximum numbers."""
+    """A census in progress. ``pick`` maps types to the maximum number of their objects that are handed over."""
 
     def __init__(
         self, pick: Mapping[type, int], floor_bytes: int, *, in_slices: bool, enters: bool = True
     ) -> None:
         module = native()
         if module is None:
-            raise RuntimeError("the native module is not available; check native() first")
+            raise RuntimeError("the native module is unavailable; call native() first to check")
         arrays = array_types()
         self._array_address = id(arrays[0]) if arrays else 0
         roles = dict(_known_roles())
@@ -83,22 +84,22 @@ class NativeCensus:
     def run(self, seconds: float | None, seeds: list[Any]) -> float:
         """Walk in one piece, for at most ``seconds`` of CPU time; return the share of the collector's lists visited.
 
-        ``seeds`` are objects from which long containers of the program can be reached: they make the walk faster.
+        ``seeds`` are objects from which the program's long containers can be reached, which makes the walk faster.
         """
         left_out = self._work.run(-1 if seconds is None else max(0, int(seconds * 1e9)), seeds)
         visited = self._work.facts()["visited"]
         return float(visited / (visited + left_out)) if left_out else 1.0
 
     def step(self, seconds: float, most: int = NO_LIMIT) -> bool:
-        """Continue for about ``seconds`` or until ``most`` objects are picked; return True once the walk is done."""
+        """Continue for about ``seconds`` or until ``most`` objects are picked; return True when the walk is done."""
         return bool(self._work.step(max(0, int(seconds * 1e9)), most))
 
     def follow(self, objects: list[Any]) -> None:
-        """Count the objects among these that the collector does not list, and everything they refer to."""
+        """Count the unlisted objects among these, and all unlisted objects that are reachable from them."""
         self._work.follow(objects)
 
     def take_picked(self) -> list[Any]:
-        """Return the objects of all types picked since the last call; the list holds our only references to them."""
+        """Return the objects picked since the last call, of all types; the list holds our only references to them."""
         taken: list[Any] = self._work.take_picked()
         return taken
 
@@ -110,11 +111,11 @@ class NativeCensus:
         ]
 
     def array_bytes(self, tensor_memory: Mapping[int, int] | None) -> int:
-        """Return the bytes of arrays, each buffer once, except memory that is counted with tensors."""
+        """Return the bytes of arrays, counting each buffer once, without memory that is counted with tensors."""
         return int(self._work.arrays(dict(tensor_memory or {})))
 
     def counts(self) -> dict[int, int]:
-        """Return the number of objects by address of their type, including types that no longer exist."""
+        """Return the number of objects by their type's address, including types that no longer exist."""
         return {address: count for address, count, _ in self._work.rows()}
 
     def rows(self, array_bytes: int | None) -> list[TypeRow]:
@@ -124,7 +125,7 @@ class NativeCensus:
         for address, count, variable in self._work.rows():
             cls = classes.get(address)
             if cls is None:
-                # The class was freed in the meantime, and its instances with it.
+                # The class and its instances have been freed during the census.
                 continue
             if address == self._array_address:
                 size = array_bytes
@@ -139,11 +140,13 @@ class NativeCensus:
         return rows
 
     def untracked_coverage(self) -> float:
-        """Return the share of the objects off the collector's lists that was followed and counted individually."""
+        """Return the share of the unlisted objects that the census followed and counted individually."""
         return float(self._work.facts()["coverage"])
 
     def is_whole(self) -> bool:
-        """Return True if, after the last step, every object that lived throughout was counted once."""
+        """Return True if every object that lived throughout the census was counted once. Call it after the last
+        step.
+        """
         return bool(self._work.facts()["is_whole"])
 
     def collections(self) -> int:
@@ -159,7 +162,7 @@ def _detail(described: int | tuple[int, tuple[int, ...], Any]) -> str:
 
 
 class MappedFiles:
-    """Files mapped by ``numpy.memmap``. Slices of a memmap map the same file, so only the largest one is counted."""
+    """Files mapped by ``numpy.memmap``. Slices of a memmap map the same file, so only the largest memmap is counted."""
 
     def __init__(self, floor_bytes: int) -> None:
         self._floor_bytes = floor_bytes
@@ -185,7 +188,9 @@ class MappedFiles:
 
 @lru_cache(maxsize=1)
 def _known_roles() -> tuple[tuple[type, int], ...]:
-    """Return the types whose size the module computes as Python reports it; the size of other types is unknown."""
+    """Return the types for which the module computes the same size as Python reports; the size of other types is
+    unknown.
+    """
     module = native()
     known = []
     for kind, name in _ROLES:
@@ -199,7 +204,7 @@ def _known_roles() -> tuple[tuple[type, int], ...]:
 
 
 def _samples(kind: type) -> list[Any]:
-    """Return objects of each size class of a type."""
+    """Return sample objects of a type, with different sizes."""
     if kind is str:
         return list(_STRINGS)
     if kind is int:
@@ -212,7 +217,7 @@ def _samples(kind: type) -> list[Any]:
 
 
 def array_layout() -> int:
-    """Return which struct NumPy's arrays use, 1 or 2; 0 if neither agrees with what a few arrays report."""
+    """Return the number of the struct that NumPy's arrays use, 1 or 2, or 0 if neither fits a few test arrays."""
     numpy = sys.modules.get("numpy")
     return _array_layout(numpy) if numpy is not None and array_types() else 0
 

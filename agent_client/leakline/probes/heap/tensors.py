@@ -1,6 +1,7 @@
-"""PyTorch tensors: their count, the bytes of their storages, and the storages that only autograd graphs keep.
+"""PyTorch tensors: their number, the bytes of their storages, and the storages that only autograd graphs keep alive.
 
-Each storage is counted once. `tensor_storages.py` reads tensors and `autograd_graphs.py` graphs; the totals are here.
+Each storage is counted once. `tensor_storages.py` reads tensors, `autograd_graphs.py` reads graphs, and this module
+computes the totals.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ class TensorMeasure:
 
     ``bytes`` counts each storage once, on any device; ``device_bytes`` is the part outside host memory. ``graph_count``
     is the number of tensors with a graph. ``graph_bytes`` counts the storages held by autograd graphs and by no tensor
-    that the program still refers to; they are not in ``bytes``. It is None if torch's engine was busy; ``bytes`` then
-    includes what only torch holds and Python has seen. ``by_type`` assigns a storage to the first type that has it.
-    ``addresses`` maps the memory that torch did not allocate itself, and that an array may own, to its bytes. ``shown``
-    counts the Python objects that torch created because we read graphs, and keeps; they are included in ``count``.
+    that the program still refers to; they are not in ``bytes``. ``graph_bytes`` is None if torch's engine was busy;
+    ``bytes`` then includes storages that only torch holds but that were once exposed to Python. ``by_type`` assigns a
+    storage to the first type that has it. ``addresses`` maps addresses to bytes for memory that torch did not allocate
+    itself and that an array may own. ``shown`` counts the Python objects that torch created and keeps because we read
+    graphs; they are included in ``count``.
     """
 
     count: int = 0
@@ -45,7 +47,7 @@ class TensorMeasure:
     large: list[tuple[int, str, str]] = field(default_factory=list)
 
     def samples(self) -> dict[str, Number]:
-        """Return ``tensors.*``; the bytes on devices only if there are any."""
+        """Return ``tensors.*``; the bytes on devices are included only if they are not zero."""
         samples: dict[str, Number] = {
             "tensors.count": self.count,
             "tensors.bytes": self.bytes,
@@ -63,7 +65,7 @@ def measure_tensors(
     floor_bytes: int,
     name_of: Callable[[type], str],
 ) -> TensorMeasure:
-    """Measure tensors given by exact type; the lists must hold nothing but objects of that type."""
+    """Measure tensors given by exact type. Each list must hold only objects of its type."""
     measure = TensorMeasure()
     storages = _Storages(measure, floor_bytes, name_of)
     roots: list[Any] = []
@@ -72,8 +74,8 @@ def measure_tensors(
         for kind, ones in tensors.items():
             measure.count += len(ones)
             bytes_before = measure.bytes
-            # Read the tensors in one pass, so that exactly two references to each tensor are ours: from the list and
-            # from the argument.
+            # Read all reference counts in one pass, so that exactly two references to each tensor are ours: in the list
+            # and in the argument.
             references_to = list(map(sys.getrefcount, ones))
             for tensor, references in zip(ones, references_to, strict=True):
                 has_graph = not tensor.is_leaf
@@ -104,9 +106,10 @@ def measure_tensors(
 def _look_at_graphs(
     roots: list[Any], known: set[int], kinds: tuple[type, ...]
 ) -> tuple[GraphBytes, list[int]]:
-    """Return what the graphs hold, and by type how many Python objects torch created to show us saved tensors.
+    """Return the storages that the graphs hold, and how many Python objects of each type torch created for saved
+    tensors.
 
-    Those objects stay as long as their graph.
+    These Python objects exist as long as their graph.
     """
     before = list(map(sys.getrefcount, kinds))
     found = graph_bytes(roots, known, frozenset(kinds))
@@ -117,7 +120,7 @@ def _look_at_graphs(
 def _add_orphans(
     measure: TensorMeasure, storages: _Storages, orphans: list[Any], in_graphs: Collection[int]
 ) -> None:
-    """Add gradients and other tensors that torch itself holds outside of graphs."""
+    """Add gradients and other tensors that only torch holds, outside of graphs."""
     for tensor in orphans:
         key = storage_key(tensor)
         if key is not None and key[0] not in in_graphs:
@@ -127,27 +130,27 @@ def _add_orphans(
 
 
 def _is_orphan(tensor: Any, references: int) -> bool:
-    """Return True if nothing in Python refers to a tensor any more and only torch keeps it, for example in a graph.
+    """Return True if no Python object refers to a tensor any more and only torch keeps it, for example in a graph.
 
-    Torch then also keeps the Python object, by one reference, because it may be requested again.
+    Torch then keeps one reference to the Python object, because the object may be requested again.
     """
     use_count = getattr(tensor, "_use_count", None)
-    # Older versions of torch do not report this count: the tensor then counts as the program's.
+    # Older versions of torch do not report this count; the tensor then counts as the program's.
     return use_count is not None and references == 1 and use_count() > 1
 
 
 class TensorTally:
-    """A measurement of tensors that arrive a few at a time, on any thread.
+    """A measurement of tensors that are added a few at a time, on any thread.
 
-    It keeps addresses, numbers, and weak references to the tensors that only torch holds and to some of those with a
-    graph. Graphs are read at the end, while the engine is idle, on the thread that calls `measure`.
+    It keeps addresses, numbers, and weak references to the tensors that only torch holds and to a sample of the tensors
+    with graphs. Graphs are read at the end, while the engine is idle, on the thread that calls `measure`.
     """
 
     def __init__(self, floor_bytes: int, name_of: Callable[[type], str]) -> None:
         self._measure = TensorMeasure()
         self._storages = _Storages(self._measure, floor_bytes, name_of)
         self._bytes: list[int] = []
-        # Tensors that only torch holds: address -> (index of the type, bytes, whether on a device, the tensor).
+        # Tensors that only torch holds: storage address -> (index of the type, bytes, whether on a device, the tensor).
         self._orphans: dict[int, tuple[int, int, bool, ref[Any]]] = {}
         self._graphs = GraphSample()
 
@@ -166,7 +169,7 @@ class TensorTally:
         self._graphs.add(roots)
 
     def measure(self, kinds: Sequence[type]) -> TensorMeasure:
-        """Return the measurements of all tensors added; ``kinds`` are the types in the same order as in `add`."""
+        """Return the measurement of all tensors added; ``kinds`` are the types in the same order as in `add`."""
         measure = self._measure
         found = while_the_engine_rests(
             lambda: self._graphs.bytes(self._storages.known, frozenset(kinds))
@@ -203,7 +206,7 @@ class TensorTally:
 
 
 class _Storages:
-    """The storages counted so far, so that each is added to a measure once."""
+    """The storages counted so far, so that each storage is added to a measure only once."""
 
     def __init__(
         self, measure: TensorMeasure, floor_bytes: int, name_of: Callable[[type], str]
@@ -233,6 +236,6 @@ class _Storages:
 
 
 def describe(tensor: Any) -> str:
-    """Return shape, dtype and device, as in ``(64, 33) float32 cpu``."""
+    """Return the tensor's shape, dtype and device, for example ``(64, 33) float32 cpu``."""
     dtype = str(tensor.dtype).removeprefix("torch.")
     return f"{tuple(tensor.shape)} {dtype} {tensor.device}"

@@ -1,8 +1,8 @@
-"""Created and freed instances of watched classes, and the classes that are known to pile up.
+"""Counts created and freed instances of watched classes, and knows which classes tend to pile up.
 
-Counting creations exactly would require patching the class. Instead, the number of live instances is exact
-(`ClassCounts`), and deaths are counted by weak references to the known instances. Creations follow from both, and are a
-lower bound, because an instance may be created and freed between two scans.
+Counting creations exactly would require patching the class. Instead, the exact number of live instances comes from
+`ClassCounts`, and weak references to known instances count how many are freed. The number of creations follows from
+both numbers. It is a lower bound, because an instance may be created and freed between two scans.
 
 `AgeSamples` keeps weak references to a few instances of a class, spread over their age, from which the search for
 holders starts.
@@ -24,7 +24,7 @@ from leakline.snapshot import Number
 # Limit on the instances followed in total: 3.4 MB at 170 bytes each (a weak reference and a dictionary entry).
 FOLLOWED_LIMIT: Final = 20_000
 
-# Full names of classes that pile up in training programs; a class that is not loaded costs nothing.
+# Full names of classes that pile up in training programs. A class that is not loaded costs nothing.
 _PILING: Final = (
     "threading.Thread", "threading.Timer", "_asyncio.Task", "asyncio.events.TimerHandle",
     "concurrent.futures._base.Future", "concurrent.futures.thread.ThreadPoolExecutor",
@@ -42,7 +42,8 @@ _PILING: Final = (
     "h5py._hl.dataset.Dataset", "tqdm.std.tqdm", "requests.sessions.Session", "keras.src.models.sequential.Sequential",
     "keras.src.models.functional.Functional",
 )  # fmt: skip
-# Types that pile up and whose instances do not hold a reference to them (before 3.12): only a census counts them.
+# Types that pile up but are counted only by a census, because before 3.12 their instances hold no reference to the
+# type.
 _PILING_STATIC: Final = frozenset({
     "_io.FileIO", "_io.TextIOWrapper", "_io.BufferedReader", "_io.BufferedWriter", "_io.BytesIO", "_io.StringIO",
     "_socket.socket", "mmap.mmap", "select.epoll",
@@ -50,7 +51,7 @@ _PILING_STATIC: Final = frozenset({
 
 
 def known_to_pile_up() -> tuple[str, ...]:
-    """Return full names of classes whose counts are worth reporting whenever their modules are loaded."""
+    """Return full names of classes whose counts are worth reporting as soon as their modules are loaded."""
     return tuple(name for name in _PILING if name.rpartition(".")[0] in sys.modules)
 
 
@@ -62,7 +63,7 @@ def is_known_to_pile_up(name: str) -> bool:
 def piling_in_census(names: Mapping[str, int]) -> dict[str, Number]:
     """Return ``type.<name>.count`` of types that pile up and that only a census counts.
 
-    They are open files, sockets and memory maps.
+    These types are open files, sockets and memory maps.
     """
     return {f"type.{name}.count": n for name, n in names.items() if name in _PILING_STATIC}
 
@@ -78,8 +79,8 @@ class _Reference(ref[Any]):
 @dataclass(slots=True)
 class _Followed:
     references: dict[int, _Reference] = field(default_factory=dict)  # by address
-    # References to objects freed since the last check. The callback is `append` itself: C code that any thread may run
-    # at any time, even at interpreter exit, and that raises nothing.
+    # References to objects freed since the last check. Their callback is `append` itself, which is implemented in C and
+    # raises nothing, because any thread may run it at any time, even at interpreter exit.
     dead: deque[Any] = field(default_factory=deque)
     died: int = 0  # freed instances not yet added to `freed`
     alive: int | None = None
@@ -88,15 +89,15 @@ class _Followed:
 
 
 class WatchedClasses:
-    """Running totals of created and freed instances of watched classes; both are lower bounds.
+    """Running totals of created and freed instances of watched classes; both totals are lower bounds.
 
-    Call ``note`` with new instances as often as is cheap, and ``read`` at phase ends. At most ``FOLLOWED_LIMIT``
-    instances are followed in total; a class that would need more has no series.
+    Call ``note`` with new instances as often as possible at low cost, and ``read`` at generation ends. At most
+    ``FOLLOWED_LIMIT`` instances are followed in total; a class that would need more instances has no series.
     """
 
     def __init__(self, limit: int = FOLLOWED_LIMIT) -> None:
         self._limit = limit
-        # None means that there are too many instances, or that they do not support weak references.
+        # None means that the class has too many instances, or that they do not support weak references.
         self._followed: dict[str, _Followed | None] = {}
 
     def watch(self, name: str) -> None:
@@ -109,7 +110,7 @@ class WatchedClasses:
         return tuple(name for name, one in self._followed.items() if one is not None)
 
     def note(self, instances: Mapping[type, Sequence[object]]) -> None:
-        """Follow instances of watched classes, old or new, in any order; other instances are ignored."""
+        """Follow these instances, known or new, in any order; instances of classes that are not watched are ignored."""
         for cls, ones in instances.items():
             name = type_name(cls)
             followed = self._followed.get(name)
@@ -122,8 +123,8 @@ class WatchedClasses:
     def read(self, counts: Mapping[str, int]) -> dict[str, Number]:
         """Return ``type.<name>.created`` and ``.freed`` since the class was first counted.
 
-        ``counts`` holds the exact numbers of live instances by type name (``ClassCounts.read_names``); a class that is
-        not in it is absent this time. ``created - freed`` is always the change in the count.
+        ``counts`` holds the exact numbers of live instances by type name (``ClassCounts.read_names``); a class without
+        an exact count is left out this time. ``created - freed`` is always the change in the count.
         """
         samples: dict[str, Number] = {}
         for name, followed in self._followed.items():
@@ -135,7 +136,7 @@ class WatchedClasses:
                 continue
             if followed.alive is not None:
                 born = alive - followed.alive + followed.died
-                # A number below zero means that instances we did not follow have been freed too.
+                # A negative number means that instances that we did not follow have also been freed.
                 followed.created += max(0, born)
                 followed.freed += followed.died + max(0, -born)
                 samples[f"type.{name}.created"] = followed.created
@@ -144,11 +145,12 @@ class WatchedClasses:
         return samples
 
     def _follow(self, followed: _Followed, ones: Iterable[object]) -> bool:
-        """Return False if some of the instances cannot be followed."""
+        """Follow these instances. Return False if some of them cannot be followed."""
         room = self._limit - sum(len(one.references) for one in self._followed.values() if one)
         for one in ones:
             known = followed.references.get(id(one))
-            # The address may belong to a new instance, if its first owner was freed since the last call.
+            # The address may belong to a new instance, if the instance that we followed there was freed since the last
+            # call.
             if known is not None and known() is one:
                 continue
             if room <= 0:
@@ -183,21 +185,23 @@ Instances = Mapping[type, Sequence[object]]
 
 
 class _KnownReference(ref[Any]):
-    """A weak reference of our own type: plain ones would look like a type of the program that grows with the leak."""
+    """A weak reference of our own type: plain weak references would look like a type of the program that grows with the
+    leak.
+    """
 
     __slots__ = ()
 
 
 @dataclass(slots=True)
 class _Sample:
-    """References to instances of one class, grouped by when they were first among the newest."""
+    """References to instances of one class, grouped by the generation end at which they were first seen."""
 
     cohorts: list[list[ref[Any]]] = field(default_factory=list)  # oldest first
-    # The references in the cohorts by address, including some that were dropped from the cohorts.
+    # The references by the instance's address, including some that were dropped from the cohorts.
     known: dict[int, ref[Any]] = field(default_factory=dict)
 
     def note(self, newest: Sequence[object]) -> None:
-        """Add the instances before the first known one. Raises TypeError if they do not support weak references."""
+        """Add the instances up to the first known instance. Raises TypeError if they do not support weak references."""
         new: list[ref[Any]] = [_KnownReference(one) for one in self._until_known(newest)]
         if not new:
             return
@@ -217,10 +221,10 @@ class _Sample:
             yield one
 
     def _thin_out(self) -> None:
-        """Halve the largest cohorts; if each has only one instance left, drop every other one of the older cohorts."""
+        """Halve the largest cohorts; if each has only one instance left, drop every other older cohort."""
         alive = ([one for one in cohort if one() is not None] for cohort in self.cohorts)
         cohorts = [cohort for cohort in alive if cohort]
-        # Reduce to three quarters of the limit, so that this is not needed every time.
+        # Reduce the sample to three quarters of the limit, so that thinning is not needed every time.
         excess = sum(map(len, cohorts)) - REFERENCES_OF_A_CLASS * 3 // 4
         for cohort in sorted(cohorts, key=len, reverse=True):
             if excess <= 0:
@@ -267,8 +271,8 @@ def pick_newest(
 ) -> dict[type, list[Any]]:
     """Return the newest instances of each class, newest first, from the young end of the heap.
 
-    Stops after ``seconds`` and returns what was found until then; empty without the native module. The result holds
-    objects of the program: drop it before returning to the program.
+    The search stops after ``seconds`` and returns the instances found so far; without the native module, the result is
+    empty. It holds the program's objects, so drop it before returning to the program.
     """
     module = native_look()
     plain = tuple(cls for cls in types if hashes_plainly(cls))

@@ -1,4 +1,4 @@
-"""Memory as counted by the operating system and the C allocator: process, peaks, container limits, machine.
+"""Memory as counted by the operating system and the C allocator: process, peaks, container limits and machine.
 
-Imports `snapshot`; psutil inside functions. Start reading in `process_memory.py`.
+This package imports `snapshot` and, inside functions, psutil. Start reading in `process_memory.py`.
 """

@@ -1,8 +1,8 @@
-"""Memory usage and limit of the container for cgroup v2 and v1; the kernel kills processes at this limit.
+"""Memory usage and limit of the container's cgroup (v2 or v1); the kernel kills processes at this limit.
 
-``cgroup.used_bytes`` excludes inactive file pages, as ``docker stats`` and the kubelet do: the kernel drops those
-before it kills a process. It drops active file pages too, but later; ``cgroup.active_file_bytes`` is how much of the
-used bytes they are. Usage and limit come from the same group: the group with the tightest limit.
+``cgroup.used_bytes`` excludes inactive file pages, as ``docker stats`` and the kubelet do: the kernel drops these pages
+before it kills a process. It drops active file pages too, but later; ``cgroup.active_file_bytes`` is their part of the
+used bytes. Usage and limit both come from the group with the tightest limit.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from .kernel_file import KeptFile
 ROOT: Final = Path("/sys/fs/cgroup")
 OWN_GROUPS: Final = Path("/proc/self/cgroup")
 BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
-# v1 reports "no limit" as the largest multiple of the page size, more than any machine has.
+# v1 reports "no limit" as the largest multiple of the page size, which is more memory than any machine has.
 _NO_LIMIT_BYTES: Final = 1 << 60
-# A search through all groups and limits costs ten times as much as a reading.
+# Search all groups and limits only after this interval, because a search costs ten times as much as a reading.
 LOOK_EVERY_SECONDS: Final = 10.0
-# Search again after this interval if our group cannot be read.
+# If our group cannot be read, search again after this interval.
 LOOK_AGAIN_SECONDS: Final = 3.0
 
 
@@ -49,7 +49,7 @@ _V1: Final = _Version(
 
 
 class _Group(NamedTuple):
-    """The group with the tightest limit. Its files stay open."""
+    """The group with the tightest limit. The group's files stay open."""
 
     version: _Version
     used: KeptFile
@@ -59,7 +59,7 @@ class _Group(NamedTuple):
     folder: Path
 
     def read(self) -> dict[str, Number]:
-        """Return the metrics of the group; empty if the group has vanished."""
+        """Return the group's metrics, or {} if the group no longer exists."""
         used = _number(self.used.read())
         if used is None:
             return {}
@@ -79,7 +79,7 @@ class _Group(NamedTuple):
 
 
 class _Look(NamedTuple):
-    """The result of a search, with the process that made it and the time."""
+    """The result of a search, and the process and time of the search."""
 
     pid: int
     at: float
@@ -87,7 +87,7 @@ class _Look(NamedTuple):
 
 
 class ContainerMemory:
-    """The memory group of this process. Any thread may read it; a forked child searches for its own group.
+    """This process's memory group. Any thread may read it; a forked child searches for its own group.
 
     ``clock`` returns monotonic seconds.
     """
@@ -99,13 +99,14 @@ class ContainerMemory:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._root, self._proc, self._clock = root, proc, clock
-        # Replaced as one object, so that no thread combines the limit of one group with the usage of another.
+        # Replaced as one object, so that no thread combines one group's limit with another group's usage.
         self._last = _Look(-1, 0.0, None)
 
     def read(self) -> dict[str, Number]:
-        """Return ``cgroup.used_bytes``, ``.limit_bytes`` and ``.kills``; empty outside a memory group.
+        """Return ``cgroup.used_bytes``, ``.active_file_bytes``, ``.limit_bytes`` and ``.kills``, or {} outside a memory
+        group.
 
-        The limit is absent if neither the group nor any of its parents has one.
+        The limit is absent if neither the group nor any of its parents has a limit.
         """
         now, last = self._clock(), self._last
         if last.pid != os.getpid() or now - last.at >= LOOK_EVERY_SECONDS:
@@ -133,13 +134,13 @@ _own = ContainerMemory()
 
 
 def read_cgroup(root: Path = ROOT, proc: Path = OWN_GROUPS) -> dict[str, Number]:
-    """Return ``cgroup.*`` of this process, see `ContainerMemory.read`. Only the default paths are cached."""
+    """Return ``cgroup.*`` of this process; see `ContainerMemory.read`. Only the default paths are cached."""
     is_own = root is ROOT and proc is OWN_GROUPS
     return (_own if is_own else ContainerMemory(root, proc)).read()
 
 
 def memory_group() -> str | None:
-    """Return the ID of this process's memory group, see `ContainerMemory.identity`."""
+    """Return the ID of this process's memory group; see `ContainerMemory.identity`."""
     return _own.identity()
 
 
@@ -162,7 +163,7 @@ def _groups(root: Path, own_groups: str) -> tuple[_Version, list[Path]]:
     """Return our memory group and its parents, nearest first."""
     lines = own_groups.splitlines()
     paths = {controllers: path for _, controllers, path in (line.split(":", 2) for line in lines)}
-    # On a hybrid system the memory controller belongs to v1, and v2 is mounted without it.
+    # On a hybrid system, the memory controller belongs to v1, and v2 is mounted without this controller.
     for controllers, path in paths.items():
         if "memory" in controllers.split(","):
             return _V1, list(_upwards(root / "memory", path, _V1.used))
@@ -174,7 +175,7 @@ def _groups(root: Path, own_groups: str) -> tuple[_Version, list[Path]]:
 
 
 def _upwards(mount: Path, path: str, must_have: str) -> Iterator[Path]:
-    # Inside a container, the path may be the host's, which does not exist here: the mount is then our group.
+    # Inside a container, the path may be a path on the host, which does not exist here; the mount is then our group.
     group = mount / path.strip("/")
     while True:
         if (group / must_have).exists():
@@ -198,7 +199,7 @@ def _number(text: bytes | None) -> int | None:
 
 
 def _line(text: bytes | None, key: bytes) -> int | None:
-    """Return the number after ``key`` in lines of the form "key number", or None."""
+    """Return the number after ``key`` in lines of the form "key number", or None if no line has this key."""
     if text is None:
         return None
     lines = b"\n" + text

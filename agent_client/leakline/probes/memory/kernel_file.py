@@ -1,8 +1,8 @@
-"""Small kernel files that are read repeatedly through one descriptor: 1 microsecond instead of 12.
+"""Small kernel files that are read repeatedly through one descriptor, which takes 1 microsecond instead of 12.
 
 A descriptor of a file below ``/proc/self`` refers to the process that opened it, so a forked child opens its own. A
-program may close all descriptors, including ours, and get their numbers for its own files; we never close those. Any
-thread may read: a descriptor is closed only when no thread reads through it any longer.
+program may close all descriptors, including ours, and get their numbers for its own files, which we never close. Any
+thread may read, because a descriptor is closed only when no thread uses it any more.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ import os
 from collections.abc import Callable
 from typing import Final
 
-# The maximum size of these files, except the status of a user in thousands of groups.
+# The maximum size of these files; only the status of a user who belongs to thousands of groups is larger.
 SIZE: Final = 8192
 WHOLE: Final = 1 << 20
 
 
 class KeptFile:
-    """A file that is opened at the first reading in each process."""
+    """A kernel file that is opened at the first reading in each process."""
 
     __slots__ = ("_kept", "_path", "_size")
 
     def __init__(self, path: str, size: int = SIZE) -> None:
         self._path, self._size = path, size
-        # Replaced as one object, so that no thread takes the descriptor of another process for its own.
+        # Replaced as one object, so that no thread mistakes another process's descriptor for its own.
         self._kept: tuple[int, _Descriptor | None] = (-1, None)
 
     def read(self) -> bytes | None:
-        """Return the current content, up to ``size`` bytes, or None if there is no such file."""
+        """Return up to ``size`` bytes of the current content, or None if the file does not exist."""
         pid, descriptor = self._kept
         if pid != os.getpid():
             return self.read_anew()
@@ -39,7 +39,9 @@ class KeptFile:
             return self.read_anew()
 
     def read_anew(self) -> bytes | None:
-        """Reopen the file and return its entire content, after the old descriptor gave a wrong or incomplete result."""
+        """Reopen the file and return its entire content; needed if the old descriptor gave a wrong or incomplete
+        result.
+        """
         descriptor = _open(self._path)
         self._kept = (os.getpid(), descriptor)
         if descriptor is None:
@@ -60,7 +62,8 @@ class _Descriptor:
         status = os.fstat(number)
         self._file = (status.st_dev, status.st_ino)
 
-    # Bound as defaults, because at interpreter exit the module's names are cleared before the last descriptor is freed.
+    # The functions are bound as defaults, because interpreter exit clears the module's names before it frees the last
+    # descriptor.
     def __del__(
         self,
         fstat: Callable[[int], os.stat_result] = os.fstat,

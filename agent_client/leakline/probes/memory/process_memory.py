@@ -1,24 +1,25 @@
-"""Memory of this process as the operating system and the C allocator count it, and its peaks.
+"""This process's memory as counted by the operating system and the C allocator, and its peaks.
 
-Anonymous resident memory plus swap is what the program itself has requested: no other process affects it, and it is
-what a leak increases. File-backed and shared pages are reported separately, because the kernel may drop them.
+Anonymous resident memory plus swap is the memory that the program itself has requested. No other process affects this
+number, and a leak increases it. File-backed and shared pages are reported separately, because the kernel may drop them.
 
-The C allocator reports the memory in use and the free memory that it keeps. A process whose resident memory grows while
-``allocator.in_use_bytes`` is constant does not leak: the allocator does not give pages back. The figures come from
-``mallinfo2`` of glibc (2.33 and newer), or from psutil without it.
+The C allocator reports the memory in use and the free memory that it keeps. If a process's resident memory grows while
+``allocator.in_use_bytes`` is constant, the process does not leak: the allocator just does not return free pages to the
+system. The numbers come from glibc's ``mallinfo2`` (2.33 and newer), or from psutil if glibc does not have this
+function.
 
-``mallinfo2`` adds up the arenas of all threads (its manual page says otherwise) and the blocks that are mapped
-individually. It does not see Python's own arenas for objects up to 512 bytes, which are mapped without malloc. Blocks
-in the cache of a thread (at most 7 of each small size) count as in use. If another allocator, for example jemalloc or
-tcmalloc, replaces glibc's, the figures are nearly zero. The call visits every free block, 0.2 microseconds each,
-without the interpreter lock: tens of milliseconds for hundreds of thousands of free blocks. Callers then limit it to a
-time budget.
+``mallinfo2`` adds up the arenas of all threads (although its manual page says otherwise) and individually mapped
+blocks. It does not include Python's own arenas for objects up to 512 bytes, which are mapped without malloc. Blocks in
+a thread's cache (at most 7 of each small size) count as in use. If another allocator, for example jemalloc or tcmalloc,
+replaces glibc's allocator, the numbers are nearly zero. The call releases the interpreter lock and visits every free
+block, which takes 0.2 microseconds per block, or tens of milliseconds for hundreds of thousands of blocks. If the call
+is slow, callers limit it to a time budget.
 
-The peak is the highest resident memory between two snapshots, from two sources. The kernel keeps a high-water mark of
-the process (``VmHWM``) that only rises, so it shows a peak of any length if that is the highest so far. Lower peaks are
-seen if a background reading falls into them. With ``exact`` the mark is reset after each reading (by writing ``5`` to
-``/proc/self/clear_refs``), so that it is the exact peak since then. This is done only on request, because the mark
-belongs to the program and its other tools.
+The peak is the highest resident memory between two snapshots. It has two sources. The kernel keeps the process's
+high-water mark (``VmHWM``), which only rises. It therefore shows even a short peak, but only if the peak is the highest
+so far. Lower peaks are detected if a background reading happens during the peak. With ``exact``, the mark is reset
+after each reading (by writing ``5`` to ``/proc/self/clear_refs``) and is then the exact peak since the last reading.
+This is done only on request, because the mark belongs to the program and its other tools.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from .kernel_file import KeptFile
 PROC: Final = Path("/proc")
 _PAGE_BYTES: Final[int] = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
-# Lines of /proc/self/status: prefix, length of the prefix, end of the value, metric, factor to bytes.
+# Lines of /proc/self/status: prefix, length of the prefix, end of the value, metric, and factor that converts to bytes.
 _STATUS: Final = tuple(
     (f"\n{key}:".encode(), len(key) + 2, b" kB" if factor > 1 else b"\n", name, factor)
     for key, name, factor in (
@@ -56,7 +57,9 @@ _STATUS: Final = tuple(
 
 
 class _OwnFiles:
-    """Kernel files about a process, usually this one. A forked child gets correct results from its first call."""
+    """Kernel files about a process, usually this process. In a forked child, even the first call returns correct
+    results.
+    """
 
     def __init__(self, proc: Path = PROC, who: str = "self") -> None:
         self._statm = KeptFile(f"{proc}/{who}/statm", 128)
@@ -64,11 +67,12 @@ class _OwnFiles:
         self._folder = proc / who / "fd"
         # True once the size of the ``fd`` directory is known to be the number of open files (kernel 6.2 and newer).
         self._size_is_known = False
-        # statm has no swap. Reading status costs five times as much, so it is read only if the machine has swap.
+        # statm does not include swap. Reading status costs five times as much, so status is read only if the machine
+        # has swap.
         self._has_swap: bool | None = None
 
     def read_status(self) -> bytes | None:
-        """Return the status with a newline before the first line, or None without procfs."""
+        """Return the content of ``status`` with a newline before the first line, or None without procfs."""
         status = self._status.read()
         if status is not None and b"VmRSS:" not in status:
             status = self._status.read_anew()
@@ -91,7 +95,7 @@ class _OwnFiles:
         return None if pages is None else pages[0] * _PAGE_BYTES
 
     def _pages(self) -> tuple[int, int] | None:
-        """Return the number of resident pages, and how many of them are file-backed or shared; None without procfs."""
+        """Return the number of resident pages and of file-backed or shared pages, or None without procfs."""
         statm = self._statm.read()
         if statm is None:
             return None
@@ -117,9 +121,9 @@ _own = _OwnFiles()
 
 
 def read_process(proc: Path = PROC) -> dict[str, Number]:
-    """Return ``process.*`` of this process in bytes and counts. What the system does not report is absent.
+    """Return ``process.*`` of this process, in bytes and counts. Values that the system does not report are absent.
 
-    ``process.peak_bytes`` is the highest resident memory since the process began; `PeakMemory` limits it to an
+    ``process.peak_bytes`` is the highest resident memory since the process began; `PeakMemory` limits the peak to an
     interval.
     """
     own = _own if proc is PROC else _OwnFiles(proc)
@@ -136,7 +140,7 @@ class OtherProcess:
         self._files, self._folder = _OwnFiles(proc, str(pid)), proc / str(pid)
 
     def read(self) -> dict[str, Number]:
-        """Return ``process.*`` like `read_process`; empty if the process has exited or has no memory of its own."""
+        """Return ``process.*`` like `read_process`, or {} if the process has exited or has no memory of its own."""
         status = self._files.read_status()
         if status is None or b"VmRSS:" not in status:
             return {}
@@ -158,7 +162,7 @@ def _samples(own: _OwnFiles, status: bytes, folder: Path) -> dict[str, Number]:
 
 
 def read_peak_bytes() -> int | None:
-    """Return only the kernel's mark: the highest resident bytes since the process began. Takes about 6 microseconds."""
+    """Return the kernel's mark, the highest resident bytes since the process began. This takes about 6 microseconds."""
     status = _own.read_status()
     if status is None:
         peak = _peak_by_resource().get("process.peak_bytes")
@@ -168,16 +172,16 @@ def read_peak_bytes() -> int | None:
 
 
 def read_private_bytes() -> int:
-    """Return anonymous resident bytes plus swap of this process, or its RSS if the split is unknown.
+    """Return this process's anonymous resident bytes plus swap, or its RSS if the anonymous part is unknown.
 
-    Takes about 2 microseconds on Linux. The result is correct in a forked child from its first call.
+    This takes about 2 microseconds on Linux. In a forked child, even the first call returns a correct result.
     """
     private = _own.read_private_bytes()
     return private if private is not None else _private_by_psutil()
 
 
 def _read_resident_bytes() -> int | None:
-    """Return the resident bytes of this process in about 2 microseconds, or None without procfs."""
+    """Return this process's resident bytes, which takes about 2 microseconds, or None without procfs."""
     return _own.read_resident_bytes()
 
 
@@ -187,7 +191,8 @@ def _resident_and_shared(statm: bytes) -> tuple[int, int]:
 
 
 def _split_by_statm(folder: Path) -> dict[str, Number]:
-    # Kernels before 4.5 and some sandboxes have no Rss* lines; statm counts file and shared pages together.
+    # On kernels before 4.5 and in some sandboxes, status has no Rss* lines; statm counts file and shared pages
+    # together.
     try:
         fields = (folder / "statm").read_bytes().split()
     except OSError:
@@ -215,7 +220,7 @@ def _has_swap() -> bool:
 
 def _count_entries(folder: Path) -> int:
     with os.scandir(folder) as entries:
-        # One entry is the descriptor that reads the directory.
+        # One entry is our own descriptor, which reads the directory.
         return sum(1 for _ in entries) - 1
 
 
@@ -269,7 +274,7 @@ class _Mallinfo2(ctypes.Structure):
 
 
 def read_allocator(find: Callable[[], Any] | None = None) -> dict[str, Number]:
-    """Return ``allocator.in_use_bytes`` and ``.kept_bytes``; empty if the C library does not report them.
+    """Return ``allocator.in_use_bytes`` and ``.kept_bytes`` as far as the C library reports them.
 
     ``find`` returns the C function or None; tests replace it.
     """
@@ -277,7 +282,7 @@ def read_allocator(find: Callable[[], Any] | None = None) -> dict[str, Number]:
     if mallinfo2 is None:
         return _by_psutil() if find is None else {}
     info = mallinfo2()
-    # hblkhd counts large blocks, which have their own mapping and go back to the system when freed.
+    # hblkhd counts large blocks, which have their own mapping and are returned to the system when they are freed.
     return {
         "allocator.in_use_bytes": info.uordblks + info.hblkhd,
         "allocator.kept_bytes": info.fordblks,
@@ -310,7 +315,7 @@ RESIDENT = "process.rss_bytes"
 
 
 class PeakMemory:
-    """``process.*`` with the peak since the previous reading. Any thread may call its methods."""
+    """Reads ``process.*`` with the peak since the previous reading. Any thread may call the methods."""
 
     def __init__(
         self,
@@ -321,7 +326,7 @@ class PeakMemory:
         read_mark: Callable[[], Number | None] = read_peak_bytes,
     ) -> None:
         self._read, self._look, self._read_mark = read, look, read_mark
-        # Reentrant: a signal handler that ends the run reads the peak too, possibly in the middle of a reading.
+        # Reentrant, because a signal handler that ends the run may read the peak in the middle of another reading.
         self._lock = threading.RLock()
         self._mark: Number = 0
         self._highest = 0
@@ -329,11 +334,11 @@ class PeakMemory:
 
     @property
     def exact(self) -> bool:
-        """Whether the kernel's mark is reset after each reading: requested, and permitted here."""
+        """True if the kernel's mark is reset after each reading, which must be requested and permitted."""
         return self._exact
 
     def look(self) -> None:
-        """Make a background reading, which the next `read` takes into account. Takes about 2 microseconds."""
+        """Make a background reading, which the next `read` takes into account. This takes about 2 microseconds."""
         resident = self._look()
         if resident is not None:
             with self._lock:
@@ -342,7 +347,7 @@ class PeakMemory:
     def read(self) -> dict[str, Number]:
         """Return ``process.*``; ``process.peak_bytes`` is the highest known resident memory since the last `read`.
 
-        The first call reports the kernel's mark: the peak since the process began.
+        The first call reports the kernel's mark, the peak since the process began.
         """
         with self._lock:
             samples = self._read()
@@ -350,7 +355,7 @@ class PeakMemory:
             known: list[Number] = [samples[RESIDENT]] if RESIDENT in samples else []
             if self._highest:
                 known.append(self._highest)
-            # The mark has risen, or another tool has reset it and it covers the time since then.
+            # The mark either has risen, or was reset by another tool and covers only the time since the reset.
             if mark is not None and mark != self._mark:
                 known.append(mark)
             if known:
@@ -360,7 +365,7 @@ class PeakMemory:
             return samples
 
     def restart(self) -> None:
-        """Discard the peak so far, which our own work has caused. Takes about 6 microseconds."""
+        """Discard the peak so far, because our own work has caused it. This takes about 6 microseconds."""
         with self._lock:
             if not self._set_back():
                 self._began_at(self._read_mark())
@@ -371,7 +376,9 @@ class PeakMemory:
             self._mark = mark
 
     def _set_back(self) -> bool:
-        """Reset the kernel's mark in exact mode, so that the next peak may be lower; return True if it was reset."""
+        """Reset the kernel's mark in exact mode, so that the next peak may be lower. Return True if the mark
+        was reset.
+        """
         self._exact = self._exact and _reset_mark()
         if self._exact:
             self._highest = 0

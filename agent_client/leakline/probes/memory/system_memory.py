@@ -1,7 +1,7 @@
-"""Memory of the entire machine, and the headroom before the kernel kills processes.
+"""The entire machine's memory, and the headroom until the kernel kills processes.
 
-The machine's memory is context and never decides a verdict, because other programs change it too. The headroom is the
-memory group's or the machine's, whichever is smaller.
+The machine's memory is only context and never decides a verdict, because other programs change it too. The headroom is
+the smaller of the memory group's and the machine's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .kernel_file import KeptFile
 
 MEMINFO: Final = Path("/proc/meminfo")
 _LINES: Final = {b"MemTotal": "system.total_bytes", b"MemAvailable": "system.available_bytes"}
-# Both keys are among the first lines.
+# Number of bytes read: both keys are in the first lines.
 _BEGINNING: Final = 512
 
 _own = KeptFile(str(MEMINFO), _BEGINNING)
@@ -46,14 +46,14 @@ def _by_psutil() -> dict[str, Number]:
 
 
 class Headroom(NamedTuple):
-    """Bytes left until the limit, and the limit itself in bytes."""
+    """The number of bytes left until the limit, and the limit itself, in bytes."""
 
     left: int
     limit: int
 
 
 def read_headroom() -> Headroom | None:
-    """Return the smaller headroom of memory group and machine, or None if both are unknown."""
+    """Return the smaller of the memory group's and the machine's headroom, or None if both are unknown."""
     return _headroom_of({**read_cgroup(), **read_system()})
 
 
@@ -61,7 +61,7 @@ def _headroom_of(samples: Mapping[str, Number]) -> Headroom | None:
     found = []
     if "cgroup.limit_bytes" in samples:
         limit = int(samples["cgroup.limit_bytes"])
-        # The kernel drops all file pages before it kills a process.
+        # Active file pages do not count as used, because the kernel drops all file pages before it kills a process.
         used = samples["cgroup.used_bytes"] - samples.get("cgroup.active_file_bytes", 0)
         found.append(Headroom(max(0, int(limit - used)), limit))
     if "system.available_bytes" in samples:

@@ -1,4 +1,5 @@
-"""Holders of objects: referrers, roots such as module globals and locals, and the names on the path.
+"""Finds the holders of objects: referrers, named roots (for example module globals and locals), and the names on the
+path.
 
-Imports `probes.heap`. Start reading in `referrers.py`.
+This package imports `probes.heap`. Start reading in `referrers.py`.
 """

@@ -1,6 +1,7 @@
-"""Attributes of the program's objects and items of its containers, read without running its code.
+"""Reads attributes of the program's objects and items of its containers without running the program's code.
 
-No property and no ``__getattr__`` is called. Containers are exact types of the standard library, never subclasses.
+No property and no ``__getattr__`` is called. Containers must have exact types of the standard library, never
+subclasses.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ NEWEST: Final = 8
 
 
 def is_container(one: object) -> bool:
-    """Return True for a list, dict, set, deque, defaultdict or OrderedDict, but not for a subclass."""
+    """Return True for a list, dict, set, deque, defaultdict or OrderedDict, but not for an instance of a subclass."""
     kind = type(one)
     return (
         kind is list
@@ -33,7 +34,7 @@ def items(container: Any) -> list[Any]:
 
 
 def newest(container: Any, count: int = NEWEST) -> list[Any]:
-    """Return the items that were added last, as far as the container keeps an order."""
+    """Return the items that were added last, newest first; for a set, which has no order, return arbitrary items."""
     if type(container) is set:
         return list(islice(container, count))
     return list(islice(reversed(_values(container)), count))
@@ -51,19 +52,19 @@ _mro_of: Final[Any] = type.__dict__["__mro__"].__get__
 
 
 def class_attributes(cls: type) -> Mapping[str, Any]:
-    """Return the attributes that the class itself defines, without inherited ones."""
+    """Return the attributes that the class itself defines, without inherited attributes."""
     return _class_dict(cls)  # type: ignore[no-any-return]
 
 
 def is_exception_class(cls: type) -> bool:
-    """Return True if instances can be raised and therefore may hold a traceback."""
+    """Return True if instances of the class can be raised and may therefore hold a traceback."""
     return any(base is BaseException for base in _mro_of(cls))
 
 
 def attributes(one: object) -> dict[str, Any]:
     """Return the attributes of an instance by name.
 
-    This makes Python create the ``__dict__`` of the instance, so use it only for a few objects.
+    Python creates the instance's ``__dict__`` for this, so call the function only for a few objects.
     """
     found: dict[str, Any] = {}
     for base in _mro_of(type(one)):
@@ -76,13 +77,15 @@ def attributes(one: object) -> dict[str, Any]:
                 try:
                     found[name] = descriptor.__get__(one)
                 except AttributeError:
-                    # The slot was never filled.
+                    # No value is assigned to the slot.
                     continue
     return found
 
 
 def values_of(instances: Iterable[object], name: str) -> Iterator[Any]:
-    """Yield one attribute of many instances without creating a ``__dict__``; instances without it are skipped."""
+    """Yield one attribute of many instances without creating a ``__dict__``; skip instances that do not have the
+    attribute.
+    """
     for one in instances:
         try:
             yield object.__getattribute__(one, name)
@@ -91,8 +94,8 @@ def values_of(instances: Iterable[object], name: str) -> Iterator[Any]:
 
 
 def is_plain_attribute(cls: type) -> Callable[[str], bool]:
-    """Return a predicate for attribute names: True if reading it from an instance of ``cls`` runs no code of the
-    program.
+    """Return a predicate that is True for an attribute name if reading this attribute of a ``cls`` instance runs no
+    code of the program.
     """
 
     def check(name: str) -> bool:

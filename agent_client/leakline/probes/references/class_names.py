@@ -1,4 +1,4 @@
-"""Names and properties of classes, read without running their code.
+"""Reads the names and properties of classes without running their code.
 
 `hides_memory` shows whether instances may own memory that Python cannot measure, behind handles of C libraries.
 """
@@ -15,7 +15,7 @@ _module_of: Final[Any] = type.__dict__["__module__"].__get__
 _qualname_of: Final[Any] = type.__dict__["__qualname__"].__get__
 _basicsize_of: Final[Any] = type.__dict__["__basicsize__"].__get__
 _itemsize_of: Final[Any] = type.__dict__["__itemsize__"].__get__
-# Size of the header that the collector puts in front of every object it can track.
+# Size of the header that the collector puts in front of every object that it can track.
 _COLLECTOR_BYTES: Final = 16
 _HARMLESS: Final = sys.stdlib_module_names | {"typing_extensions"}
 _HEAP_TYPE: Final = 1 << 9
@@ -23,18 +23,21 @@ _COLLECTABLE: Final = 1 << 14
 _TYPE_SUBCLASS: Final = 1 << 31
 
 
-# In characters; the server accepts the complete metric name with a class name of this length.
+# Maximum name length in characters; the server still accepts the complete metric name for such a class name.
 NAME_LIMIT: Final = 400
 
 
 class StandIn:
-    """Base of stand-ins for classes whose metaclass defines its own hash. Stand-ins have names but no instances."""
+    """Base class of stand-ins for classes whose metaclass defines its own hash. Stand-ins have names but no
+    instances.
+    """
 
 
 def type_name(cls: type) -> str:
-    """Return ``module.Class`` as it is sent: ``torch.Tensor``, ``__main__.Agent``, and plain ``list`` for builtins.
+    """Return ``module.Class`` in the form that is sent: ``torch.Tensor``, ``__main__.Agent``, and plain ``list`` for
+    builtins.
 
-    Bypasses the metaclass, whose attributes may be properties of the program.
+    The metaclass is bypassed, because its attributes may be properties that run the program's code.
     """
     module = module_name(cls)
     if module is None or module == "builtins":
@@ -45,7 +48,7 @@ def type_name(cls: type) -> str:
 def _bounded(name: str) -> str:
     """Return a name of limited length, because generic classes can have very long names.
 
-    A checksum distinguishes names that differ only in the part left out.
+    A checksum distinguishes names that differ only in the omitted part.
     """
     if len(name) <= NAME_LIMIT:
         return name
@@ -54,12 +57,12 @@ def _bounded(name: str) -> str:
 
 
 def module_name(cls: type) -> str | None:
-    """Return the module that a class was defined in, or None if that is not a plain string."""
+    """Return the name of the class's module, or None if this name is not a plain string."""
     try:
         module = _module_of(cls)
     except AttributeError:
         return None
-    # A class body may bind `__module__` to anything.
+    # A class body may bind `__module__` to an object of any type.
     return module if type(module) is str else None
 
 
@@ -78,32 +81,32 @@ def is_collectable(cls: type) -> bool:
 
 
 def is_heap_type(cls: type) -> bool:
-    """Return True for types made by ``class`` or dynamically by a C extension: instances hold references to them."""
+    """Return True for a type made by ``class`` or dynamically by a C extension: its instances hold references to it."""
     return bool(_flags_of(cls) & _HEAP_TYPE)
 
 
 def basic_bytes(cls: type) -> int | None:
-    """Return the bytes of one instance without its referents; None for types whose instances differ in size."""
+    """Return an instance's bytes without its referents, or None for types whose instances differ in size."""
     return None if _itemsize_of(cls) else fixed_bytes(cls)
 
 
 def fixed_bytes(cls: type) -> int:
-    """Return the bytes that every instance has, even for types whose instances differ in size."""
+    """Return the fixed part of an instance's size in bytes, even for types whose instances differ in size."""
     return _basic_size(cls) + (_COLLECTOR_BYTES if is_collectable(cls) else 0)
 
 
 def _basic_size(cls: type) -> int:
-    """Return the size in bytes of the C struct of an instance."""
+    """Return the size of an instance's C struct in bytes."""
     return int(_basicsize_of(cls))
 
 
 def hashes_plainly(cls: type) -> bool:
-    """Return True if a class can be a dictionary key without running code of its metaclass."""
+    """Return True if a class can be a dictionary key without running its metaclass's code."""
     return is_plain_metaclass(type(cls))
 
 
 def is_plain_metaclass(meta: type) -> bool:
-    """Return True if classes of this metaclass are hashed and compared without running its code.
+    """Return True if classes of this metaclass are hashed and compared without running the metaclass's code.
 
     The metaclasses of the standard library and of ``typing_extensions`` (loaded by torch) are known to be harmless.
     """
@@ -121,26 +124,27 @@ _mro_of: Final[Any] = type.__dict__["__mro__"].__get__
 _base_of: Final[Any] = type.__dict__["__base__"].__get__
 _names_of: Final[Any] = type.__dict__["__dict__"].__get__
 _POINTER: Final = 8
-# Standard library modules whose C types own buffers, codec states, or resources of a database or the kernel.
+# Standard library modules whose C types own buffers, codec states, or database or kernel resources.
 _STANDARD: Final = frozenset({
     "_bz2", "_ctypes", "_curses", "_dbm", "_elementtree", "_gdbm", "_hashlib", "_io", "_lzma", "_multiprocessing",
     "_socket", "_sqlite3", "_ssl", "_tkinter", "array", "bz2", "ctypes", "lzma", "mmap", "pyexpat", "select", "socket",
     "sqlite3", "ssl", "zlib",
 })  # fmt: skip
-# Tensors, arrays and graphs are measured by their buffers; these other classes of torch are not.
+# Parts of the names of torch classes that are not measured, unlike tensors and autograd graphs.
 _OF_TORCH: Final = ("Storage", "Script", "Graph")
 _MEASURED: Final = frozenset({"builtins", "leakline", "numpy"})
-# The pixel data of a PIL image, whose C type has no module name.
+# Names of C types without a module name: ``ImagingCore`` holds the pixel data of a PIL image.
 _WITHOUT_MODULE: Final = frozenset({"ImagingCore"})
 
 
 def hides_memory(cls: type) -> bool:
-    """Return True if an instance has a C struct from a library that does not report the memory it points to.
+    """Return True if an instance's C struct comes from a library that does not report the memory to which it points.
 
-    Classes made by ``class`` add only attributes, which are objects that can be followed.
+    Classes made by ``class`` add only attributes, whose values can be followed.
     """
     structs = [one for one in _mro_of(cls) if one is not object and _adds_a_struct(one)]
-    # A class derived from a built-in type is a plain value, just as a pandas timestamp is a datetime.
+    # An instance of a class derived from a built-in type is a plain value; a pandas timestamp, for example, is a
+    # datetime.
     return bool(structs) and all(_is_opaque(one) for one in structs)
 
 

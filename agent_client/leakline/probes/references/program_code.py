@@ -1,4 +1,4 @@
-"""Detection of the program's own modules, classes and files, as opposed to libraries and Leakline."""
+"""Distinguishes the program's own modules, classes and files from libraries and Leakline."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Final
 from leakline.probes.native_module import native
 from leakline.probes.references.class_names import hashes_plainly, is_heap_type, module_name
 
-# Module name -> (address of the module, whether it is the program's own).
+# Module name -> (the module's address, whether it belongs to the program).
 _known_modules: Final[dict[str, tuple[int, bool]]] = {}
 _PYTHON: Final = (
     f"python{sys.version_info.major}.{sys.version_info.minor}{getattr(sys, 'abiflags', '')}"
 )
-# Packages that launch the program, as in `python -m launcher train.py`, and are not the program themselves.
+# Packages that launch the program, as in `python -m launcher train.py`, and do not belong to the program.
 _LAUNCHERS: Final = frozenset(
     {"accelerate", "coverage", "deepspeed", "ipykernel", "leakline", "memray", "pytest", "torch"}
 )
@@ -27,7 +27,7 @@ _LAUNCHERS: Final = frozenset(
 def user_modules() -> Iterator[tuple[str, ModuleType]]:
     """Yield the program's own modules by name, ``__main__`` first.
 
-    Takes a fraction of a millisecond for thousands of modules.
+    This takes a fraction of a millisecond for thousands of modules.
     """
     modules = dict(sys.modules)
     if len(_known_modules) > 2 * len(modules):
@@ -39,7 +39,7 @@ def user_modules() -> Iterator[tuple[str, ModuleType]]:
             # A lazy module is an instance of a subclass whose attributes trigger imports, so it is skipped.
             is_own = type(module) is ModuleType and _is_user_module(name)
             known = _known_modules[name] = (id(module), is_own)
-        # `__mp_main__` is another name of the `__main__` module.
+        # `__mp_main__` is another name for the `__main__` module.
         if known[1] and id(module) not in seen:
             seen.add(id(module))
             yield name, module
@@ -47,7 +47,7 @@ def user_modules() -> Iterator[tuple[str, ModuleType]]:
 
 def user_classes() -> Iterator[type]:
     """Yield the classes defined in the program's own modules."""
-    # Cached by module, because there are thousands of classes in hundreds of modules.
+    # Results are cached by module, because there are thousands of classes but only hundreds of modules.
     known: dict[str | None, bool] = {}
     for cls in all_classes():
         module = module_name(cls)
@@ -89,13 +89,13 @@ def is_user_file(file: str) -> bool:
     return known
 
 
-# A plain dict, because an lru_cache has an object for each entry, which the census counts as the program's.
+# A plain dict, because an lru_cache creates an object for each entry, which the census would count as the program's.
 _user_files: dict[str, bool] = {}
 _MAX_FILES: Final = 16_384
 
 
 def all_classes() -> list[type]:
-    """Return every class except ``object``: 8,000 in 3 ms, without visiting any instance."""
+    """Return every class except ``object`` without visiting any instance; 8,000 classes take 3 ms."""
     module = native()
     if module is not None:
         found: list[type] = module.all_classes()
@@ -104,7 +104,7 @@ def all_classes() -> list[type]:
     classes: list[type] = []
     waiting: list[type] = [object]
     while waiting:
-        # Called through `type`, because a metaclass may define its own `__subclasses__`.
+        # Call the method through `type`, because a metaclass may define its own `__subclasses__`.
         subclasses: list[type] = type.__subclasses__(waiting.pop())
         new = [cls for cls in subclasses if id(cls) not in seen]
         seen.update(map(id, new))
@@ -114,7 +114,7 @@ def all_classes() -> list[type]:
 
 
 def _main_package() -> str | None:
-    # With `python -m train`, `train` is the program and not a library, even if it is an installed package.
+    # With `python -m train`, `train` is the program and not a library, even if `train` is an installed package.
     main = sys.modules.get("__main__")
     package = main.__dict__.get("__package__") if type(main) is ModuleType else None
     top = package.partition(".")[0] if type(package) is str else ""
@@ -132,7 +132,8 @@ def _main_first(modules: dict[str, ModuleType]) -> Iterator[tuple[str, ModuleTyp
 def _library_folders() -> tuple[str, ...]:
     """Return the folders of the standard library, of installed packages and of Leakline.
 
-    ``sysconfig`` is not used: before CPython 3.12 it may raise if two threads make the first call at the same time.
+    ``sysconfig`` is not used: before CPython 3.12, it may raise an exception if two threads make the first call at the
+    same time.
     """
     folders = {os.path.dirname(os.__file__)}  # noqa: PTH120
     for prefix in (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix):

@@ -1,4 +1,4 @@
-"""References between objects as parts of a path, and the names at which a path may start."""
+"""Describes references between objects as parts of a path, and the names at which a path may start."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from leakline.probes.references.class_names import is_class, is_heap_type, type_
 from leakline.probes.references.frames import Locals, function_name, no_collection
 from leakline.probes.references.program_code import is_user_class
 
-# Types are compared by address: a class of the program may define its own hash and equality.
+# Types are compared by address, because a metaclass of the program may define its own hash and equality.
 _SEQUENCES: Final = frozenset(map(id, (list, tuple, set, frozenset, deque)))
 _MAPPINGS: Final = frozenset(map(id, (dict, OrderedDict, defaultdict)))
 _GENERATORS: Final = frozenset(
     map(id, (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType))
 )
-# Standard library classes at which a path may start although they do not belong to the program.
+# Library classes at which a path may start although they do not belong to the program.
 _KNOWN_ROOTS: Final = {
     "threading.Thread": "threading.Thread",
     "threading.Timer": "threading.Timer",
@@ -33,7 +33,8 @@ _LONGEST_NAMESPACE: Final = 10_000
 class Step:
     """The path from an object down to the samples.
 
-    ``below`` is the path if the object is a container, ``inside`` the path from its owner if it is a namespace.
+    ``below`` is the path from the object itself. ``inside`` is the path from the object's owner if the object is the
+    owner's namespace.
     """
 
     below: str
@@ -42,7 +43,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """How one object holds another: as an item, under a name, or in a way that adds nothing to the path."""
+    """How one object holds another object: as an item, under a name, or in a way that adds nothing to the path."""
 
     word: str
     inside: str | None = None
@@ -60,7 +61,7 @@ class Link:
 
 
 def link_between(above: Any, below: Any) -> Link | None:
-    """Return how ``above`` holds ``below``, or None if the reference does not explain what keeps the object alive."""
+    """Return how ``above`` holds ``below``, or None if the reference does not explain why the object is alive."""
     kind = type(above)
     if id(kind) in _MAPPINGS:
         return Link("[*]", _key_of(above, below))
@@ -84,7 +85,7 @@ def link_between(above: Any, below: Any) -> Link | None:
 
 
 def _key_of(mapping: Any, below: Any) -> str | None:
-    """Return the attribute suffix under which the mapping holds ``below``, or None. It is used if the mapping is a
+    """Return the suffix, ``.name``, with which a namespace holds ``below``, or None if the mapping cannot be a
     namespace.
     """
     if len(mapping) > _LONGEST_NAMESPACE:
@@ -105,7 +106,7 @@ def _function_link(function: types.FunctionType, below: Any) -> Link | None:
     if below is function.__defaults__ or below is function.__kwdefaults__:
         return Link(".<defaults>")
     if below is function.__globals__:
-        # Every function refers to the globals of its module, and the module itself gives a better name.
+        # Every function refers to its module's globals, and the module itself provides a better name.
         return None
     return Link("", through_namespace=True)
 
@@ -123,7 +124,7 @@ def _instance_link(above: Any, below: Any) -> Link:
 
 def _frame_link(frame: types.FrameType, below: Any) -> Link:
     if type(below) is types.FrameType:
-        # An inner frame refers to the frame of its caller; this adds nothing to the path.
+        # A frame refers to its caller's frame; this reference adds nothing to the path.
         return Link("")
     return Link(f".{frame.f_code.co_qualname}{_word_of_local(frame, below)}")
 
@@ -141,13 +142,13 @@ def _content_of(cell: types.CellType) -> Any:
     try:
         return cell.cell_contents
     except ValueError:
-        # The variable is not bound yet, or is no longer bound.
+        # The variable is not bound yet or no longer bound.
         return cell
 
 
 def _frame_of(generator: Any) -> types.FrameType | None:
     kind = type(generator)
-    # The generator may be running on another thread.
+    # Prevent a collection, because the generator may be running on another thread.
     with no_collection():
         if kind is types.GeneratorType:
             return generator.gi_frame  # type: ignore[no-any-return]
@@ -157,7 +158,7 @@ def _frame_of(generator: Any) -> types.FrameType | None:
 
 
 def root_name(one: Any) -> str | None:
-    """Return the name by which a path can start at this object, or None if it has none."""
+    """Return the name with which a path can start at this object, or None if no path can start here."""
     kind = type(one)
     if kind is types.ModuleType:
         name = one.__dict__.get("__name__")

@@ -1,8 +1,9 @@
-"""Search from objects up to their holders, recording the path of names on the way.
+"""Searches from objects up to their holders, and records the path of names on the way.
 
-The search climbs one level at a time from all objects: first among the objects near the program's own roots, which
-costs almost nothing, then through the entire heap, where every level is one pass over all objects. Paths contain only
-names of modules, classes, functions and attributes: an item of a container is ``[*]``, regardless of its key.
+The search climbs one level at a time from all objects. It first climbs among the objects near the program's own roots,
+which costs almost nothing, and then through the entire heap, where every level requires one pass over all objects.
+Paths contain only names of modules, classes, functions and attributes: an item of a container is ``[*]``, regardless of
+its key.
 """
 
 from __future__ import annotations
@@ -24,25 +25,29 @@ from leakline.probes.references.roots import Near
 
 from ..heap.heap_walk import listed_referrers
 
-DEPTH: Final = 10  # a namespace (`__dict__`) counts as a level, so this is about eight names
-# Limit on the objects climbed from at one level; those that lead to the most samples come first.
+DEPTH: Final = (
+    10  # a namespace (`__dict__`) also counts as a level, so a path has about eight names
+)
+# Limit on the objects whose referrers are searched at one level; objects that lead to the most samples come first.
 WIDTH: Final = 64
 # Limit on the referrers of one step; more would add no information.
 PAIRS: Final = 8_192
 
-# Types are compared by address: a class of the program may define its own hash and equality.
+# Types are compared by address, because a metaclass of the program may define its own hash and equality.
 _UNTRACKABLE: Final = frozenset(map(id, (dict, tuple)))
-# Parts of a path that go through a function; above a function, only hooks are worth a longer path.
+# Parts of a path that lead through a function; above a function, only hooks justify a longer path.
 _OF_FUNCTIONS: Final = (".<closure>.", ".<defaults>")
 HOOKS: Final = "_hooks[*]"
 
-# The address of a target, and an object that refers to it.
+# The address of a target, and an object that refers to the target.
 Pair = tuple[int, Any]
 
 
 @dataclass(slots=True)
 class _Held:
-    """The single reference that a search keeps to an object, weak between two steps if the object supports it."""
+    """The only reference that a search keeps to an object; between two steps, it is weak if the object supports
+    that.
+    """
 
     one: Any
     weak: ref[Any] | None = None
@@ -51,7 +56,8 @@ class _Held:
         try:
             self.weak = ref(self.one)
         except TypeError:
-            # Lists, dicts and tuples do not support weak references; they are held until the next step.
+            # Lists, dicts and tuples do not support weak references; strong references to them are kept until the next
+            # step.
             return
         self.one = None
 
@@ -83,14 +89,16 @@ class _Node:
         return found
 
     def forget(self, samples: int) -> None:
-        """Remove samples that have already reached this object by a shorter path."""
+        """Remove these samples, because a shorter path has already been found for them."""
         left = {step: mask & ~samples for step, mask in self.steps.items()}
         self.steps = {step: mask for step, mask in left.items() if mask}
 
 
 @dataclass(frozen=True, slots=True)
 class FoundPath:
-    """A path of names, the bit mask of the samples it leads to, and the number of objects it starts from."""
+    """A path of names, the bit mask of the samples to which it leads, and the number of objects from which it
+    starts.
+    """
 
     path: str
     samples: int
@@ -100,11 +108,11 @@ class FoundPath:
 class ReferrerSearch:
     """A search that climbs from samples to named roots.
 
-    It holds objects of the program: drop it before returning to the program. The position of a sample in the list is
-    its bit in the results; None marks a position without a sample. ``groups`` are the bit masks of the samples of each
-    type. The caller starts with `climb_near` and then repeats `wanted`, `give` with the referrers of those objects, and
-    `climb_near`. Between two steps, `let_go` makes references weak where possible, and `take_up` makes them strong
-    again.
+    The search holds objects of the program, so drop it before returning to the program. A sample's position in the list
+    is its bit in the results; None marks a position without a sample. ``groups`` contains one bit mask for the samples
+    of each type. The caller starts with `climb_near` and then repeats `wanted`, `give` with the referrers of the wanted
+    objects, and `climb_near`. Between two steps, `let_go` makes references weak where possible, and `take_up` makes
+    them strong again.
     """
 
     def __init__(
@@ -112,8 +120,8 @@ class ReferrerSearch:
     ) -> None:
         self._groups = groups or [-1]
         self._width = width
-        # Visited objects are kept so that an address always means the same object; so are the samples that reached
-        # them.
+        # Visited objects are kept, so that an address always refers to the same object, together with the samples that
+        # reached them.
         self._held: dict[int, _Held] = {}
         self._came_by: dict[int, int] = {}
         self._samples: dict[int, int] = {}  # address -> bit mask
@@ -130,13 +138,15 @@ class ReferrerSearch:
         self._depth = 0
         self._settled = 0
         self._by_function = 0
-        # Samples whose path starts at an object that may itself be unreachable.
+        # Samples with a path that starts at an object that may itself be unreachable.
         self._doubtful = 0
-        # True while every referrer of the objects climbed from is known.
+        # True while all referrers of all visited objects are known.
         self._whole = True
 
     def climb_near(self, near: Near, is_over: Callable[[], bool] = lambda: False) -> None:
-        """Climb among the objects near the program's roots; samples named there need no pass over the heap."""
+        """Climb among the objects near the program's roots; samples with a path from there need no pass over
+        the heap.
+        """
         climb = _Climb(near, True, dict(self._held), dict(self._came_by))
         for node in self._level.values():
             if self._note_if_named(node, near.named):
@@ -152,7 +162,7 @@ class ReferrerSearch:
         self._level = self._unsettled(self._level)
 
     def wanted(self) -> list[Any]:
-        """Return the objects whose referrers are needed from the entire heap next; empty when the climb is over."""
+        """Return the objects whose referrers in the entire heap are needed next, or [] when the climb is complete."""
         self._level = self._unsettled(self._level)
         if self._depth >= DEPTH:
             return []
@@ -163,7 +173,9 @@ class ReferrerSearch:
         return [node.one for node in self._asked.values()]
 
     def give(self, pairs: Iterable[Pair], near: Near, is_whole: bool = True) -> None:
-        """Continue with the referrers of the `wanted` objects; ``is_whole`` means that these are all of them."""
+        """Continue with the referrers of the `wanted` objects; ``is_whole`` means that these are all of the
+        referrers.
+        """
         self._whole = self._whole and is_whole
         self._depth += 1
         climb = _Climb(near, False, self._held, self._came_by)
@@ -191,8 +203,8 @@ class ReferrerSearch:
     def unreachable(self) -> int:
         """Return the bit mask of samples kept alive only by reference cycles that the collector has not freed yet.
 
-        Samples are reported only if the climb reached objects without referrers, and if every reference to a visited
-        object comes from another visited object.
+        Samples are included only if the climb is complete and every reference to the visited objects comes from other
+        visited objects.
         """
         open_samples = self._present & ~self._settled
         if not open_samples or self._level or self._asked or not self._whole:
@@ -205,7 +217,8 @@ class ReferrerSearch:
             for key, held in self._held.items()
             if self._came_by.get(key, 0) & open_samples
         }
-        # As in the collector, references from within are subtracted; objects with references left are alive.
+        # As in the collector, references between visited objects are subtracted; objects with remaining references are
+        # alive.
         below = {
             key: [each for each in _referents_of(held.one) if each in nodes]
             for key, held in nodes.items()
@@ -226,15 +239,15 @@ class ReferrerSearch:
         return open_samples & climbed & ~held_by_others
 
     def let_go(self) -> None:
-        """Hold objects by weak references where they allow it, until `take_up`."""
+        """Make references to objects weak, where possible, until `take_up` is called."""
         for held in self._held.values():
             held.let_go()
 
     def take_up(self) -> None:
-        """Hold the objects that are still alive by strong references again, and forget the others."""
+        """Make references to the objects that are still alive strong again, and forget all other objects."""
         ours = _references_of_ours()
         for key in [key for key, held in self._held.items() if not held.take_up(ours)]:
-            # The address may belong to another object now.
+            # The address may now belong to another object.
             for known in (self._held, self._level, self._asked, self._came_by):
                 known.pop(key, None)
             self._whole = False
@@ -245,7 +258,7 @@ class ReferrerSearch:
     def _above(
         self, pairs: Iterable[Pair], level: Mapping[int, _Node], climb: _Climb
     ) -> dict[int, _Node]:
-        """Return the objects that refer to the level's objects, except where a path ends."""
+        """Return the objects that refer to the level's objects, except objects at which a path ends."""
         met: dict[int, _Node] = {}
         for key, one in pairs:
             below = level.get(key)
@@ -264,7 +277,7 @@ class ReferrerSearch:
                 above[key] = node
         self._settled |= named_here
         for node in above.values():
-            # Samples that were named on this level need no longer path.
+            # Samples for which a path was found on this level do not need a longer path.
             node.forget(self._settled)
         return {key: node for key, node in above.items() if node.steps}
 
@@ -277,7 +290,7 @@ class ReferrerSearch:
             above.steps[new] = above.steps.get(new, 0) | samples
 
     def _ends_here(self, node: _Node, climb: _Climb) -> bool:
-        """Note the paths that start at this object, and return True if there is no need to climb further."""
+        """Note the paths that start at this object, and return True if the climb can end here."""
         if self._note_if_named(node, climb.near.named):
             return True
         root = root_name(node.one)
@@ -287,17 +300,18 @@ class ReferrerSearch:
             self._note(root + step.below, node, samples)
         kind = type(node.one)
         if climb.is_near and kind is types.FunctionType:
-            # Near the roots it costs nothing to check whether the function is a hook of another object.
+            # Near the roots, it costs almost nothing to check whether the function is another object's hook.
             self._by_function |= node.samples()
             return False
         if not is_heap_type(kind):
             return True
         if not self._holds_most(node.samples()):
-            # An object that holds only a few samples is one link of a chain; the holder of most samples is above it.
+            # An object that holds only a few samples may be a link in a chain; the object that holds most samples is
+            # above it.
             return False
         if climb.is_near or climb.reaches(node.one):
             return True
-        # The object is not known to be in use yet, so climb on, but only to determine that.
+        # It is not yet known whether the object is reachable, so climb on, but only to find that out.
         self._doubtful |= node.samples()
         return False
 
@@ -327,7 +341,7 @@ class ReferrerSearch:
 
 
 class _Climb:
-    """The state of one climb: its scope, the objects held, and the samples that have passed each object."""
+    """The state of one climb: its scope, the objects held, and the samples for which each object was visited."""
 
     def __init__(
         self, near: Near, is_near: bool, held: dict[int, _Held], came_by: dict[int, int]
@@ -351,7 +365,7 @@ def _hold(one: Any, held: dict[int, _Held]) -> _Held:
 
 
 def native_look() -> Any | None:
-    """Return the native module if its referrer and instance searches pass a self-test, or None."""
+    """Return the native module, or None unless its referrer and instance searches pass a self-test."""
     module = native()
     return module if module is not None and _proves_right(module) else None
 
@@ -376,10 +390,10 @@ def _proves_right(module: Any) -> bool:
 def pairs_through_heap(targets: list[Any]) -> Iterator[Pair]:
     """Yield the referrers of the targets from one pass over all objects that the collector lists.
 
-    The pass cannot be interrupted.
+    This pass cannot be interrupted.
     """
     ids = frozenset(map(id, targets))
-    # This identifies the argument tuple of our own call, which 3.13 creates twice.
+    # The mark identifies the argument tuple of our own call, which Python 3.13 creates twice.
     mark = object()
     referrers = listed_referrers(*targets, mark)
     for one in referrers:
@@ -390,7 +404,9 @@ def pairs_through_heap(targets: list[Any]) -> Iterator[Pair]:
 
 
 def _pairs_among(objects: list[Any], targets: list[Any]) -> list[Pair]:
-    """Return (target address, referrer) pairs; a referrer is one of the objects or an untracked container in one."""
+    """Return (target address, referrer) pairs; a referrer is one of the objects, or an untracked container that an
+    object holds.
+    """
     module = native_look()
     if module is not None:
         found, _ = module.referrers_among(objects, targets, are_untracked(targets), PAIRS)
@@ -414,7 +430,7 @@ def _pairs_among(objects: list[Any], targets: list[Any]) -> list[Pair]:
 
 
 def are_untracked(targets: list[Any]) -> bool:
-    """Return True if a tuple or dict that the collector does not track may hold one of the targets.
+    """Return True if a target may be held by a tuple or dict that the collector does not track.
 
     Such a container never holds a tracked object.
     """
@@ -426,12 +442,14 @@ def _union(masks: Iterable[int]) -> int:
 
 
 def _referents_of(one: Any) -> list[int]:
-    """Return the addresses of an object's referents, including those in a namespace that only the object refers to."""
+    """Return the addresses of an object's referents, and of the values in a namespace to which only the object
+    refers.
+    """
     found: list[int] = []
     for each in gc.get_referents(one):
         found.append(id(each))
-        # If only the object refers to this dict, it is the `__dict__` that Python created when the
-        # attributes were read.
+        # If only the object refers to this dict, the dict is the `__dict__` that Python created when the attributes
+        # were read.
         if (
             type(each) is dict
             and is_heap_type(type(one))
@@ -442,7 +460,7 @@ def _referents_of(one: Any) -> list[int]:
 
 
 def _references_in_a_loop() -> int:
-    """Return what ``sys.getrefcount`` reports for an object that only a list and a loop variable refer to."""
+    """Return what ``sys.getrefcount`` reports for an object to which only a list and a loop variable refer."""
     references = 0
     ours: list[object] = [{}]
     for each in ours:
@@ -451,7 +469,7 @@ def _references_in_a_loop() -> int:
 
 
 def _references_of_ours() -> int:
-    """Return what ``sys.getrefcount(held.one)`` reports for an object that only we refer to."""
+    """Return what ``sys.getrefcount(held.one)`` reports for an object to which only we refer."""
     held = _Held([])
     return sys.getrefcount(held.one)
 

@@ -1,7 +1,8 @@
-"""Objects that the program can reach by a name: module globals, class attributes, locals, and what is just below them.
+"""Finds objects that the program can reach by name: module globals, class attributes, locals, and objects just below
+them.
 
-A forward walk from there takes a millisecond or two regardless of the size of the heap, because long containers are not
-entered. It finds most holders without scanning anything else.
+A forward walk from these roots takes a millisecond or two, regardless of the heap's size, because it does not enter
+long containers. It finds most holders without a heap scan.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from leakline.probes.references.attributes import class_attributes, is_exception
 from leakline.probes.references.class_names import is_class, is_heap_type, module_name, type_name
 from leakline.probes.references.program_code import is_user_class, is_user_file, user_modules
 
-# Limits on the objects entered by one walk and on the levels below the roots; a namespace (`__dict__`) counts as a
+# Limits on the objects entered by one walk and on the levels below the roots; a namespace (`__dict__`) also counts as a
 # level.
 OBJECTS: Final = 3_000
 _LEVELS: Final = 7
-# Items of longer containers are not entered: growth is reported by the name of the container itself.
+# Items of longer containers are not entered, because growth is reported under the name of the container itself.
 _SHORT: Final = 64
 
-# Types are compared by address: a class of the program may define its own hash and equality.
+# Types are compared by address, because a metaclass of the program may define its own hash and equality.
 _CONTAINERS: Final = frozenset(
     map(id, (list, dict, tuple, set, frozenset, deque, OrderedDict, defaultdict))
 )
@@ -34,7 +35,7 @@ _ENTERED: Final = frozenset(map(id, (
     types.CellType, types.MethodType, types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType,
     types.TracebackType, types.FrameType, functools.partial, functools._lru_cache_wrapper,
 )))  # fmt: skip
-# The name of a suspended function is more informative than the name of the variable that holds it.
+# A suspended function's name is more informative than the name of the variable that holds the function.
 _GENERATORS: Final = frozenset(
     map(id, (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType))
 )
@@ -52,14 +53,14 @@ class Near:
     instances: dict[type, list[Any]] = field(default_factory=dict)  # of the program's own classes
     classes: dict[int, type] = field(
         default_factory=dict
-    )  # classes bound in its modules or with an instance here
+    )  # classes bound in the program's modules or with an instance in `instances`
 
 
 def look_near(local_names: Mapping[str, Mapping[str, Any]], limit: int = OBJECTS) -> Near:
     """Walk forward from the program's roots and the given locals (by function), entering at most ``limit`` objects.
 
-    Only the values bound to module globals, class attributes and locals are named here; objects below them are named on
-    the way up, by ``ReferrerSearch``.
+    Only the values of module globals, class attributes and locals get names here; ``ReferrerSearch`` names the objects
+    below them on its way up.
     """
     near = Near()
     roots: list[Any] = []
@@ -87,7 +88,7 @@ def _spaces(
         yield name, namespace
     for cls in near.classes.values():
         names = class_attributes(cls)
-        # A class refers to the dictionary behind this proxy.
+        # The class itself refers to the dictionary behind this proxy.
         near.objects += [cls, *gc.get_referents(names)]
         yield type_name(cls), names
 
@@ -116,13 +117,15 @@ def _walk(near: Near, level: list[Any], limit: int) -> None:
 
 
 class _Enters(dict[int, bool]):
-    """A cache of whether objects of a type are entered, by its address. ``users`` are the program's own classes."""
+    """A cache, by the type's address, of whether objects of a type are entered. ``users`` are the program's own
+    classes.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.users: set[int] = set()
         self.update(dict.fromkeys(_CONTAINERS | _ENTERED | {id(types.FunctionType)}, True))
-        # The graph behind a tensor is not a namespace.
+        # Tensors are not entered, because the graph behind a tensor is not a namespace.
         self.update(dict.fromkeys(map(id, tensor_types()), False))
 
     def of(self, kind: type) -> bool:
@@ -138,7 +141,8 @@ class _Enters(dict[int, bool]):
 
 def _below(one: Any, kind: type) -> list[Any]:
     if kind is types.FunctionType:
-        # Its globals belong to a module, which is a root if it is the program's own.
+        # A function's globals are not entered here: if their module belongs to the program, the module itself is a
+        # root.
         if not is_user_file(one.__code__.co_filename):
             return []
         return [x for x in (one.__closure__, one.__defaults__, one.__kwdefaults__) if x]
@@ -152,6 +156,7 @@ def _can_hold(value: Any) -> bool:
     return not (
         is_class(kind) or kind is types.ModuleType or kind is types.FunctionType or value is None
         or kind is str or kind is int or kind is float or kind is bool
-        # An object of the program is better identified by its class than by the variable that holds it.
+        # A path names an object of the program's own classes by its class, which identifies it better than a variable
+        # does.
         or id(kind) in _GENERATORS or is_user_class(kind)
     )  # fmt: skip
