@@ -419,8 +419,10 @@ def _check_event(i: int, event: wire_types.Event) -> None:
     if event.kind == "expect" and not (after is None or isinstance(after, str)):
         raise InvalidField(f"events[{i}].data.after", after, "must be the name of a phase")
     if event.kind == "cleanup":
-        _check_pairs(i, event, "counts", "must be counts by type: {type: [before, after]}")
-        _check_pairs(i, event, "devices", "must be bytes by series: {series: [before, after]}")
+        _check_pairs(i, event, "counts", "must be object counts by type: {type: [before, after]}")
+        _check_pairs(
+            i, event, "devices", "must be byte counts by series: {series: [before, after]}"
+        )
     if event.kind == "log":
         _check_lines(i, event.data.get("lines"))
         event.data["lines"] = [masked(line) for line in event.data["lines"]]

@@ -257,5 +257,5 @@ def _checksum(count: int, stats: _Stats, width: int, payload: bytes) -> bytes:
     try:
         head = _HEAD.pack(count, width, first or 0.0, last or 0.0, low or 0.0, high or 0.0)
     except struct.error as error:
-        raise CorruptChunk("a number of a stored chunk is out of range") from error
+        raise CorruptChunk("a number in a stored chunk is out of range") from error
     return zlib.crc32(payload, zlib.crc32(head)).to_bytes(4, "little")
