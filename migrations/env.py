@@ -7,8 +7,8 @@ from leakline_server.store.schema import metadata
 context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=metadata,
-    render_as_batch=True,  # SQLite cannot alter most things in place
+    render_as_batch=True,  # SQLite cannot alter most things in place, so tables are recreated
     transaction_per_migration=False,
 )
-# The caller's transaction covers all steps, so a failed one leaves nothing behind.
+# The caller's transaction covers all steps, so a failed step leaves nothing behind.
 context.run_migrations()

@@ -34,7 +34,7 @@ def upgrade() -> None:
         "c.width, c.blob",
         source="old_chunks c JOIN processes p ON p.id = c.process_id",
     )  # fmt: skip
-    # If several rows of one kind begin at the same snapshot, keep the one that was written last.
+    # If several rows of one kind begin at the same snapshot, keep the row that was written last.
     _anew(
         "details", _details(), ("run_id", "kind", "process_id", "sequence"), _COPIED["details"],
         source="old_details WHERE id IN (SELECT max(id) FROM old_details GROUP BY run_id, kind, process_id, sequence)",
@@ -235,5 +235,5 @@ def _create(
 
 
 def downgrade() -> None:
-    # Processes of two runs may have the same number by now, and the old schema cannot represent compacted segments.
+    # Processes of different runs may now have the same number, and the old schema cannot represent compacted segments.
     raise RuntimeError("this migration cannot be undone: restore a backup from before it")

@@ -1,7 +1,7 @@
 """Share requests to processes, and the examined revision of each run, between the servers of one database.
 
-Fixes: a request made through one server never reached a process that sends to another, and each server examined every
-run.
+Fixes: a request made through one server never reached a process that sends its data to another server, and each server
+examined every run.
 """
 
 import sqlalchemy as sa
@@ -17,7 +17,7 @@ def upgrade() -> None:
     op.add_column(
         "runs", sa.Column("examined", sa.BigInteger(), server_default="0", nullable=False)
     )
-    # The revision at which the verdict last changed is the best available estimate.
+    # The revision at which the verdict last changed is the best available estimate of the examined revision.
     op.execute("UPDATE runs SET examined = verdict_revision")
     op.create_table(
         "requests",

@@ -1,6 +1,6 @@
 """Store summaries of each chunk by phase and kind.
 
-Fixes: a chart of one phase of a very long run had to read all snapshots of the run. Existing chunks have no such
+Fixes: a chart of one phase of a very long run had to read all snapshots of the run. Existing chunks do not have these
 summaries and are read as before.
 """
 

@@ -1,6 +1,6 @@
 """Add API tokens and browser sessions.
 
-Fixes: a server on a network was open to everybody, unless it was behind a proxy with authentication.
+Fixes: a server on a network was open to everyone, unless the server was behind a proxy with authentication.
 """
 
 import sqlalchemy as sa

@@ -1,7 +1,7 @@
 """Add counts that a user has accepted as expected for the runs of a project.
 
-Fixes: only the program could declare an expected count, so anyone who learned the count from a run had to change the
-code.
+Fixes: only the program could declare an expected count, so a user who saw the right count in a run had to change the
+program.
 """
 
 import sqlalchemy as sa

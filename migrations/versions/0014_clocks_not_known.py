@@ -1,7 +1,7 @@
-"""Delete the skews of clocks that are behind, because older servers did not measure them correctly.
+"""Delete the stored skews of clocks that are behind, because older servers did not measure these skews correctly.
 
 Fixes: older servers used the age of a process's first batch as its skew, so a recording that was uploaded later seemed
-to come from a clock that was behind. The clock would be reported as wrong, and the times of further data would be
+to come from a clock that was behind. The clock would be reported as wrong, and the times of later data would be
 shifted.
 """
 
@@ -20,4 +20,4 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Do nothing: the old values are lost, and no server needs them."""
+    """Do nothing: the deleted values are lost, and no server needs them."""

@@ -1,6 +1,6 @@
 """Add a table for quarantined damaged values, each with its original location.
 
-Fixes: one damaged value made the entire list of runs unreadable, and its run could not be deleted.
+Fixes: one damaged value made the entire list of runs unreadable, and the affected run could not be deleted.
 """
 
 import sqlalchemy as sa

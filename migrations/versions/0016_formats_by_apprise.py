@@ -1,6 +1,6 @@
-"""Convert webhooks with the Discord and Teams formats to apprise, and disable those that apprise does not support.
+"""Convert webhooks with the Discord and Teams formats to apprise, and disable webhooks that apprise does not support.
 
-The server no longer writes these formats, so their deliveries would fail.
+The server no longer writes these two formats, so deliveries in them would fail.
 """
 
 import sqlalchemy as sa
@@ -41,7 +41,7 @@ _TEAMS = (
 def upgrade() -> None:
     # Everything is done in SQL, because damaged text cannot be read into Python.
     w, d = _WEBHOOKS.c, _DELIVERIES.c
-    # Webhooks from the environment get their format from there at each start, so only others are converted.
+    # Webhooks from the environment get their format from it at each start, so only other webhooks are converted.
     of_discord = sa.and_(w.source == "api", w.format == "discord")
     of_teams = sa.and_(w.source == "api", w.format == "teams")
     url = sa.func.rtrim(w.url, "/")
@@ -52,7 +52,7 @@ def upgrade() -> None:
     op.execute(_WEBHOOKS.update().where(of_discord, taken).values(format="apprise", url=url))
     taken = sa.or_(*map(sa.func.lower(w.url).like, _TEAMS))
     op.execute(_WEBHOOKS.update().where(of_teams, taken).values(format="apprise"))
-    # The remaining webhooks keep their URL and format, so that users can look them up.
+    # The remaining webhooks keep their URLs and formats, so that users can look these up.
     left = sa.and_(sa.or_(of_discord, of_teams), w.enabled)
     of_left = d.webhook_id.in_(sa.select(w.id).where(left))
     waiting = d.state.in_(("pending", "claimed"))

@@ -145,7 +145,7 @@ def _insert() -> str:
 
 
 def _continue_numbers(old: str, new: str) -> None:
-    """Continue the id sequence of the old table, so that no new rule gets the id of a deleted one."""
+    """Continue the id sequence of the old table, so that no new rule gets the id of a deleted rule."""
     if op.get_bind().dialect.name == "postgresql":
         drawn = f"nextval(pg_get_serial_sequence('{old}', 'id'))"
         used = f"(SELECT max(id) FROM {new})"
@@ -155,7 +155,7 @@ def _continue_numbers(old: str, new: str) -> None:
 
 
 def _of_text(column: str, made: str) -> str:
-    """Return SQL that converts text values only: a damaged value converted to text would no longer be detected."""
+    """Return SQL that converts only text values, because damage in a value converted to text could not be detected."""
     if op.get_bind().dialect.name == "postgresql":
         return made
     return f"CASE typeof({column}) WHEN 'text' THEN {made} ELSE {column} END"

@@ -13,9 +13,9 @@ depends_on = None
 
 
 def upgrade() -> None:
-    # Subtract the dropped bytes from the sizes of segments, which are the basis of the sizes of runs and projects. Sum
-    # up all segments in one pass, because the key of ``chunks`` cannot be used to look up the chunks of a single
-    # segment.
+    # Subtract the dropped bytes from the sizes of segments, from which the sizes of runs and projects are computed. Sum
+    # up the chunks of all segments in one pass, because the key of ``chunks`` cannot be used to look up the chunks of a
+    # single segment.
     op.execute(
         "UPDATE segments SET bytes = bytes - packed.size FROM (SELECT run_id, process_id, first_sequence,"
         " coalesce(sum(length(strands)), 0) AS size FROM chunks GROUP BY run_id, process_id, first_sequence) AS packed"

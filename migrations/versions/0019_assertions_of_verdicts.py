@@ -1,4 +1,4 @@
-"""Convert the bands, budgets and fix promises of stored verdicts to assertions.
+"""Convert the bands, budgets and fix promises in stored verdicts to assertions.
 
 A run that has ended is not examined again, so its page and its gates would otherwise show that nothing was declared.
 """
@@ -20,7 +20,7 @@ _METRICS = {
 _STATES = {
     "within": "holds", "outside": "broken", "normal": "holds", "leak": "broken", "held": "holds", "refuted": "broken",
 }  # fmt: skip
-# Claims that promise a minimum; all others promise a maximum.
+# Claims that promise a minimum; all other claims promise a maximum.
 _LEAST = ("generations", "possible_generations")
 
 

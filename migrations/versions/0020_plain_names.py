@@ -21,7 +21,7 @@ _COLUMNS = (
     ("deliveries", "tries", "attempts"),
     ("tokens", "begins", "prefix"),
 )
-# The columns with the JSON of verdicts and findings, which the server reads with the new names.
+# The columns that contain verdicts and findings as JSON, in which the server expects the new names.
 _VERDICTS = ("runs", "verdict")
 _FINDINGS = ("incidents", "finding")
 _ASSERTION = {"outside": "violations", "judged": "checked"}

@@ -1,6 +1,6 @@
 """Add the severity of runs, taken from their verdicts, so that the list of runs can be sorted by urgency.
 
-The severity of a run does not count for its urgency after the run has ended.
+After a run has ended, its severity no longer makes it urgent.
 """
 
 import json

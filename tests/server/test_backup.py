@@ -116,7 +116,7 @@ def test_a_file_that_appears_during_the_copy_is_not_overwritten(
         (tmp_path / "b.db").write_text("precious")
 
     monkeypatch.setattr(sqlite_file, "_settle", meanwhile)
-    with pytest.raises(sqlite_file.CannotBackUp, match=r"b\.db exists already"):
+    with pytest.raises(sqlite_file.CannotBackUp, match=r"b\.db already exists"):
         sqlite_file.back_up(file, tmp_path / "b.db")
     assert (tmp_path / "b.db").read_text() == "precious"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.db", "b.db", "there"]
@@ -139,7 +139,7 @@ def test_one_of_two_simultaneous_backups_into_one_file_fails(file: Path, tmp_pat
 
     with ThreadPoolExecutor(2) as pool:
         refusal, made = sorted(pool.map(one, range(2)))
-    assert (made, "b.db exists already" in refusal) == ("made", True)
+    assert (made, "b.db already exists" in refusal) == ("made", True)
     assert runs_of(tmp_path / "b.db") == ["r1"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b.db", "there"]
 
@@ -158,9 +158,9 @@ def test_a_backup_that_is_not_possible_says_why_and_leaves_nothing(
     db: Db, file: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "mine").write_text("precious")
-    refused(db("backup", tmp_path / "mine"), "mine exists already", "new file")
+    refused(db("backup", tmp_path / "mine"), "mine already exists", "new file")
     assert (tmp_path / "mine").read_text() == "precious"
-    no_folder = f"the folder {tmp_path / 'no'} does not exist; create it or choose another\n"
+    no_folder = f"the folder {tmp_path / 'no'} does not exist; create it or choose another folder\n"
     refused(db("backup", tmp_path / "no" / "b.db"), no_folder)
     # The message names the folder as the user typed it.
     said = db("backup", "/proc/b.db")

@@ -472,7 +472,7 @@ def test_without_a_process_the_server_examines_runs_itself(
         assert apart("r1").cpu_seconds == 0
     reasons = (
         "[Errno 11] Resource temporarily unavailable",
-        "its own process exited immediately (1)",
+        "the analysis process exited immediately (1)",
     )
     for reason in reasons:
         assert caplog.text.count(f"the analysis runs in the server process: {reason}") == 1
@@ -487,7 +487,7 @@ def test_a_process_of_another_version_is_not_used(
     with monkeypatch.context() as upgraded:
         upgraded.setattr(apart, "_version", "0.0.1")
         assert apart("r1").cpu_seconds == 0
-    assert "has been installed meanwhile" in caplog.text
+    assert "has been installed since this server started" in caplog.text
     assert apart.pid is None
     # It is tried again later.
     monkeypatch.setattr(apart, "_here_until", 0.0)

@@ -1,6 +1,6 @@
-"""Ingest of batches, from the request body to the database: decodes, validates, queues fairly, and writes many in one
-transaction.
+"""Ingest of batches, from the request body to the database: decoding, validation, fair queueing, and writing many
+batches in one transaction.
 
-Imports `store`, `limits`, `errors`; does not import FastAPI, and only exceptions from SQLAlchemy. Start reading in
-`decode.py`, then `writer.py`.
+This package imports `store`, `limits`, `errors`, and only exceptions from SQLAlchemy; it does not import FastAPI. Start
+reading in `decode.py`, then `writer.py`.
 """

@@ -1,5 +1,5 @@
-"""Decodes a request body into a validated batch, or raises a refusal that names the invalid field. Independent of the
-database and HTTP.
+"""Decoding a request body into a validated batch, or a refusal that names the invalid field. This module does not
+depend on the database or HTTP.
 
 1. decompress, within limits    2. decode by type (msgspec)    3. check constraints across fields    4. normalize
 
@@ -89,13 +89,13 @@ def inflate(body: bytes, encoding: str, limit: int = MAX_INFLATED_BYTES) -> byte
 
 
 def _joined(pieces: Iterable[bytes], limit: int) -> bytes:
-    """Join the pieces. Raises TooLarge as soon as they exceed the limit."""
+    """Join the pieces. Raises TooLarge as soon as their total size exceeds the limit."""
     kept: list[bytes] = []
     size = 0
     for piece in pieces:
         size += len(piece)
         if size > limit:
-            raise too_large(limit, "inflated")
+            raise too_large(limit, "after decompression")
         kept.append(piece)
     return kept[0] if len(kept) == 1 else b"".join(kept)
 
@@ -108,8 +108,8 @@ def _gunzip(body: bytes) -> Iterator[bytes]:
     if not inflater.eof:
         raise EOFError("unexpected end of data")
     if inflater.unused_data:
-        # A second gzip member would otherwise be dropped although the response says that everything is stored.
-        raise EOFError("data follows its end; send a single gzip member")
+        # Refuse a second gzip member, which would be dropped although the response says that everything is stored.
+        raise EOFError("data follows the first gzip member; send a single member")
 
 
 def _unzstd(body: bytes) -> Iterator[bytes]:
@@ -152,7 +152,7 @@ def check(run_id: str, body: bytes, received_at: float) -> Incoming:
     )
 
 
-# Returns the number at a series and snapshot as it was in the JSON, where integers are still distinguishable from
+# Returns the number for a series and snapshot as it was in the JSON, where integers can still be distinguished from
 # floats.
 _Sent = Callable[[str, int], Any]
 
@@ -169,12 +169,13 @@ def _binary(body: bytes) -> tuple[wire_types.Head, BatchColumns, None]:
     for name in ("generation", "phase", "label", "kind"):
         _check_length(name, getattr(head, name), count)
     if len({*head.integers, *head.floats}) < series:
-        raise InvalidField("integers", None, "the name of a series occurs twice")
+        raise InvalidField("integers", None, "a series name occurs twice")
     expected = NUMBER_BYTES * count * (2 + series)
     if len(body) - start != expected:
         raise Malformed(
             "malformed_batch",
-            f"{len(body) - start} bytes follow the header, but {count} snapshots of {series} series need {expected}",
+            f"{len(body) - start} bytes follow the header, but {count} snapshots of {series} series need {expected} "
+            "bytes",
         )
     # The values are copied, so that the body is not kept in memory.
     numbers = np.ndarray((2 + series, count), "<i8", body, start).astype(np.int64)
@@ -204,7 +205,7 @@ def _json(body: bytes) -> tuple[wire_types.Batch, BatchColumns, _Sent]:
         names: set[str] = set()
         for row in rows:
             names.update(row.series)
-            # The count is checked early, because each of 200 snapshots may have a thousand different series.
+            # Check the number of series early, because each of 200 snapshots may have a thousand different series.
             _check_series_count(len(names))
         return batch, of_rows(rows), lambda name, i: rows[i].series[name]
     if columns is None or rows is not None:
@@ -243,7 +244,7 @@ def _typed(text: bytes, decode: Callable[[bytes], Envelope], version: int) -> En
     except msgspec.ValidationError as error:
         raise _explain(text, str(error), version) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        hint = "; JSON has no NaN or Infinity, send null" if _has_no_number(text) else ""
+        hint = "; JSON has no NaN or Infinity, so send null instead" if _has_no_number(text) else ""
         raise Malformed("malformed_json", f"the body is not JSON: {error}{hint}") from error
     except RecursionError as error:
         raise too_deep(MAX_DEPTH) from error
@@ -292,7 +293,7 @@ _MAX_RSS: Final = {
 def _check_times(times: Array) -> None:
     """Check the rows of ``time`` and ``monotonic`` values."""
     for row, at in zip(*(_unsigned(times) > _MAX_TIME).nonzero(), strict=True):
-        must = f"must be seconds between 0 and {MAX_TIME_SECONDS:g}"
+        must = f"must be a number of seconds between 0 and {MAX_TIME_SECONDS:g}"
         where = f"{('time', 'monotonic')[row]}[{at}]"
         raise InvalidField(where, repr(times[row, at].item()), must)
 
@@ -324,7 +325,7 @@ def _check_sizes(name: str, row: Array, sent: _Sent | None) -> None:
     limit, sizes = MAX_INTEGER if whole else MAX_FLOAT, np.abs(row)
     over = sizes > limit
     if not whole and sent is None:
-        # In a column of doubles, an integral value of this size may have been an integer.
+        # In a column of doubles, a whole number of this size may have been sent as an integer.
         over &= (sizes > MAX_INTEGER) | (row != np.trunc(row))
     for i in over.nonzero()[0].tolist():
         value = row[i].item() if sent is None else sent(name, i)
@@ -356,7 +357,7 @@ def _details(batch: wire_types.Envelope, count: int) -> dict[DetailKind, Sequenc
             raise InvalidField(kind, len(rows), f"at most {limit} in one batch")
         for i, row in enumerate(rows):
             if not batch.first_sequence <= row.sequence <= last:
-                where = f"must be the sequence of a snapshot in this batch, {batch.first_sequence} to {last}"
+                where = f"must be the sequence number of a snapshot in this batch, {batch.first_sequence} to {last}"
                 raise InvalidField(f"{kind}[{i}].sequence", row.sequence, where)
         if rows:
             found[kind] = rows
@@ -365,7 +366,7 @@ def _details(batch: wire_types.Envelope, count: int) -> dict[DetailKind, Sequenc
     for i, census in enumerate(batch.census):
         if len(census.types) > MAX_CENSUS_TYPES:
             raise InvalidField(
-                f"census[{i}].types", len(census.types), f"at most {MAX_CENSUS_TYPES}"
+                f"census[{i}].types", len(census.types), f"at most {MAX_CENSUS_TYPES} types"
             )
     return found
 
@@ -418,8 +419,10 @@ def _check_event(i: int, event: wire_types.Event) -> None:
     if event.kind == "expect" and not (after is None or isinstance(after, str)):
         raise InvalidField(f"events[{i}].data.after", after, "must be the name of a phase")
     if event.kind == "cleanup":
-        _check_pairs(i, event, "counts", "must be counts by type: {type: [before, after]}")
-        _check_pairs(i, event, "devices", "must be bytes by series: {series: [before, after]}")
+        _check_pairs(i, event, "counts", "must be object counts by type: {type: [before, after]}")
+        _check_pairs(
+            i, event, "devices", "must be byte counts by series: {series: [before, after]}"
+        )
     if event.kind == "log":
         _check_lines(i, event.data.get("lines"))
         event.data["lines"] = [masked(line) for line in event.data["lines"]]
@@ -450,7 +453,7 @@ def _check_lines(i: int, lines: Any) -> None:
         and all(isinstance(line, str) and len(line) <= MAX_LINE_LENGTH for line in lines)
     )
     if not right:
-        where = f"must be 1 to {LINES_KEPT} texts of at most {MAX_LINE_LENGTH} characters"
+        where = f"must be 1 to {LINES_KEPT} lines of at most {MAX_LINE_LENGTH} characters each"
         raise InvalidField(f"events[{i}].data.lines", lines, where)
 
 
@@ -472,7 +475,7 @@ def _wrong_version(version: Any, reads: int) -> InvalidField:
 
 
 def _explain(body: bytes, message: str, version: int) -> InvalidField | Malformed:
-    """Return the field and value behind a msgspec error, whose message contains a path but no keys or values."""
+    """Return the error with the invalid field and value; msgspec's message contains a path but no keys or values."""
     try:
         loose = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -496,7 +499,7 @@ def _explain(body: bytes, message: str, version: int) -> InvalidField | Malforme
 
 
 def _parts(message: str) -> tuple[str, list[str]]:
-    """Return the problem and the steps of the path; ``...`` stands for a key of a mapping."""
+    """Return the problem and the steps of the path; ``...`` represents a key of a mapping."""
     why, _, path = message.partition(" - at `")
     steps = re.findall(r"\.([^.\[\]`]+)|\[(\d+|\.\.\.)\]", path)
     return why[:1].lower() + why[1:], [name or index for name, index in steps]

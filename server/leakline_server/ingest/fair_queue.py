@@ -1,8 +1,8 @@
-"""A fair queue for many senders: a burst from one project or run neither delays others nor takes their space.
+"""A fair queue for many senders: a burst from one project or run neither delays other senders nor takes their space.
 
 Projects take turns, and so do the runs of a project. The cost of an item is charged to its project and run, and a
-sender that has used up its turn waits until all others have had a turn (surplus round robin). An expensive item
-therefore delays others only once, however many of them its sender has queued.
+sender that has used up its turn waits until all others have had a turn (surplus round robin). So an expensive item
+delays other senders only once, no matter how many expensive items its sender has queued.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from operator import lt
 from typing import Final, Generic, NamedTuple, TypeVar
 
-# The cost of one turn. It is small, so that a turn of cheap items is short; an expensive item is repaid over many
-# turns.
+# The cost limit of one turn. It is small, so that a turn of cheap items is short; the cost of an expensive item is
+# repaid over many turns.
 TURN_COST: Final = 100
 
 Item = TypeVar("Item")
@@ -41,7 +41,7 @@ class _Branch(Generic[Item]):
     """A node of the queue: the root, a project or a run. Only runs have items; the other nodes have branches."""
 
     held: list[int] = field(default_factory=lambda: [0] * len(Weight._fields))
-    # The remaining cost of the branch's turn; negative after an item that cost more.
+    # The cost that remains in the branch's turn; negative after an item that cost more than was left.
     credit: int = TURN_COST
     branches: dict[str, _Branch[Item]] = field(default_factory=dict)
     items: deque[tuple[Item, Weight, int]] = field(default_factory=deque)
@@ -64,8 +64,9 @@ class FairQueue(Generic[Item]):
     def has_room(self, sender: Sender, room: Sequence[int]) -> bool:
         """Return True if ``sender`` may queue one more item; ``room`` is the limit for all senders together.
 
-        An item counts for the total, its project and its run, and the sum of the three must stay below ``room``. So a
-        single run can fill a third and a single project half, and the rest is left for other senders.
+        An item counts towards the total, its project and its run, and the sum of the three must stay below ``room``. So
+        a single run can fill a third of the room and a single project half of it, which leaves the rest to other
+        senders.
         """
         with self._lock:
             held, branch = [self._all.held], self._all
@@ -91,8 +92,8 @@ class FairQueue(Generic[Item]):
         """
         taken: list[Item] = []
         with self._lock:
-            # Stop when ``most`` or ``cost`` is reached: starting another turn would let a sender that is alone repay
-            # its debt for free.
+            # Stop when ``most`` or ``cost`` is reached: if there is only one sender, starting another turn would let it
+            # repay its debt for free.
             while self._all.branches and len(taken) < most and (cost > 0 or not taken):
                 path = self._next()
                 item, weight, its_cost = path[-1][1].items[0]
@@ -126,10 +127,10 @@ class FairQueue(Generic[Item]):
 
 
 class Turns:
-    """Limits and orders work that blocks other work: on the event loop, or under the single write lock.
+    """Turns for work that blocks other work, on the event loop or under the single write lock.
 
     At most ``at_once`` pieces run at a time, and the senders of waiting pieces take turns. With ``pauses``, each piece
-    is followed by a pause of the same length, in which the event loop does everything else.
+    is followed by a pause of the same length, in which the event loop does its other work.
     """
 
     def __init__(self, at_once: int = 1, *, pauses: bool = False) -> None:
@@ -148,7 +149,7 @@ class Turns:
             began = loop.time()
             yield
         finally:
-            # A piece that was cancelled while it waited did not have a turn.
+            # A piece that was cancelled while it waited has not had a turn.
             if not granted.cancelled():
                 loop.call_later(loop.time() - began if self._pauses else 0.0, self._free_one)
 

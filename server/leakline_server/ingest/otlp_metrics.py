@@ -1,4 +1,4 @@
-"""Converts an OpenTelemetry metrics request to snapshots with our series names, one process per resource. Pure.
+"""Conversion of an OpenTelemetry metrics request to snapshots with our series names, one process per resource. Pure.
 
     resource            service.name, service.instance.id (or host.name and process.pid)    -> a run, with one process
     data points         at the same time                                                    -> a snapshot
@@ -39,11 +39,11 @@ from .redaction import redacted
 
 PROTOBUF: Final = "application/x-protobuf"
 JSON: Final = "application/json"
-# The points of one collection are measured one after another, within this time.
+# All points of one collection are measured within this time, one after another.
 TOGETHER_SECONDS: Final = 0.5
 _NOT_RECORDED: Final = 1
 
-# (metric, distinguishing attribute, its value) -> series; attribute and value may be empty.
+# (metric, distinguishing attribute, attribute value) -> series; attribute and value may be empty.
 NAMES: Final[Mapping[tuple[str, str, str], str]] = {
     ("process.memory.usage", "", ""): "process.rss_bytes",
     ("process.memory.virtual", "", ""): "process.vms_bytes",
@@ -84,8 +84,8 @@ _INTEGERS: Final = re.compile(
 class ResourceSnapshots:
     """A resource in a request: its run and its snapshots in order. The store numbers the snapshots.
 
-    ``names_project``: the resource names a project. Otherwise its service is the project, unless the token determines
-    the project.
+    ``names_project``: the resource names a project. Otherwise the project is the name of the service, unless the token
+    determines the project.
     """
 
     header: RunHeader
@@ -94,7 +94,7 @@ class ResourceSnapshots:
     names_project: bool
 
     def of_project(self, project: str) -> ResourceSnapshots:
-        """Return the resource with a run of the given project: two projects may have equal services and instances."""
+        """Return the resource with a run id for this project; two projects may use the same service and instance."""
         named = f"{project}\n{self.process.instance}".encode()
         run_id = f"otlp-{hashlib.sha256(named).hexdigest()[:20]}"
         return replace(self, header=replace(self.header, id=run_id, project=project))
@@ -155,7 +155,7 @@ def _parse(request: Any, body: bytes, kind: str) -> None:
     if kind == JSON and not body.lstrip().startswith(b"{"):
         # The JSON parser would accept a string as a message without fields.
         raise Malformed(
-            "malformed_otlp", "the body is not OTLP metrics in JSON: it must be an object"
+            "malformed_otlp", "the body is not OTLP metrics in JSON: the body must be an object"
         )
     try:
         if kind == PROTOBUF:
@@ -165,7 +165,7 @@ def _parse(request: Any, body: bytes, kind: str) -> None:
                 body, request, ignore_unknown_fields=True, max_recursion_depth=MAX_DEPTH
             )
     except (DecodeError, json_format.ParseError, UnicodeError, RecursionError) as error:
-        # UnicodeError is raised for a lone surrogate, which the parser repeats in its message and which cannot be
+        # UnicodeError is raised for a lone surrogate: the parser repeats the surrogate in its message, and it cannot be
         # encoded.
         what = "JSON" if kind == JSON else "protobuf"
         why = " ".join(str(error).encode("utf-8", "replace").decode().split())[:200]
@@ -174,7 +174,7 @@ def _parse(request: Any, body: bytes, kind: str) -> None:
 
 def _too_many(what: str, count: int, limit: int) -> TooLarge:
     return TooLarge(
-        "request_too_large", f"{count} {what} in one request, at most {limit}; export fewer at a time", {"limit": limit}
+        "request_too_large", f"{count} {what} in one request; export at most {limit} at a time", {"limit": limit}
     )  # fmt: skip
 
 
@@ -214,7 +214,7 @@ def _snapshots_of(at: int, resource: Any) -> ResourceSnapshots:
 def _environment(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the first attributes, up to the maximum size of an attempt's environment."""
     found: dict[str, Any] = {}
-    # Some space is reserved for the enclosing braces and key.
+    # Reserve some space for the enclosing braces and the key.
     room = MAX_ENVIRONMENT_BYTES - 64
     for key, value in islice(attributes.items(), 64):
         name = without_control(key)[:200]
@@ -271,7 +271,7 @@ class _Point:
 
 
 def _points(resource: Any) -> list[_Point]:
-    """Return the points that report memory, ordered by time."""
+    """Return the points of memory metrics, ordered by time."""
     found: list[_Point] = []
     generations: list[tuple[float, int]] = []
     for scope in resource.scope_metrics:
@@ -327,8 +327,8 @@ def _with_generations(
 
 
 def _newest_generations(points: Iterable[_Point]) -> Iterator[_Point]:
-    """Keep only the points of the newest generation of each collection: SDKs repeat the last value of every attribute
-    set forever.
+    """Keep only the points of the newest generation of each collection, because SDKs repeat the last value of every
+    attribute set forever.
     """
     moment: list[_Point] = []
     for point in points:

@@ -1,4 +1,4 @@
-"""Redacts likely secrets in the configuration and environment that programs report. Pure.
+"""Redaction of likely secrets in the configuration and environment that programs report. Pure.
 
 Our client removes secrets before sending (`leakline.core.environment`); other programs may not. Patterns cannot
 recognize every secret.
@@ -54,7 +54,7 @@ def _names_a_secret(key: str, value: Any) -> bool:
     if NAMES_A_SECRET.search(key):
         return True
     if not isinstance(value, str):
-        # Numbers under a key that contains "token" are language model parameters.
+        # Numbers under a key that contains "token" are parameters of language models.
         return False
     is_token = len(value) >= _SHORTEST_TOKEN and not _OF_A_TOKENIZER.fullmatch(value)
     return is_token and _TOKEN.search(key) is not None

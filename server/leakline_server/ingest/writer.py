@@ -1,4 +1,4 @@
-"""The single thread that writes batches: it writes all queued batches in one transaction, then answers them.
+"""The single thread that writes batches: it writes all queued batches in one transaction, then answers the requests.
 
 One fsync serves many batches, so durability costs little under load, and only 0.2 ms when the server is idle. Sealing
 runs on its own thread (`workers/storage_upkeep.py`), which the writer notifies when a process has enough unsealed
@@ -46,8 +46,9 @@ from ..worker_thread import Worker, WriterFigures
 from .fair_queue import FairQueue, Sender, Weight
 
 MAX_GROUP: Final = 64
-# The cost limit of a transaction, in snapshots; each new name in a run needs a separate row and costs as much. A batch
-# above the limit is written separately, so that a cheap batch waits for at most one such batch, about 25 ms.
+# The cost limit of a transaction, in snapshots. Each new name in a run needs a separate row and costs as much as a
+# snapshot. A batch above the limit is written separately, so that a cheap batch waits for at most one expensive batch,
+# about 25 ms.
 MAX_GROUP_COST: Final = 2_000
 # Each additional 200 refusals per second extend Retry-After by one second.
 REFUSED_PER_SECOND: Final = 200
@@ -57,19 +58,19 @@ WAIT_SECONDS: Final = 30.0
 # How long to wait while the database rejects writes.
 REFUSED_WAIT_SECONDS: Final = 2.0
 
-# Errors caused by values that no check anticipated, raised on the way to the database.
+# Errors raised before the database is reached, by values that no check anticipated.
 _OUT_OF_RANGE: Final = (ArithmeticError, ValueError, TypeError)
 _UNSTORABLE: Final = (CorruptChunk, *_OUT_OF_RANGE)
-# Errors that concern the entire database: writing each batch separately would fail in the same way.
+# Errors that affect the entire database: writing each batch separately would fail in the same way.
 _OF_ALL: Final = (OperationalError, InternalError)
 
 log = logging.getLogger("leakline")
 
 
 class TurnedAway:
-    """Computes Retry-After for refused requests: the more requests arrive per second, the longer they must wait.
+    """The Retry-After of refused requests: the more requests are refused per second, the longer clients must wait.
 
-    Refusing costs time as well: ten thousand clients that return every second would leave the server no time to write.
+    Refusing requests takes time too: ten thousand clients that return every second would leave no time for writing.
     """
 
     def __init__(self) -> None:
@@ -93,9 +94,10 @@ class _Waiting:
 
 
 class Writer:
-    """Writes batches on its own thread, and calls the callbacks on that thread after each commit.
+    """A writer of batches on its own thread, which also calls the callbacks after each commit.
 
-    ``stored`` receives the ids of the runs with new data, ``to_seal`` the processes with enough snapshots to seal.
+    ``stored`` receives the ids of the runs with new data; ``to_seal`` receives the processes with enough snapshots to
+    seal.
     """
 
     def __init__(
@@ -132,9 +134,7 @@ class Writer:
         return len(self._queue)
 
     def sender(self, run_id: str, project: str | None) -> Sender:
-        """Return the queue's sender for a batch of the run. ``project`` is the only project that the token may write
-        to, or None.
-        """
+        """Return the sender of a batch of a run. ``project``: the only project that the token may write to or None."""
         return Sender(project or self._inbox.project_of(run_id) or "", run_id)
 
     def refuse_when_full(self, sender: Sender) -> None:
@@ -143,13 +143,13 @@ class Writer:
         if not self._queue.has_room(sender, room):
             raise TooBusy(
                 "too_busy",
-                "the server's queue of batches is full; send this one again later",
+                "the server's queue of batches is full; send this batch again later",
                 retry_after_seconds=self._turned_away.one_more(time.monotonic()),
             )
 
     async def store(self, batch: Incoming) -> Outcome:
-        """Return once the batch is durable. Raises the reason if it cannot be stored, for example TooBusy or
-        Unavailable.
+        """Return the outcome once the batch is durable. Raises an exception with the reason if the batch cannot be
+        stored, for example TooBusy or Unavailable.
         """
         sender = self.sender(batch.run_id, batch.project)
         self.refuse_when_full(sender)
@@ -182,7 +182,7 @@ class Writer:
     def _try_to_write(self) -> None:
         """Check whether the database accepts writes again.
 
-        A server that is not ready receives no batches, so without this check it would never become ready again.
+        A server that is not ready receives no batches, so without this check the server would never become ready again.
         """
         try:
             check_that_it_writes(self._engine)
@@ -210,7 +210,7 @@ class Writer:
     def _write(
         self, group: Sequence[Incoming]
     ) -> tuple[Sequence[Outcome | Exception], Sequence[Key]]:
-        """Write the batches in one transaction, or each in a separate transaction if a batch causes an error."""
+        """Write the batches in one transaction, or each batch in its own transaction if one of them causes an error."""
         try:
             with writing(self._engine, first=True) as connection:
                 written = self._inbox.store(connection, group)
@@ -231,7 +231,7 @@ class Writer:
         return written
 
     def _tell(self, error: Exception, count: int) -> None:
-        """Log the error; a persistent error is logged only once, however many batches fail."""
+        """Log the error; a persistent error is logged only once, no matter how many batches fail."""
         if is_out_of_space(error):
             self.figures.refused = False
             full_disk.mark_full(self._engine)
@@ -284,8 +284,8 @@ class Writer:
         try:
             self._loop.call_soon_threadsafe(_resolve, answers)
         except RuntimeError:
-            # The loop is closed because the server is stopping, and no request waits any longer. Committed data stays
-            # committed.
+            # The loop is closed because the server is stopping, and no requests are waiting any longer. Committed data
+            # stays committed.
             return
 
 
@@ -302,7 +302,8 @@ def _refusal(error: Exception) -> RequestRefused:
     if isinstance(error, (*_OUT_OF_RANGE, DataError)):
         return Malformed(
             "batch_cannot_be_stored",
-            f"a value of the batch cannot be stored ({type(error).__name__}); nothing was stored, do not send it again",
+            f"a value of the batch cannot be stored ({type(error).__name__}), so nothing was stored; do not send this "
+            "batch again",
         )
     if isinstance(error, DatabaseMoved):
         return database_moved()
@@ -310,8 +311,8 @@ def _refusal(error: Exception) -> RequestRefused:
 
 
 def _is_of_the_batch(error: Exception) -> bool:
-    """Return True if the batch caused the error, for example before the driver was called or by contradicting stored
-    data.
+    """Return True if the batch itself caused the error, for example with a value that cannot be passed to the driver,
+    or by contradicting stored data.
     """
     before_the_driver = isinstance(error, StatementError) and not isinstance(error, DBAPIError)
     return before_the_driver or isinstance(error, (*_UNSTORABLE, DataError, IntegrityError))
@@ -320,6 +321,6 @@ def _is_of_the_batch(error: Exception) -> bool:
 def _not_written() -> Unavailable:
     return Unavailable(
         "database_unavailable",
-        "the database did not accept the batch; nothing was stored, send it again later",
+        "the database did not accept the batch, so nothing was stored; send this batch again later",
         retry_after_seconds=2,
     )

@@ -1,8 +1,8 @@
 """Tokens, the administrator password and browser sessions.
 
 Only password hashes and token digests are stored (`credentials.py`); this module never sees the tokens themselves. A
-password from the environment takes precedence: it replaces any stored password, and is removed when a server starts
-without it.
+password set in the environment takes precedence: it replaces any stored password, and is removed when a server starts
+without that setting.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def revoke(engine: Engine, token_id: int, now: float) -> Token | None:
 
 
 def note_use(engine: Engine, token: Token, now: float) -> bool:
-    """Update `last_used_at` at most every USE_SECONDS, to save writes. Return True if an update was due.
+    """Update `last_used_at` at most once every USE_SECONDS, to save writes. Return True if an update was due.
 
     The condition is repeated in the UPDATE, so that concurrent servers update the row only once.
     """
@@ -212,7 +212,7 @@ def take_password(
     make: Callable[[str], str],
     holds: Callable[[str, str], bool],
 ) -> None:
-    """Apply the environment's password when a server starts. If it is unchanged, existing sessions continue."""
+    """Apply the password set in the environment when a server starts. An unchanged password keeps existing sessions."""
     with engine.connect() as connection:
         there = _stored(connection)
     if password is None:
@@ -225,7 +225,7 @@ def take_password(
 
 
 def can_sign_in(engine: Engine, now: float) -> bool:
-    """Return True if a password or a usable admin token is stored. The database may be empty or older."""
+    """Return True if a password or a usable admin token is stored. The database may be empty or outdated."""
     with engine.connect() as connection:
         if not inspect(connection).has_table(tokens_table.name):
             return False
@@ -235,13 +235,13 @@ def can_sign_in(engine: Engine, now: float) -> bool:
 def begin(engine: Engine, digest: str, proof: int | str, now: float, seconds: float) -> bool:
     """Store a session; ``proof`` is the id of the token, or the hash of the password, that was used to sign in.
 
-    Return False if the password has changed meanwhile. If there are too many sessions, the oldest are deleted: first
-    those of the same token or password, then any others.
+    Return False if the password has changed in the meantime. If there are too many sessions, the oldest are deleted:
+    first sessions with the same token or password, then any other sessions.
     """
     token_id = proof if isinstance(proof, int) else None
     with writing(engine) as connection:
         # Lock the password until the session is written: a concurrent password change then waits for
-        # this transaction and ends this session with the others.
+        # this transaction and also ends this session.
         if token_id is None and _hash_of(_stored(connection, hold=True)) != proof:
             return False
         connection.execute(delete(sessions).where(sessions.c.expires_at < now))
@@ -268,7 +268,7 @@ def find_session(engine: Engine, digest: str) -> Session | None:
 
 
 def end(engine: Engine, digest: str) -> bool:
-    """Delete a session. Return False, without a write, if it does not exist: anybody may request a sign-out."""
+    """Delete a session. Return False without writing if it does not exist, because anyone may request a sign-out."""
     if find_session(engine, digest) is None:
         return False
     with writing(engine) as connection:
@@ -283,8 +283,8 @@ def _stored(connection: Connection, *, hold: bool = False) -> StoredPassword | N
     try:
         return None if found is None else msgspec.json.decode(found, type=StoredPassword)
     except msgspec.MsgspecError:
-        # Treat a damaged entry as a password that nothing matches, because without any password the server might be
-        # open to everybody.
+        # Treat a damaged entry as a password that nothing matches, because a server without a password may be open to
+        # everyone.
         return StoredPassword("", "command")
 
 
@@ -304,6 +304,6 @@ def _put(
             connection.execute(insert(settings).values(key=PASSWORD_KEY, value=value))
         else:
             connection.execute(update(settings).where(this).values(value=value))
-    # Delete the sessions last: a concurrent sign-in locks the password row, so its session already exists and is
-    # deleted too.
+    # Delete the sessions last: a concurrent sign-in holds a lock on the password row, so by now its session exists
+    # and is deleted too.
     connection.execute(delete(sessions).where(sessions.c.token_id.is_(None)))

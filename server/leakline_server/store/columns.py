@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import zstandard
 
-# Ids of the columns that every snapshot has; a series uses the id of its name within the run.
+# Ids of the columns that every snapshot has. The column of a series has the series' id within the run.
 SEQUENCE: Final = -1
 TIME: Final = -2
 MONOTONIC: Final = -3
@@ -27,7 +27,7 @@ COLUMN_NAMES: Final[Mapping[int, str]] = {
     SEQUENCE: "sequence", TIME: "time", MONOTONIC: "monotonic", GENERATION: "generation", PHASE: "phase",
     LABEL: "label", KIND: "kind",
 }  # fmt: skip
-# Much larger than any batch, chunk or row of details.
+# The maximum decompressed size, much larger than any batch, chunk or row of details.
 MAX_PAYLOAD_BYTES: Final = 2**30
 
 _local = threading.local()
@@ -81,7 +81,7 @@ Column = Numbers | Texts
 
 
 def compress(data: bytes) -> bytes:
-    """Return a zstd frame with a checksum. The level is 1, because higher levels gain only 1 % on this data."""
+    """Return a zstd frame with a checksum. The level is 1, because higher levels save only 1 % more on this data."""
     if not hasattr(_local, "compressor"):
         _local.compressor = zstandard.ZstdCompressor(level=1, write_checksum=True)
     return bytes(_local.compressor.compress(data))
@@ -149,7 +149,7 @@ def concatenate_numbers(parts: Sequence[Numbers]) -> Numbers:
 def concatenate_texts(parts: Sequence[Texts]) -> Texts:
     if len(parts) == 1:
         return parts[0]
-    # Thousands of labels, mostly unique: avoid a Python loop over them.
+    # There may be thousands of labels, most of them unique, so avoid a Python loop over them.
     together = texts(list(chain.from_iterable(part.names for part in parts)))
     ends = np.cumsum([len(part.names) for part in parts])
     # The extra last entry maps -1 (null) to itself.
@@ -161,7 +161,7 @@ def concatenate_texts(parts: Sequence[Texts]) -> Texts:
 
 
 def only_used(column: Texts) -> Texts:
-    """Return the same entries without unused names; names are in order of first use."""
+    """Return the column without unused names; the remaining names are in order of first use."""
     used, first = np.unique(column.index, return_index=True)
     order = used[np.argsort(first)]
     order = order[order >= 0]

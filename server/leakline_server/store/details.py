@@ -43,7 +43,7 @@ from .schema import Key, details, mine, of, processes
 
 # The newest printed lines of a process are kept in one row, which is rewritten when more lines arrive.
 LINES_KEPT: Final = 50
-# The search for a readable census stops after this many damaged ones.
+# The search for a readable census stops after this many damaged censuses.
 MAX_CENSUSES_TRIED: Final = 16
 _ITS_PROCESS: Final = and_(
     processes.c.run_id == details.c.run_id, processes.c.id == details.c.process_id
@@ -91,7 +91,7 @@ def list_events(engine: Engine, run_id: str) -> list[dict[str, Any]]:
 def newest_census(
     engine: Engine, run_id: str, generation: int | None = None, instances: Sequence[str] | None = None
 ) -> dict[str, Any] | None:  # fmt: skip
-    """Return the newest readable census up to a generation, with its process and generation, or None if not found.
+    """Return the newest readable census up to a generation, with its process and generation, or None.
 
     ``instances`` limits the search to these processes.
     """
@@ -118,7 +118,7 @@ def newest_census(
 
 
 def newest_large_objects(engine: Engine, run_id: str) -> list[dict[str, Any]]:
-    """Return the large objects in each process's newest snapshot that has any, largest objects first."""
+    """Return, for each process, the large objects in the newest snapshot that has any; largest objects first."""
     rows = _newest_per_process(engine, run_id, "large_objects")
     return sorted(rows, key=lambda row: -int(row["bytes"]))[:MAX_LISTED]
 
@@ -144,7 +144,7 @@ def _newest_per_process(engine: Engine, run_id: str, kind: DetailKind) -> list[d
         .scalar_subquery()
     )
     with engine.connect() as connection:
-        # A row spans at most one block of sequence numbers.
+        # A row spans at most one block of sequence numbers, so earlier rows cannot contain the newest entries.
         rows = _load(connection, run_id, kind, d.sequence > newest - schema.BLOCK)
     last: dict[str, int] = {}
     for instance, row in rows:
@@ -191,7 +191,7 @@ def unpack(kind: DetailKind, body: bytes) -> list[Any]:
         found: list[Any] = msgspec.json.decode(decompress(body), type=_TYPES[kind])
     except (msgspec.MsgspecError, UnicodeDecodeError):
         # Drop the original error: its text quotes stored content.
-        raise CorruptChunk("a stored detail is damaged") from None
+        raise CorruptChunk("a stored row of details is damaged") from None
     return found
 
 
@@ -286,7 +286,7 @@ def replace(connection: Connection, key: Key, planned: Sequence[Packed]) -> None
 
 
 def _of_kind(kind: DetailKind, rows: Sequence[Row[Any]]) -> Packed | None:
-    """Return how to repack rows of one kind, ordered by sequence number, or None if this would not save a row."""
+    """Return how to repack ``rows`` of one kind, in sequence order, or None if repacking would not save a row."""
     readable: list[Row[Any]] = []
     entries: list[Any] = []
     for row in rows:

@@ -45,8 +45,8 @@ DATABASE_ERRORS: Final = (SQLAlchemyError,)
 BUSY_TIMEOUT_MILLISECONDS: Final = 30_000
 WAL_LIMIT_BYTES: Final = 16 * 2**20
 # Timeouts for a Postgres server that does not respond, unless the URL sets others. By default, connecting takes up to
-# 130 s, and a dead connection is detected only after two hours. Statements have no timeout, because an export of a long
-# run or a migration may take long.
+# 130 s, and a dead connection is detected only after two hours. Statements have no timeout, because a
+# migration or the export of a long run may take a long time.
 PATIENCE: Final = {
     "connect_timeout": 5,
     "keepalives_idle": 10,
@@ -126,13 +126,13 @@ class _File:
         self._lock = threading.Lock()
 
     def make(self) -> None:
-        """Create the file, readable by its owner only under any umask; SQLite's companion files inherit the mode.
+        """Create the file, readable only by its owner under any umask; SQLite's companion files inherit the mode.
 
         An existing file is left unchanged. Raises DatabaseMoved if the file was opened before and has been deleted or
         replaced since.
         """
         if self._first is not None:
-            # Otherwise SQLite would create a new file, and later connections would write to it.
+            # Without this check, SQLite would create a new file, and later connections would write to that file.
             self.check()
             return
         with contextlib.suppress(OSError):
@@ -204,7 +204,7 @@ def check_url(url: str) -> URL:
             f"unsupported database {parsed.drivername}; use sqlite:///path or postgresql+psycopg://host/db"
         )
     elif any("@" in (part or "") for part in (parsed.host, parsed.database)):
-        # The parsed host or database contains the rest of the password: do not print it, and do not connect to it.
+        # The parsed host or database contains the rest of the password: do not print it or connect to it.
         raise BadDatabaseUrl(
             "contains an extra @; in a user name or password write @ as %40, / as %2F, : as %3A and % as %25"
         )
@@ -216,7 +216,7 @@ def check_url(url: str) -> URL:
 
 
 def is_out_of_space(error: BaseException) -> bool:
-    """Return True if a write failed because the disk is full. Reads still work; writes will once there is space."""
+    """Return True if a write failed because the disk is full. Reads still work, and writes will once there is space."""
     reason = getattr(error, "orig", None)
     return (
         getattr(reason, "sqlite_errorcode", None) in _SQLITE_FULL
@@ -225,13 +225,13 @@ def is_out_of_space(error: BaseException) -> bool:
 
 
 def is_damaged(error: BaseException) -> bool:
-    """Return True if the error means that SQLite cannot read a part of its file."""
+    """Return True if the error means that SQLite cannot read part of its file."""
     code = getattr(getattr(error, "orig", error), "sqlite_errorcode", None) or 0
     return code & 0xFF in _SQLITE_DAMAGED
 
 
 def is_undecodable(error: BaseException) -> bool:
-    """Return True if the driver read a text that is not UTF-8; the error's message quotes that text."""
+    """Return True if the driver failed on text that is not UTF-8; the error message quotes that text."""
     return str(getattr(error, "orig", error)).startswith("Could not decode to UTF-8")
 
 
@@ -259,7 +259,7 @@ def ping(engine: Engine) -> None:
 def pinging(engine: Engine) -> Future[None]:
     """Return the future of a `ping` that runs on a daemon thread; concurrent callers share one ping.
 
-    Otherwise, an unresponsive database would block one thread per caller.
+    If each caller ran a ping, an unresponsive database would block one thread per caller.
     """
     with _pings_lock:
         found = _pings.get(engine)
@@ -299,7 +299,7 @@ def _is_connecting(error: BaseException) -> bool:
 
 
 def check_that_it_writes(engine: Engine) -> None:
-    """Raise one of DATABASE_ERRORS if nothing can be written; a read-only database would pass `ping`."""
+    """Raise one of DATABASE_ERRORS if the database is not writable; `ping` succeeds on a read-only database."""
     with writing(engine) as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = version_num")
 
@@ -323,7 +323,7 @@ def writing(engine: Engine, *, durable: bool = True, first: bool = False) -> Ite
 
     ``durable=False`` is for work that can be redone from the database: on SQLite the commit does not wait for the disk.
     The write-ahead log keeps the order, so losing this commit never loses an earlier one. ``first=True`` is for the
-    batch writer: no matter how many others are waiting, at most one writes before it.
+    batch writer: no matter how many other writers are waiting, at most one of them goes first.
     """
     nothing = contextlib.nullcontext()
     lock, others = _write_locks.get(engine, (nothing, nothing))
@@ -337,7 +337,7 @@ def writing(engine: Engine, *, durable: bool = True, first: bool = False) -> Ite
 
 
 class Many:
-    """A statement for many rows that avoids SQLAlchemy's work per row, which costs as much as the database's own work.
+    """A statement for many rows without SQLAlchemy's overhead per row, which is as large as the database's own work.
 
     Values are passed to the driver unconverted, so they must be numbers, text, bytes or booleans that match the column
     types. ``as_arrays`` is for inserts of thousands of small rows: Postgres receives each column as one array, which
@@ -405,7 +405,7 @@ def _open_sqlite(url: str, database: str, synchronous: Synchronous) -> Engine:
         pool_size=10,
         max_overflow=30,
         # Reuse the most recently used connection: each connection has page and statement caches of up to 3 MB, and
-        # round-robin use would fill the caches of all ten.
+        # round-robin use would fill the caches of all ten connections.
         pool_use_lifo=True,
         hide_parameters=True,
     )
@@ -472,7 +472,7 @@ def _lowered(element: lowered, compiler: SQLCompiler, **options: Any) -> str:
 
 @compiles(lowered, "sqlite")
 def _lowered_on_sqlite(element: lowered, compiler: SQLCompiler, **options: Any) -> str:
-    # Pass bytes, because SQLite cannot pass a text that is not UTF-8 to a Python function.
+    # Pass bytes, because SQLite cannot pass text that is not UTF-8 to a Python function.
     return f"lower_utf8(CAST({compiler.process(element.clauses, **options)} AS BLOB))"
 
 

@@ -1,7 +1,7 @@
 """Examinations of runs: one consistent read of the inputs of a verdict, and one transaction for its results.
 
 A write transaction blocks all other writers of an SQLite database, so the slow analysis runs between the two steps. If
-the inputs have changed in between, `save` raises an exception and the run is examined again.
+the inputs have changed in the meantime, `save` raises an exception and the run is examined again.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Loaded:
     """The inputs of an examination.
 
     ``run``: the run's RunSummary. ``rules``: as in `Basis`. ``acknowledgements``: the acknowledgements of all leaks in
-    the project, because a leak found in this run may be known from other runs. ``began_at``: when the newest run
+    the project, because a leak found in this run may be known from other runs. ``began_at``: when the run's newest
     attempt began, in Unix seconds. ``alerts_sent``: the alert histories by incident id or subject. ``oom_alert``: the
     payload of the last out-of-memory forecast alert.
     """

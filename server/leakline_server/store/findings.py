@@ -21,13 +21,13 @@ from .runs.run_order import sorted_by
 from .runs.runs import iso
 from .schema import incidents, runs
 
-# The status of an incident whose finding is gone.
+# The status of an incident whose finding no longer exists.
 RESOLVED: Final = "resolved"
 
 
 @dataclass(frozen=True, slots=True)
 class IncidentChange:
-    """A status change of an incident. ``before`` is None for a new incident, ``after`` if its finding is gone.
+    """A status change of an incident. ``before`` is None for a new incident; ``after`` is None if its finding is gone.
 
     ``still_seconds``: how long the incident had its previous status. ``stood_seconds``: how long it has had its new
     status, which is 0 for a change that has just happened.

@@ -1,6 +1,6 @@
 """Incidents of all runs grouped by project and fingerprint, and the acknowledgements of each group.
 
-The same leak forms one group, no matter in how many runs it occurs.
+A leak forms one group, no matter how many runs it occurs in.
 
 state          meaning
 ignored        a person has ignored it
@@ -10,8 +10,8 @@ open           it leaks in a run, or leaked until that run's end
 over           it leaked, but no longer does in any run
 watched        growth that was never reported as a leak
 
-Each acknowledgement is a row: acknowledged until a time, ignored, or closed with a note. In a stored row, only the end
-time ever changes, so that the history can be read later.
+Each acknowledgement is a row of one of three kinds: acknowledged until a given time, ignored, or closed with a note.
+Only the end time of a stored row ever changes, so that the history is preserved.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from .runs.runs import BadCursor, iso, iso_or_none
 from .schema import acknowledgements, attempts, incidents, runs
 
 Kind = Literal["acknowledged", "ignored", "closed"]
-# The kinds of acknowledgements that are ended by a new acknowledgement of each kind. A closing note is ended only by
-# another closing note, because it is shown when the leak comes back.
+# For each kind of new acknowledgement, the kinds of earlier acknowledgements that it ends. A closing note is ended only
+# by another closing note, because it is shown when the leak comes back.
 _REPLACED: Final[Mapping[Kind, Sequence[Kind]]] = {
     "acknowledged": ("acknowledged", "ignored"),
     "ignored": ("acknowledged", "ignored"),
@@ -71,7 +71,7 @@ class Acknowledgement:
 
 
 def say(connection: Connection, project: str, fingerprint: str, said: Acknowledgement) -> None:
-    """Add an acknowledgement and end those that it replaces; the caller commits."""
+    """Add an acknowledgement and end the acknowledgements that it replaces; the caller commits."""
     for kind in _REPLACED[said.kind]:
         end(connection, project, fingerprint, kind, said.created_at)
     connection.execute(
@@ -166,7 +166,7 @@ def _as_said(row: Row[Any]) -> Acknowledgement:
 
 State = Literal["open", "acknowledged", "ignored", "closed", "over", "watched"]
 STATES: Final[tuple[str, ...]] = get_args(State)
-# Each group lists its newest runs up to this number; the others are only counted.
+# The maximum number of runs that a group lists, newest first; older runs are only counted.
 MAX_RUNS: Final = 20
 
 LEAKING: Final = ("suspected", "confirmed")
@@ -176,7 +176,7 @@ LEAKED: Final = (*LEAKING, "recovered", "resolved")
 
 @dataclass(frozen=True, slots=True)
 class GroupFilter:
-    """Filters and page of `list_groups`. Acknowledgements that have expired by ``now`` (Unix seconds) do not count."""
+    """The filters and page of `list_groups`. Acknowledgements expired at ``now`` (Unix seconds) are ignored."""
 
     now: float
     project: str | None = None
@@ -221,7 +221,7 @@ def worst_of(connection: Connection, project: str, fingerprint: str) -> tuple[st
     """Return the worst (status, priority) of a leak among running runs, or None if no run of the project has it.
 
     If no run with this leak is running, return the status and priority of the incident that changed last: a run that
-    ended or fell silent keeps its last status forever, so the worst of these would never improve.
+    ended or fell silent keeps its last status forever, so the worst status would never improve.
     """
     of_leak = (
         select(incidents.c.status, incidents.c.finding)
@@ -397,7 +397,7 @@ def _seen(row: Row[Any], closed_at: float | None) -> dict[str, Any]:
 def holding(
     engine: Engine, project: str, fingerprints: Iterable[str], now: float
 ) -> dict[str, list[Mapping[str, Any]]]:
-    """Return the acknowledgements in force of these leaks as JSON, by fingerprint, in order of time."""
+    """Return these leaks' acknowledgements in force as JSON, by fingerprint, in order of time."""
     with reading(engine) as connection:
         said = acknowledgements_of(connection, [(project, each) for each in fingerprints])
     return {

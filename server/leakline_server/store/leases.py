@@ -1,7 +1,8 @@
 """Leases for work that only one of several servers may do at a time, and the coordination of examinations.
 
-Several servers may receive data of the same run at the same time. One of them examines it; the revision that it read is
-saved with its verdict, so that the others have nothing left to do and an older verdict never replaces a newer one.
+Several servers may receive data of the same run at the same time. One server examines the run and saves the revision
+that it read with the verdict, so that the other servers have nothing left to do and an older verdict never replaces a
+newer one.
 
 Servers poll the database for changes by others: a query works through every pooler and after a lost connection, while
 a notification on each commit would make the writers of all servers wait for each other.
@@ -64,7 +65,7 @@ _TRY_LOCK: Final = text("SELECT pg_try_advisory_xact_lock(7239120, hashtext(:run
 
 @dataclass(frozen=True, slots=True)
 class Revisions:
-    """The current revision of a run, and the one that was examined last."""
+    """The current revision of a run, and the revision that was examined last."""
 
     revision: int
     examined: int
@@ -128,7 +129,7 @@ def unexamined(engine: Engine, since: float, before: float, limit: int) -> list[
 def begin_saving(connection: Connection, run_id: str, seen: int) -> Revisions | None:
     """Lock the run to save a verdict on revision ``seen``.
 
-    Return the revisions of the run, or None if a later revision was examined or the run is gone.
+    Return the revisions of the run, or None if a later revision was examined or the run no longer exists.
     """
     row = locked(connection, run_id)
     if row is None or row.examined > seen:

@@ -20,7 +20,7 @@ _FOUND: Final = select(_VERSION.c.version_num)
 
 
 class NewerDatabase(Exception):
-    """Raised for a database that a newer Leakline has written; the text is the message for users."""
+    """Raised for a database written by a newer version of Leakline; the text is the message for users."""
 
 
 def upgrade(engine: Engine, scripts: Path, to: str = "head") -> None:

@@ -67,7 +67,7 @@ class TooManyWait(Exception):
 
 
 def ask(engine: Engine, run_id: str, wanted: Wanted, now: float) -> Request:
-    """Store a request, or return an identical pending one; a person's request replaces the examiner's.
+    """Store a request, or return an identical pending request; a person's request replaces the examiner's request.
 
     ``now`` is in Unix seconds. Raises NoSuchRun and TooManyWait.
     """
@@ -86,7 +86,7 @@ def ask(engine: Engine, run_id: str, wanted: Wanted, now: float) -> Request:
 
 
 def last_asked_at_generation(engine: Engine, run_id: str, type_name: str) -> int | None:
-    """Return the generation at which any server's examiner last requested the holders of a type, or None if never."""
+    """Return the generation at which any server's examiner last requested a type's holders, or None if never."""
     query = select(func.max(requests.c.generation)).where(
         requests.c.run_id == run_id, requests.c.type == type_name
     )

@@ -15,7 +15,7 @@
     tokens ── sessions                API tokens; signed-in browsers
     removals                          runs being purged, until their last row is gone
     intake                            runs and bytes accepted for each project and day
-    damaged                           original values that could not be read (quarantine.py)
+    damaged                           original values that were invalid (quarantine.py)
 
 Single values never have rows of their own: a row per value costs ten to a hundred times as much as a packed batch. The
 chunk table is an ordinary table with a unique index, not one clustered by its key: chunks of many series arrive
@@ -102,7 +102,7 @@ def of(table: Table, key: Key) -> ColumnElement[bool]:
 
 
 def mine(table: Table) -> ColumnElement[bool]:
-    """Return the condition of `of` for a reusable statement with the parameters ``run_id`` and ``process_id``."""
+    """Return the same condition as `of`, for a reusable statement with the parameters ``run_id`` and ``process_id``."""
     return and_(
         table.c.run_id == bindparam("run_id"), table.c.process_id == bindparam("process_id")
     )
@@ -127,8 +127,7 @@ def _of_process() -> tuple[Column[str], Column[int]]:
     )
 
 
-# A leak is urgent only until its run ends. The expression is text, so that queries use exactly the expression of the
-# index.
+# A leak is urgent only until its run ends. The expression is text, so that queries use exactly the index's expression.
 URGENCY: Final = "CASE WHEN state IN ('running', 'silent') THEN severity ELSE 0 END"
 
 runs = Table(
@@ -151,9 +150,9 @@ runs = Table(
     Column("created_at", Double, nullable=False),
     Column("last_seen_at", Double, nullable=False),
     Column("ended_at", Double),
-    # True if the end was inferred and not reported by the process.
+    # True if the end was inferred rather than reported by the process.
     Column("end_inferred", Boolean, nullable=False, server_default=text("false")),
-    # Incremented by every change of the run; also the id of live messages.
+    # Incremented by every change to the run; also used as the id of live messages.
     Column("revision", BigInteger, nullable=False, server_default="0"),
     # The number of transactions that stored batches of the run.
     Column("stored", BigInteger, nullable=False, server_default="0"),
@@ -176,13 +175,13 @@ runs = Table(
     # For the list of runs of one project or of all projects, newest first.
     Index("ix_runs_started_at", "started_at", "id"),
     Index("ix_runs_project", "project", "started_at", "id"),
-    # For the other orders of that list (run_order.py).
+    # For the other orders of the list of runs (run_order.py).
     Index("ix_runs_last_seen_at", "last_seen_at", "id"),
     Index("ix_runs_name", "name", "id"),
     Index("ix_runs_growth_bytes", "growth_bytes", "id"),
     Index("ix_runs_rss_bytes", "rss_bytes", "id"),
     Index("ix_runs_oom_at", "oom_at", "id"),
-    # For counting runs by verdict status without reading their long rows.
+    # For counting runs by verdict status without reading the long rows of the table.
     Index("ix_runs_status", "status", "id"),
     Index("ix_runs_urgency", text(f"({URGENCY})"), "started_at", "id"),
     # For finding runs that fell silent.
@@ -216,12 +215,12 @@ processes = Table(
     Column("end_state", Text),
     Column("end_reason", Text, nullable=False, server_default=""),
     Column("end_inferred", Boolean, nullable=False, server_default=text("false")),
-    # Server clock minus client clock when first measured; more than a few seconds should be investigated.
+    # Server time minus client time when first measured; a skew of more than a few seconds should be investigated.
     Column("clock_skew_seconds", Double),
     Column("rss_bytes", BigInteger),
     Column("peak_bytes", BigInteger),
     _json("lost", "{}"),
-    # The run's `stored` when this process's batches were last stored: a cache with a smaller number is outdated.
+    # The run's `stored` when this process's batches were last stored. A cache with a smaller number is outdated.
     Column("stored", BigInteger, nullable=False, server_default="0"),
     UniqueConstraint("run_id", "instance"),
 )
@@ -285,7 +284,7 @@ chunks = Table(
     Column("series_id", BigInteger, primary_key=True, autoincrement=False),
     Column("first_sequence", BigInteger, primary_key=True, autoincrement=False),
     Column("count", Integer, nullable=False),
-    # The number of non-null entries, and the first, last, smallest and largest of them.
+    # The number of non-null entries, and the first, last, smallest and largest non-null entry.
     Column("present", Integer, nullable=False),
     Column("first", Double),
     Column("last", Double),
@@ -293,7 +292,7 @@ chunks = Table(
     Column("max", Double),
     Column("width", SmallInteger, nullable=False),
     Column("blob", LargeBinary, nullable=False),
-    # For a compacted chunk of numbers, the same statistics of each of its pieces (summaries.py).
+    # For a compacted chunk of numbers, the same statistics for each of its pieces (summaries.py).
     Column("pieces", LargeBinary),
 )
 
@@ -361,11 +360,11 @@ alerts = Table(
     Column("created_at", Double, nullable=False),
     Column("payload", Text, nullable=False),
     Column("urgent", Boolean, nullable=False, server_default=text("true")),
-    # After this time the alert is pointless, for example because it forecasts an event at that time.
+    # After this time the alert is no longer useful, for example because it forecasts an event at that time.
     Column("expires_at", Double),
     # Set for a digest: no other alert of its kind is sent before this time.
     Column("quiet_until", Double),
-    # For listing the alerts of a run and finding the newest.
+    # For listing the alerts of a run and finding the newest alert.
     Index("ix_alerts_run_id", "run_id", "created_at"),
     # For deleting an incident's alerts together with the incident.
     Index("ix_alerts_incident_id", "incident_id"),
@@ -386,7 +385,7 @@ webhooks = Table(
     Column("source", Text, nullable=False),
     Column("created_at", Double, nullable=False),
     Column("disabled_reason", Text),
-    # Failed attempts since the last success, and the time of the first of them.
+    # The number of failed attempts since the last success, and the time of the first failed attempt.
     Column("failures", Integer, nullable=False, server_default="0"),
     Column("failing_since", Double),
 )
@@ -400,7 +399,7 @@ acknowledgements = Table(
     Column("fingerprint", Text, nullable=False),
     Column("kind", Text, nullable=False),  # acknowledged, ignored, closed
     Column("reason", Text, nullable=False),
-    # The leak's status and priority when it was acknowledged; if they become worse, an alert is still sent.
+    # The leak's status and priority when it was acknowledged. If either becomes worse, an alert is still sent.
     Column("status", Text, nullable=False),
     Column("priority", Text, nullable=False),
     Column("created_at", Double, nullable=False),
@@ -429,7 +428,7 @@ assertions = Table(
     # The inclusive bounds.
     Column("low", Double),
     Column("high", Double),
-    # The number of consecutive generations before a rule fires, and before it resolves.
+    # The numbers of consecutive generations after which a rule fires, and after which it resolves.
     Column("hold", Integer, nullable=False, server_default="1"),
     Column("grace", Integer, nullable=False, server_default="1"),
     # Advice to the person who is alerted when the rule fires.
@@ -449,7 +448,7 @@ assertion_states = Table(
     Column("assertion_id", ForeignKey("assertions.id", ondelete="CASCADE"), nullable=False),
     Column("run_id", ForeignKey("runs.id", ondelete="CASCADE"), nullable=False),
     Column("firing", Boolean, nullable=False),
-    # The generation at which `firing` last changed, and the value there.
+    # The generation at which `firing` last changed, and the value at that generation.
     Column("generation", BigInteger),
     Column("value", Double),
     # For forecasts, which cannot be recomputed from the history: the generation since which the forecast has
@@ -514,12 +513,12 @@ deletions = Table(
 removals = Table(
     "removals",
     metadata,
-    # Not a foreign key: the run is gone, and a new run may have the same id.
+    # Not a foreign key: the run no longer exists, and a new run may have the same id.
     Column("run_id", Text, primary_key=True),
-    # The highest process number of the removed run; a new run with the same id uses higher ones.
+    # The highest process number of the removed run; a new run with the same id uses higher numbers.
     Column("processes", BigInteger, nullable=False),
     Column("requested_at", Double, nullable=False),
-    # The time when no rows were left. One more pass follows, for rows that were being written at that time.
+    # The time when no rows were left. One more pass follows, for rows that were being written when the run was removed.
     Column("swept_at", Double),
 )
 
@@ -530,7 +529,7 @@ intake = Table(
     # The UTC day, counted from 1970-01-01.
     Column("day", BigInteger, primary_key=True, autoincrement=False),
     Column("runs", BigInteger, nullable=False),
-    # The size of the stored, packed rows.
+    # The size of the stored rows in their packed form.
     Column("bytes", BigInteger, nullable=False),
 )
 
@@ -540,11 +539,11 @@ tokens = Table(
     Column("id", _Id, primary_key=True, autoincrement=True),
     Column("name", Text, nullable=False),
     Column("scope", Text, nullable=False),  # ingest, read, admin, share
-    # The only project that the token may write to; null for all.
+    # The only project that the token may write to; null for all projects.
     Column("project", Text),
-    # True for tokens that are used in web pages of other origins; such pages may not use any other tokens.
+    # True for tokens for web pages of other origins; such pages may not use any other tokens.
     Column("browser", Boolean, nullable=False),
-    # The first characters, by which users recognise the token.
+    # The first characters of the token, by which users recognise it.
     Column("prefix", Text, nullable=False),
     # The SHA-256 of the token; the token itself is not stored.
     Column("digest", Text, nullable=False, unique=True),
@@ -580,7 +579,7 @@ damaged = Table(
     metadata,
     Column("id", _Id, primary_key=True, autoincrement=True),
     Column("found_at", Double, nullable=False),
-    # Null if the value belongs to no run, or its run is gone.
+    # Null if the value does not belong to a run, or if its run no longer exists.
     Column("run_id", ForeignKey("runs.id", ondelete="CASCADE")),
     Column("table_name", Text, nullable=False),
     # SQLite's rowid.

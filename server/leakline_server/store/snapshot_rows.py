@@ -1,4 +1,4 @@
-"""Snapshots as rows: the newest for tables, those after a revision for live pages, and all snapshots for exports.
+"""Snapshots as rows: the newest rows for tables, new rows for live pages, and all rows for exports.
 
 An export reads a few thousand snapshots at a time, in order of sequence number. Each step has a short transaction of
 its own, so exporting a week of data blocks nothing, and sealing, compaction and late batches may move rows between two
@@ -65,7 +65,7 @@ def list_snapshots(
     """Return the newest snapshots of a run, newest first, as
     {"items": [{process, sequence, time, generation, phase, kind, label, samples}], "next", "processes_left_out"}.
 
-    If there are more than MAX_PROCESSES_READ processes, only the most recently seen are read.
+    If there are more than MAX_PROCESSES_READ processes, only the most recently seen processes are read.
     """
     before = {} if cursor is None else _read_cursor(cursor)
     found: list[tuple[float, int, int, dict[str, Any]]] = []
@@ -102,7 +102,7 @@ def list_snapshots(
 def news(engine: Engine, run_id: str, since: int | None, names: Sequence[str]) -> News:
     """Return the rows newer than revision ``since``; no rows if ``since`` is None. Raises NoSuchRun.
 
-    After sealing, an entire segment counts as new if part of it is: rows may be repeated, but are never missed.
+    After sealing, an entire segment counts as new if any of its rows are new: rows may be repeated, but never missed.
     """
     with reading(engine) as connection:
         run = connection.execute(
@@ -113,7 +113,7 @@ def news(engine: Engine, run_id: str, since: int | None, names: Sequence[str]) -
         if since is None or since == run.revision:
             return News(run.revision, run.verdict_revision, {})
         if since > run.revision:
-            # The revision is from a database that was replaced, so the reader's data cannot be trusted.
+            # The revision is from a database that has been replaced, so the data that the reader has cannot be trusted.
             return News(run.revision, run.verdict_revision, {}, too_much=True)
         wanted = matching(series_ids(connection, run_id), names)
         newer = read_newer(connection, run_id, since, (*_SHOWN, *wanted), wanted, MAX_NEWS_ROWS)
@@ -167,7 +167,7 @@ FIXED: Final[Mapping[str, int]] = {name: number for number, name in COLUMN_NAMES
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some snapshots of one process. ``fixed``: the columns in FIXED; ``series``: the series with any value here."""
+    """Some snapshots of one process. ``fixed``: the columns in FIXED; ``series``: the series with any values here."""
 
     instance: str
     rank: int

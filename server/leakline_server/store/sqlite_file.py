@@ -1,7 +1,7 @@
 """The file of an SQLite database: the lock that allows one server at a time, online backup, and restore.
 
-A server caches what it has written, and its live pages see only its own writes: with a second server on the same file,
-duplicates would be stored and pages would miss updates. Other programs may read and write the file meanwhile. On
+A server caches what it has written, and its live pages show only its own writes: with a second server on the same file,
+duplicates would be stored and pages would miss updates. Other programs may still read and write the file. On
 Postgres there may be any number of servers.
 
 A backup is a point-in-time copy: a read transaction keeps the view while writers continue in the write-ahead log. The
@@ -30,7 +30,7 @@ from sqlalchemy.engine import make_url
 
 from .engine import make_folder
 
-# The lock is on a file of its own, because on some network file systems it would conflict with SQLite's own locks.
+# The lock is on a separate file, because on some network file systems it would conflict with SQLite's own locks.
 SUFFIX: Final = "-served"
 
 
@@ -42,7 +42,7 @@ class AlreadyServed(Exception):
 
     def __init__(self, path: Path, process: str) -> None:
         super().__init__(
-            f"another server (process {process}) already uses {path}; use that one, choose another file with "
+            f"another server (process {process}) already uses {path}; use that server, choose another file with "
             "--database-url, or run several servers on Postgres"
         )
         self.stop_it = f"a server (process {process}) is using {path}; stop it first"
@@ -70,7 +70,7 @@ def alone_on(url: str) -> Iterator[None]:
 
 
 def _opened_by_others(path: Path) -> IO[str]:
-    # The lock file is never deleted: a server may have just opened it, and the next server would then lock a new file.
+    # The lock file is never deleted: if a server had just opened it, the next server would create and lock a new file.
     try:
         return path.with_name(path.name + SUFFIX).open("a+")
     except OSError as error:
@@ -79,29 +79,29 @@ def _opened_by_others(path: Path) -> IO[str]:
 
 
 def _sign(descriptor: int) -> None:
-    """Write this process's id for the error message of another server. On a full disk the file stays empty."""
+    """Write this process's id, which another server's error message names. On a full disk the file stays empty."""
     os.ftruncate(descriptor, 0)
     with contextlib.suppress(OSError):
         os.write(descriptor, f"{os.getpid()}\n".encode())
 
 
 def _file_of(url: str) -> Path | None:
-    """Return the resolved path of the database, or None if several servers may use it or it cannot be locked."""
+    """Return the resolved path of the database, or None if several servers may use it or if it cannot be locked."""
     parsed = make_url(url)
     if os.name == "nt" or parsed.get_backend_name() != "sqlite" or not parsed.database:
         return None
-    # Resolve links, so that all names of a file lead to the same lock.
+    # Resolve links, so that all paths to a file lead to the same lock.
     return Path(parsed.database).resolve()
 
 
-# The number of pages copied in one step (4 MiB with pages of 4 KiB); the pause after each step leaves the disk to
-# writers.
+# The number of pages copied in one step (4 MiB with pages of 4 KiB); the pause after each step leaves the disk free
+# for writers.
 PAGES_PER_STEP: Final = 1_024
 REST_SECONDS: Final = 0.005
 # The suffixes of the files that SQLite keeps next to a database.
 COMPANIONS: Final = ("-wal", "-shm", "-journal")
-# A partial file is stale after this long if its process cannot be checked: it ran on another machine, or its process
-# id is in use again.
+# A partial file is stale after this long if its process cannot be checked, because the process ran on another machine
+# or its process id is in use again.
 LONG_SECONDS: Final = 86_400.0
 _PARTIAL: Final = re.compile(
     r".+\.(?P<host>[\w-]+)\.(?P<pid>\d+)\.\w{8}\.(?:part|restoring)", re.ASCII
@@ -144,9 +144,9 @@ def back_up(database: Path, target: Path) -> Checked:
 def restore(source: Path, database: Path) -> Path | None:
     """Replace the database with a copy of ``source``. The database must not be open.
 
-    Return the path of the previous database, which is kept next to it, or None if there was none. The replacement is a
-    single rename, so there is a complete database at all times. The new file gets the owner and mode of the previous
-    database. Raises CannotBackUp, OSError.
+    Return the path of the previous database, which is kept in the same folder, or None if there was no database. The
+    replacement is a single rename, so there is a complete database at all times. The new file gets the owner and mode
+    of the previous database. Raises CannotBackUp, OSError.
     """
     check(source)
     # If the path is a symbolic link, replace its target and keep the link.
@@ -185,7 +185,7 @@ def check(database: Path) -> Checked:
 
 
 def objects_of(database: Path) -> dict[tuple[str, str], object]:
-    """Return the schema objects of an intact database by (kind, name), without SQLite's own.
+    """Return the schema objects of an intact database by (kind, name), without SQLite's own objects.
 
     A table is described by its columns and constraints, any other object by its SQL text.
     """
@@ -209,7 +209,7 @@ def _table(connection: sqlite3.Connection, name: str, sql: str) -> object:
 
 
 def _there_already(target: Path) -> CannotBackUp:
-    return CannotBackUp(f"{target} exists already; choose a new file name")
+    return CannotBackUp(f"{target} already exists; choose a new file name")
 
 
 def _begin(path: Path, suffix: str) -> Path:
@@ -218,7 +218,9 @@ def _begin(path: Path, suffix: str) -> Path:
     Partial files that killed processes left in the folder are removed.
     """
     if not path.parent.exists():
-        raise CannotBackUp(f"the folder {path.parent} does not exist; create it or choose another")
+        raise CannotBackUp(
+            f"the folder {path.parent} does not exist; create it or choose another folder"
+        )
     try:
         _remove_left(path.parent)
         prefix = f"{path.name}.{_host()}.{os.getpid()}."
@@ -268,7 +270,7 @@ def _host() -> str:
 
 
 def _name(copy: Path, target: Path) -> None:
-    """Move the copy to its final name. Raises CannotBackUp if that name was taken meanwhile."""
+    """Move the copy to its final name. Raises CannotBackUp if a file with that name has appeared."""
     try:
         os.link(copy, target)
     except FileExistsError as error:
@@ -285,7 +287,7 @@ def _name(copy: Path, target: Path) -> None:
 def _give_rights(new: Path, source: Path, database: Path) -> None:
     """Give the new file the owner and mode of the database it replaces.
 
-    If there was no database, use the mode of the backup, and let the owner read and write, because a server must.
+    If there was no database, use the mode of the backup, but always let the owner read and write, as a server needs to.
     """
     if not database.exists():
         new.chmod(source.stat().st_mode & _RIGHTS | stat.S_IRUSR | stat.S_IWUSR)
@@ -305,7 +307,7 @@ def _copy(source: Path, target: Path) -> None:
         reading.execute("SELECT count(*) FROM sqlite_master").fetchone()
         reading.backup(writing, pages=PAGES_PER_STEP, progress=lambda *_: time.sleep(REST_SECONDS))
         reading.execute("ROLLBACK")
-        # Leave a single file without a log; the next connection creates its own.
+        # Leave a single file without a log; the next connection creates a new log.
         writing.execute("PRAGMA journal_mode=DELETE").fetchone()
 
 
@@ -349,8 +351,8 @@ def _opened(database: Path) -> Iterator[sqlite3.Connection]:
     mode = "rw" if os.access(database, os.W_OK) else "ro"
     address = f"{database.as_uri()}?mode={mode}"
     if mode == "ro" and not _companion(database, "-wal").exists():
-        # Without a log, the database is not open anywhere. If the folder is read-only too, for example in a disk
-        # snapshot, SQLite could not create its shared-memory file, so open the database as immutable.
+        # A database without a log is not open anywhere. If the folder is also read-only, for example in a disk
+        # snapshot, SQLite cannot create its shared-memory file, so open the database as immutable.
         address += "" if os.access(database.parent, os.W_OK) else "&immutable=1"
     connection = sqlite3.connect(address, _BUSY_SECONDS, isolation_level=None, uri=True)
     with contextlib.closing(connection):

@@ -1,5 +1,5 @@
 """The server's background threads: analysis, alert evaluation, delivery, sealing, compaction, retention.
 
-Imports `store`, `alerts`, `live_updates`, `leakline`. Start reading in `examination_worker.py` and
+This package imports `store`, `alerts`, `live_updates`, `leakline`. Start reading in `examination_worker.py` and
 `delivery_worker.py`.
 """

@@ -1,9 +1,9 @@
 """A separate process for examinations, so that a batch never waits for the GIL while the analysis computes.
 
 The server starts the process for the first examination, and again after the process has died. Requests, one run at a
-time, are pickled to its stdin, and results to its stdout. The process reads the database but does not write to it. When
-its input ends, for example because the server was killed, it exits after the current examination. If it cannot be
-started, or dies before its first result, examinations run in the server for a while.
+time, are pickled to the process's stdin, and results to its stdout. The process reads the database but does not write
+to it. When its input ends, for example because the server was killed, it exits after the current examination. If it
+cannot be started, or dies before its first result, examinations run in the server for a while.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from ..store.runs.run_history import NoSuchRun
 from ..store.series import CorruptChunk
 from .examination import CannotLook, Closed, Look, Looking, NoRoom
 
-# Training and batches have priority over this process.
+# Training and ingest have priority over this process.
 NICE: Final = 5
 # Even a long run is examined within seconds; a process that takes this long is stuck.
 LONGEST_SECONDS: Final = 600.0
-# How long the server examines runs itself after a failed start, before it tries to start a process again.
+# How long the server examines runs itself after the process failed to start, before it tries again.
 HERE_SECONDS: Final = 600.0
 
 log = logging.getLogger("leakline")
@@ -72,7 +72,7 @@ class _Asked:
 class _Answer:
     """The result of a request. ``text`` explains a failure; for an unexpected error it is the traceback.
 
-    ``cpu_seconds`` is the total CPU time of the process, ``damaged`` the damage detected for the first time.
+    ``cpu_seconds`` is the total CPU time of the process; ``damaged`` is the damage that this request detected first.
     """
 
     kind: Literal["looked", "gone", "full", "failed", "damaged", "sign", "bug"]
@@ -83,13 +83,14 @@ class _Answer:
 
 
 class Apart:
-    """Examines runs in a separate process. All methods must be called by one thread, except for `close` and `pid`."""
+    """The examination of runs in a separate process. One thread must call all methods except `close` and `pid`."""
 
     def __init__(self, engine: Engine, priorities: Priorities = DEFAULTS) -> None:
         self._engine, self._priorities = engine, priorities
         self._version = __version__
         self._process: subprocess.Popen[bytes] | None = None
-        # The replacement while the process cannot be started, and the replacement's expiry on the monotonic clock.
+        # The replacement used while the process cannot be started, and the monotonic time at which the replacement
+        # ends.
         self._here: Look | None = None
         self._here_until = 0.0
         self._forget: list[str] = []
@@ -146,7 +147,7 @@ class Apart:
             # users.
             said = self._exchange(process, _Given(self._version, url, self._priorities))
         except CannotLook:
-            said = f"its own process exited immediately ({process.poll()})"
+            said = f"the analysis process exited immediately ({process.poll()})"
         if said:
             log.warning("the analysis runs in the server process: %s", said)
             self._drop(process)
@@ -160,7 +161,7 @@ class Apart:
         for each in answer.damaged:
             corruption.found(self._engine, each)
         looked = _looked(answer, run_id)
-        # The CPU time includes the startup and failed examinations.
+        # The process's CPU time includes its startup and failed examinations.
         used, self._cpu_seconds = answer.cpu_seconds - self._cpu_seconds, answer.cpu_seconds
         return replace(looked, cpu_seconds=used)
 
@@ -183,14 +184,14 @@ class Apart:
             OSError, EOFError, ValueError, pickle.UnpicklingError,
             AttributeError, ImportError, IndexError, MemoryError,
         ) as error:  # fmt: skip
-            # ValueError means that `close` has closed the pipes. Pickle raises the others for a truncated result, or
-            # for a result that refers to names that an upgrade of the installed package has moved.
+            # ValueError means that `close` has closed the pipes. Pickle raises the other errors for a truncated result,
+            # or for a result that refers to names that an upgrade of the installed package has moved.
             self._drop(process, error)
             raise CannotLook(f"the analysis process has exited ({process.poll()})") from error
         finally:
             stuck.cancel()
             if not answered and self._process is process:
-                # Otherwise the next request might read the rest of this result.
+                # The next request must not read the rest of this result.
                 self._drop(process)
         return answer
 
@@ -216,24 +217,24 @@ def _looked(answer: _Answer, run_id: str) -> Examined:
         raise CorruptChunk(answer.text)
     # A ValueError may be caused by damaged values, see `quarantine.SIGNS`.
     kind = ValueError if answer.kind == "sign" else RuntimeError
-    raise kind(f"in the analysis process:\n{answer.text}")
+    raise kind(f"error in the analysis process:\n{answer.text}")
 
 
 def _start() -> subprocess.Popen[bytes]:
-    """Start the process with the server's import path; by default it would import from the current directory."""
+    """Start the process with the server's import path; by default, it would import from the current directory."""
     code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import main; main()"
     return subprocess.Popen(
         [sys.executable, "-I" if sys.flags.isolated else "-P", "-c", code],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        # Keeps Ctrl-C away from this process; the server ends it.
+        # Keep Ctrl-C away from this process; the server ends it.
         start_new_session=True,
     )  # fmt: skip
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill the process, which is safe at any time because it writes nothing.
+    """Kill the process, which is safe at any time because the process writes nothing to the database.
 
-    Its pipes are closed afterwards, because a thread may be waiting for a result until then.
+    Close the pipes only afterwards, because a thread may be waiting for a result until the process ends.
     """
     process.kill()
     process.wait()
@@ -258,10 +259,10 @@ def main() -> None:
         given: _Given = pickle.load(asked)
         wrong = ""
         if __version__ != given.version:
-            wrong = f"leakline {__version__} has been installed meanwhile"
+            wrong = f"leakline {__version__} has been installed since this server started"
         elif missing_file(given.database_url):
-            # Opening the database would create an empty one, and SQLite would then delete the original's write-ahead
-            # log.
+            # Opening the database would create an empty file, and SQLite would then delete the write-ahead log of the
+            # original.
             wrong = "the database file is missing"
         _tell(answers, wrong)
         if wrong:

@@ -1,12 +1,12 @@
-"""Delivers alerts to webhooks, from the database row to the POST.
+"""The delivery of alerts to webhooks, from the database row to the POST.
 
-One dispatching thread polls for due deliveries. Each webhook with due deliveries gets its own thread until they are
-done, so an unresponsive address never delays other addresses. The rows are authoritative: no state is kept in memory
-that a crash could lose.
+One dispatching thread polls for due deliveries. Each webhook with due deliveries gets its own thread until they have
+been attempted, so an unresponsive address never delays other addresses. The rows are authoritative: no state is kept in
+memory that a crash could lose.
 
 1. Claim the webhook's next due delivery (a lease; another process gets nothing).
 2. Render the message: the facts of the alert in the webhook's format.
-3. Check where the address leads, at every attempt.
+3. Resolve and check the webhook's address, at every attempt.
 4. POST, signed with the current time.
 5. Record the attempt, and settle the delivery: delivered, due again, failed or expired.
 """
@@ -42,11 +42,11 @@ from ..store.engine import DATABASE_ERRORS, Engine, without_content
 from ..store.maintenance import quarantine
 from ..worker_thread import Worker
 
-# Longer than the longest POST with its name lookup; after this time, a delivery whose process died is due again.
+# This is longer than the longest POST with its name lookup. A delivery whose process died is due again after this time.
 LEASE_SECONDS: Final = 20.0
 # Polling is needed because other processes add deliveries without waking this one, and because leases expire.
 POLL_SECONDS: Final = 2.0
-# The maximum number of webhooks.
+# The maximum number of webhooks to which alerts are sent at the same time.
 MAX_SENDING_THREADS: Final = 64
 STOP_SECONDS: Final = 1.0
 
@@ -55,7 +55,7 @@ log = logging.getLogger("leakline")
 
 @dataclass(frozen=True, slots=True)
 class Seams:
-    """Dependencies that tests replace. ``clock`` returns Unix seconds, ``dice`` a number in [0, 1)."""
+    """Dependencies that tests replace. ``clock`` returns Unix seconds; ``dice`` returns a number in [0, 1)."""
 
     clock: Callable[[], float] = time.time
     post: Post = post
@@ -64,7 +64,7 @@ class Seams:
 
 
 class Deliverer:
-    """Delivers alerts as configured; ``start`` also registers the webhooks from the environment."""
+    """A deliverer of alerts; `start` also registers the webhooks from the environment."""
 
     def __init__(self, engine: Engine, config: Config, seams: Seams | None = None) -> None:
         self._engine, self._config = engine, config
@@ -76,14 +76,14 @@ class Deliverer:
         self._warned_of_address = False
 
     def start(self) -> None:
-        """Start delivering. Must be called before the first examination: an alert goes to the webhooks registered when
-        it is written.
+        """Start delivering. Must be called before the first examination, because an alert goes only to the webhooks
+        that are registered when the alert is written.
         """
         self._register()
         self._worker.start()
 
     def stop(self) -> None:
-        """Stop within STOP_SECONDS. A POST in flight is abandoned, and its delivery is due again after its lease."""
+        """Stop within STOP_SECONDS. A POST in flight is abandoned; its delivery is due again after its lease."""
         self._stopping.set()
         self._worker.stop(STOP_SECONDS)
 
@@ -92,7 +92,7 @@ class Deliverer:
         return self._worker.alive
 
     def wake(self) -> None:
-        """Check for due deliveries; call this after the commit that wrote them."""
+        """Wake the thread to check for due deliveries; call this after the commit that wrote them."""
         self._worker.wake()
 
     def run_once(self, now: float) -> bool:
@@ -111,7 +111,7 @@ class Deliverer:
         registered = webhooks.register_apprise(self._engine, urls, self._seams.clock())
         if not installed and (named or self._has_webhook_by_apprise()):
             log.warning(
-                "apprise is not installed, so nothing is sent through it: pip install 'leakline[notify]'"
+                "apprise is not installed, so nothing is sent through it; run: pip install 'leakline[notify]'"
             )
         for hook in registered:
             if hook.disabled_reason is not None:
@@ -135,7 +135,7 @@ class Deliverer:
         registered = webhooks.register(self._engine, url, form, secret, make_secret, now)
         if registered.made_secret is not None:
             log.warning(
-                "new webhook secret, shown only once; the receiver needs it: %s",
+                "new webhook secret, shown only once (the receiver needs it to verify messages): %s",
                 registered.made_secret,
                 extra={"shows_secret": True},
             )
@@ -147,8 +147,8 @@ class Deliverer:
             )
 
     def _warn_of_refused_address(self) -> None:
-        """Log a warning early instead of at the first leak. The name may resolve differently later, so each attempt
-        checks the address too.
+        """Log a warning at startup instead of at the first leak. The name may resolve differently later, so each
+        attempt checks the address as well.
         """
         url, self._warned_of_address = self._config.webhook_url, True
         if url is not None:
@@ -175,7 +175,9 @@ class Deliverer:
 
     def _tell(self, error: Exception) -> None:
         if not quarantine.is_logged(self._engine, error):
-            log.warning("deliveries to webhooks wait for the database: %s", without_content(error))
+            log.warning(
+                "deliveries to webhooks are waiting for the database: %s", without_content(error)
+            )
 
     def _send_in_background(self, webhook: int) -> None:
         with self._lock:
@@ -186,14 +188,14 @@ class Deliverer:
         try:
             threading.Thread(target=self._send_all, args=(webhook,), name=name, daemon=True).start()
         except RuntimeError:
-            # The system cannot start a thread now. If the webhook stayed in the set, it would get nothing until a
-            # restart.
+            # The system cannot start a thread now. If the webhook stayed in the set, it would get no messages until
+            # a restart.
             with self._lock:
                 self._sending.discard(webhook)
             raise
 
     def _send_all(self, webhook: int) -> None:
-        # If an alert is damaged, its delivery has been settled as failed, and the next one can be sent.
+        # If an alert is damaged, its delivery has been settled as failed, and the next delivery can be sent.
         failed = POLL_SECONDS
         try:
             failed = self._worker.attempt(partial(self._send_due, webhook))
@@ -201,7 +203,8 @@ class Deliverer:
             with self._lock:
                 self._sending.discard(webhook)
         if not failed:
-            # A delivery that became due after the last check found this thread still in the set, so poll again.
+            # A delivery that became due after this thread's last check got no thread, because the webhook was still in
+            # the set, so poll again.
             self.wake()
 
     def _send_due(self, webhook: int) -> float:
@@ -221,7 +224,7 @@ class Deliverer:
             return False
         seams, outgoing = self._seams, _outgoing(claimed, self._config.address, now)
         outcome: Outcome = TryAgain(
-            "could not be sent: internal server error, see the server's log", 0.0
+            "could not be sent: internal server error; see the server's log", 0.0
         )
         try:
             outcome = send(

@@ -1,4 +1,4 @@
-"""Examines a run: derives its verdict, incidents and alerts from all of its data.
+"""The examination of a run, which derives the run's verdict, incidents and alerts from all of its data.
 
 An examination does not write or lock anything, so it may run in another process (`analysis_process.py`) or in this one;
 `store.examinations.save` writes the results.
@@ -27,14 +27,14 @@ from ..store.findings import Incidents
 from ..store.incident_groups import Acknowledgement
 from ..store.runs import runs
 
-# The incremental caches of this many most recently examined runs are kept for their next examination.
+# The incremental caches of this many runs, the most recently examined, are kept for the next examination.
 KEPT_RUNS: Final = 64
 
 
 def examine(
     loaded: Loaded, kept: Kept | None, priorities: Priorities, now: Callable[[], float]
 ) -> Examined:
-    """Return the verdict on a run, the changes of its incidents, and the alerts. Pure except for the clock.
+    """Return the verdict on a run, the changes to its incidents, and the alerts. Pure except for the clock.
 
     ``kept`` is the incremental cache from the last examination.
     """
@@ -75,10 +75,10 @@ def _of_incidents(
     acknowledgements: Mapping[str, Sequence[Acknowledgement]],
     run: ExaminedRun,
 ) -> list[Alert]:
-    """Return the alerts about changes of incidents, including earlier changes whose alerts were held back."""
+    """Return the alerts about changes to incidents, including earlier changes whose alerts were held back."""
     said = {name: each for name, each in acknowledgements.items() if each}
     for old, new in found.renamed:
-        # These are the same acknowledgements that `findings.save` copies.
+        # These are the acknowledgements that `findings.save` copies.
         holding = [each for each in said.get(old, ()) if each.ended_at is None]
         if holding and new not in said:
             said[new] = holding
@@ -108,19 +108,19 @@ class Look(Protocol):
 
 
 class CannotLook(Exception):
-    """The analysis process failed or has ended; the examination must be repeated."""
+    """Raised when the analysis process failed or has ended; the examination must be repeated."""
 
 
 class NoRoom(CannotLook):
-    """The database's disk is full, so that not even reading was possible."""
+    """Raised when the database's disk is so full that not even reading was possible."""
 
 
 class Closed(CannotLook):
-    """The server is stopping; the next server process repeats the examination."""
+    """Raised when the server is stopping; the next server process repeats the examination."""
 
 
 class Looking:
-    """Examines runs on the calling thread, which must always be the same. Its caches do not affect the results."""
+    """The examination of runs on the calling thread, which must always be the same. Caches do not affect results."""
 
     def __init__(
         self,

@@ -1,13 +1,13 @@
-"""Examines runs with new data, and writes the resulting alerts to the database.
+"""The examination of runs with new data, which writes the resulting alerts to the database.
 
 1. Take the next run that is due and that no other server is examining.
-2. Load, examine and save it (`examination.py`). One transaction saves everything; afterwards the alerts exist
-   even if this process dies.
-3. If others changed the run's data meanwhile, examine the run again.
-4. Wake the workers and viewers that wait for the run or for deliveries.
+2. Load, examine and save the run (`examination.py`). One transaction saves everything, so the alerts exist even if
+   this process dies after it.
+3. If others changed the run's data in the meantime, examine the run again.
+4. Wake the workers and viewers that are waiting for the run or for deliveries.
 
-In addition, runs without data for a while are marked as silent, or as killed if their last readings suggest that, and
-alerts are written for them too; the next batch sets them back to running.
+In addition, runs that have sent no data for a while are marked as silent, or as killed if their last readings suggest
+it. Alerts are written for these runs too; their next batch sets them back to running.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _of_silent_run(connection: Connection, run_id: str, now: float) -> Alert | N
 
 
 def _examined_last(connection: Connection, run_id: str, now: float) -> ExaminedRun:
-    """Return the run with the verdict of its last examination."""
+    """Return the run with the verdict from its last examination."""
     row = runs.row_of(connection, run_id)
     assert row is not None
     run = runs.summary(row)
@@ -84,23 +84,22 @@ MIN_INTERVAL_SECONDS: Final = 0.5
 MAX_SHARE_OF_ONE_RUN: Final = 0.25
 MAX_SHARE: Final = 0.5
 SILENCE_CHECK_SECONDS: Final = 5.0
-# At startup, only runs with data in this period and at most this many are examined, so that runs with new data hardly
-# wait.
+# At startup, only this many runs with data in this period are examined, so that runs with new data hardly wait.
 CATCH_UP_SECONDS: Final = 86_400.0
 CATCH_UP_RUNS: Final = 50
-# This limits how long batches wait for the write lock.
+# The number of runs ended in one transaction, which limits how long batches wait for the write lock.
 CONCLUDED_AT_ONCE: Final = 8
-# When to retry a run that another server is examining.
+# How long to wait before retrying a run that another server is examining.
 ELSEWHERE_SECONDS: Final = 0.1
-# When to retry a run that could not be examined.
+# How long to wait before retrying a run that could not be examined.
 FAILED_SECONDS: Final = 5.0
-# When to retry a run after a database error or with damaged data.
+# How long to wait before retrying a run after a database error or with damaged data.
 DATABASE_FAILED_SECONDS: Final = 30.0
-# If a server dies before it has examined new data, others examine the runs whose last data is older than the first
-# period and newer than the second.
+# If a server dies before it has examined new data, other servers examine the runs whose last data is older than the
+# first period and newer than the second.
 LEFT_BEHIND_SECONDS: Final = 5.0
 LEFT_BEHIND_WITHIN_SECONDS: Final = 120.0
-# The examined revision is remembered for this many most recently examined runs.
+# The examined revision is remembered for this many runs, the most recently examined.
 REMEMBERED_RUNS: Final = 16_384
 
 log = logging.getLogger("leakline")
@@ -117,7 +116,7 @@ class Wakes:
 
 
 class Examiner:
-    """Examines runs; its thread repeats `once`, and `news` may be called from any thread.
+    """The examiner of runs; its thread repeats `once`, and `news` may be called from any thread.
 
     ``look`` performs the examination, by default on this thread. ``clock`` returns monotonic seconds.
     """
@@ -140,8 +139,7 @@ class Examiner:
         self._ended: set[str] = set()
         # Run id -> time from which it may be examined again.
         self._not_before: dict[str, float] = {}
-        # A server that was down has received no data, so after startup it waits this long before it marks runs as
-        # silent.
+        # While a server is down it receives no data, so after startup it waits before it marks runs as silent.
         self._next_silence_check = clock() + silent_after_seconds
         # The result of the last search for silent runs.
         self._suspects: lifecycle.Suspects | None = None
@@ -159,7 +157,7 @@ class Examiner:
     def news(self, run_id: str, *, ended: bool = False) -> bool:
         """Queue a run. ``ended``: somebody is waiting for the final verdict, so the run is examined without a pause.
 
-        Return True if it was not queued yet; otherwise `once` need not be woken.
+        Return True if `once` must be woken, because the run was not queued yet or has ended.
         """
         with self._lock:
             new = run_id not in self._waiting or ended
@@ -195,7 +193,7 @@ class Examiner:
         except ChangedMeanwhile:
             self._try_again_soon(run_id, ELSEWHERE_SECONDS)
         except CannotLook as error:
-            # If this run makes the process crash, the delay gives other runs a turn.
+            # If this run makes the analysis process crash, the delay gives other runs a turn.
             self._tell(f"could not examine run {run_id}", error)
             self._try_again_soon(run_id, FAILED_SECONDS)
         except CorruptChunk as error:
@@ -215,14 +213,14 @@ class Examiner:
         """Postpone the run after an unexpected error; return the text to log."""
         if self._at is None:
             return ""
-        # Retry even if the cause is unknown: if the run has ended, no new data would trigger an examination.
+        # Retry even if the cause is unknown, because no new data triggers an examination of a run that has ended.
         if of_damage is not False:
             self._try_again_soon(self._at, FAILED_SECONDS)
         return f"could not examine run {self._at}"
 
     def _examine_alone(self, run_id: str) -> bool:
-        """Examine the run unless another server is examining or has examined it. Return True if examined. Raises
-        NoSuchRun.
+        """Examine the run unless another server is examining it or has examined it. Return True if this call examined
+        the run. Raises NoSuchRun.
         """
         with leases.alone(self._engine, run_id) as ours:
             if not ours:
@@ -249,7 +247,7 @@ class Examiner:
             self._put_off[run_id] = self._clock() + seconds
 
     def _account(self, run_id: str, took_seconds: float, cpu_seconds: float) -> float:
-        """Return how long to pause before the next run, so that training on this machine is hardly affected."""
+        """Return how many seconds to pause before the next run, so that training on this machine is hardly affected."""
         self.figures.examinations += 1
         self.figures.cpu_seconds += cpu_seconds
         pause = max(MIN_INTERVAL_SECONDS, took_seconds * (1 / MAX_SHARE_OF_ONE_RUN - 1))
@@ -302,8 +300,8 @@ class Examiner:
         return 0.0 if run_id in self._ended else self._not_before.get(run_id, 0.0)
 
     def _catch_up(self) -> None:
-        """Queue runs whose last data was accepted just before a server stopped; nothing else would trigger their
-        examination.
+        """Queue runs whose last data was accepted just before a server stopped, because nothing else would trigger
+        their examination.
         """
         now = self._now()
         try:
@@ -313,7 +311,7 @@ class Examiner:
                 self.news(run_id)
             self._caught_up = True
         except DATABASE_ERRORS as error:
-            self._tell("could not search for runs not yet examined", error)
+            self._tell("could not search for unexamined runs", error)
 
     def _take_over(self) -> None:
         now = self._now()
@@ -322,11 +320,12 @@ class Examiner:
             for run_id in leases.unexamined(self._engine, since, before, CATCH_UP_RUNS):
                 self.news(run_id)
         except DATABASE_ERRORS as error:
-            self._tell("could not search for runs not yet examined", error)
+            self._tell("could not search for unexamined runs", error)
 
     def _mark_silent(self) -> None:
         now = self._now()
-        # With evidence of a kill, a shorter silence is enough; it is still longer than the interval of a live client.
+        # With evidence of a kill, half the silence is enough; this is still longer than the interval at which a live
+        # client sends data.
         silence = lifecycle.Silence(now - self._silent_after, now - self._silent_after / 2)
         try:
             self._suspects = found = lifecycle.suspects(self._engine, silence, self._suspects)

@@ -1,16 +1,16 @@
 """Maintenance of stored data: sealing, compaction, thinning and removal, in small steps so that ingest has priority.
 
-`Sealer` seals the processes that the writer reports, and searches for those left by an earlier server and for paused
-ones. `Compactor` compacts sealed segments on another thread. `Retainer`:
+`Sealer` seals the snapshots of the processes that the writer reports, and searches for paused processes and for
+processes left by an earlier server. `Compactor` compacts sealed segments on another thread. `Retainer`:
 
-1. Remove a run that people deleted, when the time to undo the deletion is over (`store/maintenance/run_deletion.py`).
+1. Remove a run that a user deleted, once the time to undo the deletion is over (`store/maintenance/run_deletion.py`).
 2. Delete some rows of a removed run.
 3. Measure the size of runs with new data.
 4. Decide which runs to remove and which to thin (`store/maintenance/retention_policy.py`).
-5. Remove one of these runs, or thin a range of one (`store/maintenance/retention_steps.py`).
-6. Return some of an SQLite file's free space to the system.
+5. Remove one of these runs, or thin one segment of a run (`store/maintenance/retention_steps.py`).
+6. Return some of an SQLite file's free space to the file system.
 
-With several servers on one database, only one server does this at a time.
+If several servers use one database, only one of them runs these steps at a time.
 """
 
 from __future__ import annotations
@@ -38,28 +38,28 @@ from ..store.series import CorruptChunk, Key
 from ..worker_thread import CompactorFigures, RetainerFigures, SealerFigures
 
 LOOK_SECONDS: Final = 30.0
-# How long a failed item is skipped, so that it does not delay others.
+# How long a process is skipped after a failure, so that it does not delay other processes.
 PAUSE_SECONDS: Final = 300.0
-# A run's unsealed data is checked for this long after its last batch: until the run has been idle, and one more time.
+# How long a run's unsealed data is checked after the run's last batch: long enough for the run to count as idle.
 NEWS_SECONDS: Final = 900.0
-# The share of one core for compaction.
+# The share of one core that compaction may use.
 MAX_SHARE: Final = 0.25
 
 log = logging.getLogger("leakline")
 
 
 class Sealer:
-    """Seals the snapshots of processes; its thread repeats `once`.
+    """The sealer of processes' snapshots; its thread repeats `once`.
 
-    ``sealed`` is called on that thread with the number of sealed snapshots of a process, or 0 if it had fewer unsealed
-    snapshots than expected.
+    ``sealed`` is called on that thread with a process and the number of its sealed snapshots, or 0 if the process had
+    fewer unsealed snapshots than expected.
     """
 
     def __init__(self, engine: Engine, sealed: Callable[[Key, int], None]) -> None:
         self._engine, self._sealed = engine, sealed
         # The writer's thread appends to this queue.
         self._wanted: deque[Key] = deque()
-        # Process -> whether some of its snapshots were sealed since it became due.
+        # Process -> whether any of its snapshots have been sealed since it became due.
         self._due: dict[Key, bool] = {}
         # Process whose sealing or compaction failed -> monotonic time at which its pause ends.
         self._paused: dict[Key, float] = {}
@@ -100,11 +100,11 @@ class Sealer:
                 log.error("%s: %s", what, without_content(error))
             return
         if count or not self._due[key]:
-            # An empty remainder after a sealed segment is not worth reporting.
+            # There is no need to report that nothing was left after a sealed segment.
             self._sealed(key, count)
         self.figures.snapshots += count
         self.figures.seconds += time.perf_counter() - started
-        # Batches that arrived during sealing are not sealed yet.
+        # Batches that arrived during sealing have not been sealed yet.
         wanted = self._newly_wanted()
         if count and (more or key in wanted):
             self._due[key] = True
@@ -141,7 +141,7 @@ class Sealer:
 
 
 class Compactor:
-    """Combines small segments into large ones, one at a time with pauses, so that writers and readers have priority.
+    """The compactor of small segments. It makes one large segment at a time, with pauses that give others priority.
 
     Its thread repeats `once`. Several servers on one database may each have a compactor.
     """
@@ -206,10 +206,10 @@ class Compactor:
 
 IDLE_SECONDS: Final = 5.0
 MEASURE_SECONDS: Final = 30.0
-# The interval for measuring all runs, also those without recent data: they may have been thinned, compacted or never
+# The interval for measuring all runs, even runs without recent data, which may have been thinned, compacted or never
 # measured.
 MEASURE_ALL_SECONDS: Final = 3_600.0
-# The first decision is delayed, because a server that has just started must first process the batches that wait for it.
+# The first decision is delayed, because a server that has just started must first process the waiting batches.
 FIRST_DECISION_SECONDS: Final = 60.0
 DECISION_SECONDS: Final = 600.0
 BACK_OFF_SECONDS: Final = 5.0
@@ -218,8 +218,8 @@ LEASE_SECONDS: Final = 60.0
 
 
 class Retainer:
-    """Applies deletions and retention; its thread repeats `once`. ``clock`` returns monotonic seconds, ``now`` Unix
-    seconds.
+    """The worker for deletion and retention; its thread repeats `once`. ``clock`` returns monotonic seconds, ``now``
+    returns Unix seconds.
     """
 
     def __init__(
@@ -252,7 +252,7 @@ class Retainer:
         return rest_after(self._clock() - began) if worked else IDLE_SECONDS
 
     def decide_now(self) -> None:
-        """Decide which runs to remove and thin at the next step, regardless of the time of the last decision."""
+        """Make the next step decide which runs to remove and thin, regardless of the time of the last decision."""
         self._next_decision = self._clock()
 
     def _is_its_turn(self) -> bool:
@@ -295,8 +295,8 @@ class Retainer:
         for project in decision.too_large:
             if project.project not in self._too_large:
                 log.warning(
-                    "project %s uses %d bytes, more than the %d of LEAKLINE_KEEP_BYTES: its remaining runs are live, "
-                    "or tagged keep or baseline",
+                    "project %s uses %d bytes, more than the %d bytes of LEAKLINE_KEEP_BYTES; its remaining runs are "
+                    "kept because they are live, or tagged keep or baseline",
                     project.project, project.bytes, project.limit,
                 )  # fmt: skip
         self._too_large = {project.project for project in decision.too_large}
@@ -307,7 +307,7 @@ class Retainer:
         if gone is None:
             return False
         log.warning(
-            "removed run %s (%s, project %s): deleted on the page",
+            "removed run %s (%s, project %s): deleted by a user",
             gone.run_id, gone.name, gone.project,
         )  # fmt: skip
         self._gone(gone.run_id)
@@ -323,7 +323,7 @@ class Retainer:
             log.warning(
                 "removed run %s (%s, project %s): %s",
                 going.run_id, going.name, going.project,
-                "older than LEAKLINE_KEEP_DAYS" if going.why == "age" else "project above LEAKLINE_KEEP_BYTES",
+                "older than LEAKLINE_KEEP_DAYS" if going.why == "age" else "project larger than LEAKLINE_KEEP_BYTES",
             )  # fmt: skip
             self._gone(going.run_id)
         return True

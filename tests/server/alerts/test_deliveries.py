@@ -439,7 +439,7 @@ def test_a_dead_address_is_retried_on_schedule_and_disabled_in_half_a_day(
     assert [t.status for t in rows(engine, attempt_table)] == [500] * len(tried_at)
     (hook,) = rows(engine, webhook_table)
     assert not hook.enabled
-    assert hook.disabled_reason.startswith("all 77 attempts in 12 hours failed; the last error: ")
+    assert hook.disabled_reason.startswith("all 77 attempts in 12 hours failed; last error: ")
     assert "is disabled: all 77 attempts" in caplog.text
     assert "/alerts" in caplog.text
 
@@ -470,7 +470,7 @@ def test_a_message_that_cannot_be_made_is_an_attempt_and_blocks_no_other(
     with running(deliverer(engine, receiver.url)):
         eventually(lambda: {row.state for row in rows(engine)} == {"pending", "delivered"})
     (row,) = [row for row in rows(engine) if row.state == "pending"]
-    assert row.last_error == "could not be sent: internal server error, see the server's log"
+    assert row.last_error == "could not be sent: internal server error; see the server's log"
     assert len(rows(engine, attempt_table)) == 2
     assert caplog.text.count("RuntimeError: a bug") == 1
     assert len(receiver.received) == 1

@@ -25,8 +25,8 @@ class Alert:
 
     ``payload`` contains the facts as plain JSON; its links are paths without the server's address. ``subject`` is the
     topic (``oom``, ``run``, ``rule 5``) of an alert without an incident; for an alert about an incident, it is DIGEST
-    or empty. After ``expires_at``, the alert is pointless. Until ``quiet_until``, no other alerts of the same kind are
-    sent.
+    or empty. After ``expires_at``, the alert is no longer useful. Until ``quiet_until``, no other alerts of the same
+    kind are sent.
     """
 
     id: str
@@ -115,7 +115,7 @@ def list_alerts(engine: Engine, run_id: str, limit: int) -> list[dict[str, Any]]
 
 
 def keep_quiet(connection: Connection, run_id: str, subject: str, until: float) -> None:
-    """Extend the quiet time of the digests on a subject to ``until`` (Unix seconds). The caller commits."""
+    """Extend the quiet period of a subject's digests to ``until`` (Unix seconds). The caller commits."""
     digests = (
         alerts.c.run_id == run_id,
         alerts.c.subject == subject,
@@ -125,7 +125,7 @@ def keep_quiet(connection: Connection, run_id: str, subject: str, until: float) 
 
 
 def add(connection: Connection, new: Sequence[Alert]) -> int:
-    """Write alerts with a due delivery for each enabled webhook, and return the number of deliveries.
+    """Write alerts, each with a delivery due now for every enabled webhook, and return the number of deliveries.
 
     An alert whose id already exists was written by another process; that alert and its deliveries are left unchanged.
     Pending deliveries of earlier states of the same incident or subject are superseded. The caller commits.

@@ -1,10 +1,10 @@
-"""Assertions declared on the server: rules, and counts accepted for the runs of a project.
+"""Assertions declared on the server: rules, and object counts accepted for a project's runs.
 
 Rules are checked for alerts (`alerts/rules/rule_evaluation.py`); the analysis checks accepted counts in the same way as
-counts that the program declares. Rules in the configuration file are identified by name, so that they keep their ids
-and states. An accepted count that is withdrawn or replaced is marked as ended; a project keeps its newest MAX_PAST
-ended counts. An accepted count applies to the run on whose page it was accepted and to all runs that have sent data
-since.
+counts that the program declares. Rules in the configuration file are identified by name, so that a rule keeps its id
+and states when the file changes. An accepted count that is withdrawn or replaced is marked as ended; a project keeps
+its newest MAX_PAST ended counts. An accepted count applies to the run on whose page it was accepted and to all runs
+that have sent data since.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Measure = Literal["value", "rate", "forecast"]
 Source = Literal["api", "page", "file"]
 
 FILE: Final = "file"
-# The maximum number of runs listed for a rule.
+# The maximum number of runs listed for a firing rule.
 MAX_FIRING: Final = 50
 # A change to any of these fields makes a rule's last state meaningless.
 _JUDGED: Final = frozenset({"project", "run", "series", "measure"})
@@ -48,7 +48,7 @@ _LIVE: Final = ("running", "silent")
 _A: Final = assertions.c
 _IS_RULE: Final = _A.origin == "rule"
 _IS_ACCEPTED: Final = and_(_A.origin == "accepted", _A.ended_at.is_(None))
-# Rule fields whose columns have other names, because the table holds all kinds of assertions.
+# Rule fields whose columns have different names, because the table holds all kinds of assertions.
 _COLUMNS: Final = {"series": "metric", "above": "high", "below": "low"}
 
 
@@ -57,9 +57,9 @@ class Terms:
     """The content of a rule, which fires above ``above`` and below ``below``, in the unit of the series.
 
     A ``rate`` is a change per generation; a ``forecast`` is a number of generations and has no series. ``project`` and
-    ``run`` (an id or a name) are None if the rule applies to all. ``hold``: the number of consecutive generations
-    outside the bounds before the rule fires; ``grace``: the number inside the bounds before it resolves. ``advice`` is
-    sent with the alert.
+    ``run`` (an id or a name) are None if the rule applies to all projects or runs. ``hold``: the number of consecutive
+    generations outside the bounds before the rule fires; ``grace``: the number of consecutive generations inside the
+    bounds before the rule resolves. ``advice`` is sent with the alert.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Rule(Terms):
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The last result of a rule for a run: firing or not since ``generation``, at which the reading was ``value``.
+    """A rule's last result for a run: firing or not firing since ``generation``, at which the reading was ``value``.
 
     ``changed_at`` is in Unix seconds. ``since`` is the generation since which a forecast has contradicted ``firing``.
     """
@@ -131,7 +131,7 @@ def get_rule(engine: Engine, rule_id: int) -> Rule | None:
 
 
 def add_rules(engine: Engine, new: Sequence[Terms], source: Source, now: float) -> list[Rule]:
-    """Add all of these rules or none. Raises TooManyRules or SameRule."""
+    """Add all of these rules or none of them. Raises TooManyRules or SameRule."""
     with writing(engine) as connection:
         _lock_rules(connection)
         _check_room(connection, len(new))
@@ -159,9 +159,9 @@ def remove_rule(engine: Engine, rule_id: int) -> None:
 
 
 def take_file(engine: Engine, wanted: Sequence[Terms], now: float) -> None:
-    """Replace the stored rules of the configuration file with its current rules, ``wanted``. Raises TooManyRules."""
+    """Replace the stored rules from the configuration file with ``wanted``, its current rules. Raises TooManyRules."""
     with engine.connect() as connection:
-        # Avoid the write in the common case that no rules are, or were, configured in a file.
+        # In the common case, no configuration file with rules is or was in use, so avoid the write.
         if not wanted and not _rules(connection, _A.source == FILE):
             return
     with writing(engine) as connection:
@@ -180,16 +180,16 @@ def take_file(engine: Engine, wanted: Sequence[Terms], now: float) -> None:
 def rules_of(
     connection: Connection, run_id: str, project: str, name: str, *, lock: bool = False
 ) -> list[tuple[Rule, State | None]]:
-    """Return the rules that apply to a run, ordered by id, each with its last state there.
+    """Return the rules that apply to a run, ordered by id, each with its last state for this run.
 
-    ``lock``: until this transaction ends, prevent deletion of the rules and make other servers wait here.
+    ``lock`` prevents deletion of the rules and makes other servers wait here until this transaction ends.
     """
     rules = select(assertions).where(
         _IS_RULE, _A.enabled, or_(_A.project.is_(None), _A.project == project),
         or_(_A.run.is_(None), _A.run.in_((run_id, name))),
     ).order_by(_A.id)  # fmt: skip
     if lock:
-        # A state cannot be written once its rule is gone.
+        # The states of a rule cannot be written once the rule has been deleted.
         rules = rules.with_for_update(read=True, key_share=True)
     found = [_rule(row) for row in connection.execute(rules)]
     if not found:
@@ -219,8 +219,8 @@ def save_states(connection: Connection, run_id: str, states: Mapping[int, State]
 def firing(engine: Engine, rule_ids: Iterable[int]) -> dict[int, list[dict[str, Any]]]:
     """Return the live runs in which each rule is firing, by rule id: up to MAX_FIRING per rule, latest change first.
 
-    Each run is {run, project, name, generation, value, since}. The last three describe the rule's state; ``since`` is
-    in Unix seconds.
+    Each run is {run, project, name, generation, value, since}. The last three keys describe the rule's state; ``since``
+    is in Unix seconds.
     """
     s, r = assertion_states.c, runs.c
     where = (
@@ -249,10 +249,10 @@ def terms_of(rule: Rule) -> Terms:
 
 
 def accept(engine: Engine, run_id: str, wanted: Expectation, now: float) -> list[str] | None:
-    """Accept a count from now on; it replaces the counts accepted for the same type and phase.
+    """Accept a count from now on, in place of the counts accepted for the same type and phase.
 
-    Increment the revision of the runs that the change concerns. Return the ids of those to examine again, or None if
-    the run does not exist. Raises TooManyAcceptedCounts.
+    Increment the revisions of the affected runs. Return the ids of the runs to examine again, or None if the run does
+    not exist. Raises TooManyAcceptedCounts.
     """
     with writing(engine) as connection:
         run = _run(connection, run_id)
@@ -279,7 +279,7 @@ def accept(engine: Engine, run_id: str, wanted: Expectation, now: float) -> list
 def take_back(
     engine: Engine, run_id: str, type_name: str, after: str | None, now: float
 ) -> list[str] | None:
-    """End an accepted count for every run. Return the same as `accept`, or [] if there was no such count."""
+    """End an accepted count for all runs. Return what `accept` returns, or [] if no such count was accepted."""
     with writing(engine) as connection:
         run = _run(connection, run_id)
         if run is None:
@@ -346,7 +346,7 @@ def _check_new(connection: Connection, terms: Terms, own_id: int = 0) -> None:
 
 
 def _lock_rules(connection: Connection) -> None:
-    # On SQLite there is only one write transaction at a time anyway.
+    # SQLite allows only one write transaction at a time anyway.
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql("SELECT pg_advisory_xact_lock(7239116)")
 
@@ -384,9 +384,9 @@ def _expectation(row: Row[Any]) -> Expectation:
 def _end(connection: Connection, run: Row[Any], rows: Sequence[Row[Any]], now: float) -> list[str]:
     """End accepted counts, and return the ids of the runs to examine again.
 
-    These are ``run``, all live runs, and the runs on whose pages the counts were accepted. All runs to which the counts
-    applied get a new revision, so that their pages update; the verdicts of runs that are not returned do not change
-    until they send data.
+    The runs to examine are ``run``, all live runs, and the runs on whose pages the counts were accepted. All runs to
+    which the counts applied get a new revision, so that their pages update; the verdict of a run that is not returned
+    does not change until the run sends data.
     """
     of_project = runs.c.project == run.project
     theirs = [run.id, *(row.run for row in rows)]

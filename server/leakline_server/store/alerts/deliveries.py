@@ -2,16 +2,17 @@
 
 A claim is a lease: if a process dies while sending, the delivery is due again when the lease expires, and the message
 is sent once more with the same id. So every alert is delivered at least once, unless its delivery fails for good or the
-alert becomes pointless, because it has expired or a newer state of the same incident or subject exists.
+alert is no longer useful. An alert is no longer useful once it has expired, or once there is a newer state of the same
+incident or subject.
 
     pending     waits until ``due_at``
     claimed     is being sent
     delivered   was delivered
     failed      will not be retried
-    expired     became pointless before it was delivered
+    expired     was not delivered before the alert expired
     superseded  was replaced by a newer state
 
-Users see the deliveries as a list with the result of each attempt, and can send one again.
+Users see a list of deliveries with the result of each attempt, and can send a delivery again.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class Try:
 
 
 def due_times(engine: Engine) -> dict[int, float]:
-    """Return when each webhook's next delivery is due, in Unix seconds; webhooks without any are left out."""
+    """Return when each webhook's next delivery is due, in Unix seconds, for the webhooks that have one."""
     due = func.min(_due_at())
     query = (
         select(deliveries.c.webhook_id, due)
@@ -150,7 +151,7 @@ def delivered(engine: Engine, claimed: Claimed, made: Try) -> None:
 
 
 def reschedule(engine: Engine, claimed: Claimed, made: Try, due_at: float) -> str | None:
-    """Schedule another attempt at ``due_at``, or supersede the delivery if a newer state was written meanwhile.
+    """Schedule another attempt at ``due_at``, or supersede the delivery if a newer state has been written.
 
     Return the reason if the webhook was disabled because of too many failures, otherwise None.
     """
@@ -163,7 +164,7 @@ def reschedule(engine: Engine, claimed: Claimed, made: Try, due_at: float) -> st
 
 
 def expired(engine: Engine, claimed: Claimed, made: Try) -> str | None:
-    """Mark a failed delivery as expired, as the next attempt would be too late. Return the same as `reschedule`."""
+    """Mark a delivery as expired, because the next attempt would be too late. Return what `reschedule` returns."""
     with writing(engine) as connection:
         if not _note(connection, claimed, made):
             return None
@@ -172,7 +173,7 @@ def expired(engine: Engine, claimed: Claimed, made: Try) -> str | None:
 
 
 def failed(engine: Engine, claimed: Claimed, made: Try, disable: bool = False) -> str | None:
-    """Mark a delivery as failed for good; ``disable`` also disables its webhook. Return the same as `reschedule`."""
+    """Mark a delivery as failed for good; ``disable`` also disables its webhook. Return what `reschedule` returns."""
     with writing(engine) as connection:
         if not _note(connection, claimed, made):
             return None
@@ -185,7 +186,7 @@ def failed(engine: Engine, claimed: Claimed, made: Try, disable: bool = False) -
 
 
 def _settle_stale(connection: Connection, webhook_id: int, now: float) -> None:
-    """Settle due deliveries that are expired or superseded, except those redelivered by hand after they expired."""
+    """Settle due deliveries that are expired or superseded, except deliveries sent again by a user after expiry."""
     of_webhook = and_(deliveries.c.webhook_id == webhook_id, _is_due(now))
     has_expired = exists(
         select(alerts.c.id)
@@ -233,7 +234,7 @@ def _still_ours(claimed: Claimed) -> ColumnElement[bool]:
 
 
 def _note(connection: Connection, claimed: Claimed, made: Try) -> bool:
-    """Record an attempt. Return False if the delivery is gone, because its webhook or run was removed meanwhile."""
+    """Record an attempt. Return False if the delivery no longer exists, because its webhook or run was removed."""
     # Lock the webhook before the delivery, both here and wherever webhooks are disabled, to avoid deadlocks.
     hook = select(webhooks.c.id).where(webhooks.c.id == claimed.webhook.id)
     connection.execute(hook.with_for_update(key_share=True))
@@ -304,7 +305,7 @@ def _has_later(*narrowed: ColumnElement[bool]) -> ColumnElement[bool]:
     )
 
 
-# The number of newest attempts listed for a delivery; an urgent delivery may have been retried for a day.
+# The maximum number of attempts listed for a delivery. An urgent delivery may be retried for a day.
 MAX_TRIES_SHOWN: Final = 20
 _WAITING: Final = ("pending", "claimed")
 STATES: Final = (*_WAITING, "delivered", "failed", "expired", SUPERSEDED)
@@ -316,11 +317,11 @@ class NoSuchDelivery(Exception):
 
 
 class StillWaiting(Exception):
-    """Raised when a delivery is still pending or being sent."""
+    """Raised when a delivery cannot be sent again yet, because it is still pending or being sent."""
 
 
 class WebhookDisabled(Exception):
-    """Raised when the webhook of a delivery is disabled."""
+    """Raised when a delivery cannot be sent again because its webhook is disabled."""
 
 
 def list_deliveries(

@@ -17,7 +17,7 @@ from ...limits import MAX_WEBHOOKS
 from ..engine import writing
 from ..schema import deliveries, settings, webhooks
 
-# The sources of webhooks configured in the environment, and the variable that configures each.
+# The sources of webhooks that are configured in the environment, and the variable for each source.
 ENVIRONMENT: Final = "environment"
 APPRISE: Final = "apprise"
 VARIABLES: Final[Mapping[str, str]] = {
@@ -27,7 +27,7 @@ VARIABLES: Final[Mapping[str, str]] = {
 NO_LONGER_CONFIGURED: Final = "no longer in LEAKLINE_WEBHOOK_URL"
 NOT_BY_APPRISE: Final = "no longer in LEAKLINE_APPRISE_URLS, or apprise is not installed"
 # A webhook whose receiver is down for a long weekend stays enabled; an abandoned webhook is disabled. Many simultaneous
-# alerts can fail within a minute, so a minimum time ensures that an overnight outage disables no webhooks.
+# alerts can fail within a minute, so a minimum time ensures that an overnight outage does not disable a webhook.
 MAX_FAILURES: Final = 50
 MIN_FAILING_SECONDS: Final = 12 * 3_600.0
 MAX_FAILING_SECONDS: Final = 120 * 3_600.0
@@ -117,7 +117,7 @@ def register(
 
 
 def unregister(engine: Engine) -> None:
-    """Disable the webhooks that were configured earlier, because LEAKLINE_WEBHOOK_URL is not set."""
+    """Disable webhooks from earlier values of LEAKLINE_WEBHOOK_URL, which is no longer set."""
     with writing(engine) as connection:
         _disable_others(connection, url=None)
 
@@ -149,14 +149,14 @@ def register_apprise(engine: Engine, urls: Sequence[str], now: float) -> list[We
 
 
 def stored_secret(engine: Engine, make_secret: Callable[[], str]) -> tuple[str, str | None]:
-    """Return the stored secret, and a second copy to show once if this call generated it (otherwise None)."""
+    """Return (secret, secret to show once); the second item is None unless this call generated the secret."""
     with writing(engine) as connection:
         _one_at_a_time(connection)
         return _stored_secret(connection, make_secret)
 
 
 def enable_configured(engine: Engine, url: str) -> None:
-    """Enable the webhook of LEAKLINE_WEBHOOK_URL again. Deliveries that failed meanwhile are not retried."""
+    """Enable the webhook of LEAKLINE_WEBHOOK_URL again. Deliveries that failed in the meantime are not retried."""
     own = and_(webhooks.c.source == ENVIRONMENT, webhooks.c.url == url)
     with writing(engine) as connection:
         _enable_where(
@@ -226,7 +226,7 @@ def note_failure(connection: Connection, webhook_id: int, at: float, error: str)
     if not often and seconds < MAX_FAILING_SECONDS:
         return None
     hours = seconds / 3_600
-    reason = f"all {row.failures} attempts in {hours:.0f} hours failed; the last error: {error}"
+    reason = f"all {row.failures} attempts in {hours:.0f} hours failed; last error: {error}"
     disable_where(connection, webhooks.c.id == webhook_id, reason)
     return reason
 
@@ -249,7 +249,7 @@ def as_webhook(row: Any) -> Webhook:
 
 
 def _one_at_a_time(connection: Connection) -> None:
-    """Lock the creation of webhooks. On SQLite there is only one write transaction at a time anyway."""
+    """Lock the creation of webhooks. SQLite allows only one write transaction at a time anyway."""
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql("SELECT pg_advisory_xact_lock(7239115)")
 
@@ -262,7 +262,7 @@ def _disable_others(connection: Connection, url: str | None) -> None:
 
 
 def _stored_secret(connection: Connection, make: Callable[[], str]) -> tuple[str, str | None]:
-    """Return the stored secret, and a second copy if this call generated it (otherwise None)."""
+    """Return (secret, secret to show once); the second item is None unless this call generated it."""
     stored = connection.scalar(select(settings.c.value).where(settings.c.key == SECRET_KEY))
     if stored is not None:
         return stored, None
@@ -284,7 +284,7 @@ class TooManyWebhooks(Exception):
 
 
 class NotChangeable(Exception):
-    """Raised for a change that only the environment can make; the text is advice for users."""
+    """Raised for a change that must be made in the environment; the text is the message for users."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,7 +405,7 @@ def _must_be_changeable(hook: Webhook, values: Mapping[str, Any], enabled: bool 
         )
     if enabled is True and hook.left_out:
         raise NotChangeable(
-            f"this webhook is {hook.disabled_reason}: set it again and restart the server"
+            f"this webhook is {hook.disabled_reason}; fix the configuration and restart the server"
         )
 
 

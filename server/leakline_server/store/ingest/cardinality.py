@@ -1,9 +1,9 @@
 """Cardinality limits of a run: phases and types beyond the limits are summed under the name "other".
 
 A program that creates a class in each step, or puts a number into phase names, would otherwise exhaust the memory of
-everything that reads the run. Nothing is refused and no snapshot is lost: the first names keep their own series, the
-others share one, and the affected values are counted. The assignment never changes, so resent data is renamed in the
-same way as the first time.
+everything that reads the run. Nothing is refused and no snapshot is lost: the first names keep their own series,
+later names share one series, and the affected values are counted. The assignment never changes, so resent data is
+renamed in the same way as it was the first time.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def fold(run: RunState, columns: BatchColumns) -> Folded:
         named = [p if p is None or p in phases else OTHER for p in columns.phase]
         counted[PHASES] = sum(a != b for a, b in zip(named, columns.phase, strict=True))
         columns = replace(columns, phase=named)
-    # Almost always, all names are already known, and this check runs in C.
+    # All names are almost always known already, and this check for that case runs in C.
     if all(map(run.names.__contains__, columns.names())):
         return Folded(columns, counted)
     into = _others(run, phases, columns.names())
@@ -58,7 +58,7 @@ def fold(run: RunState, columns: BatchColumns) -> Folded:
 
 
 def _admitted(run: RunState, names: Sequence[str | None]) -> Mapping[str, None] | None:
-    """Return the phases that keep their names, or None if all phases keep theirs."""
+    """Return the phases that keep their names, or None if all phases do."""
     seen = dict.fromkeys(filter(None, names))
     if len(run.phases) + len(seen) <= MAX_RUN_PHASES:
         return None

@@ -8,8 +8,8 @@
   is not shifted.
 
 Snapshots are ordered by sequence number, and durations use a monotonic clock, so a correction changes only the times
-that are shown. The first version counts: the time of a resent snapshot may differ from its stored, corrected time,
-which is not a contradiction.
+that are shown. The version stored first counts: the time of a resent snapshot may differ from its stored, corrected
+time, and that difference is not a contradiction.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ BEHIND: Final = "clock_behind"
 
 
 def skew(sent_at: float | None, now: float) -> float | None:
-    """Return the server's clock minus the client's in seconds, or None if the client did not send its time."""
+    """Return the server's time minus the client's time in seconds, or None if the client did not send its time."""
     return None if sent_at is None else now - sent_at
 
 
 def skew_of(columns: BatchColumns, now: float) -> float | None:
     """Return the skew in seconds, derived from the newest snapshot, of a process that did not send its current time.
 
-    Return None without snapshots, or if the newest one is old, because its time may be correct.
+    Return None if there are no snapshots, or if the newest snapshot is old, because an old time may be correct.
     """
     if not len(columns):
         return None
@@ -53,7 +53,7 @@ def lies(skew_seconds: float | None) -> bool:
 
 
 def lag(skew_seconds: float | None) -> float:
-    """Return the seconds to add to times of a clock that is behind, or 0 if it is not, or if its skew is unknown."""
+    """Return the seconds to add to the times of a clock that is behind; 0 for any other clock or an unknown skew."""
     return skew_seconds if skew_seconds is not None and skew_seconds > MAX_SKEW_SECONDS else 0.0
 
 

@@ -26,9 +26,9 @@ def contradiction(
     gaps: Sequence[tuple[int, int]],
     unwritten: Unwritten,
 ) -> Contradiction | None:
-    """Return the first difference between stored and resent snapshots, or None.
+    """Return the first difference between stored and resent snapshots, or None if there is no difference.
 
-    ``gaps``: the ranges of sequence numbers that are new, so that there is nothing to compare.
+    ``gaps``: the ranges of new sequence numbers, which are not compared.
 
     The client always sends the same values for a snapshot, so a difference means that two processes share an instance
     name, or that a spool was edited: neither version may silently win.
@@ -40,7 +40,7 @@ def contradiction(
     stored = _stored_rows(connection, run, process, unwritten, min(sent), max(sent))
     for sequence, fields in sent.items():
         if sequence not in stored:
-            # The snapshot was thinned out or is damaged, so there is nothing to contradict.
+            # The stored snapshot was thinned out or is damaged, so there is nothing to compare with.
             continue
         there = stored[sequence]
         for name in fields.keys() | there.keys():
@@ -62,7 +62,7 @@ def _was_righted(process: ProcessState, stored: Any, sent: Any) -> bool:
     return reason in process.lost
 
 
-# Placeholder for a stored value that can no longer be read, and so is not compared.
+# Placeholder for a stored value that can no longer be read and is therefore not compared.
 _DAMAGED: Final = object()
 _FIELDS: Final = {n: name for n, name in COLUMN_NAMES.items() if n != SEQUENCE}
 

@@ -4,15 +4,15 @@
 
 1. lock the rows of the runs, and reread what another server has changed in them
 2. find the run and process; a new process gets a row
-3. determine which sequence numbers are new; those already stored must have the same values, or the batch is refused as
-   a contradiction
+3. determine which sequence numbers are new; snapshots already stored must have the same values, or the batch is refused
+   as a contradiction
 4. write the batches, new series names and details, and increment the revision of each affected run
 
 The state of runs and processes is cached in memory and loaded from the tables on first use, so step 3 needs no query. A
-run's ``stored`` counts the transactions that stored its batches; a process's ``stored`` is the value of that count when
-its batches were last stored. If the cached count of a locked run equals the stored count, the cache is current;
-otherwise the counts of its processes show which of them have changed. The cache is changed before the transaction
-commits: after a failure, call `forget`.
+run's ``stored`` counts the transactions that stored its batches; a process's ``stored`` is the run's count at the time
+when the process's batches were last stored. If the cached count of a locked run equals the stored count, the cache is
+current; otherwise the counts of its processes show which processes have changed. The cache is changed before the
+transaction commits: after a failure, call `forget`.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ from .ingest_cache import (
 )
 from .project_quota import Intake, by_browsers, patience_seconds
 
-# The capacity of the cache in entries of about 100 bytes, enough for some 17,000 runs of 65 series. If more runs than
-# that send data in turn, each batch reloads its run.
+# The capacity of the cache in entries of about 100 bytes, enough for some 17,000 runs with 65 series each. If more runs
+# send data in turn, each batch reloads its run.
 MAX_ENTRIES_IN_MEMORY: Final = 2_000_000
 # Another server's clock may be ahead by up to this much. A time further ahead is ignored, because it was written before
 # a clock was corrected.
@@ -90,7 +90,7 @@ class _Plan:
     batches: list[dict[str, Any]] = field(default_factory=list)
     details: list[dict[str, Any]] = field(default_factory=list)
     series: list[dict[str, Any]] = field(default_factory=list)
-    # Each run and process has the time of its newest batch by the server's clock.
+    # The second item is the time of the newest batch, by the server's clock.
     runs: dict[str, tuple[RunState, float]] = field(default_factory=dict)
     processes: dict[Key, tuple[ProcessState, float]] = field(default_factory=dict)
     # Batches of this transaction, for detecting contradictions: they cannot be read from the database yet.
@@ -105,7 +105,7 @@ class _Plan:
 
 
 class Inbox:
-    """Stores batches. All methods except `project_of` and `count_new_names` must be called from a single thread."""
+    """An inbox that stores batches. One thread must call all methods except `project_of` and `count_new_names`."""
 
     def __init__(self, bytes_per_day: PerProject = FOREVER) -> None:
         self._runs: OrderedDict[str, RunState] = OrderedDict()
@@ -120,7 +120,7 @@ class Inbox:
         return None if known is None else known.project
 
     def count_new_names(self, batch: Incoming) -> int:
-        """Return how many series of the batch are new to its run, or all of them if the run is not cached."""
+        """Return the number of series in the batch that are new to its run; all of them if the run is not cached."""
         known = self._runs.get(batch.run_id)
         names = batch.columns.names()
         return len(names) - (0 if known is None else sum(map(known.names.__contains__, names)))
@@ -164,14 +164,14 @@ class Inbox:
             there.add(row.id)
             state = self._runs.get(row.id)
             if state is None or state.created_at != row.created_at:
-                # The run is not in the cache, or was removed and started again with the same id.
+                # The run is not in the cache, or the cached run was removed and a new run has its id.
                 state = load_run(connection, row.id)
                 assert state is not None
                 self._runs[row.id] = state
             elif state.stored != row.stored:
                 catch_up(connection, state)
             elif state.attempt != row.attempt:
-                # Another attempt has begun, or an earlier one was reported late, which changes the attempt numbers of
+                # Another attempt has begun, or an earlier attempt was reported late and changed the attempt numbers of
                 # processes.
                 number_anew(connection, state, row.attempt)
             state.revision = row.revision
@@ -181,7 +181,7 @@ class Inbox:
     def sealed(self, key: Key, count: int) -> None:
         """Record that ``count`` snapshots of the process were sealed.
 
-        If ``count`` is 0, nothing was sealed, so sealing is retried after more snapshots.
+        If ``count`` is 0, nothing was sealed, and sealing is retried when more snapshots have arrived.
         """
         if key.run_id in self._runs:
             for process in self._runs[key.run_id].processes.values():
@@ -238,7 +238,7 @@ class Inbox:
 def _other_identity(process: ProcessState, batch: Incoming) -> OtherIdentity | None:
     """Return the difference if the process is known with a different rank, otherwise None.
 
-    A different attempt is accepted, because the server may know the number better (`run_registration.py`).
+    A different attempt is accepted, because the server may know the right number (`run_registration.py`).
     """
     stored, sent = process.identity, batch.process
     if stored.rank != sent.rank:
@@ -267,7 +267,7 @@ def _sizes(plan: _Plan) -> dict[str, int]:
 
 
 def _size(row: Mapping[str, Any]) -> int:
-    """Return the number of bytes that a row stores: those of its body, or of its name if it is a series."""
+    """Return the number of bytes that a row stores: the size of its body, or for a series the size of its name."""
     return len(row["body"]) if "body" in row else len(row["name"].encode())
 
 
@@ -316,9 +316,9 @@ def _plan_rows(
 def _number_names(
     plan: _Plan, run: RunState, process: ProcessState, columns: BatchColumns
 ) -> BatchColumns:
-    """Assign ids to new series; those beyond the limit are removed from the columns, and their values are counted."""
+    """Assign ids to new series; series beyond the limit are removed from the columns, and their values are counted."""
     names = columns.names()
-    # Almost always, all names are already known, and this check runs in C.
+    # All names are almost always known already, and this check for that case runs in C.
     if all(map(run.names.__contains__, names)):
         return columns
     new = [name for name in names if name not in run.names]
@@ -424,10 +424,10 @@ def _write(connection: Connection, plan: _Plan) -> None:
 
 
 def _not_before(last: ColumnElement[float]) -> ColumnElement[float]:
-    """Return the expression for the new `last_seen_at`: now, or the stored time if that is slightly ahead.
+    """Return the expression for the new `last_seen_at`: now, or the stored time if it is slightly ahead.
 
-    The stored time was then written by another server whose clock is ahead; with an earlier time, that server would
-    consider the run silent.
+    A stored time that is ahead was written by another server whose clock is ahead; with an earlier time, that server
+    would consider the run silent.
     """
     now: ColumnElement[float] = bindparam("b_now", type_=last.type)
     return case((last.between(now, now + OTHER_CLOCK_SECONDS), last), else_=now)
@@ -452,7 +452,8 @@ _TOUCH_RUN: Final = Many(
         revision=runs.c.revision + 1,
         stored=runs.c.stored + 1,
         last_seen_at=_not_before(runs.c.last_seen_at),
-        # New data revives only a silent run; a finished run stays finished when its last batches arrive late.
+        # New data revives a run only if its end was inferred: a finished run stays finished when its last batches are
+        # late.
         state=case((_IS_SILENT, "running"), else_=runs.c.state),
         reason=case((_IS_SILENT, ""), else_=runs.c.reason),
         ended_at=case((_IS_SILENT, null()), else_=runs.c.ended_at),
@@ -504,7 +505,7 @@ def _touched_process(key: Key, run: RunState, process: ProcessState, now: float)
     return {
         "b_run": key.run_id,
         "b_process": key.process_id,
-        # The same number that this transaction writes for the run.
+        # This transaction writes the same number for the run.
         "b_stored": run.stored,
         "b_now": now,
         "b_rss": process.rss_bytes,

@@ -1,4 +1,4 @@
-"""Validated batches: their columns as arrays, the body of a batch row until it is sealed, and the outcomes of ingest.
+"""Validated batches: their columns as arrays, the stored body of a batch, and the outcomes of ingest.
 
 Values are kept in arrays, because a thousand Python number objects would cost more than the rest of ingesting a batch.
 
@@ -284,7 +284,7 @@ def unpack(body: bytes, numbered: Callable[[], Mapping[str, int]]) -> Body:
         # Drop the original error: its text quotes stored content.
         raise CorruptChunk("a stored batch is damaged") from None
     raise CorruptChunk(
-        f"a stored batch is damaged or has format version {version}; this server reads {VERSION}"
+        f"a stored batch is damaged or has format version {version}; this server reads up to {VERSION}"
     )
 
 
@@ -356,7 +356,7 @@ class Incoming:
     details: dict[DetailKind, Sequence[Any]]
     lost: dict[str, int]
     received_at: float
-    # The approximate memory that the batch takes: the size of its inflated body, or of its values if they are larger.
+    # The approximate memory used by the batch: the size of its inflated body or of its values, whichever is larger.
     size_bytes: int = 0
     # The only project that the sender may write to; runs of other projects are reported as unknown. None for all
     # projects.
@@ -367,7 +367,7 @@ class Incoming:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The batch was stored. ``count``: the number of new snapshots; 0 if all of them were stored already."""
+    """The batch was stored. ``count``: the number of new snapshots; 0 if all of them had already been stored."""
 
     count: int
 

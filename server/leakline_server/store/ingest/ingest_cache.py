@@ -47,7 +47,7 @@ class Intervals:
         return iter(self._stretches)
 
     def add(self, first: int, last: int) -> None:
-        """Add a range, and merge it with adjacent and overlapping ones."""
+        """Add a range, and merge it with adjacent and overlapping ranges."""
         at = bisect_right(self._stretches, (first, last))
         if at and self._stretches[at - 1][1] >= first - 1:
             at -= 1
@@ -110,8 +110,8 @@ class RunState:
     stored: int
     revision: int
     created_at: float
-    # The total RSS of the main processes by attempt; None until it is first needed. It is cached, because with
-    # thousands of ranks it is too expensive to sum up for each batch.
+    # The total RSS of the main processes by attempt; None until it is first needed. Cached, because summing
+    # up thousands of ranks for each batch is too expensive.
     _mains: dict[int, int] | None = None
 
     @property
@@ -132,7 +132,7 @@ class RunState:
         process.rss_bytes = rss_bytes
 
     def bytes_of_others(self, process: ProcessState) -> int:
-        """Return the total RSS in bytes of the other main processes in the same attempt as ``process``, a main process.
+        """Return the total RSS, in bytes, of the main processes in the attempt of ``process``, except ``process``.
 
         The sparkline in the list of runs shows the sum over all main processes of an attempt.
         """
@@ -162,7 +162,7 @@ class RunState:
 
 
 def numbered(names: Mapping[str, int]) -> Mapping[str, int]:
-    """Return an equal mapping that all runs with the same ids share, because it takes half of a run's cache space."""
+    """Return an equal mapping shared by all runs with the same ids; a mapping takes half of a run's cache space."""
     key = tuple(names.items())
     with _LOCK:
         shared = _NUMBERED.pop(key, names)
@@ -178,7 +178,7 @@ def _sum(values: Iterable[int | None]) -> int | None:
 
 
 def new_process(connection: Connection, run: RunState, batch: Incoming) -> ProcessState:
-    """Return the state of a process that is not in the cache, and insert its row unless it has registered already."""
+    """Return the state of a process that is not in the cache, and insert its row unless it has already registered."""
     who, times = batch.process, batch.columns.time.tolist()[:1]
     skew = clock_skew.skew_of(batch.columns, batch.received_at)
     same = (processes.c.run_id == run.id, processes.c.instance == who.instance)
@@ -222,7 +222,7 @@ def new_process(connection: Connection, run: RunState, batch: Incoming) -> Proce
 def next_process(connection: Connection, run_id: str) -> int:
     """Return the number for a new process of a run. The caller has locked the row of the run."""
     newest = select(func.max(processes.c.id)).where(processes.c.run_id == run_id)
-    # Rows of a removed run with the same id may not be purged yet.
+    # Rows of a removed run with the same id may not have been purged yet.
     before = select(removals.c.processes).where(removals.c.run_id == run_id)
     there = connection.execute(select(newest.scalar_subquery(), before.scalar_subquery())).one()
     return max(number or 0 for number in there) + 1
@@ -247,7 +247,7 @@ def load_run(connection: Connection, run_id: str) -> RunState | None:
 
 
 def catch_up(connection: Connection, run: RunState) -> None:
-    """Reload what another server has written. The caller has locked the row of the run."""
+    """Reload the data of a run that another server has changed. The caller has locked the row of the run."""
     row = connection.execute(select(runs).where(runs.c.id == run.id)).mappings().one()
     now = _state(connection, row, run.names)
     now.processes = run.processes
@@ -291,7 +291,7 @@ def _state(
 
 
 def number_anew(connection: Connection, run: RunState, attempt: int) -> None:
-    """Reload the attempt number of each process; ``attempt`` is the run's newest."""
+    """Reload the attempt number of each process; ``attempt`` is the run's newest attempt."""
     run.attempt = attempt
     run.forget_sums()
     columns = processes.c.instance, processes.c.attempt

@@ -32,13 +32,14 @@ FLUSH_SECONDS: Final = 10.0
 MAX_PATIENCE_SECONDS: Final = 3_600
 # Counts of this many past days are kept, so that users can look them up.
 KEPT_DAYS: Final = 8
-# A suffix that is added to project names, which contain no control characters themselves.
+# The suffix of the names that count browser data. No project has this name, because project names contain no control
+# characters.
 _BY_BROWSERS: Final = "\x1fbrowsers"
 
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """The daily quota of a project; None is unlimited. ``browser`` is True for browser tokens, which get a share."""
+    """The daily quota of a project; None is unlimited. ``browser``: only the browser tokens' share is allowed."""
 
     runs: float | None = None
     bytes: float | None = None
@@ -118,7 +119,7 @@ def by_browsers(project: str) -> str:
 @dataclass(slots=True)
 class _Project:
     stored: int
-    # Counted, but not written to the database yet.
+    # The bytes that were counted but are not in the database yet.
     waiting: int = 0
 
 
@@ -134,7 +135,7 @@ class Intake:
     def limit_passed(
         self, connection: Connection, project: str, now: float, browser: bool = False
     ) -> TooMuchStored | None:
-        """Return the limit that the project has reached today, or None if it has not reached any.
+        """Return the limit that the project has reached today, or None if it has not reached a limit.
 
         ``browser``: also check the limit of the project's browser tokens.
         """

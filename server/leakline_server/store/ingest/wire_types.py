@@ -136,7 +136,8 @@ class Head(Envelope, kw_only=True):
     kind: list[Kind]
     integers: list[Name] = field(default_factory=list)
     floats: list[Name] = field(default_factory=list)
-    # Spool records may have gaps and batches may not, so a record with gaps is refused rather than misread.
+    # Only spool records with gaps have this field. Batches may not have gaps, so such a record is refused rather than
+    # misread.
     sequences: None = None
 
 

@@ -65,7 +65,7 @@ def found(engine: Engine, damaged: Damaged) -> None:
 def found_in_row(engine: Engine, whose: str, what: str) -> None:
     """Count and log damage outside snapshots.
 
-    ``whose``: "run …", "project …" or "the database"; ``what`` identifies the row, without its content.
+    ``whose`` is "run …", "project …" or "the database"; ``what`` identifies the row without quoting its content.
     """
     found(engine, Damaged(whose, _NO_PROCESS, what, 0, 0))
 
@@ -77,7 +77,7 @@ def run_named(run_id: Any) -> str:
 
 
 def parts_of(connection: Connection, run_ids: Collection[str]) -> dict[str, list[str]]:
-    """Return the quarantined parts of each run that has any: columns of its own row, and names of other tables."""
+    """Return the quarantined parts of the runs that have any: columns of the run's row, and names of other tables."""
     if connection.exec_driver_sql("SELECT 1 FROM damaged LIMIT 1").first() is None:
         # This is the usual case, and the check takes a tenth of the time of the query below.
         return {}
@@ -94,15 +94,13 @@ def parts_of(connection: Connection, run_ids: Collection[str]) -> dict[str, list
 def sentence(parts: Collection[str], verdict: str | None, said: str) -> str:
     """Return the summary ``said`` of a run, preceded by a sentence that names its damaged parts.
 
-    ``verdict`` is the stored verdict. If it is None, only that sentence is returned; otherwise, a damaged verdict has
-    been replaced since and is not mentioned.
+    ``verdict`` is the stored verdict. If it is None, only the sentence about damage is returned; otherwise, a damaged
+    verdict has since been replaced and is not mentioned.
     """
     lost = [part for part in parts if part != "verdict" or verdict is None]
     if not lost:
         return said
-    damage = (
-        f"Stored data of this run is damaged ({', '.join(lost)}): delete it, or restore a backup."
-    )
+    damage = f"Stored data of this run is damaged ({', '.join(lost)}): delete the run, or restore a backup."
     return damage if verdict is None else f"{damage} {said}"
 
 

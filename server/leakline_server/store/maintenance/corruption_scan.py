@@ -16,12 +16,12 @@ from .corruption import found_in_row, run_named
 from .disk_space import space
 from .quarantine import THE_DATABASE
 
-# A complete check of a larger file takes longer than a second.
+# Larger files are not checked completely, because that takes longer than a second.
 MAX_CHECKED_BYTES: Final = 64 * 2**20
 # The maximum number of errors that SQLite's integrity check lists.
 MAX_NAMED: Final = 100
 
-# Queries for runs without rows that these runs must have, by a description of the loss.
+# Queries for runs that lack rows they must have, by a description of the missing rows.
 _MISSING: Final[dict[str, str]] = {
     "its processes": "SELECT id FROM runs r WHERE stored > 0 AND NOT EXISTS "
     "(SELECT 1 FROM processes WHERE run_id = r.id)",
@@ -54,7 +54,7 @@ def inspect(engine: Engine) -> None:
 
 def _found(connection: Connection) -> Iterator[tuple[str, str]]:
     """Yield (whose, what) for each loss."""
-    # Both of these checks read the entire file.
+    # The two checks below read the entire file.
     if space(connection.engine).bytes <= MAX_CHECKED_BYTES:
         yield from _of_file(connection)
         yield from _without_parent(connection)
@@ -83,7 +83,7 @@ def _without_parent(connection: Connection) -> Iterator[tuple[str, str]]:
         yield whose, "its entry in the list of runs"
     for (table, parent), count in rows.items():
         if parent != "runs":
-            yield THE_DATABASE, f"the {parent} of {count} rows of {table}"
+            yield THE_DATABASE, f"the rows of {parent} to which {count} rows of {table} belong"
 
 
 def _rows(connection: Connection, query: str) -> list[Any]:

@@ -1,6 +1,6 @@
 """The database's disk space: measuring it, returning free space to the file system, and detecting a full disk.
 
-SQLite reuses the pages of deleted rows, but its file does not shrink by itself. Files created by this program use
+SQLite reuses the pages of deleted rows, but its file does not shrink automatically. Files created by this program use
 ``auto_vacuum=incremental``, so that they can be shrunk by a few pages at a time during ingest. Postgres has autovacuum
 for this, which makes space reusable and returns only what is at the end of a table.
 
@@ -35,7 +35,7 @@ _INCREMENTAL: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """The database's size on disk and the free part of it, in bytes; ``returns``: the file can be shrunk."""
+    """The database's size on disk and its free space, in bytes; ``returns`` is True if the file can be shrunk."""
 
     bytes: int
     free: int
@@ -62,7 +62,7 @@ def missing_file(url: str) -> str | None:
 
 
 def file_of(url: str) -> Path | None:
-    """Return the path of the file of an SQLite database, or None for any other URL."""
+    """Return the path of an SQLite database's file, or None for any other URL."""
     try:
         parsed = make_url(url)
     except ArgumentError:
@@ -100,8 +100,8 @@ def _pragma(connection: Connection, name: str) -> int:
     return int(connection.exec_driver_sql(f"PRAGMA {name}").scalar_one())
 
 
-# A full disk is not logged again within this time, even if there was space in between. On a nearly full disk, small
-# batches may fit while sealing does not, so the condition would change every few seconds.
+# A full disk is not logged again within this time, even if there was space in the meantime. On a nearly full disk,
+# small batches may fit while sealing does not, so the condition would change every few seconds.
 AGAIN_SECONDS: Final = 3_600.0
 # The same interval for refused batches. It is shorter, because clients cannot deliver their data while batches are
 # refused.
@@ -141,7 +141,7 @@ def mark_full(engine: Engine, again_seconds: float = SENT_AGAIN_SECONDS) -> None
             return
         disk.is_logged, disk.logged_at = True, now
     log.error(
-        "the database disk is full: batches are refused until there is space, and training runs keep theirs to "
+        "the database disk is full: batches are refused until there is space; training runs keep their batches and "
         "send them later; stored data can still be read"
     )
 
@@ -160,4 +160,4 @@ def mark_recovered(engine: Engine) -> None:
         disk = _disks[engine]
         was_logged, disk.is_full, disk.is_logged = disk.is_logged, False, False
     if was_logged:
-        log.warning("the database disk has space again: batches are accepted")
+        log.warning("the database disk has space again: batches are accepted again")

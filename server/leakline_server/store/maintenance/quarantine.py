@@ -129,7 +129,7 @@ class _NotText(bytes):
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """The valid types of a column's values, and ``closer``, a further check of each value or None."""
+    """The valid types of a column's values, and ``closer``, an additional check of each value or None."""
 
     types: frozenset[type]
     closer: Callable[[Any], bool] | None
@@ -161,7 +161,8 @@ def after(engine: Engine, error: BaseException, began: float | None = None) -> b
     """Check for damaged values after an error; return True if some were moved, so that a retry may succeed.
 
     Return False if the error has another cause, and None if the cause is unknown, because the last check was too recent
-    or this one failed. ``began`` is the monotonic time at which the failed operation began; by default two seconds ago.
+    or this check failed. ``began`` is the monotonic time at which the failed operation began; by default two seconds
+    ago.
     """
     if engine.dialect.name != "sqlite" or not (
         is_undecodable(error) or isinstance(error, (CorruptChunk, *SIGNS))
@@ -191,7 +192,7 @@ def is_logged(engine: Engine, error: BaseException) -> bool:
 
 
 def set_aside(engine: Engine) -> int | None:
-    """Move, log and count all damaged values; return the number of affected rows, or None if it failed."""
+    """Move, log and count all damaged values; return the number of affected rows, or None if moving them failed."""
     if engine.dialect.name != "sqlite":
         return 0
     names: list[tuple[str, str]] = []
@@ -213,7 +214,7 @@ def set_aside(engine: Engine) -> int | None:
 
 
 def _damaged_rows(engine: Engine, table: Table) -> list[int]:
-    """Return the rowids of the rows with damaged values. This blocks no writers."""
+    """Return the rowids of the rows with damaged values. Writers are not blocked."""
     found: list[int] = []
     # The driver's own decoding is fast but fails at the first text that is not UTF-8, so it is tried first.
     for as_text in (str, _text):
@@ -245,7 +246,7 @@ def _read(
     as_text: Callable[[bytes], Any],
     row_id: int | None = None,
 ) -> Iterator[Sequence[Any]]:
-    """Yield all rows, or the one with ``row_id``, as (rowid, *values)."""
+    """Yield all rows, or only the row with ``row_id``, as (rowid, *values)."""
     driver: Any = connection.connection.driver_connection
     columns = ", ".join(f'"{column.name}"' for column in table.c)
     query = f"SELECT rowid, {columns} FROM {table.name}"
@@ -309,7 +310,8 @@ def _damaged_in_setting(key: str, value: str) -> list[Column[Any]]:
     elif key.startswith(_TRIALS) and key.removeprefix(_TRIALS).isdecimal():
         decoder = _TRIAL
     else:
-        # An unknown key may be from a newer version, unless its value shows that it is the damaged key of the password.
+        # An unknown key may be from a newer version, unless the value shows that this is the password with a damaged
+        # key.
         return [settings.c.key] if _is_json(_PASSWORD, value) else []
     return [] if _is_json(decoder, value) else [settings.c.value]
 
@@ -376,7 +378,9 @@ def _set_aside_rows(
     except (*DATABASE_ERRORS, sqlite3.Error) as error:
         if is_out_of_space(error):
             raise
-        names.append((THE_DATABASE, f"rows of {table.name} that cannot be changed"))
+        names.append(
+            (THE_DATABASE, f"damaged rows of {table.name}, which could not be moved to quarantine,")
+        )
         return 0
     names += done
     return rows
@@ -424,7 +428,7 @@ def _set_aside_row(
 
 
 def _may_be_password(key: Any, value: Any) -> bool:
-    """Return True if this damaged setting may have been the password, without which everybody would have access."""
+    """Return True if this damaged setting may have been the password, without which everyone would have access."""
     if isinstance(key, str):
         return key == access.PASSWORD_KEY or _is_json(_PASSWORD, value)
     return not any(isinstance(value, str) and _is_json(each, value) for each in (_LEASE, _TRIAL))
@@ -490,7 +494,7 @@ def _instead(
 
 
 def _with_it(table: Table, damaged: set[str], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return new values for further columns that are meaningless without the ``damaged`` ones."""
+    """Return new values for other columns that are meaningless without the ``damaged`` columns."""
     if table is incidents:
         return {
             "summary": f"Stored data of this incident is damaged ({', '.join(sorted(damaged))})."
@@ -506,7 +510,7 @@ def _with_it(table: Table, damaged: set[str], values: Mapping[str, Any]) -> dict
         said = "Stored data of this delivery is damaged"
         return {"state": "failed", "claimed_until": None, "last_error": said}
     if table is schema.webhooks and damaged & {"url", "format", "secret", "source", "enabled"}:
-        said = "damaged in the database: delete it and add it again"
+        said = "its stored data is damaged: delete the webhook and add it again"
         return {"enabled": False, "disabled_reason": said, "source": "api"}
     return {}
 
@@ -532,7 +536,7 @@ def _finding(values: Mapping[str, Any]) -> str:
 
 
 def _next_revision(connection: Connection, run_id: str) -> int:
-    """Return a revision above all stored ones of the run, because a page reads only data newer than its revision."""
+    """Return a revision above the run's stored revisions, because a page reads only data newer than its revision."""
     queries = (
         f"SELECT max(revision) FROM {name} WHERE run_id = ?" for name in ("batches", "segments", "details")
     )  # fmt: skip

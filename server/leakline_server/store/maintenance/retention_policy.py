@@ -1,9 +1,9 @@
 """The retention policy: which runs to remove and which to thin out (`retention_steps.py` does the work).
 
 1. A live run, or one tagged `keep` or `baseline`, is never removed or thinned out.
-2. A run is removed when it was last seen longer ago than its project's retention period.
+2. A run is removed when it has not been seen for its project's retention period.
 3. While a project exceeds its size limit, its runs are removed, the least recently seen first.
-4. A run is thinned out when it was last seen longer ago than its project's period for keeping every snapshot.
+4. A run is thinned out when it has not been seen for the period in which its project keeps every snapshot.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..schema import runs, sizes
 DAY_SECONDS: Final = 86_400.0
 # Runs with any of these tags are kept.
 KEEPING: Final = frozenset({"keep", "baseline"})
-# A silent run may resume, so it is removed because of its project's size only after this long.
+# A silent run may resume, so it is not removed to reduce its project's size before it has been silent for this long.
 SILENT_SECONDS: Final = DAY_SECONDS
 
 Why = Literal["age", "size"]
@@ -95,7 +95,7 @@ def decide(engine: Engine, limits: Limits, now: float) -> Decision:
 def still_goes(connection: Connection, going: Going, limits: Limits, run: Row[Any]) -> bool:
     """Return True if the decision to remove a run still holds for its current row.
 
-    Meanwhile the run may have been tagged or have sent data, or its project may have become small enough.
+    Since the decision, the run may have been tagged or sent data, or its project may have become small enough.
     """
     if _kept(run) or run.project != going.project or run.last_seen_at != going.last_seen_at:
         return False
@@ -158,7 +158,7 @@ def _by_size(
         for row in _may_go(found, now):
             if size <= limit:
                 break
-            # Removing a run without a known size would not help.
+            # A run that was not measured does not count towards the project's size, so removing it would not help.
             if row.bytes:
                 going.append(_going(row, "size"))
                 size -= row.bytes

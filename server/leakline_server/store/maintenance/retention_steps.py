@@ -1,8 +1,8 @@
 """Carrying out retention in short steps: each removes one run or thins out one segment.
 
-A decision may be outdated when its turn comes, so each step checks the run again: runs that were tagged or sent data
-meanwhile are kept. Work that a step could not do, because the rows were locked or the database failed, is retried in
-another round for the run or after the next decision.
+A decision may be outdated by the time it is carried out, so each step checks the run again: runs that have since been
+tagged or sent data are kept. Work that a step could not do, because the rows were locked or the database failed, is
+retried in another round for the run or after the next decision.
 
 Thinning reduces the sealed segments of runs that ended long ago to their most informative snapshots. In each segment
 these are the first and last snapshot, every generation end (without generations, the last snapshot of each minute), and
@@ -95,7 +95,7 @@ class Keeping:
         self._going, self._to_thin = deque(going), deque(to_thin)
 
     def remove_next(self, now: float) -> tuple[Going, Removed] | None:
-        """Remove the next run if the decision still holds, and return the result, or None if no run is left.
+        """Remove the next run if the decision still holds. Return the run and the result, or None if no run is left.
 
         Raises one of DATABASE_ERRORS.
         """

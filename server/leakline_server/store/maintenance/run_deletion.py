@@ -54,13 +54,13 @@ ROWS_PER_STEP: Final = 64
 SETTLED_SECONDS: Final = 60.0
 
 Removed = Literal["removed", "live", "kept", "unknown"]
-# A function that returns True if a run is still to be removed, given its current row.
+# A function that returns True if a run should still be removed, given its current row.
 Still = Callable[[Connection, Row[Any]], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A table to purge, and its key columns after those with fixed values."""
+    """A table to purge, and the columns of its key that vary within the rows to purge."""
 
     table: Table
     key: tuple[Column[Any], ...]
@@ -110,7 +110,7 @@ def waiting(engine: Engine) -> int:
 def sweep(engine: Engine, now: float, rows: int = ROWS_PER_STEP) -> bool:
     """Purge up to ``rows`` rows of a removed run. Return False if there is nothing to do now.
 
-    On SQLite the transaction is not durable by itself: rows that reappear after a power loss are deleted again.
+    On SQLite the commit does not wait for the disk: rows that reappear after a power loss are deleted again.
     """
     due = or_(removals.c.swept_at.is_(None), removals.c.swept_at <= now - SETTLED_SECONDS)
     query = select(removals).where(due).order_by(removals.c.requested_at).limit(1)

@@ -29,8 +29,8 @@ from ..runs.runs import STATES
 from ..schema import batches, chunks, details, processes, runs, segments, sizes
 
 RUNS_PER_STEP: Final = 128
-# A live run is measured again after FRESH_SECONDS. An ended run is measured once more after SETTLED_SECONDS, because it
-# has then been compacted.
+# A live run is measured again after FRESH_SECONDS. An ended run is measured once more after SETTLED_SECONDS, when
+# compaction has finished.
 FRESH_SECONDS: Final = 60.0
 SETTLED_SECONDS: Final = 3_600.0
 

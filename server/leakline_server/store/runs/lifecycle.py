@@ -4,7 +4,7 @@ A run ends when the last process of its newest attempt ends, and gets the worst 
 An end that the process did not report itself is inferred, and is revoked if the process sends data again. To change an
 end, lock the run first, then the rows of its processes.
 
-The reason why a process vanished is inferred from its last readings and those of other processes.
+The reason why a process vanished is inferred from its own last readings and the last readings of other processes.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ from ..schema import Key, processes, runs
 from ..series import Stored, read, read_between, series_ids
 
 _KILLS: Final = "cgroup.kills"
-# First, the newest _ROWS snapshots of a process are read; then, repeatedly, _FACTOR times as many, until they go back
-# far enough.
+# First, the newest _ROWS snapshots of a process are read. If they do not go back far enough, _FACTOR times as many are
+# read, up to _MOST_ROWS.
 _ROWS: Final = 200
 _FACTOR: Final = 8
 _MOST_ROWS: Final = _ROWS * _FACTOR**3
 
-# (Unix seconds by the clock of the process, values by series name)
+# (Unix seconds by the process's clock, values by series name)
 _Moment = tuple[float, dict[str, Any]]
 
 
 def why_killed(connection: Connection, process: Row[Any]) -> str | None:
-    """Return the reason why a process was killed, in the same form as reported reasons, or None without evidence."""
+    """Return the reason why a process was killed, in the form of reported reasons, or None without evidence."""
     moments = _readings(connection, process)
     if not moments:
         return None
@@ -62,7 +62,7 @@ def why_killed(connection: Connection, process: Row[Any]) -> str | None:
 
 
 def _kills_since(connection: Connection, process: Row[Any], died_at: float) -> int:
-    """Return the number of OOM kills that other processes of the run on the same host have seen since ``died_at``.
+    """Return the number of OOM kills since ``died_at`` seen by the run's other processes on the same host.
 
     Each process counts the kills in its own cgroup; the result is the highest of these counts.
     """
@@ -88,7 +88,7 @@ def _readings(
 ) -> list[_Moment]:
     """Return a process's last readings in order, from a minute before ``since`` (default: the newest snapshot).
 
-    The minute is needed because not every snapshot has every series. The number of snapshots read is limited.
+    The extra minute is needed because not every snapshot has every series. At most _MOST_ROWS snapshots are read.
     """
     numbered = series_ids(connection, process.run_id)
     names = {numbered[name]: name for name in EVIDENCE if name in numbered}
@@ -128,10 +128,10 @@ STATES: Final[Mapping[str, str]] = {
     "killed": "killed",
     "silent": "silent",
 }
-# End states that only others report for a process, because a killed process cannot report anything.
+# End states that a process cannot report itself, so that others report them on its behalf.
 _FOUND: Final = ("killed", "silent")
 # End states from best to worst. When one rank fails or vanishes, the launcher ends the others with signals, which show
-# up as interrupted or killed, so the first failure ranks above these.
+# up as interrupted or killed, so the original failure ranks above these states.
 _WORSE: Final = ("finished", "interrupted", "killed", "silent", "failed")
 _MAIN: Final = "main"
 
@@ -140,8 +140,8 @@ _MAIN: Final = "main"
 class Silence:
     """Thresholds for `last_seen_at`, in Unix seconds.
 
-    A process last seen before ``before`` counts as silent; if last seen before ``soon``, it counts as killed if its
-    last readings indicate that.
+    A process last seen before ``before`` counts as silent. A process last seen before ``soon`` counts as killed if its
+    last readings indicate a kill.
     """
 
     before: float
@@ -150,7 +150,7 @@ class Silence:
 
 @dataclass(frozen=True, slots=True)
 class Vanished:
-    """A process that was killed according to its last readings, while others of its run continue."""
+    """A process that, according to its last readings, was killed while other processes of its run continue."""
 
     run_id: str
     rank: int
@@ -175,7 +175,7 @@ class Moment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The reason why a process vanished, or None if unknown; based on the data up to the run's count ``stored``."""
+    """The reason why a process vanished, or None if unknown; based on the data at the run's count ``stored``."""
 
     stored: int
     reason: str | None
@@ -200,7 +200,7 @@ def reported_end(
 ) -> dict[str, Any]:
     """Record the reported end of a process, or of the run if ``instance`` is None.
 
-    Return the run's columns to update; empty if the run does not end with this process.
+    Return the columns of the run to update; the result is empty if the run does not end with this process.
     """
     if state == "running":
         return _ends("running", "", None)
@@ -225,7 +225,7 @@ def _kept_state(state: str, reason: str) -> str:
 
 
 def how_bad(state: str | None, reason: str) -> int:
-    """Return the rank of an end state; the state with the highest rank is reported. Lack of memory ranks highest."""
+    """Return the rank of an end state; a run gets the state with the highest rank. Lack of memory ranks highest."""
     if _is_memory(reason):
         return len(_WORSE)
     return _WORSE.index(state) if state else -1
@@ -283,9 +283,9 @@ def _of_newest_attempt(connection: Connection, run_id: str) -> list[Row[Any]]:
 def suspects(engine: Engine, silence: Silence, before: Suspects | None = None) -> Suspects:
     """Return the runs that `conclude` must check.
 
-    This only reads, because a process's last readings may take many rows, and a write transaction blocks all other
-    writers of an SQLite database. ``before``: the result of the last call, so that nothing is read again for runs
-    without new data.
+    Nothing is written here, because a process's last readings may take many rows, and a write transaction blocks all
+    other writers of an SQLite database. ``before`` is the result of the last call, so that processes of runs without
+    new data are not read again.
     """
     known = {} if before is None else before.evidence
     with reading(engine) as connection:
@@ -298,7 +298,7 @@ def suspects(engine: Engine, silence: Silence, before: Suspects | None = None) -
                 found = Evidence(process.of_run, why_killed(connection, process))
             evidence[moment] = found
         unheard = connection.scalars(select(runs.c.id).where(_quiet(silence.soon))).all()
-    # In runs without a vanished process, all processes may have ended.
+    # If no process of such a run has vanished, all of its processes may have ended.
     over = set(unheard) - {moment.run_id for moment in evidence}
     for moment, found in evidence.items():
         if found.reason is not None or moment.last_seen_at < silence.before:
@@ -310,15 +310,15 @@ def conclude(connection: Connection, found: Suspects, run_ids: Iterable[str]) ->
     """End silent runs that are still marked as running, and their processes. The caller commits."""
     over: list[str] = []
     vanished: list[Vanished] = []
-    # All writers that lock several runs use this order, so they cannot deadlock. The database sorts them, because its
-    # collation may differ from Python's.
+    # All writers that lock several runs use this order, so they cannot deadlock. The database sorts the ids, because
+    # its collation may differ from Python's.
     in_order = select(runs.c.id).where(runs.c.id.in_(list(run_ids))).order_by(runs.c.id)
     for run_id in connection.scalars(in_order).all():
         going = and_(runs.c.id == run_id, runs.c.state == "running")
         query = select(runs).where(going).with_for_update(key_share=True)
         run = connection.execute(query).first()
         if run is None:
-            # The run has ended meanwhile.
+            # The run has ended in the meantime.
             continue
         killed = _end_vanished(connection, run_id, found)
         values = _over(connection, run, found.silence)
@@ -336,9 +336,9 @@ def conclude(connection: Connection, found: Suspects, run_ids: Iterable[str]) ->
 
 
 def _in_view_of_all(connection: Connection, silence: Silence) -> Silence:
-    """Return the thresholds, with ``soon`` set to ``before`` if no run at all was seen after ``soon``.
+    """Return the thresholds, with ``soon`` set to ``before`` if no run at all was seen since ``soon``.
 
-    In that case the server may have been unreachable, so nothing is inferred early.
+    In that case the server may have been unreachable, so no end is inferred early.
     """
     heard = connection.scalar(select(func.max(runs.c.last_seen_at)))
     return (
@@ -354,7 +354,7 @@ def _end_vanished(connection: Connection, run_id: str, found: Suspects) -> list[
     for process in connection.execute(_vanished(found.silence.soon, run_id)).all():
         evidence = found.evidence.get(_moment(process))
         if evidence is None:
-            # The process has joined or sent data since.
+            # The process joined or sent data after the evidence was collected.
             continue
         # New data of other processes may reveal the reason.
         as_before = evidence.reason is not None or evidence.stored == process.of_run
@@ -373,7 +373,7 @@ def _end_vanished(connection: Connection, run_id: str, found: Suspects) -> list[
 
 
 def _over(connection: Connection, run: Row[Any], silence: Silence) -> dict[str, Any]:
-    """Return the columns to update if all processes of a run have ended or the run is silent; empty otherwise."""
+    """Return the columns to update if all processes of a run have ended or the run is silent, otherwise {}."""
     of_attempt = _of_newest_attempt(connection, run.id)
     if of_attempt and all(p.end_state and p.attempt == run.attempt for p in of_attempt):
         values = _as_the_worst(of_attempt)
@@ -391,7 +391,7 @@ def _quiet(before: float) -> ColumnElement[bool]:
 
 
 def _vanished(before: float, run_id: str | None = None) -> Select[Any]:
-    """Return the query for processes without an end in running runs' newest attempts, last seen before ``before``."""
+    """Return the query for unended processes of running runs' newest attempts, last seen before ``before``."""
     query = (
         select(processes, runs.c.stored.label("of_run"))
         .join(runs, runs.c.id == processes.c.run_id)

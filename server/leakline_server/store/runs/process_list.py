@@ -1,8 +1,8 @@
-"""The list of a run's processes in API responses, limited in size, and the number of processes left out.
+"""The size-limited list of a run's processes in API responses, and the number of processes left out.
 
 A run may have ten thousand processes, each with names, reasons and log lines of any content. If not all of them fit,
-processes named by a finding come first, then the processes of the newest attempt. Among these, the ones that ended
-badly come first, because users look for them.
+processes named by a finding come first, then the processes of the newest attempt. Among these, processes that
+ended badly come first, because users look for them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def unix(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
-# The order in which processes are listed: those of the same rank are adjacent, no matter when they were registered.
+# The order in which processes are listed: processes of one rank are adjacent, no matter when they registered.
 LIVED: Final = (
     processes.c.rank, processes.c.attempt, processes.c.started_at, processes.c.id,
 )  # fmt: skip
@@ -64,7 +64,7 @@ class ProcessList:
 class Stored:
     """Snapshot counts of a process.
 
-    ``newest``: the highest sequence number, which is the number of snapshots taken until then. ``left_out``: snapshots
+    ``newest``: the highest sequence number, which equals the number of snapshots taken so far. ``left_out``: snapshots
     that were stored and then dropped by thinning (`retention_steps.py`).
     """
 
@@ -73,7 +73,7 @@ class Stored:
     left_out: int = 0
 
     def taken(self, lost: Mapping[str, int]) -> int:
-        """Return the number of snapshots taken; losses after the newest stored snapshot may not be included."""
+        """Return the number of snapshots taken; snapshots lost after the newest stored one may not be counted."""
         gone = sum(number for reason, number in lost.items() if reason in DROPPED | THINNED)
         return max(self.newest, self.count + self.left_out + gone)
 
@@ -142,7 +142,7 @@ def _stored(connection: Connection, run_id: str) -> dict[int, Stored]:
     """Return, by process id, the snapshot counts of processes that have sent snapshots."""
     found: dict[int, Stored] = {}
     s, b = segments.c, batches.c
-    # A thinned segment counts as complete here, and also when its snapshots are sent again.
+    # A thinned segment counts as complete, both here and when its snapshots are sent again.
     missing = case((s.thinned, s.last_sequence - s.first_sequence + 1 - s.count), else_=0)
     for table, newest, left_out in (
         (segments, func.max(s.last_sequence), func.sum(missing)),
@@ -203,7 +203,7 @@ def _process(row: Row[Any], stored: Stored, grows: _Grows) -> dict[str, Any]:
 
 
 def _add_lines(connection: Connection, run_id: str, listed: dict[int, dict[str, Any]]) -> None:
-    """Add log lines to the processes in order while there is room; the last process gets only its newest lines."""
+    """Add log lines to the processes in order while there is room; the last process gets the newest lines that fit."""
     room = MAX_LINES_LISTED_BYTES
     for process_id, lines in lines_of_processes(connection, run_id, list(listed)):
         kept, room = _newest(lines, room)

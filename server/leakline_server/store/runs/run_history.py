@@ -1,6 +1,6 @@
 """Loading the history of a run for the analysis: the columns of its processes, and what the program declared.
 
-A process is read entirely, unless it is very long: then a representative selection of its generations is read.
+A process is read entirely, unless its history is very long: then a representative selection of generations is read.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from ..schema import NoSuchRun as NoSuchRun
 from ..series import Block, Stored, read, series_ids
 from .runs import ENDED
 
-# Group sizes for reading a process in part.
+# How many series and snapshots are read at a time when a process is read in part.
 SERIES_AT_ONCE: Final = 16
 SNAPSHOTS_AT_ONCE: Final = 16_384
 # Processes with at most this many snapshots are read entirely for a comparison of runs.
@@ -67,7 +67,7 @@ COMPARED_WHOLE: Final = 50_000
 
 @dataclass(frozen=True, slots=True)
 class InPart:
-    """How to read very long processes in part; the fields are described at `load_history_at` and `load_for_pages`."""
+    """How to read very long processes in part; `load_history_at` and `load_for_pages` describe the fields."""
 
     summed: bool
     shared_to: int | None
@@ -94,17 +94,18 @@ def _load_process(
 
 
 def last_generation(connection: Connection, key: Key) -> int | None:
-    """Return the last generation of a process (its last minute if it has none), or None without snapshots."""
+    """Return the last generation of a process, or its last minute if it has no generations; None without snapshots."""
     _, distinct = _generations(read(connection, key, {}))
     return int(distinct[-1]) if len(distinct) else None
 
 
-# A function that returns the generation of each row of a block, and a mask of the rows that have one (None if all do).
+# A function that returns the generation of each row of a block, and a mask of the rows with a generation (None if all
+# rows have one).
 _GenerationsOf = Callable[[Block], tuple[Array, Array | None]]
 
 
 def _generations(stored: Stored) -> tuple[_GenerationsOf, Array]:
-    """Return the function for the generations of a block's rows, and all generations in ascending order.
+    """Return the function that finds the generations of a block's rows, and all generations in ascending order.
 
     If the process has declared no generations, minutes are used instead.
     """
@@ -172,7 +173,7 @@ def _peaks(stored: Stored, numbered: Mapping[str, int], last: int) -> set[int]:
 def _chosen(
     stored: Stored, generations_of: _GenerationsOf, distinct: Array, kept: Array
 ) -> tuple[Array, LeftOut]:
-    """Return the sequence numbers to read, including those of snapshots without a generation, and what is left out."""
+    """Return the sequence numbers to read, including snapshots without a generation, and what is left out."""
     only, ran = [_EMPTY], set[str | None]()
     for block in stored.blocks((GENERATION, MONOTONIC, PHASE), SNAPSHOTS_AT_ONCE):
         generation, there = generations_of(block)
@@ -199,7 +200,7 @@ def _in_part(
 ) -> ProcessHistory:
     """Read the snapshots of a process with the sequence numbers ``only``, a few series at a time to bound memory."""
     fixed = stored.read(COLUMNS, only)
-    # Continue without snapshots that could not be read because a common column is damaged.
+    # Continue without the snapshots that could not be read because a common column is damaged.
     only = fixed.numbers(SEQUENCE).values
     series = dict[str, Any]()
     booked = [n for n, name in stored.names.items() if summed and _BOOKED.fullmatch(name)]
@@ -231,7 +232,7 @@ def _fixed(block: Block) -> dict[str, Any]:
 
 
 def _with_sums(stored: Stored, booked: Collection[int], only: Array) -> Block:
-    """Return the phase accounts of the snapshots ``only``; those of left-out generations go to the next kept one."""
+    """Return the phase accounts of the snapshots ``only``, including accounts of generations left out before them."""
     parts = {number: [absent(0)] for number in (SEQUENCE, *booked)}
     waiting: dict[int, tuple[float, int]] = dict.fromkeys(booked, (0, 0))
     for block in stored.blocks((GENERATION, KIND, *booked), SNAPSHOTS_AT_ONCE):
@@ -255,10 +256,10 @@ def _with_sums(stored: Stored, booked: Collection[int], only: Array) -> Block:
 def _summed(
     column: Numbers, ends: Array, kept: Array, waiting: tuple[float, int]
 ) -> tuple[Numbers, tuple[float, int]]:
-    """Return the column with sums, and what is carried over to the next block: a sum and its number of readings.
+    """Return the column with sums, and the sum and number of readings to carry over to the next block.
 
-    ``ends``: the positions of generation ends in the column; ``kept``: the indexes into ``ends`` of the generation ends
-    that are kept and get the sums.
+    ``ends``: the positions of generation ends in the column. ``kept``: indexes into ``ends`` of the generation ends
+    that are kept, which get the sums.
     """
     there = np.ones(len(column), bool) if column.present is None else column.present.copy()
     # The carried-over sum may be a float even if this block has only integers or no values.
@@ -284,7 +285,7 @@ def _series(block: Block, names: Mapping[int, str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for number, name in names.items():
         column = block.numbers(number)
-        # Skip the series that only other processes of the run have.
+        # Skip series that only other processes of the run have.
         if column.present is None or column.present.any():
             found[name] = column.to_list()
     return found
@@ -305,7 +306,7 @@ def revision(engine: Engine, run_id: str) -> int:
 
 
 def load_for_examination(connection: Connection, run_id: str) -> tuple[RunHistory, int]:
-    """Return the history for an examination, in which very long processes are read in part, and the run's revision.
+    """Return the history for an examination, with very long processes read in part, and the run's revision.
 
     Raises NoSuchRun.
     """
@@ -353,8 +354,8 @@ def load_history_at(
     """Return the history and revision of a run. Raises NoSuchRun.
 
     ``shared_to``: the last generation that the run shares with the run that it is compared to. ``largest``: if there
-    are more than MAX_PROCESSES_STUDIED processes, read only those with the highest peak memory, and only what these
-    have declared.
+    are more than MAX_PROCESSES_STUDIED processes, read only the ones with the highest peak memory, and only what these
+    processes have declared.
     """
     part = InPart(summed, shared_to) if in_part else None
     with reading(engine) as connection:
@@ -373,7 +374,7 @@ def _load_history(
     among = [row.id for row in rows] if left_out else None
     events = load_events(connection, run_id, among)
     # Plans are checked in every generation, so everything must be read. Pages, for which phase accounts are summed, do
-    # not need this.
+    # not check plans.
     if (part is None or not part.summed) and any(event.kind in PLANS for event in events):
         part = None
     history = RunHistory(
@@ -401,7 +402,7 @@ def _load_history(
 def _rows_of(connection: Connection, run_id: str, *, largest: bool) -> Sequence[Row[Any]]:
     """Return the rows of a run's processes, ordered by rank and attempt.
 
-    ``largest``: return at most MAX_PROCESSES_STUDIED rows, those with the highest peak memory.
+    ``largest``: return only the MAX_PROCESSES_STUDIED rows with the highest peak memory.
     """
     p = processes.c
     query = select(processes).where(p.run_id == run_id)

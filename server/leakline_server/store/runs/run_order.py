@@ -88,7 +88,7 @@ SEVEREST: Final = Order("severity")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The position of a run in an order. ``values``: the run's values in the order's columns; empty if it has none."""
+    """The position of a run in an order. ``values``: the run's values in the order's columns, or () without values."""
 
     values: tuple[Value, ...]
     run_id: str
@@ -104,8 +104,8 @@ def order_of(text: str) -> Order | None:
 
 def sorted_by(verdict: Mapping[str, Any]) -> dict[str, float | None]:
     """Return the sort columns of ``runs`` that are derived from a verdict, which is given as JSON."""
-    # Use the growth that the list shows: that of the first leak, which need not be private memory, or that of the run
-    # if there is no leak.
+    # Use the growth that the list shows: the growth of the first leak, which need not be private memory, or the growth
+    # of the run if there is no leak.
     growing = (f for f in verdict["findings"] if f["status"] in GROWING)
     growth = next(growing, verdict)["growth_bytes_per_generation"]
     oom = verdict["oom"]
@@ -186,7 +186,7 @@ def write_cursor(order: Order, place: Place) -> str:
 
 
 def read_cursor(order: Order, cursor: str) -> Place:
-    """Parse a cursor. Raises BadCursor, also for a cursor of another order."""
+    """Parse a cursor. Raises BadCursor if the cursor is invalid or belongs to another order."""
     found = _CURSOR.fullmatch(cursor)
     if found is None or found[1] != str(order) or "\x00" in cursor:
         raise BadCursor(cursor)

@@ -2,8 +2,8 @@
 
 The attempt that a process reports may be wrong: a process that is resumed on another machine cannot see earlier
 attempts. So the server numbers attempts by the start times of their processes. Two processes of one rank belong to two
-attempts; the ranks of one launch belong to the same attempt. If an earlier attempt is reported later, it is inserted in
-its place, and the attempts that began after it are renumbered.
+attempts; the ranks of one launch belong to the same attempt. If an earlier attempt is reported later, it is inserted
+where it belongs, and the attempts that began after it are renumbered.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from .runs import ENDED, locked
 
 # All processes of a launch start within this time.
 LAUNCH_SECONDS: Final = 600.0
-# The highest attempt number that a process may report and the columns can store.
+# The highest attempt number that a process may report, which is the highest that the columns can store.
 LAST_ATTEMPT: Final = 2**31 - 1
 # A rank that starts after LAUNCH_SECONDS may join an attempt that was seen within this time.
 ALIVE_SECONDS: Final = 60.0
@@ -72,16 +72,16 @@ class OtherProcess(Exception):
 
 
 class TooManyProcesses(Exception):
-    """Raised when the run has reached the limit of processes."""
+    """Raised when the run has reached its limit of processes."""
 
 
 class TooManyAttempts(Exception):
-    """Raised when the run has reached the limit of attempts."""
+    """Raised when the run has reached its limit of attempts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The attempt number of a process. ``moves``: attempts with this or a higher number must be moved up by one."""
+    """The attempt number of a process. ``moves``: attempts with this number or a higher one must be moved up by one."""
 
     number: int
     moves: bool = False
@@ -108,7 +108,7 @@ def join_run(
     try:
         return _join(engine, header, now, process, skew, allowed)
     except IntegrityError:
-        # Another rank has created the run at the same time, so join it.
+        # Another rank created the run at the same time, so join it.
         return _join(engine, header, now, process, skew, allowed)
 
 
@@ -138,7 +138,7 @@ def _join(
     return joined
 
 
-# The newly written data, which counts towards the quota.
+# The newly written data, whose size counts towards the quota.
 _Told = tuple[Any, ...]
 
 
@@ -182,9 +182,9 @@ def place(
     ``mains``: rank, attempt and started_at of the known main processes. ``begun``: the start time of each attempt.
     ``live``: the process has just started, and the run is sending data.
 
-    1. The attempt is between those of the processes of the same rank that started before and after the new process.
-    2. Of these attempts, it is the one with the nearest start time, if the process may be of that launch, or if it is
-       live and the attempt is the newest.
+    1. The attempt is between the attempts of the same rank's processes that started before and after the new process.
+    2. Of the attempts in that range, it is the one with the nearest start time, if the process may belong to that
+       launch, or if the process is live and the attempt is the newest.
     3. Otherwise, the process begins a new attempt.
     """
     own = [p for p in mains if p.rank == process.rank]
@@ -243,7 +243,7 @@ def _take_in(
 
 
 def _environments(header: RunHeader, values: Mapping[str, Any], anew: bool) -> _Told:
-    """Return the environment once for each row to which it is written: that of the run, and that of the attempt."""
+    """Return the environment once for each row to which it is written: the run's row and the attempt's row."""
     return (header.environment,) * (("environment" in values) + anew)
 
 
@@ -276,7 +276,7 @@ def _note(
     connection.execute(
         update(runs).where(runs.c.id == header.id).values(
             revision=runs.c.revision + 1,
-            # A run that was counted by time may begin to report its own unit.
+            # A run that was counted in time units may begin to report a unit of its own.
             unit=header.unit if row.unit in UNITS_OF_TIME else row.unit,
             total=row.total if header.total is None else header.total,
             phases=_dump(_union(msgspec.json.decode(row.phases), header.phases, MAX_DECLARED_PHASES)),
@@ -286,7 +286,7 @@ def _note(
 
 
 def _known(connection: Connection, run_id: str, process: ProcessIdentity) -> int | None:
-    """Return the attempt of a process that has joined before, otherwise None. Raises OtherProcess."""
+    """Return the attempt of a process that has already joined, otherwise None. Raises OtherProcess."""
     same = and_(processes.c.run_id == run_id, processes.c.instance == process.instance)
     there = connection.execute(select(processes.c.rank, processes.c.attempt).where(same)).first()
     if there is None:
@@ -307,18 +307,18 @@ def _begun(connection: Connection, run_id: str, mains: Sequence[Any]) -> dict[in
     query = select(attempts.c.number, attempts.c.started_at).where(attempts.c.run_id == run_id)
     begun = {row.number: row.started_at for row in connection.execute(query)}
     for process in mains:
-        # If a process has only sent batches, its attempt has no row.
+        # If a process has sent batches but never registered, its attempt has no row.
         at = begun.get(process.attempt, process.started_at)
         begun[process.attempt] = min(at, process.started_at)
     return begun
 
 
 def _move_up(connection: Connection, run_id: str, first: int) -> None:
-    # A child's attempt is the one it reported, which may be the highest possible and cannot be incremented.
+    # A child's attempt is the number that it reported. The highest possible number cannot be incremented.
     among = processes.c.attempt.between(first, LAST_ATTEMPT - 1)
     later = and_(processes.c.run_id == run_id, among)
     connection.execute(update(processes).where(later).values(attempt=processes.c.attempt + 1))
-    # Renumber via negative numbers, which are otherwise unused, because the numbers must be unique at all times.
+    # Attempt numbers must be unique at all times, so renumber via negative numbers, which are otherwise unused.
     later = and_(attempts.c.run_id == run_id, attempts.c.number >= first)
     connection.execute(update(attempts).where(later).values(number=-attempts.c.number - 1))
     moved = and_(attempts.c.run_id == run_id, attempts.c.number < 0)
@@ -360,7 +360,7 @@ def _describe(
     """Store the description of an attempt, and return True if it was written.
 
     The first process of an attempt describes it. ``anew``: the process is the attempt's first main process, and its
-    description replaces that of a child process that joined before it.
+    description replaces the description of a child process that joined before it.
     """
     of_run = attempts.c.run_id == header.id
     same = and_(of_run, attempts.c.number == number)

@@ -41,7 +41,7 @@ __all__ = ["ENDED", "LIVED", "STATES", "BadCursor", "iso", "iso_or_none", "unix"
 State = Literal["running", "finished", "failed", "interrupted", "killed", "silent"]
 # States in which a run may still receive requests; a silent run may resume.
 LISTENING: Final = ("running", "silent")
-# Used like a state in filters, but it is not one: a deleted run also has a state, which it keeps when it is restored.
+# Used like a state in filters, although a deleted run also has a real state, which it keeps when it is restored.
 DELETED: Final = "deleted"
 # Search fields of the list besides name, project, tags, state and dates.
 Match = Literal["config", "host", "commit", "phase", "type"]
@@ -50,9 +50,9 @@ MATCHES: Final[tuple[Match, ...]] = get_args(Match)
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The body of PATCH; None leaves a field unchanged. ``notes`` are added to the existing ones.
+    """The body of PATCH; None leaves a field unchanged. ``notes`` are added to the existing notes.
 
-    ``only_adds``: the request has an ingest token, whose notes must not displace those of users. ``browser``: the
+    ``only_adds``: the request has an ingest token, whose notes must not displace users' notes. ``browser``: the
     request has a browser token.
     """
 
@@ -68,14 +68,14 @@ class Changes:
 
 
 class NoRoomForNotes(Exception):
-    """Raised when the notes of users leave too little room for those added with a token."""
+    """Raised when a new note does not fit within the limits."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
     """Filters of the list of runs; a run must satisfy all of them.
 
-    Each of ``statuses`` is a verdict status, a run state or "deleted", without which deleted runs are not listed.
+    Each of ``statuses`` is a verdict status, a run state or "deleted". Deleted runs are listed only with "deleted".
     Each of ``words`` must occur in the name, project or id. ``matches`` are (field, text) pairs. Times are Unix
     seconds.
     """
@@ -101,10 +101,11 @@ def change_run(
 ) -> dict[str, Any] | None:
     """Apply changes and return the new RunSummary, or None if the run does not exist.
 
-    Raises TooMuchStored if today's quota of the project is used up, and NoRoomForNotes.
+    Raises TooMuchStored if the project's quota for today is used up, and NoRoomForNotes.
     """
     with writing(engine) as connection:
-        # Two ranks may report their ends at the same time, and the last of them ends the run, so lock the run first.
+        # Two ranks may report their ends at the same time, and the last rank to end ends the run, so lock the run
+        # first.
         row = locked(connection, run_id)
         if row is None:
             return None
@@ -139,12 +140,12 @@ def change_run(
 
 
 def _newest(notes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the newest notes within the limits; those ``added`` with an ingest token only use the room left over."""
+    """Return the newest notes within the limits; notes ``added`` with an ingest token get only the remaining room."""
     kept: set[int] = set()
     room = MAX_NOTES_BYTES
     for added in (False, True):
         for at in reversed(range(len(notes))):
-            # A note without this field is from an older version and may be a person's.
+            # A note without this field is from an older version and may have been written by a person.
             if notes[at].get("added", False) is not added:
                 continue
             size = len(msgspec.json.encode(notes[at]))
@@ -161,7 +162,7 @@ def list_runs(engine: Engine, filters: RunFilter) -> dict[str, Any]:
     after = None if filters.cursor is None else read_cursor(order, filters.cursor)
     with engine.connect() as connection:
         found = places(connection, order, after, limit + 1, _wanted(filters))
-        # Rows are long, so read only those of this page.
+        # Rows are long, so read only the rows of this page.
         ids = [place.run_id for place in found[:limit]]
         rows = connection.execute(select(*_LISTED).where(runs.c.id.in_(ids))).all()
         parts = corruption.parts_of(connection, ids)
@@ -193,7 +194,7 @@ def _wanted(filters: RunFilter) -> list[ColumnElement[bool]]:
     for status in filters.statuses:
         if status != DELETED:
             wanted.append((runs.c.status if status in SEVERITY else runs.c.state) == status)
-    # Searching one joined text takes half the time. Search terms contain no line breaks.
+    # Searching one joined text takes half the time. No term can match across parts, because terms have no line breaks.
     among = runs.c.name + "\n" + runs.c.project + "\n" + runs.c.id
     wanted += [_has(among, word) for word in filters.words]
     # Do not use LIKE, which ignores case on SQLite but not on Postgres: tags must match exactly.
@@ -216,7 +217,7 @@ def _needle(text: str) -> str:
 
 
 def _has_config(wanted: str) -> ColumnElement[bool]:
-    """Return the condition for a configuration search: ``key=value`` at any depth, or any other text as a substring."""
+    """Return the condition of a configuration search: ``key=value`` at any depth, or any other text as a substring."""
     key, equals, value = wanted.partition("=")
     if not equals:
         return _has(runs.c.config, wanted)
@@ -227,7 +228,7 @@ def _has_config(wanted: str) -> ColumnElement[bool]:
 
 
 def _as_json(value: str) -> Sequence[str]:
-    """Return the JSON forms of a number or None that was typed in Python syntax."""
+    """Return the JSON forms of a number or of None, typed in Python syntax; () for any other text."""
     if value == "None":
         return ("null",)
     try:
@@ -246,7 +247,7 @@ def _has_process_on(host: str) -> ColumnElement[bool]:
 
 
 def _counts_type(name: str) -> ColumnElement[bool]:
-    """Return the condition that a series ``type.<name>.<measure>`` has this text in its type name."""
+    """Return the condition that the run has a series ``type.<name>.<measure>`` whose type name contains this text."""
     escaped = re.sub("([%_/])", r"/\1", _needle(name))
     counted = _small(series.c.name, name).like(f"type.%{escaped}%.%", escape="/")
     return exists().where(series.c.run_id == runs.c.id, counted)
@@ -302,7 +303,7 @@ def project_of(engine: Engine, run_id: str) -> str | None:
 
 
 def get_run(engine: Engine, run_id: str) -> dict[str, Any] | None:
-    """Return the RunSummary with all further details of the run, or None if it does not exist."""
+    """Return the RunSummary with all other details of the run, or None if it does not exist."""
     with reading(engine) as connection:
         row = row_of(connection, run_id)
         if row is None:
@@ -355,7 +356,7 @@ class _Found(msgspec.Struct):
 
 
 class _Said(msgspec.Struct):
-    """The short part of a verdict that lists show; decoding only this is faster."""
+    """The part of a verdict that lists show; decoding only this part is faster."""
 
     unit: str = ""
     summary: str = "Nothing to say yet"
@@ -378,7 +379,7 @@ _LISTED: Final = tuple(
 
 
 def summary(row: Row[Any], damaged: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the RunSummary of a row of ``runs`` as plain JSON. ``damaged``: its quarantined parts."""
+    """Return the RunSummary of a row of ``runs`` as plain JSON. ``damaged``: the run's quarantined parts."""
     verdict = _Said() if row.verdict is None else _decode_said(row.verdict)
     return {
         "id": row.id,
@@ -432,7 +433,7 @@ def _priority(findings: Sequence[_Found]) -> str | None:
 
 
 def _unit(row: Row[Any], verdict: _Said) -> str:
-    """Return the unit in which the run is counted: the verdict's if no generation was reported, or the run's own."""
+    """Return the unit in which the run is counted: the verdict's if no generation was reported, otherwise the run's."""
     return verdict.unit if verdict.unit and row.first_generation is None else str(row.unit)
 
 
@@ -444,7 +445,7 @@ def _generations(row: Row[Any], verdict: _Said) -> int:
 
 
 def _attempts(connection: Connection, run_id: str) -> tuple[int, list[dict[str, Any]]]:
-    """Return the number of attempts that are left out, and the newest MAX_ATTEMPTS_LISTED, oldest first."""
+    """Return the number of attempts left out, and the newest MAX_ATTEMPTS_LISTED attempts, oldest first."""
     of_run = attempts.c.run_id == run_id
     newest = select(attempts).where(of_run).order_by(attempts.c.number.desc())
     found = connection.execute(newest.limit(MAX_ATTEMPTS_LISTED)).all()
@@ -469,7 +470,7 @@ def row_of(connection: Connection, run_id: str) -> Row[Any] | None:
 
 
 def locked(connection: Connection, run_id: str) -> Row[Any] | None:
-    """Lock a run and its processes against changes until the transaction ends. Return the run's row, or None."""
+    """Lock a run and its processes until the transaction ends. Return the run's row, or None if it does not exist."""
     if "\x00" in run_id:
         return None
     query = select(runs).where(runs.c.id == run_id).with_for_update(key_share=True)

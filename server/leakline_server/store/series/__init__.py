@@ -2,8 +2,8 @@
 
 `append` stores batches until they are sealed, `seal` turns waiting batches into a segment, `compact` merges small
 segments into a large one, `drop` removes snapshots from a segment, `read` returns columns of snapshots, and `summarise`
-downsamples long series to a few points. Other packages never decode a chunk; they only count rows and delete those of
-removed runs.
+downsamples long series to a few points. Other packages never decode a chunk; they only count rows and delete the rows
+of removed runs.
 
 It imports `schema`, `columns`, `engine`, `ingest.incoming_batch`, `details`, `maintenance.corruption`, `runs` and
 numpy. Start reading in `chunk_codec.py` (the format), `column_reader.py` and `chart_points.py`.

@@ -1,9 +1,9 @@
 """Downsampling of series for charts: at most N points, each with the first, last, smallest and largest value.
 
 A point keeps its minimum and maximum, so a peak of one snapshot is visible at every zoom. With up to CHUNK_RATIO
-snapshots per point, single snapshots are read and divided equally among the points; above that ratio, points are made
-from the summaries of chunks (`points_of`), unless a phase or kind is selected. The choice depends only on the query and
-the data, so the result is the same whether or not a run is compacted.
+snapshots per point, individual snapshots are read and divided equally among the points. Above that ratio, points are
+made from the summaries of chunks (`points_of`), unless a phase or kind is selected. The choice depends only on the
+query and the data, so the result is the same whether or not a run is compacted.
 
 With summaries, points begin at multiples of 512 times a power of two in sequence numbers. So the points of a run do not
 move while it grows, and are the same whether or not it is compacted.
@@ -55,7 +55,7 @@ def _width(low: int, high: int, points: int) -> int:
 def points_of(found: Summaries, number: int, axis: int, width: int) -> Shown:
     """Return a point for each bucket of ``width`` sequence numbers that has values.
 
-    The summaries are in order, and none crosses a bucket boundary.
+    The summaries are in order, and no summary crosses a bucket boundary.
     """
     bucket = found.low // width
     records = found.numbers[number]
@@ -92,7 +92,8 @@ CHUNK_RATIO: Final = 256
 class SeriesQuery:
     """A query for chart points.
 
-    ``names`` may contain ``*``. ``phase`` "*" returns an item for each phase. ``start`` and ``stop`` are axis values.
+    ``names`` may contain ``*``. The ``phase`` "*" returns an item for each phase. ``start`` and ``stop`` are axis
+    values.
     """
 
     names: tuple[str, ...]
@@ -103,7 +104,7 @@ class SeriesQuery:
     start: float | None = None
     stop: float | None = None
     points: int = 2_000
-    # Process instances to include; None for all.
+    # The process instances to include; None for all of them.
     among: frozenset[str] | None = None
 
 
@@ -114,9 +115,9 @@ def summarise(engine: Engine, run_ids: Sequence[str], query: SeriesQuery) -> dic
     "processes_left_out", "damaged"}. Raises NoSuchRun.
 
     ``left_out``: the number of matching items beyond MAX_ITEMS. ``processes_left_out``: the number of processes that
-    were not read, because MAX_PROCESSES_READ were read and the items are full. ``damaged``: the data that could not be
-    read, as [{run, process, name, first_sequence, last_sequence}]. Snapshots without a value have no point; on the
-    generation axis, neither do snapshots without a generation.
+    were not read, because MAX_PROCESSES_READ processes had been read and MAX_ITEMS was reached. ``damaged``: the data
+    that could not be read, as [{run, process, name, first_sequence, last_sequence}]. Snapshots without a value have no
+    point, nor do snapshots without a generation on the generation axis.
     """
     found = _Found()
     with reading(engine) as connection:
@@ -132,7 +133,7 @@ _Lines = Iterator[tuple[str | None, str, Callable[[], Shown]]]
 
 @dataclass(slots=True)
 class _Found:
-    """The result of `summarise`. Items beyond MAX_ITEMS are only counted, and no points are made for them."""
+    """The result of `summarise`. Items beyond MAX_ITEMS are only counted, without making their points."""
 
     units: dict[str, str] = field(default_factory=dict)
     items: list[dict[str, Any]] = field(default_factory=list)
@@ -291,8 +292,8 @@ def _by_phase(
     if query.phase is None:
         yield None, shown
         return
-    # Use only the phases of these rows, in their order, because the other phases in the stored chunks change with
-    # compaction.
+    # Use only the phases that occur in these rows, in order of occurrence, because compaction changes which other
+    # phases the stored chunks list.
     phases = only_used(block.texts(PHASE))
     for phase in phases.names if query.phase == "*" else (query.phase,):
         yield phase, shown.take(phases.equal(phase))
@@ -314,7 +315,7 @@ _PROCESSES: Final = (
 def first_generations(
     engine: Engine, run_id: str, names: Sequence[str], kind: str, among: Collection[str] | None = None
 ) -> dict[str, float]:  # fmt: skip
-    """Return, by process instance, the generation of the first snapshot of this kind that has any of the series.
+    """Return, by process instance, the generation of the first snapshot of this kind with a value of any of the series.
 
     Processes without such snapshots are left out. ``names`` may contain ``*``. ``among`` limits the result to these
     process instances.

@@ -40,7 +40,7 @@ from ..columns import Array, Column, CorruptChunk, Numbers, Texts, compress, dec
 WIDTH_CONSTANT: Final = 0
 WIDTH_FLOAT: Final = 9
 WIDTH_TEXT: Final = 10
-# The number of bytes per difference (1, 2, 4 or 8) is added to these.
+# The number of bytes per difference (1, 2, 4 or 8) is added to these two constants.
 WIDTH_DECIMAL: Final = 20
 WIDTH_BITS: Final = 30
 MAX_DECIMALS: Final = 9
@@ -93,7 +93,7 @@ def encode(column: Column, *, tight: bool = False) -> Chunk:
 def integer_payload(shift: int, limits: tuple[int, int], steps: Array) -> tuple[int, bytes]:
     """Return (width, payload) for integers without absent entries.
 
-    ``steps``: the shifted differences; ``limits``: the smallest and largest of them.
+    ``steps``: the shifted differences; ``limits``: the smallest and largest difference.
     """
     width = _width(*limits)
     return width, bytes((0, shift)) + steps.astype(_INTEGERS[width]).tobytes()
@@ -102,7 +102,7 @@ def integer_payload(shift: int, limits: tuple[int, int], steps: Array) -> tuple[
 def integer_chunk(
     count: int, stats: tuple[float, float, float, float], width: int, payload: bytes
 ) -> Chunk:
-    """Return the same chunk as `encode`, for ``count`` integers without absent entries, from precomputed parts.
+    """Return what `encode` would return for ``count`` integers without absent entries, from precomputed parts.
 
     ``stats``: first, last, min, max. The payload of a constant column is empty.
     """
@@ -116,8 +116,8 @@ def decode(chunk: Chunk) -> Column:
     return _decoded(chunk)
 
 
-# Chunks of phases and kinds repeat often, because these follow the same pattern in each generation, so the decoded
-# columns are cached. Chunks of labels are longer than this.
+# Chunks of phases and kinds repeat often, because phases and kinds follow the same pattern in each generation, so the
+# decoded columns are cached. Chunks of labels are longer than this limit.
 _REPEATED_BYTES: Final = 512
 
 
@@ -185,7 +185,7 @@ def _floats(values: Array, *, tight: bool) -> tuple[int, int, bytes]:
             shift, width, data = _differences(scaled)
             return WIDTH_DECIMAL + width, shift, bytes((decimals,)) + data
         bits = values.view("<i8")
-        # For floats of one sign, the order of the bits as integers follows the values, and differences fit in 64 bits.
+        # The bits of close floats of one sign, read as integers, are also close, and differences fit in 64 bits.
         if (bits[0] < 0) == (bits < 0).all() == (bits < 0).any():
             shift, width, data = _differences(bits)
             if width < 8:
@@ -196,7 +196,7 @@ def _floats(values: Array, *, tight: bool) -> tuple[int, int, bytes]:
 def _decimals(values: Array) -> tuple[int, Array | None]:
     """Return the smallest sufficient number of decimals and the values scaled to integers.
 
-    Return (-1, None) if more than MAX_DECIMALS would be needed.
+    Return (-1, None) if more than MAX_DECIMALS decimals would be needed.
     """
     for decimals in range(MAX_DECIMALS + 1):
         power = 10.0**decimals
@@ -257,5 +257,5 @@ def _checksum(count: int, stats: _Stats, width: int, payload: bytes) -> bytes:
     try:
         head = _HEAD.pack(count, width, first or 0.0, last or 0.0, low or 0.0, high or 0.0)
     except struct.error as error:
-        raise CorruptChunk("a number of a stored chunk is out of range") from error
+        raise CorruptChunk("a number in a stored chunk is out of range") from error
     return zlib.crc32(payload, zlib.crc32(head)).to_bytes(4, "little")

@@ -1,4 +1,4 @@
-"""Reading the columns of a process from sealed chunks and from batches that are not sealed yet.
+"""Reading the columns of a process from sealed chunks and from batches that have not been sealed yet.
 
 The result does not depend on whether a snapshot is sealed. A column is identified by a number: a series id, or one of
 the negative numbers for the columns that every snapshot has. Damaged data is left out (corruption.py) and listed with
@@ -65,9 +65,10 @@ from .chunk_codec import Chunk, decode
 PACKED: Final = tuple(
     chunks.c[name] for name in ("count", "present", "first", "last", "min", "max", "width", "blob")
 )
-# Up to this many segments are queried by their exact first numbers, because there may be many others between them.
+# Up to this many segments are queried by their exact first sequence numbers, because many other segments may be
+# between them.
 MAX_NAMED_STRETCHES: Final = 32
-# The level of a `Stretch` that is a waiting batch.
+# The level of a `Stretch` that represents a waiting batch.
 WAITING: Final = -1
 
 
@@ -75,7 +76,7 @@ WAITING: Final = -1
 class Stretch:
     """A batch or segment: ``count`` snapshots from ``first`` to ``last``. Segments may have gaps.
 
-    ``level`` is the level of a segment in the table, or WAITING for a batch that is not sealed.
+    ``level`` is the segment's level in the table, or WAITING for a batch that has not been sealed.
     """
 
     first: int
@@ -126,7 +127,7 @@ def series_ids(connection: Connection, run_id: str) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A selection of a process's stored snapshots. Use `blocks` to read very many of them in bounded memory.
+    """A selection of a process's stored snapshots. Use `blocks` to read many snapshots in bounded memory.
 
     Read a selection within the consistent view in which it was created (`reading` in engine.py), because sealing and
     compaction replace batches and segments.
@@ -138,8 +139,8 @@ class Stored:
     key: Key
     names: Mapping[int, str]
     stretches: Sequence[Stretch]
-    # The bodies of batches by first sequence number: a history is read a few series at a time, each time from all
-    # batches. None if a body is damaged.
+    # The bodies of batches by first sequence number; None if a body is damaged. They are kept because a history is read
+    # a few series at a time, each time from all batches.
     unpacked: dict[int, Body | None] = field(default_factory=dict, compare=False)
 
     def __len__(self) -> int:
@@ -177,7 +178,7 @@ class Stored:
         group: list[Stretch] = []
         count, reach = 0, -1
         for stretch in self.stretches:
-            # Batches that arrived late fill gaps of preceding segments, and belong to the same group.
+            # Batches that arrived late fill gaps in preceding segments, and belong to the same group as these segments.
             if count >= at_once and stretch.first > reach:
                 yield self.among(group)
                 group, count = [], 0
@@ -207,7 +208,7 @@ class Stored:
         return replace(self, stretches=chosen, unpacked={})
 
     def series(self) -> set[int] | None:
-        """Return the ids of the columns with chunks here, or None if there is a batch, which may have any series."""
+        """Return the ids of the columns with chunks here, or None if there are batches, which may have any series."""
         if not all(stretch.sealed for stretch in self.stretches):
             return None
         firsts, c = [stretch.first for stretch in self.stretches], chunks.c
@@ -277,7 +278,8 @@ class Stored:
                 parts[number].append(column)
         for what in damaged:
             corruption.found(self.connection.engine, what)
-        # Release the parts of each column once it is concatenated: all of them together are as large as the result.
+        # Release the parts of each column once they are concatenated, because all parts together are as large as the
+        # result.
         block = Block(
             {number: _concatenate(number, parts.pop(number)) for number in wanted}, damaged
         )
@@ -311,8 +313,8 @@ def read_newer(
 ) -> dict[int, Block] | None:
     """Return, by process, these columns and SEQUENCE of all segments and batches newer than revision ``since``.
 
-    Return None if they have more than ``most`` snapshots. This takes three statements for all processes together; like
-    `Stored`, it needs one consistent view.
+    Return None if the newer data has more than ``most`` snapshots. All processes together take three statements, which
+    need one consistent view, like `Stored`.
     """
     asked = {"run_id": run_id, "since": since}
     wanted = tuple(dict.fromkeys((SEQUENCE, *wanted)))
@@ -345,7 +347,7 @@ def _only(columns: Mapping[int, Column], only: Array) -> dict[int, Column]:
     """Return the rows with these sequence numbers; text columns keep only the names they use."""
     sequence = columns[SEQUENCE]
     assert isinstance(sequence, Numbers)
-    # Both are ascending, and only a few of the requested numbers are in this range.
+    # Both arrays are ascending, and only a few of the requested numbers are in the range of these columns.
     low, high = np.searchsorted(only, (sequence.values[0], sequence.values[-1] + 1))
     rows = np.searchsorted(sequence.values, only[low:high])
     rows = rows[sequence.values[rows] == only[low:high]]
@@ -361,7 +363,7 @@ class _Unreadable(Exception):
         self.number = number
 
 
-# The column number of `_Unreadable` if no column can be read.
+# The column number in `_Unreadable` if no column can be read.
 _ALL: Final = -100
 _NEEDED: Final = frozenset((SEQUENCE, TIME, MONOTONIC, GENERATION, PHASE, KIND))
 
@@ -369,7 +371,7 @@ _NEEDED: Final = frozenset((SEQUENCE, TIME, MONOTONIC, GENERATION, PHASE, KIND))
 def _of_segment(
     stored: Mapping[tuple[int, int], Chunk], stretch: Stretch, wanted: Collection[int]
 ) -> tuple[dict[int, Column], Sequence[int]]:
-    """Return the columns of a segment, and the ids of damaged ones, which are read as absent. Raises _Unreadable."""
+    """Return the columns of a segment, and the ids of damaged columns, which are read as absent. Raises _Unreadable."""
     columns: dict[int, Column] = {}
     damaged = []
     for number in wanted:
@@ -380,7 +382,9 @@ def _of_segment(
         try:
             column = _missing(number, stretch.count) if chunk is None else decode(chunk)
             if len(column) != stretch.count or (number == SEQUENCE and chunk is None):
-                raise CorruptChunk("a stored chunk does not have the entries of its segment")
+                raise CorruptChunk(
+                    "a stored chunk does not have one entry for each snapshot of its segment"
+                )
         except CorruptChunk as error:
             if number in _NEEDED:
                 raise _Unreadable(number) from error
@@ -446,7 +450,7 @@ def _chunks(
 def chunk_row(
     key: Key, number: int, first_sequence: int, chunk: Chunk, pieces: bytes | None = None
 ) -> dict[str, Any]:
-    """Return the row of a chunk; ``pieces`` are the packed summaries if its segment is compacted (summaries.py)."""
+    """Return the row of a chunk; ``pieces`` are the packed summaries if the segment is compacted (summaries.py)."""
     return {
         "run_id": key.run_id, "process_id": key.process_id, "series_id": number, "first_sequence": first_sequence,
         "count": chunk.count, "present": chunk.present, "first": chunk.first, "last": chunk.last, "min": chunk.min,
@@ -477,19 +481,19 @@ class ChunkRows:
     def __call__(
         self, connection: Connection, key: Key, numbers: Collection[int], firsts: Sequence[int]
     ) -> Sequence[Row[Any]]:
-        """Return the rows of the segments that begin at ``firsts``, and possibly of others between them."""
+        """Return the rows of the segments that begin at ``firsts``, and possibly of other segments between them."""
         asked: dict[str, Any] = {**key._asdict(), "numbers": list(numbers)}
         if len(firsts) <= MAX_NAMED_STRETCHES:
             return connection.execute(self._named, asked | {"firsts": list(firsts)}).all()
         found = sorted(firsts)
         gaps = np.diff(found)
-        # Split the range at unusually wide gaps, so that chunks in them are not read.
+        # Split the range at unusually wide gaps, so that chunks in the gaps are not read.
         wide = np.flatnonzero(gaps > 4 * np.median(gaps))
         cuts = np.sort(wide[np.argsort(gaps[wide])][1 - MAX_NAMED_STRETCHES :]) + 1
         ends = [0, *cuts.tolist(), len(found)]
         first = chunks.c.first_sequence
         parts = [first.between(found[a], found[b - 1]) for a, b in pairwise(ends)]
-        # Always include a condition on the entire range, for which the index can be used.
+        # Always include a condition on the entire range, because the index can be used for that condition.
         query = self._between if len(parts) == 1 else self._between.where(or_(*parts))
         return connection.execute(query, asked | {"low": found[0], "high": found[-1]}).all()
 
@@ -547,7 +551,7 @@ _ITS_CHUNKS: Final = and_(
     chunks.c.process_id == segments.c.process_id,
     chunks.c.first_sequence == segments.c.first_sequence,
 )
-# An outer join makes the database begin with the segments, where an index finds the newer ones.
+# An outer join makes the database begin with the segments, among which an index finds the newer ones.
 _NEWER_CHUNKS: Final = (
     select(chunks.c.process_id, chunks.c.series_id, chunks.c.first_sequence, *PACKED)
     .select_from(
@@ -563,9 +567,10 @@ _NEWER_CHUNKS: Final = (
 def stored_numbers(
     connection: Connection, run_id: str, process_id: int | None = None, since: int = -1
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield (process id, first, last sequence number) of stored ranges, at least those newer than revision ``since``.
+    """Yield (process id, first, last sequence number) of the stored ranges newer than revision ``since``.
 
-    Without ``process_id``, one query covers all processes of the run: separate queries for ten thousand take a minute.
+    Without ``process_id``, one query covers all processes of the run, because ten thousand separate queries take a
+    minute.
     If the sequence numbers of a segment are damaged, its entire range counts as stored.
     """
     b, s = batches.c, segments.c
@@ -638,12 +643,12 @@ def read_between(
     )
     stored: dict[tuple[int, int], Chunk] = {}
     for first, last, count, level, number, *chunk in connection.execute(sealed).all():
-        # This replaces the segment's first batch if it was sealed between the two queries.
+        # If the segment was sealed between the two queries, it replaces its own first batch here.
         among[first] = Stretch(first, last, count, level)
         if number is not None:
             stored[number, first] = Chunk(*chunk)
     ordered = sorted(among.values(), key=lambda stretch: stretch.first)
     block = found._assemble(wanted, ordered, stored)
-    # Snapshots of other batches that were sealed in between occur twice.
+    # Snapshots of other batches that were sealed between the two queries occur twice.
     _, once = np.unique(block.numbers(SEQUENCE).values, return_index=True)
     return block if len(once) == len(block) else block.take(once)

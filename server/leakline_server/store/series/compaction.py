@@ -4,9 +4,9 @@
 
 Compaction does not change what readers see, only how fast they read and how much space it takes. Segments that were
 sealed in compacted form are skipped. One segment is made at a time: its data is read and packed outside the write
-transaction, which is short and gives up if the data has changed meanwhile. So several servers may compact concurrently,
-and work that one of them has to discard is done in a later step. Late snapshots are merged into the segment around
-them. Damaged segments are left as they are, and their neighbours are compacted without them.
+transaction, which is short and gives up if the data has since changed. So several servers may compact concurrently,
+and a step whose work had to be discarded is repeated later. Late snapshots are merged into the segment around
+them. Damaged segments are left unchanged, and their neighbours are compacted without them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from .column_reader import Block, Stored, Stretch, chunk_row, chunk_size, series
 from .summaries import Cut, pack_column
 
 # In a live run, about this many of the newest snapshots are not compacted: live pages query new data by segment, and
-# would receive a large one again.
+# would receive a large segment again.
 NEWEST: Final = 2_560
 # At most this many neighbouring segments are considered for a merge.
 MAX_NEAR: Final = 64
@@ -70,7 +70,7 @@ class _Plan:
 
 
 def due(engine: Engine, now: float) -> list[Key]:
-    """Return the processes with enough snapshots to compact, or with any if their run has ended."""
+    """Return the processes with enough snapshots to compact; if the run has ended, any snapshots are enough."""
     s = segments.c
     count = func.sum(s.count).label("count")
     sealed = (
@@ -119,7 +119,7 @@ def _choose(
 ) -> tuple[Sequence[Segment], int | None]:
     """Return the first uncompacted segment with the neighbours to merge with it, and a sequence number or None.
 
-    Only snapshots below that number are to be compacted now.
+    If there is a sequence number, only snapshots below it may be compacted now.
     """
     s = segments.c
     rows = _read(connection, select(segments).where(of(segments, key), _SEALED))
@@ -164,7 +164,7 @@ def _neighbours(
             count, last = count + row["count"], max(last, row["last_sequence"])
     for row in reversed(near):
         if row["first_sequence"] < first["first_sequence"]:
-            # Late snapshots are within an earlier segment's range; a small segment just before may be merged too.
+            # Late snapshots are within the range of an earlier segment. A small segment just before may also be merged.
             within = row["last_sequence"] >= first["first_sequence"] // schema.BLOCK * schema.BLOCK
             if (
                 not (within or count + row["count"] <= schema.BLOCK)
@@ -179,7 +179,7 @@ def _neighbours(
 def _adjoining(
     first: Segment, near: Sequence[Segment], damaged: Collection[int]
 ) -> Sequence[Segment]:
-    """Return the segments to merge with a thinned one.
+    """Return the segments to merge with the thinned segment ``first``.
 
     A thinned segment counts as stored from first to last, so merged segments must adjoin without gaps.
     """
@@ -216,7 +216,7 @@ def _stored(connection: Connection, key: Key, taken: Sequence[Segment]) -> Store
 def _prepare(
     connection: Connection, key: Key, taken: Sequence[Segment], below: int | None
 ) -> _Plan | set[int]:
-    """Return the plan that replaces these segments, or the first sequence numbers of damaged ones."""
+    """Return the plan that replaces these segments, or the first sequence numbers of damaged segments."""
     stored = _stored(connection, key, taken)
     there = sorted((stored.series() or set()) & set(stored.names))
     block = stored.read(COLUMNS)
@@ -231,7 +231,7 @@ def _prepare(
     parts = [_Part(key, rows[a:b], sequence[a:b], a == 0) for a, b in pairwise(ends) if a < b]
     for part in parts:
         part.add(block, COLUMNS)
-    # Process series in groups, because a run may have thousands, each with an array of values.
+    # Process series in groups, because a run may have thousands of series, each with an array of values.
     for at in range(0, len(there), SERIES_AT_ONCE):
         some = there[at : at + SERIES_AT_ONCE]
         block = stored.read(some)
@@ -243,7 +243,7 @@ def _prepare(
 
 
 class _Part:
-    """A new segment made from some ``rows`` of the data that was read; ``sequence`` has their sequence numbers."""
+    """A new segment made from some ``rows`` of the data that was read; ``sequence`` is their sequence numbers."""
 
     def __init__(self, key: Key, rows: Array, sequence: Array, compacted: bool) -> None:
         self.key, self.count, self.rows = key, len(rows), list[dict[str, Any]]()
@@ -263,8 +263,8 @@ class _Part:
             time.sleep(0)
 
     def segment(self, taken: Sequence[Segment], *, thinned: bool) -> dict[str, Any]:
-        # Readers query new data by the revision of a segment, so the older part must not get the revision of the newer
-        # snapshots.
+        # Readers query new data by segment revision, so the part with older snapshots must not get the revision of the
+        # newer snapshots.
         revision = max(row["revision"] for row in taken if row["first_sequence"] <= self.last)
         return {
             **self.key._asdict(), "first_sequence": self.first, "last_sequence": self.last, "count": self.count,
@@ -288,7 +288,7 @@ def _plan(
 
 
 def _cut(sequence: Array, below: int | None) -> int:
-    """Return the size of one segment in snapshots: all below ``below``, or if too many, those up to a block end."""
+    """Return the number of snapshots for one segment: all below ``below``, or if too many, all up to a block end."""
     many = len(sequence) if below is None else int(np.searchsorted(sequence, below))
     if many <= schema.BLOCK:
         return many
@@ -340,12 +340,12 @@ def _leave(engine: Engine, key: Key, damaged: Sequence[Segment]) -> bool:
 
 
 # The maximum number of parts into which a segment with gaps is split. Each part has its own rows, which cost more than
-# thinning shorter parts would save.
+# thinning would save if the parts were shorter.
 MAX_PARTS: Final = 16
 
 
 class Dropped(NamedTuple):
-    """The number of dropped snapshots, and the number of bytes that this saved."""
+    """The number of dropped snapshots, and the number of bytes saved."""
 
     snapshots: int = 0
     bytes: int = 0
@@ -363,10 +363,10 @@ def undropped(engine: Engine, run_id: str) -> list[tuple[Key, int]]:
 def drop(engine: Engine, key: Key, first_sequence: int, keep: Callable[[Block], Array]) -> Dropped:
     """Drop the snapshots of a segment that are not in the mask returned by ``keep``, in one short transaction.
 
-    The slow work is done before the transaction, and is discarded if the segment has changed meanwhile or the run is
-    running again. A damaged segment is left as it is. A thinned segment counts as stored from its first to its last
+    The slow work is done before the transaction, and is discarded if the segment has changed since then or the run
+    is running again. A damaged segment is left unchanged. A thinned segment counts as stored from its first to its last
     number, so a segment with gaps, where snapshots never arrived, is split into several segments without gaps; a
-    segment with too many gaps is left as it is.
+    segment with too many gaps is left unchanged.
     """
     this = and_(of(segments, key), segments.c.first_sequence == first_sequence)
     with reading(engine) as connection:

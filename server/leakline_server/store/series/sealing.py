@@ -1,10 +1,10 @@
 """Sealing: converting the waiting batches of a process into a segment with a chunk for each series.
 
 Sealing happens after the batches were acknowledged and does not change what readers see. While snapshots keep arriving,
-a segment reaches to the end of a block (schema.py), because each segment costs a row per series. It ends earlier, with
-at least MIN_SNAPSHOTS, if there are so many small batches that reading them would be slow. A segment that is most of a
-block is written in compacted form, so that compaction has nothing left to do. The batches of a paused process are
-sealed if there are enough of them to be worth a segment; those of a small run are never sealed.
+a segment extends to the end of a block (schema.py), because each segment costs a row per series. A segment ends
+earlier, with at least MIN_SNAPSHOTS, if there are so many small batches that reading them would be slow. A segment that
+is most of a block is written in compacted form, so that compaction has nothing left to do. The batches of a paused
+process are sealed if they have enough snapshots for a segment; the batches of a small run are never sealed.
 
 The batches of a process are joined into a table of integers, a table of floats and the common columns. The tables are
 filled batch by batch, all series of a batch together: filling them series by series would take a hundred thousand small
@@ -70,7 +70,8 @@ def chunks_of(
 ) -> Iterator[tuple[int, Chunk, bytes | None]]:
     """Yield (column, chunk, packed pieces) for every column of these batches.
 
-    ``firsts``: the first sequence numbers of the batches. ``compacted``: encode like compaction, with pieces.
+    ``firsts``: the first sequence numbers of the batches. ``compacted``: encode the columns as compaction does, with
+    pieces.
     """
     sequence = _sequence(firsts, bodies)
     cut = Cut(sequence) if compacted else None
@@ -82,7 +83,7 @@ def chunks_of(
 
 
 def _names(bodies: Sequence[Body]) -> tuple[Array, Array]:
-    """Return the ascending ids of all series, and of those with floats in any batch."""
+    """Return the ascending ids of all series, and of the series with floats in any batch."""
     # Most batches have the same series, so duplicates are removed before parsing.
     floats = {body.float_ids for body in bodies}
     return _unique(floats | {body.integer_ids for body in bodies}), _unique(floats)
@@ -124,8 +125,8 @@ def _common(bodies: Sequence[Body]) -> Iterator[tuple[int, Column]]:
 class _Table:
     """The values of some series in consecutive batches.
 
-    ``values`` has an integer row for each of ``ids``, in their order, with NOT_THERE for absent entries. A second table
-    has a float row for each of these series that has any floats, with NaN for absent entries.
+    ``values`` has an integer row for each of ``ids``, in the same order, with NOT_THERE for absent entries. A second
+    table has a float row for each of these series with any floats, with NaN for absent entries.
 
     ``ids``: the ascending ids of the requested series; ``floats``: the ids of all series with any floats.
     """
@@ -204,7 +205,7 @@ _Encoded = tuple[float, float, float, float, int, bytes, bytes]
 def encode_rows(values: Array, cut: Cut | None) -> Iterator[tuple[int, Chunk, bytes | None]]:
     """Yield (row, chunk, packed pieces) for the int64 rows without a NOT_THERE entry.
 
-    The bytes are the same as those of `chunk_codec.encode`, but are computed faster.
+    The chunks are the same as those from `chunk_codec.encode`, but are computed faster.
     """
     module = native()
     if module is None:
@@ -223,11 +224,11 @@ def _chunk(values: Array, one: _Encoded) -> Chunk:
 
 
 def _in_numpy(values: Array, cut: Cut | None) -> list[_Encoded | None]:
-    """Return the same as `encode_table` of the native module."""
+    """Return what `encode_table` of the native module returns."""
     lows, highs = values.min(axis=1), values.max(axis=1)
     there = lows != NOT_THERE
     stands_still = lows.astype(np.float64) == highs.astype(np.float64)
-    # Copy only the rows that change: most are constant, and large arrays cost time per page.
+    # Copy only the rows with changing values: most rows are constant, and large arrays cost time per page.
     moving = np.flatnonzero(there & ~stands_still)
     payloads = dict(zip(moving.tolist(), _payloads(values[moving]), strict=True))
     records = [b""] * len(values) if cut is None else cut.records_of_rows(values)
@@ -268,9 +269,9 @@ def append(connection: Connection, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def enough(snapshots: int, batches: int) -> bool:
-    """Return True if this many snapshots and batches are enough for a segment while more keep arriving."""
+    """Return True if this many snapshots and batches are enough for a segment while more of them keep arriving."""
     many = snapshots >= MIN_SNAPSHOTS and batches >= ENOUGH_BATCHES
-    # A block's worth of snapshots reaches the end of a block wherever it starts.
+    # A block's worth of snapshots reaches the end of a block no matter where it starts.
     return many or snapshots >= schema.BLOCK
 
 
@@ -297,7 +298,7 @@ def due(engine: Engine, now: float, since: float | None = None) -> list[Key]:
 
 
 def _is_worth(connection: Connection, key: Key, now: float) -> bool:
-    """Return True if there is enough to seal without damaged batches, which are never sealed."""
+    """Return True if there is enough to seal apart from damaged batches, which are never sealed."""
     damaged = corruption.batches_of(connection.engine, *key)
     return not damaged or bool(_choose(_heads(connection, key, damaged), now))
 
@@ -317,7 +318,7 @@ class _Plan:
 
 
 class Sealed(NamedTuple):
-    """The number of snapshots that were sealed, and whether ``more`` are ready to be sealed."""
+    """The number of snapshots that were sealed, and whether ``more`` snapshots are ready to be sealed."""
 
     snapshots: int
     more: bool = False
@@ -327,8 +328,8 @@ def seal(engine: Engine, key: Key, now: float) -> Sealed:
     """Seal one segment of this process, unless too few readable snapshots are waiting.
 
     The batches are read and packed outside the write transaction, which is short and gives up if another server was
-    first. A damaged batch is reported and left where it is. On SQLite the transaction is not durable by itself: after a
-    power loss before the next commit, the batches are still there and are sealed again.
+    faster. A damaged batch is recorded and not sealed. On SQLite the commit does not wait for the disk: after a power
+    loss before the next durable commit, the batches are still stored and are sealed again.
     """
     with reading(engine) as connection:
         plan = _prepare(connection, key, now)
@@ -369,13 +370,13 @@ def _heads(connection: Connection, key: Key, damaged: Collection[int]) -> list[R
 
 
 def _choose(heads: Sequence[Row[Any]], now: float) -> list[Row[Any]]:
-    """Return the leading batches that make a segment, or an empty list if there are too few."""
+    """Return the first batches that make a segment, or an empty list if there are too few batches."""
     chosen: list[Row[Any]] = []
     total = 0
     for row in heads:
         if chosen and row.first_sequence >= schema.edge(chosen[-1].first_sequence):
-            # End at a block boundary, however few snapshots there are: with a late batch, the segment would otherwise
-            # span everything in between.
+            # End at a block boundary, no matter how few snapshots there are. Otherwise, a segment that begins with a
+            # late batch would span everything up to the newest batches.
             return chosen
         chosen.append(row)
         total += row.count_
@@ -447,7 +448,7 @@ def _plan(
 
 
 def _replace(connection: Connection, key: Key, plan: _Plan) -> None:
-    """Write the planned rows and delete the batches they replace. Raises details.Changed."""
+    """Write the planned rows and delete the batches that they replace. Raises details.Changed."""
     _INSERT_CHUNKS(connection, plan.chunks)
     connection.execute(_INSERT_SEGMENT, plan.segment)
     gone = [{**key._asdict(), "b_first": row.first_sequence} for row in plan.taken]
@@ -460,12 +461,12 @@ def _is_block(first: int, last: int, count: int, batches: int) -> bool:
     edge = schema.edge(first)
     if last + 1 == edge:
         return count >= schema.BLOCK // 2
-    # The range begins with the first number of the block, or with the second, because a process may count from 1.
+    # The range may begin with the block's second number instead of its first, because a process may count from 1.
     return last < edge and first <= edge - schema.BLOCK + 1 and not enough(count, batches)
 
 
 def _is_within(connection: Connection, key: Key, first: int, last: int) -> bool:
-    """Return True if part of this range is sealed already, so that compaction has segments to merge."""
+    """Return True if part of this range has already been sealed, so that compaction must merge the segments."""
     return (
         connection.execute(_WITHIN, key._asdict() | {"low": first, "high": last}).first()
         is not None
@@ -483,7 +484,8 @@ _THESE: Final = and_(
     mine(batches), batches.c.first_sequence.between(bindparam("low"), bindparam("high"))
 )
 _BODIES: Final = _HEAD.add_columns(batches.c.body).where(_THESE).order_by(batches.c.first_sequence)
-# Two servers on one database would seal the same batches: the second waits for this lock, then sees that they are gone.
+# Two servers on one database may try to seal the same batches: the second server waits for this lock, and then finds
+# that the batches are gone.
 _HOLD: Final = _HEAD.where(_THESE).order_by(batches.c.first_sequence).with_for_update()
 _WITHIN: Final = (
     select(segments.c.first_sequence)

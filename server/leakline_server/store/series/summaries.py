@@ -1,15 +1,15 @@
 """Summaries of consecutive snapshots: count, first, last, smallest and largest value of a column.
 
-    pieces = checksum (4 bytes, little endian: the CRC-32 of the rest), then summaries of 40 bytes: present, first,
-             last, min, max, each a little-endian 8-byte float; all zero if nothing is present
+    pieces = checksum (4 bytes, little endian: the CRC-32 of the summaries), then summaries of 40 bytes: present,
+             first, last, min, max, each a little-endian 8-byte float; all zero if nothing is present
 
-A compacted chunk has a summary for each piece: a range of PIECE sequence numbers that begins at a multiple of PIECE.
-If sequence numbers have gaps, pieces are longer by a power of two, so that there are at most MAX_PIECES. A single
-summary in a chunk with more pieces means that every entry is present and equal to that value. The summaries of the
+A compacted chunk has a summary for each piece: a range of PIECE sequence numbers that begins at a multiple of PIECE. If
+sequence numbers have gaps, pieces are longer by a power of two, so that there are at most MAX_PIECES of them. A single
+summary in a chunk with more pieces means that every entry is present and has the same value. The summaries of the
 sequence column give the number of pieces and the sequence numbers of each.
 
-A chart of N points over a long run is made from the summaries of chunks. Single snapshots are read only where they are
-needed for an exact result: at the ends of the queried range, in data that is not compacted yet, and where segments
+A chart of N points over a long run is made from the summaries of chunks. Individual snapshots are read only where they
+are needed for an exact result: at the ends of the queried range, in data that is not compacted yet, and where segments
 overlap. The result is always the same as if all snapshots were read. If a phase or kind is selected, all snapshots are
 read, some segments at a time.
 """
@@ -48,7 +48,7 @@ def bounds(sequence: Array) -> Array:
 
 
 def summed(column: Numbers, starts: Array) -> Array:
-    """Return a summary of a column for each range that begins at one of these positions."""
+    """Return a summary of a column for each range; ``starts`` is the positions at which the ranges begin."""
     if len(starts) == len(column):
         # These are summaries of single snapshots; computing them directly takes a third of the time.
         found = np.repeat(column.values[:, None], NUMBERS, axis=1).astype(np.float64)
@@ -73,7 +73,7 @@ def summed(column: Numbers, starts: Array) -> Array:
 
 
 def pack(records: Array, counts: Array) -> bytes:
-    """Return the packed summaries, with a checksum, of pieces with ``counts`` entries each."""
+    """Return the packed summaries, with a checksum, of pieces whose numbers of entries are ``counts``."""
     return checked(_checked_records(records, counts))
 
 
@@ -83,7 +83,7 @@ def checked(records: bytes) -> bytes:
 
 
 def _checked_records(records: Array, counts: Array) -> bytes:
-    """Return packed summaries without a checksum: a single one if all entries are present and equal."""
+    """Return packed summaries without a checksum: a single summary if all entries are present and equal."""
     same = records[:, MIN].min() == records[:, MAX].max()
     if same and (records[:, PRESENT] == counts).all():
         records = records[:1]
@@ -108,7 +108,7 @@ def of_numbers(first: int, last: int) -> Array:
 
 
 def spread(records: Array, counts: Array) -> Array:
-    """Return a summary for each piece; if only one is stored, it is repeated. Raises CorruptChunk."""
+    """Return a summary for each piece; if only one summary is stored, repeat it. Raises CorruptChunk."""
     if len(records) == len(counts):
         return records
     if len(records) != 1:
@@ -124,7 +124,7 @@ def nothing(count: int) -> Array:
 
 
 class Cut:
-    """The division of a segment into pieces; ``sequence`` has its ascending sequence numbers, at least one."""
+    """The division of a segment into pieces; ``sequence`` is its ascending, non-empty sequence numbers."""
 
     def __init__(self, sequence: Array) -> None:
         self.starts = bounds(sequence)
@@ -151,7 +151,7 @@ class Cut:
 
 
 def pack_column(column: Column, cut: Cut | None) -> tuple[Chunk, bytes | None]:
-    """Return the chunk of a column, and the packed summaries of its pieces if it is compacted (``cut`` is given)."""
+    """Return the chunk of a column, and the packed summaries of its pieces (None without ``cut``)."""
     return encode(column, tight=cut is not None), None if cut is None else cut.pieces(column)
 
 
@@ -223,7 +223,7 @@ class Summaries:
 
 
 def of_block(block: Block, numbers: Collection[int], width: int = 1) -> Summaries:
-    """Return a summary for each bucket of ``width`` sequence numbers that has any of the block's ordered snapshots."""
+    """Return a summary of the block's ordered snapshots for each non-empty bucket of ``width`` sequence numbers."""
     sequence = block.numbers(SEQUENCE).values
     starts = np.flatnonzero(np.diff(sequence // width, prepend=-1))
     return Summaries({number: summed(block.numbers(number), starts) for number in numbers})
@@ -249,7 +249,7 @@ GROUP: Final = 65_536
 
 
 class Summarised:
-    """The data of a process within a span, read from the summaries of chunks if these are exact.
+    """The data of a process within a span, read from the summaries of chunks where they are exact.
 
     Summaries are used for compacted segments that overlap no other segment or batch; otherwise snapshots are read.
     """
@@ -268,7 +268,7 @@ class Summarised:
             self.stored = stored.among([*self._apart, *self._mixed])
 
     def read(self, more: Collection[int], kind: str | None) -> Block:
-        """Return the snapshots within the span, of this kind (or of all), with the columns in ``more`` added."""
+        """Return the snapshots within the span, of this kind or of all kinds, with the columns in ``more`` added."""
         return self._asked(self.stored, (*self.numbers, *more), kind)
 
     def blocks(self, more: Collection[int], kind: str | None) -> Iterator[Block]:
@@ -293,7 +293,7 @@ class Summarised:
         return join([found if whole.all() else found.take(whole), entries], numbers)
 
     def _summaries(self, numbers: Collection[int]) -> tuple[Summaries, Array, set[Stretch]]:
-        """Return the summaries of the segments in `_apart`, the segment of each summary, and the segments without any.
+        """Return the summaries of the segments in `_apart`, each summary's segment, and the segments without summaries.
 
         The segment of a summary is given as an index into `_apart`.
         """
@@ -320,7 +320,7 @@ class Summarised:
     def _of_segment(
         self, packed: Mapping[int, Mapping[int, bytes]], stretch: Stretch, numbers: Collection[int]
     ) -> list[Array]:
-        """Return the summaries of each of these columns, or an empty list if they are missing or cannot be read."""
+        """Return the segment's summaries of these columns, or an empty list if they are missing or cannot be read."""
         first, axis, number, found = stretch.first, self._span.axis, SEQUENCE, list[Array]()
         # Every compacted segment has summaries of its axis column.
         if first not in packed[SEQUENCE if axis != SEQUENCE and not stretch.whole else axis]:
@@ -356,7 +356,7 @@ class Summarised:
 
 
 def _parted(stretches: Sequence[Stretch]) -> tuple[list[Stretch], list[Stretch]]:
-    """Return the compacted segments that overlap nothing else, and the rest."""
+    """Return the compacted segments that overlap nothing else, and all other segments and batches."""
     apart: list[Stretch] = []
     mixed: list[Stretch] = []
     reach = -1
