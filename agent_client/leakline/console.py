@@ -1,7 +1,7 @@
 """Output on stderr: notices, the status line and printed snapshots.
 
-All output goes through the logger "leakline". It never goes to stdout and never interrupts a line with a progress bar.
-Printed snapshots have the same format as at the start of a report.
+All output goes through the logger "leakline". No output goes to stdout or breaks into the line of a progress bar.
+Printed snapshots have the format of the snapshot at the start of a report.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class _StderrHandler(logging.Handler):
     """Handler that writes to the current sys.stderr and ignores a closed or broken stream."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        # OSError: broken pipe. ValueError: closed stream or unencodable text. RuntimeError: a signal handler
-        # interrupted the write and wrote to the same stream.
+        # OSError: the pipe is broken. ValueError: the stream is closed or cannot encode the text. RuntimeError: a
+        # signal handler interrupted the write and wrote to the same stream.
         with suppress(OSError, ValueError, RuntimeError):
             _write(self.format(record))
 
@@ -54,17 +54,17 @@ def _write(line: str) -> None:
 
 
 def set_up() -> None:
-    """Send the log lines only to stderr. `init` calls this function, so importing the package has no side effects."""
+    """Send log lines only to stderr. `init` calls this function, so that importing the package has no side effects."""
     if not any(isinstance(handler, _StderrHandler) for handler in logger.handlers):
         logger.addHandler(_StderrHandler())
-    # The program's own log handlers may write to stdout, which is for the program's results.
+    # Do not propagate: the program's own log handlers may write to stdout, which is for the program's results.
     logger.propagate = False
     if logger.level == logging.NOTSET:
         logger.setLevel(logging.INFO)
 
 
 class Notices:
-    """Logger of notices. It is silent in a quiet run and logs a notice with a ``once`` key only the first time."""
+    """Logs notices, unless the run is quiet. Notices with the same ``once`` key are logged only once."""
 
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
@@ -111,7 +111,7 @@ _METAL_ROWS: Final = (
 
 
 class ObjectCount(NamedTuple):
-    """The instance count of a class. ``expected`` describes the declared count in words."""
+    """The number of instances of a class. ``expected`` describes the declared number in words."""
 
     name: str
     instances: int
@@ -119,7 +119,7 @@ class ObjectCount(NamedTuple):
 
 
 class SnapshotBanner:
-    """Listener that prints requested snapshots; silent in quiet runs and on ranks other than 0.
+    """Listener that prints requested snapshots, except in quiet runs and on ranks other than 0.
 
     For values that a snapshot did not measure, the newest known values are printed. The printed peak is the peak of the
     entire run, as in a report.
@@ -127,8 +127,8 @@ class SnapshotBanner:
 
     def __init__(self, notices: Notices, title: str) -> None:
         self._notices, self._title = notices, title
-        # Samples are added on the recorder's thread. The lock is reentrant because a signal handler may end the run
-        # while this thread holds it.
+        # The recorder's thread also calls ``see``. The lock is reentrant because a signal handler may end the run while
+        # this thread holds the lock.
         self._lock = threading.RLock()
         self._values: dict[str, Number] = {}
         self._first: dict[str, Number] = {}
@@ -163,7 +163,9 @@ class SnapshotBanner:
                     shown.append(text)
 
     def _counts(self) -> list[ObjectCount]:
-        """Return the object counts as in a report: declared classes first, and within each group by change."""
+        """Return the object counts in the order of a report: declared classes first, and within each group the largest
+        changes first.
+        """
         changes: dict[str, int] = {}
         found = []
         for series, value in self._values.items():
@@ -184,7 +186,7 @@ class SnapshotBanner:
 
 
 def _expected_text(data: Mapping[str, Any]) -> str:
-    """Describe an expectation in the words of the analysis, a package too large to import on a training thread."""
+    """Describe an expectation as the analysis would. The analysis is too large to import on a training thread."""
     low, high, after = data.get("low"), data.get("high"), data.get("after")
     text = str(low) if low == high else f"{low} to {high}"
     if data.get("baseline"):
@@ -229,11 +231,11 @@ def _gpus(values: Mapping[str, Number]) -> Iterator[str]:
     if shown:
         yield "GPU memory:"
         yield from shown
-        yield "   (torch sees only its own allocator; the driver sees everything, but not how much of it is in use)"
+        yield "   (torch sees only its own allocator; the driver sees all memory, but not how much of it is in use)"
 
 
 def _gpu_row(title: str, series: str, value: float) -> str:
-    """Return one row, or an empty string if the value is a failure count of zero."""
+    """Return one row, or an empty string for a failure count of zero."""
     if series.endswith("_bytes"):
         return f"   {title + ':':<36}{format_gib(value):>14}"
     return f"   {title + ':':<36}{value:>10,.0f}" if value else ""
@@ -245,7 +247,7 @@ _GPU: Final = ".allocated_bytes"
 
 
 class StatusLine:
-    """Listener that logs a status line at generation ends; silent in quiet runs and on ranks other than 0."""
+    """Listener that logs a status line at generation ends, except in quiet runs and on ranks other than 0."""
 
     def __init__(
         self,
@@ -254,7 +256,7 @@ class StatusLine:
         watch: Sequence[str],
         verdict: Callable[[], Verdict | None] = lambda: None,
     ) -> None:
-        """Set up the line. ``verdict`` returns the newest known verdict; a status line never triggers an analysis."""
+        """Set up the status line. ``verdict`` returns the newest known verdict and never triggers an analysis."""
         self._notices, self._every, self._watch = notices, every, tuple(watch)
         self._verdict = verdict
         self._ended = 0
@@ -274,9 +276,10 @@ class StatusLine:
         self._before = snapshot
 
     def _growth(self, snapshot: Snapshot) -> str:
-        """Return ``+1.20 MiB since generation 3: end, +9.31 MiB since baseline``.
+        """Return text such as ``+1.20 MiB since generation 3: end, +9.31 MiB since baseline``.
 
-        If snapshots of generation ends are missing, the first label shows where the change is measured from.
+        The labels name the snapshots from which the changes are measured, because snapshots of generation ends may be
+        missing.
         """
         since = [self._before, self._first] if self._before is not self._first else [self._first]
         return ", ".join(_grown(before, snapshot) for before in since if before is not None)
@@ -297,7 +300,7 @@ def _grown(before: Snapshot, now: Snapshot) -> str:
 
 
 def _status_line(snapshot: Snapshot, watch: Sequence[str]) -> str:
-    """Return ``generation 4: end: RSS 4.23 GiB, GPU 0 0.15 GiB, TradingEnvironment 0, DDPGAgent 17``."""
+    """Return text such as ``generation 4: end: RSS 4.23 GiB, GPU 0 0.15 GiB, TradingEnvironment 0, DDPGAgent 17``."""
     return f"{snapshot.label}: {', '.join(_parts(snapshot.samples, watch))}"
 
 
@@ -314,7 +317,9 @@ def _parts(samples: Mapping[str, Number], watch: Sequence[str]) -> Iterator[str]
 
 
 def _count(samples: Mapping[str, Number], watched: str) -> Number | None:
-    """Return the count of the class with this full name, or the sum over all classes whose names end with it."""
+    """Return the count of the class with the full name ``watched``, or the sum over all classes whose names end with
+    ``watched``.
+    """
     exact = samples.get(f"type.{watched}.count")
     if exact is not None:
         return exact

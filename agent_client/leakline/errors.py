@@ -13,13 +13,13 @@ from __future__ import annotations
 
 
 class LeaklineError(Exception):
-    """Base class of all client errors. The message is one line: what went wrong and what to do about it."""
+    """Base class of all client errors. The message says in one line what went wrong and what to do about it."""
 
     exit_status = 1
 
 
 class BadArgument(LeaklineError, ValueError):
-    """An argument or environment variable ``name`` with the invalid ``value``; ``source`` is where it was set."""
+    """The argument or environment variable ``name`` has the invalid ``value``, set in ``source``."""
 
     exit_status = 2
 
@@ -41,9 +41,10 @@ class SpoolError(LeaklineError):
 
 
 class ServerUnreachable(LeaklineError):
-    """No response from the server.
+    """The server did not respond.
 
-    ``after_seconds`` is the retry delay if the server sent one. ``sentence`` is the message without the advice.
+    ``after_seconds`` is the server's retry delay, or None if it sent no delay. ``sentence`` is the message without the
+    advice.
     """
 
     _wrong, _to_do = "cannot reach a Leakline server at {} ({})", "start one with: leakline serve"
@@ -55,7 +56,7 @@ class ServerUnreachable(LeaklineError):
 
 
 class ServerBusy(ServerUnreachable):
-    """The server is running but refuses requests for now, so advice to start a server would be misleading."""
+    """The server is running but refuses requests for now, so the message does not advise starting a server."""
 
     _wrong, _to_do = (
         "{} is temporarily refusing requests ({})",

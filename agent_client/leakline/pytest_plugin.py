@@ -1,16 +1,16 @@
-"""Pytest plugin that fails a test if it accumulates memory from call to call, and shows the verdict and the holders.
+"""Pytest plugin that fails a test that accumulates memory from call to call, and shows the verdict and the holders.
 
     @pytest.mark.leakline(max_growth="1 MiB", generations=6)
     def test_an_episode_leaves_nothing():
         play_episode()
 
-The test function is called ``warm_up`` times (default 1), then ``generations`` times (default 6, at least 5); each of
-these calls is one generation. The test fails if a generation retains more than ``max_growth``. A test that requests
-the fixture ``leakline_run`` is called once and marks its generations itself: ``with
+The test function is called ``warm_up`` times (default 1) and then ``generations`` times (default 6, at least 5). Each
+of the latter calls is one generation. The test fails if a generation retains more than ``max_growth``. A test that
+requests the fixture ``leakline_run`` is called once and marks its generations itself: ``with
 leakline_run.generation(number): ...``. If the generations contain phases, the verdict names them.
 
-Garbage is collected between generations unless ``collect=False``. Tests without the marker are not touched, and the
-measuring and analysis modules are not imported for them. ``-p no:leakline`` disables the plugin.
+Garbage is collected between generations unless ``collect=False``. Tests without the marker or the fixture run
+unchanged, without importing the measuring and analysis modules. ``-p no:leakline`` disables the plugin.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def _can_be_called_again(item: pytest.Item) -> bool:
-    """Return True if the hook below can repeat the test. Methods of unittest.TestCase cannot be repeated."""
+    """Return True if the hook below can call the test repeatedly. Methods of unittest.TestCase cannot be repeated."""
     unittest = sys.modules.get("unittest")
     if not isinstance(item, pytest.Function):
         return False
@@ -55,7 +55,7 @@ def _can_be_called_again(item: pytest.Item) -> bool:
 
 @pytest.fixture
 def leakline_run(request: pytest.FixtureRequest) -> Iterator[MeasuredRun]:
-    """Yield a run that exists only for one test, with generations and phases as in training."""
+    """Yield a run that exists only for one test and has the methods of a training run for generations and phases."""
     from .testing import MeasuredRun
 
     limit = _allowed(request.node)
@@ -82,7 +82,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
     finally:
         pyfuncitem.obj = function
         run = pyfuncitem.stash[_RUN]
-        # Otherwise, if a plugin reruns a failed test, the rerun would be judged by the old run.
+        # If a plugin reruns a failed test, the rerun must not be judged by the old run.
         del pyfuncitem.stash[_RUN]
     run.__exit__()
     _judge(pyfuncitem, run, limit)
@@ -101,14 +101,14 @@ def _allowed(item: pytest.Item) -> Allowed:
     except TypeError as error:
         # Python's message names our internal function, which the user did not call.
         wrong = f"{str(error).partition(' ')[2]}; it takes {', '.join(inspect.signature(allowed).parameters)}"
-    # This call is outside the except clauses because pytest would otherwise show the chained exception as well.
+    # This call is outside the except clauses, because otherwise pytest would also show the chained exception.
     pytest.fail(f"marker leakline of {item.nodeid}: {wrong}", pytrace=False)
 
 
 def _again_and_again(
     item: pytest.Function, function: Callable[..., Any], limit: Allowed
 ) -> Callable[..., Any]:
-    """Return a function that calls ``function`` once per generation, after the warm-up. Exceptions propagate."""
+    """Return a function that calls ``function`` for the warm-up and then once per generation. Exceptions propagate."""
     from .testing import MeasuredRun
 
     run = item.stash[_RUN] = MeasuredRun(limit.collect)
@@ -143,7 +143,7 @@ def _judge(item: pytest.Function, run: MeasuredRun, limit: Allowed) -> None:
     judged = run.judged(limit)
     seen = judged.verdict.generations
     if seen < LEAST_GENERATIONS:
-        few = f"leakline: {item.name} had {count_of(seen, 'generation')}; {LEAST_GENERATIONS} are needed for a verdict"
+        few = f"leakline: {item.name} had {count_of(seen, 'generation')}; a verdict needs at least {LEAST_GENERATIONS}"
         pytest.fail(few, pytrace=False)
     item.user_properties.append(("leakline_growth_bytes_per_generation", judged.growth_bytes))
     item.user_properties.append(("leakline_verdict", judged.verdict.summary))

@@ -1,8 +1,8 @@
-"""init() and Run, the API of the training loop.
+"""init() and Run, the API for training loops.
 
-Every call has an error boundary; after init, only invalid arguments and callbacks of `on` raise. A Run without a loop
-does nothing: `current()` returns one before init, ``mode="disabled"`` creates one, and every run becomes one when it
-has finished, and in a forked child.
+Every call has an error boundary. After init, only invalid arguments and callbacks of `on` raise. A Run without a loop
+does nothing: `current()` returns such a run before init, ``mode="disabled"`` creates one, and a run loses its loop when
+it finishes and in a forked child.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ def init(
     phase that never runs is shown. ``total``: planned number of generations. ``directory``: folder of the spool
     (``LEAKLINE_DIR``, default ``.leakline``). ``mode``: online, offline (spool only) or disabled. ``exact_peaks``:
     reset the kernel's high-water mark of this process after each reading, so that even the shortest peak is recorded.
-    ``log_lines``: along with the snapshots, send the newest 50 lines that this process prints and logs, to explain a
-    crash. ``log_every``: every N generations, log a line to stderr with memory, the counts of ``watch``, growth and the
-    newest verdict. ``allocations``: once a leak is suspected, trace which source lines allocate the retained memory,
-    for one generation; tracing slows the program down. Arguments take precedence over ``LEAKLINE_*`` variables.
+    ``log_lines``: with the snapshots, send the newest 50 lines that this process prints and logs, to explain a crash.
+    ``log_every``: every N generations, log a line to stderr with memory, the counts of ``watch``, growth and the newest
+    verdict. ``allocations``: once a leak is suspected, trace which source lines allocate the retained memory, for one
+    generation; tracing slows the program down. Arguments take precedence over ``LEAKLINE_*`` variables.
 
     Raises BadArgument with the name, value and source of an invalid setting. After init, only declarations raise it.
     """
@@ -70,23 +70,24 @@ def init(
         tags=tags, server=server, mode=mode, quiet=quiet, directory=directory, exact_peaks=exact_peaks,
         log_lines=log_lines, log_every=log_every, allocations=allocations,
     )  # fmt: skip
-    # Instances are counted by the references to their class, and the caller's list would add a reference to each.
+    # Drop the caller's list: instances are counted by the references to their class, and the list holds a reference to
+    # each class.
     del watch
     return start(settings)
 
 
 def start(settings: Settings) -> Run:
-    """Start a run with resolved settings. Framework callbacks, which adapt some settings, call this function."""
+    """Start a run with resolved settings. Framework callbacks call this function, because they adapt some settings."""
     global _active
     if _active is not None:
         settings = _active._make_way(settings)
     run = Run()
     if settings.mode == "disabled":
         if _active is not None:
-            # The active run was started by `leakline run`, whose user wants the recording, so that run continues. The
+            # `leakline run` started the active run, and its user wants the recording, so that run continues. The
             # program gets a run that does nothing and costs nothing.
             return run
-        # The program disabled Leakline. Making this run the active one keeps callbacks from starting another.
+        # The program disabled Leakline. Make this run the active run, so that callbacks do not start another run.
         _active = run
     elif not in_worker():
         with run._guard:
@@ -101,7 +102,7 @@ def current() -> Run:
 
 
 def observe(run: Run, settings: Settings, subject: Subject) -> None:
-    """Start a run for a program that does not call Leakline; the server receives the run only after its release."""
+    """Start a run for a program that does not call Leakline. The server receives the run only once it is released."""
     global _active
     with run._guard:
         run._start(settings, subject, held=True)
@@ -109,14 +110,16 @@ def observe(run: Run, settings: Settings, subject: Subject) -> None:
 
 
 def active() -> Run | None:
-    """Return the run that the program itself started, even a disabled run, or None if it has not started any."""
+    """Return the run that the program itself started, even if the run is disabled, or None if the program started no
+    run.
+    """
     return None if _active is None or _active._is_of_others else _active
 
 
 class Run:
     """One process's part of a run, created by `init`."""
 
-    # True for a run that the program did not start; it gives way to a run that the program starts later.
+    # True for a run that the program did not start. Such a run gives way to a run that the program starts later.
     _is_of_others = False
     # Whether a signal handler catches SIGTERM. Python runs handlers only between bytecodes of the main thread.
     _hears_signals = True
@@ -129,7 +132,8 @@ class Run:
         self._end: tuple[str, str] | None = None
         # True if SIGTERM arrived and the program's own handler let the program continue.
         self._goes_on = False
-        # The id of the exception that left the newest phase or generation, so that it is not reported again at exit.
+        # The id() of the exception that left the newest phase or generation. That exception is not reported again at
+        # exit.
         self._reported: int | None = None
         self._finishing = shutdown.Once()
         # True in a forked child, where the run's resources belong to the parent.
@@ -241,7 +245,7 @@ class Run:
         on_request: bool = True,
         when: str | tuple[str, float] | None = None,
     ) -> None:
-        """Register ``function()`` to be called on the training thread between two phases, and report what it freed.
+        """Register ``function()`` to be called on the training thread between two phases, and report what it frees.
 
         ``on_request``: users may trigger it from the run's page, but not while the run is quiet. ``when``: trigger it
         automatically once the verdict reaches a status ("suspected" or "confirmed"), or while a series is above a
@@ -260,7 +264,7 @@ class Run:
                     self._chain.follow_verdict()
 
     def find_holders(self, target: type | str) -> None:
-        """Search at the next phase end for what keeps instances of a class alive. Raises BadArgument."""
+        """At the next phase end, search for what keeps instances of a class alive. Raises BadArgument."""
         if self._loop is not None:
             wanted = declarations.searched(target)
             with self._guard:
@@ -277,7 +281,7 @@ class Run:
         self._declare("mark", name, dict)
 
     def note(self, text: str, link: str | None = None) -> None:
-        """Show a text, optionally with a link, next to the charts."""
+        """Show a text next to the charts, optionally with a link."""
         self._declare("note", "note", lambda: declarations.note_data(text, link))
 
     def band(
@@ -409,7 +413,7 @@ class Run:
         exit_status.note(error)
 
     def _call_back(self, *, last: bool = False) -> None:
-        """Call the callbacks of `on` if the verdict has changed. Their exceptions propagate."""
+        """Call the callbacks registered with `on` if the verdict has changed. Their exceptions propagate."""
         verdicts = self._chain.verdicts
         if not verdicts.follows:
             return
@@ -440,7 +444,9 @@ class Run:
         self._goes_on = True
 
     def _finish_at_exit(self) -> None:
-        """End with the recorded exception or signal, or otherwise with the exit status. The parent may correct it."""
+        """End with the recorded exception or signal, or otherwise with the exit status, which the parent may
+        correct.
+        """
         if self._end is not None:
             self._finish(self._end)
         else:
@@ -461,7 +467,7 @@ class Run:
     # -- lifecycle --------------------------------------------------------------------------------------
 
     def _make_way(self, settings: Settings) -> Settings:
-        """End this run in favor of one that the program starts now; return the settings for the new run."""
+        """End this run in favor of a run that the program is starting, and return the settings for the new run."""
         self.finish()
         return settings
 
@@ -476,7 +482,9 @@ class Run:
         chain.start(held=held)
 
     def _finish(self, end: tuple[str, str], *, at_exit: bool = False) -> None:
-        """Finish the run once. A second thread waits for the first, because the process may end once this returns."""
+        """Finish the run once. A second thread waits for the first thread, because the process may end as soon as this
+        call returns.
+        """
         global _active
         if self._settings is None and _active is self:
             _active = None
@@ -503,7 +511,7 @@ class Run:
             self._chain.close(end)
         with self._guard:
             self._chain.forget()
-        # A process that was asked to end by SIGTERM has no time for the verdict.
+        # A process that received SIGTERM has no time for the verdict.
         if shutdown.KILLED not in (end, self._end):
             with self._guard:
                 self._chain.say_goodbye()
@@ -534,7 +542,7 @@ class _Block:
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorate a function, a coroutine function, or a sync or async generator function."""
         kind, run, name = type(self), self._run, self._name
-        # Library code may apply the decorator at import, before the program calls init.
+        # Look up the run at each call: library code may apply the decorator at import, before the program calls init.
         return _wrapped(function, lambda: kind(current() if run is _NOTHING else run, name))
 
 
@@ -573,7 +581,7 @@ class Phase(_Block):
 
 
 class Cleanup(_Block):
-    """Context manager that records private memory before and after the block, and how much was freed."""
+    """Context manager that measures private memory before and after its block, and records how much was freed."""
 
     def __init__(self, run: Run, name: str) -> None:
         super().__init__(run, name)
@@ -600,7 +608,9 @@ class Cleanup(_Block):
 
 
 class Generation:
-    """A generation that is already started. It ends when the context is left, or otherwise when the next one starts."""
+    """A generation that has already started. It ends when the context is left or, without a context, when the next
+    generation starts.
+    """
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -632,7 +642,7 @@ def _wrapped(function: Callable[P, R], block: Callable[[], _Block]) -> Callable[
         async def wrapper(*args: P.args, **kwargs: P.kwargs) -> Any:
             inner: Any = function(*args, **kwargs)
             with block():
-                # This loop does what `yield from` does below, which async generators do not support.
+                # This loop does the same as `yield from` below, which async generators do not support.
                 step = inner.asend(None)
                 while True:
                     try:
@@ -645,8 +655,8 @@ def _wrapped(function: Callable[P, R], block: Callable[[], _Block]) -> Callable[
                         await inner.aclose()
                         raise
                     except BaseException as error:  # noqa: BLE001
-                        # Any exception that the program throws in belongs to the function's own body, as with
-                        # `yield from`.
+                        # Pass any exception that the program throws into the generator on to the function's body, as
+                        # `yield from` does.
                         step = inner.athrow(error)
                     else:
                         step = inner.asend(sent)
@@ -672,7 +682,7 @@ _NOTHING: Final = Run()
 
 
 def _clean(text: object) -> str:
-    """Make a text printable and limit its length: names come from user code and appear in logs and pages."""
+    """Make a text printable and limit its length, because names come from user code and appear in logs and pages."""
     return printable(str(text)[: 2 * NAME_LIMIT]).strip() or "unnamed"
 
 

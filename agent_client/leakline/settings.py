@@ -1,6 +1,6 @@
-"""Resolution of arguments and environment variables into frozen Settings.
+"""Resolves arguments and environment variables into frozen Settings.
 
-Arguments take precedence. An error for an invalid value names its source.
+Arguments take precedence. An error about an invalid value names the value's source.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ DEFAULT_MAX_OVERHEAD: Final = 0.01
 DEFAULT_MAX_PAUSE_SECONDS: Final = 0.05
 DEFAULT_SAMPLE_SECONDS: Final = 1.0
 DEFAULT_SPOOL_LIMIT_BYTES: Final = 256 * 2**20
-# A smaller limit has room for only one or two censuses.
+# A smaller spool would have room for only one or two censuses.
 SMALLEST_SPOOL_LIMIT_BYTES: Final = 256 * 2**10
-# At shorter intervals the readings alone would use a noticeable share of a core.
+# At shorter intervals, the readings alone would use a noticeable share of a core.
 SHORTEST_SAMPLE_SECONDS: Final = 0.01
 NAME_LIMIT: Final = 128
 # The server enforces the same limits.
@@ -47,7 +47,7 @@ TAGS_LIMIT: Final = 64
 TAG_LIMIT: Final = 64
 PHASES_LIMIT: Final = 256
 CLASS_NAME_LIMIT: Final = 400
-# Size of the configuration as JSON. It is part of the run's announcement, which the server limits.
+# Maximum size of the configuration as JSON. It is part of the run's announcement, whose size the server limits.
 CONFIG_LIMIT_BYTES: Final = 64 * 1024
 SECRET_FILE_LIMIT_BYTES: Final = 64 * 1024
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -55,10 +55,10 @@ _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All settings of a run. ``watch`` holds names of classes, never the classes themselves."""
+    """All settings of a run. ``watch`` contains names of classes, never the classes themselves."""
 
     run_id: str
-    # If empty, the server uses the project of the token, or otherwise `DEFAULT_PROJECT`.
+    # If empty, the server uses the token's project, or otherwise `DEFAULT_PROJECT`.
     project: str = ""
     # If None, a readable name is derived from the run id.
     name: str | None = None
@@ -70,35 +70,36 @@ class Settings:
     tags: tuple[str, ...] = ()
     server: str = DEFAULT_SERVER
     token: str | None = None
-    # PEM certificates to trust in addition to the system's.
+    # PEM file with certificates to trust in addition to the system's certificates.
     ca_file: Path | None = None
     mode: str = "online"
     quiet: bool = False
     directory: Path = Path(DEFAULT_DIRECTORY)
-    # Maximum size of the spool of one process.
+    # Maximum size of each process's spool.
     spool_limit_bytes: int = DEFAULT_SPOOL_LIMIT_BYTES
     max_overhead: float = DEFAULT_MAX_OVERHEAD
-    # Maximum time for which one measurement may block the program.
+    # Maximum time for which a single measurement may block the program.
     max_pause_seconds: float = DEFAULT_MAX_PAUSE_SECONDS
     # Interval between background readings of resident memory; 0 turns them off.
     sample_seconds: float = DEFAULT_SAMPLE_SECONDS
-    # Reset the kernel's high-water mark after each reading. The mark belongs to the program, so this is opt-in.
+    # Reset the kernel's high-water mark after each reading. Opt-in, because the program may use the mark itself.
     exact_peaks: bool = False
-    # Keep the newest lines that the program prints and logs (`output_tail.py`). Opt-in, as they may contain secrets.
+    # Keep the newest lines that the program prints and logs (`output_tail.py`). Opt-in, because the lines may contain
+    # secrets.
     log_lines: bool = False
-    # Once a leak is suspected, trace which source lines allocate memory, for one generation (`allocation_tracing.py`).
-    # Opt-in, as tracing slows the program down.
+    # Once a leak is suspected, trace for one generation which source lines allocate memory (`allocation_tracing.py`).
+    # Opt-in, because tracing slows the program down.
     allocations: bool = False
-    # How many individual objects a census reports, and the minimum size of each.
+    # How many individual objects a census reports, and the minimum size of such an object.
     large_objects: int = LARGE_OBJECTS
     large_from_bytes: int = LARGE_OBJECTS_AT_LEAST_BYTES
     # Log a line to stderr every N generations; 0 turns it off.
     log_every: int = 0
-    # Measure when the server requests it (`run_requests.py`).
+    # Allow the server to request measurements (`run_requests.py`).
     requests: bool = True
     rank: int = 0
     world_size: int = 1
-    # TORCHELASTIC_RESTART_COUNT: how often the launcher has restarted its workers.
+    # How often the launcher has restarted its workers (TORCHELASTIC_RESTART_COUNT).
     restarts: int = 0
 
     @property
@@ -111,9 +112,9 @@ class Settings:
 
 
 def resolve(environ: Mapping[str, str] | None = None, **arguments: Any) -> Settings:
-    """Return settings from the arguments of ``init`` (None: not given) and the environment.
+    """Return settings from the arguments of ``init`` (None if not given) and the environment.
 
-    Raises BadArgument with the name, the value and its source.
+    Raises BadArgument with the name, the value and the source of an invalid setting.
     """
     env = os.environ if environ is None else environ
     found: dict[str, Any] = {}
@@ -123,7 +124,7 @@ def resolve(environ: Mapping[str, str] | None = None, **arguments: Any) -> Setti
             found[name] = parse(given, name, "argument")
         elif text is not None:
             found[name] = parse(text, variable, "environment")
-    # The default is resolved only if needed, because the working directory may no longer exist.
+    # Resolve the default only if needed, because the working directory may no longer exist.
     if "directory" not in found:
         found["directory"] = Path(DEFAULT_DIRECTORY).absolute()
     token = _token(*read_secret(env, "LEAKLINE_TOKEN"))
@@ -136,7 +137,7 @@ def _text(environ: Mapping[str, str], variable: str) -> str | None:
 
 
 def read_secret(environ: Mapping[str, str], variable: str) -> tuple[str, str | None]:
-    """Return the name of the variable that provides a secret, and the secret itself (None if it is not set).
+    """Return the name of the variable that provides a secret, and the secret itself, or None if no secret is set.
 
     The secret is the value of ``variable`` or the content of the file named by ``<variable>_FILE``. Raises
     BadArgument, which names the file but never quotes its content.
@@ -156,9 +157,9 @@ def read_secret(environ: Mapping[str, str], variable: str) -> tuple[str, str | N
 
 
 def _read_line(path: str) -> tuple[str | None, str]:
-    """Return the only line of a text file and an empty string, or None and the problem with the file."""
+    """Return a text file's only line and an empty string, or None and the problem with the file."""
     try:
-        # The file type is checked first, because opening a pipe would block until it has a writer.
+        # Check the file type first, because opening a pipe would block until the pipe has a writer.
         if not stat.S_ISREG(Path(path).stat().st_mode):
             return None, "is not a regular file"
         with Path(path).open("rb") as file:
@@ -178,7 +179,7 @@ def _read_line(path: str) -> tuple[str | None, str]:
 
 
 def checked_name(value: object, name: str, source: str = "argument") -> str:
-    """Return the text if it is a printable name of 1 to 128 characters, otherwise raise BadArgument."""
+    """Return the stripped text if it is a printable name of 1 to 128 characters; otherwise raise BadArgument."""
     if not isinstance(value, str) or not value.strip():
         raise BadArgument(name, value, "must be a non-empty string", source)
     text = value.strip()
@@ -198,7 +199,7 @@ def _texts(most: int, longest: int) -> _Parse:
             )
         for text in texts:
             if len(text) > longest:
-                why = f"must be at most {longest} characters each"
+                why = f"is too long: each entry must have at most {longest} characters"
                 raise BadArgument(name, text, why, source)
         return texts
 
@@ -212,7 +213,9 @@ def _watch(value: object, name: str, source: str) -> tuple[str, ...]:
 
 
 def _class_name(target: type | str) -> str:
-    """Return the class name in the form that series use: ``module.Class``, or just ``list`` for a builtin."""
+    """Return the class name in the form used in series: ``module.Class``, or only the name for a builtin such as
+    ``list``.
+    """
     if isinstance(target, str):
         return target
     module = "" if target.__module__ == "builtins" else f"{target.__module__}."
@@ -220,11 +223,11 @@ def _class_name(target: type | str) -> str:
 
 
 def checked_type(value: object, name: str) -> type | str:
-    """Return the value if it is a class or a class name, with or without module; otherwise raise BadArgument."""
+    """Return the value if it is a class or a class name with or without its module; otherwise raise BadArgument."""
     if isinstance(value, type):
         return value
     if isinstance(value, str) and len(value) > CLASS_NAME_LIMIT:
-        why = f"must be at most {CLASS_NAME_LIMIT} characters"
+        why = f"must have at most {CLASS_NAME_LIMIT} characters"
         raise BadArgument(name, f"{value[:NAME_LIMIT]}...", why)
     if isinstance(value, str) and all(part.isidentifier() for part in value.split(".")):
         return value
@@ -235,7 +238,7 @@ def _total(value: object, name: str, source: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise BadArgument(name, value, "must be a whole number above zero", source)
     if value > LARGEST_INTEGER:
-        # The message omits the digits: they would not help, and Python refuses to print very long integers.
+        # Leave out the digits: they would not help, and Python refuses to print very long integers.
         raise BadArgument(name, f"<{value.bit_length()} bits>", "must be at most 2**53", source)
     return value
 
@@ -300,7 +303,7 @@ def _server(value: object, name: str, source: str) -> str:
     if not usable or parts.query or parts.fragment:
         raise BadArgument(name, value, why, source)
     if "@" in parts.netloc:
-        # A login would be printed along with the address, and is never sent.
+        # Reject a login: it would be printed along with the address, and it is never sent.
         why = "must not contain a login; authenticate with LEAKLINE_TOKEN"
         raise BadArgument(name, f"{parts.scheme}://...@{parts.hostname}", why, source)
     return value.strip().rstrip("/")
@@ -314,7 +317,7 @@ def _token(variable: str, value: str | None) -> str | None:
 
 
 def _ca_file(value: Any, name: str, source: str) -> Path:
-    """Read the file now, so that an invalid file is reported at the start and not as an unreachable server."""
+    """Read the file now, so that an invalid file is reported at the start, not later as an unreachable server."""
     from .transport.http_connection import secure_context
 
     path = Path(value).absolute()
@@ -343,14 +346,14 @@ def _spool_limit(value: object, name: str, source: str) -> int:
 def _large_from(value: object, name: str, source: str) -> int:
     size = size_bytes(value, name, source)
     if size < SMALLEST_LARGE_OBJECT_BYTES:
-        # Smaller objects are not tracked by name.
+        # Reject smaller sizes, because smaller objects are not tracked by name.
         raise BadArgument(name, value, "must be at least 1 MiB", source)
     return size
 
 
 def _config(value: object, name: str, source: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
-        # Covers argparse.Namespace and similar objects.
+        # Accept argparse.Namespace and similar objects, too.
         fields = getattr(value, "__dict__", None)
         if isinstance(value, type) or not isinstance(fields, dict):
             raise BadArgument(name, value, "must be a mapping of names to plain values", source)
@@ -361,12 +364,14 @@ def _config(value: object, name: str, source: str) -> dict[str, Any]:
 
 
 def plain_json(value: Any, depth: int = 4) -> Any:
-    """Return ``value`` as bounded JSON. What JSON cannot represent is replaced by its type, never by its contents."""
+    """Return ``value`` as JSON of limited size. An object that JSON cannot represent is replaced by the name of its
+    type, never by its contents.
+    """
     return _Plain(CONFIG_LIMIT_BYTES).plain(value, depth)
 
 
 class _Plain:
-    """Converter of one value to JSON of about ``room`` bytes; anything beyond that is dropped."""
+    """Converts one value to JSON of about ``room`` bytes. Anything beyond that size is dropped."""
 
     def __init__(self, room: int) -> None:
         self._room = room
@@ -427,14 +432,14 @@ def _run_id(environ: Mapping[str, str], world_size: int) -> str:
     key = _launch_key(environ) if world_size > 1 else None
     if key is not None:
         return "ranks-" + hashlib.sha256(key.encode()).hexdigest()[:16]
-    # Ids sort by time. The 40 random bits separate two runs that start in the same millisecond.
+    # Ids sort by time. The 40 random bits distinguish runs that start in the same millisecond.
     return f"{time.time_ns() // 1_000_000:011x}{os.urandom(5).hex()}"
 
 
 def _launch_key(environ: Mapping[str, str]) -> str | None:
-    """Return a key that all ranks of one launch share and no two launches share, or None if no such key is known.
+    """Return a key that all ranks of a launch share and that differs between launches, or None if no such key is known.
 
-    The key is the id of the rendezvous or of the batch job, or otherwise the master's address. If the entire launch is
+    The key is the rendezvous id or the batch job's id, or otherwise the master's address. If the entire launch is
     on this machine, consecutive launches use the same address, so the key also contains the launcher process.
     """
     launch = _text(environ, "TORCHELASTIC_RUN_ID")
@@ -462,7 +467,9 @@ def _is_on_one_machine(environ: Mapping[str, str], master: str | None) -> bool:
 
 
 def _launcher() -> str | None:
-    """Return the parent process and its start time, or None for init, which adopts the orphans of every launch."""
+    """Return the parent process and its start time. Return None if the parent is init, which adopts the orphans of
+    every launch.
+    """
     parent = os.getppid()
     ticks = start_ticks(parent) if parent > 1 else ""
     return f"launcher {parent} {ticks}" if ticks else None
@@ -479,13 +486,15 @@ def stat_fields(pid: int) -> list[str]:
 
 
 def start_ticks(pid: int) -> str:
-    """Return the start time (field 22 of /proc/PID/stat), which reveals a reused process id; empty if unknown."""
+    """Return the start time (field 22 of /proc/PID/stat), which reveals a reused process id, or an empty string if
+    unknown.
+    """
     fields = stat_fields(pid)
     return fields[19] if len(fields) > 19 else ""
 
 
 _Parse = Callable[[Any, str, str], Any]
-# Maps each field of `Settings` to its environment variable (empty: argument only) and its parser.
+# Maps each field of `Settings` to its environment variable (empty if the field is only an argument) and its parser.
 _SETTINGS: Final[Mapping[str, tuple[str, _Parse]]] = {
     "project": ("LEAKLINE_PROJECT", checked_name),
     "name": ("LEAKLINE_RUN_NAME", checked_name),
@@ -519,7 +528,7 @@ _SETTINGS: Final[Mapping[str, tuple[str, _Parse]]] = {
         "LEAKLINE_SAMPLE_SECONDS",
         _number(
             lambda seconds: seconds == 0 or SHORTEST_SAMPLE_SECONDS <= seconds <= 3600,
-            f"must be {SHORTEST_SAMPLE_SECONDS} to 3600 seconds, or 0 for no readings between snapshots",
+            f"must be from {SHORTEST_SAMPLE_SECONDS} to 3600 seconds, or 0 for no readings between snapshots",
         ),
     ),
     "exact_peaks": ("LEAKLINE_EXACT_PEAKS", _flag),

@@ -21,16 +21,16 @@ The wire format, version 2, little-endian (a spool stores the same bytes, `trans
 - Every column and every list from ``generation`` to ``kind`` has ``count`` entries; the snapshot at index *i* has the
   sequence number ``first_sequence + i``.
 - A missing value is -2**63 in integer columns and NaN in double columns, never zero. Infinity is refused.
-- ``time`` is Unix seconds by the client's clock. ``monotonic`` is seconds of a monotonic clock, used for durations.
-  ``generation`` is an integer, or null before the first generation.
+- ``time`` is Unix seconds by the client's clock. ``monotonic`` is the time of a monotonic clock in seconds, used for
+  durations. ``generation`` is an integer, or null before the first generation.
 - ``phase`` is the path of the phase that just ended (``"evaluate_population/run_episode"``), or null.
 - ``kind`` is one of KINDS.
 - Bytes and counts are integers. A series with at least one float in the batch is encoded as doubles.
-- ``lost`` holds running totals of this process instance by reason, so a repeated batch changes nothing.
-- Only in spools, never on the wire: ``"sequences": [..]``, if the sequence numbers are not consecutive.
+- ``lost`` contains this process instance's running totals by reason, so a repeated batch changes nothing.
+- Only in spools, never on the wire: ``"sequences": [..]`` if the sequence numbers are not consecutive.
 
-Version 1 is one JSON object with the same keys. Servers and readers of spools still accept it, and programs that do
-not use our client send it. Numbers and lists are in ``"columns": {"time": [..], "monotonic": [..], "generation":
+Version 1 is one JSON object with the same keys. Servers and readers of spools still accept version 1, and programs that
+do not use our client send it. Numbers and lists are in ``"columns": {"time": [..], "monotonic": [..], "generation":
 [..], "phase": [..], "label": [..], "kind": [..], "series": {name: [..]}}``, with null for a missing value. A server
 also accepts rows: ``"snapshots": [{"time": .., .., "series": {name: value}}]`` instead of ``columns`` and ``count``.
 Without ``kind``, a snapshot is a ``phase_end`` if it has a ``phase`` and ``manual`` otherwise.
@@ -56,13 +56,13 @@ PREFIX: Final = struct.Struct("<4sI")
 CONTENT_TYPE: Final = "application/vnd.leakline.batch"
 # Marks a missing value in an integer column.
 ABSENT: Final = -(2**63)
-# Project of runs that do not declare one.
+# Project of runs that do not declare a project.
 DEFAULT_PROJECT: Final = "default"
-# Every language that reads the format represents integers up to this limit exactly; servers refuse larger ones.
+# Every language that reads the format represents integers up to this limit exactly. Servers refuse larger integers.
 LARGEST_INTEGER: Final = 2**53
-# Limit of non-integers, low enough that their squares and sums keep their precision.
+# Limit for non-integers, low enough that their squares and sums do not overflow.
 LARGEST_FLOAT: Final = 1e15
-# Number of individual objects that a census reports, and their minimum size.
+# Default number of individual objects that a census reports, and the default minimum size of such an object.
 LARGE_OBJECTS: Final = 20
 LARGE_OBJECTS_LIMIT: Final = 64
 LARGE_OBJECTS_AT_LEAST_BYTES: Final = 10 * 2**20
@@ -74,8 +74,8 @@ KINDS: Final = ("baseline", "phase_end", "generation_end", "manual", "sample", "
 # Holder path of objects that are referenced only by each other, so that only the garbage collector can free them.
 CYCLIC_GARBAGE: Final = "<cyclic garbage>"
 
-# Kinds of events. `expect`, `track`, `gauge`, `fix`, `band` and `budget` are declarations; they are sent as events
-# so that a run without a server keeps them.
+# Kinds of events. `expect`, `track`, `gauge`, `fix`, `band` and `budget` are declarations. They are recorded as events
+# so that the recording of a run without a server contains them.
 EVENT_KINDS: Final = (
     "mark", "note", "cleanup", "exception", "warning", "expect", "track", "gauge", "watch", "fix", "band",
     "budget", "collection", "register_cleanup", "log",
@@ -86,7 +86,7 @@ Number = int | float
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """One process of a run. ``instance`` is unique among all processes ever started."""
+    """One process of a run. ``instance`` is unique among all processes of all runs."""
 
     instance: str
     rank: int = 0
@@ -98,7 +98,7 @@ class ProcessIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened at the time of the snapshot with this sequence number.
+    """An event that is recorded with the snapshot of this sequence number.
 
     ``data`` is plain JSON and depends on the kind:
 
@@ -124,13 +124,13 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class LargeObject:
-    """One of the largest objects at a snapshot. ``bytes`` counts each underlying buffer once."""
+    """One of the largest objects at the time of a snapshot. ``bytes`` counts each underlying buffer once."""
 
     sequence: int
     type: str
     bytes: int
-    detail: str = ""  # shape and dtype of an array or tensor, length of a container
-    holder: str = ""  # path of names, if known
+    detail: str = ""  # Shape and dtype of an array or tensor, or the length of a container.
+    holder: str = ""  # Path of names that leads to the object, if known.
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +154,8 @@ class Census:
 class Holder:
     """The path of names that keeps objects of ``type`` alive. It never contains values or keys.
 
-    ``path`` leads from a root to the object: ``train.Trainer.history[*]``. ``bytes_each``, if measured, is the
-    memory that one more object of this type adds, without the parts that objects of this type share.
+    ``path`` leads from a root to the object: ``train.Trainer.history[*]``. ``bytes_each``, if measured, is the memory
+    that each additional object of this type needs, without parts that the objects share.
     """
 
     sequence: int
@@ -185,9 +185,9 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class RunHeader:
-    """The facts about a run that are known when a process joins it: the body of ``POST /api/v1/runs``.
+    """The facts about a run that are known when a process joins it; most of the body of ``POST /api/v1/runs``.
 
-    An empty ``project`` is not sent; the server then uses the project of the token, or DEFAULT_PROJECT.
+    An empty ``project`` is not sent. In that case the server uses the token's project, or otherwise DEFAULT_PROJECT.
     """
 
     id: str
@@ -199,7 +199,7 @@ class RunHeader:
     phases: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
-    # The result of `environment.read_environment`, plus exact_peaks and native.
+    # The result of `environment.read_environment`, with the additional keys exact_peaks and native.
     environment: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -274,7 +274,7 @@ def _little_endian(numbers: array[Any]) -> bytes:
 
 
 def batch_from_bytes(data: bytes) -> Batch:
-    """Decode a batch of either version that is known to be well formed: it comes from a spool or has been validated."""
+    """Decode a batch of either version. It must be well formed: read from a spool, or already validated."""
     if not data.startswith(MAGIC):
         wire = json.loads(data)
         columns = wire["columns"]
@@ -292,7 +292,7 @@ def batch_from_bytes(data: bytes) -> Batch:
     integers, floats = _read("q", data[start + 16 * count : middle]), _read("d", data[middle:])
     rows = [
         {name: v for name, v in zip(names, integers[i::count], strict=True) if v != ABSENT}
-        # NaN is not equal to itself.
+        # Skip missing values: NaN is not equal to itself.
         | {name: v for name, v in zip(float_names, floats[i::count], strict=True) if v == v}
         for i in range(count)
     ]
@@ -359,7 +359,7 @@ def header_from_wire(wire: Mapping[str, Any]) -> RunHeader:
 
 
 def _fields(thing: Any) -> dict[str, Any]:
-    # dataclasses.asdict would make deep copies, and this code runs for every batch.
+    # Do not use dataclasses.asdict, which makes deep copies: this code runs for every batch.
     return {name: getattr(thing, name) for name in thing.__dataclass_fields__}
 
 

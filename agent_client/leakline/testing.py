@@ -1,6 +1,6 @@
-"""Measurement of repeated calls of a function as generations of a run, with a verdict on the memory they retain.
+"""Measures repeated calls of a function as generations of a run, with a verdict on the memory that the calls retain.
 
-The pytest plugin uses this module. It takes the same measurements as in a training run, but without a spool, a
+The pytest plugin uses this module, which takes the same measurements as a training run, but without a spool, a
 background thread or a server.
 """
 
@@ -39,7 +39,9 @@ NAMES_SHOWN: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """Limits of a test: ``max_growth_bytes`` per generation, the number of generations and of warm-up calls."""
+    """Limits and settings of a test: ``max_growth_bytes`` per generation, and the numbers of generations and warm-up
+    calls.
+    """
 
     max_growth_bytes: float
     generations: int = DEFAULT_GENERATIONS
@@ -49,7 +51,9 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The result of a test. ``growth_bytes``: lower bound per generation, or None after too few generations."""
+    """The result of a test. ``growth_bytes``: lower bound of the growth per generation, or None after too few
+    generations.
+    """
 
     verdict: Verdict
     growth_bytes: float | None
@@ -62,7 +66,9 @@ def allowed(
 ) -> Allowed:  # fmt: skip
     """Return the limits that the arguments of the marker set. Raises BadArgument."""
     if isinstance(max_growth, bool) or not isinstance(max_growth, (int, float, str)):
-        raise BadArgument("max_growth", max_growth, 'must be a size such as "1 MiB", or bytes')
+        raise BadArgument(
+            "max_growth", max_growth, 'must be a size such as "1 MiB", or a number of bytes'
+        )
     size = size_bytes(max_growth, "max_growth") if isinstance(max_growth, str) else max_growth
     if not 0 <= size < 2.0**63:
         raise BadArgument("max_growth", max_growth, "must be zero or more")
@@ -125,7 +131,7 @@ class MeasuredRun(Run):
         history = history_from_batches(header, [Batch(process, tuple(self._snapshots))], ended=True)
         verdict = examine(history)
         growth = verdict.growth_bytes_per_generation
-        # The growth persists over most of the test; a cache that fills in two of six calls is not growth.
+        # Judge by the lower bound: a leak grows over most of the test, unlike a cache that fills in two of six calls.
         least = None if growth is None else max(growth.low, 0.0)
         leaks = [f for f in verdict.findings if f.status in LEAKING]
         worst = max((f.growth_bytes_per_generation.low for f in leaks), default=0.0)
@@ -137,7 +143,7 @@ class MeasuredRun(Run):
         """Do nothing: the run ends with the test."""
 
     def _make_way(self, settings: Settings) -> Settings:
-        # The tested code starts its own run; the run of the test stays in place.
+        # If the tested code starts its own run, the test's run stays in place.
         return settings
 
     def _call_back(self, *, last: bool = False) -> None:
@@ -152,7 +158,7 @@ class MeasuredRun(Run):
 
 
 def named(verdict: Verdict, *roles: str) -> tuple[str, ...]:
-    """Return the names of the suspects in leak findings that have one of these roles, most likely first."""
+    """Return the names of leak suspects that have one of ``roles``, most likely suspects first."""
     leaks = [finding for finding in verdict.findings if finding.status in LEAKING]
     names = (s.name for f in leaks for s in f.suspects if s.role in roles)
     return tuple(dict.fromkeys(names))

@@ -1,4 +1,4 @@
-"""Text formats of numbers, sizes, durations, intervals and lists, for verdicts, reports, the terminal and the pages.
+"""Formats numbers, sizes, durations, intervals and lists for verdicts, reports, the terminal and the pages.
 
 Every other module may import this one. The pages replace the hyphen of a negative number with a minus sign.
 """
@@ -24,9 +24,9 @@ _UNITS: Final = {
 _SIZE: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 _BINARY: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _PROCESSES_NAMED: Final = 4
-# Changes below this rate are shown with two decimals.
+# Changes in counts below this number are shown with two decimals.
 _ONE_EACH: Final = 0.95
-# Counts below this rate are easier to read as the interval between two increases.
+# Rates below this number of objects per unit are easier to read as an interval between two increases.
 _RATE_WRITTEN_FROM: Final = 0.67
 
 Write = Callable[[float], str]
@@ -47,7 +47,7 @@ def size_bytes(value: object, name: str, source: str = "argument") -> int:
 def format_bytes(value: float) -> str:
     """Format a size in binary units: ``7.10 GiB``, ``-3.20 MiB``, ``1,009.40 KiB``, ``96 B``."""
     amount, unit = abs(value), 0
-    # A larger amount would be printed as 1024.00 of the smaller unit.
+    # An amount at or above the limit would be rounded to 1024 of the smaller unit.
     while unit < len(_BINARY) - 1 and amount >= (1023.995 if unit else 1023.5):
         amount /= 1024
         unit += 1
@@ -61,7 +61,7 @@ def format_change(value: float) -> str:
 
 
 def format_gib(value: float, sign: str = "") -> str:
-    """Format a size in GiB, however small: ``4.23 GiB``. With ``sign="+"``, positive values have a sign too."""
+    """Format a size in GiB even if it is small: ``4.23 GiB``. With ``sign="+"``, positive values have a sign too."""
     return f"{value / 2**30:{sign}.2f} GiB"
 
 
@@ -120,7 +120,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_estimated_seconds(seconds: float) -> str:
-    """Format an estimated duration with only the precision of an estimate: ``40 s``, ``12 min``, ``46 h 40 min``."""
+    """Format an estimated duration with little precision: ``40 s``, ``12 min``, ``46 h 40 min``."""
     minutes = round(seconds / 60)
     if minutes >= 60:
         return f"{minutes // 60:,} h {minutes % 60} min"
@@ -128,7 +128,7 @@ def format_estimated_seconds(seconds: float) -> str:
 
 
 def format_silence(seconds: float) -> str:
-    """Format a duration in a single unit, for use in a sentence: ``61 seconds``, ``12 minutes``, ``3 hours``."""
+    """Format a duration for a sentence, in a single unit: ``61 seconds``, ``12 minutes``, ``3 hours``."""
     if seconds < 120:
         return count_of(round(seconds), "second")
     minutes = round(seconds / 60)
@@ -141,7 +141,7 @@ def format_utc(unix_seconds: float) -> str:
 
 
 def format_range(low: float, high: float, write: Write = format_bytes) -> str:
-    """Format a range, ``6.90 MiB to 7.30 MiB``; return an empty string if both ends have the same text."""
+    """Format a range: ``6.90 MiB to 7.30 MiB``. Return an empty string if both ends have the same text."""
     first, last = write(low), write(high)
     return "" if first == last else f"{first} to {last}"
 
@@ -156,8 +156,8 @@ def format_interval(
 ) -> str:  # fmt: skip
     """Format an estimate with its interval: ``7.10 GiB (6.90 GiB to 7.30 GiB)``.
 
-    The interval is left out if both ends have the same text. ``write_end`` formats the ends if they need a different
-    format from the estimate.
+    The interval is left out if both ends have the same text. ``write_end`` formats the ends if their format differs
+    from the estimate's format.
     """
     return f"{write(estimate)}{in_brackets(format_range(low, high, write_end or write))}"
 
@@ -224,7 +224,7 @@ def join_words(words: Sequence[str]) -> str:
 def join_processes(names: str) -> str:
     """Join process names, followed by "together" if there are several: ``rank 1 main and rank 2 main together``.
 
-    ``names`` is separated by commas. A list that is too long for a line ends with the number of further names.
+    ``names`` are separated by commas. A list that is too long for a line ends with the number of omitted names.
     """
     each = names.split(", ")
     if len(each) == 1:
@@ -235,21 +235,25 @@ def join_processes(names: str) -> str:
 
 
 def seen_of(number: int, passed: int | None, unit: str) -> str:
-    """Return ``59 seconds``, or ``59 readings in 581 seconds`` if only some of the ``passed`` units were read."""
+    """Return text such as ``59 seconds``, or ``59 readings in 581 seconds`` if only some of the ``passed`` units were
+    read.
+    """
     if passed is None:
         return count_of(number, unit)
     return f"{count_of(number, 'reading')} in {count_of(passed, unit)}"
 
 
 def worded(word: str, sentence: str) -> str:
-    """Return ``fixed: 16 MiB per generation before, 0 B after``. A status that starts the sentence is not repeated."""
+    """Return text such as ``fixed: 16 MiB per generation before, 0 B after``. A status with which the sentence begins
+    is not repeated.
+    """
     again = word.replace("_", " ")
     says_it = sentence.lower().startswith((f"{again}: ", f"{again}, "))
     return f"{word}: {sentence[len(again) + 2 :] if says_it else sentence}"
 
 
 def with_forecast(sentence: str, oom: object) -> str:
-    """Append the run's forecast to the sentence, unless the run has no forecast or was killed by the kernel."""
+    """Append the run's forecast to the sentence, unless there is no forecast or risk, or the kernel killed the run."""
     if not isinstance(oom, Mapping) or not oom.get("generation") or not oom.get("sentence"):
         return sentence
     if oom.get("risk") == "none" or KILLED_FOR_MEMORY in sentence:
@@ -275,7 +279,7 @@ def printable(text: str, kept: str = "") -> str:
 
 
 def _half_up(value: float) -> int:
-    # Round half up like JavaScript; Python's round() rounds half to even.
+    # Round half up, as JavaScript does. Python's round() rounds half to even.
     return math.floor(value + 0.5)
 
 

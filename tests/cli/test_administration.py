@@ -100,7 +100,7 @@ def test_only_the_token_is_on_standard_output(
     said = leakline("token", "create", "--project", "erl")
     assert said.status == 0
     assert re.fullmatch(r"leakline_ingest_[\w-]{43}\n", said.output)
-    assert "writes to project erl" in said.errors and "shown only once" in said.errors
+    assert "writes to project erl" in said.errors and "shown only this once" in said.errors
     found = stored(url, said.output.strip())
     assert (found.scope, found.project, found.browser) == ("ingest", "erl", False)
     assert found.expires_at == pytest.approx(time.time() + 365 * 86_400, abs=60)

@@ -34,7 +34,7 @@ def test_a_gate_fails_only_on_its_conditions(
     gate = [f"--fail-on={conditions}"] if conditions else []
     said = ask("compare", before, after, *gate)
     assert said.status == (3 if failed else 0)
-    assert (f"failed on: {failed}" in said.output.splitlines()) == bool(failed)
+    assert (f"the gate failed on: {failed}" in said.output.splitlines()) == bool(failed)
     if failed:
         assert "failed on" not in ask("compare", before, after, *gate, "--markdown").output
         as_json = ask("compare", before, after, *gate, "--json")

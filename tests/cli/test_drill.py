@@ -71,7 +71,7 @@ def answers(*findings: Any, kind: drill.Kind = OBJECTS) -> dict[str, Answer]:
         ([finding(estimate=3 * MIB)], "", ""),
         ([finding(estimate=2.9 * MIB)], "how much", "how much: off by 27.5%"),
         ([finding(start=2)], "", ""),
-        ([finding(start=3)], "since when", "since when: generation 3, planted from 0 on"),
+        ([finding(start=3)], "since when", "since when: generation 3, planted since generation 0"),
         ([finding(start=None)], "since when", "since when: start unknown"),
     ],
 )  # fmt: skip

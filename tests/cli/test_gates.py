@@ -93,7 +93,7 @@ def test_a_run_killed_for_memory_does_not_pass(ask: Any, killed: str) -> None:
     assert [line[: line.index("held") + 4] for line in lines[:3]] == [
         "gate leaking: held", "gate oom: held", "gate failed: not held",
     ]  # fmt: skip
-    assert lines[3] == "failed on: leaking, oom"
+    assert lines[3] == "the gate failed on: leaking, oom"
     after = ask("compare", "app/fixed", killed, "--fail-on", "oom")
     assert after.status == 3
     assert "gate oom: held: the run was killed for memory" in after.output

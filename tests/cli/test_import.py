@@ -159,8 +159,8 @@ def test_a_table_with_only_times_grows_per_minute(read: Read, file: Any) -> None
     assert answer["verdict"]["status"] == "confirmed"
     assert growth_of(answer["verdict"]) == pytest.approx(12 * MIB, rel=0.01)
     assert {
-        "no column counts generations, so growth is given per second up to ten minutes, and per minute beyond "
-        "(--unit minute: always per minute)",
+        "no column counts generations, so growth is given per second for up to ten minutes, "
+        "and per minute for longer runs (always per minute with --unit minute)",
         "column 'timestamp' is the time, in dates (UTC if they have no time zone)",
     } <= set(answer["notes"])
 
@@ -169,7 +169,7 @@ def test_a_table_with_only_times_grows_per_minute(read: Read, file: Any) -> None
 def test_psrecord_and_mprof_files_are_read(read: Read, name: str, form: str) -> None:
     answer = read(LOGS / name)
     assert (answer["format"], answer["readings"]) == (form, 17)
-    assert "growth is given per second up to ten minutes" in " ".join(answer["notes"])
+    assert "growth is given per second for up to ten minutes" in " ".join(answer["notes"])
 
 
 def test_a_recording_of_one_minute_is_judged_per_second(
@@ -343,7 +343,7 @@ def test_a_comma_separates_thousands_only_in_groups_of_three(
     answer = read(path)
     assert answer["format"] == form
     assert samples_of(path) == [pytest.approx(gb * 1e9)]
-    either = f"the comma of 1,234 MB in line {1 + bool(title)} is read as a thousands separator"
+    either = f"the comma in 1,234 MB (line {1 + bool(title)}) is read as a thousands separator"
     warned = [note[: len(either)] for note in answer["notes"] if "comma" in note]
     assert warned == [either] * may_be_either
 
@@ -366,7 +366,7 @@ def test_the_meaning_of_commas_is_inferred_or_the_table_is_refused(
     rows = "".join(f"{i};{cell}\n" for i, cell in enumerate(cells))
     path = file(f"epoch;rss (MB)\n{rows}")
     if bytes_of_one is None:
-        said = "line 2: '1,234' in column 'rss (MB)' can mean 1234 or 1.234; write one"
+        said = "line 2: '1,234' in column 'rss (MB)' can mean 1234 or 1.234; replace it"
         assert said in refused(path)
     else:
         assert samples_of(path)[0] == bytes_of_one
@@ -486,12 +486,12 @@ def test_nvidia_smi_memory_is_assigned_to_its_gpu(file: Any, heads: str, rest: s
         ("epoch,rss_mb\n1,2\n2,-3\n", 3, "'-3' in column 'rss_mb' is not a size that a process can have"),
         ("epoch,rss_mb\n1,2\n2,1e300\n", 3, "not a size that a process can have"),
         ("epoch,rss_mb\n1,2\n2,3,4\n", None, "has no known format"),
-        ("epoch,rss_mb\n" + "1,2\n" * 9 + "2,3,4\n", 11, "has 3 cells, but the rows before it have 2"),
+        ("epoch,rss_mb\n" + "1,2\n" * 9 + "2,3,4\n", 11, "has 3 cells, but the previous rows have 2"),
         ("epoch,rss_mb\nlater,2\n2,3\n", 2, "'later' in column 'epoch' is not a number"),
         ("time,rss_mb\n20,2\n10,3\n", 3, "time goes backwards, from 20 to 10"),
         ("time,rss_mb\nyesterday,2\n10,3\n", 2, "'yesterday' in column 'time' is not a time"),
         ("1,2\n2,3\n", 1, "has no header row; name its columns"),
-        ("epoch,rss_mb\n1,\n2,\n", None, "contains no reading of memory"),
+        ("epoch,rss_mb\n1,\n2,\n", None, "contains no memory readings"),
         ("CMDLINE python x.py\nFUNC m.f 1.0 1.0 1.2.3 2.0\n", 2, "'1.2.3' is not a valid number here"),
     ],
 )  # fmt: skip
@@ -856,7 +856,7 @@ def test_each_gpu_has_its_memory(file: Any) -> None:
 
 def test_output_of_free_without_a_unit_requires_the_option(file: Any) -> None:
     path = file("".join(free_lines(i, 2000 + i).replace("Mi ", "   ") + "\n" for i in range(9)))
-    assert "has no unit; specify it with --size-unit MiB" in refusal(path)
+    assert "has no unit; specify --size-unit MiB" in refusal(path)
     log = read_log(path, Wishes(size_unit=2**20))
     assert samples_of(log)[1] == 2001 * 2**20
     assert any("the entire machine" in note for note in log.notes)
@@ -864,7 +864,7 @@ def test_output_of_free_without_a_unit_requires_the_option(file: Any) -> None:
 
 def test_plain_numbers_are_read_once_their_meaning_is_given(file: Any) -> None:
     path = file("".join(f"{2_000_000 + 35_000 * i}\n" for i in range(30)))
-    assert "name the columns, such as --columns rss --size-unit KiB" in refusal(path)
+    assert "name the columns, for example with --columns rss --size-unit KiB" in refusal(path)
     log = read_log(path, Wishes(columns=("rss",), size_unit=1024))
     assert verdict_of(log).status == "confirmed"
 

@@ -180,7 +180,10 @@ def test_the_next_start_sends_only_orphans_for_its_server(
         "instance-ours", run._chain.process.instance,
     ]  # fmt: skip
     assert {header["id"] for header in server.headers} == {"ours", run.id}
-    assert "sent unsent data of name-ours: 5 snapshots sent, killed (memory" in caplog.text
+    assert (
+        "sent data left by the earlier run name-ours: 5 snapshots sent, killed (memory"
+        in caplog.text
+    )
 
 
 def test_the_end_is_sent_even_if_all_snapshots_had_arrived(

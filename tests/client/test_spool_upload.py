@@ -273,5 +273,7 @@ def test_a_damaged_header_is_named(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(MAGIC) + 20] ^= 1
     path.write_bytes(data)
-    with pytest.raises(SpoolError, match="its header is damaged: the run it belongs to is unknown"):
+    with pytest.raises(
+        SpoolError, match="has a damaged header, so the run it belongs to is unknown"
+    ):
         list(read_batches(path))

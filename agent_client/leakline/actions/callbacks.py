@@ -1,28 +1,29 @@
-"""`run.on(event, callback)`: the verdict inside the training process, computed at generation ends within the budget.
+"""Implementation of `run.on(event, callback)`: computes verdicts inside the training process, within the budget.
 
-The verdict comes from the usual analysis of what this process has recorded: it needs no server, and does not cover
+The verdict comes from the usual analysis of what this process has recorded, so it needs no server and does not cover
 other ranks. An analysis starts in the background at a generation end, and its verdict is reported at the first
 generation end after the analysis has completed.
 
-`VerdictEvents` compares each verdict of this process with the next, and uses the event names of alerts:
+`VerdictEvents` compares consecutive verdicts of this process, and reports the differences under the event names of
+alerts:
 
     reported before         now suspected   now confirmed           now recovered   now gone, ok
     nothing                 suspected       suspected, confirmed    -               -
     suspected               -               confirmed               recovered       (forgotten)
     confirmed, violated     -               -                       recovered       (forgotten)
 
-A finding that was only watched for a while is not reported again when it returns. A finding that is confirmed at
-first sight is also reported to callbacks for suspected findings. A violated count is reported as
+A finding whose status falls back to "watch" for a while is not reported again when it returns. A finding that is
+confirmed when it first appears is also reported to callbacks for suspected findings. A violated count is reported as
 `contract.violated` instead of either event.
 
-`_VerdictThread` runs one analysis at a time, each in a new thread. An analysis takes tenths of a second if much is
-measured, and it cannot be split into slices. The interpreter lets the training thread run in between, so the
-training thread is blocked for little longer than the interpreter's switch interval at a time. The cost is charged
-to the budget. The thread refers only to recorded data, not to objects of the program.
+`_VerdictThread` runs one analysis at a time, each in a new thread. An analysis of many measurements takes tenths of a
+second and cannot be split into slices. Meanwhile the interpreter keeps switching to the training thread, which is never
+blocked for much longer than one switch interval. The CPU time of the analysis is charged to the budget. The thread
+refers only to recorded data, not to objects of the program.
 
-`thinned` decides what to drop if there are too many snapshots to analyze: every second phase end, and if
-generation ends alone are too many, every second snapshot. The program's declarations, what its cleanups freed, and
-holders are kept, because without them a later verdict would describe a different program.
+`thinned` decides what to drop if there are too many snapshots to analyze: every second phase end and sample, and if the
+remaining snapshots are still too many, every second snapshot. Declarations, cleanup results and holders are kept,
+because without them a later verdict would describe a different program.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ ROOM: Final = 3 / 4
 DECLARING: Final = frozenset(
     {"expect", "track", "gauge", "watch", "fix", "band", "budget", "register_cleanup"}
 )
-# Numbers of newest items kept from dropped snapshots: runs of one cleanup, events of one kind, holders.
+# How many of the newest items are kept from dropped snapshots: runs of one cleanup, events of one kind, and holders.
 TIMES_KEPT: Final = 32
 EVENTS_KEPT: Final = 256
 HOLDERS_KEPT: Final = 256
@@ -60,7 +61,7 @@ HOLDERS_KEPT: Final = 256
 def thinned(snapshots: Sequence[Snapshot], limit: int) -> list[Snapshot]:
     """Return about half of the snapshots, including the first and the newest.
 
-    The lasting events and holders of dropped snapshots are moved to the first one.
+    The lasting events and holders of dropped snapshots are moved to the first snapshot.
     """
     frequent = 0
     kept = []
@@ -69,7 +70,7 @@ def thinned(snapshots: Sequence[Snapshot], limit: int) -> list[Snapshot]:
         if snapshot is snapshots[-1] or snapshot.kind not in FREQUENT or frequent % 2:
             kept.append(snapshot)
     if len(kept) > limit * ROOM:
-        # Count from the newest snapshot, because the verdict is about it.
+        # Count backwards from the newest snapshot: it must be kept, because the verdict describes its moment.
         kept = [kept[0], *kept[1:][::-2][::-1]]
     there = {snapshot.sequence for snapshot in kept[1:]}
     gone = [snapshot for snapshot in snapshots if snapshot.sequence not in there]
@@ -82,7 +83,9 @@ def thinned(snapshots: Sequence[Snapshot], limit: int) -> list[Snapshot]:
 
 
 def lasting_events(events: Iterable[Event]) -> tuple[Event, ...]:
-    """Return cleanups, and the first and newest event of each declaration, since loops declare in every generation."""
+    """Return cleanup events, and only the first and newest event of each declaration, because loops tend to repeat
+    them.
+    """
     found: dict[tuple[str, str, str], list[Event]] = {}
     for event in sorted(events, key=lambda event: event.time):
         if event.kind == "cleanup":
@@ -113,8 +116,8 @@ def _lasting_holders(holders: Iterable[Holder]) -> tuple[Holder, ...]:
 class Look:
     """The result of one analysis.
 
-    ``verdict`` is None if it failed; ``seconds`` is CPU time. ``longest_stop``: seconds for which the training
-    thread may have been blocked at one time.
+    ``verdict`` is None if the analysis failed; ``seconds`` is its CPU time. ``longest_stop`` is the longest time in
+    seconds for which it may have blocked the training thread without interruption.
     """
 
     verdict: Verdict | None
@@ -131,12 +134,14 @@ class _VerdictThread:
         self._guard = Guard("computing the verdict")
         self._thread: OurThread | None = None
         self._found: list[Look] = []
-        # Both are used by one analysis at a time. The first is an `analysis.incremental_cache.Kept`.
+        # Only one analysis at a time uses `_kept` (an `analysis.incremental_cache.Kept`) and `_events`.
         self._kept: Any = None
         self._events = VerdictEvents()
 
     def prepare(self) -> None:
-        """Import the analysis here: a child forked during an import in another thread could never import it."""
+        """Import the analysis on this thread: a child forked during an import in another thread could never import
+        it.
+        """
         from ..analysis.incremental_cache import Kept
 
         self._kept = Kept()
@@ -147,7 +152,7 @@ class _VerdictThread:
         return self._thread is None
 
     def begin(self, snapshots: Sequence[Snapshot]) -> None:
-        """Start an analysis of these snapshots, which must not change afterwards.
+        """Start an analysis of ``snapshots``, which must not change afterwards.
 
         Call this only after `prepare` and while `is_free` is true.
         """
@@ -178,7 +183,7 @@ class _VerdictThread:
         found.append(Look(verdict, happened, seconds, min(seconds, sys.getswitchinterval())))
 
     def _examined(self, snapshots: Sequence[Snapshot]) -> Verdict:
-        # Import lazily: a run without callbacks never loads the analysis before its end.
+        # Import lazily, so that a run without callbacks does not load the analysis before the run ends.
         from ..analysis import examine
         from ..analysis.run_history import history_from_batches
 
@@ -194,7 +199,7 @@ VIOLATED: Final = "contract.violated"
 EVENTS: Final = (SUSPECTED, CONFIRMED, RECOVERED, OOM, VIOLATED)
 
 _STANDING: Final = ("suspected", "confirmed", "watch", "learning")
-# After one of these, nothing more is reported about a finding until it is over.
+# After one of these events, nothing more is reported about a finding until the finding disappears.
 _SETTLED: Final = frozenset({CONFIRMED, VIOLATED})
 _RISKS: Final = ("high", "critical")
 
@@ -206,7 +211,7 @@ class _Reported:
 
 
 class VerdictEvents:
-    """Events between successive verdicts: call ``since_last`` with each verdict in turn."""
+    """Derives events from successive verdicts: call ``since_last`` with each verdict in turn."""
 
     def __init__(self) -> None:
         # The key is the fingerprint.
@@ -216,7 +221,7 @@ class VerdictEvents:
     def since_last(self, verdict: Verdict) -> set[str]:
         """Return the events since the previous verdict.
 
-        ``oom.risk`` is among them when the risk becomes high, and again when it becomes critical.
+        The events include ``oom.risk`` when the risk becomes high, and again when it becomes critical.
         """
         found, reported = set[str](), dict[str, _Reported]()
         here = {finding.fingerprint for finding in verdict.findings}
@@ -237,8 +242,8 @@ class VerdictEvents:
     def _events_before(self, finding: Finding, gone: list[_Reported]) -> frozenset[str]:
         """Return the events already reported for a finding.
 
-        Events of a fingerprint that is gone are considered too, because a leak that has since been identified
-        better is not a second leak.
+        This includes events reported under a fingerprint that no longer exists, because a leak that has since been
+        identified more precisely is not a second leak.
         """
         known = self._reported.get(finding.fingerprint)
         if known is None and finding.status in _STANDING and gone:
@@ -251,8 +256,7 @@ class VerdictEvents:
 
     def _riskier(self, verdict: Verdict) -> bool:
         risk = _RISKS.index(verdict.oom.risk) + 1 if verdict.oom.risk in _RISKS else 0
-        # The risk may alternate between high and critical: the higher one counts as reported until the risk is
-        # over.
+        # The risk may alternate between high and critical. The higher level counts as reported until the risk is over.
         before, self._risk = self._risk, max(risk, self._risk) if risk else 0
         return risk > before
 
@@ -274,7 +278,7 @@ KEPT_SNAPSHOTS: Final = 512
 FIRST_LOOK_SECONDS: Final = 0.01
 # Maximum number of seconds to wait for a running analysis at the end of a run.
 LAST_LOOK_SECONDS: Final = 0.5
-# Statuses from good to bad: a callback for one of them is also called for worse ones.
+# Statuses from best to worst: a callback for one status is also called for every worse status.
 LADDER: Final = ("watch", "suspected", "confirmed")
 OTHERS: Final = ("learning", "ok", "filling", "recovered")
 HEARD: Final = (*OTHERS, *LADDER, *EVENTS)
@@ -296,13 +300,13 @@ class VerdictWatch:
         self._callbacks: list[tuple[str, Callback]] = []
         self._due: deque[tuple[Callback, Verdict]] = deque()
         self._snapshots: list[Snapshot] = []
-        # The recorder's thread adds samples. The lock is reentrant because a signal handler may end the run
-        # while it is held.
+        # The recorder's thread also adds snapshots. The lock is reentrant because a signal handler may end the run
+        # while this thread holds the lock.
         self._lock = threading.RLock()
         # Whether a generation end has not been analyzed yet, and whether one was recorded since the last call of
         # `examine`.
         self._news = self._ended = False
-        # Whether the verdict is needed, and whether the run is over.
+        # Whether verdicts are computed at all, and whether the run is over.
         self.follows = self._is_over = False
         self._verdict_thread = _VerdictThread(header, process)
         self.status = "learning"
@@ -310,7 +314,7 @@ class VerdictWatch:
         self.newest: Verdict | None = None
 
     def follow(self, past: Iterable[Snapshot] = ()) -> None:
-        """Start collecting snapshots; ``past``: earlier snapshots. Only the first call has an effect."""
+        """Start collecting snapshots, beginning with those in ``past``. Only the first call has an effect."""
         if not (self.follows or self._is_over):
             with self._governor.measuring("verdict", set_up=True):
                 self._verdict_thread.prepare()
@@ -338,14 +342,16 @@ class VerdictWatch:
         self._verdict_thread.wait(LAST_LOOK_SECONDS)
 
     def examine(self) -> None:
-        """Take the completed result after a generation end, and start the next analysis if the budget allows."""
+        """After a generation end, collect the result of a completed analysis and start the next analysis if the budget
+        allows.
+        """
         if self._ended:
             self._ended = False
             self._take()
             self._begin()
 
     def conclude(self) -> None:
-        """Run a final analysis of what is new, within LAST_LOOK_SECONDS."""
+        """Analyze anything not analyzed yet, within LAST_LOOK_SECONDS."""
         if not self._callbacks:
             return
         deadline = time.monotonic() + LAST_LOOK_SECONDS
@@ -359,7 +365,7 @@ class VerdictWatch:
     def due(self) -> Iterator[tuple[Callback, Verdict]]:
         """Yield each due callback once, with its verdict.
 
-        Call the callbacks outside any error boundary: if one raises, the others are still due.
+        Call the callbacks outside any error boundary: if a callback raises, the remaining callbacks are still due.
         """
         while self._due:
             yield self._due.popleft()
@@ -396,12 +402,12 @@ class VerdictWatch:
 
 
 def _small(snapshot: Snapshot) -> Snapshot:
-    """Return the snapshot without what the analysis does not read, to save memory.
+    """Return a copy of the snapshot without the data that the analysis does not read, to save memory.
 
     The census is the largest part, and its numbers are also recorded as series. The analysis does not read log
     lines.
     """
-    # Each snapshot has its own copies of the names, which take more memory than the numbers.
+    # Intern the names: each snapshot has its own copies, which take more memory than the numbers.
     samples = {sys.intern(name): value for name, value in snapshot.samples.items()}
     events = tuple(event for event in snapshot.events if event.kind != "log")
     return replace(snapshot, samples=samples, events=events, census=None, large_objects=())

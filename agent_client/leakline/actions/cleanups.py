@@ -1,9 +1,9 @@
-"""The cleanups that a program registered: which of them are due, and what each has freed.
+"""Cleanups: decides which registered cleanups are due, runs them, and measures how much memory each frees.
 
 A cleanup is due if the server requested it and the program allows that, or if the condition set by the program is
 met. It runs on the training thread between two statements of the program, after the phase or generation end at
-which it became due (`run.py`), never during our own measurements. What it frees is therefore accounted for like
-everything else that the program does there.
+which it became due (`run.py`), never during our own measurements. The memory that it frees is therefore accounted for
+like the effect of any other statement there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 REGISTERED_LIMIT: Final = 16
 # Maximum number of classes reported with an event.
 COUNTS_LIMIT: Final = 32
-# Generations until an automatic cleanup runs again while its condition lasts; the gap doubles each time.
+# Number of generations before an automatic cleanup runs again while its condition persists. The number doubles each
+# time, up to the limit below.
 AGAIN_AFTER: Final = 8
 AGAIN_AT_MOST: Final = 64
 
@@ -45,7 +46,8 @@ class Registered:
     on_request: bool
     when: When | None
     guard: Guard = field(init=False)
-    # Number of generation ends at its last automatic run, and how many more must follow before the next one.
+    # How many generations had ended at the last automatic run, and how many more must end before the next automatic
+    # run.
     ran_at: int | None = None
     gap: int = 1
 
@@ -72,7 +74,7 @@ class Before:
 class Cleanups:
     """All cleanups of a run.
 
-    ``status`` returns the status of the verdict. ``quiet``: registered cleanups cannot be requested.
+    ``status`` returns the status of the newest verdict. If ``quiet``, users cannot request registered cleanups.
     """
 
     def __init__(
@@ -80,25 +82,25 @@ class Cleanups:
     ) -> None:
         self._loop, self._requests, self._status, self._quiet = loop, requests, status, quiet
         self.registered: dict[str, Registered] = {}
-        # Newest readings of the series that the conditions of cleanups refer to.
+        # Newest readings of the series that occur in cleanup conditions.
         self._readings: dict[str, Number] = {}
         self._generation_ends = 0
         self._running = False
         loop.listeners.append(self._see)
 
     def check_room(self, name: str) -> None:
-        """Raise BadArgument if no further cleanup can be registered."""
+        """Raise BadArgument if the limit of registered cleanups is reached and ``name`` is not registered yet."""
         if name not in self.registered and len(self.registered) >= REGISTERED_LIMIT:
             raise BadArgument(
                 "name", name, f"exceeds the limit of {REGISTERED_LIMIT} registered cleanups"
             )
 
     def register(self, cleanup: Registered) -> None:
-        """Register a cleanup; it replaces one of the same name."""
+        """Register a cleanup, replacing any cleanup with the same name."""
         cleanup.on_request = cleanup.on_request and not self._quiet
         known = self.registered.get(cleanup.name)
         if known is not None and known.declared == cleanup.declared:
-            # Loops tend to register in every generation; that must not reset the state.
+            # Loops tend to register the same cleanup in every generation, which must not reset its state.
             known.function = cleanup.function
             return
         self.registered[cleanup.name] = cleanup
@@ -116,7 +118,7 @@ class Cleanups:
         self.registered.clear()
 
     def run_due(self) -> None:
-        """Run the cleanups that are due; phases that a cleanup opens do not start another cleanup."""
+        """Run the cleanups that are due. Phases that a cleanup opens do not start further cleanups."""
         if self._running:
             return
         self._running = True
@@ -133,7 +135,7 @@ class Cleanups:
             self._running = False
 
     def _run_asked(self) -> None:
-        """Answer all pending requests with one run of each cleanup that may be requested."""
+        """Run each cleanup that may be requested once, and answer all pending requests with the outcome."""
         asked = self._requests.take_cleanups()
         if not asked:
             return
@@ -166,7 +168,7 @@ class Cleanups:
         return f"{series} is {reading}, above {limit}" if above else ""
 
     def _run(self, cleanup: Registered, because: str) -> bool:
-        """Run a cleanup and return True if it succeeded; an exception is reported by its type, not raised."""
+        """Run a cleanup and return True if it succeeded. If it raises, only the exception's type is reported."""
         before = self.begin(with_counts=True)
         failures = cleanup.guard.count
         with cleanup.guard:
@@ -185,7 +187,9 @@ class Cleanups:
     def end(
         self, name: str, before: Before, because: str | None = None, error: str | None = None
     ) -> None:
-        """Report what a cleanup freed on the host and on devices, with instance counts if they were read before it."""
+        """Report how much a cleanup freed on the host and on devices, with instance counts if they were read
+        beforehand.
+        """
         seconds = time.perf_counter() - before.started
         after_bytes = self._loop.read_private_bytes()
         data: dict[str, Any] = {
@@ -193,7 +197,7 @@ class Cleanups:
             "freed_bytes": before.bytes - after_bytes, "seconds": round(seconds, 6),
         }  # fmt: skip
         if before.devices:
-            # If one of the two readings is missing, it is not known what was freed there.
+            # Leave out a device without a second reading: how much was freed there is unknown.
             now = self._loop.device_bytes()
             data["devices"] = {
                 each: [n, now[each]] for each, n in before.devices.items() if each in now

@@ -17,7 +17,7 @@ from .. import __version__
 from ..errors import LeaklineError
 from .printing import open_what_is_closed, plain, plainly
 
-# Command modules are imported on use: `leakline report` must not import the server.
+# Command modules are imported only when used: `leakline report` must not import the server.
 GROUPS: Final = {
     "Start": {
         "serve": "serve the dashboard and the API",
@@ -42,7 +42,7 @@ GROUPS: Final = {
         "password": "set the administrator password",
         "webhook": "send a test alert",
         "db": "back up, restore and upgrade the database",
-        "drill": "plant a leak and check the entire chain up to the alert",
+        "drill": "plant a leak and check the entire chain through to the alert",
     },
 }
 COMMANDS: Final = {
@@ -56,13 +56,15 @@ _MODULES: Final = {
     "token": "administration", "password": "administration", "webhook": "administration", "db": "administration",
 }  # fmt: skip
 
-# These commands send terminal control sequences themselves. The names they print are cleaned by
-# `report/terminal_text.py` or come from their own programs.
+# These commands send terminal control sequences themselves. The names that they print are either cleaned by
+# `report/terminal_text.py` or come from programs that they start themselves.
 _DRAWS: Final = frozenset({"serve", "demo", "drill", "top"})
 
 
 class Command(NamedTuple):
-    """The definition of one command by a module in `commands`. ``help`` is its description with examples."""
+    """Definition of one command, taken from a module in `commands`. ``help`` is the command's description with
+    examples.
+    """
 
     help: str
     configure: Callable[[argparse.ArgumentParser], None]
@@ -78,7 +80,7 @@ def load_command(name: str) -> Command:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. Return its exit status: 0 success, 1 failure, 2 usage error; commands may define others."""
+    """Run one command and return its exit status: 0 success, 1 failure, 2 usage error; commands may define others."""
     open_what_is_closed()
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = next((a for a in arguments if not a.startswith("-")), None)
@@ -89,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         add_help=False,
     )
-    # Only the usage line lists these two options, so that the help with all commands fits on a screen of 24 lines.
+    # List these two options only in the usage line, so that the help with all commands fits on a screen of 24 lines.
     parser.add_argument("-h", "--help", action="help", help=argparse.SUPPRESS)
     parser.add_argument(
         "--version", action="version", version=f"leakline {__version__}", help=argparse.SUPPRESS
@@ -113,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         options, unknown = parser.parse_known_args(arguments)
         if unknown:
-            # The command's own parser reports the error, because its help lists the valid options.
+            # Let the command's own parser report the error, because its help lists the valid options.
             options.refuse(f"unrecognized arguments: {' '.join(unknown)}")
         if name in _DRAWS:
             return int(options.main(options))
@@ -123,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(plain(f"leakline: {error}"), file=sys.stderr)
         return error.exit_status
     except BrokenPipeError:
-        # The reader of the pipe (as in `leakline runs | head`) has closed it, which is not an error.
+        # The reader has closed the pipe (as in `leakline runs | head`), which is not an error.
         sys.stderr.close()
         return 0
     except KeyboardInterrupt:
@@ -140,7 +142,7 @@ def _overview() -> str:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Parser that reports a usage error in one line: what is wrong, and the command that shows the help."""
+    """Parser that reports a usage error in one line, with the command that shows the help."""
 
     def error(self, message: str) -> NoReturn:
         line = plain(" ".join(message.split()))

@@ -17,7 +17,7 @@ from typing import IO, Any, Final
 from ..errors import LeaklineError, ServerRefused
 from .server_queries import Asker
 
-# Ctrl-C has to end everything within two seconds; children that are still running after this time are killed.
+# Ctrl-C has to end everything within two seconds, so children that are still running after this time are killed.
 END_SECONDS: Final = 1.5
 LAST_WORDS_BYTES: Final = 4096
 READY_SECONDS: Final = 30.0
@@ -40,7 +40,9 @@ def ends_by_signals() -> Iterator[None]:
 
 @contextmanager
 def signals_ignored() -> Iterator[None]:
-    """Ignore signals while children are ended and files removed, so that a second Ctrl-C does not interrupt this."""
+    """Ignore signals while children are ended and files are removed, so that a second Ctrl-C does not interrupt the
+    cleanup.
+    """
     before = {
         n: signal.signal(n, signal.SIG_IGN) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     }
@@ -52,7 +54,7 @@ def signals_ignored() -> Iterator[None]:
 
 
 class Child:
-    """A child process. `lines` reads its stdout; its stderr is kept for `last_words` or passed through."""
+    """A child process. `lines` yields its stdout; its stderr is either kept for `last_words` or passed through."""
 
     def __init__(
         self,
@@ -63,8 +65,8 @@ class Child:
     ) -> None:
         self.name = name
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
-        # In a separate session, the child does not receive the terminal's Ctrl-C. The parent receives it and ends its
-        # children in order.
+        # Start a new session, so that the terminal's Ctrl-C reaches only the parent, which then ends its children in
+        # order.
         self.process = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=None if errors_shown else self._errors, text=True, start_new_session=True,
@@ -155,13 +157,13 @@ def start_server(
     errors_shown: bool = False,
 ) -> Asker:
     """Start `leakline serve` on the loopback interface. Raises LeaklineError if it does not start."""
-    # With LEAKLINE_PUBLIC_URL set, the server would print that URL, but we need its local address.
+    # If LEAKLINE_PUBLIC_URL were set, the server would print that URL instead of its local address.
     local = {k: v for k, v in (environment or os.environ).items() if k != "LEAKLINE_PUBLIC_URL"}
     command = [
         sys.executable, "-P", "-m", "leakline", "serve", "--host", "127.0.0.1", "--port", str(port)
     ]  # fmt: skip
     server = children.start("server", command, local, errors_shown=errors_shown)
-    # The first line that the server prints is its address. A server that neither prints a line nor ends is killed.
+    # The first line that the server prints contains its address. A server that prints nothing in time is killed.
     patience = threading.Timer(READY_SECONDS, server.process.kill)
     patience.start()
     line = next(server.lines(), "")
@@ -176,7 +178,8 @@ def start_server(
 
 
 def wait_for_verdict(asker: Asker, run: str, generations: int) -> dict[str, Any]:
-    """Return an ended run with its verdict over all generations, or the newest state of both after a timeout.
+    """Wait for a run to end and for its verdict over all generations; return both, or their newest state after a
+    timeout.
 
     Raises LeaklineError if there is no verdict at all.
     """

@@ -1,7 +1,8 @@
 """A small training run with one planted leak, started by `leakline drill`.
 
-Usage: `python drill_training.py KIND --generations N`. It is run as a script, so that its classes belong to `__main__`:
-heap scans skip the modules of `leakline`. For each generation it prints the number of planted bytes on a line.
+Usage: `python drill_training.py KIND --generations N`. It runs as a script, so that its classes belong to `__main__`,
+because heap scans skip the modules of `leakline`. After each generation it prints a line with the number of planted
+bytes.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from typing import Any, Final
 
 import leakline
 
-# The server analyzes a run twice per second.
+# Duration of a generation. The server analyzes a run twice per second, so it sees every generation.
 SECONDS: Final = 0.6
 
 
 class Environment:
-    """A training environment; one instance is all that a training run needs."""
+    """A training environment. A correct training run needs only one instance."""
 
     def __init__(self) -> None:
-        # Memory filled with zeros would only be reserved by the kernel, not used.
+        # Fill the memory with non-zero bytes: the kernel would only reserve memory for zeros.
         self.prices = bytearray(b"1") * (64 * 1024)
 
 
@@ -48,7 +49,7 @@ class Trainer:
     def graph(self) -> int:
         for _ in range(8):
             self.losses.append(self.loss(self.network(self.random(256, 64)), self.random(256, 8)))
-        # Inputs, activations, outputs and targets, four bytes per number.
+        # Inputs, activations, outputs and targets, with four bytes per number.
         return 8 * 256 * (64 + 512 + 8 + 8) * 4
 
     def container(self) -> int:

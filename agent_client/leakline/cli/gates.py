@@ -30,12 +30,12 @@ REFUTED: Final = "refuted"
 # Conditions of a single run, independent of any comparison.
 OF_A_RUN: Final = (LEAKING, OOM, KILLED, FAILED, REFUTED)
 _LEAKING_STATUSES: Final = ("suspected", "confirmed")
-# Names of the exceptions for exhausted memory: Python's, and torch's for a GPU.
+# Names of out-of-memory exceptions: Python's own, and torch's for a GPU.
 _OUT_OF_MEMORY: Final = ("MemoryError", "OutOfMemoryError")
 
 
 class Check(NamedTuple):
-    """A condition of a gate, whether it holds, and why."""
+    """The result of one gate condition: whether it holds, and why."""
 
     condition: str
     holds: bool
@@ -63,7 +63,7 @@ def check_run(
     run: Mapping[str, Any],
     assertions: Sequence[Mapping[str, Any]] | None,
 ) -> Check:
-    """Check a condition of OF_A_RUN. ``run`` and ``assertions`` are the API's answers.
+    """Check a condition of OF_A_RUN. ``run`` and ``assertions`` are responses of the API.
 
     ``assertions`` is None if the server is older than this program. A condition that cannot be checked counts as
     holding, which fails the gate.
@@ -98,8 +98,8 @@ def check_run(
 def wait_for_end(asker: Asker, address: str, asked: Sequence[str]) -> None:
     """Wait until the server knows how the run ended, or until new data shows that it continues.
 
-    A killed program cannot report its end; the server infers it from a minute of silence. Without waiting, the gate
-    would pass before that.
+    A killed program cannot report its end, which the server infers after a minute of silence. Without waiting, the gate
+    would pass in the meantime.
     """
     if not any(condition in OF_A_RUN and condition != REFUTED for condition in asked):
         return
@@ -157,14 +157,14 @@ def report_checks(options: argparse.Namespace, checks: Sequence[Check]) -> int:
     elif asked and not options.json:
         print("\n".join(check.line for check in asked))
         if held:
-            print(f"failed on: {', '.join(held)}")
+            print(f"the gate failed on: {', '.join(held)}")
     return GATE_STATUS if held else 0
 
 
 def with_gate(
     answer: Mapping[str, Any], options: argparse.Namespace, checks: Sequence[Check]
 ) -> Mapping[str, Any]:
-    """Return the server's answer with the results of the gate added; unchanged without --fail-on."""
+    """Return the server's response with the results of the gate added, or the unchanged response without --fail-on."""
     asked = [check for check in checks if check.condition in options.fail_on]
     if not asked:
         return answer
@@ -208,7 +208,9 @@ def _conditions(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A test case. ``failed`` is the reason if the condition holds; ``details`` are listed below it."""
+    """A test case. ``failed`` is the reason for the failure if the condition holds; ``details`` are listed below the
+    reason.
+    """
 
     name: str
     failed: str = ""

@@ -1,4 +1,4 @@
-"""Printing without terminal control sequences: names come from recordings and may contain any characters."""
+"""Prints text without terminal control sequences, because names from recordings may contain any characters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def plain(text: str) -> str:
 
 @contextmanager
 def plainly() -> Iterator[None]:
-    """Clean all text that is printed in this context; bytes pass through unchanged.
+    """Remove control sequences from all text that is printed in this context; bytes pass through unchanged.
 
     Raises LeaklineError if standard output cannot be written.
     """
@@ -31,14 +31,16 @@ def plainly() -> Iterator[None]:
 
 
 def open_what_is_closed() -> None:
-    """Replace closed streams, which Python represents as None (`leakline runs >&-`), with the null device."""
+    """Open the null device for each closed stream (`leakline runs >&-`), which Python represents as None."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - open as long as the process
 
 
 class _Plain:
-    """Text stream that cleans everything written to it and delegates the rest to the original stream."""
+    """Text stream that removes control sequences from everything written to it. All other methods are those of the
+    original stream.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -59,7 +61,7 @@ class _Plain:
     def _as_far_as_it_is_read(self) -> Iterator[None]:
         """Ignore a closed pipe (`leakline verdict RUN --fail-on leaking | head`).
 
-        The command has to continue, because its exit status and files are results too.
+        The command has to continue, because its exit status and the files that it writes are results too.
         """
         try:
             yield
@@ -68,11 +70,13 @@ class _Plain:
         except OSError as error:
             self._give_up()
             raise LeaklineError(
-                f"cannot write to standard output ({error.strerror}); free disk space or redirect it"
+                f"cannot write to standard output ({error.strerror}); free some disk space or redirect the output"
             ) from None
 
     def _give_up(self) -> None:
-        """Redirect the stream to the null device, or the interpreter would fail at exit when it flushes the buffer."""
+        """Redirect the stream to the null device; otherwise the interpreter would fail at exit when it flushes the
+        buffer.
+        """
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, self._stream.fileno())
         os.close(null)

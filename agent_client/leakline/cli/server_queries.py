@@ -1,4 +1,4 @@
-"""Shared parts of the commands that query a server: the address, the requests, and the resolution of run names."""
+"""Shared parts of the commands that query a server: the address option, requests, and the resolution of run names."""
 
 from __future__ import annotations
 
@@ -35,13 +35,15 @@ class Asker:
         )
 
     def run_id(self, wanted: str) -> str:
-        """Return the id of a run, given its id, or ``project/name`` for the newest run of that name."""
+        """Return the id of the run that ``wanted`` names: a run id, or ``project/name`` for the newest run of that
+        name.
+        """
         project, slash, name = wanted.partition("/")
         if not slash:
             return self._known(wanted)
         cursor: object = None
         while True:
-            # Newest first. The search also matches other names, so its results are filtered.
+            # The newest run comes first. The search also matches parts of names, so its results are filtered.
             page = self.get("/runs", {"project": project, "q": name, "cursor": cursor})
             for run in page["items"]:
                 if (run["project"], run["name"]) == (project, name):

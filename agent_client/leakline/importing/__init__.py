@@ -1,4 +1,4 @@
-"""Import of other tools' logs as runs, which gives a verdict without instrumenting anything.
+"""Imports other tools' logs as runs, which gives a verdict without instrumenting a program.
 
 `read_log` detects the format of a file from its content and returns its readings, the assumptions made, and any
 inconsistencies; `recorded` (`run_recording.py`) turns them into a run. A file that cannot be parsed is refused as a

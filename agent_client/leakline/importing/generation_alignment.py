@@ -1,4 +1,4 @@
-"""Alignment of the generation numbers in a log, which may call the same generation both "Generation 0" and "Gen 1"."""
+"""Aligns the generation numbers in a log, which may call the same generation both "Generation 0" and "Gen 1"."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ MARKER: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A generation named in a line. ``style`` is its spelling, such as ``gen``, or ``generation /`` with a total."""
+    """A generation named in a line. ``style`` is its spelling, such as ``gen``; a total adds a slash: ``generation
+    /``.
+    """
 
     line: int
     style: str
@@ -64,7 +66,9 @@ class Numbering:
 
 
 def numbering_of(marks: Sequence[Mark]) -> Numbering:
-    """Align the generation numbers of all lines with those of the labels, by comparing each with the next label."""
+    """Align the generation numbers of all lines with the labels' numbers, by comparing each number with the next
+    label.
+    """
     labels = [mark for mark in marks if mark.is_label] or list(marks)
     units = {mark.unit for mark in labels}
     unit = next((unit for unit in COARSE_FIRST if unit in units), None)
@@ -86,7 +90,8 @@ def numbering_of(marks: Sequence[Mark]) -> Numbering:
             first = next(mark for mark in own if mark.style == style)
             notes.append(
                 f"the same {unit} is {first.number} in {_shown(style)} (line {first.line}) and "
-                f"{first.number + shift} in {_shown(main)}: aligned with the latter; --offset shifts them all"
+                f"{first.number + shift} in {_shown(main)}: the numbers are aligned with the latter; "
+                "--offset shifts all of them"
             )
     return Numbering(unit, total, shifts, tuple(notes))
 

@@ -17,18 +17,18 @@ from ..errors import LeaklineError
 from ..snapshot import Number
 from ..text_format import printable
 
-# Maximum size of a text file, and of any other file.
+# Maximum size of a text file, and of any other kind of file.
 MAX_TEXT_BYTES: Final = 64 * 2**20
 MAX_FILE_BYTES: Final = 1024 * 2**20
 MAX_READINGS: Final = 100_000
 MAX_GAUGES: Final = 32
 MAX_MESSAGE: Final = 1_000
-# No process has more memory; larger values were read in the wrong unit.
+# No process has more memory than this; larger values must have been read in the wrong unit.
 MAX_MEMORY_BYTES: Final = 64 * 2**40
 # The part of a note that explains how growth is reported without generations.
 BY_TIME: Final = (
-    "so growth is given per second up to ten minutes, and per minute beyond "
-    "(--unit minute: always per minute)"
+    "so growth is given per second for up to ten minutes, and per minute for longer runs "
+    "(always per minute with --unit minute)"
 )
 # The corresponding part for a file without timestamps.
 BY_READING: Final = "and none has a time, so each reading counts as one step"
@@ -37,11 +37,11 @@ MAX_MOMENT: Final = 1e11
 
 
 class ImportRefused(LeaklineError):
-    """Error that refuses the entire file. Carries the path and, if known, the line."""
+    """Raised to refuse an entire file. Carries the path and, if known, the line."""
 
     def __init__(self, path: object, why: str, line: int | None = None) -> None:
         where = f"{path}" if line is None else f"{path}, line {line}"
-        # The reason may quote the file, and an error of a database may quote its content.
+        # Remove unprintable characters, because the reason may quote the file or a database error.
         message = f"{where}: {why}"[:MAX_MESSAGE]
         super().__init__(printable(message))
         self.path, self.line = path, line
@@ -49,7 +49,7 @@ class ImportRefused(LeaklineError):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Memory at one moment. ``time`` is in seconds of the file's own clock, or None if the reading has no time."""
+    """Memory at one moment. ``time`` is in seconds by the file's own clock, or None if the reading has no time."""
 
     line: int
     samples: Mapping[str, Number]
@@ -66,8 +66,8 @@ class Reading:
 class Log:
     """The content of a file. ``notes`` describe the assumptions made.
 
-    ``unit`` is the file's own word for its generations, or None if the file does not count any. ``is_clock``: times are
-    Unix seconds, otherwise seconds since the start.
+    ``unit`` is the file's own word for its generations, or None if the file does not count any. ``is_clock`` is True if
+    times are Unix seconds, and False if they are seconds since the start.
     """
 
     form: str
@@ -86,7 +86,7 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What the user has specified about the file. None means that the value is to be detected."""
+    """What the user has specified about the file. None means that the value has to be detected."""
 
     form: str | None = None
     # Bytes per unit for sizes without a unit.
@@ -139,7 +139,9 @@ def _too_many(count: int, stretches: int, every: int) -> str:
 
 
 def _thinned(readings: Iterable[Reading], every: int) -> Iterator[Reading]:
-    """Merge groups of ``every`` readings from the same phase and generation, with the maximum of each as its peak."""
+    """Merge groups of up to ``every`` readings from the same phase and generation; the peak of a group is its
+    maximum.
+    """
     together: list[Reading] = []
     for reading in readings:
         last = together[-1] if together else reading
@@ -163,7 +165,8 @@ def _joined(together: Sequence[Reading]) -> Reading:
 
 
 MAX_LINE_LENGTH: Final = 2_000
-# Number of characters after which a line is refused as too long. Progress bars rewrite their line many times.
+# Number of characters after which a line is refused as too long. It is large because progress bars overwrite one line
+# many times.
 _MAX_RAW: Final = 1 << 20
 _BOMS: Final = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -182,17 +185,17 @@ def moment_of(iso: str) -> float | None:
 
 
 def lines_of(path: Path, *, tabs: bool = False) -> Iterator[tuple[int, str]]:
-    """Yield (number from 1, text) of every line that is not empty. Raises ImportRefused.
+    """Yield (line number, text) for every line that is not empty; numbers start at 1. Raises ImportRefused.
 
-    If a progress bar overwrites a line with carriage returns, each version of the line is yielded. Invalid UTF-8
-    is replaced and not refused, because the figures in a damaged log are usually intact. ``tabs``: keep tabs instead
-    of replacing them with spaces.
+    If a progress bar overwrites a line with carriage returns, each version of the line is yielded. Invalid UTF-8 is
+    replaced instead of refused, because the figures in a damaged log are usually intact. ``tabs``: keep tabs instead of
+    replacing them with spaces.
     """
     try:
         if path.stat().st_size > MAX_TEXT_BYTES:
             raise ImportRefused(
                 path,
-                f"is larger than {MAX_TEXT_BYTES // 2**20} MiB; extract the part with memory",
+                f"is larger than {MAX_TEXT_BYTES // 2**20} MiB; extract the part that contains the memory readings",
             )
         with path.open("rb") as file:
             start = file.read(4)
@@ -206,7 +209,7 @@ def lines_of(path: Path, *, tabs: bool = False) -> Iterator[tuple[int, str]]:
                         if text.strip():
                             yield number, text
                 else:
-                    raise ImportRefused(path, "is too long for a line of a log", number)
+                    raise ImportRefused(path, "is too long for a line in a log", number)
     except OSError as error:
         raise ImportRefused(path, f"cannot be read ({error.strerror})") from error
 

@@ -21,7 +21,7 @@ from .formats.table_cells import number_in
 from .imported_log import ImportRefused, Log, Reading, Wishes, lines_of
 from .names_and_sizes import meanings_of
 
-# Maps each format to its description for users.
+# Maps each format to a description for users.
 FORMS: Final = {
     "blocks": "printed blocks of a memory profiler (MEMORY SNAPSHOT, MEMORY TREND)",
     "status": "status lines of a training log (RAM: 35.23 GB, GPU allocated: 0.45 GB)",
@@ -33,7 +33,7 @@ FORMS: Final = {
     "tools": "repeated output of ps aux, top -b, docker stats, free or nvidia-smi",
 }
 _SPOOL: Final = b"LEAKSPL1"
-# The first lines are enough to recognize a table or the log of a recorder.
+# This many lines are enough to recognize a table or a memory recorder's log.
 _LOOKED_AT: Final = 5
 
 
@@ -84,16 +84,18 @@ def _form_of_text(path: Path) -> str:
     if first and all(number_in(line.strip()) is not None for line in first):
         raise ImportRefused(
             path,
-            "contains numbers without a header row; name the columns, such as --columns rss --size-unit KiB",
+            "contains numbers without a header row; name the columns, for example with --columns rss --size-unit KiB",
         )
     known = "; ".join(f"{name}: {what}" for name, what in FORMS.items())
     raise ImportRefused(
-        path, f"has no known format; if it is one of these, name it with --format ({known})"
+        path,
+        f"has no known format; if it has one of these formats, specify it with --format ({known})",
     )
 
 
 def _is_table(first: list[str]) -> bool:
-    """Return True if the first rows have as many cells as the header and are not log lines with bars or commas.
+    """Return True if the first rows all have the same number of cells and are not log lines that contain bars or
+    commas.
 
     Such log lines contain memory sizes with units: "epoch 3 | loss 0.1 | rss 2.3 GB". If the header names memory, the
     file is always a table.
@@ -106,20 +108,20 @@ def _is_table(first: list[str]) -> bool:
     return names_memory or not any(map(status_lines.has_size, rows))
 
 
-# Neither reserved address space nor shared pages show what the program retains.
+# Series without a verdict: neither reserved address space nor shared pages show what the program retains.
 _NOT_JUDGED: Final = frozenset({"process.vms_bytes", "process.shared_bytes"})
-# Memory does not change by this factor between two readings, so the unit must have changed.
+# Memory never changes by such a factor between two readings, so the unit must have changed.
 _CHANGE_OF_UNIT: Final = 300.0
 
 
 def read_log(path: Path, wishes: Wishes) -> Log:
-    """Read a log. Raises ImportRefused, with the line if known."""
+    """Read a log. Raises ImportRefused, with the line number if it is known."""
     path = found_in(path)
     form = wishes.form or ("csv" if wishes.columns else form_of(path))
     log = _read(path, form, wishes)
     known = {name for reading in log.readings for name in reading.samples if _is_memory(name)}
     if not known:
-        raise ImportRefused(path, f"contains no reading of memory (read as {form}: {FORMS[form]})")
+        raise ImportRefused(path, f"contains no memory readings (read as {form}: {FORMS[form]})")
     if known <= _NOT_JUDGED:
         raise ImportRefused(
             path, f"contains only {' and '.join(sorted(known))}, which cannot show a leak; log resident memory (RSS)"
@@ -132,7 +134,7 @@ def read_log(path: Path, wishes: Wishes) -> Log:
 
 
 def found_in(path: Path) -> Path:
-    """Return the log in the folder of a W&B run, or the path itself if it is a file."""
+    """Return the log file in a W&B run's folder, or the path itself if it is a file."""
     if not path.exists():
         raise ImportRefused(path, "does not exist")
     if not path.is_dir():
@@ -140,7 +142,7 @@ def found_in(path: Path) -> Path:
     logs = sorted(path.glob("*.wandb"))
     if len(logs) == 1:
         return logs[0]
-    raise ImportRefused(path, f"is a folder with {len(logs)} *.wandb files; name one of them")
+    raise ImportRefused(path, f"is a folder with {len(logs)} *.wandb files; specify a single file")
 
 
 def _read(path: Path, form: str, wishes: Wishes) -> Log:
@@ -164,7 +166,9 @@ def _read(path: Path, form: str, wishes: Wishes) -> Log:
 
 
 def _changes_of_unit(readings: Iterable[Reading]) -> Iterator[str]:
-    """Yield a note on the first reading that differs from the previous one by a factor of about a thousand."""
+    """Yield a note on the first reading that differs from the previous reading by a factor of `_CHANGE_OF_UNIT` or
+    more.
+    """
     last: tuple[int, float] | None = None
     for reading in readings:
         now = reading.samples.get("process.rss_bytes")

@@ -1,6 +1,7 @@
-"""Mapping of names and sizes in other tools' logs (columns, tracker metrics, printed sizes) to our metrics and bytes.
+"""Maps names and sizes in other tools' logs (columns, tracker metrics, printed sizes) to our series and to bytes.
 
-Assumptions are reported to the user. A missing unit is requested, never guessed from the magnitude of a number.
+Assumptions are reported to the user. If a unit is missing, the user is asked to specify it; it is never guessed from
+the magnitude of a number.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _OPEN_SIZE: Final = re.compile(rf"({NUMBER})\s?{UNIT}\b")
 
 
 def factor_of(unit: str, *, binary: bool = False) -> int | None:
-    """Return the bytes in one unit, or None if it is not a unit of size. ``binary``: read MB as MiB."""
+    """Return the number of bytes in ``unit``, or None if it is not a unit of size. ``binary``: read MB as MiB."""
     name = unit.strip().lower()
     if not _BINARY_NAME.fullmatch(name):
         return None
@@ -37,7 +38,7 @@ Comma = Literal["none", "thousands", "decimal", "open", "neither"]
 
 
 def comma_of(number: str) -> Comma:
-    """Classify the commas of a number; "open" if a comma could be either kind: "1,234"."""
+    """Classify the commas of a number. "open" means that the comma could be of either kind, as in "1,234"."""
     digits = number.lstrip("+-")
     if "," not in digits:
         return "none"
@@ -51,7 +52,7 @@ def comma_of(number: str) -> Comma:
 def pointed(number: str) -> str | None:
     """Return the number with a decimal point and no other separators, or None if it is not a number.
 
-    A comma that could be either kind is read as a thousands separator.
+    A comma that could be of either kind is read as a thousands separator.
     """
     comma = comma_of(number)
     if comma == "neither":
@@ -67,7 +68,7 @@ def pointed_number(number: str) -> float | None:
 
 
 def open_size(text: str) -> str | None:
-    """Return the first size with a comma that could be either kind, or None if the line has no such size."""
+    """Return the first size with a comma that could be of either kind, or None if the line has no such size."""
     if "," not in text:
         return None
     found = (size[0] for size in _OPEN_SIZE.finditer(text) if comma_of(size[1]) == "open")
@@ -75,11 +76,14 @@ def open_size(text: str) -> str | None:
 
 
 def note_of_open(line: int, size: str) -> str:
-    return f"the comma of {size} in line {line} is read as a thousands separator; write a decimal separator as a point"
+    return (
+        f"the comma in {size} (line {line}) is read as a thousands separator; "
+        "if it is a decimal comma, write a point instead"
+    )
 
 
 def size_in_bytes(number: str, unit: str, *, binary: bool = False) -> float | None:
-    """Return the bytes of a size such as ``9.12`` ``GB``, or None if the number or the unit cannot be parsed."""
+    """Return a size such as ``9.12`` ``GB`` in bytes, or None if the number or the unit cannot be parsed."""
     factor, digits = factor_of(unit, binary=binary), pointed(number.lstrip("+"))
     return None if factor is None or digits is None else float(digits) * factor
 
@@ -93,8 +97,9 @@ Role = Literal[
 class Meaning:
     """The meaning of a column or metric.
 
-    ``series``: the target series, only for memory. ``factor``: bytes or seconds per unit; None if unknown. ``unit``:
-    unit of generations. ``rank``: preference among several names for the same thing; 0 is the best.
+    ``series``: the target series of memory, otherwise empty. ``factor``: bytes or seconds per unit, or None if unknown.
+    ``unit``: the unit that a generation column counts. ``rank``: preference among several names for the same thing; 0
+    is best.
     """
 
     role: Role
@@ -115,7 +120,8 @@ _SECONDS: Final = {
     "s": 1.0, "sec": 1.0, "secs": 1.0, "seconds": 1.0, "second": 1.0, "ms": 1e-3, "milliseconds": 1e-3, "us": 1e-6,
     "ns": 1e-9, "min": 60.0, "mins": 60.0, "minutes": 60.0, "h": 3600.0, "hours": 3600.0, "hour": 3600.0,
 }  # fmt: skip
-# Maps the complete name, without its unit, to a series. If two names have the same series, the earlier one wins.
+# Maps complete names, without units, to series. If several names in a log map to the same series, the earliest in this
+# table wins.
 _MEMORY: Final = {
     "rss": "process.rss_bytes", "process rss": "process.rss_bytes", "process memory rss": "process.rss_bytes",
     "memory rss": "process.rss_bytes", "mem rss": "process.rss_bytes", "resident": "process.rss_bytes",
@@ -163,17 +169,17 @@ _OTHERS: Final[dict[str, Role]] = {
     "value": "value",
     "metric value": "value",
 }
-# Suffixes that W&B adds to metrics in an export for the minimum and maximum of the readings behind a point.
+# Suffixes of the columns in a W&B export that contain the minimum and maximum of the readings behind a point.
 _DERIVED: Final = ("__MIN", "__MAX")
 # Metrics of W&B's system monitor, whose MB are units of 2^20 bytes.
 _WANDB_RESIDENT: Final = re.compile(r"(?:system[./])?proc\.memory\.rssMB$")
 _WANDB_GPU: Final = re.compile(
     r"(?:system[./])?gpu\.(?P<own>process\.)?(?P<index>\d{1,3})\.memoryAllocatedBytes$"
 )
-# In a path such as "train/rss_mb", only the last part names the metric; "memory" alone would be ambiguous.
+# A path with one of these words, such as "gpu/rss_mb", does not name the process's resident memory.
 _DEVICE: Final = re.compile(r"gpu|cuda|vram|device", re.IGNORECASE)
-# Words that show that a metric is not the memory of this process: "rss growth" is a difference, "worker rss" another
-# process.
+# Words that show that a metric is not this process's memory: "rss growth" is a difference, and "worker rss" belongs to
+# another process.
 _NO_LEVEL: Final = re.compile(
     r"\b(?:delta|diff|growth|change|limit|min|total|all|sum|peak|max|child|children|worker|workers|gpu|cuda|device"
     r"|rank ?\d*|node ?\d*|process ?\d+)\b"
@@ -181,7 +187,7 @@ _NO_LEVEL: Final = re.compile(
 _CLEARLY_RESIDENT: Final = re.compile(r"\b(?:rss|ram|resident)\b")
 
 
-# Other columns in the header of `nvidia-smi --query-gpu=... --format=csv`, next to memory.
+# Columns other than used memory in the header of `nvidia-smi --query-gpu=... --format=csv`.
 _NVIDIA: Final = re.compile(
     r"(?:memory\.(?:total|free)|utilization\.|temperature\.|power\.|clocks\.|pstate|fan\.|pci\.|uuid|index$)"
 )
@@ -190,7 +196,9 @@ BY_DEVICE: Final = frozenset({"gpu.0.used_bytes"})
 
 
 def run_and_metric(name: str) -> tuple[str | None, str]:
-    """Return ("sunny-dust-12", "rss_mb") for "sunny-dust-12 - rss_mb" of a W&B export; (None, name) without a run."""
+    """Return ("sunny-dust-12", "rss_mb") for "sunny-dust-12 - rss_mb" in a W&B export, or (None, name) if no run is
+    named.
+    """
     run, _, metric = name.rpartition(" - ")
     return (run.strip() or None, metric.strip())
 
@@ -214,12 +222,12 @@ def meanings_of(head: Sequence[str], *, binary: bool = False) -> list[Meaning]:
 
 
 def meaning_of(name: str, *, binary: bool = False) -> Meaning:
-    """Return the meaning of a column or metric name, with or without the name of its run in front."""
+    """Return the meaning of a column or metric name, which may begin with the name of its run."""
     found = _meaning_of(name, binary=binary)
     run, metric = run_and_metric(name)
     if found.role == "other" and run is not None:
         found = _meaning_of(metric, binary=binary)
-        # In a name with a run in front, a word such as "step" does not make the column the axis.
+        # A name that begins with a run can only name memory: even "run - step" is not the axis.
         return found if found.role == "memory" else Meaning("other")
     return found
 
@@ -274,7 +282,9 @@ NAMES_SHOWN = 12
 
 
 def chosen_metrics(path: Path, names: Iterable[str], wishes: Wishes) -> dict[str, Meaning]:
-    """Return the chosen metrics with their meanings, one per series. Raises ImportRefused if a unit is missing."""
+    """Return the best metric for each series, with its meaning. Raises ImportRefused if a unit or the requested metric
+    is missing.
+    """
     known = list(names)
     if wishes.memory is not None and wishes.memory not in known:
         raise ImportRefused(path, f"has no metric {wishes.memory!r}; it has {_listed(known)}")

@@ -1,7 +1,7 @@
-"""Conversion of a log's readings into a run with one process: header, snapshots, and the spool that contains them.
+"""Converts a log's readings into a run with one process: header, snapshots, and the spool that contains them.
 
-Ids are derived from the content and the import options, so importing the same file twice gives the same run, and a
-server stores it once. For a file without timestamps, readings are one second apart and end at ``ended_at``.
+Ids are derived from the content and the import options, so importing the same file twice gives the same run, which a
+server stores only once. For a file without timestamps, readings are one second apart and end at ``ended_at``.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ def digest_of(path: Path) -> str:
 
 
 def run_id_of(digest: str, project: str, name: str | None, unit: str | None, wishes: Wishes) -> str:
-    """Return an id derived from the content and the options: with other options, the same file gives another run."""
+    """Return an id derived from the content and the options, so that other options turn the same file into another
+    run.
+    """
     said = repr((digest, project, name, unit, wishes))
     return f"import-{hashlib.sha256(said.encode()).hexdigest()[:_ID_LENGTH]}"
 
@@ -74,7 +76,7 @@ def recorded(
     unit: str | None,
     ended_at: float,
 ) -> Imported:
-    """Return the run of a log. ``ended_at``: Unix seconds at which a log without absolute times ends."""
+    """Convert a log into a run. ``ended_at``: the end, in Unix seconds, of a log without absolute times."""
     log = _counted(log, unit)
     snapshots = tuple(_snapshots(log, ended_at))
     header = RunHeader(
@@ -104,7 +106,7 @@ def _counted(log: Log, unit: str | None) -> Log:
 
 
 def _unit_of(log: Log) -> str:
-    """Return the unit of a log: "generation", or "second" if no reading has a generation."""
+    """Return the unit of a log that names none: "generation", or "second" if no reading has a generation."""
     counted = any(reading.generation is not None for reading in log.readings)
     return "generation" if counted else "second"
 
@@ -193,7 +195,9 @@ def write_spool(path: Path, imported: Imported) -> None:
 
 
 def moved_to(imported: Imported, started_at: float) -> Imported:
-    """Return the run with another start time. A file without times keeps the start time of its earlier import."""
+    """Return the run with another start time, so that a file without times keeps the start time of an earlier
+    import.
+    """
     by = started_at - imported.snapshots[0].time
     snapshots = tuple(
         replace(s, time=s.time + by, events=tuple(replace(e, time=e.time + by) for e in s.events))

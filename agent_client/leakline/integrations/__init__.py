@@ -1,5 +1,5 @@
-"""Callbacks for training frameworks, one module each. `leakline` itself imports none of them.
+"""Callbacks for training frameworks, one module per framework. `leakline` itself imports none of these modules.
 
-Imports `run`, `core`, `settings`, `errors`, `runtime` and its own framework. Start reading in `training.py`, which
-all callbacks use.
+Each module imports `run`, `core`, `settings`, `errors`, `runtime` and its framework. Start reading in `training.py`,
+which all callbacks use.
 """

@@ -1,8 +1,9 @@
 """Gymnasium: ``env = LeaklineWrapper(gymnasium.make("CartPole-v1"), project="mine")``.
 
-Without an active run, the first reset starts one, in which a generation is an episode of this environment and the
-phase ``episode`` lasts from its reset to its end. In an existing run (of another wrapper, a callback or the program)
-the wrapper only counts environments: all that are still in memory, and those of them that were never closed.
+If no run is active, the first reset starts a run, in which a generation is an episode of this environment and the phase
+``episode`` lasts from the reset to the end of the episode. In an existing run (of another wrapper, a callback or the
+program) the wrapper only counts wrapped environments: those that are still in memory, and how many of them were never
+closed.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ _open: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 
 
 class LeaklineWrapper(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
-    """Wrapper that observes an environment. ``expect``: declared number of instances of its class, or a range.
+    """Wrapper that observes an environment. ``expect``: the declared number of instances of the environment's class, or
+    a range.
 
     Other keywords are those of `leakline.init` and are ignored in an existing run.
     """
@@ -51,7 +53,7 @@ class LeaklineWrapper(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
             declarations.expectation(type(env.unwrapped), expect, None)
         self._expect, self._declared_in = expect, ""
         self._training = Training("gymnasium", given)
-        # The run starts at the first reset, because some environments are only made to query their spaces.
+        # Start the run only at the first reset, because some environments are created just to query their spaces.
         self._may_begin = active() is None and not _in_worker()
         self._episodes = 0
         _alive.add(self)
@@ -69,8 +71,7 @@ class LeaklineWrapper(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
     def _begin(self) -> None:
         if self._may_begin and active() is None:
             self._training.begin("episode", phases=("episode",))
-        # A wrapper starts at most one run. It does not start a run if it is reset after close, or after another run
-        # existed.
+        # A wrapper starts at most one run. A reset after close, or after another run existed, does not start a run.
         self._may_begin = False
         run = current()
         if self._expect is not None and run.id != self._declared_in:

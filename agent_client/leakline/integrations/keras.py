@@ -1,6 +1,6 @@
 """Keras 3: ``model.fit(..., callbacks=[LeaklineCallback(project="mine")])``.
 
-Phases: ``train``, ``validation`` and ``epoch_end``, the work of callbacks at the end of an epoch (mostly saving). A
+Phases: ``train``, ``validation``, and ``epoch_end`` for the work of callbacks at the end of an epoch (mostly saving). A
 generation is an epoch, or ``steps`` batches.
 """
 
@@ -48,7 +48,8 @@ class LeaklineCallback(Callback):
                 self._training.generation(epoch)
             self._training.phase("train")
 
-    # A hook for the end of a batch would keep Keras from calling such hooks on its own thread, so this class has none.
+    # This class has no hook for the end of a batch: with such a hook, Keras could no longer call these hooks on a
+    # separate thread.
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         if self._training.is_on and self._steps is not None:
             self._training.count(self._step // self._steps)

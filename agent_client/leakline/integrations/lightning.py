@@ -1,6 +1,6 @@
 """Lightning: ``Trainer(callbacks=[LeaklineCallback(project="mine")])``.
 
-Phases: ``train``, ``validation``, ``save`` and ``epoch_end``, the work of callbacks and the module at the end of an
+Phases: ``train``, ``validation``, ``save``, and ``epoch_end`` for the work of callbacks and the module at the end of an
 epoch. A generation is an epoch, or ``steps`` optimizer steps.
 """
 
@@ -71,7 +71,7 @@ class LeaklineCallback(Callback):
             self._training.rest()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        # This is the only hook that is called after an exception.
+        # Lightning calls no other hook after an exception.
         self._training.end(exception)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -96,7 +96,9 @@ def _place(trainer: Any) -> Place:
 
 
 def _launch(trainer: Any) -> str | None:
-    """Return an id for the ranks that Lightning started on this machine, derived from the process that started them."""
+    """Return an id that is shared by all ranks that Lightning started on this machine, derived from the process that
+    started them.
+    """
     launcher = trainer.strategy.launcher
     if type(launcher).__name__ != "_SubprocessScriptLauncher" or trainer.num_nodes > 1:
         return None

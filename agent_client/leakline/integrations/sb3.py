@@ -1,9 +1,9 @@
 """Stable-Baselines3: ``model.learn(100_000, callback=LeaklineCallback(project="mine"))``.
 
-Phases: ``rollout``, which collects experience, and ``train``. If a rollout fills and consumes a buffer (PPO, A2C), a
-generation is a rollout with its training. Otherwise (DQN, SAC, ..) a generation is as many rollouts as make up a
-hundredth of the timesteps, or ``steps`` timesteps. The model's buffers are tracked with their capacity: a buffer that
-is still filling is not a leak.
+Phases: ``rollout``, which collects experience, and ``train``. If the algorithm collects a full buffer and trains on it
+(PPO, A2C), a generation is one rollout with the training that follows. Otherwise (DQN, SAC, ..) a generation is as many
+rollouts as make up a hundredth of the timesteps, or ``steps`` timesteps. The model's buffers are tracked with their
+capacity, because a buffer that is still filling is not a leak.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ try:
 except ImportError as error:
     raise missing("sb3", "stable_baselines3", "sb3", error) from None
 
-# A trend is visible with far fewer generations; more would only add snapshots.
+# Far fewer generations are enough to see a trend; more generations would only add snapshots.
 GENERATIONS: Final = 100
 BUFFERS: Final = ("replay_buffer", "rollout_buffer")
 
@@ -38,8 +38,8 @@ class LeaklineCallback(BaseCallback):
         self._training = Training("stable-baselines3", given)
         self._last: _Last | None = None
         self._rollouts = 0
-        # State of the current ``learn``: timesteps per generation (None: a generation is one rollout), and the first
-        # timestep.
+        # State of the current ``learn`` call: the timesteps per generation (None if a generation is one rollout), and
+        # the first timestep.
         self._each: int | None = None
         self._began = 0
 
@@ -55,7 +55,7 @@ class LeaklineCallback(BaseCallback):
                 self._last.init_callback(self.model)
                 bracket(among, self, self._last)
             total = self._plan()
-        # The dict is replaced, not cleared, because all callbacks share it.
+        # Replace the dict instead of clearing it, because all callbacks share it.
         self.locals: dict[str, Any] = {}
         note = several(self._each, "timesteps, rounded up to full rollouts")
         self._training.begin("generation", total, ("rollout", "train"), note=note)
@@ -101,7 +101,9 @@ class LeaklineCallback(BaseCallback):
 
 
 class _Last(BaseCallback):
-    """Callback that runs after the user's callbacks, so that their work at a rollout's end belongs to the rollout."""
+    """Callback that runs after the user's callbacks, so that their work at the end of a rollout is attributed to the
+    rollout.
+    """
 
     def __init__(self, training: Training) -> None:
         super().__init__()
@@ -123,7 +125,7 @@ class _Last(BaseCallback):
 
 
 class _Filled:
-    """The arrays of a buffer. The length is the number of filled rows."""
+    """The arrays of a buffer. ``len()`` returns the number of filled rows."""
 
     def __init__(self, buffer: Any) -> None:
         self._rows = buffer.buffer_size if buffer.full else buffer.pos
@@ -143,7 +145,9 @@ def _arrays(values: Any) -> Iterator[Any]:
 
 
 def _filling(model: Any, name: str) -> Callable[[], _Filled | None]:
-    """Return a function that reads the buffer from the model, which may replace it. Neither is kept alive."""
+    """Return a function that reads the buffer from the model, which may replace the buffer. Neither object is kept
+    alive.
+    """
     found = weakref.ref(model)
 
     def read() -> _Filled | None:

@@ -1,14 +1,14 @@
-"""Recording of a framework's training as a Leakline run: the common part of all callbacks.
+"""Records a framework's training as a Leakline run; shared by all callbacks.
 
-If there is no active run, training starts one and finishes it. If the program has a run, training numbers its
-generations unless the program does, and never finishes it. Each phase ends the previous one, because frameworks report
+If no run is active, `Training` starts a run and finishes it. If the program has a run, `Training` never finishes that
+run, and numbers its generations unless the program does. Each phase ends the previous phase, because frameworks report
 when something begins but rarely when it ends.
 
 The position of our callback among the user's callbacks matters. Frameworks call callbacks one after the other, and
-memory that a callback allocates is attributed to the phase that is open at that moment. So our callback comes first,
-and the work of the other callbacks at a hook belongs to the phase that the hook begins. If a hook ends a phase (a
-rollout, the step before a save), a second callback of ours comes last, so that the work of the others still belongs to
-that phase.
+memory that a callback allocates is attributed to the phase that is open at that moment. Our callback therefore comes
+first, so that the work of the other callbacks at a hook belongs to the phase that the hook begins. If a hook ends a
+phase (a rollout, the step before a save), a second callback of ours comes last, so that the other callbacks' work still
+belongs to that phase.
 
 The module also validates the callbacks' arguments in the constructor, and creates the error for a missing framework.
 """
@@ -31,7 +31,7 @@ from leakline.settings import resolve
 
 from ..run import Generation, Phase
 
-# Maps each framework to the `Training` that has begun and has not reported its end.
+# Maps each framework to the `Training` that has begun and not ended yet.
 _open: Final[dict[str, Training]] = {}
 # Runs whose generations were numbered by a `Training`. The next `Training` may continue the numbering.
 _numbered: Final[weakref.WeakSet[Run]] = weakref.WeakSet()
@@ -46,7 +46,7 @@ class Place:
     launch: str | None = None
 
     def environment(self) -> dict[str, str]:
-        """Return the environment, with the variables that torchrun would set added unless they are already set."""
+        """Return the environment, extended by the variables that torchrun would set unless they are already set."""
         said = dict(os.environ)
         if self.world_size > 1:
             said.setdefault("RANK", str(self.rank))
@@ -60,10 +60,12 @@ ALONE: Final = Place()
 
 
 class Training:
-    """State of a training run, created with the callback. ``options`` are those of `leakline.init`."""
+    """Records a framework's training. It is created together with the callback. ``options`` are arguments of
+    `leakline.init`.
+    """
 
     def __init__(self, framework: str, options: dict[str, Any]) -> None:
-        # This guard is only for calls into the framework. Calls into the run are not guarded again, because exceptions
+        # Guards only calls into the framework. Calls of the run's methods have their own error boundary, and exceptions
         # of the program's own functions have to propagate.
         self.guard = Guard(f"the callback for {framework}")
         self.run = Run()
@@ -77,7 +79,7 @@ class Training:
         self._phase_name = ""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state of a copy, which has not begun and has no run."""
+        """Return only what a copy needs: a copy has not begun and has no run."""
         return {"framework": self._framework, "options": self._options}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -96,9 +98,9 @@ class Training:
         place: Place = ALONE,
         note: str | None = None,
     ) -> None:
-        """Begin to record training. ``total``: planned generations; ``note``: what a generation is.
+        """Begin to record training. ``total``: number of planned generations; ``note``: what a generation is.
 
-        If earlier training with the framework on this thread never ended, it is ended first.
+        Earlier training with the same framework on this thread is ended first if it never reported its end.
         """
         before = _open.get(self._framework)
         if before is not None and before is not self and before._thread == threading.get_ident():
@@ -117,7 +119,7 @@ class Training:
             _open[self._framework] = self
 
     def generation(self, number: int) -> None:
-        """Begin the framework's next unit, numbered after the generations of earlier training in the run."""
+        """Begin the next generation. Numbers continue after the generations of earlier training in the run."""
         self._leave()
         if self._numbers:
             if self._ahead is None:
@@ -126,23 +128,23 @@ class Training:
             self._generation = self.run.generation(number + self._ahead)
 
     def count(self, number: int) -> None:
-        """Begin a generation if the number has changed, for units that are counted step by step."""
+        """Begin a generation if the number has changed; for callers that compute the number at every step."""
         if number != self._counted:
             self._counted = number
             self.generation(number)
 
     def phase(self, name: str) -> None:
-        """Begin a phase, unless it is already open."""
+        """Begin a phase, unless this phase is already open."""
         if name != self._phase_name:
             self._leave()
             self._phase, self._phase_name = self.run.phase(name).__enter__(), name
 
     def leave(self) -> None:
-        """End the phase without beginning another."""
+        """End the current phase without beginning another phase."""
         self._leave()
 
     def rest(self) -> None:
-        """End the last unit, but not the training itself."""
+        """End the current generation, but not the training itself."""
         self._rest()
 
     def end(self, error: BaseException | None = None) -> None:
@@ -171,7 +173,9 @@ class Training:
                 self.run = start(settings)
 
     def _may_number(self) -> bool:
-        """Return False during other training in this run, or if the program numbers the generations itself."""
+        """Return False if other training in this run has not ended, or if the program numbers the generations
+        itself.
+        """
         within = any(each is not self and each.run is self.run for each in _open.values())
         counted = _newest_generation(self.run) is not None
         return not within and (self.run in _numbered or not counted)
@@ -208,12 +212,14 @@ def _newest_generation(run: Run) -> float | None:
 
 T = TypeVar("T")
 
-# A hook is called by the callback list, either directly or through the base class of the callback.
+# Number of stack frames to search: the callback list calls a hook either directly or through the callback's base class.
 _CALLERS: Final = 4
 
 
 def calling(kind: type[T]) -> T | None:
-    """Return the object of class ``kind`` that calls this hook. Frameworks do not pass it to their callbacks."""
+    """Return the object of class ``kind`` that is calling the current hook, because frameworks do not pass this object
+    to callbacks.
+    """
     frame: Any = sys._getframe(1)
     for _ in range(_CALLERS):
         frame = frame.f_back
@@ -228,9 +234,9 @@ def calling(kind: type[T]) -> T | None:
 def bracket(holder: Any, first: Any, last: Any = None) -> None:
     """Put ``first`` before and ``last`` after all other callbacks.
 
-    The list is replaced, because the framework may be iterating over the old one, which may also be the user's. A last
-    callback from earlier training is removed: it would end this training before callbacks that the user has added
-    since.
+    The list is replaced, because the framework may be iterating over the old list, which may also belong to the user. A
+    last callback from earlier training is removed, because it would end this training before the user's newer callbacks
+    have run.
     """
     others = [e for e in holder.callbacks if e is not first and not _is_replaced(e, last)]
     holder.callbacks = [first, *others] if last is None else [first, *others, last]
@@ -244,7 +250,7 @@ def _is_replaced(each: Any, last: Any) -> bool:
 
 
 class Options(TypedDict, total=False):
-    """Options that are passed on to `leakline.init`. Units and phases come from the framework."""
+    """Options that callbacks pass on to `leakline.init`. Units and phases are determined by the framework."""
 
     name: str | None
     watch: Iterable[type | str] | None
@@ -264,7 +270,8 @@ _NAMES: Final = frozenset({"project", *Options.__annotations__})
 
 
 def checked(what: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options with classes replaced by their names, because holding a class adds a reference to it.
+    """Return the options with classes in ``watch`` replaced by their names, because holding a class adds a reference to
+    it.
 
     Raises TypeError for an unknown argument and BadArgument for an invalid value.
     """
@@ -284,7 +291,7 @@ def checked_steps(steps: object) -> int | None:
 
 
 def missing(module: str, package: str, extra: str, error: ImportError) -> ImportError:
-    """Return an error with the install command of the framework, or ``error`` itself if another import failed."""
+    """Return an error with the command that installs the framework, or ``error`` itself if another import failed."""
     if not isinstance(error, ModuleNotFoundError) or (error.name or "").split(".")[0] != package:
         return error
     return MissingPackage(f"leakline.integrations.{module}", package, f"leakline[{extra}]")

@@ -1,7 +1,7 @@
 """Transformers: ``Trainer(..., callbacks=[LeaklineCallback(project="mine")])``.
 
-Phases: ``train``, ``validation``, ``save`` and ``epoch_end``, the work of callbacks at the end of an epoch. A
-generation is a hundredth of the planned steps, or ``steps`` steps, or with ``epochs=True`` an epoch.
+Phases: ``train``, ``validation``, ``save``, and ``epoch_end`` for the work of callbacks at the end of an epoch. A
+generation is a hundredth of the planned steps, ``steps`` steps, or an epoch (``epochs=True``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ try:
 except ImportError as error:
     raise missing("transformers", "transformers", "transformers", error) from None
 
-# A trend is visible with far fewer generations; more would only add snapshots.
+# Far fewer generations are enough to see a trend; more generations would only add snapshots.
 GENERATIONS: Final = 100
 
 
@@ -69,7 +69,7 @@ class LeaklineCallback(TrainerCallback):
             self._training.phase("epoch_end")
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        # No hook is called before an evaluation, so the phase begins at its first step.
+        # No hook is called before an evaluation, so the phase begins at the evaluation's first step.
         if self._training.is_on:
             self._training.phase("validation")
 

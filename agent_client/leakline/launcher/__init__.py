@@ -1,4 +1,4 @@
-"""Recording of programs that do not call Leakline: `leakline run`, `leakline watch`, automatic instrumentation.
+"""Records programs that do not call Leakline: `leakline run`, `leakline watch` and automatic instrumentation.
 
-Imports any package but `cli` and `integrations`. Start reading in `program_launch.py` and `observer.py`.
+Imports any package except `cli` and `integrations`. Start reading in `program_launch.py` and `observer.py`.
 """

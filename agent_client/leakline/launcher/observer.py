@@ -1,8 +1,8 @@
-"""Observation of a program that does not call Leakline.
+"""Observes a program that does not call Leakline.
 
 `leakline run` starts the observer through `launcher/startup/sitecustomize.py`. The observer measures on its own threads
-at the end of each time interval (`Intervals`). It contacts no server for the first seconds: most programs that call
-`init` themselves do so in that time, and the observer withdraws without a trace.
+at the end of each time interval (`Intervals`). It contacts no server for the first seconds. Most programs that call
+`init` themselves do so within that time, and the observer then withdraws without leaving a trace.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ from ..runtime.threads import OurThread
 from ..settings import Settings, resolve, start_ticks
 from ..text_format import count_of
 
-# Delay of each measurement after the end of its interval, as a fraction of the interval. An early measurement would be
-# the second one in its interval.
+# How long after the end of an interval its measurement is taken, as a fraction of the interval. A measurement that is
+# too early would be a second measurement in the previous interval.
 LATE: Final = 0.05
 
 
 class Intervals:
-    """Thread that calls ``end`` with a label at the end of each interval of ``unit``, first one unit after the start.
+    """Thread that calls ``end`` with a label at the end of each interval of ``unit``; the first interval begins at the
+    start.
 
-    It also calls ``then`` after ``then_seconds``, and again after as many seconds as ``then`` returns, until it returns
-    None.
+    It also calls ``then`` after ``then_seconds``. If ``then`` returns a number of seconds, it is called again after
+    that time; if it returns None, it is not called again.
     """
 
     def __init__(
@@ -85,15 +86,16 @@ class Intervals:
             return
         if self._unit == "second" and now - self._started > COUNTED_BY_SECONDS_UP_TO:
             self._unit = "minute"
-        # Derived from the clock, not incremented: intervals missed while the machine was suspended are skipped.
+        # Derive the number from the clock instead of incrementing it, to skip intervals during which the machine was
+        # suspended.
         self._number = int((now - self._started) / UNITS_OF_TIME[self._unit])
         self._end(f"after {count_of(self._number, self._unit)}")
 
 
-# Environment variable that instructs the interpreters started by `leakline run`; a `Plan` as JSON.
+# Environment variable with a `Plan` as JSON, which instructs the interpreters started by `leakline run`.
 PLAN: Final = "_LEAKLINE_OBSERVE"
 HOLD_SECONDS: Final = 5.0
-# A program that mentions leakline may take long to load before it calls init.
+# A program that mentions leakline may take a long time to load before it calls init.
 HOLD_SECONDS_WHEN_NAMED: Final = 60.0
 SCRIPT_READ_BYTES: Final = 2**20
 
@@ -102,8 +104,9 @@ SCRIPT_READ_BYTES: Final = 2**20
 class Plan:
     """Instructions for an observed interpreter.
 
-    ``startup``: the folder added to PYTHONPATH; ``python_path``: the previous value. ``seen``: folder in which each
-    interpreter creates a file named by its process id. ``children``: also observe processes that the program starts.
+    ``startup``: the folder added to PYTHONPATH; ``python_path``: the previous value of PYTHONPATH. ``seen``: folder in
+    which each interpreter creates a file named after its process id. ``children``: also observe processes that the
+    program starts.
     """
 
     launcher: int
@@ -125,10 +128,11 @@ def _plan_of(environ: Mapping[str, str]) -> Plan:
 
 
 def begin(environ: Mapping[str, str] = os.environ) -> None:
-    """Observe this interpreter, before its program begins."""
+    """Begin to observe this interpreter. Call this before its program begins."""
     plan = _plan_of(environ)
     if os.getppid() != plan.launcher and "RANK" not in environ and ANNOUNCED not in environ:
-        # The parent is not a Python program; `leakline run` watches it from outside. Join the run as a child process.
+        # An ancestor that is not a Python program was started by `leakline run`, which watches it from outside. Join
+        # the run as a child process.
         os.environ[ANNOUNCED] = (
             f"{environ['LEAKLINE_RUN_ID']}:1:{start_ticks(plan.launcher)}:{plan.launcher}"
         )
@@ -140,14 +144,15 @@ def begin(environ: Mapping[str, str] = os.environ) -> None:
 
 
 class _Observed(Run):
-    """The run of a program until the program starts its own."""
+    """The run of an observed program, until the program starts its own run."""
 
     _is_of_others = True
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
         self._plan = plan
-        # A process started by our launcher needs no signal handler: the launcher sees which signal ended it.
+        # A process that our launcher started needs no signal handler, because the launcher sees which signal ended the
+        # process.
         self._hears_signals = os.getppid() != plan.launcher
         self._intervals: Intervals | None = None
         self._looks = 0
@@ -165,7 +170,7 @@ class _Observed(Run):
             self._intervals.start()
 
     def _hold_on(self) -> float | None:
-        """Return the seconds until the next check; None once the run has been released to the server."""
+        """Return the seconds until the next check, or None once the run has been released to the server."""
         self._looks += 1
         if _speaks_of_us() and self._looks * HOLD_SECONDS < HOLD_SECONDS_WHEN_NAMED:
             return HOLD_SECONDS
@@ -215,5 +220,5 @@ def _speaks_of_us() -> bool:
 
 
 def _is_a_command_of_ours(script: Path) -> bool:
-    """Return True for Leakline's own commands, which never start a run, so there is no run to wait for."""
+    """Return True for Leakline's own commands: they never start a run, so there is no reason to wait for one."""
     return script.name == "leakline" or script == Path(__file__).parents[1] / "__main__.py"

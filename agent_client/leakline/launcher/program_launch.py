@@ -1,6 +1,7 @@
-"""Launches programs for `leakline run`, passing on signals, exit status and terminal, and watches any process.
+"""Launches programs for `leakline run`, passing on signals, the exit status and the terminal. Also watches processes
+from outside.
 
-`Watch` implements `leakline watch`, and is used for programs under `leakline run` that are not Python.
+`Watch` implements `leakline watch`, and `leakline run` uses it for programs that are not written in Python.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from ..transport.oom_inference import killed_for_memory, last_readings
 from .observer import PLAN, Intervals, Plan
 
 STARTUP: Final = Path(__file__).resolve().parent / "startup"
-# Signals sent to us are meant for the program.
+# Signals that are forwarded, because they are meant for the program.
 FORWARDED: Final = frozenset(
     {
         signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2,
@@ -40,11 +41,11 @@ FORWARDED: Final = frozenset(
 )  # fmt: skip
 # Signals by which a user or a system shutdown asks us to end.
 ENDS_US: Final = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
-# An interpreter reports its presence before its program begins; a slow disk may delay that.
+# An interpreter reports its presence before its program begins. A slow disk may delay this report.
 SEEN_WITHIN_SECONDS: Final = 5.0
 # A process that is not an interpreter may be a script that starts an interpreter in its place, as with pyenv and conda.
 BECOMES_ONE_WITHIN_SECONDS: Final = 2.0
-# On a busy machine a program may start late. It has then used little CPU time and is waiting for more.
+# On a busy machine a program may start late. Such a program has used little CPU time so far and is waiting for more.
 STARTING_CPU_SECONDS: Final = 1.0
 STARTS_WITHIN_SECONDS: Final = 60.0
 LOOK_EVERY_SECONDS: Final = 0.02
@@ -55,7 +56,7 @@ class _CutShort(BaseException):
 
 
 class Program:
-    """A program from start to end. Use it only on the main thread of a process that does nothing else."""
+    """Runs a program from start to end. Use it only on the main thread of a process that does nothing else."""
 
     def __init__(self, command: Sequence[str], settings: Settings, plan: Plan) -> None:
         self.command, self._plan = command, plan
@@ -80,8 +81,8 @@ class Program:
             self._process = subprocess.Popen(
                 self.command,
                 env=self._environment,
-                # File descriptors passed by the shell, as with <(...), are for the program; our own are not
-                # inheritable.
+                # Descriptors that the shell passes, as with <(...), are meant for the program. Our own descriptors are
+                # not inheritable.
                 close_fds=False,
                 preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, self._before),
             )
@@ -112,7 +113,7 @@ class Program:
 
     @contextmanager
     def afterwards(self, seconds: float) -> Iterator[None]:
-        """Handle signals ourselves, as the program has ended. A signal or the time limit cuts the block short."""
+        """Handle signals ourselves now that the program has ended. A signal or the time limit ends the block early."""
         # Discard signals that arrived earlier, because they were meant for the program.
         while signal.sigtimedwait({*FORWARDED, signal.SIGCHLD}, 0) is not None:
             pass
@@ -150,7 +151,9 @@ def _cut_short(number: int, frame: FrameType | None) -> None:
 
 
 def _environment_for(settings: Settings, plan: Plan) -> dict[str, str]:
-    """Return the program's environment with the run, the plan, and our folder first on PYTHONPATH."""
+    """Return the program's environment, which contains the run's settings and the plan, and has our folder first on
+    PYTHONPATH.
+    """
     given = os.environ.get("PYTHONPATH")
     environment = {
         **os.environ,
@@ -159,7 +162,7 @@ def _environment_for(settings: Settings, plan: Plan) -> dict[str, str]:
         "LEAKLINE_RUN_ID": settings.run_id,
         "LEAKLINE_SERVER": settings.server,
         "LEAKLINE_MODE": settings.mode,
-        # The path is absolute, because the program may start processes in other folders.
+        # Make the path absolute, because the program may start processes in other folders.
         "LEAKLINE_DIR": str(settings.directory.absolute()),
     }
     if settings.project:
@@ -180,12 +183,12 @@ def plan_for(unit: str, tags: Sequence[str], *, children: bool, log_lines: bool)
 
 
 def leave_as(status: int) -> int:
-    """End this process by the signal that ended the program, or return the exit status to use."""
+    """If a signal ended the program, end this process by the same signal. Otherwise return the exit status to use."""
     if status >= 0:
         return status
     _without_core()
     number = -status
-    # SIGKILL cannot have a handler.
+    # Ignore the error for SIGKILL, which cannot have a handler.
     with suppress(OSError, ValueError):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
@@ -210,7 +213,9 @@ def _is_python(pid: int) -> bool:
 
 
 def _waits_for_a_processor(pid: int) -> bool:
-    """Return True if a process is runnable or in disk wait and has used less than STARTING_CPU_SECONDS so far."""
+    """Return True if a process is runnable or waiting for a disk, and has used less than STARTING_CPU_SECONDS so
+    far.
+    """
     fields = stat_fields(pid)
     if not fields or fields[0] not in ("R", "D"):
         return False
@@ -224,16 +229,18 @@ def _why_not(program: str, error: OSError) -> str:
     return f"cannot be started ({error.strerror})"
 
 
-# Polling interval if the kernel provides no process file descriptor.
+# Polling interval for kernels without process file descriptors.
 LOOK_WITHOUT_HANDLE_SECONDS: Final = 0.2
-# Timeout of a wait on the process file descriptor, which wakes us when the process ends.
+# Timeout for waiting on the process file descriptor, which wakes us when the process ends.
 HANDLE_SECONDS: Final = 60.0
-# The last readings, which may show that the process was killed for memory.
+# Number of last readings kept, which may show that the process was killed for memory.
 READINGS_KEPT: Final = 12
 
 
 class Watch:
-    """One process watched from outside, from `begin` to `end`. Raises LeaklineError if there is nothing to watch."""
+    """Watches one process from outside, between `begin` and `end`. Raises LeaklineError if the process cannot be
+    watched.
+    """
 
     def __init__(
         self, settings: Settings, pid: int, unit: str = "minute", *, is_silent: bool = False
@@ -242,7 +249,7 @@ class Watch:
         check(pid)
         environment = {"command_line": command_line(started_as(pid)), "watched_from_outside": True}
         subject = Subject(pid, is_silent=is_silent, unit=unit, environment=environment)
-        # Output and exact peaks are only available from inside the process.
+        # Turn off settings that only work from inside the process.
         plain = replace(settings, log_lines=False, exact_peaks=False, allocations=False)
         self.chain = Chain(plain, subject)
         self._readings: list[tuple[float, dict[str, Number]]] = []
@@ -275,7 +282,7 @@ def check(pid: int) -> None:
     """Raise LeaklineError unless the process exists, is readable and has memory of its own."""
     folder = Path(f"/proc/{pid}")
     if pid <= 0 or not folder.exists():
-        raise LeaklineError(f"there is no process {pid}; list yours with: ps -u $USER")
+        raise LeaklineError(f"there is no process {pid}; list your processes with: ps -u $USER")
     if not OtherProcess(pid).read():
         try:
             (folder / "status").read_bytes()

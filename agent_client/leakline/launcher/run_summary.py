@@ -1,4 +1,4 @@
-"""The last line of `leakline run` and `leakline watch`: the verdict of the run and where to see it."""
+"""The last line that `leakline run` and `leakline watch` print: the run's verdict and where to see it."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from ..text_format import with_forecast, worded
 from ..transport.http_delivery import Accepted, Delivery, one_line
 from ..transport.spool_format import read_header
 
-# Time limit for the server to analyze the ended run.
+# How long to wait for the server to analyze the ended run.
 PATIENCE_SECONDS: Final = 2.0
 ASK_AGAIN_SECONDS: Final = 0.05
-# Spools up to this size are analyzed for a verdict; larger ones are left to `leakline report`.
+# Spools of up to this total size are analyzed for a verdict; larger spools are left to `leakline report`.
 READ_UP_TO_BYTES: Final = 32 * 2**20
 
 
 def closing_words(settings: Settings, *, unsent: str = "", command: str = "leakline run") -> str:
-    """Return one line: the verdict of the server or of an analysis of the spools, and where to find details.
+    """Return one line: the verdict, from the server or from an analysis of the spools, and where to find details.
 
     The line is empty if the program has its own run, which prints its verdict itself. ``unsent``: why the server does
-    not have everything; if set, the server is not queried. ``command``: the command for advice on short programs; empty
-    for no advice.
+    not have all data; if set, the server is not queried. ``command``: the command that advice on short programs names,
+    or an empty string for no advice.
     """
     where = settings.run_directory
     spools = sorted(where.glob("*.spool"))
@@ -56,7 +56,7 @@ def closing_words(settings: Settings, *, unsent: str = "", command: str = "leakl
 
 
 def is_ours(path: Path) -> bool:
-    """Return True if the spool is damaged or is from an observed program, whose generations are units of time."""
+    """Return True if the spool is damaged or belongs to an observed program, whose generations are units of time."""
     try:
         return read_header(path)[0].unit in UNITS_OF_TIME
     except SpoolError:
@@ -64,7 +64,9 @@ def is_ours(path: Path) -> bool:
 
 
 def _of_server(settings: Settings, command: str) -> str | None:
-    """Return the server's verdict in one line, or None if the server does not have the run or its verdict."""
+    """Return the server's verdict in one line, or None if the server does not have the run or no verdict is ready in
+    time.
+    """
     delivery = Delivery(
         settings.server, settings.token, timeout_seconds=PATIENCE_SECONDS, ca_file=settings.ca_file
     )

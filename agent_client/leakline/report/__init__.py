@@ -1,7 +1,7 @@
-"""A recorded run as text or Markdown: snapshot, trend, growth, large objects, verdict.
+"""Reports of recorded runs as text or Markdown: snapshot, trend, growth, large objects, verdict.
 
 This package imports `analysis`, `transport` (spools), `console`; never `probes`, `run` or `sampling`. Start
-reading in `report_data.py`, which builds plain rows; the other modules format them.
+reading in `report_data.py`, which builds plain rows that the other modules format.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from .document import Origin, run_markdown
 from .report_data import Recording, build, examined, load, run_report
 from .terminal_text import render
 
-# Reading a longer spool entirely would delay the program's exit; generation ends are enough for a verdict.
+# From a longer spool, read only generation ends, which are enough for a verdict. Reading the entire spool would delay
+# the program's exit.
 WHOLE_UP_TO_BYTES: Final = 2**20
 GENERATION_ENDS_READ: Final = 400
 
@@ -41,7 +42,7 @@ __all__ = [
 def report_text(path: Path, since: str | None = None) -> str:
     """Return the report of every run under ``path``: a spool, the folder of a run, or a folder of runs.
 
-    ``since``: label of the snapshot to compare with instead of the first one. Raises SpoolError.
+    ``since``: label of the snapshot to compare with instead of the first snapshot. Raises SpoolError.
     """
     runs = spools_by_run(path)
     return "\n\n".join(render(build(load(spools), since)) for spools in runs)
@@ -70,7 +71,7 @@ def _item(recording: Recording) -> dict[str, Any]:
 
 
 def closing_line(path: Path) -> str:
-    """Return one sentence with the verdict of one process; only a part of a long spool is read."""
+    """Return one sentence with the verdict on one process, reading only a part of a long spool."""
     from ..analysis import examine
     from ..analysis.results import to_json
     from ..text_format import with_forecast, worded
@@ -86,7 +87,7 @@ def closing_line(path: Path) -> str:
 
 
 def _generation_ends(path: Path) -> Iterator[Batch]:
-    """Yield at most GENERATION_ENDS_READ generation ends, evenly spread, including the last."""
+    """Yield at most GENERATION_ENDS_READ generation ends, evenly spaced and including the last one."""
     chosen = _spread(sum(1 for _ in _ending_records(path)))
     room = GENERATION_ENDS_READ // max(1, len(chosen))
     for position, record in enumerate(_ending_records(path)):
@@ -102,7 +103,7 @@ def _ending_records(path: Path) -> Iterator[Record]:
 
 
 def _spread(count: int, limit: int = GENERATION_ENDS_READ) -> frozenset[int]:
-    """Return at most ``limit`` positions below ``count``, evenly spread, including the last."""
+    """Return at most ``limit`` positions below ``count``, evenly spaced and including the last one."""
     if count <= limit:
         return frozenset(range(count))
     return frozenset(count - 1 - i * count // limit for i in range(limit))

@@ -1,4 +1,4 @@
-"""A comparison of two runs as a document, as a short text for an issue, and as CSV.
+"""Formats a comparison of two runs as a document, as a short text for an issue, and as CSV.
 
 Both the server and `leakline compare` pass in the JSON of `GET /api/v1/compare`.
 """
@@ -46,7 +46,7 @@ PHASES_SHOWN: Final = 40
 TYPES_SHOWN: Final = 20
 DIFFERENCES_SHOWN: Final = 40
 _CHANGES: Final = (("gone", "Gone"), ("still", "Still there"), ("new", "New"))
-# The command line differs between any two runs and is longer than everything else; the JSON contains it.
+# The command line differs between any two runs and is longer than all other values; only the JSON contains it.
 _LEFT_OUT: Final = ("command_line",)
 
 
@@ -87,12 +87,12 @@ def comparison_markdown(report: ComparisonReport) -> str:
 
 
 def comparison_lines(comparison: Json, unit: str) -> Iterator[str]:
-    """Yield the lines of a comparison for a terminal."""
+    """Yield the comparison as lines for a terminal."""
     return terminal_lines(_blocks(comparison, unit, TERMINAL))
 
 
 def comparison_csv(comparison: Json, unit: str) -> str:
-    """Return growth, memory, peak, time and gauges of both runs as numbers below a header.
+    """Return the growth, memory, peak, time and gauges of both runs as rows of numbers below a header.
 
     Values that were not measured are empty, never zero.
     """
@@ -117,7 +117,7 @@ def _measured(comparison: Json, unit: str) -> Iterator[tuple[str, str, Json]]:
 
 
 def _plain(value: Any) -> float | None:
-    """Return a number, or the estimate of an interval."""
+    """Return the estimate of an interval, or ``value`` itself if it is a number."""
     found: float | None = value["estimate"] if isinstance(value, Mapping) else value
     return found
 
@@ -224,7 +224,7 @@ def _environment(changes: Mapping[str, Sequence[Any]], style: Style) -> Table:
 
 
 def _version(value: object, name: str, other: object, style: Style) -> str:
-    """Return the value; without one, "not installed" for a package and "not recorded" for anything else."""
+    """Return the value. If it is missing, return "not installed" for a package and "not recorded" for anything else."""
     if value is not None:
         return style.name(value)
     is_package = name != "python" and re.match(r"\d+\.\d", str(other)) is not None

@@ -1,6 +1,6 @@
-"""A verdict and a run as documents, and a short text about a run for an issue.
+"""Formats a verdict and a run as documents, and a run as a short text for an issue.
 
-The server and the commands pass data in the formats of the API, and get the same text.
+The server and the commands pass data in the API's formats, so both produce the same text.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ PACKAGES: Final = ("leakline", "torch", "jax", "tensorflow", "numpy")
 class Origin:
     """When a document was made, and by which version and server.
 
-    ``made_at`` is formatted for people; ``link`` leads to the page, and is empty without a server.
+    ``made_at`` is a time formatted for people. ``link`` is the URL of the page, or empty without a server.
     """
 
     made_at: str
@@ -75,7 +75,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """Everything that the document of a run shows; ``snapshot`` is the label of the newest snapshot."""
+    """Everything that a run's document shows. ``snapshot`` is the label of the newest snapshot."""
 
     project: str
     name: str
@@ -93,7 +93,7 @@ class RunReport:
 
 
 def verdict_lines(verdict: Json, *, banners: bool = False) -> Iterator[str]:
-    """Yield the lines of a verdict for a terminal."""
+    """Yield a verdict as lines for a terminal."""
     growth, unit = verdict["growth_bytes_per_generation"], verdict["unit"]
     lines = []
     if growth is not None:
@@ -129,7 +129,7 @@ def issue_text(run: RunReport) -> str:
 
 
 def made(origin: Origin) -> Sentence:
-    """Return a line with the time, version and server of a document."""
+    """Return a line that names the time, version and server with which a document was made."""
     where = f" from {origin.server}" if origin.server else ""
     live = f"; the current page: {origin.link}" if origin.link else ""
     return Sentence(f"Made {origin.made_at} by Leakline {origin.version}{where}{live}")
@@ -137,7 +137,7 @@ def made(origin: Origin) -> Sentence:
 
 def checked(answer: Json, unit: str) -> Iterator[Block]:
     """Yield the effects of fixes and the expectations of a verdict or of a comparison."""
-    # A response from an older server lacks some of these fields.
+    # Use ``get``, because a response from an older server lacks some of these fields.
     effects, assertions = answer.get("effects") or (), answer.get("assertions") or ()
     yield from _listed("What each fix has done", effect_lines(effects))
     yield from _listed("Expectations", assertion_lines(assertions, unit))
@@ -192,7 +192,7 @@ def _findings(verdict: Json, unit: str, style: Style) -> Iterator[Block]:
         blocks.append(Heading(3, f"{number}. {finding['status'].capitalize()}: {kind}"))
         blocks.append(Facts(list(_finding(finding, unit, style))))
     if len(found) > FINDINGS_SHOWN:
-        blocks.append(Sentence(f"{len(found) - FINDINGS_SHOWN} more are left out here."))
+        blocks.append(Sentence(f"Findings not shown here: {len(found) - FINDINGS_SHOWN}."))
     ruled_out = verdict.get("ruled_out", ())
     blocks.append(Bullets([f"ruled out: {each['phase']}, {each['reason']}" for each in ruled_out]))
     return section("Findings", *blocks)
@@ -216,7 +216,9 @@ def _breakdown(found: Sequence[Json], unit: str, style: Style) -> Table:
 
 
 def _location(finding: Json, style: Style) -> str:
-    """Return the code location given by a fix of the phase, or the holder; empty if neither is known."""
+    """Return the code location stated by a fix of the phase, or otherwise the holder, or an empty string if neither is
+    known.
+    """
     if finding.get("location"):
         return style.link(finding["location"], finding.get("location_link"))
     holders = (s["name"] for s in finding["suspects"][1:] if s["role"] in _PLACES)
@@ -234,7 +236,7 @@ def _finding(finding: Json, unit: str, style: Style) -> Iterator[tuple[str, str 
 
 
 def _phase_accounts(phase_accounts: Json, unit: str, style: Style) -> Iterator[Block]:
-    """Yield the growth of each phase, in the order given."""
+    """Yield a section with the growth of each phase, in the given order."""
     count, whole = (
         sum(phase_accounts["spans"]) or len(phase_accounts["generations"]),
         sum(phase_accounts["total"]),
@@ -258,7 +260,9 @@ def _phase_accounts(phase_accounts: Json, unit: str, style: Style) -> Iterator[B
 def _types(
     types: Sequence[Json], unit: str, graphs: Mapping[str, float], style: Style
 ) -> Iterator[Block]:
-    """Yield the types that grow or were declared; the analysis has already sorted them by growth."""
+    """Yield a section with the types that grow or were declared. The analysis has already sorted the types by
+    growth.
+    """
     heads = (
         "type", "#first", "#last", "#change", f"#per {unit}", f"#bytes per {unit}", "held by",
         "rating",
@@ -293,7 +297,9 @@ def _run_rows(run: RunReport) -> list[tuple[str, str]]:
 
 
 def versions(environment: Json) -> str:
-    """Return text such as ``leakline 0.1.0, Python 3.11.9, commit 1f0c9a2 with changes``; empty if unknown."""
+    """Return text such as ``leakline 0.1.0, Python 3.11.9, commit 1f0c9a2 with changes``, or an empty string if nothing
+    is known.
+    """
     packages = environment.get("packages")
     packages = packages if isinstance(packages, Mapping) else {}
     parts = [f"{name} {MARKDOWN.text(packages[name])}" for name in PACKAGES if packages.get(name)]

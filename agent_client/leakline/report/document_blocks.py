@@ -1,8 +1,8 @@
-"""A document as blocks, and functions that write it for a terminal and as Markdown.
+"""The blocks of a document, and functions that write blocks for a terminal and as Markdown.
 
-Text from a training run is escaped or put in a code span, so that Markdown does not interpret it. The rules
-follow CommonMark with the tables of GitHub. Characters without effect, such as an underscore inside a word,
-stay unescaped, so that the source remains readable.
+Text from a training run is escaped or put in a code span, so that Markdown does not interpret it. The rules follow
+CommonMark with GitHub's tables. Characters that have no effect, such as an underscore inside a word, are not escaped,
+so that the source remains readable.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from ..console import banner
 from ..text_format import printable, worded
 
 NOTHING: Final = "–"
-# An underscore between letters or digits is plain text in every current dialect.
+# An underscore between letters or digits is not special: every current dialect reads it as plain text.
 _SPECIAL: Final = re.compile(r"[\\`*\[\]#~|$]|(?<![^\W_])_|_(?![^\W_])")
 _ENTITIES: Final = {"&": "&amp;", "<": "&lt;"}
 # At the beginning of a line, these start a list, a quote, a rule or a heading.
 _OPENING: Final = re.compile(r"^(?:[-+>=]|\d+(?=[.)](?:\s|$)))")
-# GitHub and others turn these into links automatically.
+# GitHub and other sites turn these patterns into links automatically.
 _ADDRESS: Final = re.compile(r"://|(?i:www)\.")
-# A name after this sign notifies a user. Escaping does not help: mentions are detected in the rendered text.
+# A name after an at sign notifies a user. Escaping the sign does not help, because mentions are detected in the
+# rendered text.
 _MENTION: Final = re.compile(r"@(?=\w)")
-# This character is invisible and does not allow a line break.
+# An invisible character that does not allow a line break.
 _WORD_JOINER: Final = "\u2060"
-# In a code span a backslash does not escape, and a vertical bar ends a table cell.
+# Inside a code span a backslash does not escape anything, and a vertical bar would end a table cell.
 _NOT_IN_CODE: Final = re.compile(r"[`|\\]")
 
 
@@ -49,7 +50,8 @@ def _no_link(found: re.Match[str]) -> str:
 
 
 def _no_block(found: re.Match[str]) -> str:
-    # A digit cannot be escaped; the sign after it starts the list, so the backslash is put before that sign.
+    # A digit cannot be escaped. The sign after the digits makes the line a list item, so put the backslash before that
+    # sign.
     return f"\\{found[0]}" if not found[0].isdigit() else f"{found[0]}\\"
 
 
@@ -62,12 +64,14 @@ def code(text: object) -> str:
 
 
 def linked(text: object, address: str | None) -> str:
-    """Return a name as a code span that links to ``address``, a trusted URL; without it, the name alone."""
+    """Return a name as a code span that links to ``address``, a trusted URL, or without a link if ``address`` is
+    None.
+    """
     return code(text) if address is None else f"[{code(text)}]({address})"
 
 
 def headline(word: str, sentence: str) -> str:
-    """Return ``**Fixed.** The sentence``; if the sentence begins with the word, that word is emphasized instead."""
+    """Return ``**Fixed.** The sentence``. If the sentence already begins with the word, only emphasize it there."""
     said = escape(sentence)
     if said.startswith(word):
         return f"**{word}**{said.removeprefix(word)}"
@@ -77,7 +81,7 @@ def headline(word: str, sentence: str) -> str:
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     """Yield the lines of a table, or nothing if there are no rows.
 
-    Cells are Markdown already. A head that begins with ``#`` marks a column of numbers.
+    Cells already contain Markdown. A head that begins with ``#`` marks a column of numbers.
     """
     body = [_row(row) for row in rows]
     if body:
@@ -100,7 +104,7 @@ _INDENT: Final = "   "
 
 
 class Style(NamedTuple):
-    """Functions that format a name, a text, and a link with its address; ``nothing`` stands for a missing value."""
+    """Functions that format a name, a text, and a link with its address. ``nothing`` is shown for a missing value."""
 
     name: Callable[[object], str]
     text: Callable[[object], str]
@@ -120,7 +124,7 @@ class Headline(NamedTuple):
 
 
 class Heading(NamedTuple):
-    """A title; level 1 is the title of the document."""
+    """A title. Level 1 is the title of the document."""
 
     level: int
     title: str
@@ -131,13 +135,13 @@ class Sentence(NamedTuple):
 
 
 class Bullets(NamedTuple):
-    """Lines of plain text; an indented line belongs to the line above it."""
+    """Lines of plain text. An indented line belongs to the line above it."""
 
     lines: Sequence[str]
 
 
 class Facts(NamedTuple):
-    """Titles, each with a fact or with several sentences of plain text."""
+    """Titles, each followed by a fact or by several sentences of plain text."""
 
     facts: Sequence[tuple[str, str | Sequence[str]]]
 
@@ -153,7 +157,7 @@ Block = Headline | Heading | Sentence | Bullets | Facts | Table
 
 
 def section(title: str, *blocks: Block) -> Iterator[Block]:
-    """Yield ``blocks`` below a heading; nothing if all of them are empty."""
+    """Yield a heading and ``blocks``, or nothing if all blocks are empty."""
     if any(block[-1] for block in blocks):
         yield Heading(2, title)
         yield from blocks
@@ -186,7 +190,7 @@ def _markdown(block: Block) -> Iterator[str]:
 
 
 def terminal_lines(blocks: Iterable[Block], *, banners: bool = False) -> Iterator[str]:
-    """Yield the lines of the blocks; ``banners``: show headings as wide banners, as in a long report."""
+    """Yield the blocks as lines of text. ``banners``: show headings as wide banners, as in a long report."""
     indent = ""
     before: Block | None = None
     for block in blocks:

@@ -1,4 +1,4 @@
-"""The top of a run's page as an HTML fragment for a notebook, without scripts or external resources."""
+"""Builds the top of a run's page as an HTML fragment for a notebook, without scripts or external resources."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .verdict_facts import (
 
 Json = Mapping[str, Any]
 
-# Status -> word and colour, as on the pages; the colours are readable on light and dark backgrounds.
+# Maps each status to the word and colour that the pages use. The colours are readable on light and dark backgrounds.
 _STATUSES: Final = {
     "confirmed": ("Leaking", "#d0453b"), "suspected": ("Suspected", "#c96a15"), "watch": ("Watch", "#9a7b12"),
     "filling": ("Filling", "#3a7bd5"), "ok": ("OK", "#2e8b57"), "recovered": ("Recovered", "#2e8b57"),
@@ -38,7 +38,7 @@ _FAINT: Final = "opacity:.7;font-size:.85em"
 
 
 def html_fragment(recording: Recording, link: str = "") -> str:
-    """Return the verdict, figures, memory, cause and phases of a recorded run; ``link``: the URL of its page."""
+    """Return the verdict, figures, memory, cause and phases of a recorded run. ``link``: the URL of the run's page."""
     verdict = to_json(examined(recording))
     unit, finding = verdict["unit"], leading_finding(verdict)
     parts = [
@@ -80,7 +80,9 @@ def _figures(verdict: Json, finding: Json | None, unit: str) -> Iterator[str]:
 
 
 def _curve(recording: Recording, verdict: Json) -> Iterator[str]:
-    """Yield a chart of memory at generation ends, with its forecast; a notebook has only one process."""
+    """Yield a chart of the first process's memory at generation ends, with a forecast. A notebook has only one
+    process.
+    """
     points = [point for process in recording.history.processes[:1] for point in _ends(process)]
     if len(points) < 2:
         return
@@ -115,7 +117,9 @@ def _curve(recording: Recording, verdict: Json) -> Iterator[str]:
 
 
 def _ends(process: ProcessHistory) -> list[tuple[float, float]]:
-    """Return (generation, private memory at its end) pairs; resident memory if private memory was not read."""
+    """Return pairs (generation, memory at its end): private memory, or resident memory if private memory was not
+    read.
+    """
     read = process.series
     names = _PRIVATE if any(value is not None for value in read.get(_PRIVATE[0], ())) else (MEMORY,)
     found: dict[float, float] = {}

@@ -1,7 +1,6 @@
-"""The content of a report: plain rows of numbers from the history of one run, and how its processes ended.
+"""Builds the content of a report: plain rows of numbers from one run's history, and how the run's processes ended.
 
-For a process that did not finish, the report contains the reason, and the last lines of its output if these may be
-kept.
+For a process that did not finish, the report contains the reason and, if output was recorded, the last lines.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ class Ending:
 def _ending_of(
     path: Path, who: ProcessIdentity, batches: Sequence[Batch], end: Record | None
 ) -> Ending | None:
-    """Return how a process with the final record ``end`` ended; None if it finished or may still be running."""
+    """Return how a process with the final record ``end`` ended, or None if it finished or may still be running."""
     if end is None and is_live(path):
         return None
     lines = tuple(deque(_lines(batches), maxlen=LINES_SHOWN))
@@ -118,7 +117,7 @@ class Recording:
 
 @dataclass(frozen=True, slots=True)
 class TrendRow:
-    """Memory in bytes at one snapshot; a change is None if there is no earlier row to compare with."""
+    """Memory in bytes at one snapshot. A change is None if there is no earlier row to compare with."""
 
     label: str
     memory_bytes: int
@@ -128,7 +127,7 @@ class TrendRow:
 
 @dataclass(frozen=True, slots=True)
 class ObjectChange:
-    """Counts of a type; ``rating`` (of the change) and ``expected`` come from the analysis."""
+    """Counts of a type. ``rating`` (of the change) and ``expected`` come from the analysis."""
 
     name: str
     first: int
@@ -141,7 +140,8 @@ class ObjectChange:
 class ProcessReport:
     """The rows of one process.
 
-    ``snapshot`` has the newest value of every series (for peaks, the highest); ``trend`` has the phase ends.
+    ``snapshot`` contains the newest value of every series, and the highest value of peaks. ``trend`` contains the rows
+    of the function `trend`.
     """
 
     title: str
@@ -199,7 +199,7 @@ def load(spools: Sequence[Path]) -> Recording:
         (s for b in batches for s in b.snapshots if s.large_objects), key=lambda s: s.time, default=None
     )  # fmt: skip
     lost: dict[str, int] = {}
-    # Totals are cumulative per process, so the newest batch of a process has the sum.
+    # Totals are cumulative per process, so the newest batch of a process contains the sum.
     for process, missing in zip(processes, damaged, strict=True):
         if missing:
             lost[DAMAGED] = lost.get(DAMAGED, 0) + missing
@@ -213,8 +213,8 @@ def load(spools: Sequence[Path]) -> Recording:
 def build(recording: Recording, since: str | None = None) -> Report:
     """Return the report of a recorded run.
 
-    ``since``: label of the snapshot to compare with instead of the first one. Raises SpoolError if there is no
-    snapshot with this label.
+    ``since``: label of the snapshot to compare with instead of the first snapshot. Raises SpoolError if no snapshot has
+    this label.
     """
     who = {process.instance: process for process in recording.processes}
     verdict = examined(recording)
@@ -228,7 +228,7 @@ def build(recording: Recording, since: str | None = None) -> Report:
 
 
 def examined(recording: Recording) -> Verdict:
-    """Return the verdict of a recorded run; if the run died, the summary begins with how it died."""
+    """Return the verdict on a recorded run. If the run died, the summary begins with how it died."""
     from ..analysis import examine
 
     verdict = examine(recording.history)
@@ -236,7 +236,7 @@ def examined(recording: Recording) -> Verdict:
     newest = max((process.attempt for process in main), default=0)
     own = [e for e in recording.endings if (e.process.role, e.process.attempt) == ("main", newest)]
     deaths = [(each, death_of(each.state, each.reason)) for each in own]
-    # If one of several processes was killed for memory, that explains how the others ended.
+    # If one of several processes was killed for memory, its end explains how the other processes ended.
     deaths.sort(key=lambda pair: pair[1] is None or not pair[1].for_memory)
     worst = next((each for each, death in deaths if death is not None), None)
     if worst is None:
@@ -281,7 +281,7 @@ def _process(
     if since is not None:
         first = next((row for row in rows if row.label == since), None)
         if first is None:
-            newest = f"; its newest is {rows[-1].label!r}" if rows else ""
+            newest = f"; its newest snapshot is {rows[-1].label!r}" if rows else ""
             why = f"has no snapshot labelled {since!r}{newest}"
             raise SpoolError(recording.header.name, why)
     start = 0 if since is None else history.label.index(since)
@@ -299,9 +299,9 @@ def _process(
 
 
 def trend(history: ProcessHistory) -> tuple[TrendRow, ...]:
-    """Return one row per baseline, phase end, generation end and manual snapshot; nested phases are left out.
+    """Return one row per baseline, phase end, generation end and manual snapshot, without nested phases.
 
-    If generations are not counted, the last snapshot of each second or minute has a row as well.
+    If the run counts no generations, the last snapshot of each second or minute also has a row.
     """
     rows: list[TrendRow] = []
     ends = _ends_of_time(history)
@@ -329,7 +329,9 @@ def trend(history: ProcessHistory) -> tuple[TrendRow, ...]:
 
 
 def _ends_of_time(history: ProcessHistory) -> frozenset[int]:
-    """Return the positions of the last snapshot in each second or minute; empty if generations are counted."""
+    """Return the positions of the last snapshots in each second or minute, or an empty set if the run counts
+    generations.
+    """
     if not history.unit_seconds or any(stated is not None for stated in history.generation):
         return frozenset()
     of_rows = generations_of(history.generation, history.monotonic, history.unit_seconds)
@@ -343,7 +345,7 @@ def _newest_values(history: ProcessHistory) -> dict[str, int | float]:
         if (value := newest(column)) is not None
     }
     if PEAK in values:
-        # Each snapshot reports the peak since the previous one.
+        # Take the maximum, because each snapshot reports the peak since the previous snapshot.
         values[PEAK] = max(value for value in history.series[PEAK] if value is not None)
     return values
 

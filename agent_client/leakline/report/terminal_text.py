@@ -1,6 +1,7 @@
-"""One run as text for a terminal or a log: the report of a recording, and a frame of `leakline top`. Pure functions.
+"""Formats one run as text for a terminal or a log: the report of a recording, and a frame of `leakline top`. Pure
+functions.
 
-A report shows sizes in GiB with two decimals; a frame is made from API responses, with or without colours.
+A report shows sizes in GiB with two decimals. A frame is made from API responses, with or without colours.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def _trend(rows: tuple[TrendRow, ...]) -> Iterator[str]:
 
 
 def _ends(rows: tuple[TrendRow, ...]) -> Iterable[TrendRow | None]:
-    """Return the first and the last rows of a long table, with None for the rows in between."""
+    """Return the first and the last rows of a long table, with a single None for the omitted rows."""
     if len(rows) <= TREND_ROWS:
         return rows
     head = TREND_ROWS // 4
@@ -190,7 +191,7 @@ _COLOURS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The API responses for one run; ``note``: a message of the viewer, for example that the server is down."""
+    """The API responses about one run. ``note``: a message of the viewer, for example that the server is down."""
 
     run: Json
     verdict: Json
@@ -200,7 +201,7 @@ class Shown:
 
 
 def frame(shown: Shown, width: int = 80, height: int = 0, *, colours: bool = False) -> list[str]:
-    """Return lines of at most ``width`` columns, and at most ``height`` lines unless that is 0."""
+    """Return lines of at most ``width`` columns. If ``height`` is not 0, return at most ``height`` lines."""
     width = max(NARROWEST, width)
     paint = _painted if colours else _plain
     lines = [paint(cut(text, width), style) for text, style in _lines(shown, width)]
@@ -222,7 +223,7 @@ def brief(shown: Shown) -> str:
 def sparkline(values: Sequence[float | None], width: int) -> str:
     """Return a bar chart of at most ``width`` characters.
 
-    Each character shows the highest of the values that it covers, or a blank for a gap.
+    Each character shows the highest of the values that it covers, or is blank if all of them are missing.
     """
     known = [value for value in values if value is not None]
     if not known:
@@ -238,7 +239,7 @@ def sparkline(values: Sequence[float | None], width: int) -> str:
 
 
 def progress(run: Json) -> str:
-    """Return text such as ``14 of 25 generations``; empty for a program without generations."""
+    """Return text such as ``14 of 25 generations``, or an empty string for a program without generations."""
     if not run["generations"]:
         return ""
     if run["total"]:
@@ -252,7 +253,7 @@ def plain(text: str) -> str:
 
 
 def cut(text: str, width: int) -> str:
-    """Return the text cut to ``width`` columns of the terminal; wide characters take two."""
+    """Return the text cut to ``width`` columns of the terminal. Wide characters take two columns."""
     text = plain(text)
     if columns(text) <= width:
         return text
@@ -324,7 +325,7 @@ def _memory(run: Json) -> str:
 
 
 def _phases(phases: Json) -> Iterator[tuple[str, str, str]]:
-    """Yield the largest phases first; nothing for a program without phases."""
+    """Yield the phases with the most growth first, or nothing for a program without phases."""
     found = []
     if all(line["name"] in RESERVED_PHASES for line in phases["lines"]):
         return
@@ -337,7 +338,7 @@ def _phases(phases: Json) -> Iterator[tuple[str, str, str]]:
 
 
 def _types(types: Sequence[Json], verdict: Json) -> Iterator[tuple[str, str, str]]:
-    """Yield the suspects in their order, then the types that grow most."""
+    """Yield the types that are suspects in the verdict's order, followed by the types that grow most."""
     suspects = [
         s["name"] for f in verdict["findings"] for s in f["suspects"] if s["role"] == "type"
     ]

@@ -1,6 +1,6 @@
-"""A verdict or a comparison as short facts, shared by the commands and the Markdown reports.
+"""Extracts short facts from a verdict or a comparison, for the commands and the Markdown reports.
 
-The input is in the formats of the API. ``write`` formats a name: unchanged for a terminal, escaped for Markdown
+The input is in the API's formats. ``write`` formats a name: unchanged for a terminal, or escaped for Markdown
 (`document_blocks.py`).
 """
 
@@ -31,14 +31,14 @@ from ..text_format import (
 Json = Mapping[str, Any]
 Write = Callable[[str], str]
 
-# Kind of a finding about memory outside the private memory of the process -> the name of that memory.
+# Maps each kind of finding about memory outside the process's private memory to the name of that memory.
 NOT_PRIVATE: Final[Mapping[str, str]] = {
     "children": "Child processes",
     "shared_memory": "Shared memory",
     "gpu": "GPU memory",
     "gpu_fragmentation": "Reserved GPU memory",
 }
-# Line of the phase accounts that is not a phase -> the name to show.
+# Maps each line of the phase accounts that is not a phase to the name to show.
 OUTSIDE_NAMES: Final[Mapping[str, str]] = {
     "between": "outside phases",
     "other_threads": "other threads",
@@ -50,7 +50,7 @@ _ACTIVE: Final[tuple[tuple[str, ...], ...]] = (
 
 
 def leading_finding(verdict: Json | None) -> Json | None:
-    """Return the largest finding that matters, or None; findings are already ranked."""
+    """Return the largest finding that matters, or None if no finding matters. Findings are already ranked."""
     findings: Sequence[Json] = (verdict or {}).get("findings", ())
     for statuses in _ACTIVE:
         for finding in findings:
@@ -60,7 +60,7 @@ def leading_finding(verdict: Json | None) -> Json | None:
 
 
 def finding_facts(finding: Json, unit: str, write: Write = str) -> Iterator[tuple[str, str]]:
-    """Yield (title, fact): where, what for each suspect, how much, and when if the start is known."""
+    """Yield pairs (title, fact): "where", "what" for each suspect, "how much", and "when" if the start is known."""
     phase = write(finding["phase"]) if finding["phase"] else "no single phase"
     yield "where", phase + of_process(finding.get("process"), write)
     for place, suspect in enumerate(finding["suspects"]):
@@ -73,7 +73,7 @@ def finding_facts(finding: Json, unit: str, write: Write = str) -> Iterator[tupl
 
 
 def role_words(finding: Json, place: int) -> str:
-    """Return the role of a suspect, followed by "with a graph" if it stands only for tensors with a graph."""
+    """Return the role of a suspect, followed by "with a graph" if the suspect covers only tensors with a graph."""
     role = str(finding["suspects"][place]["role"])
     return (
         f"{role}, with a graph"
@@ -83,7 +83,9 @@ def role_words(finding: Json, place: int) -> str:
 
 
 def graph_rates(verdict: Json | None) -> dict[str, float]:
-    """Return, by type, the rate of tensors with a graph that findings name; it is part of the type's rate."""
+    """Return, by type, the growth rate of the tensors with a graph that findings name, which is part of the type's
+    rate.
+    """
     rates: dict[str, float] = {}
     found = ((f["suspects"][0], f) for f in (verdict or {}).get("findings", ()) if f["suspects"])
     for first, finding in found:
@@ -95,19 +97,23 @@ def graph_rates(verdict: Json | None) -> dict[str, float]:
 
 
 def with_graphs(rate: str, name: str, graphs: Mapping[str, float]) -> str:
-    """Return ``+49, 30 with a graph``; the rate alone if no finding names graphs of the type."""
+    """Return text such as ``+49, 30 with a graph``, or only the rate if no finding names tensors of this type with a
+    graph.
+    """
     return f"{rate}, {format_count(graphs[name])} with a graph" if name in graphs else rate
 
 
 def of_process(named: str | None, write: Write = str) -> str:
-    """Return ``, rank 1 main`` for a finding in a run with several processes, otherwise an empty string."""
+    """Return text such as ``, rank 1 main`` for a finding in a run with several processes, otherwise an empty
+    string.
+    """
     return f", {write(join_processes(named))}" if named else ""
 
 
 def seen(verdict: Json) -> str:
     """Return what a verdict is based on, such as ``14 generations`` or ``59 readings in 581 seconds``.
 
-    A verdict from an older server does not include the time.
+    For a verdict from an older server, which does not include the time, the count alone is returned.
     """
     return seen_of(verdict["generations"], verdict.get("generations_passed"), verdict["unit"])
 
@@ -137,7 +143,9 @@ def interval(growth: Mapping[str, float]) -> str:
 
 
 def change_interval(growth: Mapping[str, float] | None, per: str = "") -> str:
-    """Return ``-20.00 MiB per generation (-24.00 MiB to -16.00 MiB)``: unlike in `interval`, both ends are signed."""
+    """Return text such as ``-20.00 MiB per generation (-24.00 MiB to -16.00 MiB)``. Unlike in `interval`, both ends are
+    signed.
+    """
     if growth is None:
         return NOT_MEASURED
     span = in_brackets(format_range(growth["low"], growth["high"], format_change))
@@ -145,14 +153,16 @@ def change_interval(growth: Mapping[str, float] | None, per: str = "") -> str:
 
 
 def next_to_finding(verdict: Json) -> str:
-    """Return a note that growth refers to private memory, if the leading finding is about other memory."""
+    """Return a note that the growth refers to private memory if the leading finding is about other memory, otherwise an
+    empty string.
+    """
     finding = leading_finding(verdict)
     is_other = finding is not None and finding.get("kind") in NOT_PRIVATE
     return " (private memory)" if is_other else ""
 
 
 def forecast(oom: Json, unit: str) -> str:
-    """Return the forecast sentence of the analysis, followed by the risk if there is one."""
+    """Return the analysis's forecast sentence, followed by the risk if there is a risk."""
     sentence = forecast_sentence(oom, unit)
     return sentence if oom["risk"] == "none" else f"{sentence}, {oom['risk']} risk"
 
@@ -163,7 +173,7 @@ def is_forecast_known(oom: Json) -> bool:
 
 
 def forecast_sentence(oom: Json, unit: str) -> str:
-    """Return when memory runs out; an older server sends no sentence, but may send a generation."""
+    """Return when memory runs out. An older server sends no sentence, but may send a generation."""
     if oom.get("sentence"):
         return str(oom["sentence"])
     if oom.get("generation"):
@@ -179,7 +189,7 @@ def forecast_headline(oom: Json, unit: str) -> tuple[str, str]:
 
 
 def change_rows(comparison: Json, unit: str) -> Iterator[tuple[str, str, str, str]]:
-    """Yield (what, before, after, change) of growth, memory, peak and time; a side that was not measured is empty."""
+    """Yield (what, before, after, change) for growth, memory, peak and time. A side that was not measured is empty."""
     for title, change, write in (
         (f"growth per {unit}", comparison["growth_bytes_per_generation"], _growth),
         (memory_title(comparison, unit), comparison.get("memory_after"), format_bytes),
@@ -187,7 +197,7 @@ def change_rows(comparison: Json, unit: str) -> Iterator[tuple[str, str, str, st
         (f"seconds per {unit}", comparison["seconds_per_generation"], _seconds),
     ):
         if change is None:
-            # The change is missing if the runs have no generation in common, or if the server is older.
+            # The runs have no generation in common, or an older server did not send the change.
             continue
         before, after = (
             "" if change[side] is None else write(change[side]) for side in ("before", "after")
@@ -209,7 +219,7 @@ def memory_title(comparison: Json, unit: str) -> str:
 
 
 def gauge_rows(comparison: Json) -> Iterator[tuple[str, str, str, str]]:
-    """Yield (gauge, before, after, change) for numbers other than memory; an older server sends none."""
+    """Yield (gauge, before, after, change) for each gauge. An older server sends no gauges."""
     for each in comparison.get("by_gauge") or ():
         before, after = (
             "" if each[side] is None else format_number(each[side]) for side in ("before", "after")
@@ -223,7 +233,7 @@ def gauge_rows(comparison: Json) -> Iterator[tuple[str, str, str, str]]:
 
 
 def survival_line(comparison: Json) -> str:
-    """Return a sentence about how far both runs got; empty if an older server did not send it."""
+    """Return the sentence about how far both runs got, or an empty string if an older server did not send it."""
     return str((comparison.get("survival") or {}).get("sentence", ""))
 
 
@@ -240,7 +250,7 @@ def rating_words(each: Json) -> str:
 
 
 def percent(change: float | None) -> str:
-    """Return text such as ``-95.0 %``; empty if there is nothing to compare with."""
+    """Return text such as ``-95.0 %``, or an empty string if there is nothing to compare with."""
     return "" if change is None else format_percent_change(change)
 
 
@@ -253,7 +263,7 @@ def _seconds(seconds: float) -> str:
 
 
 def finding_line(finding: Json, write: Write = str) -> str:
-    """Return one finding of a comparison, such as ``confirmed in evaluate: trading.Environment``."""
+    """Return a line about one finding of a comparison, such as ``confirmed in evaluate: trading.Environment``."""
     names = ", ".join(write(suspect["name"]) for suspect in finding["suspects"][:2])
     where = write(finding["phase"]) if finding["phase"] else "no single phase"
     return f"{finding['status']} in {where}: {names or finding['kind']}"

@@ -1,5 +1,5 @@
-"""A snapshot's path to the server: recorder, spool on disk, sender, HTTP, recovery of orphaned spools.
+"""Brings snapshots to the server: recorder, spool on disk, sender, HTTP, recovery of orphaned spools.
 
 Imports `snapshot`, `errors`, `settings`, `runtime`, `console`; never `core` or `sampling`. Start
-reading in `recorder.py` (to the disk) and `sender.py` (to the server).
+reading in `recorder.py` (which writes to disk) and `sender.py` (which sends to the server).
 """

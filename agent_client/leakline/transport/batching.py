@@ -1,7 +1,6 @@
-"""Splits snapshots into batches: at most 200 snapshots with consecutive sequence numbers. No side effects.
+"""Splits snapshots into batches of at most 200 snapshots with consecutive sequence numbers. No side effects.
 
-A batch is posted in parts, one after the other, each within the limits of
-`leakline_server.ingest.decode`.
+A batch is posted in parts, one after the other. Each part is within the limits of `leakline_server.ingest.decode`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from ..snapshot import CONTENT_TYPE, Batch, Snapshot, batch_to_bytes
 from .http_delivery import Body, Outcome, Refused, pack
 
 SNAPSHOTS_PER_BATCH: Final = 200
-# Decoding or encoding this many snapshots or values holds the GIL for one or two milliseconds.
+# Chosen so that decoding or encoding this many snapshots or values holds the GIL for one or two milliseconds.
 SNAPSHOTS_PER_RECORD: Final = 50
 VALUES_AT_ONCE: Final = 2_000
 
@@ -23,7 +22,7 @@ VALUES_AT_ONCE: Final = 2_000
 def merge(batches: Iterable[Batch]) -> list[Batch]:
     """Merge snapshots into as few batches as their sequence numbers and the size limit of a batch allow.
 
-    A batch without snapshots is kept only if no other batch can report its losses.
+    A batch without snapshots is kept only if there is no other batch that can report its losses.
     """
     merged: list[Batch] = []
     for batch in batches:
@@ -74,8 +73,8 @@ def within(
     series: int | None = None,
     events: int | None = None,
 ) -> Iterator[tuple[Snapshot, ...]]:
-    """Yield runs of snapshots, in order, each within the limits of values (one per column and row),
-    series and events.
+    """Yield runs of snapshots in order. Each run is within the limits of values (one per column and row), series and
+    events.
 
     A single snapshot may exceed the limits.
     """
@@ -99,14 +98,14 @@ def within(
 
 
 def split(snapshots: tuple[Snapshot, ...], parts: float) -> Iterator[tuple[Snapshot, ...]]:
-    """Yield about ``parts`` parts of equal size, at least two."""
+    """Yield about ``parts`` parts of equal size, and at least two."""
     size = max(1, int(len(snapshots) / max(2.0, parts)))
     for begin in range(0, len(snapshots), size):
         yield snapshots[begin : begin + size]
 
 
 def after(sequence: int, batches: list[Batch]) -> Iterator[Batch]:
-    """Yield the batches without the snapshots up to this sequence number."""
+    """Yield the batches without the snapshots whose sequence numbers are at most ``sequence``."""
     for batch in batches:
         if not batch.snapshots or batch.first_sequence > sequence:
             yield batch
@@ -114,22 +113,21 @@ def after(sequence: int, batches: list[Batch]) -> Iterator[Batch]:
             yield replace(batch, snapshots=later)
 
 
-# Limits of a part: its body as sent, its body uncompressed, its series and its events.
+# Limits of a part: the size of its body as sent and uncompressed, and the numbers of series and events.
 PART_LIMIT_BYTES: Final = 256 * 1024
 PART_LIMIT_UNPACKED_BYTES: Final = 2 * 2**20
 PART_LIMIT_SERIES: Final = 4_000
 PART_LIMIT_EVENTS: Final = 2_000
 TOO_LARGE: Final = 413
-# These statuses refuse one batch; every other refusal concerns the run or the server.
+# Statuses that refuse only one batch. Any other refusal applies to the whole run.
 BATCH_REFUSALS: Final = frozenset({400, 409, TOO_LARGE, 422})
 
 
 def deliver(batch: Batch, post: Callable[[Body], Outcome]) -> Iterator[tuple[Batch, Outcome]]:
     """Post a batch in parts, and yield each part with its outcome; the next part is posted when the caller requests it.
 
-    A part that is too large for the server is posted once more in halves. Nothing is posted again
-    after any other refusal, or if a half or a single snapshot is too large: it would only be
-    refused again.
+    A part that is too large for the server is posted once more in halves. After any other refusal, or if a half or a
+    single snapshot is too large, nothing is posted again, because it would only be refused again.
     """
     for part in _parts(batch):
         yield from _deliver_part(part, post)
@@ -140,7 +138,7 @@ def _deliver_part(part: Batch, post: Callable[[Body], Outcome]) -> Iterator[tupl
     single = len(part.snapshots) < 2
     if len(body.data) > PART_LIMIT_BYTES or body.unpacked_bytes > PART_LIMIT_UNPACKED_BYTES:
         if single:
-            # No Leakline server accepts this snapshot, so it is not sent.
+            # Do not send a snapshot that no Leakline server accepts.
             why = f"a snapshot of {body.unpacked_bytes} bytes"
             yield part, Refused(TOO_LARGE, "batch_too_large", why)
             return
@@ -165,7 +163,7 @@ def _encoded(part: Batch) -> Body:
 
 
 def _parts(batch: Batch) -> Iterator[Batch]:
-    """Yield parts in order, each within the limits unless a single snapshot exceeds them."""
+    """Yield parts in order. Each part is within the limits unless a single snapshot exceeds them."""
     if not batch.snapshots:
         # This batch only reports losses.
         yield batch

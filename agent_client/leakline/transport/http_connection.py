@@ -1,12 +1,12 @@
-"""The shared HTTP client, with limits on time and response size, for a server's API and for webhooks.
+"""The HTTP client for a server's API and for webhooks, with limits on time and response size.
 
-`http_delivery.py` uses it for the API; webhooks connect to addresses that were checked before. It
-follows no redirects.
+`http_delivery.py` uses this client for the API; webhooks connect only to addresses that were checked beforehand. The
+client follows no redirects.
 
 All limits are enforced in one place: every byte in either direction passes `BoundedSocket`, which
 checks the `Meter` of the request for the remaining seconds and bytes. http.client works on top of
-this socket. Its own timeouts apply only to single reads, so a server that sends a byte every few
-seconds would block it for hours, as would endless headers or interim responses.
+this socket. The timeouts of http.client apply only to single reads, so a server that sends a byte every few seconds,
+endless headers or endless interim responses would block it for hours.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
 CONNECT_SECONDS: Final = 4.0
-# Maximum number of addresses to try for one name; more would leave too little time for each.
+# Maximum number of addresses to try for one name. With more addresses, too little time would be left for each.
 ADDRESSES_LIMIT: Final = 8
 HEAD_LIMIT_BYTES: Final = 64 * 1024
 # Buffer size of http.client's reads.
@@ -46,11 +46,11 @@ DEFAULT_PROXY_PORT: Final = 8080
 
 
 class AnswerTooLong(ValueError):
-    """A server sent more than a response may contain."""
+    """Raised when a server sends more than a response may contain."""
 
 
 class Meter:
-    """The time and bytes that one request may still use."""
+    """Counts the time and the bytes that one request may still use."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -94,8 +94,8 @@ class BoundedSocket:
     def secured(
         self, context: SSLContext, host: str, opened: Callable[[socket.socket], None]
     ) -> BoundedSocket:
-        """Return the connection under TLS. ``opened`` receives the new socket, and must close it if
-        the handshake fails.
+        """Return the connection wrapped in TLS. ``opened`` receives the new socket, which the caller must close if the
+        handshake fails.
         """
         self._sock.settimeout(self._meter.seconds_left())
         wrapped = context.wrap_socket(
@@ -119,7 +119,7 @@ class _BoundedReader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        # Rest here as well: a server may send thousands of interim responses.
+        # Rest during reads as well, because a server may send thousands of interim responses.
         breathe()
         self._sock.settimeout(self._meter.seconds_left())
         asked = time.perf_counter()
@@ -148,7 +148,7 @@ class Proxy:
 class Connection(HTTPConnection):
     """A connection to ``server``, through ``proxy`` if there is one; https needs a ``context``.
 
-    With ``addresses`` (IP addresses), it connects only to these and never resolves the name.
+    If ``addresses`` (IP addresses) are given, it connects only to these addresses and never resolves the name.
     """
 
     def __init__(
@@ -164,9 +164,9 @@ class Connection(HTTPConnection):
         self._through, self._context, self._meter = proxy, context, meter
         self._addresses = addresses
         super().__init__(*self._target)
-        # Sockets of the newest attempt to connect, which a forked child inherits.
+        # Sockets of the newest attempt to connect. A forked child inherits these sockets.
         self._opened: list[tuple[socket.socket, Descriptor | None]] = []
-        # Only a plain request to a proxy needs an absolute URL and the proxy's headers.
+        # Only an unencrypted request through a proxy needs an absolute URL and the proxy's headers.
         plain = proxy is not None and context is None
         self.prefix = f"http://{server.netloc.rpartition('@')[2]}" if plain else ""
         self.headers = proxy.headers if plain and proxy is not None else {}
@@ -199,7 +199,9 @@ class Connection(HTTPConnection):
                 raise
 
     def abandon(self) -> None:
-        """Close the sockets that are still ours. In a forked child those are copies, so the parent's stay open."""
+        """Close the sockets that are still ours. A forked child closes only its copies, so the parent's sockets stay
+        open.
+        """
         self._give_up_lost()
         for sock, _ in self._opened:
             if sock.fileno() >= 0:
@@ -214,7 +216,7 @@ class Connection(HTTPConnection):
         super().close()
 
     def _reach(self, hosts: Sequence[str], port: int) -> socket.socket:
-        """Return a connected socket. Each address of the hosts gets its share of CONNECT_SECONDS."""
+        """Return a connected socket. Each of the hosts' addresses gets an equal share of CONNECT_SECONDS."""
         rows = (socket.getaddrinfo(host, port, type=socket.SOCK_STREAM) for host in hosts)
         found = list(chain.from_iterable(rows))[:ADDRESSES_LIMIT]
         until = time.monotonic() + min(CONNECT_SECONDS, self._meter.seconds_left())
@@ -225,12 +227,11 @@ class Connection(HTTPConnection):
             try:
                 sock.settimeout(max(0.001, (until - time.monotonic()) / (len(found) - tried)))
                 sock.connect(address)
-                # Head and body are two writes: the second must not wait for the first to be acknowledged.
+                # Head and body are two writes, and the second write must not wait until the first is acknowledged.
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 return sock
             except OSError as error:
-                # The program may have closed the socket and reused its number for a file; `abandon`
-                # detects that.
+                # Use `abandon`, which detects if the program has closed the socket and reused its number for a file.
                 self.abandon()
                 failure = error
         raise failure
@@ -238,7 +239,7 @@ class Connection(HTTPConnection):
     def _note(self, sock: socket.socket) -> None:
         """Record a socket that may be closed later. Raises OSError if the program has already closed it."""
         number = None
-        # Not every system uses the same numbers for sockets and files.
+        # Only on POSIX systems do sockets and files share the same numbers.
         if os.name == "posix":
             try:
                 number = Descriptor(sock.fileno())
@@ -251,7 +252,7 @@ class Connection(HTTPConnection):
         self._opened.append((sock, number))
 
     def _give_up_lost(self) -> None:
-        """Detach sockets that the program has closed: their numbers may now refer to files of the program."""
+        """Detach sockets that the program has closed, because their numbers may now refer to the program's files."""
         for sock, number in self._opened:
             if number is not None and sock.fileno() == number and not number.is_ours:
                 sock.detach()
@@ -268,11 +269,13 @@ class Connection(HTTPConnection):
         finally:
             response.close()
         if response.status != 200:
-            raise OSError(f"the proxy {proxy.host}:{proxy.port} answered {response.status}")
+            raise OSError(
+                f"the proxy {proxy.host}:{proxy.port} answered with status {response.status}"
+            )
 
 
 def retry_after(headers: HTTPMessage) -> float | None:
-    """Return the seconds to wait according to Retry-After, in either of its forms; None without a valid one.
+    """Return the seconds to wait according to Retry-After (a number or a date), or None without a valid header.
 
     A date is compared with the server's own time if the response contains it.
     """
@@ -291,7 +294,7 @@ def _unix_seconds(date: str) -> float | None:
         parsed = parsedate_to_datetime(date[:100])
     except (ValueError, TypeError, OverflowError, IndexError):
         return None
-    # "-0000" gives a time without a zone; the header is always in GMT.
+    # "-0000" gives a time without a zone, but the header is always in GMT.
     return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
 
 
@@ -308,7 +311,7 @@ def secure_context(ca_file: Path | None) -> SSLContext:
 
 
 def proxy_for(server: SplitResult) -> Proxy | None:
-    """Return the proxy configured in the environment; None for loopback addresses. Raises
+    """Return the proxy for ``server`` that the environment configures, or None. Loopback addresses use no proxy. Raises
     ValueError if the proxy is unusable.
     """
     host, scheme = server.hostname or "", server.scheme
@@ -331,10 +334,12 @@ def _proxy_at(address: str) -> Proxy:
         parts = urlsplit(address)
         host, port, login = parts.hostname, parts.port, _login(parts)
     except ValueError:
-        # Python's message quotes the address, including a password.
+        # Hide Python's message, which quotes the address including a password.
         raise ValueError("the proxy address is not valid") from None
     if parts.scheme != "http" or not host:
-        raise ValueError(f"cannot use a {parts.scheme}:// proxy, only http://")
+        raise ValueError(
+            f"cannot use a {parts.scheme}:// proxy; only http:// proxies are supported"
+        )
     return Proxy(host, port or DEFAULT_PROXY_PORT, login)
 
 

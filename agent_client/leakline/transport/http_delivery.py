@@ -26,16 +26,17 @@ if TYPE_CHECKING:
 
 API: Final = "/api/v1"
 RESPONSE_LIMIT_BYTES: Final = 64 * 1024
-# Limit for commands, which read verdicts and comparisons of long runs.
+# Limit for responses to commands, which read verdicts and comparisons of long runs.
 COMMAND_RESPONSE_LIMIT_BYTES: Final = 16 * 2**20
-# Maximum overhead of chunked encoding.
+# Maximum overhead of chunked transfer encoding.
 FRAMING_LIMIT_BYTES: Final = 64 * 1024
 COMPRESS_FROM_BYTES: Final = 1024
-# Applies to one request, from its first byte to the last byte of the response.
+# Timeout of one request, from its first byte to the last byte of the response.
 TIMEOUT_SECONDS: Final = 15.0
-# Statuses that mean "not now", as do nearly all errors (5xx) from a server or a proxy in front of it.
+# Statuses that mean "not now". Nearly all server errors (5xx) mean the same, and may come from a proxy in front of the
+# server.
 RETRYABLE: Final = frozenset({408, 425, 429})
-# The only server errors that are final: not implemented, version not supported.
+# The only server errors that are final: "not implemented" and "version not supported".
 FINAL_SERVER_ERRORS: Final = frozenset({501, 505})
 MESSAGE_LIMIT: Final = 500
 
@@ -47,7 +48,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class RetryLater:
-    """No response, or a response that is not final. ``status`` is None without a response."""
+    """No response, or a response that is not final. ``status`` is None if there is no response."""
 
     why: str
     after_seconds: float | None = None
@@ -65,7 +66,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A request body as it is sent."""
+    """A request body in the form in which it is sent."""
 
     data: bytes
     compressed: bool
@@ -107,7 +108,7 @@ class Delivery:
     ) -> Outcome:
         """Send one request to ``path``, which is relative to ``base`` and includes the query.
 
-        Network failures never raise; they are returned as RetryLater.
+        Network failures never raise an exception; they are returned as RetryLater.
         """
         from http.client import HTTPException
 
@@ -121,8 +122,8 @@ class Delivery:
             try:
                 return self._exchange(method, path, body, meter)
             except (HTTPException, ConnectionError):
-                # The server may have closed the persistent connection in the meantime, which is not
-                # an outage.
+                # Try once more: the server may have closed the persistent connection in the meantime, which is not an
+                # outage.
                 self.close()
                 if fresh:
                     raise
@@ -132,7 +133,7 @@ class Delivery:
             return RetryLater(_reason(error))
 
     def abandon(self) -> None:
-        """Release the connection in a forked child; it belongs to the parent."""
+        """Release the connection in a forked child, because the connection belongs to the parent."""
         if self._connection is not None:
             self._connection.abandon()
 
@@ -151,11 +152,11 @@ class Delivery:
         raw = response.read(self._limit + 1)
         if len(raw) > self._limit:
             if method == "PATCH" and 200 <= response.status < 300 and raw.startswith(b"{"):
-                # The response is the whole run, which is not needed: only the change itself matters.
+                # Ignore the response, which is the whole run: only the change itself matters.
                 self.close()
                 return Accepted()
             raise AnswerTooLong(f"the response is longer than {self._limit} bytes")
-        # A read of a limited number of bytes does not detect on its own that some are missing.
+        # A read with a size limit does not raise an error if bytes are missing.
         torn = bool(response.length)
         if torn or response.will_close:
             self.close()
@@ -218,13 +219,13 @@ def accepted_body(outcome: Outcome, server: str) -> dict[str, Any]:
 
 
 def not_now(outcome: RetryLater, server: str) -> ServerUnreachable:
-    # A status below 400 without a valid Leakline response means that another server answered.
+    # A status below 400 without a valid Leakline response means that some other server answered.
     kind = ServerUnreachable if outcome.status is None or outcome.status < 400 else ServerBusy
     return kind(server, outcome.why, outcome.after_seconds)
 
 
 def not_accepted(server: str, status: int, message: str) -> str:
-    """Return the message for the refusal of an entire run."""
+    """Return the message about the refusal of an entire run."""
     return f"{server} does not accept this run ({status}: {message})"
 
 
@@ -265,7 +266,7 @@ def _json_object(raw: bytes) -> dict[str, Any] | None:
 
 
 def one_line(text: object, limit: int) -> str:
-    """Return a server's text for a terminal: one line without control characters."""
+    """Return a server's text as one line without control characters, for a terminal."""
     if not isinstance(text, str):
         return ""
     return printable(text[:limit]).strip()

@@ -1,13 +1,13 @@
-"""Infers how a process ended that could not report its own end: killed for memory, or unknown.
+"""Infers whether a process that could not report its end was killed for memory.
 
-The kernel kills without notice, so the only evidence is the process's last readings and the
-kernel's own count of kills. No side effects. A process was killed for memory if one of these holds:
+The kernel kills without notice, so the only evidence is the process's last readings and the kernel's own count of
+kills. A process counts as killed for memory if one of these conditions holds:
 
 1. The kernel has counted a kill in the process's memory group since its last reading.
 2. The group had used nearly all of its limit at the last reading.
 3. The machine had hardly any memory left at the last reading.
 
-Without such evidence, the state of the run is "silent".
+Without such evidence, the state of the run is "silent". This module has no side effects.
 """
 
 from __future__ import annotations
@@ -18,26 +18,30 @@ from typing import Any, Final, NamedTuple
 from ..snapshot import Number
 from ..text_format import KILLED_FOR_MEMORY, format_bytes, seen_of
 
-# Share of the limit in use at the last reading; only the kernel knows how memory rose after that.
+# A kill is assumed if at least this share of the limit was in use at the last reading: memory may have risen
+# afterwards.
 NEARLY_ALL: Final = 0.9
-# Share of the machine's memory that is left: the kernel kills while it still has some pages in reserve.
+# A kill is assumed if at most this share of the machine's memory was left: the kernel kills while it still has some
+# pages in reserve.
 HARDLY_ANY: Final = 0.03
 MEMORY: Final = "memory"
-# Reason of a run whose outside observer ended while the program was still running.
+# Reason recorded when an outside observer stops while the program is still running.
 UNWATCHED: Final = "watched no longer; the program was still running"
-# Reasons of a run that a user ended with Ctrl-C.
+# Reasons recorded when a user ends a run with Ctrl-C.
 INTERRUPTED: Final = ("KeyboardInterrupt", "SIGINT")
 # The series that serve as evidence.
 EVIDENCE: Final = (
     "cgroup.used_bytes", "cgroup.active_file_bytes", "cgroup.limit_bytes", "cgroup.kills",
     "system.available_bytes", "system.total_bytes",
 )  # fmt: skip
-# Older readings do not show how much memory was in use at the end.
+# Maximum age of readings: older ones do not show how much memory was in use at the end.
 FRESH_SECONDS: Final = 60.0
 
 
 class Death(NamedTuple):
-    """An abnormal end: ``Killed for memory``, with ``1.90 GiB of its limit of 2.00 GiB at ...``."""
+    """An abnormal end: ``how``, such as ``Killed for memory``, and ``detail``, such as ``1.90 GiB of its limit of
+    ...``.
+    """
 
     how: str
     detail: str = ""
@@ -59,7 +63,9 @@ def death_of(state: str, reason: str) -> Death | None:
 
 
 def ended_as(state: str, reason: str) -> str:
-    """Return how a run or a process ended, in lower case; its state if nothing more is known or it is still running."""
+    """Return how a run or a process ended, in lower case. If nothing more is known or it is still running, return its
+    state.
+    """
     if reason == UNWATCHED:
         return reason
     if state == "failed" and reason:
@@ -69,7 +75,7 @@ def ended_as(state: str, reason: str) -> str:
 
 
 def said_at_end(verdict: Mapping[str, Any], state: str, reason: str) -> str:
-    """Return the summary of a verdict from the API for a run in this state, beginning with how the run died."""
+    """Return the summary of a verdict in the API's format. If the run died, the summary begins with how it died."""
     death = death_of(state, reason)
     if death is None:
         return str(verdict["summary"])
@@ -97,10 +103,11 @@ def last_readings(moments: Iterable[tuple[float, Mapping[str, Number]]]) -> dict
 
 
 def killed_for_memory(last: Mapping[str, Number], kills_since: int = 0) -> str | None:
-    """Return the reason as it is reported ("memory: .."), or None if the last readings are not evidence.
+    """Return the reason in its reported form ("memory: .."), or None without evidence that the process was killed for
+    memory.
 
-    ``last``: the process's `last_readings`. ``kills_since``: kills that the kernel has counted in
-    its memory group since those readings.
+    ``last``: the process's `last_readings`. ``kills_since``: kills that the kernel has counted in the process's memory
+    group since these readings.
     """
     used, limit = _unreclaimable(last), last.get("cgroup.limit_bytes")
     if kills_since > 0:
@@ -114,8 +121,8 @@ def killed_for_memory(last: Mapping[str, Number], kills_since: int = 0) -> str |
 
 
 def _unreclaimable(samples: Mapping[str, Number]) -> Number | None:
-    """Return the bytes used by the memory group, without file pages, which the kernel drops before
-    it kills a process.
+    """Return the bytes that the memory group uses without active file pages, which the kernel drops before it kills a
+    process.
     """
     used = samples.get("cgroup.used_bytes")
     return None if used is None else max(0, used - samples.get("cgroup.active_file_bytes", 0))

@@ -1,8 +1,8 @@
-"""Recovers spools left by dead processes: records how the processes ended, and sends what the server does not have.
+"""Recovers spools left by dead processes: records how the processes ended, and sends data that the server does not
+have.
 
-A process that the kernel kills for memory cannot report that. The next process that starts, or
-`leakline sync`, finds its spool without an end and without a lock, and infers from its last
-readings how it ended.
+A process that the kernel kills for memory cannot report its end. The next process that starts, or `leakline sync`,
+finds a spool without an end and without a lock, and infers from the last readings how its process ended.
 """
 
 from __future__ import annotations
@@ -44,28 +44,29 @@ from .spool_format import (
 )
 from .spool_upload import Uploaded, uploading
 
-# Maximum number of spools for our server that are sent, newest first; the others wait for `leakline sync`.
+# Maximum number of spools for our server that are sent, newest first. The others are left for `leakline sync`.
 SPOOLS_LIMIT: Final = 32
-# Maximum number of spools that are checked, newest first, whichever server they are for.
+# Maximum number of spools that are checked, newest first, including spools for other servers.
 LOOKS_LIMIT: Final = 1000
-# Small, because reading snapshots back takes time away from the training.
+# A small number, because reading snapshots back takes time away from the training script.
 SNAPSHOTS_AT_ONCE: Final = 50
-# More records than a process writes in its last minute, and the size of the file's tail that is
-# searched for them first.
+# The first value exceeds the number of records that a process writes in its last minute. The second value is the size
+# of the file's tail that is searched for these records first.
 LAST_RECORDS: Final = 200
 LAST_BYTES: Final = 2 * 2**20
 QUIET_SECONDS: Final = 120.0
 
 
 class _Claim:
-    """A descriptor that forked children close: otherwise the spool would look alive while one of them lives."""
+    """A descriptor that forked children close. Otherwise the spool would look alive as long as a child lives."""
 
     def __init__(self) -> None:
         self.fd = file_descriptor.NONE
         _claims.add(self)
 
     def let_go(self) -> None:
-        # Clear the field first: once closed, the number may be reused by the next file that is opened.
+        # Clear the field first: once the descriptor is closed, its number may be reused for the next file that is
+        # opened.
         fd, self.fd = self.fd, file_descriptor.NONE
         _claims.discard(self)
         fd.close()
@@ -85,18 +86,19 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def claimed(path: Path) -> Iterator[Descriptor | None]:
-    """Yield the spool, opened and locked, or None if a process may still be writing it. Raises SpoolError.
+    """Open and lock the spool, and yield its descriptor, or None if a process may still be writing it. Raises
+    SpoolError.
 
-    All ranks of a job start at the same moment in the same folder; the lock ensures that only one
-    of them sends what was left.
+    All ranks of a job start simultaneously in the same folder. The lock ensures that only one rank sends the data that
+    was left behind.
     """
     claim = _Claim()
     try:
-        # Skip a file that cannot be opened for writing: no end could be recorded in it.
+        # Skip a file that cannot be opened for writing, because no end could be recorded in it.
         with suppress(OSError):
             claim.fd = file_descriptor.opened(path, os.O_RDWR | os.O_APPEND)
         ours = claim.fd >= 0 and lock(claim.fd) is True
-        # Skip a file that its live process replaced by a shorter one before we had the lock.
+        # Skip a file that its live process replaced with a shorter copy before we had the lock.
         yield claim.fd if ours and is_in_place(claim.fd, path) and _is_abandoned(path) else None
     finally:
         claim.let_go()
@@ -105,8 +107,7 @@ def claimed(path: Path) -> Iterator[Descriptor | None]:
 def _is_abandoned(path: Path) -> bool:
     if read_header(path)[1].host == socket.gethostname():
         return True
-    # Not every shared file system shows one machine the locks of another, but a live process writes
-    # every few seconds.
+    # On some shared file systems, other machines' locks are not visible. But a live process writes every few seconds.
     return time.time() - _stat(path).st_mtime > QUIET_SECONDS
 
 
@@ -118,12 +119,11 @@ def _stat(path: Path) -> os.stat_result:
 
 
 def settle(path: Path, known: tuple[str, str] | None = None) -> None:
-    """Record how a dead process ended, if it did not record that itself. Raises SpoolError.
+    """Record how a dead process ended, unless it recorded its end itself. Raises SpoolError.
 
-    ``known``: state and reason as the parent process knows them; whether the process was killed for
-    memory follows from its last readings. If the run ended because its process exited, the parent's
-    knowledge takes precedence: the process may not have known its final exit status, or may have
-    caught the exception that requested one.
+    ``known``: state and reason as the parent process knows them. Whether the process was killed for memory is inferred
+    from its last readings. If the run ended because its process exited, the parent's knowledge takes precedence: the
+    process may not have known its final exit status, or may have caught the exception that requested the exit.
     """
     with claimed(path) as fd:
         if fd is not None:
@@ -175,8 +175,8 @@ def _last_batches(path: Path, offset: int) -> deque[Record]:
 
 
 def _kills_since(path: Path, before: float | None) -> int:
-    """Return how many kills beyond ``before`` the kernel has counted in that process's memory
-    group; 0 if it is not our group.
+    """Return how many kills beyond ``before`` the kernel has counted in the spool's memory group, or 0 if it is not our
+    own group.
     """
     group = read_memory_group(path)
     if before is None or group is None or group != memory_group():
@@ -204,7 +204,8 @@ class Leftovers:
         self._not_before, self._failures, self._more = 0.0, 0, True
 
     def send(self) -> bool:
-        """Send one piece, or rest after the previous one. Return True if there may be more.
+        """Send one piece, unless a pause after the previous piece is not over. Return True if there may be more to
+        send.
 
         If the server has responded "not now", sending continues after a pause, together with our
         own next snapshots.
@@ -225,14 +226,14 @@ class Leftovers:
         return self._more
 
     def close(self) -> None:
-        """Leave the rest, and the spool in progress, to the next process."""
+        """Stop sending. The remaining spools, including the current spool, are left to the next process."""
         self._steps.close()
 
     def _send_all(self) -> Generator[Uploaded]:
         brought = 0
         for path in self._spools():
             breathe()
-            # Skip damaged or refused spools: `leakline sync` shows the reason.
+            # Skip damaged or refused spools; `leakline sync` shows the reason.
             with suppress(SpoolError, ServerRefused):
                 if self._is_wanted(path):
                     with claimed(path) as fd:
@@ -246,7 +247,7 @@ class Leftovers:
         _note_end(path, fd)
         for done in uploading(path, self._delivery, limit=SNAPSHOTS_AT_ONCE):
             if done.complete and done.sent:
-                self._say(f"sent unsent data of {done.name}: {upload_sentence(done)}")
+                self._say(f"sent data left by the earlier run {done.name}: {upload_sentence(done)}")
             yield done
 
     def _spools(self) -> list[Path]:
@@ -267,13 +268,13 @@ class Leftovers:
         if path == self._own:
             return False
         server = self._delivery.server
-        # A spool without an end has something left to send even if all its snapshots have arrived.
+        # A spool without an end still has an end to report, even if all its snapshots have arrived.
         arrived = read_ack(path, server) == _stat(path).st_size and read_end(path) is not None
         return not arrived and read_origin(path) == server
 
 
 def upload_sentence(done: Uploaded) -> str:
-    """Return a description of what an upload did."""
+    """Describe in words what an upload did."""
     parts = [f"{done.sent} snapshots sent" if done.sent else "nothing new to send"]
     if done.refused:
         parts.append(f"{done.refused} refused")
@@ -282,14 +283,14 @@ def upload_sentence(done: Uploaded) -> str:
     if done.state == "killed":
         parts.append(f"killed ({done.reason})")
     elif done.state == "silent":
-        parts.append("it ended without reporting how")
+        parts.append("the process ended without reporting how")
     elif not done.state:
-        parts.append("no end recorded (it may still run)")
+        parts.append("no end recorded (the process may still be running)")
     return ", ".join(parts)
 
 
 def _damage_reported(held: Holdings) -> list[str]:
-    """Return descriptions of what is lost in a spool."""
+    """Describe in words what is lost in a spool."""
     parts = []
     if held.damaged_bytes:
         lost = f"{held.missing} snapshots lost" if held.missing else "damaged"

@@ -1,7 +1,8 @@
-"""The recorder's thread, which moves snapshots from the queue to the outbox and reads the process every second.
+"""The recorder's thread, which moves snapshots from the queue to the outbox and takes a reading of the process every
+second.
 
-It never waits for the network, so a snapshot is on disk at most a quarter of a second after it was
-taken, whatever the server does: the last snapshots matter most for a job that is killed for memory.
+The thread never waits for the network, so a snapshot is on disk at most a quarter of a second after it was taken, even
+if the server does not respond. For a job that is killed for memory, the last snapshots matter most.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from .spool_file import Outbox
 
 QUEUE_LIMIT: Final = 1000
 # Snapshots in quick succession are written together, which halves the cost of writing: the thread
-# wakes up once for several snapshots, and names are written only once. A kill loses no more than
-# this interval.
+# wakes up once for several snapshots, and names are written only once. If the process is killed, at most this interval
+# is lost.
 LINGER_SECONDS: Final = 0.25
-# After this delay, writing takes precedence over pauses for the program: a snapshot that is not
-# written within a second of being taken is too late.
+# After this delay, writing takes precedence over pauses for the program, because a snapshot must be written within a
+# second of being taken.
 LATE_SECONDS: Final = 0.35
 
 
@@ -43,11 +44,11 @@ class Losses:
 
 
 class Recorder:
-    """Writes snapshots to the outbox. ``put`` is called by one thread at a time; everything else runs on our thread.
+    """Writes snapshots to the outbox on its own thread. ``put`` may be called by only one thread at a time.
 
-    ``news`` is called after each write; ``tick`` is first called after ``tick_seconds``, then each
-    time after the seconds that it returned. Waiting snapshots are written before a tick is due.
-    ``thread_seconds`` receives the CPU seconds of our thread, by its identifier.
+    ``news`` is called after each write. ``tick`` is first called after ``tick_seconds``, and then each time after the
+    number of seconds that it returned. Waiting snapshots are written before a tick. ``thread_seconds`` receives the CPU
+    seconds of our thread under the thread's identifier.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Recorder:
         self._outbox, self._process, self._losses = outbox, process, losses
         self._thread_seconds = {} if thread_seconds is None else thread_seconds
         self._news, self._tick, self._limit, self._clock = news, tick, queue_limit, clock
-        # SimpleQueue, because a signal handler may interrupt its put and call put as well.
+        # Use SimpleQueue, because a signal handler may interrupt ``put`` and call it again.
         self._queue: SimpleQueue[Snapshot | threading.Event | None] = SimpleQueue()
         self._guard = Guard("recording")
         # Numbers of snapshots received, queued, and written or lost. Each counter is changed by one
@@ -86,7 +87,7 @@ class Recorder:
         self._thread.start()
 
     def put(self, snapshot: Snapshot) -> None:
-        """Hand a snapshot over. Never blocks: if the queue is full, the snapshot is counted as lost."""
+        """Add a snapshot to the queue. Never blocks: if the queue is full, the snapshot is counted as lost."""
         self.taken += 1
         if self._queue.qsize() >= self._limit:
             self._losses.count("queue_full")
@@ -99,8 +100,8 @@ class Recorder:
         return self._queued - self._recorded
 
     def flush(self, timeout_seconds: float) -> bool:
-        """Wait until everything put so far is recorded. Return False if it is not in time, or the
-        thread could not start.
+        """Wait until everything put so far is recorded. Return False if the time is up first or the thread could not
+        start.
         """
         if self._thread.ident is None:
             return False
@@ -110,8 +111,8 @@ class Recorder:
         return reached.wait(timeout_seconds)
 
     def close(self, end: Mapping[str, Any], timeout_seconds: float) -> bool:
-        """Record waiting snapshots and the end, and end the thread. If the thread could not start,
-        the calling thread does the work.
+        """Record waiting snapshots and the end, and stop the thread. If the thread could not start, the calling thread
+        does the work.
         """
         self._end = end
         self._closing.set()
@@ -160,8 +161,8 @@ class Recorder:
         return items
 
     def _linger(self, oldest: Snapshot | threading.Event | None) -> None:
-        """Wait for more snapshots, unless the oldest has already waited long enough while earlier
-        ones were written.
+        """Wait for more snapshots, unless the oldest snapshot has already waited long enough while earlier snapshots
+        were written.
         """
         seconds = min(LINGER_SECONDS, self._until_tick() or LINGER_SECONDS)
         if isinstance(oldest, Snapshot):
@@ -187,7 +188,7 @@ class Recorder:
             self._outbox.append(Batch(self._process, run, self._lost()))
             failed = False
         if failed and len(run) > 1:
-            # A snapshot that cannot be written must not prevent the others from being written.
+            # Write one by one: a snapshot that cannot be written must not keep the others from being written.
             for snapshot in run:
                 self._append((snapshot,))
             return
@@ -208,6 +209,7 @@ class Recorder:
     def _tick_if_due(self) -> None:
         now = self._clock()
         if self._tick is not None and now >= self._next_tick:
-            # Do not use +=: after the machine was suspended, there is nothing to catch up on.
+            # Count from now instead of adding to the old value, because ticks missed while the machine was suspended
+            # are not made up for.
             self._next_tick = now + self._tick_seconds
             self._next_tick = now + self._tick()

@@ -1,14 +1,13 @@
-"""The sender's thread, which sends the outbox to the server, decides when to wait and when to give
-up, and counts losses.
+"""The sender's thread, which sends the outbox's content to the server, decides when to wait and when to give up, and
+counts losses.
 
-1. Announce the run (``POST /runs``), once per connection to a server that knows it.
-2. Send the outbox in parts that a server accepts (`batching.py`), and move the mark. A backlog after an
+1. Announce the run (``POST /runs``), and again if the server no longer knows it.
+2. Send the outbox in parts that a server accepts (`batching.py`), and advance the mark. A backlog after an
    outage is sent gradually: this thread uses 0.5 % of a core, or 5 % if that is not enough to catch up.
-3. No response, or "not now": wait with growing, jittered pauses, or as long as the server requests.
-4. A refused batch: count it and continue. It is never sent again, except in halves if it was too
-   large.
-5. A refusal of the entire run (no permission, unknown route): stop; the spool keeps everything.
-6. When all data of this run has arrived, send what earlier runs have left, piece by piece
+3. If there is no response, or it is "not now": wait with growing, jittered pauses, or as long as the server requests.
+4. If a batch is refused: count it and continue. A batch is never sent again, except in halves if it was too large.
+5. If the entire run is refused (no permission, unknown route): stop. The spool keeps all data.
+6. When all data of this run has arrived, send the data that earlier runs have left, piece by piece
    (`orphan_recovery.py`).
 7. At the end, report how the process left the run (``PATCH /runs/{id}``).
 """
@@ -48,15 +47,17 @@ LINGER_SECONDS: Final = 0.3
 FIRST_PAUSE_SECONDS: Final = 0.5
 LONGEST_PAUSE_SECONDS: Final = 30.0
 LONGEST_RETRY_AFTER_SECONDS: Final = 300.0
-# This thread's CPU time as a share of wall time while there is a backlog, and the share if the
-# backlog does not shrink because the program takes snapshots faster than they are sent.
+# This thread's CPU time as a share of wall time: while a backlog shrinks, and while it does not shrink because the
+# program takes snapshots faster than they are sent.
 CATCH_UP_SHARE: Final = 0.005
 KEEP_UP_SHARE: Final = 0.05
 SENT: Final = "sent"
 
 
 class Sender:
-    """Sends the outbox on its own thread. Call ``wake`` for new data, and ``close`` once at the end."""
+    """Sends the outbox's content on its own thread. Call ``wake`` when there is new data, and ``close`` once at the
+    end.
+    """
 
     def __init__(
         self,
@@ -96,13 +97,14 @@ class Sender:
         self._end: Mapping[str, Any] | None = None
         self._announced = self._stopped = False
         self.failures = 0
-        # Snapshots that the server has accepted: one term of the `Account` in `spool_format.py`.
+        # Number of snapshots that the server has accepted, for the `Account` in `spool_format.py`.
         self.sent = 0
-        # The losses that were reported to the server.
+        # The losses last reported to the server.
         self._reported_losses: dict[str, int] = {}
-        # Outcomes of snapshots beyond the mark, which are still in the outbox but are not sent again.
+        # Outcomes by sequence number of snapshots beyond the mark, which are still in the outbox but are not sent
+        # again.
         self._answered: dict[int, str] = {}
-        # Age in seconds of the newest snapshot sent last.
+        # Age, in seconds, of the newest snapshot that was sent last.
         self._behind = 0.0
         self._not_before = 0.0
         self._thread = OurThread("sender", self._loop, waits=True)
@@ -125,7 +127,9 @@ class Sender:
         return started and self._done.wait(timeout_seconds) and not self._outbox.pending()
 
     def abandon(self) -> None:
-        """Release the connection in a forked child: it belongs to the parent, and the thread does not exist there."""
+        """Release the connection in a forked child: the connection belongs to the parent, and the child has no sender
+        thread.
+        """
         self._delivery.abandon()
 
     def _loop(self) -> None:
@@ -153,16 +157,14 @@ class Sender:
                 return
 
     def _send_all(self) -> None:
-        """Send everything in the outbox, until the server requests a pause or this thread has used
-        its share of CPU.
-        """
+        """Send the outbox's content until the server requests a pause or this thread has used its share of CPU time."""
         while self._announce():
             started = time.thread_time()
             batches, mark = self._outbox.unsent()
             if not all(self._send(batch) for batch in batches):
                 return
-            # Count only now: until the mark moves, the same snapshots are returned again and would
-            # be counted twice.
+            # Count only now: if sending had stopped earlier, the outbox would return the same snapshots again, and they
+            # would be counted twice.
             self._count(batches)
             if mark:
                 self._outbox.accept(mark, self._delivery.server)
@@ -202,7 +204,7 @@ class Sender:
             self._losses.count(reason, number)
 
     def _send_leftovers(self) -> None:
-        """Send a piece of what earlier runs left, once all of our own data has arrived."""
+        """Send a piece of the data that earlier runs left, once all of our own data has arrived."""
         up_to_date = self._announced and not self._outbox.pending() and self.failures == 0
         if up_to_date and not self._closing.is_set() and self._idle():
             self._wake.set()
@@ -229,7 +231,7 @@ class Sender:
         """Return True if the server knows this run, announcing it if necessary."""
         if self._announced or self._stopped:
             return self._announced and not self._stopped
-        # The server compares this local time with its own to detect a wrong clock.
+        # The server compares this local time with its own time to detect a wrong clock.
         hello = {**announcement(self._header, self._process), "sent_at": time.time()}
         outcome = self._delivery.request("POST", "/runs", hello)
         if isinstance(outcome, Accepted):
@@ -245,7 +247,7 @@ class Sender:
         """Return True if the part needs no retry: it was accepted, or refused permanently."""
         if isinstance(outcome, Accepted):
             self.failures = 0
-            # The response may contain requests to the run; `run_requests.py` decides which are served.
+            # The response may contain requests to the run; `run_requests.py` decides which requests are served.
             if wishes := outcome.body.get("requests"):
                 self._requested(wishes)
             return True
@@ -262,7 +264,7 @@ class Sender:
         path = f"/runs/{self._header.id}/batches"
         outcome = self._delivery.request("POST", path, body)
         if isinstance(outcome, Refused) and outcome.status == 404:
-            # The server no longer knows the run (a fresh database): announce it again, once.
+            # The server no longer knows the run, for example because of a fresh database. Announce the run again, once.
             self._announced = False
             if self._announce():
                 return self._delivery.request("POST", path, body)
@@ -271,8 +273,7 @@ class Sender:
     def _pause(self, outcome: RetryLater) -> None:
         self.failures += 1
         longest = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** min(self.failures - 1, 10))
-        # Wait between half of the pause and all of it, so that many ranks do not return at the same
-        # moment.
+        # Wait for between half of the pause and the whole pause, so that many ranks do not return simultaneously.
         pause = longest * (0.5 + self._jitter() / 2)
         if outcome.after_seconds is not None:
             pause = max(pause, min(outcome.after_seconds, LONGEST_RETRY_AFTER_SECONDS))

@@ -1,11 +1,10 @@
-"""Storage for snapshots until the server has them: this process's spool file, or memory if no file
-can be written.
+"""Stores snapshots until the server has them: in this process's spool file, or in memory if no file can be written.
 
 The recorder's thread appends; the sender's thread reads back what the server has not accepted yet.
 
-The file is read through the descriptor it was opened with, so that the contents of a file that was
-deleted or can no longer be written are still sent. Near its size limit it is shortened
-(`spool_trimming.py`), in steps between two records.
+The file is read through the descriptor with which it was opened, so that its contents are still sent if it is deleted
+or can no longer be written. When the file approaches its size limit, it is shortened (`spool_trimming.py`) in steps
+between two records.
 """
 
 from __future__ import annotations
@@ -43,21 +42,21 @@ from .spool_format import (
 )
 from .spool_trimming import DROPPED, THINNED, Choice, Contents, ShorterFile, sweep
 
-# Shortening starts at the first share of the size limit, and reduces the file to the second.
+# Shortening starts when the file reaches the first share of the size limit, and reduces it to the second share.
 FULL, ROOM = 3 / 4, 1 / 2
-# With each appended record, enough of the work is done for it to finish when this share of the free
-# space is used.
+# With each appended record, enough of the shortening is done that it finishes when this share of the free space is
+# used.
 PACE: Final = 3 / 4
-# A step of choosing takes as long as reading this many bytes.
+# A step of choosing snapshots takes as long as reading this many bytes.
 CHOICE_BYTES: Final = 4096
-# Maximum time to shorten the file for a record that does not fit. After that the record is dropped.
+# Maximum time spent shortening the file for a record that does not fit. After that, the record is dropped.
 FULL_SECONDS: Final = 0.5
-# A batch too large for one record is split into parts that are expected to fill this share of a
-# record, because each retry costs an encoding.
+# A batch that is too large for one record is split into parts that should fill this share of a record. Full parts would
+# often be too large, and each retry costs another encoding.
 SPLIT_SHARE: Final = 0.9
-# How often the choice is repeated if the copy is larger than expected.
+# Maximum number of attempts to choose what to remove. A new attempt is made if the copy is larger than expected.
 TRIES: Final = 4
-# Maximum wait for the lock at the end of a process: its holder may be blocked by a slow disk.
+# Maximum wait for the lock at the end of a process. The thread that holds the lock may be blocked by a slow disk.
 CLOSE_SECONDS: Final = 1.0
 MEMORY_LIMIT_SNAPSHOTS: Final = 1000
 REASONS: Final = {"spool_thinned": THINNED, "spool_full": DROPPED}
@@ -67,8 +66,8 @@ REASONS: Final = {"spool_thinned": THINNED, "spool_full": DROPPED}
 class _Offer:
     """The batches last given to the sender.
 
-    They count as lost only after the sender gives them back, even if they are removed from the file
-    in the meantime.
+    If snapshots in these batches are removed from the file in the meantime, they count as lost only once the sender
+    returns without having sent them.
     """
 
     mark: int
@@ -83,7 +82,7 @@ class _Offer:
 class SpoolFile:
     """The spool file of this process.
 
-    Methods raise OSError if the file cannot be written, SpoolError if it cannot be read.
+    Methods raise OSError if the file cannot be written, and SpoolError if it cannot be read.
     """
 
     def __init__(
@@ -121,7 +120,7 @@ class SpoolFile:
             raise
         self._sent = self._snapshots_end = self._size
         self._sent_sequence = self._waiting = 0
-        # A record after the mark may contain snapshots up to this number, which the server already has.
+        # A record after the mark may contain snapshots up to this sequence number, which the server already has.
         self._already = 0
         self._offer: _Offer | None = None
         self._offers = 0
@@ -154,8 +153,8 @@ class SpoolFile:
             self._write(encode_record(END, end))
 
     def unsent(self, limit: int = SNAPSHOTS_PER_BATCH) -> tuple[list[Batch], int]:
-        """Return up to ``limit`` snapshots that no server has accepted, merged, and the mark to
-        pass to `accept` for them.
+        """Return merged batches with about ``limit`` snapshots that no server has accepted, and the mark to pass to
+        `accept` once they are sent.
         """
         with self._lock:
             self._take_back_offer()
@@ -181,7 +180,7 @@ class SpoolFile:
             return batches, self._offer.mark
 
     def accept(self, mark: int, server: str) -> None:
-        """Record that ``server`` has accepted what was returned with ``mark``."""
+        """Record that ``server`` has accepted the batches that were returned with ``mark``."""
         with self._lock:
             offer, self._offer = self._offer, None
             if offer is None or offer.mark != mark:
@@ -209,7 +208,7 @@ class SpoolFile:
         return dict(self._lost)
 
     def close(self, timeout_seconds: float = CLOSE_SECONDS) -> None:
-        """Close the file. If another thread is still writing when the time is up, the file stays open for it."""
+        """Close the file, or leave it open if another thread is still writing when the time is up."""
         if self._lock.acquire(timeout=max(0.0, timeout_seconds)):
             try:
                 self._stop_rewriting()
@@ -227,12 +226,12 @@ class SpoolFile:
             fd.close()
 
     def _hold(self) -> os.stat_result:
-        """Reopen the file if the program has closed it, before it is read or written. Raises OSError."""
+        """Reopen the file if the program has closed it. Call this before reading or writing. Raises OSError."""
         try:
             return self._fd.stat()
         except OSError:
-            # A negative number means that the descriptor was released; in a forked child the file
-            # belongs to the parent.
+            # A negative number means that the descriptor was released on purpose, for example in a forked child, where
+            # the file belongs to the parent.
             if self._fd < 0:
                 raise
         self._stop_rewriting()
@@ -271,7 +270,7 @@ class SpoolFile:
             if self._written(data) < len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError:
-            # If that fails as well, a torn record remains at the end, which readers skip.
+            # If this fails as well, a torn record remains at the end of the file. Readers skip it.
             with suppress(OSError):
                 self._fd.stat()
                 os.ftruncate(self._fd, self._size)
@@ -296,8 +295,8 @@ class SpoolFile:
             write_ack(self.path, self._sent, server)
 
     def _take_back_offer(self) -> None:
-        """Take back an offer that was not accepted, and count snapshots that were removed from the
-        file meanwhile as lost.
+        """Withdraw an offer that was not accepted. Its snapshots that were removed from the file in the meantime count
+        as lost.
         """
         offer, self._offer = self._offer, None
         for reason, number in ({} if offer is None else offer.removed).items():
@@ -311,9 +310,9 @@ class SpoolFile:
     # -- size limit -------------------------------------------------------------------------------------
 
     def _make_room(self, size: int) -> None:
-        """Continue to shorten a nearly full file, holding the lock for one step at a time.
+        """Continue to shorten a nearly full file, holding the lock only for one step at a time.
 
-        Stops if another thread waits for this one to end: records that do not fit are then dropped.
+        Stops if another thread is waiting for this thread to end. Records that do not fit are then dropped.
         """
         until = time.monotonic() + FULL_SECONDS
         credit: float | None = None
@@ -326,7 +325,7 @@ class SpoolFile:
                     done = self._step()
                 except (OSError, SpoolError):
                     self._stop_rewriting()
-                    # Try again only when the file is completely full, not with every record until then.
+                    # Try again only when the file is completely full, not at every record before that.
                     self._full = self._limit
                     if full:
                         raise
@@ -337,12 +336,12 @@ class SpoolFile:
             threads.breathe()
 
     def _step(self) -> int:
-        """Do one step of shortening and return its work, in bytes of the file."""
+        """Do one step of shortening, and return the amount of work done as a number of bytes of the file."""
         self._hold()
         if self._rewriting is None:
             self._stop_rewriting()
             free = max(self._limit - self._size, self._limit // 100)
-            # The file is read twice: once to choose, once to copy.
+            # Count the file twice, because it is read once to choose snapshots and once to copy the rest.
             self._pace = 2 * self._size / (PACE * free)
             self._rewriting = self._rewrite()
         done = next(self._rewriting, None)
@@ -392,11 +391,12 @@ class SpoolFile:
         sent = shorter.behind(self._sent_sequence, max(self._sent, rest) + moved)
         if not os.path.samestat(self.path.stat(), os.fstat(self._fd)):
             raise OSError(errno.ESTALE, "the spool was moved", str(self.path))
-        # Delete the mark first: without a mark data is sent again, but the old mark would skip unsent data.
+        # Delete the mark first: without a mark some data is sent again, but the old mark would make unsent data be
+        # skipped.
         ack_path(self.path).unlink(missing_ok=True)
         shorter.path.replace(self.path)
-        # Drop the descriptor before closing it: in a child forked in between, its number may be
-        # reused for another file.
+        # Forget the descriptor before closing it: in a child forked between these two steps, its number may be reused
+        # for another file.
         old, self._fd, self._fresh_fd = self._fd, shorter.fd, file_descriptor.NONE
         self._locked = locked
         old.close()
@@ -436,8 +436,8 @@ _registered_at_fork = False
 
 
 def _close_in_children(file: SpoolFile) -> None:
-    """Register the file to be closed in forked children: a child that outlives us would keep our
-    lock, and a killed run would look alive.
+    """Register the file to be closed in forked children. Otherwise a child that outlives us would keep our lock, and a
+    killed run would look alive.
     """
     global _registered_at_fork
     _open_files.add(file)
@@ -453,7 +453,9 @@ def _in_child() -> None:
 
 
 class SpoolMemory:
-    """Replacement if no file can be written: the newest snapshots, limited in number, lost when the process dies."""
+    """Replacement if no file can be written. Holds a limited number of the newest snapshots, which are lost when the
+    process dies.
+    """
 
     def __init__(self, limit: int = MEMORY_LIMIT_SNAPSHOTS) -> None:
         self._limit = limit
@@ -461,8 +463,7 @@ class SpoolMemory:
         self._batches: deque[tuple[int, Batch]] = deque()
         self._next = 1
         self._count = 0
-        # The sender is sending batches up to this number; they are not dropped before the sender
-        # has finished.
+        # The sender is sending batches up to this number, which are not dropped before it has finished.
         self._offered = 0
         self._lost: dict[str, int] = {}
 
@@ -516,11 +517,11 @@ class SpoolMemory:
 
 
 class Outbox:
-    """Stores snapshots in the file while it can be written, then in memory; ``notify`` is called
-    once with the reason for the change.
+    """Stores snapshots in the file as long as it can be written, and after that in memory. ``notify`` is called once
+    with the reason for the change.
 
-    Snapshots that are already in the file are still read from it. ``counted``: losses counted
-    elsewhere that are reported as well.
+    Snapshots that are already in the file are still read from it. ``counted`` returns losses counted elsewhere, which
+    are reported as well.
     """
 
     def __init__(
@@ -544,8 +545,8 @@ class Outbox:
         return self._memory.append(batch)
 
     def append_end(self, end: Mapping[str, Any]) -> None:
-        """Append the end even to a file that was given up: a full disk may have room for so little
-        data, or may have room again.
+        """Append the end even to a file that could no longer be written: a full disk may have room for such a small
+        record, or may have room again.
         """
         if self.file is not None:
             try:
@@ -554,7 +555,9 @@ class Outbox:
                 self._give_up_writing(error)
 
     def unsent(self, limit: int = SNAPSHOTS_PER_BATCH) -> tuple[list[Batch], int]:
-        """Return unsent batches with all losses so far. File marks are positive, memory marks negative."""
+        """Return unsent batches with all losses so far, and a mark. Marks of the file are positive, marks of the memory
+        negative.
+        """
         batches, mark = self._unsent(limit)
         lost = self.lost()
         return [replace(batch, lost={**batch.lost, **lost}) for batch in batches], mark

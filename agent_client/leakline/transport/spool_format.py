@@ -1,4 +1,4 @@
-"""Format of the spool, which keeps a process's recordings on disk until they are sent. One file per process instance.
+"""Format of the spool, which keeps a process's recording on disk until it is sent. Each process instance has one file.
 
 ``<directory>/<run id>/<instance>.spool``, append-only, little-endian:
 
@@ -14,27 +14,27 @@
       payload  of a batch: the wire format of ``snapshot.py``, in either version; otherwise JSON, UTF-8
 
 - The first record is the header: ``{"version": 1, "run": RunHeader, "process": ProcessIdentity,
-  "server": str, "memory_group": str}``. ``server`` is the address that the run reports to: null when
-  offline, absent in older files. ``memory_group`` identifies the group in which the kernel counts
-  kills: null if unknown.
+  "server": str, "memory_group": str}``. ``server`` is the address of the server that the run reports to, null for
+  offline runs, absent in older files. ``memory_group`` identifies the group in which the kernel counts kills, or is
+  null if the group is unknown.
 - After a rewrite (below) the sequence numbers of a batch may have gaps.
-- The last record is the end: ``{"state": .., "ended_at": .., "reason": ..}``. A killed process has none.
-  An end that is followed by records does not count: a live process was mistaken for dead.
-- A torn tail (the process died while writing) is not a record. A record with a wrong checksum is
+- The last record is the end: ``{"state": .., "ended_at": .., "reason": ..}``. The spool of a killed process has no end.
+  An end that is followed by records does not count: in that case a live process was mistaken for a dead process.
+- A torn tail, left by a process that died while writing, is not a record. A record with a wrong checksum is
   skipped, and reading continues at the next marker of a complete record. `examine` reports what was skipped.
-- The header of another process starts another recording: someone has concatenated two files.
-- Each record is one ``write`` to the operating system, so it survives ``kill -9`` but not a power failure.
+- The header of another process begins another recording: someone has concatenated two files.
+- Each record is written with one system call, so it survives ``kill -9`` but not a power failure.
 
 The file ``<instance>.ack`` next to it contains ``offset crc server`` in ASCII, in one line of fixed width
-up to the server's address. That server has accepted everything before ``offset``. A torn or missing
-file means zero: sending again is harmless, because batches are idempotent.
+up to the server's address. That server has accepted everything before ``offset``. A torn or missing file counts as an
+offset of zero: sending data again is harmless, because batches are idempotent.
 
 The size of the file is limited (``LEAKLINE_SPOOL_LIMIT``). Near the limit, a shorter copy is written as
-``<instance>.rewrite`` and replaces the file (`spool_trimming.py`); whenever the process dies, one of
-the two files is complete. A batch without snapshots reports the losses at the end of a process.
+``<instance>.rewrite`` and replaces the file (`spool_trimming.py`); if the process dies at any moment, one of the two
+files is complete. A batch without snapshots reports the losses at the end of a process.
 
-Every snapshot of a process is accounted for: taken = sent + thinned + dropped + pending. Each of the
-five is counted separately, where it happens, so that the sum reveals a snapshot lost on the way.
+Every snapshot of a process is accounted for: taken = sent + thinned + dropped + pending. Each of the five numbers is
+counted separately, so that the sum reveals a snapshot that was lost without being counted.
 """
 
 from __future__ import annotations
@@ -65,8 +65,7 @@ from .batching import merge
 # Loss reason of snapshots that could not be read back from a damaged spool.
 DAMAGED: Final = "spool_damaged"
 THINNED: Final = frozenset({"spool_thinned"})
-# Loss reasons that count snapshots; other reasons count events, gauges, and snapshots that were
-# never taken.
+# Loss reasons that count snapshots. Other reasons count events, gauges, and snapshots that were never taken.
 DROPPED: Final = frozenset(
     {"queue_full", "recording_failed", "spool_full", "memory_full", "refused", "too_large", DAMAGED}
 )
@@ -103,17 +102,18 @@ except ImportError:
 MAGIC: Final = b"LEAKSPL1"
 MARKER: Final = b"\xabR"
 HEADER, BATCH, END = 1, 2, 3
-# Key of an end record: the run ended because its process exited, without knowing its final exit status.
+# Key in an end record which means that the run ended because its process exited, and that the final exit status was not
+# known.
 AT_EXIT: Final = "at_exit"
 COMPRESSED, GENERATION_END = 1, 2
 FRAME: Final = struct.Struct("<2sBBII")
 RECORD_LIMIT_BYTES: Final = 8 * 2**20
 COMPRESS_FROM_BYTES: Final = 1024
-# 8 KiB, which is enough for a snapshot to refer back to the names in the previous snapshot.
+# A window of 8 KiB, in which zlib can still refer to the names in the previous snapshot.
 WINDOW_BITS: Final = 13
 MEMORY_LEVEL: Final = 6
 READ_BYTES: Final = 64 * 1024
-# Size of the tail that is first searched for the end of a spool.
+# Size of the part at the end of a spool that is searched for the end record first.
 TAIL_BYTES: Final = 4096
 
 
@@ -156,9 +156,8 @@ def _framed(kind: int, body: bytes, flags: int = 0) -> bytes:
 
 
 def _compressed(body: bytes) -> bytes:
-    # With its default window zlib clears a quarter of a megabyte for a record of a few kilobytes,
-    # and evicts the program's data from the CPU cache. These settings take a quarter to a half of
-    # the time, for the same size.
+    # With default settings, zlib clears a quarter of a megabyte for a record of a few kilobytes, which evicts the
+    # program's data from the CPU cache. These settings give the same size in a quarter to a half of the time.
     squeeze = zlib.compressobj(1, zlib.DEFLATED, WINDOW_BITS, MEMORY_LEVEL)
     return squeeze.compress(body) + squeeze.flush()
 
@@ -185,7 +184,9 @@ def _crc(kind: int, flags: int, body: bytes) -> int:
 
 
 class _Descriptor(io.RawIOBase):
-    """Reads an open file through its descriptor, even if it was deleted or renamed, with a separate position."""
+    """Reads an open file through its descriptor, with a separate position. This also works if the file was deleted or
+    renamed.
+    """
 
     def __init__(self, fd: int) -> None:
         self._fd, self._position = fd, 0
@@ -225,8 +226,8 @@ def read_open(fd: int, offset: int, path: Path) -> Iterator[Record]:
 
 
 def _records(file: BinaryIO | io.BufferedReader, offset: int, path: Path) -> Iterator[Record]:
-    # A file with an incomplete magic is a spool without records: it was just created, or its
-    # process was killed while writing the first bytes.
+    # A file that ends within the magic is a spool without records: it was just created, or its process was killed while
+    # writing the first bytes.
     if not MAGIC.startswith(file.read(len(MAGIC))):
         raise SpoolError(path, "is not a Leakline spool")
     position = max(offset, len(MAGIC))
@@ -236,7 +237,7 @@ def _records(file: BinaryIO | io.BufferedReader, offset: int, path: Path) -> Ite
 
 
 def _read_record(file: BinaryIO | io.BufferedReader, position: int) -> Record | None:
-    """Return the first complete record at or after ``position``, or None."""
+    """Return the first complete record at or after ``position``, or None if no complete record follows."""
     file.seek(position)
     while True:
         frame = file.read(FRAME.size)
@@ -263,8 +264,8 @@ def _whole(file: BinaryIO | io.BufferedReader, frame: bytes, position: int) -> R
 
 
 def _next_marker(file: BinaryIO | io.BufferedReader, position: int) -> int | None:
-    """Return the position of the next marker at or after ``position``, where reading continues
-    after damage, or None.
+    """Return the position of the next marker at or after ``position``, or None if no marker follows. Reading continues
+    there after damage.
     """
     file.seek(position)
     carried = b""
@@ -279,13 +280,12 @@ def _next_marker(file: BinaryIO | io.BufferedReader, position: int) -> int | Non
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """What a spool contains of its process's recording, and what is lost.
+    """How much of its process's recording a spool contains, and how much is lost.
 
-    ``size_bytes``: offset of the end of the last complete record. ``end``: that record, if it is an
-    end record. ``damaged_bytes``: bytes that belong to no complete record of this process.
-    ``missing``: if there are damaged bytes, the number of snapshots missing according to the
-    sequence numbers; a torn tail is not included. ``foreign_bytes``: size of another recording
-    appended to this one.
+    ``size_bytes``: offset of the end of the last complete record. ``end``: the last complete record, if it is an end
+    record. ``damaged_bytes``: bytes that belong to no complete record of this process. ``missing``: if bytes are
+    damaged, the number of snapshots missing according to the sequence numbers, not counting a torn tail.
+    ``foreign_bytes``: size of another recording appended to this file.
     """
 
     size_bytes: int
@@ -302,7 +302,7 @@ class Holdings:
 def examine(fd: int, path: Path) -> Holdings:
     """Read an entire open spool and return its `Holdings`. Raises SpoolError."""
     held = _examine(fd, path, numbers=False)
-    # Sequence numbers are checked only if something is lost, because the check takes as long as sending.
+    # Check sequence numbers only if something is lost, because the check takes as long as sending the data.
     return held if held.is_whole else _examine(fd, path, numbers=True)
 
 
@@ -335,7 +335,7 @@ def _examine(fd: int, path: Path, *, numbers: bool) -> Holdings:
                 newest = max(newest, snapshot.sequence)
             lost = batch.lost
         last = record
-    # Snapshots that the process itself lost also have sequence numbers.
+    # Do not count snapshots that the process itself lost, which also have sequence numbers.
     missing -= sum(lost.get(reason, 0) for reason in (*DROPPED, *THINNED))
     damaged += max(0, size - position)
     return Holdings(position, _end(last), damaged, max(0, missing), foreign)
@@ -373,12 +373,16 @@ def _header_payload(path: Path) -> dict[str, Any]:
     if first is not None and first.kind == HEADER and first.start == len(MAGIC):
         return first.payload()
     if first is not None:
-        raise SpoolError(path, "its header is damaged: the run it belongs to is unknown")
-    raise SpoolError(path, "contains no header: its process ended before recording anything")
+        raise SpoolError(path, "has a damaged header, so the run it belongs to is unknown")
+    raise SpoolError(
+        path, "contains no header, because its process ended before recording anything"
+    )
 
 
 def is_in_place(fd: int, path: Path) -> bool:
-    """Return True if ``path`` still names this open file, which its process may have replaced, or a user moved."""
+    """Return True if ``path`` still names this open file, which may have been replaced by its process or moved by a
+    user.
+    """
     try:
         return os.path.samestat(os.fstat(fd), path.stat())
     except OSError:
@@ -403,7 +407,7 @@ def lock(fd: int) -> bool | None:
 
 
 def is_live(path: Path) -> bool | None:
-    """Return True if a process on this machine is still writing this spool; None if that cannot be determined."""
+    """Return True if a process on this machine is still writing this spool, or None if this cannot be determined."""
     if fcntl is None:
         return None
     try:
@@ -411,7 +415,7 @@ def is_live(path: Path) -> bool | None:
     except OSError:
         return None
     try:
-        # A shared lock, so that two concurrent checks do not mistake each other for the writing process.
+        # Use a shared lock, so that two concurrent checks do not mistake each other for the writing process.
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -450,7 +454,9 @@ def read_end(path: Path) -> dict[str, Any] | None:
 
 
 def read_open_end(fd: int, path: Path) -> Record | None:
-    """Return the end record of an open file, or None. Reads only the tail. Raises SpoolError."""
+    """Return the end record of an open file, or None if it has no end record. Reads only the tail. Raises
+    SpoolError.
+    """
     tail = TAIL_BYTES
     while True:
         start = max(0, os.fstat(fd).st_size - tail)
@@ -460,7 +466,7 @@ def read_open_end(fd: int, path: Path) -> Record | None:
             last = record
         if last is not None or start == 0:
             return _end(last)
-        # The last record, or a torn or damaged one, is longer than the tail.
+        # The last record, or a torn or damaged record, is longer than the tail.
         tail *= 16
 
 
@@ -469,8 +475,8 @@ def ack_path(spool: Path) -> Path:
 
 
 def read_ack(spool: Path, server: str) -> int:
-    """Return the offset up to which ``server`` has accepted the spool; 0 if unknown or if the mark
-    is for another server.
+    """Return the offset up to which ``server`` has accepted the spool, or 0 if the mark is missing, torn or for another
+    server.
     """
     try:
         line = ack_path(spool).read_text("ascii", "replace")
@@ -496,10 +502,11 @@ def _ack_crc(digits: str, server: str) -> str:
 def collect(
     records: Iterable[Record], offset: int, limit: int, instance: str
 ) -> tuple[list[Batch], int]:
-    """Return the first snapshots of this process in ``records``, up to ``limit``, merged, and the
-    offset after them.
+    """Return the first snapshots of process ``instance`` in ``records``, merged into batches, and the offset after
+    them.
 
-    The offset passes an end record only if snapshots follow it.
+    No record is read after ``limit`` snapshots. The offset is beyond an end record only if snapshots follow that
+    record.
     """
     batches: list[Batch] = []
     count, mark = 0, offset

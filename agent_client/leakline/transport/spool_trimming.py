@@ -1,16 +1,15 @@
-"""Shortens a full spool: chooses what to remove, and writes the file without it.
+"""Shortens a full spool: chooses which snapshots to remove, and writes a copy without them.
 
 1. Phase ends and samples: of every four neighbors of the same phase, the two between the lowest and the
-   highest RSS are removed. What the server has is removed before what it does not have, older before
-   newer, in as many rounds as needed.
-2. Generation ends in the same way, beginning where they are densest, so that the entire run stays
-   visible; never the first generation end.
+   highest RSS are removed. Snapshots that the server has are removed before those that it does not have, and older ones
+   before newer ones, in as many rounds as needed.
+2. Generation ends: the same, beginning where they are densest, so that the entire run stays visible. The first
+   generation end is never removed in this step.
 3. The oldest snapshots of any kind.
 
-The first snapshot, the newest, and those with a new declaration are kept; only when nothing else is
-left are the oldest of them removed, because the size limit is strict. The following are kept until
-step 3: manual snapshots, the last snapshot of a run, and those with events (other than collections
-and log lines), holders or a census.
+The first snapshot and the newest snapshot are always kept. Snapshots with a new declaration are removed only when
+nothing else is left, oldest first, because the size limit is strict. Kept until step 3 are manual snapshots, the last
+snapshot of a run, and snapshots with events (other than collections and log lines), holders or a census.
 """
 
 from __future__ import annotations
@@ -34,8 +33,7 @@ from .spool_format import BATCH, MAGIC, Record, encode_batch, is_live, read_open
 STAYS, THINNED, DROPPED = 0, 1, 2
 FREQUENT, GENERATION, LASTING, FIXED = 0, 1, 2, 3
 _STANDING: Final = {"phase_end": FREQUENT, "sample": FREQUENT, "generation_end": GENERATION}
-# Declarations, which the analysis and the pages require; each is reported only once, in the next
-# snapshot.
+# Declarations, which the analysis and the pages require. Each declaration is reported only once, in the next snapshot.
 DECLARATIONS: Final = frozenset(
     {"expect", "track", "gauge", "watch", "fix", "band", "budget", "register_cleanup"}
 )
@@ -43,19 +41,19 @@ DECLARATIONS: Final = frozenset(
 ROUTINE: Final = frozenset({"collection", "log"})
 NEIGHBOURS: Final = 4
 WRITE_BYTES: Final = 256 * 1024
-# Snapshots are merged into one record only if their original records add up to no more than this.
+# Snapshots are merged into one record only if the size of their original records adds up to no more than this.
 MERGED_BYTES: Final = 64 * 1024
-# One in this many groups of records is encoded together to measure its size.
+# One in this many groups of records is encoded as a single record to measure its size.
 TRIED_STRETCHES: Final = 8
 # Choosing among this many snapshots takes about a millisecond.
 STEP_SNAPSHOTS: Final = 5000
 GROUPS_LIMIT: Final = 1000
-# A younger file may belong to another process that is about to lock it.
+# A file younger than this may belong to another process that is about to lock it.
 LEFTOVER_SECONDS: Final = 60.0
 
 
 class Contents:
-    """The data that decides whether each snapshot is kept, in file order: about 16 bytes per snapshot."""
+    """The data that decides which snapshots are kept, in file order. It takes about 16 bytes per snapshot."""
 
     def __init__(self) -> None:
         self.standings = bytearray()
@@ -66,7 +64,7 @@ class Contents:
         # Number of snapshots in each record of the file, and the offset after the last record.
         self.records = array("H")
         self.end = 0
-        # How many of the oldest snapshots the server has.
+        # Number of the oldest snapshots, which the server already has.
         self.sent = 0
         self._phases: dict[str | None, int] = {}
         self._declared: set[int] = set()
@@ -114,9 +112,7 @@ class Contents:
 
 
 class _Trial:
-    """Corrects expected sizes: measures the size of one in eight groups of records when encoded
-    together, as in the copy.
-    """
+    """Corrects the expected sizes by encoding one in eight groups of records as a single record, as in the copy."""
 
     def __init__(self) -> None:
         self._stretches = self._stored = self._begin = 0
@@ -140,8 +136,8 @@ class _Trial:
 
 
 def choose(contents: Contents, room: int) -> bytearray:
-    """Return STAYS, THINNED or DROPPED for each snapshot, so that the remaining ones fit into
-    ``room`` bytes if possible.
+    """Return STAYS, THINNED or DROPPED for each snapshot, so that the remaining snapshots fit into ``room`` bytes if
+    possible.
     """
     choice = Choice(contents, room)
     for _ in choice.steps():
@@ -150,13 +146,15 @@ def choose(contents: Contents, room: int) -> bytearray:
 
 
 class Choice:
-    """The choice of snapshots to remove. ``fates``: STAYS, THINNED or DROPPED for each, after all ``steps``."""
+    """Chooses which snapshots to remove. After all ``steps``, ``fates`` contains STAYS, THINNED or DROPPED for each
+    snapshot.
+    """
 
     def __init__(self, contents: Contents, room: int) -> None:
         self._contents = contents
         self.fates = bytearray(len(contents.standings))
         self.too_much = sum(contents.sizes) - room
-        # True if the last round removed anything.
+        # Whether the last round removed any snapshot.
         self._took = False
 
     def steps(self) -> Iterator[None]:
@@ -173,7 +171,7 @@ class Choice:
         yield from self._drop()
 
     def _thin_densest(self, ends: array[int]) -> Iterator[None]:
-        """Thin the closest four neighbors first, then wider groups, so that no part of the run disappears."""
+        """Thin the four closest neighbors first and then wider groups, so that no part of the run disappears."""
         numbers = self._contents.sequences
         if len(ends) < NEIGHBOURS:
             return
@@ -188,8 +186,8 @@ class Choice:
     def _thin(
         self, standing: int, stretch: Iterable[int], span: int | None = None
     ) -> Iterator[None]:
-        """Run one round, which stops once the rest fits. Only neighbors at most ``span`` sequence
-        numbers apart are thinned.
+        """Run one round of thinning, which stops once the remaining snapshots fit. Only neighbors at most ``span``
+        sequence numbers apart are thinned.
         """
         contents, groups = self._contents, dict[int, list[int]]()
         newest = len(self.fates) - 1
@@ -213,7 +211,7 @@ class Choice:
                 self._took = True
 
     def _drop(self) -> Iterator[None]:
-        """Drop the oldest snapshots until the rest fits."""
+        """Drop the oldest snapshots until the remaining snapshots fit."""
         for highest in (LASTING, FIXED):
             for i in range(1, len(self.fates) - 1):
                 if self.too_much <= 0:
@@ -229,7 +227,7 @@ class Choice:
 
 
 def _between(group: list[int], resident: array[float]) -> list[int]:
-    """Return all but the lowest and the highest; all but the first and the third if all are equal."""
+    """Return all snapshots except the lowest and the highest, or except the first and the third if all are equal."""
     low, high = min(group, key=resident.__getitem__), max(group, key=resident.__getitem__)
     if low == high:
         low, high = group[0], group[2]
@@ -239,9 +237,8 @@ def _between(group: list[int], resident: array[float]) -> list[int]:
 class ShorterFile:
     """A copy without the removed snapshots, made step by step while the original is still being written.
 
-    The remaining snapshots of neighboring records are merged into records of the usual size: in
-    single records they would repeat every name, and the copy of a thinned file would be larger than
-    the original.
+    The remaining snapshots of neighboring records are merged into records of the usual size. In separate records, they
+    would repeat every name, and the copy of a thinned file could be larger than the original.
     """
 
     def __init__(self, path: Path, fd: Descriptor) -> None:
@@ -250,7 +247,7 @@ class ShorterFile:
         self._together: list[Snapshot] = []
         self._newest: Batch | None = None
         self._stored = 0
-        # For each written record: its offset, and the newest sequence number up to its end.
+        # The offset of each written record, and the newest sequence number up to the record's end.
         self._starts, self._numbers = array("Q"), array("I")
 
     def copy(self, source: int, contents: Contents, fates: bytearray) -> Iterator[int]:
@@ -293,7 +290,7 @@ class ShorterFile:
         self._numbers.append(max(newest, self._numbers[-1] if self._numbers else 0))
 
     def copy_piece(self, source: int, start: int, end: int) -> int:
-        """Copy a piece of what was appended in the meantime, unchanged, and return the offset after it."""
+        """Copy a piece of the data appended in the meantime, unchanged, and return the offset after it."""
         chunk = os.pread(source, min(WRITE_BYTES, end - start), start)
         if not chunk:
             raise OSError(errno.EIO, "the spool was truncated")
@@ -301,18 +298,18 @@ class ShorterFile:
         return start + len(chunk)
 
     def written(self) -> int:
-        """Return the length of the file once all buffered data is written."""
+        """Return the length that the file has once all buffered data is written."""
         return self.size + len(self._waiting)
 
     def behind(self, sequence: int, otherwise: int) -> int:
-        """Return the offset of the first record with a snapshot after ``sequence``, or
-        ``otherwise`` if `copy` wrote none.
+        """Return the offset of the first record with a snapshot after ``sequence``, or ``otherwise`` if `copy` wrote no
+        such record.
         """
         number = bisect_right(self._numbers, sequence)
         return self._starts[number] if number < len(self._starts) else otherwise
 
     def flush(self) -> None:
-        # A short write means a full disk: the next write raises the error.
+        # After a short write, for example on a full disk, the next write raises the error.
         while self._waiting:
             written = self.fd.write(self._waiting)
             self.size += written

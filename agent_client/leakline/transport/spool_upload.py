@@ -1,4 +1,4 @@
-"""Uploads a spool on disk: sends what the server does not have. Repeating an upload is harmless."""
+"""Uploads a spool on disk by sending the data that the server does not have. Repeating an upload is harmless."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from .spool_format import (
 class Uploaded:
     """The progress of an upload, ``complete`` when nothing is left.
 
-    ``state`` is how the process ended; empty if no end is recorded, as it may still run. ``held``
-    describes what is lost in the spool itself; None if there was nothing left to send.
+    ``state`` is how the process ended, or empty if no end is recorded, because the process may still be running.
+    ``held`` describes what is lost in the spool itself, or is None if there was nothing left to send.
     """
 
     run: str
@@ -47,7 +47,7 @@ class Uploaded:
 
 
 def upload(path: Path, delivery: Delivery, *, again: bool = False) -> Uploaded:
-    """Send what ``path`` contains beyond its mark, or everything if ``again``.
+    """Send the data in ``path`` beyond the mark, or all data if ``again``.
 
     Raises SpoolError, ServerUnreachable, or ServerRefused if the server refuses the whole run.
     """
@@ -59,8 +59,8 @@ def uploading(
 ) -> Iterator[Uploaded]:
     """Upload in steps of at most ``limit`` snapshots, and yield the progress after each."""
     header, process = read_header(path)
-    # Use the same open file until the end: a process that is still running may replace it with a
-    # shorter one in the meantime.
+    # Keep the same file open until the end, because a process that is still running may replace it with a shorter file
+    # in the meantime.
     with path.open("rb") as file:
         yield from _uploading(_Spool(path, file.fileno()), header, process, delivery, again, limit)
 
@@ -80,7 +80,7 @@ class _Spool:
         return offset if is_in_place(self.fd, self.path) else 0
 
     def note(self, offset: int, server: str) -> None:
-        # The offset is not valid for another file, where it would skip unsent data.
+        # Do not record the offset if the file was replaced: in the new file it would skip unsent data.
         if not is_in_place(self.fd, self.path):
             return
         try:
@@ -120,7 +120,7 @@ def _uploading(
         if mark <= offset:
             if end is not None or held.foreign_bytes:
                 break
-            # If the process has ended in the meantime, what it wrote before its end is sent first.
+            # If the process has ended in the meantime, first send the data that it wrote before its end.
             end = read_open_end(spool.fd, spool.path)
             if end is None:
                 break
@@ -148,7 +148,7 @@ def _ended(done: Uploaded, end: Record | None) -> Uploaded:
 
 
 def _send(batch: Batch, run: str, delivery: Delivery) -> tuple[int, int]:
-    """Send a batch and return (snapshots accepted, snapshots refused)."""
+    """Send a batch, and return the numbers of accepted and refused snapshots."""
 
     def post(body: Body) -> Outcome:
         return delivery.request("POST", f"/runs/{run}/batches", body)

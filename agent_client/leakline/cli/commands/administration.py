@@ -36,13 +36,15 @@ example: export LEAKLINE_TOKEN=$(leakline token create --project erl-trading)
 
 def configure_token(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    create = actions.add_parser("create", help="create a token and print it, only this once")
+    create = actions.add_parser(
+        "create", help="create a token and print it; it cannot be shown again"
+    )
     create.add_argument(
         "--scope", choices=["ingest", "read", "admin"], default="ingest", help="what the token may do (default ingest)"
     )  # fmt: skip
     create.add_argument(
         "--project",
-        help="the only project that an ingest token writes to (default: LEAKLINE_PROJECT, else default)",
+        help="the only project that an ingest token can write to (default: LEAKLINE_PROJECT, else default)",
     )
     create.add_argument(
         "--name", default="", help="name of the token (default: its project or scope)"
@@ -116,7 +118,7 @@ def _create_token(options: argparse.Namespace, engine: Engine, wish: Wish) -> in
         return 0
     what = f"writes to project {token.project}" if token.project else f"has scope {token.scope}"
     until = f"expires {known['expires_at']}" if known["expires_at"] else "never expires"
-    print(f"token {token.id} {what} and {until}; it is shown only once:", file=sys.stderr)
+    print(f"token {token.id} {what} and {until}. It is shown only this once:", file=sys.stderr)
     print(secret)
     return 0
 
@@ -204,9 +206,9 @@ def main_password(options: argparse.Namespace) -> int:
     with admin.opened_at(options.database_url, new=not options.remove) as engine:
         was_there = access.set_password(engine, hashed)
     if options.remove:
-        print("the password is removed" if was_there else "no password was set")
+        print("the password has been removed" if was_there else "no password was set")
     else:
-        print("the password is set; sign in with it in the dashboard")
+        print("the password is set; use it to sign in to the dashboard")
     return 0
 
 
@@ -242,7 +244,7 @@ def configure_webhook(parser: argparse.ArgumentParser) -> None:
 
 
 def main_webhook(options: argparse.Namespace) -> int:
-    """Send a test message and return 0. Raises LeaklineError if it was not accepted or if settings are invalid."""
+    """Send a test message and return 0. Raises LeaklineError if the message is not accepted or a setting is invalid."""
     try:
         from leakline_server.admin import at, check_webhook
         from leakline_server.alerts.sending.http_post import Delivered
@@ -252,7 +254,7 @@ def main_webhook(options: argparse.Namespace) -> int:
         ) from None
     checked = check_webhook(at(options.database_url or None))
     if checked.made_secret is not None:
-        print(f"webhook secret, generated now and shown only once: {checked.made_secret}")
+        print(f"generated a webhook secret, which is shown only this once: {checked.made_secret}")
     if not isinstance(checked.outcome, Delivered):
         raise LeaklineError(f"webhook {checked.where}: {checked.outcome.reason}")
     print(
@@ -275,7 +277,7 @@ example: leakline db backup leakline-monday.db
 def configure_db(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     upgrade = actions.add_parser(
-        "upgrade", help="upgrade the schema to this version, as starting the server does"
+        "upgrade", help="upgrade the schema to this version; starting the server does this too"
     )
     backup = actions.add_parser(
         "backup", help="back up an SQLite database, even while a server runs"

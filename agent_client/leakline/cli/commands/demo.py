@@ -38,7 +38,7 @@ PROJECT: Final = "erl-trading"
 GENERATIONS: Final = 16
 NEEDED: Final = ("torch", "numpy")
 INSTALL: Final = "pip install 'leakline[server,examples]' torch"
-# The demo sets these for its training runs; values from the shell must not interfere.
+# The demo sets these variables for its training runs, so values from the shell must not interfere.
 DECIDED: Final = (
     "LEAKLINE_SERVER", "LEAKLINE_PROJECT", "LEAKLINE_RUN_NAME", "LEAKLINE_RUN_ID", "LEAKLINE_MODE",
     "LEAKLINE_QUIET", "RANK", "LOCAL_RANK", "WORLD_SIZE",
@@ -62,10 +62,10 @@ class Training:
         return [each for leak in self.leaks for each in ("--leak", leak)] + [*self.more]
 
 
-# In sixteen generations the buffer never reaches this size, so the training phase never begins.
+# The buffer does not reach this size in sixteen generations, so the training phase never begins.
 _NEVER_READY: Final = ("--replay-ready", "60000")
-# The runs before and after. In the misdiagnosis story, losses that kept their graphs were blamed and detached. But
-# the phase that computes them never ran, and the leak is in the environments.
+# The runs before and after the fix. In the misdiagnosis story, the losses were blamed for keeping their graphs, and
+# were detached. But the phase that computes the losses never ran, and the leak is in the environments.
 STORIES: Final = {
     "fix": (Training("before-fix", ("old_population",)), Training("after-fix", ())),
     "misdiagnosis": (
@@ -90,7 +90,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--story", choices=STORIES, default="fix",
-        help="fix: the leak is found and fixed; misdiagnosis: the wrong cause is fixed",
+        help="fix: the leak is found and fixed; misdiagnosis: the wrong code is changed",
     )  # fmt: skip
 
 
@@ -98,7 +98,9 @@ def main(options: argparse.Namespace) -> int:
     """Check the requirements, start the server, train both runs, print the results and wait for Ctrl-C."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
-        raise LeaklineError(f"the demo needs {join_words(missing)}; install with: {INSTALL}")
+        raise LeaklineError(
+            f"the demo needs {join_words(missing)}; install the requirements with: {INSTALL}"
+        )
     folder = example_folder()
     with ends_by_signals(), Children() as children:
         try:
@@ -139,7 +141,7 @@ def _serve(children: Children, wanted_port: int) -> Asker:
 def _free_port(wanted: int) -> int:
     for port in (wanted, 0):
         with socket.socket() as probe:
-            # With this socket option, which the server also sets, a port in TIME_WAIT counts as free.
+            # The server sets this option too. With it, a port in TIME_WAIT counts as free.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((HOST, port))
@@ -168,7 +170,7 @@ def _train(
     child = children.start(training.name, command, {**environment, "PYTHONPATH": path})
     _show_progress(child.lines())
     if child.wait() != 0:
-        raise LeaklineError(f"the training {training.name} failed: {child.last_words()}")
+        raise LeaklineError(f"the training run {training.name} failed: {child.last_words()}")
     found = wait_for_verdict(asker, run, generations)
     print(f"  {worded(found['verdict']['status'], found['verdict']['summary'])}", flush=True)
     return found
@@ -182,7 +184,7 @@ def _show_progress(lines: Iterator[str]) -> None:
         if not terminal:
             print(text, flush=True)
             continue
-        # Pad the line to overwrite the rest of a longer one.
+        # Pad the line, so that nothing of a longer previous line remains visible.
         width = max(width, len(text))
         print(text.ljust(width), end="\r", flush=True)
     if terminal and width:
@@ -203,7 +205,9 @@ def _tell(asker: Asker, before: Mapping[str, Any], after: Mapping[str, Any]) -> 
 
 
 def _moral(verdict: Mapping[str, Any]) -> Iterator[str]:
-    """For a run with a fix, yield the results for the blamed phase and the promise, and the real leak."""
+    """For a run that declares a fix, yield how the blamed phase and the promise turned out, and where the leak really
+    is.
+    """
     found = {check["metric"]: check for check in verdict["assertions"] if check["origin"] == "fix"}
     if not found:
         return

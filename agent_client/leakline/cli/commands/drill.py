@@ -1,4 +1,4 @@
-"""Plant a known leak, run the entire chain on it, and check what is reported.
+"""Plant a known leak, run the entire chain, and check what Leakline reports.
 
 A drill starts a server with SQLite in a temporary folder, a receiver for its
 webhook, and a training process that retains objects, tensors with their graph
@@ -43,13 +43,14 @@ from ..child_programs import (
 )
 from ..server_queries import Asker
 
-# Limits for a right answer: relative error of the growth, error of the start in generations, rank of the right name.
+# Limits for a right answer: the relative error of the growth, the error of the start in generations, and the rank of
+# the first suspect with a right name.
 RATE_TOLERANCE: Final = 0.25
 START_TOLERANCE: Final = 2
 PLACES: Final = 3
 KEEPERS: Final = ("holder", "container")
 _ITEMS: Final = re.compile(r"\[[^\]]*\]")
-# `<locals>`, `<cache>` and `<closure>` describe how a name holds an object; they are not names.
+# Markers such as `<locals>`, `<cache>` and `<closure>`, which describe how a name holds an object and are not names.
 _MARKS: Final = re.compile(r"<[^>]*>")
 
 Json = Mapping[str, Any]
@@ -57,12 +58,13 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class PlantedLeak:
-    """The expected answer about one planted leak. Any of several names is right, and the first is preferred.
+    """The expected answer about one planted leak. Any of the listed names is right.
 
-    ``phases``: None means between phases. ``types``: names of the accumulating types without their modules; empty if
-    Python has no type for the leaked memory. ``holders``: paths that a finding's path has to contain; None if nothing
-    in Python holds the objects. ``kinds``: accepted kinds of the finding. ``first``: the earliest and latest generation
-    accepted as the start of the leak; they differ if a store legitimately fills up before it exceeds its bound.
+    ``phases``: accepted phases; None in it means between phases. ``types``: names of the accumulating types without
+    their modules; empty if Python has no type for the leaked memory. ``holders``: paths that a finding's path has to
+    contain; None if nothing in Python holds the objects. ``kinds``: accepted kinds of the finding. ``first``: the
+    earliest and latest generation accepted as the start of the leak; they differ if a store legitimately fills up
+    before it exceeds its bound.
     """
 
     phases: tuple[str | None, ...]
@@ -72,7 +74,7 @@ class PlantedLeak:
     first: tuple[int, int] = (0, 0)
 
     def has_phase(self, finding: Json) -> bool:
-        """Return True if the phase or its nested path is right. A leak between phases has no phase at all."""
+        """Return True if the finding's phase or phase path is right. A leak between phases has neither."""
         path = finding["phase_path"] or finding["phase"]
         return not {finding["phase"], path}.isdisjoint(self.phases)
 
@@ -106,9 +108,9 @@ def rate_off(finding: Json, planted: float) -> float:
 def leads_through(path: str, holder: str) -> bool:
     """Return True if the names of ``holder`` occur in ``path`` as a consecutive sequence of complete names.
 
-    The module before them and the path from the holder to the object after them are ignored, and so are item markers
-    (``[*]``) and markers of how a name holds an object (``<locals>``). For a holder ``Class.attribute``, neither the
-    class nor the attribute alone matches.
+    The module before these names, the path from the holder to the object after them, item markers (``[*]``) and markers
+    of how a name holds an object (``<locals>``) are ignored. For a holder ``Class.attribute``, neither the class nor
+    the attribute alone matches.
     """
     names, wanted = _names(path), _names(holder)
     return any(names[i : i + len(wanted)] == wanted for i in range(len(names)))
@@ -123,7 +125,7 @@ MAX_GENERATIONS: Final = 200
 ALERT_SECONDS: Final = 10.0
 POLL_SECONDS: Final = 0.1
 TRAINING: Final = Path(__file__).resolve().parents[1] / "drill_training.py"
-# Settings for the client's measurements are taken from the shell; the drill itself sets the server and the run names.
+# Settings of the client's measurements are taken from the shell; the server and the run names are set by the drill.
 KEPT: Final = frozenset(
     {"LEAKLINE_NATIVE", "LEAKLINE_MAX_OVERHEAD", "LEAKLINE_MAX_PAUSE", "LEAKLINE_SAMPLE_SECONDS"}
 )
@@ -191,7 +193,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: Receiver
 
     def do_POST(self) -> None:
-        # This package is a dependency of the server, which is already running at this point.
+        # The server depends on this package and is already running at this point, so the import succeeds.
         from standardwebhooks import Webhook, WebhookVerificationError
 
         body = self.rfile.read(int(self.headers.get("content-length", 0)))
@@ -257,7 +259,7 @@ def _chosen(options: argparse.Namespace) -> list[str]:
     kinds = [options.kind] if options.kind else list(KINDS)
     if "graph" in kinds and find_spec("torch") is None:
         if options.kind:
-            raise LeaklineError("the drill graph needs torch; install it with: pip install torch")
+            raise LeaklineError("the graph drill needs torch; install it with: pip install torch")
         print("graph: skipped (needs torch)\n", flush=True)
         kinds.remove("graph")
     return kinds
@@ -275,7 +277,7 @@ def _folder() -> Iterator[str]:
 
 
 def _environment(**more: str) -> dict[str, str]:
-    """Return the shell's environment without its settings for other servers and runs."""
+    """Return the shell's environment, without settings for other servers and runs, and with ``more``."""
     kept = {
         name: value for name, value in os.environ.items()
         if name in KEPT or not (name.startswith("LEAKLINE_") or name in RANKS)
@@ -298,7 +300,7 @@ def _drill(
     training = children.start(name, command, environment)
     planted = [int(line) for line in training.lines()]
     if training.wait() != 0:
-        raise LeaklineError(f"the training failed: {training.last_words()}")
+        raise LeaklineError(f"the training script failed: {training.last_words()}")
     verdict = wait_for_verdict(asker, run, generations)["verdict"]
     answers = [*_answers(kind, mean(planted), verdict), _alert(receiver, run, verdict)]
     for answer in answers:
@@ -311,7 +313,7 @@ def _drill(
 
 
 def _answers(kind: Kind, planted: float, verdict: Mapping[str, Any]) -> Iterator[Answer]:
-    """Compare a verdict with the planted leak, in the order in which a user would ask."""
+    """Compare a verdict with the planted leak; yield the answers in the order in which a user would ask."""
     raised = [finding for finding in verdict["findings"] if finding["status"] in ACTIVE]
     status = worded(verdict["status"], verdict["summary"])
     if not raised:
@@ -334,14 +336,14 @@ def _answers(kind: Kind, planted: float, verdict: Mapping[str, Any]) -> Iterator
     if since is None:
         yield Answer("since when", False, "start unknown")
     else:
-        text = f"generation {since:.0f}, planted from 0 on"
+        text = f"generation {since:.0f}, planted since generation 0"
         yield Answer("since when", round(since) <= START_TOLERANCE, text)
 
 
 def _alert(receiver: Receiver, run: str, verdict: Mapping[str, Any]) -> Answer:
     """Wait for the alert about the verdict's status."""
 
-    # Alerts about the end of the run do not concern the leak.
+    # Ignore alerts about the end of the run, which say nothing about the leak.
     def arrived() -> list[Alert]:
         found = list(receiver.alerts)
         return [each for each in found if each.run == run and each.event.startswith("incident.")]

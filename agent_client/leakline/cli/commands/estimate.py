@@ -1,10 +1,10 @@
-"""Check an estimate: compute it and print the factor by which the claim is off.
+"""Check an estimate and print the factor by which its claim is off.
 
-An estimate has numbers and ranges (8-10 MB) with x, + and /. KB is 1,000 bytes
-and KiB is 1,024. Words are ignored. With --run, the size is also compared with
-the measured growth of each suspect that the text names, or else of the entire
-run: with that of one generation if the text contains "per generation",
-otherwise with the total since the growth began.
+An estimate combines numbers and ranges (8-10 MB) with x, + and /. KB is 1,000
+bytes and KiB is 1,024. Words are ignored. With --run, the size is also
+compared with the measured growth of each suspect that the text names, or
+otherwise of the entire run: per generation if the text contains "per
+generation", otherwise in total since the growth began.
 
 The exit status is 3 if an estimate is off by a factor of more than 2, or by
 more than 10 % if it has ranges; otherwise it is 0.
@@ -31,7 +31,7 @@ from ..server_queries import Asker, add_server
 
 Direction = Literal["too_high", "too_low"]
 EXAMPLE: Final = "write it as 208 x 100 KB = 20 GB"
-# Factors by which an estimate may be off and still count as right, and as close enough for planning.
+# Factors by which an estimate may be off and still count as right, or as near, which is close enough for planning.
 RIGHT: Final = 1.1
 NEAR: Final = 2.0
 _MAX_TEXT: Final = 500
@@ -41,7 +41,8 @@ _NUMBER: Final = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?"
 _TOKEN: Final = re.compile(
     rf"(?P<low>{_NUMBER})(?:\s*(?:-|–|\bto\b)\s*(?P<high>{_NUMBER}))?"
     r"\s?(?P<unit>%|(?:(?:[KMGTP]i?)?B|bytes?|[KM]|thousand|[mb]illion)(?!\w)|)"
-    # Letters directly after a number may be an unknown unit, but the x of 208x100 is an operator.
+    # Reject letters directly after a number, which may be an unknown unit, except the x of 208x100, which is an
+    # operator.
     r"(?![\d,.]*\d|(?!x(?:[\s\d~]|$))[^\W\d])"
     r"|(?P<sign>[×*+]|(?<![A-Z_])x(?![A-Z_])|/(?=[\s~]*\d))"
     r"|[^\W\d][\w-]*|[\s,;:!?'\"~/]|\.(?!\d)",
@@ -60,7 +61,9 @@ class Amount:
 
 @dataclass(frozen=True, slots=True)
 class EstimateCheck:
-    """A claim and the computed amount. ``factor`` is the ratio of their nearest ends, or None if an end is zero."""
+    """A claim and the computed amount. ``factor`` is the ratio between the nearest ends of the two ranges, or None if
+    the smaller end is zero.
+    """
 
     computed: Amount
     claimed: Amount | None
@@ -87,7 +90,7 @@ def check_estimate(text: str) -> EstimateCheck:
         return EstimateCheck(computed, None, "computed", None, None, f"{fact}.")
     if not claims or claims[0][0].is_size != computed.is_size:
         raise ValueError(f"both sides must be sizes, or both counts; {EXAMPLE}")
-    # A range already states its uncertainty.
+    # A range already states its uncertainty, so the claim must match it more closely.
     is_range = any(amount.low < amount.high for amount in (computed, claims[0][0]))
     return _compare(f"{fact}; {sides[1]}", computed, claims[0][0], RIGHT if is_range else NEAR)
 
@@ -101,7 +104,7 @@ def compare_with_growth(check: EstimateCheck, subject: str, growth: float) -> Es
 
 
 def _compare(fact: str, computed: Amount, claimed: Amount, near: float) -> EstimateCheck:
-    """Return a check whose sentence begins with ``fact``; a factor up to ``near`` counts as near."""
+    """Return a check whose sentence begins with ``fact``. Being off by a factor of up to ``near`` counts as near."""
     is_high = claimed.low > computed.high
     large, small = (claimed.low, computed.high) if is_high else (computed.low, claimed.high)
     if large <= small:
@@ -129,7 +132,9 @@ def rounded_factor(factor: float) -> str:
 
 
 def _parse(text: str) -> tuple[Amount, bool]:
-    """Return the amount of one side of the equals sign, and whether it is a sum. Raises ValueError."""
+    """Return the amount on one side of the equals sign, and whether that side contains an operator. Raises
+    ValueError.
+    """
     terms: list[Amount] = []
     sign, is_sum, at = "+", False, 0
     while at < len(text):

@@ -53,15 +53,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--project",
-        help="project of the run (default: LEAKLINE_PROJECT, else that of the file or token, else default)",
+        help="project of the run (default: LEAKLINE_PROJECT, else the file's or the token's, else default)",
     )
     parser.add_argument(
-        "--name", help="name of the run (default: the one in the file, else the file name)"
+        "--name", help="name of the run (default: the name in the file, else the file name)"
     )
     parser.add_argument(
         "--unit",
         choices=(*UNITS, *UNITS_OF_TIME),
-        help="unit of the generations (default: that of the file)",
+        help="unit of the generations (default: the file's unit)",
     )
     parser.add_argument(
         "--format",
@@ -72,10 +72,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--out", type=Path, metavar="PATH", help="write a spool instead of uploading the run"
     )
     parser.add_argument(
-        "--memory", metavar="NAME", help="column or metric that contains the resident memory"
+        "--memory", metavar="NAME", help="column or metric to read as the resident memory"
     )
     parser.add_argument(
-        "--size-unit", metavar="UNIT", help="unit of sizes that have none: B, KiB, MB, GiB, .."
+        "--size-unit",
+        metavar="UNIT",
+        help="unit to assume for sizes without a unit: B, KiB, MB, GiB, ..",
     )
     parser.add_argument(
         "--binary", action="store_true", help="read MB and GB as 2^20 and 2^30 bytes"
@@ -96,7 +98,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=1,
         metavar="N",
-        help="merge every N readings into one, with their peak",
+        help="merge every N readings into one, keeping their peak",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_server(parser)
@@ -149,13 +151,13 @@ def _expected(text: str) -> tuple[str, int, int]:
         and int(low) <= int(high or low) <= 2**53
     ):
         raise BadArgument(
-            "--expect", text, "must be a type and its number, such as DDPGAgent=16-17"
+            "--expect", text, "must be a type and its number of instances, such as DDPGAgent=16-17"
         )
     return checked_name(name, "--expect"), int(low), int(high or low)
 
 
 def _project(log: Log) -> str | None:
-    """Return the project. The environment takes precedence over the file."""
+    """Return the project set in the environment, or otherwise the project named in the file."""
     return resolve().project or log.project
 
 
@@ -177,10 +179,10 @@ def _written(out: Path, imported: Imported) -> str:
 
 
 def _uploaded(imported: Imported, log: Log, settings: Settings) -> str:
-    """Upload the run and return its URL. Repeated imports store it only once."""
+    """Upload the run and return its URL. If the same file is imported again, the server stores nothing twice."""
     known = _known(imported, settings)
     if known is not None and not _has_times(log):
-        # The file may be a copy with another modification time.
+        # Keep the start time of the earlier import: the file may be a copy with another modification time.
         imported = moved_to(imported, datetime.fromisoformat(known).timestamp())
     delivery = Delivery(settings.server, settings.token, TIMEOUT_SECONDS, ca_file=settings.ca_file)
     with tempfile.TemporaryDirectory(prefix="leakline-import-") as folder:
@@ -202,7 +204,7 @@ def _known(imported: Imported, settings: Settings) -> str | None:
             settings.server, "GET", f"/runs/{imported.header.id}", token=settings.token, ca_file=settings.ca_file
         )  # fmt: skip
     except ServerRefused as error:
-        # An ingest token may not read runs. This is not an error, so the import continues.
+        # An ingest token is not allowed to read runs, which is no reason to stop the import.
         if error.status in (NOT_FOUND, FORBIDDEN):
             return None
         raise
@@ -220,7 +222,7 @@ def _report_lines(
     yield f"{path.name}: {FORMS[log.form]}; {readings:,} reading{'s' if readings > 1 else ''}"
     yield from (f"   {note}" for note in log.notes)
     yield ""
-    # The checklist is advice for a training run that is still running.
+    # Leave out the checklist, which is advice for a training run that is still running.
     yield from verdict_lines({**to_json(verdict), "checklist": None})
     yield ""
     yield where

@@ -40,7 +40,7 @@ def configure_report(parser: argparse.ArgumentParser) -> None:
     )
     form.add_argument(
         "--markdown", action="store_true",
-        help="print verdict, memory by phase and types as Markdown, for an issue",
+        help="print the verdict, memory by phase and types as Markdown, for an issue",
     )  # fmt: skip
     form.add_argument("--json", action="store_true", help="print JSON with one item per run")
 
@@ -57,11 +57,11 @@ def main_report(options: argparse.Namespace) -> int:
 
 
 SYNC_HELP: Final = """\
-Upload recorded runs to a server, without what it already has.
+Upload recorded data that the server does not have yet.
 
 PATH is a spool (*.spool), the folder of one run, or a folder of runs such as
 .leakline. Repeating an upload changes nothing. Data that cannot be read or
-that the server refuses is counted; the exit status is then 1.
+that the server refuses is counted, and the exit status is then 1.
 
 example: leakline sync .leakline
          leakline sync .leakline --server http://10.0.0.5:8765
@@ -96,12 +96,12 @@ def main_sync(options: argparse.Namespace) -> int:
                 settle(path)
                 done = upload(path, delivery, again=options.again)
             except SpoolError as error:
-                # A broken file must not keep the others from being uploaded.
+                # Continue: a broken file must not keep the others from being uploaded.
                 print(f"{os.path.relpath(path)}: skipped, {error}")
                 failed = 1
                 continue
             except ServerRefused as error:
-                # Neither must a file that the server refuses.
+                # Continue after a refused file, too.
                 print(
                     f"{os.path.relpath(path)}: refused by {settings.server} ({error.status}: {error})"
                 )

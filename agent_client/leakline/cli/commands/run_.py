@@ -31,14 +31,14 @@ RUN_HELP: Final = """\
 Run an unmodified program with telemetry.
 
 The program after -- runs as usual: it uses the same terminal and receives the
-signals, and leakline run exits with its exit status. In a Python program,
-memory, types and child processes are measured once per time interval, because
-there are no generations. The ranks of torchrun are the processes of one run.
-Any other program is watched from outside. A program that calls leakline.init
-takes over in the same run.
+signals, and leakline run exits with the program's exit status. In a Python
+program, memory, types and child processes are measured once per time interval,
+because there are no generations. The ranks of torchrun are the processes of
+one run. Any other program is watched from outside. A program that calls
+leakline.init takes over in the same run.
 
-Growth is judged per minute, from the sixth minute on. Use --per second for a
-program of a few minutes; memory that it allocates at its start may then look
+Growth is judged per minute, starting in the sixth minute. For programs of a
+few minutes, use --per second; memory allocated at their start may then look
 like growth.
 
 example: leakline run -- python train.py --epochs 30
@@ -46,8 +46,8 @@ example: leakline run -- python train.py --epochs 30
          leakline run --per second --mode offline -- python short.py
 """
 
-# Time limits for each request after the program has ended, and for all these requests together. An unresponsive server
-# must not delay the exit status.
+# Time limits after the program has ended: for each request, and for all these requests together. An unresponsive server
+# must not delay the exit status for long.
 ANSWER_SECONDS = 2.0
 AFTERWARDS_SECONDS = 10.0
 
@@ -56,7 +56,7 @@ def configure_run(parser: argparse.ArgumentParser) -> None:
     _add_run_options(parser)
     parser.add_argument(
         "--children", action="store_true",
-        help="also observe the Python programs that it starts, not only their total memory",
+        help="also observe the Python programs that the program starts, not only their total memory",
     )  # fmt: skip
     parser.add_argument(
         "--log-lines",
@@ -91,17 +91,17 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mode",
         choices=MODES,
-        help="send to the server, only record a spool, or neither (default: LEAKLINE_MODE, else online)",
+        help="send data to the server, only record a spool, or neither (default: LEAKLINE_MODE, else online)",
     )
     parser.add_argument(
         "--directory", metavar="DIR", help="folder for the spool (default: LEAKLINE_DIR, else .leakline)"
     )  # fmt: skip
     parser.add_argument(
         "--per", choices=tuple(UNITS_OF_TIME), default="minute",
-        help="unit in which growth is judged; second for programs of a few minutes (default minute)",
+        help="unit in which growth is judged; use second for short programs (default minute)",
     )  # fmt: skip
     parser.add_argument(
-        "--quiet", action="store_true", default=None, help="print no messages of Leakline"
+        "--quiet", action="store_true", default=None, help="do not print Leakline's own messages"
     )
 
 
@@ -110,7 +110,7 @@ def _settings_of(options: argparse.Namespace) -> Settings:
         project=options.project, name=options.name, tags=options.tags or None, server=options.server,
         mode=options.mode, directory=options.directory, quiet=options.quiet,
     )  # fmt: skip
-    # Choose the name now, before each process of the run chooses its own.
+    # Choose the name here, because otherwise each process of the run would choose its own.
     return replace(settings, name=settings.name or readable_name(settings.run_id))
 
 
@@ -160,13 +160,13 @@ def _hello(settings: Settings) -> str:
 
 
 def _follow(program: Program, settings: Settings, unit: str) -> int:
-    """Wait for the program to end. If it does not observe itself from inside, watch it from outside."""
+    """Wait for the program to end, and watch it from outside unless it observes itself from inside."""
     if program.is_seen():
         return program.wait()
     try:
         watch = Watch(settings, program.pid, unit, is_silent=True)
     except LeaklineError:
-        # The program has ended in the meantime.
+        # The program has already ended, so there is nothing to watch.
         return program.wait()
     watch.begin()
     status = program.wait()
@@ -188,16 +188,17 @@ def _afterwards(program: Program, settings: Settings, end: tuple[str, str]) -> s
         if unsent:
             words = f"{unsent}; upload it with: leakline sync {where}"
         elif settings.mode == "online":
-            words = f"the verdict is not ready yet; in a few seconds: {settings.url}"
+            words = f"the verdict is not ready yet; see it in a few seconds at {settings.url}"
         if not (settings.quiet or settings.rank > 0):
             words = closing_words(settings, unsent=unsent)
     return words
 
 
 def _settle_all(settings: Settings, pid: int, end: tuple[str, str]) -> None:
-    """Record the end of processes that could not record it: killed, crashed, or unable to see their exit status.
+    """Record the end of each process that could not record its own end: it was killed, crashed, or did not know its
+    exit status.
 
-    A program with its own run records the end itself, unless the run lasted until the program ended.
+    A program that starts its own run records the end itself, unless that run was still active when the program ended.
     """
     for path in sorted(settings.run_directory.glob("*.spool")):
         with suppress(SpoolError):
@@ -207,8 +208,8 @@ def _settle_all(settings: Settings, pid: int, end: tuple[str, str]) -> None:
 def _send_what_is_left(settings: Settings) -> str:
     """Upload the pending data of all processes; return why the server does not have everything, or an empty string.
 
-    Data is pending if a process was killed, had no server for a while, or ended too soon to send it. A server that does
-    not respond is not contacted again.
+    Data is pending if a process was killed, had no server for a while, or ended too soon to send it. If the server does
+    not respond, it is not contacted again.
     """
     unsent = ""
     delivery = Delivery(
@@ -238,10 +239,10 @@ def _is_of(path: Path, pid: int) -> bool:
 WATCH_HELP: Final = """\
 Watch a running process from outside until it ends.
 
-Once per time interval, the command measures memory by kind, child processes and
-GPU memory. It cannot see types of objects or the exit status; the cause of the
-end is inferred if possible. Ctrl-C stops watching and leaves the process
-running.
+Once per time interval, the command measures memory by kind, child processes
+and GPU memory. It cannot see types of objects or the exit status; why the
+process ended is inferred if possible. Ctrl-C stops watching and leaves the
+process running.
 
 example: leakline watch 41723
          leakline watch 41723 --project trading --name night-run
@@ -274,9 +275,9 @@ def main_watch(options: argparse.Namespace) -> int:
         pass
     finally:
         watch.end(state, reason)
-    # Unlike with `leakline run`, nobody is waiting for an exit status, so the verdict may take longer.
+    # Unlike in `leakline run`, nobody is waiting for an exit status, so the verdict may take longer.
     if not settings.quiet:
-        # If the user stopped watching, the program may run for long, so advice for short programs is left out.
+        # If the user stopped watching, the program is still running, so advice for short programs is left out.
         advised = "" if reason == UNWATCHED else "leakline watch"
         print(f"leakline: {closing_words(settings, command=advised)}", file=sys.stderr)
     return 0

@@ -59,7 +59,7 @@ def _limit(text: str) -> int:
 
 def _row(run: Mapping[str, Any]) -> Sequence[str]:
     growth, memory, total = run["growth_bytes_per_generation"], run["rss_bytes"], run["total"]
-    # A run that declares no generations shows an empty count, not zero.
+    # If a run declares no generations, leave its count empty instead of showing zero.
     is_timed = run["unit"] in UNITS_OF_TIME and not run["generations"]
     return (
         run["status"],

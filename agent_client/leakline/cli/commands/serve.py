@@ -1,7 +1,7 @@
 """Serve the dashboard and the API until Ctrl-C.
 
-The default database is SQLite in .leakline-server/leakline.db. Its schema is
-upgraded to this version automatically.
+The default database is the SQLite file .leakline-server/leakline.db. The
+schema is upgraded to this version automatically.
 
 example: leakline serve --port 8765
          leakline serve --database-url postgresql+psycopg://user@host/leakline
@@ -22,7 +22,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--host", help="address to listen on (default: LEAKLINE_HOST, else 127.0.0.1)"
     )
     parser.add_argument(
-        "--port", help="port to listen on, 0 for any free one (default: LEAKLINE_PORT, else 8765)"
+        "--port", help="port to listen on, 0 for any free port (default: LEAKLINE_PORT, else 8765)"
     )
     parser.add_argument(
         "--database-url",
@@ -45,7 +45,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _say_where(address: str) -> None:
-    """Print the address: the port may have been chosen automatically. A closed stdout is not an error."""
+    """Print the address, because the port may have been chosen automatically. A closed stdout is not an error."""
     line = f"Leakline is running at {address}  (Ctrl-C stops it)"
     if address.rstrip("/") != DEFAULT_SERVER:
         line += f"\ntraining runs and commands need: export LEAKLINE_SERVER={address.rstrip('/')}"

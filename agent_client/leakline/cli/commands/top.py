@@ -1,9 +1,9 @@
 """Show a live view of a run in the terminal.
 
-The view has the verdict, the current memory and its trend, the phases and
+The view shows the verdict, the current memory and its trend, the phases and
 types that grow, and the forecast. It is updated until the run has ended or you
-press Ctrl-C. If standard output is not a terminal, one line is printed per
-change. RUN is a run id, or project/name for the newest run of that name.
+press Ctrl-C. If standard output is not a terminal, one line is printed for
+each change. RUN is a run id, or project/name for the newest run of that name.
 
 example: leakline top erl-trading/before-fix
          leakline top 01k5... --once
@@ -31,8 +31,8 @@ from ..server_queries import Asker, add_server
 
 EVERY_SECONDS: Final = 2.0
 SHORTEST_SECONDS: Final = 0.2
-# Escape sequences: enter and leave the alternate screen, hiding and showing the cursor; move to the top left corner;
-# clear the rest of the line, and of the screen.
+# Escape sequences that enter the alternate screen and hide the cursor, undo both, move to the top left corner, clear
+# the rest of the line, and clear the rest of the screen.
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _HOME, _REST_OF_LINE, _REST = "\x1b[H", "\x1b[K", "\x1b[J"
 
@@ -148,5 +148,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not SHORTEST_SECONDS <= seconds <= 3600:
-        raise argparse.ArgumentTypeError(f"{text!r} must be {SHORTEST_SECONDS} to 3600 seconds")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} must be from {SHORTEST_SECONDS} to 3600 seconds"
+        )
     return seconds

@@ -6,7 +6,7 @@ With --fail-on the command is a gate for CI: the exit status is 3 if one of the
 named conditions holds, and each condition is printed with its result and the
 reason. The conditions are:
 
-leaking    leak suspected or confirmed, oom holds, or killed for unknown cause
+leaking    leak suspected or confirmed, oom holds, or killed for an unknown cause
 oom        killed for memory, ended with an out-of-memory error, or critical
            risk of running out of memory
 killed     ended by a signal (also for memory or with Ctrl-C), or silent

@@ -23,10 +23,11 @@ from ..imported_log import (
 MIB: Final = 2**20
 PSRECORD_HEAD: Final = re.compile(r"\s*#\s*Elapsed time\s+CPU \(%\)\s+Real \(MB\)\s+Virtual \(MB\)")
 MPROF_LINE: Final = re.compile(r"(?:CMDLINE|MEM|FUNC|CHLD)\s")
-# The name is followed by four numbers and an optional fifth.
+# The function's name is followed by four numbers and an optional fifth number.
 _FUNCTION: Final = re.compile(r"FUNC (\S+) ([\d.]+) ([\d.]+) ([\d.]+) ([\d.]+)(?: \d+)?\s*")
 
-# mprof does not write rows in chronological order, so all rows are sorted before they are merged.
+# Limit of the rows in memory: mprof does not write rows in chronological order, so all are sorted before they are
+# merged.
 MAX_MPROF_LINES: Final = 1_000_000
 # (time, line, bytes, phase)
 _Row = tuple[float, int, int, str | None]
@@ -54,7 +55,7 @@ def _psrecord_readings(path: Path) -> Iterator[Reading]:
 
 
 def read_mprof(path: Path, wishes: Wishes) -> Log:
-    """Read an mprof log; the functions that mprof profiled become phases. Raises ImportRefused."""
+    """Read an mprof log, with the functions that mprof profiled as phases. Raises ImportRefused."""
     rows: list[_Row] = []
     children, name = 0, None
     for number, line in lines_of(path):
@@ -65,7 +66,7 @@ def read_mprof(path: Path, wishes: Wishes) -> Log:
             children += 1
         elif kind in ("MEM", "FUNC"):
             if len(rows) >= MAX_MPROF_LINES:
-                why = f"has more than {MAX_MPROF_LINES:,} lines of memory; record fewer with mprof run --interval 1"
+                why = f"has more than {MAX_MPROF_LINES:,} memory readings; record fewer with mprof run --interval 1"
                 raise ImportRefused(path, why, number)
             rows.append(_mprof_row(path, number, line))
         else:
@@ -98,7 +99,9 @@ def _mprof_row(path: Path, number: int, line: str) -> _Row:
 
 
 def _printed_once(rows: Sequence[_Row]) -> Iterator[Reading]:
-    """Yield the readings without repetitions, which occur if a function is called several times within one reading."""
+    """Yield the readings without repetitions, which occur if a function is called several times between two
+    readings.
+    """
     last: tuple[float, int, str | None] | None = None
     for time, line, size, phase in rows:
         if (time, size, phase) != last:
@@ -118,7 +121,7 @@ def _number(path: Path, line: int, cell: str) -> float:
 
 def _size(path: Path, line: int, mib: float) -> int:
     if mib * MIB > MAX_MEMORY_BYTES:
-        raise ImportRefused(path, f"{mib:g} MiB is more than a process can have", line)
+        raise ImportRefused(path, f"{mib:g} MiB is more memory than a process can have", line)
     return round(mib * MIB)
 
 

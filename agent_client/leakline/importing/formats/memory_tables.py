@@ -1,8 +1,8 @@
-"""Reader of tables of memory over time: CSV with commas, semicolons, tabs or bars between the cells.
+"""Reader of tables that list memory over time: CSV with commas, semicolons, tabs or bars between the cells.
 
-The header defines the meaning of a column (`names_and_sizes.py`) and its unit, unless the user specifies them. Rows
-are read in order. A table is refused as a whole if time goes backwards or a memory cell is not a size. The file is
-read twice, first to classify its cells (`table_cells.py`), so that no rows are kept in memory.
+The header defines the meaning (`names_and_sizes.py`) and the unit of each column, unless the user specifies them. Rows
+are read in order. A table is refused as a whole if time goes backwards or a memory cell is not a size. To avoid keeping
+rows in memory, the file is read twice: first to classify the cells (`table_cells.py`), then to read them.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ DELIMITERS: Final = (",", ";", "\t", "|")
 _UNIX_FROM: Final = 3e8
 _UNIX_MS_FROM: Final = 3e11
 MAX_COLUMNS: Final = 500
-# With at least this many readings at distinct steps per epoch, the steps are the axis.
+# If epochs have at least this many readings at distinct steps, the steps are used as the axis.
 _SEVERAL: Final = 2
-# How many column names an error lists, and the maximum length of each.
+# How many column names an error message lists, and the maximum length of each name.
 _LISTED, _NAME_LENGTH = 12, 60
 # Header of a metric that TensorBoard exports. The metric's name is in the file name.
 _TENSORBOARD: Final = ("wall time", "step", "value")
-# Maps a column to the value that a row must have there to be read.
+# Maps a column's index to the value that a row must have in this column to be read.
 _Wanted = Mapping[int, str]
 
 
@@ -75,9 +75,9 @@ class _Plan:
     gauges: list[Column]
     # The column with the GPU index of a row.
     device: Column | None
-    # True if an ambiguous comma is a decimal separator.
+    # True if a comma that could also separate thousands is a decimal separator.
     decimal: bool
-    # The axis column if its values have fractions; the readings are then counted instead.
+    # The axis column if its values have fractions; in that case the readings are counted instead.
     fractions: Column | None = None
     run: str | None = None
 
@@ -132,7 +132,8 @@ def _rows_of(path: Path, first: int, wanted: _Wanted) -> Iterator[tuple[int, Seq
 def _wanted(
     path: Path, head: Sequence[str], meanings: Sequence[Meaning], first: int, wishes: Wishes
 ) -> _Wanted:
-    """Return the run and the metric whose rows are read, if the table has one row per value.
+    """Return the values that a row must have to be read, by column index: the selected run and metric, if the table has
+    such columns.
 
     Raises ImportRefused if there are several runs, or if no metric is recognized as memory.
     """
@@ -173,7 +174,7 @@ def _one_run(path: Path, runs: Sequence[str], wishes: Wishes) -> str:
 def _with_value(
     path: Path, head: Sequence[str], meanings: list[Meaning], wanted: _Wanted, wishes: Wishes
 ) -> list[Meaning]:
-    """Give the column "value" the meaning of the selected metric, or of a metric in the file name."""
+    """Give the column "value" the meaning of the selected metric, or of the metric that the file name contains."""
     roles = [meaning.role for meaning in meanings]
     if "value" not in roles or "memory" in roles:
         return meanings
@@ -203,13 +204,15 @@ def _rows(path: Path) -> Iterator[tuple[int, Sequence[str]]]:
         width = width or len(cells)
         if len(cells) != width:
             raise ImportRefused(
-                path, f"has {len(cells)} cells, but the rows before it have {width}", number
+                path, f"has {len(cells)} cells, but the previous rows have {width}", number
             )
         yield number, cells
 
 
 def _table_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines of the table, without a Markdown separator line. Tabs are kept, as they may be delimiters."""
+    """Yield the lines of the table without comments and Markdown separators. Tabs are kept, as they may be
+    delimiters.
+    """
     for number, line in lines_of(path, tabs=True):
         if not line.lstrip().startswith("# ") and line.strip(" |:-"):
             yield number, line
@@ -260,10 +263,10 @@ def _plan(
 def _axes(
     columns: Sequence[Column], cells: Cells
 ) -> tuple[Column | None, Column | None, Column | None]:
-    """Return the columns of generations and of time, and an axis column that is not used because it has fractions.
+    """Return the generation column, the time column, and an axis column that is not used because it has fractions.
 
-    A column "epoch" with seconds since 1970 is a time. In an epoch column with fractions, from a framework that logs
-    several times per epoch, each value is one reading, so the readings are counted instead.
+    A column "epoch" with seconds since 1970 is a time. If an epoch column has fractions, because a framework logs
+    several times per epoch, the readings are counted instead.
     """
     counting = [c for c in columns if c.meaning.role == "generation"]
     time = _best(columns, "time")
@@ -275,8 +278,8 @@ def _axes(
     generation = _best(whole, "generation")
     finest = max(whole, key=lambda c: cells.steps_forward(c.at), default=None)
     if generation is not None and finest is not None and not _best(columns, "phase"):
-        # Several readings in one epoch are distinguished by their steps. If the steps go backwards, the run was
-        # resumed, and the generations are used instead.
+        # If an epoch has several readings, their steps distinguish them. Steps that go backwards mean that the run was
+        # resumed; in that case the generations are used.
         each = cells.steps_forward(generation.at)
         generation = finest if 0 < _SEVERAL * each <= cells.steps_forward(finest.at) else generation
     return generation, time, _best(counting, "generation") if generation is None else None
@@ -295,7 +298,9 @@ def _run_of(path: Path, columns: Sequence[Column], wishes: Wishes) -> str | None
 
 
 def _chosen(column: Column, wishes: Wishes) -> Column:
-    """Use the column named by the user as the resident memory, and ignore others that look like resident memory."""
+    """Return the column as the resident memory if the user chose it. If it only looks like resident memory, return it
+    as a column to ignore.
+    """
     meaning = column.meaning
     if column.name == wishes.memory:
         factor = wishes.size_unit or (
@@ -308,7 +313,7 @@ def _chosen(column: Column, wishes: Wishes) -> Column:
 
 
 def _unit_at_the_end(name: str, wishes: Wishes) -> float | None:
-    """Return the bytes of the unit at the end of an unknown name such as "heap_mb"."""
+    """Return the number of bytes in the unit at the end of an unknown name such as "heap_mb", or None."""
     tail = re.split(r"[^A-Za-z0-9]+", name.strip(" )]"))[-1]
     return meaning_of(f"rss ({tail})", binary=wishes.binary).factor
 
@@ -341,7 +346,9 @@ def _factor(path: Path, line: int, column: Column, cells: Cells, wishes: Wishes)
 
 
 class _Reader:
-    """Reader of rows in order. Times must not go backwards, and all must have the format of the first."""
+    """Reader of rows in order. Times must not go backwards, and all times must have the same format as the first
+    time.
+    """
 
     def __init__(self, path: Path, plan: _Plan) -> None:
         self._path, self._plan = path, plan
@@ -500,7 +507,9 @@ def _names(columns: Sequence[Column]) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """List the first distinct names. Long names are shortened in the middle, where metric names differ least."""
+    """Return a list of the first distinct names. Long names are shortened in the middle, where metric names differ
+    least.
+    """
     half = _NAME_LENGTH // 2
     shown = dict.fromkeys(
         name if len(name) <= _NAME_LENGTH else f"{name[:half]}…{name[-half:]}" for name in names

@@ -1,9 +1,10 @@
 """Reader of the memory metrics in MLflow's own database (SQLite), which is opened read-only.
 
-MLflow's system metrics cover the entire machine, not the process, so a metric logged by the program is preferred.
+MLflow's system metrics measure the entire machine, not the process, so a memory metric that the program logs is
+preferred.
 
-The package `mlflow` cannot replace this reader: its client refuses any other schema version until `mlflow db
-upgrade` has changed the file, and it creates missing tables. `mlflow-skinny` 3.17 installs twenty other packages,
+The package `mlflow` cannot replace this reader: its client creates missing tables, and refuses a database with another
+schema version until `mlflow db upgrade` has changed the file. `mlflow-skinny` 3.17 installs twenty other packages,
 including a web server, and still needs SQLAlchemy and alembic.
 """
 
@@ -36,7 +37,7 @@ _GPU: Final = "system/gpu_{}_memory_usage_megabytes"
 _MEGABYTE: Final = 1_000_000
 _MAX_GPUS: Final = 16
 _RUNS_LISTED: Final = 8
-# SQLite VM instructions between calls of the progress handler, and the number of calls until a query is aborted.
+# Number of SQLite VM instructions between calls of the progress handler, and of calls before a query is aborted.
 _STEPS, _MAX_LOOKS = 100_000, 20_000
 
 
@@ -114,7 +115,9 @@ def _run(path: Path, database: sqlite3.Connection, wishes: Wishes) -> Mapping[st
         return runs[0]
     listed = ", ".join(f"{run['id']} ({run['name']})" for run in runs[-_RUNS_LISTED:])
     if not runs:
-        raise ImportRefused(path, f"has no run {wishes.run!r}")
+        raise ImportRefused(
+            path, f"has no run {wishes.run!r}; omit --run to see the runs that it has"
+        )
     raise ImportRefused(
         path, f"contains {len(runs)} runs; choose one with --run ID (the newest are {listed})"
     )
@@ -127,7 +130,7 @@ def _readings(
     metrics: Mapping[str, Meaning],
     own: Mapping[str, Meaning],
 ) -> Iterator[Reading]:
-    """Yield one reading per timestamp; the step of a metric in ``own`` is the generation."""
+    """Yield one reading per timestamp and generation; the generation is the step of a metric in ``own``."""
     marks = ", ".join("?" * len(metrics))
     rows = database.execute(
         f"SELECT timestamp, key, value, step FROM metrics WHERE run_uuid = ? AND NOT is_nan AND key IN ({marks}) "

@@ -36,7 +36,8 @@ TITLE: Final = re.compile(
     re.IGNORECASE,
 )
 AFTER: Final = re.compile(r"\bafter\s+(?P<phase>[A-Za-z_][\w./-]{0,120})", re.IGNORECASE)
-# Matched against lines with collapsed blanks; otherwise backtracking would try every way to split a run of blanks.
+# Match only lines in which blanks are collapsed. Otherwise backtracking would try every way to split a sequence of
+# blanks.
 _SIZE: Final = re.compile(
     rf"\s?(?P<name>[A-Za-z][A-Za-z ]{{0,20}})(?:\([^)]{{0,40}}\))?"
     rf"\s?:\s*(?P<size>[+-]?{NUMBER})\s*(?P<unit>{UNIT})\b.*"
@@ -51,7 +52,7 @@ _CHANGED: Final = re.compile(
 _ROW_SIZE: Final = re.compile(rf"(?P<size>{NUMBER})\s*(?P<unit>{UNIT})?")
 _COLUMN_UNIT: Final = re.compile(rf"\((?P<unit>{UNIT})\)")
 _LIMIT: Final = re.compile(rf"\((?:>=|>|≥|\D{{1,4}})\s*{NUMBER}\s*(?P<unit>{UNIT})\)")
-# Remarks after a count: "should be 2", "must stay at 1 to 4", "now 17".
+# Remarks that follow a count, for example "should be 2" or "must stay at 1 to 4".
 _SHOULD: Final = re.compile(
     r"\b(?:should|must)\s+(?:always\s+|still\s+|now\s+)?(?:be|stay|remain)\s+"
     r"(?:at\s+|exactly\s+|always\s+|about\s+|around\s+|[~≈]\s?)*"
@@ -93,7 +94,7 @@ class _Block:
 
 
 def is_row(text: str) -> bool:
-    """Return True if a line outside of tables looks like "Gen 1: After evaluate_population    8.52 GB"."""
+    """Return True if a line outside a table looks like "Gen 1: After evaluate_population    8.52 GB"."""
     cells = _CELLS.split(text.strip())
     return (
         len(cells) > 1
@@ -145,7 +146,7 @@ class _Reader:
         self._labels: set[str] = set()
         # Unit of the current table.
         self._unit = ""
-        # Maps each type to the counts that the remarks next to the type allow.
+        # Maps each type to the counts that the remarks about the type allow.
         self._should: dict[str, set[int]] = {}
 
     def expected(self) -> dict[str, tuple[int, int]]:

@@ -1,8 +1,8 @@
 """Reader of status lines in a training log.
 
 Examples are "GPU allocated: 0.45 GB, reserved: 1.20 GB" and "Experience buffer size: 312". A new reading begins at a
-line that names an episode (generation, epoch, step), and at a value that would be the second of its kind in the current
-reading. The words before and after a size identify it.
+line that names an episode (generation, epoch, step), and at a value of a kind that the current reading already
+contains. The words before and after a size show what was measured.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from ..names_and_sizes import (
     size_in_bytes,
 )
 
-# A single letter is a unit only after a word for memory, because a model may have 35 M parameters.
+# A single letter counts as a unit only after a word for memory, because a model may have 35 M parameters.
 _SIZE: Final = re.compile(rf"(?<![\w.])(?P<size>{NUMBER})\s?(?P<unit>{UNIT}|[KMGT])(?![\w/])")
 # The output of psutil, in bytes: pmem(rss=101838848, vms=...), pfullmem(...).
 _PSUTIL: Final = re.compile(r"\bp(?:full|ext)?mem\((?P<fields>[^()]{1,400})\)")
@@ -70,7 +70,7 @@ _RESIDENT: Final = re.compile(
 _STATES: Final = re.compile(
     r"(?:[:=]|\b(?:usage|used|rss|ram|is|(?:gpu|cuda)[ _-]?mem(?:ory)?|vram))\s*$"
 )
-# Plain "mem" or "memory" is the memory of the process if no other word says otherwise.
+# "mem" or "memory" alone is the process's memory, unless another word says otherwise.
 _BARE: Final = re.compile(r"(?:^|[|,;({\[])\s*[\"']?mem(?:ory)?[\"']?\s*[:=]?\s*[\"']?$")
 _OF_A_GPU: Final = re.compile(r"(?:\b(?:gpu|cuda)[ _-]?(?:ram|mem|memory)\b|\bvram\b)")
 _OTHERS: Final = re.compile(r"\b(?:limit|total|free|freed|available|replay|buffer)\b")
@@ -124,7 +124,7 @@ def read_status(path: Path, wishes: Wishes) -> Log:
 
 
 def _unit(path: Path) -> str | None:
-    """Return the coarsest unit that occurs with at least two numbers, or otherwise the coarsest of all."""
+    """Return the coarsest unit that occurs with at least two different numbers, or otherwise the coarsest unit."""
     seen: dict[str, set[int]] = {}
     for number, text in lines_of(path):
         mark = mark_of(number, text)
@@ -145,7 +145,7 @@ def _readings(path: Path, reader: _Reader) -> Iterator[Reading]:
 class _Reader:
     def __init__(self, path: Path, wishes: Wishes, unit: str | None) -> None:
         self._path, self._wishes, self._unit = path, wishes, unit
-        # Rows that are not yielded yet; the last one is still being filled.
+        # Rows that have not been yielded yet. The last row is still being filled.
         self._rows: list[_Row] = []
         self.notes: list[str] = []
         # True as long as every reading has a time.
@@ -186,7 +186,7 @@ class _Reader:
         self._rows.append(_Row(number, mark, self._time))
 
     def finished(self, *, ended: bool = False) -> Iterator[Reading]:
-        """Yield the rows that are complete. A row without memory is not a reading."""
+        """Yield the complete rows as readings, except rows without memory."""
         rows = self._rows if ended else self._rows[:-1]
         for row in rows:
             if row.samples:

@@ -1,4 +1,4 @@
-"""Classification of a table's cells, column by column: sizes, numbers, and the meaning of their commas.
+"""Classifies a table's cells, column by column: sizes, numbers, and the meaning of their commas.
 
 The statistics are collected row by row and take constant memory.
 """
@@ -25,7 +25,9 @@ def is_absent(cell: str) -> bool:
 
 
 def number_in(cell: str, *, decimal: bool = False) -> float | None:
-    """Return the number in a cell, or None for any other text. ``decimal``: read the ambiguous "1,234" as 1.234."""
+    """Return the number in a cell, or None if the cell contains anything else. ``decimal``: read the ambiguous "1,234"
+    as 1.234.
+    """
     text: str | None = cell
     if "," in cell:
         is_open = comma_of(cell) == "open"
@@ -77,14 +79,14 @@ class Cells:
             self._commas.setdefault(at, {}).setdefault(kind, (line, text))
 
     def are_sizes(self, at: int) -> bool:
-        """Return True if every cell includes its unit."""
+        """Return True if every cell of the column is a size with a unit."""
         return self._sizes[at]
 
     def are_numbers(self, at: int) -> bool:
         return self._present[at] and self._numbers[at]
 
     def are_whole(self, at: int) -> bool:
-        """Return True unless a number of the column has a fraction."""
+        """Return True unless a number in the column has a fraction."""
         return self._whole[at]
 
     def steps_forward(self, at: int) -> int:
@@ -115,5 +117,5 @@ class Cells:
         line, text, at = seen["open"]
         raise ImportRefused(
             self._path, f"{text[:40]!r} in column {head[at][:40]!r} can mean {text.replace(',', '')[:40]} or "
-            f"{text.replace(',', '.')[:40]}; write one of them", line,
+            f"{text.replace(',', '.')[:40]}; replace it with the intended number", line,
         )  # fmt: skip

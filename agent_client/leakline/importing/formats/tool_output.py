@@ -1,7 +1,7 @@
 """Reader of system tools' output during training: `ps`, `top -b`, `docker stats`, `free`, `nvidia-smi`.
 
 Each row is the memory of a process, a container, the machine or a GPU. A reading ends when the same row occurs again.
-A file with rows of several processes or containers is refused until the user selects one.
+A file with rows of several processes or containers is refused unless the user selects one of them.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def is_row(text: str) -> bool:
 def read_tools(path: Path, wishes: Wishes) -> Log:
     """Read the output of a tool. Raises ImportRefused."""
     rows = list(_rows(path, wishes))
-    # A process may change its name while it runs.
+    # Name each process by its first row, because a process may change its name while it runs.
     labels: dict[str, str] = {}
     rows = [replace(row, who=labels.setdefault(_pid_of(row.who), row.who)) for row in rows]
     who = _chosen(
@@ -92,15 +92,16 @@ def read_tools(path: Path, wishes: Wishes) -> Log:
     notes = [f"no line counts generations{f', {BY_TIME}' if timed else f' {BY_READING}'}"]
     if who == _MACHINE:
         notes.append(
-            "this is memory of the entire machine, and other programs may cause the growth; log the process to be sure"
+            "this is the memory of the entire machine, so other programs may cause the growth; "
+            "log the memory of the process itself to be sure"
         )
     elif who is not None:
-        notes.append(f"rows of {who} are read")
+        notes.append(f"only the rows of {who} are read")
     return Log("tools", readings, notes=tuple(notes), is_clock=timed)
 
 
 def _pid_of(who: str) -> str:
-    """Return the process id, or the complete name of anything that is not a process."""
+    """Return the id of a process, or the complete name of a container or machine."""
     first = who.split(" ")[0]
     return first if first.isdigit() else who
 
@@ -118,7 +119,9 @@ def _rows(path: Path, wishes: Wishes) -> Iterator[_Row]:
 
 
 def _figures(text: str) -> Iterator[tuple[re.Match[str], str, int | None]]:
-    """Yield the match, the owner of the memory, and the bytes per unit if no unit is printed."""
+    """Yield each match, the owner of the memory, and the bytes per unit in case the match has no unit (None if
+    unknown).
+    """
     for pattern in (_PS, _TOP):
         if found := pattern.match(text):
             yield found, f"{found['who']} {found['what'].strip()[:60]}", 2**10
@@ -134,14 +137,14 @@ def _figures(text: str) -> Iterator[tuple[re.Match[str], str, int | None]]:
 
 
 def _bytes(path: Path, line: int, text: str, factor: int | None, wishes: Wishes) -> int:
-    """Return a size as these tools print it: g and Gi are 2^30 bytes, GB is 10^9."""
+    """Return the bytes of a size in these tools' notation: g and Gi are 2^30 bytes, GB is 10^9 bytes."""
     digits = text.rstrip("BbiKkMmGgTt ")
     unit = text[len(digits) :].strip()
     if unit:
         factor = factor_of(unit if unit.lower().endswith("b") else f"{unit[0]}iB")
     factor = factor or wishes.size_unit
     if factor is None:
-        why = "of free has no unit; specify it with --size-unit MiB for free -m, KiB for free"
+        why = "in the output of free has no unit; specify --size-unit MiB for free -m, or KiB for free"
         raise ImportRefused(path, f"{text!r} {why}", line)
     size = round(float(digits) * factor)
     if size > MAX_MEMORY_BYTES:
@@ -165,7 +168,7 @@ def _chosen(path: Path, known: Sequence[str], wishes: Wishes) -> str | None:
 
 
 def _readings(rows: Sequence[_Row]) -> Iterator[Reading]:
-    """Yield one reading for each repetition of the rows."""
+    """Yield a reading for each group of rows; a new group begins when a series occurs again."""
     together: dict[str, _Row] = {}
     for row in rows:
         if row.series in together:
@@ -183,13 +186,15 @@ def _reading(together: dict[str, _Row]) -> Reading:
 
 
 def _moment(text: str) -> float | None:
-    """Return the time at the start of a line, in the format of `date` or a log. A time without a zone is UTC."""
+    """Return the time at the start of a line in ISO format or in the format of `date`, or None. Times without a zone
+    are UTC.
+    """
     found = _MOMENT.match(text.strip())
     if found is None:
         return None
     if found["iso"]:
         return moment_of(found["iso"])
-    # The abbreviation of the time zone is dropped, because it is ambiguous.
+    # Drop the time zone, because its abbreviation is ambiguous.
     *words, year = found["date"].split()
     try:
         moment = datetime.strptime(" ".join([*words[:4], year]), "%a %b %d %H:%M:%S %Y")

@@ -1,4 +1,4 @@
-"""Reader of W&B run files (`run-*.wandb`), offline or not: memory in the system metrics and in the history.
+"""Reader of W&B run files (`run-*.wandb`), offline or not, for memory in the system metrics and in the history.
 
 The file is a log of framed records, each a protobuf message:
 
@@ -9,9 +9,9 @@ The file is a log of framed records, each a protobuf message:
       type     1 a complete record, 2 its first part, 3 a middle part, 4 its last part
 
 This is LevelDB's log format with another header and checksum. A truncated file (the program was killed) is read up to
-its end; a file that is damaged in the middle is refused. Only the required fields are decoded, by number, because
-protobuf never reuses field numbers. wandb's wheel has no reader for these files, and the protobuf package would add a
-dependency with its own version constraints.
+its end; a file that is damaged in the middle is refused. Only the required fields are decoded. They are identified by
+their numbers, which protobuf never reuses. wandb's wheel has no reader for these files, and the protobuf package would
+add a dependency with its own version constraints.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _fragments(path: Path, file: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
             return
         crc, length, kind = FRAGMENT.unpack(head)
         if (crc, length, kind) == (0, 0, 0):
-            # Space that was preallocated and never written.
+            # The rest of the file was preallocated and never written.
             return
         if kind not in (_WHOLE, _FIRST, _MIDDLE, _LAST) or length > left - FRAGMENT.size:
             raise ImportRefused(
@@ -118,7 +118,7 @@ _LONGEST: Final = 10
 
 
 class _NotProtobuf(ValueError):
-    """Error for a message that is truncated within a field, or that has a field with an unknown wire type."""
+    """Raised for a message that is truncated within a field, or that has a field with an unknown wire type."""
 
 
 def _fields_of(message: bytes) -> Iterator[tuple[int, Value]]:
@@ -141,7 +141,7 @@ def _fields_of(message: bytes) -> Iterator[tuple[int, Value]]:
             yield number, float(struct.unpack("<f", _piece(message, at, 4))[0])
             at += 4
         else:
-            raise _NotProtobuf(f"a field of kind {kind}")
+            raise _NotProtobuf(f"a field has the unknown wire type {kind}")
 
 
 def _piece(message: bytes, at: int, length: int) -> bytes:
@@ -163,7 +163,7 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
 
 
 def signed(value: Value) -> int:
-    """Return an int64, which protobuf encodes as unsigned."""
+    """Return the signed value of an int64, which protobuf encodes as unsigned."""
     whole = int(value) if not isinstance(value, bytes) else 0
     return whole - (1 << 64) if whole >= 1 << 63 else whole
 
@@ -191,7 +191,7 @@ MAX_NAMES: Final = 5_000
 
 @dataclass(slots=True)
 class _Found:
-    """State that is collected from the records."""
+    """What the records read so far contain, apart from readings."""
 
     axis: str | None = None
     history_memory: bool = False
@@ -239,9 +239,10 @@ def _records(path: Path) -> Iterator[dict[int, Value]]:
 
 
 def _names_logged(path: Path, wishes: Wishes) -> list[str]:
-    """Return the metric names in the history in order of first occurrence; if there are many, only the relevant ones.
+    """Return the metric names in the history in order of first occurrence. Beyond MAX_NAMES, only relevant names are
+    included.
 
-    An axis with fractions, such as 0.25 epochs, is left out; W&B's own steps then number the readings.
+    An axis with fractions, such as 0.25 epochs, is left out, so W&B's own steps number the readings.
     """
     names: dict[str, None] = {}
     fractions: set[str] = set()

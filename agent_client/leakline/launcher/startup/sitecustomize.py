@@ -1,9 +1,10 @@
 """Observes the program in each interpreter that `leakline run` starts. `site` imports this module before the program.
 
-Without our plan in the environment it does nothing. It shadows the user's sitecustomize, which it therefore imports
-first, from the path without our folder. Then our folder and the plan are removed from the environment, so processes
-that the program starts are not observed, unless the plan includes them. Both stay for a launcher of ranks, which only
-starts the ranks. The variables that name the run also stay, so a process that calls `leakline.init` joins it.
+This module shadows the user's sitecustomize, so it imports that module first, from the path without our folder. If the
+environment contains no plan, it does nothing else. Our folder and the plan are then removed from the environment, so
+that processes started by the program are not observed unless the plan includes them. For a launcher of ranks both stay,
+because its children are the ranks to observe. The variables that name the run also stay, so a process that calls
+`leakline.init` joins it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 PLAN = "_LEAKLINE_OBSERVE"
-# Programs that start ranks, by script name and by module.
+# Programs that start ranks: names of scripts, and below names of modules.
 LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed", "horovodrun"})
 LAUNCHER_MODULES = frozenset(
     {
@@ -34,7 +35,7 @@ WITH_VALUE = frozenset("cmWX")
 
 
 def is_launcher(arguments: list[str]) -> bool:
-    """Return True if this command line of an interpreter starts a launcher of ranks."""
+    """Return True if an interpreter's command line starts a launcher of ranks."""
     words = iter(arguments[1:])
     for word in words:
         if not word.startswith("-") or word == "-":
@@ -48,7 +49,7 @@ def is_launcher(arguments: list[str]) -> bool:
 
 
 def _with_value(word: str) -> tuple[str, str]:
-    """Return the option with a value in a word of the command line, and the value attached to it. Both may be empty."""
+    """Return the option in a command-line word that takes a value, and the value attached to it. Both may be empty."""
     if word.startswith("--"):
         return ("hashes", "") if word == "--check-hash-based-pycs" else ("", "")
     for position, letter in enumerate(word[1:], 2):
@@ -63,7 +64,8 @@ def main() -> None:
     try:
         _import_the_other(None if plan is None else plan["startup"])
     finally:
-        # If the user's module raises, `site` reports the exception and the program runs, so it is observed as well.
+        # If the user's module raises, `site` reports the exception and the program still runs, so observe it in this
+        # case too.
         if plan is not None:
             _observe(plan)
 
@@ -90,17 +92,17 @@ def _import_the_other(startup: str | None) -> None:
     if found is None or found.loader is None:
         return
     module = module_from_spec(found)
-    # `site` has to see the user's module.
+    # After the import, `site` has to find the user's module here.
     sys.modules["sitecustomize"] = module
     found.loader.exec_module(module)
 
 
 def _has_us() -> bool:
-    """Return True if this interpreter can import Leakline; if not, the program is watched from outside."""
+    """Return True if this interpreter can import Leakline. Otherwise the program is watched from outside."""
     try:
         import leakline.launcher.observer  # noqa: F401
     except (ImportError, SyntaxError, TypeError, AttributeError):
-        # An old Python version fails at the first syntax or name that is too new.
+        # An old Python version fails at the first syntax or name that it does not know.
         return False
     return True
 
