@@ -452,7 +452,7 @@ def test_a_signal_ends_the_upload_and_keeps_the_exit_status(
     process.send_signal(number)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 7
-    assert "not everything was sent; upload it with: leakline sync" in errors.splitlines()[-1]
+    assert "some data was not sent; upload it with: leakline sync" in errors.splitlines()[-1]
 
 
 # -- `leakline watch`: real processes observed from outside -------------------------------------------------

@@ -156,7 +156,7 @@ def _hello(settings: Settings) -> str:
     if settings.mode == "online":
         return f"run {settings.name} -> {settings.url}"
     where = settings.run_directory
-    return f"run {settings.name} records to {where}; upload with: leakline sync {where}"
+    return f"run {settings.name} records to {where}; upload it with: leakline sync {where}"
 
 
 def _follow(program: Program, settings: Settings, unit: str) -> int:
@@ -181,7 +181,7 @@ def _afterwards(program: Program, settings: Settings, end: tuple[str, str]) -> s
     where = settings.run_directory
     words = f"recorded; for the verdict: leakline report {where}"
     if settings.mode == "online":
-        words = f"not everything was sent; upload it with: leakline sync {where}"
+        words = f"some data was not sent; upload it with: leakline sync {where}"
     with program.afterwards(AFTERWARDS_SECONDS):
         _settle_all(settings, program.pid, end)
         unsent = _send_what_is_left(settings) if settings.mode == "online" else ""
