@@ -40,7 +40,7 @@ def opened_at(url: str | None, *, new: bool) -> contextlib.AbstractContextManage
 
 
 def at(url: str | None) -> Config:
-    """Return the settings, with ``url`` as the database URL if a command passes one. Raises WrongSettings."""
+    """Return the settings, with ``url`` as the database URL if the command passes a URL. Raises WrongSettings."""
     if url is None:
         return from_environment()
     # With an explicit URL, the settings do not look for an existing default database.
@@ -85,7 +85,7 @@ def _bring_to_this_version(engine: Engine) -> None:
     found = current(engine)
     if found is not None and found in revisions(MIGRATIONS)[:-1]:
         raise _OlderDatabase(
-            f"the database has schema {found} of an older Leakline; start the server of this version on it once "
+            f"the database has schema {found} of an older Leakline; start this version of the server on it once "
             "(`leakline serve`) to upgrade it"
         )
     upgrade(engine, MIGRATIONS)
@@ -100,7 +100,7 @@ class Upgraded:
 
 
 def bring_up_to_date(config: Config) -> Upgraded:
-    """Upgrade the database to the current schema, like a starting server. Raises LeaklineError."""
+    """Upgrade the database to the current schema, as the server does when it starts. Raises LeaklineError."""
     with _errors_reported(), alone_on(config.database_url):
         engine = open_engine(config.database_url)
         try:
@@ -128,7 +128,7 @@ def put_back(config: Config, source: Path) -> tuple[Checked, Path | None]:
     Raises LeaklineError if a server uses the database.
     """
     # Postgres backups go into an empty database: --clean drops only objects that the backup contains and would leave
-    # those that a newer version added.
+    # objects that a newer version added.
     database = _file_of(config, f"dropdb and createdb, then pg_restore --dbname=… {source}")
     with _errors_reported():
         if source.exists() and database.exists() and source.samefile(database):

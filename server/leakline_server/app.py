@@ -76,8 +76,8 @@ log = logging.getLogger("leakline")
 
 
 def create_app(config: Config, *, looks_apart: bool = False) -> FastAPI:
-    """Create the application and upgrade its database. With ``looks_apart``, the analysis runs in a separate process,
-    so that it does not delay batches.
+    """Create the application and upgrade its database. If ``looks_apart`` is True, the analysis runs in a separate
+    process and does not delay batches.
 
     Raises BadDatabaseUrl, NewerDatabase, TooManyRules or one of DATABASE_ERRORS, each with a message for users. The
     workers run during the application's lifespan.
@@ -107,7 +107,7 @@ def create_app(config: Config, *, looks_apart: bool = False) -> FastAPI:
     app.ingest = Ingest(
         rooms.services, app.state.metrics, Guard(app, config), AuthMiddleware(app, *authentication)
     )
-    # Routes are tried in order, and this route gets most of the requests.
+    # Routes are tried in order, and most requests go to this route.
     app.router.routes.insert(0, Route(PATH, app.ingest, methods=["POST"]))
     for router in (
         event_stream.router,

@@ -1,4 +1,4 @@
-"""A client connection with limits that uvicorn lacks; overrides private parts of uvicorn."""
+"""A client connection with limits that uvicorn lacks. It overrides private parts of uvicorn."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._limit("send", None)
         self._limit("read", None)
-        # After an error, uvicorn keeps its timer running. It also notifies only the newest request, so that earlier
-        # ones would stream forever.
+        # After an error, uvicorn keeps its timer running. It also notifies only the newest request, so earlier requests
+        # would stream forever.
         super().connection_lost(None)
         for cycle in self._unanswered:
             cycle.disconnected = True
@@ -111,7 +111,9 @@ class Connection(HttpToolsProtocol):
             )
 
     def _expire(self, what: str, seconds: float, unread: int) -> None:
-        """Abort the connection unless the client keeps reading; a close would wait until it has read everything."""
+        """Abort the connection unless the client keeps reading; a normal close would wait until the client has read
+        everything.
+        """
         if unread - self.transport.get_write_buffer_size() >= limits.MIN_READ_BYTES:
             self._limit(what, seconds)
         else:

@@ -97,7 +97,7 @@ class Config:
     # Daily quotas per project.
     runs_per_day: PerProject = _RUNS_PER_DAY
     bytes_per_day: PerProject = _BYTES_PER_DAY
-    # A run without data for this long is marked silent: three times the longest interval of a live client.
+    # A run without data for this long is marked silent: three times the longest interval at which a live client sends.
     silent_after_seconds: float = 60.0
     log_format: Format = "text"
     log_level: Level = "warning"
@@ -144,7 +144,7 @@ class Config:
 
     @property
     def advice_to_move(self) -> str | None:
-        """The warning to show if the database is at its former default path, or None."""
+        """The warning to show if the database is at its former default path, otherwise None."""
         if self.database_url != FORMER_DATABASE_URL or self.names_database:
             return None
         return (
@@ -176,7 +176,7 @@ def from_environment(
     set it.
 
     A secret may be in a file named by the variable with the suffix ``_FILE``. Logs a warning if the database is at its
-    former path. Raises WrongSettings that lists every invalid value.
+    former default path. Raises WrongSettings, which lists every invalid value.
     """
     found = _read(environment, typed)
     if found.advice_to_move is not None:
@@ -464,7 +464,7 @@ def _origin(text: str) -> str:
 
 
 # Values that messages must not repeat: a database URL contains a password, and chat services put a secret in the path
-# of a webhook. Each may be in a file instead.
+# of a webhook. Each value may be in a file instead.
 SECRETS: Final = frozenset(
     {
         "LEAKLINE_DATABASE_URL",

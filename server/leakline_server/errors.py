@@ -134,7 +134,7 @@ def too_many_runs(project: str, limit: int, wait_seconds: int, browser: bool = F
 def too_many_projects(limit: int, wait_seconds: int) -> TooBusy:
     return TooBusy(
         "too_many_projects",
-        f"runs have started in {limit} projects today, the daily limit; use one of those, or try again later",
+        f"runs have started in {limit} projects today, the daily limit; use one of those projects, or try again later",
         {"limit": limit},
         retry_after_seconds=wait_seconds,
     )
@@ -173,13 +173,13 @@ def no_room_for_notes(run_id: str) -> Conflict:
 def instance_in_use(instance: str, field: str, stored: int | None, sent: int) -> Conflict:
     """Return the refusal of a process instance that is stored with a different value of ``field``.
 
-    ``stored`` is None if the principal must not see it.
+    ``stored`` is None if the principal must not see the stored value.
     """
     details = {"instance": shorten(instance), "field": field, "stored": stored, "sent": sent}
     known = f"{field}={stored}" if stored is not None else f"another {field}"
     return Conflict(
         "instance_in_use",
-        f"process {shorten(instance)} is known with {known}, but {field}={sent} was sent; every process and every "
+        f"process {shorten(instance)} is stored with {known}, but {field}={sent} was sent; every process and every "
         "attempt needs its own instance",
         {name: value for name, value in details.items() if value is not None},
     )

@@ -22,13 +22,13 @@ BODY_SECONDS: Final = 15.0
 MAX_BODIES_BYTES: Final = 64 * 2**20
 MAX_DEPTH: Final = 8
 MAX_JSON_DEPTH: Final = 16
-# Each value is checked on the event loop. Our client sends at most two thirds of this.
+# Each value is checked on the event loop. Our client sends at most two thirds of this number.
 MAX_JSON_VALUES: Final = 20_000
 MAX_FORM_BYTES: Final = 64 * 1024
 MAX_FORM_FIELDS: Final = 50
 # Room for the longest password, with each character encoded as twelve bytes, and for the address to return to.
 MAX_SIGN_IN_BYTES: Final = 16 * 1024
-# The checkboxes on a page of the run list, where a run may appear under each of its tags.
+# The checkboxes on one page of the run list, which may show a run under each of its tags.
 MAX_FORM_BOXES: Final = 1_000
 
 # -- a connection
@@ -97,7 +97,7 @@ MAX_SECRET_LENGTH: Final = 4_000
 # One printed line of a process. Our client truncates lines at 400 characters.
 MAX_LINE_LENGTH: Final = 1_000
 
-# -- a run; anything beyond becomes "other" or is dropped, and is counted
+# -- a run; anything beyond these limits becomes "other" or is dropped, and is counted
 MAX_RUN_SERIES: Final = 6_000
 MAX_RUN_TYPES: Final = 2_000
 MAX_RUN_PHASES: Final = 64
@@ -138,7 +138,7 @@ MAX_LIVE_STREAMS: Final = 4_096
 
 # -- what people may set
 MAX_RULES: Final = 500
-# The most generations in a row that a rule may require: an examination of a long run reads no more.
+# The most generations in a row that a rule may require: an examination of a long run does not read more generations.
 MAX_IN_A_ROW: Final = 128
 # The longest acknowledgement: ten years.
 MAX_SNOOZE_SECONDS: Final = 320_000_000.0
@@ -147,9 +147,9 @@ MAX_TOKENS: Final = 1_000
 MAX_TOKEN_DAYS: Final = 3_650.0
 # Unanswered requests to a run, from people and from the examiner.
 MAX_REQUESTS: Final = 16
-# This limit applies per project and ignores withdrawn accepted counts, although they are kept.
+# This limit applies per project. Withdrawn accepted counts are kept, but do not count toward the limit.
 MAX_ACCEPTED_COUNTS: Final = 200
-# Together with the webhooks from the environment, there are no more than delivery threads, so no webhook waits for
+# With the webhooks from the environment, there are at most as many as delivery threads, so no webhook waits for
 # another.
 MAX_WEBHOOKS: Final = 31
 
@@ -183,7 +183,7 @@ MAX_ATTEMPTS_LISTED: Final = 50
 MAX_PROCESSES_STUDIED: Final = 1_024
 # Processes read for a response that already contains the maximum number of series, and for a list of snapshots.
 MAX_PROCESSES_READ: Final = 1_024
-# A run's page has three tables of processes.
+# A run's page lists these processes in three tables.
 MAX_PROCESSES_LISTED: Final = 1_000
 # The encoded size without printed lines; each process may have long names and many loss reasons.
 MAX_PROCESSES_LISTED_BYTES: Final = 2 * 2**20

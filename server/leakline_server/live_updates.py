@@ -94,7 +94,7 @@ class Live:
 
     @contextlib.contextmanager
     def viewing(self, run_id: str, what: Hashable, read: Read) -> Iterator[Viewer]:
-        """Watch a run. ``read`` loads updates; for equal keys ``what``, the functions must be equivalent."""
+        """Watch a run. ``read`` loads updates; functions passed with the same key ``what`` must be equivalent."""
         channel = self._channels.setdefault(run_id, {}).get(what)
         if channel is None:
             channel = self._channels[run_id][what] = Channel(read, self._ended)
@@ -174,7 +174,7 @@ class Channel:
             self._follower.cancel()
 
     def since(self, revision: int) -> list[Update] | None:
-        """Return the updates since a revision, or None if not all of them are kept any longer."""
+        """Return the updates since a revision, or None if some of them are no longer kept."""
         newest = self.revision
         if newest is None or revision >= newest:
             return []
@@ -231,7 +231,7 @@ class Channel:
         update = await asyncio.shield(self._begin_to_read(self.revision))
         assert self.revision is not None
         if update.revision < self.revision:
-            raise LookupError("a run starts again under its id")
+            raise LookupError("a run started again under the same id")
         if update.revision > self.revision:
             self._publish(update)
             await self._pause()
@@ -287,7 +287,7 @@ class Viewer:
         assert self._revision is not None
         found = self._channel.since(self._revision)
         if found is None:
-            # The viewer has fallen further behind than the kept messages reach.
+            # The viewer has fallen further behind than the oldest kept message.
             found = [await self._channel.read(self._revision)]
         if not found:
             return b""

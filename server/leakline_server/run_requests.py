@@ -1,10 +1,10 @@
 """Requests to training processes: heap scans for objects without a known holder, which people or the examiner request,
 and registered cleanups, which people request.
 
-The table is authoritative, so that a request made on one server reaches a process that sends to another. This module
-keeps a copy of the pending requests, which `refresh` reads periodically, so that no batch waits for the database. A
-request is included in every response to a batch of its process until a batch reports the outcome. A request may
-therefore be sent more than once; the client executes it only once. All methods may be called from any thread.
+The table is authoritative, so that a request made on one server reaches a process that sends to another server. This
+module keeps a copy of the pending requests, which `refresh` reads periodically, so that no batch waits for the
+database. A request is included in every response to a batch of its process until a batch reports the outcome. A request
+may therefore be sent more than once; the client executes it only once. All methods may be called from any thread.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Requests:
         self._asked: dict[tuple[str, str], int] = {}
 
     def ask(self, run_id: str, wanted: Wanted) -> Request:
-        """Add a request to a process of the run; if an equal request is pending, return that one instead.
+        """Add a request to a process of the run; if an equal request is pending, return that request instead.
 
         Raises TooBusy, NoSuchRun, or one of DATABASE_ERRORS.
         """
@@ -73,7 +73,7 @@ class Requests:
             except TooManyWait as error:
                 raise TooBusy(
                     "too_many_requests",
-                    f"run {run_id} already has {MAX_REQUESTS} pending requests; try again when it has answered",
+                    f"run {run_id} already has {MAX_REQUESTS} pending requests; try again when one is answered",
                     retry_after_seconds=30,
                 ) from error
             same = (request.kind, request.type, request.rank)

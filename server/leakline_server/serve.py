@@ -55,7 +55,7 @@ KEEP_ALIVE_SECONDS: Final = 75
 OPEN: Final = (65_536, 10_240)
 # Descriptors reserved for the database, stream wake-ups, static files and the log.
 KEPT_FILES: Final = 256
-# A backstop that should never be needed.
+# A backstop for uvicorn's shutdown that should never be needed.
 GRACEFUL_SHUTDOWN_SECONDS: Final = 1
 # The waits for Postgres at startup and shutdown. Shutdown can be short because acknowledged data is already committed.
 POSTGRES_SECONDS: Final = 30.0
@@ -144,7 +144,7 @@ def open_app(config: Config, held: contextlib.ExitStack) -> FastAPI:
 
 
 def _await_postgres(url: str) -> None:
-    """Wait until Postgres answers: if both are started together, Postgres may still be initializing.
+    """Wait until Postgres answers: if the server and Postgres are started together, Postgres may still be initializing.
 
     Raises CannotServe with the last error. The code that opens the database reports other problems.
     """
@@ -181,7 +181,7 @@ def _cannot_open(error: Exception) -> str:
             "with a new password); free disk space, then start again"
         )
     if is_undecodable(error):
-        return "cannot open the database: a text in it is damaged; restore a backup"
+        return "cannot open the database: a text stored in it is damaged; restore a backup"
     return f"cannot open the database: {without_content(error)}"
 
 
@@ -242,7 +242,9 @@ def _serve(
 
 
 def believed(proxies: Sequence[Network]) -> list[str]:
-    """Return the networks in uvicorn's format, with mapped IPv4 addresses because dual-stack sockets report those."""
+    """Return the networks in uvicorn's format, with mapped IPv4 addresses because dual-stack sockets report addresses
+    in that form.
+    """
     mapped = [f"::ffff:{n.network_address}/{96 + n.prefixlen}" for n in proxies if n.version == 4]
     return [*map(str, proxies), *mapped]
 

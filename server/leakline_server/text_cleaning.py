@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from .limits import MAX_NAME_LENGTH
 
-# With a hundred thousand names that would become equal, two share a digest once in sixty thousand batches.
+# If a hundred thousand names of a batch would become equal, two of them share a digest in one of sixty thousand
+# batches.
 SIGN_BYTES: Final = 6
 
 _STEERING: Final = r"\x80-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff"
@@ -39,7 +40,7 @@ def lines_without_control(text: str) -> str:
 
 
 def may_steer(body: bytes) -> bool:
-    """Return True if the JSON may contain such a character, literally or escaped; otherwise cleaning can be skipped."""
+    """Return True if the JSON may contain a character to remove, literally or escaped; otherwise skip cleaning."""
     if b"\\" in body or b"\x7f" in body:
         return True
     return not body.isascii() and _ENCODED.search(body) is not None

@@ -1,4 +1,4 @@
-"""Worker threads, the only code that catches unexpected exceptions, and their counters for `/metrics`.
+"""Worker threads and their counters for `/metrics`. No other code catches unexpected exceptions.
 
 Each counter is written by one thread and may be read by any thread.
 """
@@ -81,7 +81,7 @@ class WriterFigures:
     snapshots: int = 0
     repeated_batches: int = 0
     failures: int = 0
-    # The database rejects writes for a reason other than a full disk or the content of a batch.
+    # True while the database rejects writes for a reason other than a full disk or the content of a batch.
     refused: bool = False
 
 

@@ -1,6 +1,6 @@
 // `data-copy`: a button that copies the text of a URL on the server, or of an element (`#id`), to the clipboard. Where
-// the browser does not allow it (plain HTTP, missing permission), a dialog shows the text selected. Also closes open
-// menus.
+// the browser does not allow it (plain HTTP, missing permission), a dialog shows the text, already selected. Also
+// closes open menus.
 
 const SHOWN_MS = 3000;
 

@@ -13,10 +13,10 @@ const SIGNS = {
   cleanup: ["circle", "--ink-faint"],
 };
 const OTHER = ["triangle-down", "--ink"];
-// Of several marks at the same x, the first in this order determines the symbol; the tooltip lists all.
+// Of several marks at the same x, the first in this order determines the symbol; the tooltip lists all marks.
 const ORDER = Object.keys(SIGNS);
 
-/** Returns one trace on a separate axis from 0 to 1; an empty list without marks. */
+/** Returns one trace on a separate axis from 0 to 1, or an empty list if there are no marks. */
 export function markTraces(marks, colour) {
   if (!marks.length) return [];
   const places = new Map();

@@ -9,7 +9,10 @@ export function remember(root = document) {
   for (const part of root.querySelectorAll("[data-part]")) written.set(part, part.innerHTML);
 }
 
-/** Returns the parts of a section; if they change, as when a chart gets its first data, the entire section is replaced. */
+/**
+ * Returns the names of a section's parts. If they change, for example because a chart gets its first data, the entire
+ * section is replaced.
+ */
 const names = (section) => [...section.querySelectorAll("[data-part]")].map((part) => part.dataset.part).join();
 
 /**
@@ -84,7 +87,7 @@ const isAsWritten = (field) =>
 
 const REACHABLE = "a[href], button, input, select, textarea, summary, [tabindex]";
 
-/** Returns an identity of an element that does not depend on its position: rows move. */
+/** Returns an identity of an element that does not depend on its position, because rows move. */
 function nameOf(element, here) {
   const owner = element.closest("[id], [data-run]");
   const owned = owner && owner !== here && here.contains(owner) ? owner.id || owner.dataset.run : "";

@@ -1,6 +1,6 @@
 // Colours and texts in the form that plotly expects. Pure.
 
-/** Replaces every string that names a CSS variable by its colour. */
+/** Replaces every string that names a CSS variable with the variable's colour. */
 export function resolve(value, colour) {
   if (typeof value === "string") return value.startsWith("--") ? colour(value) : value;
   if (Array.isArray(value)) return value.map((each) => resolve(each, colour));

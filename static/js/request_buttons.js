@@ -45,7 +45,7 @@ class Asking {
       const body = await answer.json().catch(() => null); // a proxy in front of the server may respond with HTML
       if (answer.ok && body) {
         this.waiting.set(key, body.id);
-        this.say(key, "Waiting for the training to answer at its next phase end.");
+        this.say(key, "Waiting for the training process to answer at its next phase end.");
       } else this.say(key, `Not requested: ${body?.error?.message ?? `the server answered ${answer.status}`}.`);
     } catch (error) {
       if (!(error instanceof TypeError)) throw error;
@@ -61,7 +61,7 @@ class Asking {
     if (this.waiting.size) this.look();
   }
 
-  /** Checks whether the training has reported the outcome of the waiting requests. */
+  /** Checks whether the training process has reported the outcome of the waiting requests. */
   async look() {
     try {
       const answer = await fetch(new URL("events", new URL(this.page.dataset.requests, location.href)));
@@ -70,10 +70,10 @@ class Asking {
       for (const [key, id] of this.waiting) {
         if (!outcomes.has(id)) continue;
         this.waiting.delete(key);
-        this.say(key, `The training answered: ${outcomes.get(id)}.`);
+        this.say(key, `The training process answered: ${outcomes.get(id)}.`);
       }
     } catch (error) {
-      if (!(error instanceof TypeError)) throw error; // the server is unreachable; the next change of the page triggers another check
+      if (!(error instanceof TypeError)) throw error; // the server is unreachable; the next change to the page triggers another check
     }
   }
 
@@ -93,7 +93,7 @@ class Asking {
       line = document.createElement("span");
       line.className = "small quiet";
       line.dataset.asked = key;
-      // In the header the buttons are right-aligned: before them, the text does not move them.
+      // In the header, the buttons are right-aligned, so text before them does not move them.
       if (button.matches(".tools > *")) group.prepend(line);
       else button.after(" ", line);
     }

@@ -73,7 +73,7 @@ function liveAddress() {
   return address;
 }
 
-/** Links to other processes or tabs keep the view of the charts; links to another axis keep all but the range. */
+/** Links to other processes or tabs keep the view of the charts; links to another axis keep everything except the range. */
 function choose(event) {
   const link = event.target.closest('[data-part="processes"] a, [data-part="tabs"] a, a[data-axis]');
   if (!link) return;
@@ -81,7 +81,7 @@ function choose(event) {
   link.href = writeView(link.href, "axis" in link.dataset ? { ...view, range: null, last: null } : view);
 }
 
-/** Switches live updates. Going live shows the end of the axis, which may be outside a zoom. */
+/** Pauses or resumes live updates. Resuming also resets the zoom, which may not include the end of the axis. */
 function switchLive() {
   if (paused && charts.range) charts.zoom(null);
   else pause(!paused);
@@ -101,7 +101,7 @@ async function showChanges(range) {
   asking = new AbortController();
   const { signal } = asking;
   const before = document.querySelector('[data-part="changes"] .panel');
-  // The panel shows another range, or one that is no longer selected.
+  // The panel shows another range, or a range that is no longer selected.
   if (range) before?.setAttribute("aria-busy", "true");
   else before?.remove();
   try {
@@ -131,7 +131,7 @@ function showState() {
   showTimes(mark);
   mark.dataset.by = streamed ? "stream" : "looks";
   const often = streamed || state !== "live" ? "" : " Other windows use all streams of this browser, so this one updates every five seconds.";
-  mark.title = paused ? "Resume (l), and show everything again" : `Pause (l).${often}`;
+  mark.title = paused ? "Resume (l) and show the whole range" : `Pause (l).${often}`;
 }
 
 function words(state) {

@@ -4,8 +4,8 @@ export const WORDS = {
   live: "Live", closed: "Not connected", disconnected: "Disconnected", ended: "Ended", failed: "Failed", killed: "Killed",
   interrupted: "Interrupted", silent: "Silent", late: "No data",
 };
-// A live client sends at least every ten seconds (REPORT_EVERY_SECONDS in background_readings.py), plus transfer time:
-// this long after the newest data, the second of two heartbeats is missing.
+// A live client sends at least every ten seconds (REPORT_EVERY_SECONDS in background_readings.py), plus transfer time.
+// If the newest data is older than this, two of these messages in a row are missing.
 const LATE_SECONDS = 22;
 const ENDS = { finished: "ended", failed: "failed", interrupted: "interrupted", killed: "killed", silent: "silent" };
 

@@ -26,7 +26,7 @@ function show() {
   }
   document.getElementById("clear-button").hidden = number === 0;
   const hint = document.getElementById("picked-hint");
-  // Set only on changes, because screen readers announce it.
+  // The text is set only if it changes, because screen readers announce it each time.
   if (hint.textContent !== words(number)) hint.textContent = words(number);
 }
 
@@ -36,7 +36,7 @@ function words(number) {
   if (number === 1) return `${names[0]} is picked.`;
   if (number === 2 && overlay) return `${names[0]} → ${names[1]}`;
   const rest = number > MOST_NAMED ? ` and ${number - MOST_NAMED} more` : "";
-  const most = number > Number(overlay?.dataset.most ?? Infinity) ? ` An overlay takes up to ${overlay.dataset.most}.` : "";
+  const most = number > Number(overlay?.dataset.most ?? Infinity) ? ` An overlay can show up to ${overlay.dataset.most} runs.` : "";
   return `${number} runs: ${names.slice(0, MOST_NAMED).join(", ")}${rest}.${most}`;
 }
 
@@ -86,7 +86,7 @@ function hold(html) {
   const rows = [...incoming.querySelectorAll("[data-part=runs] [data-run]")];
   const changed = rows.filter((row) => texts.get(row.dataset.run) !== said(row)).length;
   held = html;
-  updates.textContent = `${Math.max(1, changed)} update${changed > 1 ? "s" : ""}: show`;
+  updates.textContent = `Show ${Math.max(1, changed)} update${changed > 1 ? "s" : ""}`;
   // Keep the button away from the pointer, which may be about to click.
   if (updates.hidden) updates.classList.toggle("below", pointerY < innerHeight / 2);
   updates.hidden = false;

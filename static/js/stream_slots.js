@@ -16,7 +16,7 @@ export class Slots {
     this.since = null;
   }
 
-  /** Claims or keeps a slot; returns false if enough older windows have one. Called at each beat. */
+  /** Claims or keeps a slot; returns false if older windows have all slots. Called at each beat. */
   hold() {
     const at = this.now();
     this.since ??= at;
@@ -51,7 +51,7 @@ export class Slots {
     try {
       this.storage.setItem(NAME, JSON.stringify(places));
     } catch {
-      // Storage is blocked: the same assumption.
+      // Storage is blocked: assume again that this is the only window.
     }
   }
 }

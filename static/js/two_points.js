@@ -1,9 +1,9 @@
-// A clicked point of the charts: it takes a note, and a second click selects a range, as brushing does.
+// A clicked point of the charts: the viewer can add a note at that point, or select a range with a second click.
 
 export class TwoPoints {
   /**
    * @param line  the element that shows that a point is marked
-   * @param form  the form for a note at that point; null for a viewer who only reads
+   * @param form  the form for a note at that point; null for a read-only viewer
    * @param notes {address: the API's address of the run, added(): called after a note was stored}
    */
   constructor(line, form, notes) {
@@ -32,7 +32,7 @@ export class TwoPoints {
     if (point !== x) this.charts.zoom([Math.min(point, x), Math.max(point, x)]);
   }
 
-  /** Called when the axis was moved in another way. */
+  /** Called when the viewer has moved the axis in another way. */
   moved() {
     this.forget();
     this.moving = true;
@@ -46,7 +46,7 @@ export class TwoPoints {
   #mark(x) {
     this.charts.point = x;
     this.line.textContent = x === null ? "" : "Click a second point to compare, or press Escape to cancel.";
-    // A note belongs to a generation, which a time axis does not give.
+    // A note belongs to a generation, which a point on a time axis does not have.
     if (this.form) this.form.hidden = x === null || this.charts.axis().unit !== "generation";
     this.charts.redraw();
   }

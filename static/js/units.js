@@ -4,7 +4,7 @@
 import { inUnits, useDecimal } from "./formats.js";
 import { keep, kept, keptAs } from "./browser_storage.js";
 
-// User-defined names, and text to be typed as shown.
+// Not converted: user-defined names, and text that users type as shown.
 const AS_IT_IS = "script, style, code, pre, textarea, option, [data-choose], .document, .run-head h1, td a, .name, .tag, .chart, .line-numbers";
 const LABELS = ["title", "aria-label"];
 // Text node, or element and attribute -> the original text and its replacement.
@@ -25,11 +25,11 @@ function showAnew() {
   document.dispatchEvent(new Event("leakline:theme"));
 }
 
-/** Converts the page once, and whatever is added to it later. */
+/** Converts the page once, and everything that is added to it later. */
 export function startUnits() {
   begin();
-  // The choice applies to all windows: otherwise, text added after a change in another window would be in other units
-  // than the rest.
+  // The choice applies to all windows: otherwise, text added after a change in another window would be in different
+  // units from the rest of the page.
   addEventListener("storage", ({ key }) => {
     if (key === null || key === keptAs("units")) showAnew();
   });

@@ -1,4 +1,4 @@
-// The view that the viewer has selected, as URL parameters: a copied link shows the same. Pure.
+// The view that the viewer has selected, as URL parameters: a copied link shows the same view. Pure.
 //
 //   x=12..40                     the range of the axis, in generations
 //   x=720s..2400s                a range in seconds: a time axis may show minutes now and hours later

@@ -5,7 +5,7 @@ import { stretched, StretchReader } from "./zoom_range.js";
 import { rangeText, readView, writeView } from "./view.js";
 
 /**
- * Creates the charts with the view of the URL, and the reader of their ranges.
+ * Creates the charts with the view from the URL, and the reader that loads their ranges.
  * @param linesAddress URL that returns the lines of a range
  * @param kept         parameters of the page's URL to pass on
  * @param heard        callbacks as for Charts
@@ -13,7 +13,7 @@ import { rangeText, readView, writeView } from "./view.js";
 export async function chartsInView(linesAddress, kept, heard = {}) {
   const reader = new StretchReader(
     (range) => stretchAddress(linesAddress, kept, rangeText(range, charts.axis())),
-    // An overlay never has a time axis.
+    // The lines of an overlay come without `seconds`, because an overlay never has a time axis.
     (range, lines, seconds = 1) => charts.takeLines(range, stretched(lines, seconds / charts.axis().seconds)),
   );
   const remember = () => {

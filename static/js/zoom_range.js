@@ -3,7 +3,7 @@
 /** Returns whether `outer` contains all of `inner`; false if either is null. */
 export const covers = (outer, inner) => Boolean(outer && inner) && outer[0] <= inner[0] && inner[1] <= outer[1];
 
-/** Returns the chart with the points of `part`. Each line keeps its style; a line without points there is empty. */
+/** Returns the chart with the points of `part`. Each line keeps its style; a line without points in `part` is empty. */
 export function withLines(chart, part) {
   const key = (line) => JSON.stringify([line.group, line.name]);
   const read = new Map(part.map((line) => [key(line), line]));

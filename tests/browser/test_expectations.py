@@ -103,7 +103,7 @@ def test_a_rule_is_set_without_scripts(open_page: Open) -> None:
 def test_a_predefined_rule_is_added_with_one_click(open_page: Open) -> None:
     page = open_page("/alerts")
     page.get_by_text("Add a predefined rule").click()
-    page.get_by_label("Project for Bands of tensors").fill("erl")
-    page.get_by_role("button", name="Add Bands of tensors").click()
+    page.get_by_label("Project for Tensor count bands").fill("erl")
+    page.get_by_role("button", name="Add Tensor count bands").click()
     for band in ("elevated", "high", "critical"):
         expect(page.locator("#rules li", has_text=f"Tensors {band}")).to_contain_text("erl")

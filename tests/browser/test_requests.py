@@ -12,7 +12,7 @@ from tests.browser.training import ENVIRONMENT, MadeTraining
 Train = Callable[..., MadeTraining]
 Open = Callable[..., Page]
 KINDS = ("census", "find_holders")
-WAITING = "Waiting for the training to answer at its next phase end."
+WAITING = "Waiting for the training process to answer at its next phase end."
 
 
 @pytest.fixture
@@ -94,9 +94,11 @@ def test_an_answer_is_shown_and_announced_without_a_reload(
     training.run_generation()
     training.answer_requests()
     for kind in KINDS:
-        expect(words(page, kind)).to_have_text("The training answered: done.", timeout=PATIENCE_MS)
+        expect(words(page, kind)).to_have_text(
+            "The training process answered: done.", timeout=PATIENCE_MS
+        )
     expect(page.locator("#holders")).to_contain_text("Trainer.population_history[*]")
-    expect(voice(page)).to_contain_text("The training answered: done.")
+    expect(voice(page)).to_contain_text("The training process answered: done.")
     assert region.evaluate("(region) => region.isConnected")
     assert page.evaluate("window.same === true")
 
@@ -152,7 +154,7 @@ def test_a_registered_cleanup_can_be_requested(train: Train, open_page: Open) ->
     )
     assert requests_of_persons(training) == [("census", None), ("cleanup", None)]
     training.answer_requests()
-    answer = "The training answered: done."
+    answer = "The training process answered: done."
     expect(words(page, "cleanup")).to_have_text(
         [f"Clean up: {answer}", f"Take a census: {answer}"], timeout=PATIENCE_MS
     )

@@ -140,7 +140,7 @@ def test_a_rule_that_resolves_between_two_examinations_is_one_alert(engine: Engi
     (alert,) = look(engine, [1.0, 60, 1, 1, 1])
     assert alert.payload["title"] == "Rule resolved: Queue in erl/fix"
     assert alert.payload["summary"] == (
-        "gauge.queue is 60 at generation 1: above 50; already over: "
+        "gauge.queue is 60 at generation 1: above 50; already resolved: "
         "gauge.queue is 1 at generation 4: no longer above 50"
     )
     assert alert.urgent
@@ -290,7 +290,7 @@ def test_a_flapping_ladder_has_at_most_five_alerts_an_hour(engine: Engine) -> No
     told = each_told(engine, values)
     fires, ends = "Rule fired: > 501", "Rule resolved: > 501"
     assert titles(told) == [fires, ends, fires, ends, fires]
-    often = "Sent at least 5 times within the hour"
+    often = "Sent at least 5 times in an hour"
     assert [often in alert.payload["summary"] for alert in told] == [False] * 4 + [True]
     # All its steps keep firing, and they resolve together after a quiet hour.
     (over,) = look(engine, [*values, 1.0], at=NOW + 30 * 30 + 3_600)

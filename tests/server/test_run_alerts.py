@@ -238,7 +238,7 @@ def test_a_closed_leak_is_reported_in_a_later_run_with_its_note(server: Server) 
     server.begin("r2", server.clock.now + 1)
     server.see(finding(), run="r2")
     assert server.events("r2") == [SUSPECTED]
-    assert "Back in r2; it had been closed with: known." in server.rows()[-1].payload
+    assert "Back in r2 after it was closed with the note: known." in server.rows()[-1].payload
 
 
 def test_a_closed_leak_is_reported_in_the_next_attempt(server: Server) -> None:
@@ -322,7 +322,7 @@ def test_a_run_that_is_silent_again_and_again_has_a_digest(server: Server) -> No
     server.fall_silent(45)
     assert server.events() == ["run.silent"] * 4
     digest = server.rows()[-1]
-    said = "Fell silent 4 times in 4 minutes; sent again when it has sent data for an hour"
+    said = "Fell silent 4 times in 4 minutes; the next alert follows when the run has sent data"
     assert said in digest.payload
     assert digest.urgent
     for _ in range(3_600 // 45):

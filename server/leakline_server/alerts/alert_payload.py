@@ -1,8 +1,8 @@
-"""Event names, the facts of an alert, and the sentences that describe them. Pure; all message formats are rendered from
-these facts.
+"""Event names, the facts of an alert, and the sentences that describe those facts. Pure. All message formats are
+rendered from these facts.
 
-Names come from training scripts: they are truncated, stripped of control characters, and never treated as markup. Links
-are paths until a message is sent, because only the sender knows the server's public address.
+Names come from training scripts, so they are truncated, stripped of control characters, and never treated as markup.
+Links are paths until a message is sent, because only the sender knows the server's public address.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ MAX_TEXT_CHARACTERS: Final = 300
 MAX_LIST_ENTRIES: Final = 8
 # Minimum length of a note that precedes a long summary.
 _LEAST_NOTE: Final = 80
-# Statuses that a finding must have to represent its run, worst first.
+# A finding represents its run only with one of these statuses, listed worst first.
 _LEAKING: Final = ("confirmed", "suspected")
 
 _WORDS: Final[Mapping[str, str]] = {
@@ -86,7 +86,7 @@ class ExaminedRun:
     """A run and its verdict. Times are Unix seconds: ``at`` is the time of the verdict, ``began_at`` the start of the
     attempt.
 
-    ``reason`` says why the run ended, if it was given.
+    ``reason`` says why the run ended, if a reason was given.
     """
 
     id: str
@@ -134,7 +134,7 @@ def origin_of(finding: Finding, run: ExaminedRun) -> Origin | None:
     for budget in run.verdict.assertions:
         if budget.origin != "budget" or budget.leak is None or budget.measured is None:
             continue
-        # The budget of a run or generation belongs to the first finding, which is the largest.
+        # A budget for the run or for a generation applies to the first finding, which is the largest.
         places = (finding.phase, finding.phase_path)
         is_its_own = is_first if budget.phase is None else budget.phase in places
         if is_its_own and budget.measured.estimate >= budget.leak:
@@ -145,7 +145,9 @@ def origin_of(finding: Finding, run: ExaminedRun) -> Origin | None:
 def run_facts(
     event: str, run: ExaminedRun, summary: str, advice: Sequence[str], title: str = ""
 ) -> dict[str, Any]:
-    """Return the same kind of facts for a run, based on its worst finding; unknown parts have an empty text."""
+    """Return facts about a run, with the same keys as for a finding and based on the run's worst finding. Unknown texts
+    are empty.
+    """
     worst = next(
         (f for status in _LEAKING for f in run.verdict.findings if f.status == status), None
     )
@@ -154,7 +156,7 @@ def run_facts(
 
 
 def noted(facts: dict[str, Any], note: str) -> dict[str, Any]:
-    """Return the facts with a note before the summary; a long note is truncated, the summary never."""
+    """Return the facts with ``note`` before the summary. A long note is truncated; the summary never is."""
     summary = facts["summary"]
     room = max(_LEAST_NOTE, MAX_TEXT_CHARACTERS - len(summary) - 2)
     note = _clean(capital(note))
@@ -227,7 +229,7 @@ def _of_finding(finding: Finding | None, run: ExaminedRun) -> dict[str, Any]:
             "priority": finding.priority,
         },
         "when": {
-            "text": _since(finding.started_at_generation, unit) or "since an unknown start",
+            "text": _since(finding.started_at_generation, unit) or "start unknown",
             "started_at_generation": to_json(finding.started_at_generation),
             **when,
         },
@@ -265,7 +267,7 @@ def _since(start: Interval | None, unit: str) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return the JSON value with every string cleaned and truncated, and every list truncated."""
+    """Return the value as JSON, with every string cleaned and truncated, and every list truncated."""
     if isinstance(value, str):
         return _clean(value)
     if isinstance(value, Mapping):

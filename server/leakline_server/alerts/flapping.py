@@ -1,8 +1,8 @@
-"""Suppression of flapping: an incident that opens and closes repeatedly is reported once, as a digest. Pure.
+"""Suppresses flapping: an incident that opens and closes repeatedly is reported once, as a digest. Pure.
 
 A turn is an alert that opens a closed incident or closes an open one. A change is sent according to this table:
 
-    turns sent in an hour, including this one    sent last    status unchanged         it is sent
+    turns sent in an hour, including this one    sent last    status unchanged         this change is sent
     up to 4                                      a change     -                        as it is
     more than 4                                  a change     -                        as a digest
     -                                            a digest     for less than an hour    not at all
@@ -27,7 +27,7 @@ from .alert_payload import CERTAIN, OPEN, ExaminedRun
 
 HOUR_SECONDS: Final = 3600.0
 MAX_TURNS: Final = 4
-# After a digest, changes are reported only if the status was unchanged for this long.
+# After a digest, changes are reported only if the status has been unchanged for this long.
 STILL_SECONDS: Final = 3600.0
 
 # How long the end of an incident must last before it is reported.
@@ -39,7 +39,9 @@ Way = Literal["change", "digest"]
 
 
 def way_to_tell(event: str, history: AlertHistory, at: float, still_seconds: float) -> Way | None:
-    """Return how to report ``event`` at ``at``, or None. ``still_seconds``: how long the status was unchanged."""
+    """Return how to report ``event`` at ``at``, or None if it must not be reported. ``still_seconds`` is the time for
+    which the status has been unchanged.
+    """
     if is_quiet(history) and still_seconds < STILL_SECONDS:
         first = event in CERTAIN and not any(t.event in CERTAIN for t in history.alerts_sent)
         return "digest" if first else None
@@ -68,7 +70,7 @@ def digest_sentence(event: str, history: AlertHistory, at: float) -> str:
     minutes = max(1, round((at - recent[0].at) / 60))
     return (
         f"flapping: opened {format_times(opened)} and closed {format_times(closed)} in "
-        f"{count_of(minutes, 'minute')}; sent again when a status has lasted for an hour"
+        f"{count_of(minutes, 'minute')}; the next alert follows when the status has not changed for an hour"
     )
 
 
@@ -80,7 +82,9 @@ def _within_the_hour(
 
 
 def _turns(alerts_sent: Sequence[SentAlert]) -> tuple[int, int]:
-    """Return how often the incident opened and closed. The first alert counts; alerts that repeat the state do not."""
+    """Return how often the incident opened and closed. The first alert counts; alerts that repeat the previous state do
+    not.
+    """
     opened = closed = 0
     was_open: bool | None = None
     for alert in alerts_sent:

@@ -42,7 +42,7 @@ class Message:
     server_url: str
 
 
-# Truncations (list entries, characters) to try in turn if long names make a message too large.
+# Limits (list entries, characters of a text) to try in turn if long names make a message too large.
 _SIZES: Final = ((8, 300), (3, 200), (2, 100), (1, 40))
 
 
@@ -77,7 +77,7 @@ ADVICE: Final = "Advice"
 MAX_ADVICE_LINES: Final = 3
 MAX_LINK_CHARACTERS: Final = 900
 
-# Keys of the facts, in the order that helps a person woken at night most.
+# Keys of the facts, with those first that are most useful to a person woken at night.
 _LABELS: Final[Mapping[str, str]] = {
     "where": "Where",
     "what": "What",
@@ -150,7 +150,7 @@ def plain(value: object) -> str:
 
 
 def _units(text: str) -> int:
-    """Return the length in UTF-16 units, which some services count; it is at least the number of characters."""
+    """Return the length in UTF-16 code units, which some services count. It is never below the number of characters."""
     return sum(2 if c > "\uffff" else 1 for c in text)
 
 
@@ -194,7 +194,7 @@ def _list(value: object) -> Sequence[object]:
 
 
 def _link(message: Message) -> str:
-    """Return the quoted link of the message, or a link to the front page if it is too long."""
+    """Return the message's link, quoted, or a link to the front page if the message's link is too long."""
     base = message.server_url.rstrip("/")
     path = message.facts.get("link")
     link = quote(base + (path if isinstance(path, str) else "/"), safe="%/:?#[]@!$&'*+,;=~")
@@ -213,7 +213,7 @@ _ENTITIES: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
 def _render_slack(message: Message) -> bytes:
-    """Return UTF-8 JSON of at most MAX_BODY_BYTES; lines are dropped from the end until it fits."""
+    """Return UTF-8 JSON of at most MAX_BODY_BYTES; lines are dropped from the end until the message fits."""
     parts = read(message)
     for kept in range(len(parts.lines), -1, -1):
         body = _body(message.event, parts, parts.lines[:kept])

@@ -19,7 +19,7 @@ precedence:
     in force        what is still sent
     ignored         nothing
     closed          nothing for runs that began earlier; everything for later runs, with the note of the closing
-    acknowledged    nothing until the leak becomes worse than at that time: confirmed after suspected, or of a higher
+    acknowledged    nothing until the leak becomes worse than it was then: confirmed after suspected, or of a higher
                     priority. After that, the alerts of that incident are sent as usual
 
 Withdrawn acknowledgements are ignored. So are expired acknowledgements, with one exception: a leak that is still
@@ -63,11 +63,11 @@ _PRIORITIES: Final = {"minor": 1, "major": 2, "critical": 3}
 
 @dataclass(frozen=True, slots=True)
 class Hearing:
-    """How an incident may be reported. ``history``: earlier alerts to consider. ``note``: the reason why a returned
-    leak was closed.
+    """How an incident may be reported. ``history`` contains the earlier alerts to consider. ``note`` is the reason that
+    was given when a leak that has now returned was closed.
 
-    ``expired``: the reason of an expired acknowledgement, if the leak was reported before it, is still present and must
-    be reported again.
+    ``expired`` is the reason given for an expired acknowledgement. It is set only if the leak was reported before that
+    acknowledgement expired, is still present and must be reported again.
     """
 
     history: AlertHistory
@@ -102,7 +102,7 @@ def hearing(
     if expired is None or expired.expires_at is None or change.after not in _STATUSES:
         return Hearing(history, note)
     # The acknowledgement is no longer in force at its expiry time, so an alert sent exactly at that time counts as sent
-    # later.
+    # after the expiry.
     since = history.since(nextafter(expired.expires_at, -inf))
     is_again = history.event in OPEN and since.event is None
     return Hearing(since, note, expired.reason if is_again else None)
@@ -124,7 +124,7 @@ def _expired(said: Sequence[Acknowledgement], now: float) -> Acknowledgement | N
 def _since(history: AlertHistory, at: float, now: float) -> AlertHistory:
     """Return the alerts reported after ``at``.
 
-    If the clock is behind ``at``, return all alerts; otherwise each examination would report the leak again.
+    If the clock has not passed ``at`` yet, return all alerts; otherwise each examination would report the leak again.
     """
     return history.since(at) if now > at else history
 
@@ -133,7 +133,7 @@ def _is_worse(change: IncidentChange, then: Acknowledgement) -> bool:
     if change.after not in _STATUSES:
         return False
     status, priority = _STATUSES[change.after], _PRIORITIES[change.finding.priority]
-    # A leak that had stopped and grows again is as bad as a suspected one.
+    # A leak that had stopped and grows again is as bad as a suspected leak.
     return status > _STATUSES.get(then.status, 1) or priority > _PRIORITIES.get(then.priority, 1)
 
 
@@ -148,7 +148,8 @@ def alerts_for(
 ) -> list[Alert]:
     """Return one alert for each change that must be reported.
 
-    ``histories``: incident id -> alerts sent before. ``said``: fingerprint -> acknowledgements of the leak.
+    ``histories`` maps an incident id to the alerts sent before, and ``said`` maps a fingerprint to the leak's
+    acknowledgements.
     """
     alerts = (_alert_of_change(change, histories, run, said or {}) for change in changes)
     return [alert for alert in alerts if alert is not None]
@@ -173,7 +174,7 @@ def _alert_of_change(
         return None
     facts = incident_facts(event, change.incident_id, change.finding, run)
     if heard.note is not None and event in OPEN:
-        facts = noted(facts, f"back in {run.name}; it had been closed with: {heard.note}")
+        facts = noted(facts, f"back in {run.name} after it was closed with the note: {heard.note}")
         facts["incident"]["closed_before"] = heard.note
     if heard.expired is not None:
         why = f": {heard.expired}" if heard.expired else ""
@@ -184,8 +185,8 @@ def _alert_of_change(
 
 
 def _event_for(status: str | None, kind: str, last_event: str | None) -> str | None:
-    """Return the event to send, or None. ``status`` is the incident's current status, ``last_event`` the last event
-    reported.
+    """Return the event to send, or None if nothing must be sent. ``status`` is the incident's current status, and
+    ``last_event`` the last event reported.
     """
     if status in ("suspected", "confirmed"):
         if last_event in CERTAIN or (last_event == SUSPECTED and status == "suspected"):
@@ -263,7 +264,7 @@ def incidents_after(stored: Sequence[Incident], verdict: Verdict, now: float) ->
 def unmoved(
     incidents: Sequence[Incident], changes: Sequence[IncidentChange], now: float
 ) -> list[IncidentChange]:
-    """Return the run's unchanged incidents: their alerts that were held back earlier may have to be sent now.
+    """Return the run's unchanged incidents, because alerts about them that were held back earlier may be due now.
 
     ``incidents`` are the incidents as stored after this examination.
     """
@@ -330,7 +331,9 @@ def _renamed(stored: Sequence[Incident], verdict: Verdict) -> list[tuple[str, st
 
 
 def _gone_on_as(finding: Finding, gone: Sequence[tuple[Incident, Finding]]) -> Incident | None:
-    """Return the incident of the same leak: preferably one that shares a name with the finding, then the oldest."""
+    """Return the incident of the same leak: if possible one that shares a name with the finding; among several, the
+    oldest.
+    """
     fitting = [
         (not shares_names(old, finding), each.first_seen_at, each.id, each)
         for each, old in gone
@@ -340,7 +343,7 @@ def _gone_on_as(finding: Finding, gone: Sequence[tuple[Incident, Finding]]) -> I
 
 
 def _free_id(run_id: str, fingerprint: str, taken: set[str]) -> str:
-    """Return an unused incident id: renamed incidents keep the id of their first fingerprint, which may be this one."""
+    """Return an unused incident id: a renamed incident keeps the id of its first fingerprint, which may be this id."""
     number = incident_id(run_id, fingerprint)
     while number in taken:
         fingerprint += "+"
@@ -349,8 +352,8 @@ def _free_id(run_id: str, fingerprint: str, taken: set[str]) -> str:
 
 
 def _sentence(finding: Finding, verdict: Verdict) -> str:
-    """Return the verdict's summary for the first finding, which the summary describes, or another finding's first
-    evidence.
+    """Return the verdict's summary for the first finding, which it describes, and the first item of evidence for any
+    other finding.
     """
     if verdict.findings and verdict.findings[0] is finding:
         return verdict.summary

@@ -1,17 +1,18 @@
 """Alerts about events of a run other than leaks: memory will run out, or the run fell silent, was killed or finished.
 Pure.
 
-An out-of-memory forecast is independent of leaks: a filling buffer can cause a forecast, and a leak need not cause one.
+An out-of-memory forecast is independent of leaks: a buffer that fills up can cause a forecast, and a leak does not
+always cause a forecast.
 
     last sent on this attempt    risk now high    risk now critical
     nothing, or a day ago        sent             sent
     high, within a day           -                sent
     critical, within a day       -                -
 
-Each end is reported once per attempt, and so is each rank that was killed while others continue. Silence is reported
-each time if the run has sent data since the last report. A run that falls silent repeatedly is reported three times
-within an hour; the fourth message is a digest that covers all further silences until no silence has occurred for an
-hour, or the run has ended.
+Each end is reported once per attempt, and so is each rank that was killed while other ranks continue. A silence is
+reported only if the run has sent data since the last report. A run that falls silent repeatedly is reported three times
+within an hour; the fourth message is a digest that covers all later silences until no silence has occurred for an hour,
+or the run has ended.
 """
 
 from __future__ import annotations
@@ -44,10 +45,11 @@ _ENDS: Final = {
     "killed": KILLED, "finished": FINISHED, "failed": FINISHED, "interrupted": FINISHED,
 }  # fmt: skip
 _SAVE: Final = "Save a checkpoint before memory runs out."
-_LOOK: Final = "Check whether the process is still running: it may hang, have been killed, or not reach the server."
-_OTHERS: Final = (
-    "The other ranks may wait for it forever: check whether they make progress, or restart the run."
+_LOOK: Final = (
+    "Check whether the process is still running: it may be hanging, may have been killed, or may be "
+    "unable to reach the server."
 )
+_OTHERS: Final = "The other ranks may wait for this rank forever: check whether they make progress, or restart the run."
 _AFTER: Final = "Restart from the last checkpoint; the run's page shows its last readings."
 
 
@@ -98,7 +100,7 @@ def end_alert(run: ExaminedRun) -> Alert | None:
 
 
 def _end_words(run: ExaminedRun) -> tuple[str, str]:
-    """Return a title and a sentence. If only the recording ended, they must not claim that the program finished."""
+    """Return a title and a sentence. If only the recording ended, neither may claim that the program finished."""
     after, name = f"after {_generations(run)}", f"{run.project}/{run.name}"
     if run.state == "finished" and run.reason == UNWATCHED:
         return f"Run no longer watched: {name}", f"{after.capitalize()} {run.reason}"
@@ -115,7 +117,7 @@ def _is_interrupted(run: ExaminedRun) -> bool:
 
 def vanished_alert(run: ExaminedRun, rank: int, reason: str) -> Alert:
     """Return the alert that one process was killed while the run's other processes continue."""
-    summary = f"Rank {rank} killed ({reason}) after {_generations(run)}; others continue."
+    summary = f"Rank {rank} killed ({reason}) after {_generations(run)}; the other ranks continue."
     if run.verdict.status != "learning":
         summary += f" {run.verdict.summary}"
     title = f"Rank {rank} killed: {run.project}/{run.name}"
@@ -124,7 +126,7 @@ def vanished_alert(run: ExaminedRun, rank: int, reason: str) -> Alert:
 
 
 def is_quiet(run: ExaminedRun, history: AlertHistory) -> bool:
-    """Return True if a digest covers this silence. ``history``: alerts on the run itself."""
+    """Return True if a digest covers this silence. ``history`` contains the alerts about the run itself."""
     silences = _silences(history)
     until = silences[-1].quiet_until if silences else None
     return until is not None and run.at < until
@@ -135,7 +137,7 @@ def silent_alert(run: ExaminedRun, history: AlertHistory) -> Alert | None:
     if is_quiet(run, history):
         return None
     seconds = max(0, round(run.at - run.last_seen_at))
-    near = "Its memory was about to run out. " if run.verdict.oom.risk == "critical" else ""
+    near = "The run's memory was about to run out. " if run.verdict.oom.risk == "critical" else ""
     heard = f"No data for {format_silence(seconds)}, after {_generations(run)}."
     summary = f"{heard} {near}{_said_until(run)}".rstrip()
     facts = run_facts(SILENT, run, summary, [_LOOK], f"Run silent: {run.project}/{run.name}")
@@ -145,7 +147,10 @@ def silent_alert(run: ExaminedRun, history: AlertHistory) -> Alert | None:
         quiet_until = quiet_from(run.at)
         minutes = count_of(max(1, round((run.at - recent[0].at) / 60)), "minute")
         often = f"fell silent {len(recent) + 1} times in {minutes}"
-        facts = noted(facts, f"{often}; sent again when it has sent data for an hour, or has ended")
+        facts = noted(
+            facts,
+            f"{often}; the next alert follows when the run has sent data for an hour or has ended",
+        )
     return _alert(SILENT, run, RUN, repr(run.last_seen_at), facts, quiet_until=quiet_until)
 
 
@@ -157,11 +162,11 @@ def _said_until(run: ExaminedRun) -> str:
         return verdict.summary
     if growth is None:
         return ""
-    return f"Until then memory changed by {format_change(growth.estimate)} per {verdict.unit}."
+    return f"Before that, memory changed by {format_change(growth.estimate)} per {verdict.unit}."
 
 
 def quiet_from(at: float) -> float:
-    """Return the time until which a digest covers further silences after a silence at ``at``."""
+    """Return the time until which a digest covers later silences after a silence at ``at``."""
     return at + HOUR_SECONDS
 
 

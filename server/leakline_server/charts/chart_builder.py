@@ -40,7 +40,7 @@ _Value = TypeVar("_Value")
 
 # Kinds of memory that the total contains in addition to private memory.
 _IN_TOTAL: Final = ("children",)
-# Above this many generations, neighbouring bars are merged into one bar that shows their mean.
+# With more generations than this, neighbouring bars are merged into one bar that shows their mean.
 MAX_BARS: Final = 160
 
 
@@ -56,14 +56,14 @@ def trend_chart(
     whole: Mapping[str, Any] | None = None,
     blamed: Collection[str] = (),
 ) -> Chart:
-    """Return the memory trend: stacked layers of the run (``total``, by process), and the memory of one process after
-    each phase and at the end of the generation, with one line for each.
+    """Return the memory trend: stacked layers for the run (``total``, by process), and lines for one process that show
+    its memory after each phase and at the end of each generation.
 
-    ``verdict`` concerns the process, ``whole`` the run. ``named``: memory outside the process that grows in the leading
-    finding. Its group is shown first if it is not part of the total, because the marked start of the growth must be on
-    a rising line. ``blamed``: names of the lines that the verdict mentions.
+    ``verdict`` is the process's verdict, ``whole`` the run's. ``named`` is the memory outside the process that grows in
+    the leading finding. Its group is shown first if that memory is not part of the total, because the marked start of
+    the growth must be on a rising line. ``blamed`` contains the names of the lines that the verdict mentions.
     """
-    # Lines of a group are hidden until the group is selected, so lines have no group if there is only one.
+    # Lines of a group are hidden until the group is selected, so lines have no group if there is only one group.
     names = ("private", "rss") if (private and rss) or named or total else (None, None)
     # The generation end comes first: later lines are drawn on top, and the phases matter most.
     lines = sorted(
@@ -89,7 +89,7 @@ def trend_chart(
         groups = groups[::-1]
     starts = start_bands(verdict, axis)
     if named:
-        # The forecast concerns private memory, which is not what grows in this finding.
+        # The forecast is for private memory, which is not what grows in this finding.
         cone, of_rss = None, None
         label, found = named[0].label, named[1]
         for place, points in enumerate(found):
@@ -140,13 +140,13 @@ def trend_chart(
 
 
 def _is_behind(ends: Points, layers: Sequence[Points]) -> bool:
-    """Return True if the sum ends so early that the layers show the further course better than a forecast."""
+    """Return True if the sum ends so early that the layers show the rest better than a forecast would."""
     first, last = _first_x([ends]), max((each.x[-1] for each in layers if each.x), default=0.0)
     return bool(ends.x) and last - ends.x[-1] > max(2.0, HORIZON * (last - first))
 
 
 def _layers(axis: Axis, total: Mapping[str, Points]) -> list[Line]:
-    """Return one line for a single process, and stacked areas for several."""
+    """Return one line for a single process, and stacked areas for several processes."""
     if len(total) == 1:
         (points,) = total.values()
         line = _phase_line(axis, points, Palette(), "total")
@@ -354,7 +354,8 @@ def gpu_chart(axis: Axis, points: Sequence[Points]) -> Chart | None:
     for p, found in devices:
         device, what = found["device"], found["what"]
         if what not in _GPU_WORDS or (used and found["by"] == "gpu" and device not in used):
-            # Until torch initializes a device, the driver reports all devices that the process can see.
+            # Before torch initializes a device, the driver reports all devices that the process can see; skip the
+            # unused ones.
             continue
         title, place, hidden = _GPU_WORDS[what]
         name = "Metal" if device is None else f"GPU {device}"

@@ -78,8 +78,8 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A horizontal line. For a ``limit`` far above the lines, only the label is shown, because the level would flatten
-    the lines.
+    """A horizontal line. For a ``limit`` far above the lines, only the label is shown, because drawing the level would
+    flatten the lines.
     """
 
     value: float
@@ -131,7 +131,7 @@ class Chart:
     cones: Mapping[str, Cone | None] = field(default_factory=dict)
     marks: tuple[Mark, ...] = ()
     groups: tuple[Group, ...] = ()
-    # Set if two charts are read side by side and must share a scale.
+    # Set if two charts are shown side by side and must share a scale.
     y_range: tuple[float, float] | None = None
 
 
@@ -181,7 +181,7 @@ def points_of(item: Mapping[str, Any], x: Sequence[float]) -> Points:
 
 
 def add_up(parts: Sequence[Points]) -> Points:
-    """Return the sum of several series at the x values of the first; missing values of the others count as zero."""
+    """Return the sum of several series at the first one's x values; missing values in the others count as zero."""
     first, *rest = parts
     if not rest:
         return first
@@ -213,7 +213,7 @@ def with_named_last(lines: Sequence[Line], names: Collection[str]) -> list[Line]
 
 
 def until_others(parts: Sequence[tuple[Points, bool]]) -> list[Points]:
-    """Extend the points of ended processes (True) with zeros to the end of the others.
+    """Extend the points of processes that have ended (True) with zeros, up to the end of the other processes.
 
     The memory of a process that has ended is free, while that of a live process without data is unknown. A process that
     is at most two of its own steps behind is taken to have ended together with the others.
@@ -223,7 +223,7 @@ def until_others(parts: Sequence[tuple[Points, bool]]) -> list[Points]:
 
 
 def step_of(x: Sequence[float]) -> float:
-    """Return the distance between the last two readings."""
+    """Return the distance on the x-axis between the last two readings."""
     return x[-1] - x[-2] if len(x) > 1 else 1.0
 
 
@@ -249,7 +249,7 @@ def _carried_on(points: Points, end: float) -> Points:
 
 
 def add_up_processes(parts: Sequence[Points]) -> Points:
-    """Add up processes until the first of them has no further readings: a missing reading is unknown, not zero.
+    """Add up processes until one of them has no more readings: a missing reading is unknown, not zero.
 
     Values between two readings of a process are interpolated, and its first value applies before its first reading, as
     in the chart's layers.
@@ -310,8 +310,8 @@ def _joined(
 
 
 MAX_BANDS: Final = 40
-# The forecast extends beyond the run by this share of its length, or up to the limit if there is a risk of reaching the
-# limit or if it is no further away than the length of the run.
+# The forecast extends beyond the run by this share of the run's length. It extends up to the limit if there is a risk
+# of reaching the limit, or if the limit is no further away than the run is long.
 HORIZON: Final = 0.25
 # A budget of several times the highest bar would flatten all bars.
 FAR: Final = 3.0
@@ -342,7 +342,7 @@ def start_bands(verdict: Mapping[str, Any] | None, axis: Axis) -> tuple[Band, ..
 def plan_bands(
     verdict: Mapping[str, Any] | None, axis: Axis, private: Sequence[Points], rss: Sequence[Points]
 ) -> tuple[Band, ...]:
-    """Return planned memory bands, which are drawn behind the lines that they concern.
+    """Return planned memory bands, which are drawn behind the lines to which they apply.
 
     A band without an upper bound is left out, and a band without an end extends to the end of the lines.
     """

@@ -70,7 +70,7 @@ def could_be_session(text: str) -> bool:
 
 
 def check_password(text: str) -> str:
-    """Return the password. Raises ValueError that names the violated requirement."""
+    """Return the password. Raises a ValueError that names the violated requirement."""
     if len(text) < MIN_PASSWORD_CHARACTERS:
         raise ValueError(f"must have at least {MIN_PASSWORD_CHARACTERS} characters")
     if len(text) > MAX_PASSWORD_CHARACTERS:
@@ -78,7 +78,7 @@ def check_password(text: str) -> str:
     if text != text.strip() or not text.isprintable():
         raise ValueError("must not start or end with a space or contain control characters")
     if is_token(text):
-        raise ValueError("must not be a token; a token can be used to sign in as it is")
+        raise ValueError("must not be a token; to sign in with a token, enter the token itself")
     return text
 
 

@@ -1,4 +1,4 @@
-"""Issuing and revocation of tokens, for the API, the pages and the command line. All errors are RequestRefused."""
+"""Issues and revokes tokens for the API, the pages and the command line. All errors are RequestRefused."""
 
 from __future__ import annotations
 
@@ -108,13 +108,13 @@ def _check(wish: Wish) -> None:
         raise InvalidField("scope", wish.scope, f"must be one of {', '.join(SCOPES)}")
     if (wish.scope == "share") != (wish.run_id is not None):
         raise InvalidField(
-            "scope", wish.scope, "a link to a run is created on its page, under Share"
+            "scope", wish.scope, "a link to a run is created on the run's page, under Share"
         )
     if wish.scope != "ingest" and wish.project is not None:
         raise InvalidField(
             "project",
             wish.project,
-            f"a token for {wish.scope} covers all projects; only ingest has a project",
+            f"a token for {wish.scope} covers all projects; only an ingest token can have a project",
         )
     if not 0 < len(wish.project or DEFAULT_PROJECT) <= MAX_LABEL_LENGTH:
         raise InvalidField("project", wish.project, f"must have 1 to {MAX_LABEL_LENGTH} characters")
@@ -122,7 +122,7 @@ def _check(wish: Wish) -> None:
         raise InvalidField(
             "browser",
             True,
-            "is only for ingest tokens: everybody who opens the page can read the token",
+            "is only for ingest tokens: everybody who opens a page that contains the token can read it",
         )
     if wish.days is not None and not 0 < wish.days <= MAX_TOKEN_DAYS:
         raise InvalidField(

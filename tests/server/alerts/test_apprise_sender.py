@@ -94,7 +94,7 @@ def test_an_alert_goes_to_each_address_on_the_schedule_of_webhooks(
         assert add(connection, [replace(alert, created_at=now)]) == 2
     assert sending.run_once(now)
     assert {(row.state, row.last_error) for row in rows(engine)} == {
-        ("pending", "apprise: the service refused the message"), ("delivered", None),
+        ("pending", "the service refused the message from apprise"), ("delivered", None),
     }  # fmt: skip
     # The first attempt took as long as a subprocess takes to start.
     assert sending.run_once(now + 60)
@@ -241,7 +241,7 @@ def test_a_process_that_ends_without_a_result_is_retried(
     monkeypatch.syspath_prepend(tmp_path)
     outcome = apprise_sender.notify("json://127.0.0.1/SECRET", MESSAGE)
     assert isinstance(outcome, TryAgain)
-    assert outcome.reason == "apprise: its process ended without a result"
+    assert outcome.reason == "the apprise process ended without a result"
     assert capfd.readouterr() == ("", "")
 
 

@@ -217,7 +217,7 @@ def test_a_leak_that_returns_can_be_acknowledged_and_ignored_again() -> None:
     (worse,) = alerts_after(
         "confirmed", closed, acknowledgement("acknowledged"), began_at=NOW - 800
     )
-    assert "it had been closed with" in worse.payload["summary"]
+    assert "after it was closed with the note" in worse.payload["summary"]
     assert events("confirmed", closed, acknowledgement("ignored"), began_at=NOW - 800) == []
 
 
@@ -286,7 +286,8 @@ def test_the_first_confirmation_is_sent_even_after_a_digest_and_only_once() -> N
 
 def test_the_digest_says_how_often_and_in_what_time() -> None:
     assert digest_sentence(SUSPECTED, sent_every(*FOUR_TURNS, every_seconds=300), NOW) == (
-        "flapping: opened 3 times and closed twice in 20 minutes; sent again when a status has lasted for an hour"
+        "flapping: opened 3 times and closed twice in 20 minutes; the next alert follows when "
+        "the status has not changed for an hour"
     )
     once = sent_every(RESOLVED, every_seconds=50)
     assert "opened once and closed once in 1 minute;" in digest_sentence(SUSPECTED, once, NOW)

@@ -1,6 +1,6 @@
 """Alerts of user-defined rules for one examination of a run. Pure.
 
-If a rule fires and ends repeatedly, its end is held back until fewer alerts were sent within the hour. Rules that
+If a rule fires and ends repeatedly, its end is held back until fewer alerts have been sent within an hour. Rules that
 differ only in their limit form a group of steps, whose alerts are sent, counted and held back together.
 """
 
@@ -23,11 +23,9 @@ from ..run_alerts import expiry
 from .rule_evaluation import Outcome, Seen, asked_by, look, seen_by, unit_of
 from .rule_facts import rule_facts
 
-# After this many alerts of a group in a run, ends are held back.
+# Once a group has sent this many alerts for a run within an hour, the ends of its rules are not sent yet.
 MAX_SENT_AN_HOUR: Final = 5
-_OFTEN: Final = (
-    f"sent at least {MAX_SENT_AN_HOUR} times within the hour; its end is sent when there are fewer"
-)
+_OFTEN: Final = f"sent at least {MAX_SENT_AN_HOUR} times in an hour; the rule's end is sent when there are fewer alerts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +132,8 @@ def _subject(rule: Rule) -> str:
 
 
 def _ladders(looks: Iterable[Look]) -> Iterable[Sequence[Look]]:
-    """Group rules on the same readings that differ only in one limit, strictest first; any other rule is a group by
-    itself.
+    """Group rules on the same readings that differ only in one limit, strictest first; any other rule forms its own
+    group.
     """
     ladders: dict[tuple[object, ...], list[Look]] = {}
     for each in sorted(looks, key=lambda each: (-_strictness(each.rule), each.rule.id)):

@@ -1,10 +1,10 @@
 """Reads the data a rule needs from a run, and decides whether the rule fires. Pure.
 
 A rule fires once its readings have been outside the limits for ``hold`` generations in a row. It ends once its readings
-have been inside for ``grace`` generations in a row. A generation without a reading counts for neither. Only generations
-after the last change can cause another change, so late or repeated batches, a restart or a second server do not cause
-duplicate alerts. A crossing that began and ended between two examinations is reported, but not one that ended before
-the first examination.
+have been inside for ``grace`` generations in a row. A generation without a reading counts toward neither. Only
+generations after the last change can cause another change, so late or repeated batches, a restart or a second server do
+not cause duplicate alerts. A crossing that began and ended between two examinations is reported, but a crossing that
+ended before the first examination is not.
 
 A rate is outside only if its entire 90 % interval is outside, so scatter alone rarely makes a rule fire.
 
@@ -39,9 +39,10 @@ WINDOW: Final = 64
 MIN_RATE_READINGS: Final = 4
 # Rates are computed only for this many generations beyond hold and grace, because each rate costs a slope estimate.
 _SPARE: Final = 4
-# The number of series that one rule may check, counted per process, in the order of their names.
+# The maximum number of series that one rule may check, counted per process. Series are taken in the order of their
+# names.
 MAX_TRACKS: Final = 1_000
-# The number of slope estimates for the rates of one rule: an estimate costs as much as reading an entire series.
+# The maximum number of slope estimates for one rule's rates: an estimate costs as much as reading an entire series.
 MAX_SLOPES: Final = 4_000
 
 
@@ -79,7 +80,7 @@ Seen = Sequence[Track] | Forecast
 
 
 def seen_by(rule: Terms, history: RunHistory, oom: OomForecast) -> Seen:
-    """Return the data that a rule needs. This is nearly the entire cost of checking the rule."""
+    """Return the data that a rule needs. Reading it is nearly the entire cost of checking the rule."""
     if rule.measure != "forecast":
         return tracks_of(rule, history)
     newest, left = generations_left(history, oom)
@@ -118,7 +119,7 @@ def most_tracks(rule: Terms) -> int:
 
 
 def generations_left(history: RunHistory, oom: OomForecast) -> tuple[int | None, float | None]:
-    """Return the newest completed generation and how many more fit into memory; None stands for an unknown value."""
+    """Return the newest completed generation and how many more fit into memory; None means unknown."""
     timelines = timelines_of(_newest(history, (), 2, _replaced_from(history)))
     ended = [timeline.generations[-1] for timeline in timelines if len(timeline)]
     newest = max(ended, default=None)
@@ -140,7 +141,8 @@ def _names(pattern: str, history: RunHistory) -> list[str]:
 
 
 def _replaced_from(history: RunHistory) -> Mapping[str, int]:
-    """Map each process that ended before a later attempt began to the first generation that later attempts repeated.
+    """Return, for each process that ended before a later attempt began, the first generation that later attempts
+    repeated.
 
     Attempts are counted per rank: a process that still reports is not replaced by another rank's later attempt.
     """
@@ -172,7 +174,7 @@ def _first_generation(process: ProcessHistory) -> int | None:
 def _is_measured_now(
     names: Sequence[str], history: RunHistory, replaced: Mapping[str, int]
 ) -> bool:
-    """Return True if a process that was not replaced measures one of the series; replaced ones no longer report."""
+    """Return True if a process that was not replaced measures one of the series: replaced processes send nothing."""
     there = (process for process in history.processes if process.instance not in replaced)
     return any(name in process.series for process in there for name in names)
 
@@ -286,7 +288,8 @@ def judge(rule: Terms, tracks: Sequence[Track], state: State | None, at: float) 
 def judge_forecast(
     rule: Terms, newest: int, left: float | None, state: State | None, at: float
 ) -> Outcome:
-    """Check a forecast rule. ``left``: generations until the memory limit, or None if reaching it is not forecast.
+    """Check a forecast rule. ``left`` is the number of generations until the memory limit, or None if memory is not
+    forecast to run out.
 
     Earlier forecasts are not available, so the state stores the generation since which a change has been pending.
     """
@@ -346,7 +349,7 @@ def _changes(
 
 
 def _beyond(rule: Terms, reading: Reading) -> float:
-    """Return how far a reading is outside (positive) or inside; a reading at the limit is inside."""
+    """Return how far a reading is outside the limits (positive) or inside (negative). A limit itself is inside."""
     over = -math.inf if rule.above is None else reading.low - rule.above
     under = -math.inf if rule.below is None else rule.below - reading.high
     return max(over, under)

@@ -38,7 +38,8 @@ def rule_facts(
     rule: Rule, at: Crossing, status: str, others: Sequence[str], run: ExaminedRun, unit: str,
     came: Crossing | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return plain JSON. ``status`` is firing or resolved; ``others`` are names of milder rules of the same group.
+    """Return the facts as plain JSON. ``status`` is firing or resolved; ``others`` are names of milder rules of the
+    same group.
 
     ``came`` is the crossing at which the rule fired, if the message reports both the firing and the end.
     """
@@ -47,7 +48,7 @@ def rule_facts(
     advice = [rule.advice or _NO_ADVICE] if fires else []
     said = summary(rule, at, status, unit)
     if came is not None:
-        said = f"{summary(rule, came, 'firing', unit)}; already over: {said}"
+        said = f"{summary(rule, came, 'firing', unit)}; already resolved: {said}"
     facts = run_facts(FIRED, run, said, advice, title)
     evidence = [f"The rule: {condition(rule, unit)}."]
     if others:
@@ -117,7 +118,7 @@ def amount(rule: Terms, value: float) -> str:
 def _read(rule: Terms, at: Crossing, unit: str) -> str:
     if rule.measure == "forecast":
         if at.value is None:
-            return "no risk that memory runs out"
+            return "no risk of running out of memory"
         return f"memory has {amount(rule, at.value)} {unit}s left"
     value = amount(rule, at.value or 0.0)
     if rule.measure == "value":
@@ -136,7 +137,7 @@ def _limits(rule: Terms) -> str:
 def _where(at: Crossing) -> dict[str, Any]:
     found = _PHASE.fullmatch(at.series or "")
     path = found[1] if found else None
-    place = path or at.series or "memory of the run"
+    place = path or at.series or "the run's memory"
     return {
         "text": f"{place} in {at.process}" if at.process else place,
         "phase": path.split("/")[0] if path else None,

@@ -56,7 +56,7 @@ from .rule_presets import PRESETS, SETS
 
 def _one_line(text: str) -> str:
     if not text.isprintable():
-        raise ValueError("must be a text without control characters")
+        raise ValueError("must be text without control characters")
     return text.strip()
 
 
@@ -121,7 +121,7 @@ InARow = Annotated[
 
 
 class RuleChanges(BaseModel):
-    """Only the given fields change; null removes a limit, a project or a run."""
+    """Changes to a rule. Only the given fields change; null removes a limit, a project or a run."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -140,8 +140,8 @@ class RuleChanges(BaseModel):
 
 class NewRule(RuleChanges):
     """A rule fires when a reading has been `above` or `below` for `hold` generations in a row, and ends when readings
-    have been inside for `grace`. `series` may contain `*`; a `forecast` has none. `run` is an id or a name. Fields
-    given in addition to `preset` override those of the preset.
+    have been inside for `grace` generations. `series` may contain `*`; a `forecast` has no series. `run` is an id or a
+    name. Fields given in addition to `preset` override those of the preset.
     """
 
     preset: Label | None = None
@@ -184,7 +184,7 @@ def new_rules(wanted: NewRule) -> list[Terms]:
         return [_terms(asdict(rule) | own) for rule in rules.values()]
     for limit in own.keys() & {"above", "below"}:
         known = " or ".join(rules)
-        why = f"cannot be one limit for all rules of {preset}: use {known}"
+        why = f"cannot be the same for all rules of {preset}; use the preset {known}"
         raise WrongField(limit, own[limit], why)
     # Each rule needs a unique name.
     title = f"{own.pop('name')}: " if "name" in own else ""
@@ -202,7 +202,7 @@ def _given(fields: RuleChanges) -> dict[str, Any]:
 
 def _terms(given: Mapping[str, Any]) -> Terms:
     terms = Terms(**{"name": "", "series": "", **given})
-    # An empty value means that the value is missing.
+    # An empty field counts as missing.
     terms = replace(
         terms, name=terms.name or "", series=terms.series or "", project=terms.project or None, run=terms.run or None
     )  # fmt: skip
@@ -216,11 +216,12 @@ def _check(terms: Terms) -> None:
     above, below = terms.above, terms.below
     if terms.measure == "forecast":
         if terms.series:
-            why = "must be left out: a forecast applies to the memory of the run"
+            why = "must be left out: a forecast applies to the run's memory"
             raise WrongField("series", terms.series, why)
         if below is None or below <= 0 or above is not None:
             why = (
-                "must be a number of generations, without above: the rule fires when fewer are left"
+                "must be a number of generations, and above must not be set: "
+                "the rule fires when fewer generations are left"
             )
             raise WrongField("below", below, why)
     elif not terms.series:
@@ -235,7 +236,7 @@ def _check(terms: Terms) -> None:
 
 def _default_name(terms: Terms) -> str:
     if terms.measure == "forecast":
-        return f"Less than {terms.below:g} left until the limit"
+        return f"Fewer than {terms.below:g} left until the limit"
     limits = (("above", terms.above), ("below", terms.below))
     words = " or ".join(f"{word} {limit:g}" for word, limit in limits if limit is not None)
     rate = "rate of " if terms.measure == "rate" else ""
@@ -246,14 +247,16 @@ MAX_FILE_BYTES: Final = 1_000_000
 
 
 def read_rules(path: Path) -> tuple[Terms, ...]:
-    """Return the rules in the file. Raises ValueError with one line that names the rule, the field and the problem."""
+    """Return the rules in the file. Raises ValueError with a one-line message that names the rule, the field and the
+    problem.
+    """
     found: dict[str, Terms] = {}
     for number, table in enumerate(_tables(path), 1):
         name = table.get("name") or table.get("preset")
         # The repr is used because a name may contain a line break and the message must be one line.
         label = f"rule {number}" + (f" {name[:100]!r}" if isinstance(name, str) else "")
         try:
-            # An empty text means that the value is missing.
+            # An empty text counts as missing.
             given = {field: value for field, value in table.items() if value != ""}
             rules = new_rules(check_fields(NewRule, given))
         except WrongField as error:

@@ -26,7 +26,7 @@ class PresetSet:
 
 _BANDS: Final = (
     # (name, above, advice)
-    ("elevated", 99.0, "Watch it closely: does the count come down again after each phase?"),
+    ("elevated", 99.0, "Watch the count closely: does it fall again after each phase?"),
     (
         "high",
         200.0,
@@ -55,11 +55,11 @@ def _phase(phase: str, most: float, advice: str) -> Terms:
 
 SETS: Final[Mapping[str, PresetSet]] = {
     "tensors": PresetSet(
-        "Bands of tensors", "Up to 99 is normal, from 100 elevated, above 200 high, above 500 critical.",
+        "Tensor count bands", "Up to 99 is normal, from 100 elevated, above 200 high, above 500 critical.",
         _bands("tensors", "Tensors", "tensors.count"),
     ),
     "tfjs": PresetSet(
-        "Bands of TensorFlow.js tensors", "The same for training in the browser.",
+        "TensorFlow.js tensor count bands", "The same limits for training in the browser.",
         _bands("tfjs", "TensorFlow.js tensors", "tfjs.tensors"),
     ),
     "growth": PresetSet(
@@ -67,7 +67,7 @@ SETS: Final[Mapping[str, PresetSet]] = {
         {
             "growth.high": Terms(
                 "Growth above normal", "process.rss_bytes", "rate", above=1.5 * GB, hold=3,
-                advice="A filling buffer grows more slowly: see in the growth by phase where the rest comes from.",
+                advice="A buffer that fills up grows more slowly: check the growth by phase for other causes.",
             ),
             "growth.leak": Terms(
                 "Growth of a leak", "process.rss_bytes", "rate", above=5 * GB, hold=2,
@@ -102,18 +102,18 @@ SETS: Final[Mapping[str, PresetSet]] = {
         )},
     ),
     "time": PresetSet(
-        "Time per generation", "Each generation clearly takes over 0.1 s longer than the one before.",
+        "Time per generation", "Each generation clearly takes over 0.1 s longer than the previous one.",
         {"time.generation": Terms(
             "Time per generation rises", "generation.seconds", "rate", above=0.1, hold=3,
             advice="Does each generation iterate over something that grows, such as a history, a buffer or a queue? "
-            "Swapping slows it down as well.",
+            "Swapping also slows generations down.",
         )},
     ),
     "uploads": PresetSet(
         "Upload queue", "More than 50 in the gauge pending_uploads.",
         {"uploads.pending": Terms(
             "Upload queue", "gauge.pending_uploads", above=50.0,
-            advice="Data is produced faster than it is uploaded: upload less or less often, and bound the queue.",
+            advice="Data is produced faster than it is uploaded: upload less data or less often, and bound the queue.",
         )},
     ),
 }  # fmt: skip

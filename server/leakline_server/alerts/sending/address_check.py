@@ -30,7 +30,7 @@ from ...limits import MAX_WEBHOOK_LENGTH
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
-# Returns the current addresses of a host name. Raises OSError if there are no addresses.
+# A function that returns a host name's current addresses, and raises OSError if the name has no addresses.
 Resolver = Callable[[str], Sequence[str]]
 
 ALLOW_SETTING: Final = "LEAKLINE_WEBHOOK_ALLOW"
@@ -49,7 +49,7 @@ _REFUSED: Final[dict[str, tuple[str, ...]]] = {
     "multicast": ("224.0.0.0/4", "ff00::/8"),
     "reserved": ("240.0.0.0/4",),
     "discard": ("100::/64",),
-    # A public address at which Azure serves each of its machines the machine's secrets.
+    # A public address at which each Azure machine can read its own secrets.
     "metadata": ("168.63.129.16/32",),
     # Addresses in these networks contain an IPv4 address, to which a gateway would forward the call.
     "translated": ("::/96", "::ffff:0:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48", "2002::/16"),
@@ -66,7 +66,9 @@ _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*", re.IGNORECASE)
 
 
 class AddressRefused(ValueError):
-    """The address must not be called. The message, one line, says why and which setting would allow it, if any."""
+    """The address must not be called. The one-line message gives the reason and, if there is one, the setting that
+    would allow the address.
+    """
 
 
 class AddressUnknown(Exception):
@@ -77,7 +79,7 @@ class AddressUnknown(Exception):
 class WebhookUrl:
     """The parts of a well-formed webhook address; where it leads is not checked yet.
 
-    ``target`` is path and query. It may contain a secret, for example with chat services: never log it.
+    ``target`` is path and query. Never log it, because it may contain a secret, as it does for chat services.
     """
 
     secure: bool
@@ -110,7 +112,7 @@ def shown(url: str) -> str:
 
 
 def networks(text: str) -> tuple[Network, ...]:
-    """Parse a comma-separated list of networks. Raises ValueError that names the invalid network."""
+    """Parse a comma-separated list of networks. Raises a ValueError that names the invalid network."""
     return tuple(ip_network(part.strip()) for part in text.split(",") if part.strip())
 
 
@@ -128,8 +130,8 @@ def check(
 ) -> CheckedAddress:
     """Return the addresses that may be connected to for ``url``.
 
-    Raises AddressRefused if one of them is neither public nor in ``allowed``, and AddressUnknown if there are no
-    addresses.
+    Raises AddressRefused if one of the addresses is neither public nor in ``allowed``, and AddressUnknown if the name
+    has no addresses.
     """
     parsed = parse(url)
     found = _resolved(parsed.host, resolve, resolve_seconds)
@@ -203,12 +205,12 @@ def _resolved(host: str, resolve: Resolver, seconds: float) -> list[Address]:
         except (OSError, ValueError) as error:
             answer.set_exception(error)
 
-    # The system's resolver has no timeout and may take half a minute; the thread ends with it.
+    # The system's resolver has no timeout and may take half a minute; the thread ends when the resolver returns.
     Thread(target=look_up, name="leakline-resolve", daemon=True).start()
     try:
         return answer.result(seconds)
     except FutureTimeout:
-        raise AddressUnknown(f"looking up {host} took over {seconds:g} s") from None
+        raise AddressUnknown(f"looking up {host} took longer than {seconds:g} s") from None
     except (OSError, ValueError) as error:
         raise AddressUnknown(f"{host} cannot be looked up: {error}") from None
 
@@ -224,16 +226,16 @@ def _reduced(text: str) -> Address:
 def _must_be_allowed(url: WebhookUrl, address: Address, allowed: Sequence[Network]) -> None:
     if any(address in network for network in allowed):
         return
-    leads = "" if url.host == str(address) else f" leads to {address}, which"
+    leads = "" if url.host == str(address) else f" resolves to {address}, which"
     word = _why_not_public(address)
     if word is not None:
         raise AddressRefused(
             f"{url.host}{leads} is not a public address ({word}); to allow it, add its network to "
-            f"{ALLOW_SETTING}, such as {ALLOW_SETTING}={ip_network(address)}"
+            f"{ALLOW_SETTING}, for example {ALLOW_SETTING}={ip_network(address)}"
         )
     if url.port < 1024 and url.port not in (80, 443):
         raise AddressRefused(
-            f"port {url.port} is not allowed for webhooks; use 80, 443 or a port from 1024 on, "
+            f"port {url.port} is not allowed for webhooks; use port 80, 443 or any port above 1023, "
             f"or add the network of {address} to {ALLOW_SETTING}"
         )
 

@@ -19,12 +19,12 @@ def main() -> None:
     # Keep the output of apprise and its plugins out of the result.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     asked = json.load(sys.stdin)
-    # End this process in time even if the server was killed meanwhile.
+    # End this process after its time limit even if the server has been killed.
     signal.alarm(math.ceil(asked.pop("seconds")) + 1)
     memory = asked.pop("memory_bytes")
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # By default Python would search for modules in this file's directory.
+    # Replace the default path, which would include this file's directory.
     sys.path[:] = asked.pop("path")
     _refuse_redirects()
     # apprise handles exceptions of its plugins; after an error in apprise itself no result is written.
@@ -44,7 +44,7 @@ def _refuse_redirects() -> None:
 
 
 def hand_over(url: str, title: str, body: str, kind: str) -> bool | None:
-    """Return True if the service accepted the message; None if the URL is invalid."""
+    """Return whether the service accepted the message, or None if the URL is invalid."""
     import apprise
 
     services = apprise.Apprise()

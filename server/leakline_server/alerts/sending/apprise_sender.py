@@ -27,7 +27,7 @@ FORMAT: Final = "apprise"
 # Discord refuses messages whose title and body together exceed 2,000 characters.
 MAX_TITLE: Final = 250
 MAX_BODY: Final = 1_700
-# The process needs a quarter of this limit unless a response is large.
+# The process needs a quarter of this memory unless a response is large.
 MAX_MEMORY_BYTES: Final = 256 * 2**20
 
 # Tone of a message -> notify type of apprise.
@@ -47,12 +47,14 @@ def service_of(url: str) -> str:
 
 
 def notify(url: str, message: Message, total_seconds: float = TOTAL_SECONDS) -> Outcome:
-    """Hand ``message`` to the service at ``url``. Never raises for errors of the service or of apprise.
+    """Hand ``message`` to the service at ``url``. Errors of the service or of apprise do not raise exceptions.
 
     After ``total_seconds`` the message counts as not sent, though it may still arrive: better twice than never.
     """
     if not installed():
-        return TryAgain("apprise is not installed: pip install 'leakline[notify]'", 0.0)
+        return TryAgain(
+            "apprise is not installed; run pip install 'leakline[notify]' on the server", 0.0
+        )
     bounds = {"seconds": total_seconds, "memory_bytes": MAX_MEMORY_BYTES, "path": sys.path}
     asked = {**bounds, "url": url, **parts(message)}
     started = time.monotonic()
@@ -71,13 +73,13 @@ def notify(url: str, message: Message, total_seconds: float = TOTAL_SECONDS) -> 
     except ValueError:
         # The process may have been killed because of its memory limit. Its output is left out because it may contain
         # the URL.
-        reason = "apprise: its process ended without a result"
+        reason = "the apprise process ended without a result"
         return TryAgain(reason, time.monotonic() - started)
     seconds = time.monotonic() - started
     if answer["taken"] is None:
         return GiveUp("apprise does not support this kind of address", seconds)
     if not answer["taken"]:
-        return TryAgain("apprise: the service refused the message", seconds)
+        return TryAgain("the service refused the message from apprise", seconds)
     return Delivered(None, seconds)
 
 

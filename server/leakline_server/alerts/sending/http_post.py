@@ -44,8 +44,8 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class TryAgain:
-    """The message was not accepted, but may be later. ``status`` is None without a response; ``wait_seconds`` is
-    Retry-After.
+    """The message was not accepted, but may be accepted later. ``status`` is None if there was no response;
+    ``wait_seconds`` is the value of Retry-After.
     """
 
     reason: str
@@ -56,7 +56,7 @@ class TryAgain:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Another attempt would not help. ``disable``: the receiver wants no more messages (410)."""
+    """Another attempt would not help. ``disable`` is True if the receiver wants no more messages (410)."""
 
     reason: str
     seconds: float = 0.0
@@ -75,7 +75,7 @@ def post(
     total_seconds: float = TOTAL_SECONDS,
     ca_file: Path | None = None,
 ) -> Outcome:
-    """Send ``body`` and return the outcome. Never raises for errors of the receiver."""
+    """Send ``body`` and return the outcome. Errors of the receiver do not raise exceptions."""
     started = time.monotonic()
 
     def elapsed() -> float:
@@ -130,9 +130,9 @@ def _exchange(
 def _plain(error: Exception) -> str:
     """Describe the error in one line that contains no text from the receiver."""
     if isinstance(error, HTTPException):
-        return f"answered something that is not HTTP ({type(error).__name__})"
+        return f"sent a response that is not HTTP ({type(error).__name__})"
     if isinstance(error, AnswerTooLong):
-        return f"answered over {HEAD_LIMIT_BYTES} bytes"
+        return f"sent more than {HEAD_LIMIT_BYTES} bytes of headers"
     return getattr(error, "strerror", None) or type(error).__name__
 
 
@@ -155,7 +155,7 @@ def next_wait(
     urgent: bool = True,
     age_seconds: float = 0.0,
 ) -> float | None:
-    """Return the seconds to wait after ``attempts`` failed attempts; None if that was the last attempt.
+    """Return the seconds to wait after ``attempts`` failed attempts, or None if no attempt is left.
 
     ``dice`` returns a number in [0, 1), ``age_seconds`` is the age of the alert. The caller checks the alert's expiry.
     """

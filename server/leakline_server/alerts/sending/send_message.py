@@ -76,15 +76,15 @@ def send(
     except AddressUnknown as error:
         return TryAgain(str(error), 0.0)
     except ValueError as error:
-        # The address is refused, or the message is too large.
+        # The address was refused, or the message is too large.
         return GiveUp(str(error))
     signature = signed_headers(outgoing.secret, outgoing.id, at, body, outgoing.previous_secret)
     return by(address, body, {"Content-Type": "application/json; charset=utf-8", **signature})
 
 
-# Service -> (hosts of its webhooks, or suffixes with a leading dot; message format). apprise is used only for these
-# addresses of users, and only as rebuilt by `plain_address`: the hosts are known, but the rest of the URL could name a
-# file or another host to apprise (`?template=`).
+# Service -> (hosts of its webhooks, or suffixes with a leading dot; message format). Of the addresses that users add,
+# apprise gets only these, as rebuilt by `plain_address`: the hosts are known, but the rest of the URL could make
+# apprise read a file or another host (`?template=`).
 _SERVICES: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "Slack": (("hooks.slack.com", "hooks.slack-gov.com"), "slack"),
     "Discord": (("discord.com", "discordapp.com"), apprise_sender.FORMAT),
@@ -117,17 +117,17 @@ def chosen_by(url: str) -> Chosen:
 _PLAIN: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
     "Discord": (
         re.compile(r"https://[a-z0-9.-]+/api/webhooks/[0-9]+/[A-Za-z0-9_-]+"),
-        "a Discord webhook address must be https://discord.com/api/webhooks/, its number, / and its token; a user, "
-        "port, query or fragment is not allowed: copy the address from Discord again",
+        "a Discord webhook address must have the form https://discord.com/api/webhooks/NUMBER/TOKEN; "
+        "a user, port, query or fragment is not allowed: copy the address from Discord again",
     ),
     "Teams": (
         re.compile(
             r"https://[a-z0-9.-]+(:443)?(/powerautomate/automations/direct(/cu/[0-9]+)?)?"
             r"/workflows/[A-Za-z0-9_-]+/triggers/manual/paths/invoke"
         ),
-        "a Teams workflow address must be https://, its host, …/workflows/, its number, /triggers/manual/paths/invoke "
-        "and a query of sig, api-version, sp and sv, each once; a user, port, fragment or anything else is not "
-        "allowed: copy the address from Teams again",
+        "a Teams workflow address must have the form https://HOST/…/workflows/ID/triggers/manual/paths/invoke?QUERY, "
+        "where QUERY contains only sig, api-version, sp and sv, once each; a user, port or fragment is not allowed; "
+        "copy the address from Teams again",
     ),
 }
 _OF_ANOTHER_SERVICE: Final = (
@@ -143,8 +143,8 @@ _QUERY_VALUE: Final = re.compile(r"[A-Za-z0-9_./-]+")
 def plain_address(url: str) -> str:
     """Rebuild the address of a Discord or Teams webhook from only the parts that such webhooks have.
 
-    Raises AddressRefused for any other address. apprise supports more in an address: files and hosts to read a template
-    from, and whether certificates are verified.
+    Raises AddressRefused for any other address. apprise accepts more in an address: files and hosts from which to read
+    a template, and whether to verify certificates.
     """
     service = chosen_by(url).service
     if service not in _PLAIN:

@@ -29,7 +29,7 @@ def check_secret(secret: str) -> str:
             return secret
     raise ValueError(
         f"must be {PREFIX} followed by {MIN_SECRET_BYTES} to {MAX_SECRET_BYTES} random bytes in base64; "
-        "if it is not set, one is generated and printed once"
+        "if no secret is set, the server generates one and prints it once"
     )
 
 
@@ -39,8 +39,8 @@ def signed_headers(
     """Return the three headers of the specification. ``at`` is the time of this attempt, not of the event, in Unix
     seconds.
 
-    With a ``previous`` secret there are two signatures, the new secret's first: during rotation a receiver knows only
-    one of the secrets.
+    With a ``previous`` secret there are two signatures, the new secret's first: during rotation a receiver may know
+    only one of the secrets.
     """
     moment = datetime.fromtimestamp(int(at), tz=UTC)
     known = [secret] if previous is None else [secret, previous]
