@@ -122,7 +122,7 @@ def test_a_pasted_address_receives_alerts_and_a_test_message(
         expect(page.get_by_label("Format")).to_have_value("")
         page.get_by_role("button", name="Send a test").click()
         expect(page.get_by_role("status")).to_contain_text("answered 204")
-        expect(page.get_by_label("Message")).to_contain_text("Nothing is leaking: somebody tested")
+        expect(page.get_by_label("Message")).to_contain_text("Nothing is leaking: this is a test")
         assert fits(page, 390)
         page.go_back()
         page.get_by_role("link", name="Back to the run").click()

@@ -192,7 +192,7 @@ def test_a_page_of_an_allowed_origin_reports_and_the_leak_is_confirmed(
     assert verdict["summary"].startswith("train keeps 158 Tensor per generation: 6.03 MiB")
     told = text_of(f"{allowing}/runs/leaks?tab=all")
     # The memory of the browser process is not measured: the trend shows the tensors.
-    assert "Nothing was measured yet" not in told
+    assert "Nothing has been measured yet" not in told
     assert "tfjs.bytes" in told
     for name in ("after train", "TensorFlow.js tensors", "JavaScript heap"):
         assert name in told, name

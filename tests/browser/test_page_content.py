@@ -27,7 +27,7 @@ ON_THE_PAGE_OF_A_RUN = {
     "checklist": ("GPU memory stays",),
     "phases": ("evaluate_population", "between", "sum"),
     "memory": ("private memory is accounted for", "The C allocator keeps"),
-    "gpu": ("Allocated is what live tensors hold",),
+    "gpu": ("Allocated memory is held by live tensors",),
     "types": ("problem: expected 2", "expected: 17 after evolve_population", "+16"),
     "holders": ("erl_trainer.Trainer.population_history[*]",),
     "containers": ("50,000", "100 %", "full"),

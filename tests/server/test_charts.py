@@ -685,7 +685,9 @@ def test_each_byte_is_accounted_for_once_and_unmeasured_kinds_are_named() -> Non
     said = accounted(GIB, {"arrays.bytes": GIB / 4}, None)
     assert said.startswith("25 % of 1.00 GiB private memory is accounted for: arrays 256.00 MiB.")
     assert "Not measured: tensors, other objects, freed but kept by the C allocator." in said
-    assert "More was counted than the 1.00 GiB" in accounted(GIB, {"arrays.bytes": 2.0 * GIB}, None)
+    assert "More memory was counted than the 1.00 GiB" in accounted(
+        GIB, {"arrays.bytes": 2.0 * GIB}, None
+    )
     # If arrays and tensors were measured, their counts in a census are not added.
     types = [["numpy.ndarray", 9, GIB // 2], ["app.Env", 2, None]]
     said = accounted(GIB, {}, {"types": types})

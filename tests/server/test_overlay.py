@@ -64,7 +64,7 @@ def test_ten_runs_are_allowed_and_a_repeated_run_counts_once(api: TestClient) ->
     asked = "&".join(f"run=x{number}" for number in [*range(10), 0])
     text = read(api, asked)
     assert "Overlay of 10 runs" in text
-    assert "None of these runs has measured it" in text
+    assert "None of these runs has measured private memory" in text
     assert len(rows(text, "runs")) == 10
 
 
@@ -96,7 +96,7 @@ def test_only_measured_series_are_offered(three: TestClient) -> None:
     rss = chart(read(three, "run=a&run=b&series=rss"))["lines"][0]["y"]
     assert rss[0] == 2**30 + 3 * 4096
     assert chart(read(three, "run=a&series=nonsense")) == chart(read(three, "run=a"))
-    assert "has measured it" in read(three, "run=a&run=b&series=gpu")
+    assert "has measured GPU memory" in read(three, "run=a&run=b&series=gpu")
 
 
 def test_the_devices_of_a_process_are_added_up(api: TestClient, make_run: Any) -> None:

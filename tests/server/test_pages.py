@@ -261,7 +261,10 @@ def test_the_highest_peak_inside_a_phase_is_shown(api: TestClient, make_run: Any
     }
     make_run(extra=peaks).begin(api, 36)
     text = page_of(api, "/runs/r1?tab=all")
-    assert "Highest inside a phase: 4.00 GiB in train (from background readings" in text
+    assert (
+        "Highest resident memory inside a phase: 4.00 GiB in train (from background readings"
+        in text
+    )
 
 
 def test_memory_of_other_threads_is_listed_after_the_phases(api: TestClient, make_run: Any) -> None:
@@ -643,7 +646,7 @@ def test_a_server_without_runs_says_so(api: TestClient) -> None:
     words = shown(api)
     assert "There are no projects yet." in words
     assert "No batch has arrived since the start." in words
-    assert re.search(r"It is \d{4}_\w+, the newest one", words)
+    assert re.search(r"The schema is \d{4}_\w+, the newest version", words)
 
 
 def test_refused_batches_are_counted(
@@ -709,7 +712,7 @@ def answer(question: str, **other: Any) -> tuple[str, str, str]:
         ("Are batches written?", {"figures": WriterFigures(commits=4, refused=True)}, "confirmed"),
         ("Are batches written?", {"disk_is_full": True}, "confirmed"),
         ("Are batches written?", {"figures": WriterFigures()}, "learning"),
-        ("Is it fast enough?", {"refusals": {"too_busy": 3}}, "watch"),
+        ("Is the server fast enough?", {"refusals": {"too_busy": 3}}, "watch"),
         ("Does the database schema match this version?", {"schema": "0010_b"}, "confirmed"),
         ("Does the database schema match this version?", {"schema": None}, "confirmed"),
         ("Is all stored data readable?", {"damaged": 2}, "confirmed"),

@@ -292,7 +292,7 @@ def panel_of(page: str) -> str:
 def test_a_page_and_its_fragments_show_the_changes(path: str, api: TestClient) -> None:
     page = api.get(f"/runs/r1{path}?x=11.8..40.3").text
     panel = panel_of(page)
-    assert "Changed between generation 12 and 40" in panel
+    assert "Changes between generation 12 and 40" in panel
     assert f"+{28 * LEAK / MIB:.2f} MiB, +10.00 MiB per generation." in panel
     assert "Env +224.00 MiB, +112" in panel
     assert "train +280.00 MiB" in panel
@@ -301,7 +301,7 @@ def test_a_page_and_its_fragments_show_the_changes(path: str, api: TestClient) -
     assert "at generation 12 at generation 40 change per generation bytes gained" in types
     # This type was counted at an earlier generation.
     assert "10 (at 10) 40 +30 +1 not measured" in types
-    assert "Changed between" not in api.get(f"/runs/r1{path}").text
+    assert "Changes between" not in api.get(f"/runs/r1{path}").text
 
 
 def test_the_links_of_the_page_keep_the_range(api: TestClient) -> None:
@@ -324,13 +324,13 @@ def test_the_form_and_the_ranges_keep_the_axis(api: TestClient, make_run: Any) -
     assert compared.history[0].headers["location"] == (
         "/runs/long?tab=events&axis=time&x=180s..360s#changes"
     )
-    assert "Changed between 0.05 and 0.1 hours since the start" in panel_of(compared.text)
+    assert "Changes between 0.05 and 0.1 hours since the start" in panel_of(compared.text)
     assert 'href="?tab=events&axis=time"' in html.unescape(compared.text)
     page = html.unescape(api.get("/runs/long?axis=time&x=180s..360s").text)
     (last,) = re.findall(r'href="([^"]+)"[^>]*>Last 10 minutes<', page)
     assert last == "?tab=objects&axis=time&x=149.5s..749.5s#types"
     followed = api.get(f"/runs/long{last}").text
-    assert "Changed between 0.04153 and 0.2082 hours since the start" in panel_of(followed)
+    assert "Changes between 0.04153 and 0.2082 hours since the start" in panel_of(followed)
     assert 'href="?tab=objects&axis=time#types"' in html.unescape(followed)
 
 
@@ -361,12 +361,12 @@ def test_a_page_of_a_run_without_generations_compares_moments(
     hours = api.get("/runs/minutes?from=0.02&to=0.06", follow_redirects=False)
     assert hours.headers["location"] == "/runs/minutes?x=72s..216s#changes"
     panel = panel_of(api.get("/runs/minutes?x=72s..216s").text)
-    assert "Changed between 0.02 and 0.06 hours since the start" in panel
+    assert "Changes between 0.02 and 0.06 hours since the start" in panel
     assert "+288.00 MiB" in panel
     assert "No phase is known to have changed." in panel
     wrong = panel_of(api.get("/runs/r1?x=72s..216s").text)
     assert "Nothing to compare" in wrong
-    assert "must have no s suffix, because the axis of this run is the generation" in wrong
+    assert "must have no s suffix, because the unit of this run's axis is the generation" in wrong
 
 
 @pytest.mark.parametrize(

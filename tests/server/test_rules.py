@@ -551,7 +551,7 @@ def test_the_page_offers_every_preset(api: TestClient) -> None:
         assert form(api, "/alerts/rules", preset=preset, project="erl").status_code == 303
     assert {rule["project"] for rule in items(api)} == {"erl"}
     again = form(api, "/alerts/rules", preset=offered[0], project="erl")
-    assert again.status_code == 409 and "is the same" in again.text
+    assert again.status_code == 409 and "is identical" in again.text
 
 
 def test_a_refused_form_keeps_its_values_and_shows_the_error(api: TestClient) -> None:

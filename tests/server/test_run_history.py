@@ -136,7 +136,11 @@ def pages(shared_api: TestClient, make_run: Any) -> TestClient:
 
 @pytest.mark.parametrize(
     ("generations", "said"),
-    [(4, None), (5, "excludes the first for warm-up"), (20, "excludes the first 2 for warm-up")],
+    [
+        (4, None),
+        (5, "excludes the first generation as warm-up"),
+        (20, "excludes the first 2 generations as warm-up"),
+    ],
 )
 def test_an_omitted_warm_up_is_named_with_the_figure(
     generations: int, said: str | None, pages: TestClient
@@ -181,7 +185,7 @@ def test_a_suspected_leak_of_an_ended_run_says_what_decides_it() -> None:
     }  # fmt: skip
     assert "a few more epochs will settle it" in verdict_view(verdict).support
     support = verdict_view(verdict, over=True).support
-    assert "that takes growth over 24 epochs" in support and "settle" not in support
+    assert "which takes growth over 24 epochs" in support and "settle" not in support
     # The tooltip of its mark is the same in each list, for live runs and for ended ones.
     assert "settle" not in status_of("suspected").meaning
 

@@ -110,7 +110,7 @@ def test_a_silent_run_shows_since_when_and_promises_no_seconds() -> None:
         a_run(state="silent", reason="", processes=[silent]), [snapshot(label="sample")]
     )
     assert note_of(section) == (
-        "It stopped sending without reporting an end. Last reading of rank 0: RSS 9.70 GiB of a limit of "
+        "The run stopped sending without reporting an end. Last reading of rank 0: RSS 9.70 GiB of a limit of "
         "10.00 GiB at generation 7, sample."
     )
 
@@ -433,7 +433,7 @@ def test_a_comparison_draws_the_rank_that_leaks_most(
     eventually(lambda: (named("little"), named("much")) == ([0], [1]))
     for before, after in (("little", "much"), ("much", "little")):
         page = api.get(f"/compare?before={before}&after={after}").text
-        assert "Private memory of rank 1 main at the end" in page
+        assert "Private memory of rank 1 main in both runs" in page
 
 
 def layers(api: TestClient, address: str = "/runs/r1/lines?x=-1..99") -> dict[str, Any]:
@@ -842,7 +842,7 @@ def test_an_older_census_shows_its_generation(
     send(api, eventually, {"tensors.bytes": lambda n: MIB}, census_at=at)
     page = api.get("/runs/r1?tab=all").text.replace("\u00a0", " ")
     assert "other objects 3.00 MiB" in page
-    assert (f"Other objects are those of the census at generation {at}." in page) is older
+    assert (f"Other objects are from the census at generation {at}." in page) is older
 
 
 def test_an_empty_tab_says_so_and_can_show_later_data(api: TestClient, make_run: Any) -> None:

@@ -1,7 +1,7 @@
 """Request and response models of the JSON API, as shown in OpenAPI.
 
 Requests are validated against these models. Responses are built from plain data and only described
-by the models; a test checks that they match the models.
+by the models; a test checks that the responses match the models.
 """
 
 from __future__ import annotations
@@ -231,12 +231,12 @@ class Process(BaseModel):
     """`taken` is the number of snapshots taken so far, according to the newest sequence number, and
     `stored` is the number of snapshots stored. `lost` counts lost snapshots by reason, as reported
     by the process. `log_lines` contains up to 50 of the newest lines that the process printed, if
-    sending them is enabled. `log_lines_left_out` counts the lines that were omitted because lines
-    of processes that ended worse fill the response.
+    sending them is enabled. `log_lines_left_out` counts the lines that were omitted to leave
+    room for the lines of processes that ended worse.
 
     `growth_bytes_per_generation` is the growth of private memory according to the verdict. It is
-    null if it cannot be determined, and for a process that was replaced by another one. `findings`
-    lists the fingerprints of leaks and possible leaks that name this process. `clock_skew_seconds`
+    null if it cannot be determined or if another process replaced this process. `findings` lists
+    the fingerprints of leaks and possible leaks that name this process. `clock_skew_seconds`
     is how far the server's clock was ahead of the process's clock at first contact, and negative if
     it was behind. It is null if unknown, for example for a recording that was uploaded later.
     """
@@ -330,7 +330,7 @@ class DamagedPart(BaseModel):
 
 
 class SeriesList(BaseModel):
-    """`left_out` is the number of matching items that exceed the size limit of a response.
+    """`left_out` is the number of matching items omitted because of the response's size limit.
     `processes_left_out` is the number of processes that were not read because the run has too many.
     `damaged` lists the parts that are missing because they are unreadable.
     """
@@ -368,7 +368,7 @@ class MemoryChange(BaseModel):
 
 
 class ChangedProcess(MemoryChange):
-    """`process` may also be `child processes`, which stands for all child processes together.
+    """`process` may also be `child processes`, which covers all child processes together.
     `read_before_at` and `read_after_at` are the times of the readings, or of the earliest reading
     if there are several. A process that ended before a point has 0 bytes at that point, and its
     last reading is earlier.
@@ -386,10 +386,11 @@ class ChangedPhase(BaseModel):
 
 
 class ChangedType(BaseModel):
-    """`bytes_change` is the change in the objects' own bytes. If these were not measured, it is
-    estimated as the change in count times the bytes that one object keeps alive. If a finding names
-    the type, `bytes_change` is the larger of the two. `counted_before_at` and `counted_after_at`
-    are the times of the counts, or of the earliest count if there are several processes.
+    """`bytes_change` is the change in the objects' own bytes. If those bytes were not measured,
+    it is estimated as the change in count times the bytes that one object keeps alive. If a finding
+    names the type, `bytes_change` is the larger of the measured and the estimated change.
+    `counted_before_at` and `counted_after_at` are the times of the counts, or of the earliest count
+    if there are several processes.
     """
 
     type: str

@@ -1,7 +1,7 @@
 """The visible range of the axis, as given in the page's address: ``x=12..40``, in units of the axis.
 
 ``x=720s..2400s`` is in seconds since the start, for runs without generations. Their axis changes
-from minutes to hours as they grow, and a link must keep showing the same range.
+from minutes to hours as the runs get longer, and a link must keep showing the same range.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ def wanted(stretch: Stretch, axis: Axis, started: float) -> tuple[float, float]:
     if stretch.in_seconds and axis.unit == "generation":
         asked = f"{stretch.first:g}s..{stretch.last:g}s"
         raise InvalidField(
-            "x", asked, f"must have no s suffix, because the axis of this run is the {axis.title}"
+            "x",
+            asked,
+            f"must have no s suffix, because the unit of this run's axis is the {axis.title}",
         )
     if axis.unit == "generation":
         return math.floor(stretch.first), math.ceil(stretch.last)
@@ -68,7 +70,7 @@ def wanted(stretch: Stretch, axis: Axis, started: float) -> tuple[float, float]:
 
 
 def two_points(stretch: Stretch, axis: Axis, known: TwoPoints) -> TwoPoints | None:
-    """Return the recorded points closest to the ends of a range, or None if it contains fewer than two.
+    """Return the recorded points closest to the ends of a range, or None if these are fewer than two.
 
     A chart extends beyond the recorded range, because it has margins and a forecast.
     """

@@ -35,8 +35,8 @@ SAME_PERCENT: Final = 5.0
 MAX_ROWS: Final = 60
 # Shown if the units differ, below the sentence that names both units.
 _APART: Final = (
-    "Nothing was compared per unit. The highest memory is that of each whole run, and no finding "
-    "can be reported as gone."
+    "Nothing was compared per unit. The highest memory was reached anywhere in the run, and no "
+    "finding can be reported as gone."
 )
 SIDES: Final = ("before", "after")
 
@@ -95,7 +95,8 @@ def compare_page(
 ) -> ComparePage:
     """Return the template context for two runs in the API's JSON format.
 
-    ``trends`` is the memory of each run at generation ends, of ``process`` if there are several.
+    ``trends`` is the memory of each run at generation ends, or only the memory of ``process`` if it
+    is given.
     """
     unit, axis = before["unit"], axis_of(before)
     alike = unit == after["unit"]
@@ -195,9 +196,9 @@ def _without(generations: int, unit: str) -> str:
     first = warm_up(generations)
     if not first:
         return ""
-    left_out = f"the first {first}" if first > 1 else "the first"
+    left_out = f"the first {first} {plural(unit, first)}" if first > 1 else f"the first {unit}"
     return (
-        f" Growth excludes {left_out} for warm-up; the list of runs shows the growth of each run "
+        f" Growth excludes {left_out} as warm-up; the list of runs shows the growth of each run "
         f"over its newest {plural(unit, 2)}."
     )
 
@@ -293,10 +294,10 @@ def _overlay(
         empty = "The runs count different units, so they cannot share an axis."
         return Section("overlay", "Both runs", how, empty=empty)
     when = f"at the end of each {unit}" if axis.unit == "generation" else "over time"
-    whose = f"of {process} " if process else ""
+    whose = f"of {process} in" if process else "of"
     how = (
-        f"Private memory {whose}{when} of both runs. What matters is how steeply a line climbs, not how "
-        "high it starts."
+        f"Private memory {whose} both runs, {when}. What matters is how steeply a line climbs, not "
+        "how high it starts."
     )
     chart = chart_builder.overlay_chart(axis, *trends)
     if chart is None:
@@ -389,8 +390,8 @@ def _by_type(changes: Sequence[Json], unit: str) -> Section | None:
     ]  # fmt: skip
     how = (
         f"Live instances in both runs, per {unit}; the difference has a 90 % interval. Types "
-        "named by findings come first, then classes of the program, then types that grow along "
-        "with them, and last those that grow in neither run."
+        "named by findings come first, followed by classes of the program, types that grow along "
+        "with them, and types that grow in neither run."
     )
     return Section("by-type", "By type", how, table=table(heads, rows))
 
@@ -400,7 +401,7 @@ def _gauges(changes: Sequence[Json], unit: str) -> Section | None:
         return None
     rows = [_gauge_row(each) for each in changes]
     how = (
-        f"What the program reported besides memory: the median over the {plural(unit, 2)} that "
+        f"Values that the program reported besides memory: medians over the {plural(unit, 2)} that "
         f"both runs have. A difference below {GAUGES_SAME:.0f} % counts as no change."
     )
     heads = ("gauge", "#before", "#after", "#change")
@@ -417,8 +418,8 @@ def _gauge_row(each: Json) -> list[Field]:
 def _survival(found: Json | None) -> Section | None:
     if found is None:
         return None
-    how = "The last generation of each run, and where it would run out of memory at its latest growth rate."
-    return Section("survival", "How far they get", how, note=found["sentence"])
+    how = "The last generation of each run, and the point at which it would run out of memory if growth continues."
+    return Section("survival", "How far runs get", how, note=found["sentence"])
 
 
 def _environment(changes: Mapping[str, Sequence[Any]]) -> Section | None:
@@ -441,7 +442,7 @@ def _said(value: Any) -> str:
 
 
 def _findings(comparison: Json, unit: str) -> tuple[FindingGroup, ...]:
-    words = {"gone": ("Gone", "No finding went away."), "still": ("Still there", "Nothing is still leaking."),
+    words = {"gone": ("Gone", "No finding went away."), "still": ("Still there", "No finding remains."),
              "new": ("New", "Nothing new.")}  # fmt: skip
     return tuple(
         FindingGroup(title, findings_view(comparison["findings"][key], unit), empty)

@@ -1,9 +1,9 @@
-"""A cache of what the analysis derives from runs.
+"""A cache of the results that the analysis derives from runs.
 
 Loading the history of a long run is slow, and every viewer of a page needs the same results.
 Results are cached under the revision of the run, which changes whenever the run changes; histories
-are not cached. If computing a result is slow, the previous result is returned, and the new one is
-computed in the background.
+are not cached. If computing a result is slow, the previous result is returned, and a new
+result is computed in the background.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SLOW_SECONDS: Final = 0.25
 REST_FACTOR: Final = 9
 # The delay before a background renewal; no request waits for it.
 AFTER_SECONDS: Final = 1.0
-# A request waits if the cached result is older than this.
+# A request waits for a new result if the cached result is older than this.
 STALE_SECONDS: Final = 60.0
 
 Key = TypeVar("Key", bound=Hashable)
@@ -84,14 +84,14 @@ class _Of:
 
 
 def _in_background(work: Callable[[], None]) -> None:
-    """Run ``work`` after a delay, so that it does not slow down the response to the current request."""
+    """Run ``work`` on a thread after a delay, so as not to slow down the current request."""
     timer = threading.Timer(AFTER_SECONDS, work)
     timer.name, timer.daemon = "leakline-derive", True
     timer.start()
 
 
 class Derivations:
-    """A cache of derived results and comparisons. Thread-safe; its methods raise NoSuchRun.
+    """A thread-safe cache of derived results and comparisons, whose methods raise NoSuchRun.
 
     ``run_later`` runs renewals in the background.
     """
@@ -148,7 +148,7 @@ class Derivations:
         return self._runs.put(run_id, _Of(revision, derived, now - began, now))
 
     def _renew(self, run_id: str) -> None:
-        """Renew the results of a run in the background, unless this is already under way."""
+        """Renew the results of a run in the background, unless a renewal is already under way."""
         with self._lock:
             if run_id in self._renewing:
                 return

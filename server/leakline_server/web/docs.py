@@ -1,6 +1,6 @@
-"""``/docs``: the installed documents and a search in them, as pages that load nothing from other hosts.
+"""``/docs``: the installed documents with full-text search, as pages that load nothing from other hosts.
 
-Markdown is converted to HTML that fits the pages' content security policy. Linked documents and
+Markdown is converted to HTML that complies with the pages' content security policy. Linked documents and
 images are served below ``/docs``.
 """
 
@@ -35,7 +35,7 @@ from .rendering.templating import render
 
 ROOT: Final = "/docs"
 INDEX: Final = "README.md"
-# The target of links that lead out of the documents folder.
+# The base address for links that lead out of the documents folder.
 REPOSITORY: Final = "https://github.com/leakline/leakline/blob/main/"
 
 # HTML in a document is escaped, so that scripts cannot run.
@@ -153,7 +153,7 @@ def anchor_of(text: str) -> str:
 
 
 def _led(token: Token, document: str, files: Collection[str]) -> Iterator[Token]:
-    """Yield the replacement of an inline token: links lead to pages, external images become text."""
+    """Yield the tokens that replace an inline token: links lead to pages, external images become text."""
     if token.type == "link_open":
         target = lead(document, str(token.attrs["href"]))
         away = {"rel": "noreferrer"} if urlsplit(target).netloc else {}
@@ -174,7 +174,7 @@ def _led(token: Token, document: str, files: Collection[str]) -> Iterator[Token]
 
 
 def _size_of(source: str) -> dict[str, str | int | float]:
-    """Return the size of one of our PNGs in pixels, so that the page does not shift while it loads."""
+    """Return the pixel size of a PNG file, so that the page does not shift while the image loads."""
     path = DOCS / source.removeprefix(f"{ROOT}/")
     if path.suffix != ".png" or not path.is_file():
         return {}
@@ -259,7 +259,7 @@ def search(query: str, sections: Sequence[Section]) -> Results:
 
 
 def words_of(query: str) -> list[str]:
-    """Return the words to look for, each once; common words are ignored if there are others."""
+    """Return the words to look for, each once; common words are ignored if the query has others."""
     words = dict.fromkeys(word.strip(_PUNCTUATION).lower() for word in query.split())
     found = [word for word in words if word and f" {word} " not in _IGNORED]
     return (found or [word for word in words if word])[:MAX_SEARCH_WORDS]
@@ -318,7 +318,7 @@ def _hit(section: Section, words: Sequence[str]) -> Hit:
 
 
 def _words_near(found: Sequence[re.Match[str]]) -> Callable[[int], int]:
-    """Return a function that counts the different words of the query shortly after a position."""
+    """Return a function that counts the different query words that occur shortly after a position."""
 
     def words_after(start: int) -> int:
         near = (match for match in found if 0 <= match.start() - start < _EXCERPT - _BEFORE_MATCH)
@@ -331,7 +331,7 @@ router = APIRouter(
     include_in_schema=False, default_response_class=HTMLResponse, dependencies=[READ]
 )
 
-# Files that documents show or link to.
+# Types of the files that documents show or link to.
 MEDIA: Final = {
     ".png": "image/png",
     ".svg": "image/svg+xml",
@@ -470,7 +470,7 @@ def _page(name: str) -> Response:
 
 def _not_found(name: str) -> NotFound:
     if INDEX in files():
-        message = f"there is no document {shorten(name)}; {ROOT} lists all of them"
+        message = f"there is no document {shorten(name)}; {ROOT} lists all documents"
     else:
         message = f"this installation has no documents; they are at {REPOSITORY}docs/{INDEX}"
     return NotFound("document_not_found", message, {"document": str(shorten(name))})

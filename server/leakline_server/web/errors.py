@@ -110,7 +110,7 @@ def install(app: FastAPI, page: ErrorPage | None = None) -> None:
         return bool(await run_in_threadpool(quarantine.after, engine, error, began))
 
     async def ask_again(request: Request) -> Response:
-        """Redirect to the same address: the damaged data is gone, so that a retry succeeds."""
+        """Retry a read by a redirect, because the damaged data is gone; refuse any other request."""
         if request.method not in ("GET", "HEAD"):
             return await refused(request, damaged_data_set_aside())
         # Use the original path with one leading slash, so that the redirect stays on this server.
@@ -123,7 +123,7 @@ def install(app: FastAPI, page: ErrorPage | None = None) -> None:
     async def corrupt(request: Request, error: Exception) -> Response:
         if await was_damaged(request, error):
             return await ask_again(request)
-        log.error("stored data: %s", error)
+        log.error("stored data is damaged: %s", error)
         message = f"stored data is damaged ({error}); delete the run, or restore a backup"
         return answer(request, 500, "stored_data_damaged", message)
 
@@ -133,11 +133,11 @@ def install(app: FastAPI, page: ErrorPage | None = None) -> None:
         raise error
 
     async def gone(request: Request, error: Exception) -> Response:
-        # The client has disconnected, so nobody reads this; it is not a bug and needs no traceback.
+        # Nobody reads this response: the client has disconnected, which needs no traceback.
         return Response(status_code=400)
 
     async def unforeseen(request: Request, error: Exception) -> Response:
-        # Starlette raises the error again and the server logs its traceback: do not log it twice.
+        # Do not log the error: Starlette raises it again, and the server logs the traceback.
         return answer(request, 500, "internal_error", _BUG, _which())
 
     app.add_exception_handler(Exception, unforeseen)

@@ -78,8 +78,8 @@ GAUGES: Final[tuple[tuple[str, str, Read], ...]] = (
     ("generations", "Generations that a live run has completed.", _generations),
     ("generations_planned", "Generations that a live run has planned.", lambda run: run["total"]),
     ("growth_bytes_per_generation", "Growth per generation of live runs.", _growth("estimate")),
-    ("growth_bytes_per_generation_low", "Lower end of the 90 % interval of this growth.", _growth("low")),
-    ("growth_bytes_per_generation_high", "Upper end of the 90 % interval of this growth.", _growth("high")),
+    ("growth_bytes_per_generation_low", "Lower end of the 90 % interval of the growth.", _growth("low")),
+    ("growth_bytes_per_generation_high", "Upper end of the 90 % interval of the growth.", _growth("high")),
     (
         "severity",
         f"Status of the verdict as a number: {', '.join(f'{i} {s}' for i, s in enumerate(SEVERITY))}.",
@@ -122,7 +122,7 @@ def _live_run_metrics(engine: Engine) -> Iterator[Metric]:
 def _status(found: list[dict[str, Any]]) -> Metric:
     status = GaugeMetricFamily(
         "leakline_run_status",
-        "1 for the verdict status of a live run; the unit is what the run counts.",
+        "1 for the verdict status of a live run; the label unit names what the run counts.",
         labels=(*LABELS, "status", "unit"),
     )
     for run in found:
@@ -220,7 +220,7 @@ class _Figures:
         )
         yield GaugeMetricFamily(
             "leakline_disk_full",
-            "1 from the first write that failed because the disk of the database was full until a write succeeds.",
+            "1 after a write fails because the database's disk is full, until a write succeeds; otherwise 0.",
             disk_space.is_full(self._services.engine),
         )
         yield GaugeMetricFamily(

@@ -40,7 +40,7 @@ def show(request: Request) -> Response:
 def install(app: FastAPI) -> None:
     """Install the generator of the document.
 
-    There is no page for viewing the document, because the usual one loads scripts from another host.
+    There is no page for viewing the document, because the usual page loads scripts from another host.
     """
 
     def openapi() -> dict[str, Any]:
@@ -75,7 +75,7 @@ def _build(app: FastAPI) -> dict[str, Any]:
 
 
 def _apart(sent: tuple[Any, Any], described: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Rename the request schemas of batches whose names also occur in responses with other fields."""
+    """Rename batch schemas whose names also belong to response schemas with other fields."""
     names = {name: f"Sent{name}" for name in sent[1] if name in described}
     text = msgspec.json.encode(sent).decode()
     for name, own in names.items():
@@ -89,7 +89,7 @@ _REFERENCE: Final = "#/components/schemas/"
 # descriptions take precedence.
 _ALWAYS: Final[Mapping[str, str]] = {
     "400": "unreadable HTTP, or an address that is too long",
-    "403": "the host, the origin or the token is not allowed to do this",
+    "403": "the host, origin or token is not allowed",
     "413": "the address and the headers exceed 64 KiB",
     "503": "the database does not respond; see Retry-After",
 }
@@ -97,7 +97,7 @@ _WITH_BODY: Final[Mapping[str, str]] = {
     "400": "not JSON, damaged compression, nested too deeply, or an incomplete body",
     "413": "more than 256 KiB",
     "415": "a content encoding other than gzip, zstd and identity",
-    "422": "a field is invalid: named in details, with its value",
+    "422": "a field is invalid; details contains its name and value",
     "429": "too many requests in progress, or a daily limit is reached; see Retry-After",
 }
 _ERROR: Final = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
@@ -127,7 +127,7 @@ def _refusals(operation: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _describe_access(found: dict[str, Any]) -> None:
-    """Describe the scope that each operation requires: the last one declared by its router or route."""
+    """Describe the scope that each operation requires: the last scope declared by its router or route."""
     for item in found["paths"].values():
         for operation in item.values():
             if "security" not in operation:
@@ -138,7 +138,7 @@ def _describe_access(found: dict[str, Any]) -> None:
             operation["description"] = (
                 f"{operation.get('description', '')}\n\n{_NEEDS[need]}".strip()
             )
-            _answers(operation, 401, "authentication is on, and there is no valid token")
+            _answers(operation, 401, "authentication is on, and the request has no valid token")
             _answers(operation, 429, "too many wrong tokens from this address; see Retry-After")
 
 

@@ -131,7 +131,7 @@ def measured(runs: Sequence[Json], shown: Shown) -> bool:
 
 
 def _measured_by(series: Series) -> tuple[str, ...]:
-    """Return the names, at least one of which must have been measured."""
+    """Return the names of which at least one must have been measured."""
     return series.names[:1] if series.whole else series.names
 
 
@@ -160,7 +160,7 @@ def attempts_of(run: Json, processes: Sequence[Json]) -> list[str]:
 
 
 def shifts(starts: Mapping[str, float]) -> dict[str, float]:
-    """Return how far to shift each run to the left so that all start together; 0 if they already do."""
+    """Return how far to shift each run to the left so that all lines start at the same x."""
     if len(set(starts.values())) < 2:
         return dict.fromkeys(starts, 0.0)
     return dict(starts)
@@ -245,7 +245,9 @@ def _trend(found: Sequence[OverlayRun], shown: Shown, moved: Mapping[str, float]
         "line climbs, not how high it starts."
     )
     if any(moved.values()):
-        how += " The runs begin at different numbers, so each is drawn from its start."
+        how += (
+            " The runs begin at different numbers, so each line is drawn from the start of its run."
+        )
     lines = {each.id: each.ends for each in found if each.ends is not None}
     chart = overlay_chart(runs, lines, moved, series)
     if chart is None:
@@ -253,7 +255,7 @@ def _trend(found: Sequence[OverlayRun], shown: Shown, moved: Mapping[str, float]
             "overlay",
             series.label,
             how,
-            empty=f"None of these runs has measured it at the end of a {unit}.",
+            empty=f"None of these runs has measured {series.title} at the end of a {unit}.",
         )
     missing = [names[run["id"]] for run in runs if run["id"] not in lines]
     note = f"Not measured: {', '.join(missing)}." if missing else ""
@@ -270,7 +272,7 @@ def _figures(found: Sequence[OverlayRun]) -> Section:
         f"#time per {unit}", "started",
     )  # fmt: skip
     rows = [_row(each) for each in found]
-    how = f"Growth is that of private memory per {unit}, with the 90 % interval; the time is the median."
+    how = f"Growth is the change in private memory per {unit}, with its 90 % interval; times are medians."
     return Section("runs", "The runs", how, table=table(heads, rows, tall=False))
 
 
@@ -309,7 +311,9 @@ def _differences(runs: Sequence[Json]) -> Section:
     names = _names(runs)
     heads = ("what", *(names[run["id"]] for run in runs))
     shown = table(heads, rows[:MAX_ROWS], tall=len(rows) > 12)
-    note = f"{len(rows) - MAX_ROWS:,} more are not shown." if len(rows) > MAX_ROWS else ""
+    note = (
+        f"Only {MAX_ROWS} of {len(rows):,} differences are shown." if len(rows) > MAX_ROWS else ""
+    )
     return Section("differences", "What differs", how, table=shown, note=note)
 
 
@@ -353,7 +357,7 @@ Ids = Annotated[list[str] | None, Query()]
 @router.head("/overlay")
 @router.get("/overlay")
 def show_overlay(use: Use, run: Ids = None, pick: Ids = None, series: str = "") -> Response:
-    """Show the overlay; the list of runs sends ``pick``."""
+    """Show the overlay; ``pick`` contains the runs selected in the list of runs."""
     if pick and not run:
         picked = [{"id": each} for each in _chosen(pick)]
         return RedirectResponse(address(picked, _series(series) or "private"), 303)
@@ -419,7 +423,7 @@ def _chosen(ids: Sequence[str]) -> list[str]:
 def _known(
     use: Services, ids: Sequence[str]
 ) -> tuple[list[dict[str, Any]], list[run_deletion.Deleted]]:
-    """Return the runs that exist, and those that were deleted and are left out."""
+    """Return the runs that exist, and the deleted runs, which are left out."""
     gone = run_deletion.among(use.engine, ids)
     hidden = {each.run_id for each in gone}
     found = []

@@ -1,7 +1,7 @@
 """Bodies of JSON requests and of forms, both limited in size.
 
-JSON is parsed strictly and then validated by a pydantic model. Forms are urlencoded; only check
-boxes may repeat a field.
+JSON is parsed strictly and then validated by a pydantic model. Forms are urlencoded; only
+checkboxes may repeat a field.
 
 FastAPI would read bodies without a limit and accept NaN and broken surrogates, which no database
 can store. A parsed value needs up to twenty times the memory of its text, and is held while the
@@ -48,10 +48,10 @@ VALUE_BYTES: Final = 64
 
 @dataclass(slots=True)
 class Coming:
-    """Counts the bytes of bodies in transit, and of values parsed from them until the response is sent.
+    """A counter of the bytes of bodies in transit, and of parsed values until the response is sent.
 
     Use it on the event loop only. The bytes of a project's batches count twice, so that a project
-    leaves as much room for others as it takes.
+    leaves as much room for others as it uses itself.
     """
 
     size: int = 0
@@ -116,7 +116,7 @@ async def read_body(
         if live.closing:
             raise Unavailable(
                 "server_stopping",
-                "the server is stopping; send this again later",
+                "the server is stopping; send this request again later",
                 retry_after_seconds=2,
             ) from error
         raise Malformed(
@@ -129,7 +129,7 @@ async def read_body(
 def _too_many_bodies() -> TooBusy:
     return TooBusy(
         "too_busy",
-        "too many requests are in progress; send this one again later",
+        "too many requests are in progress; send this request again later",
         retry_after_seconds=1,
     )
 
@@ -137,7 +137,7 @@ def _too_many_bodies() -> TooBusy:
 def json_body(model: type[Model]) -> Any:
     """Return a dependency that reads the body into ``model``.
 
-    Add ``described(model)`` to the route for OpenAPI.
+    For OpenAPI, add ``openapi_extra=described(model)`` to the route.
     """
 
     async def read(request: Request) -> AsyncIterator[Model]:

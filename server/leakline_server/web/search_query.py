@@ -90,7 +90,7 @@ def statuses_in(text: str) -> tuple[str, ...]:
 def parse_query(text: str, now: float) -> Search:
     """Parse a search; ``now`` in Unix seconds is the reference for ages.
 
-    If there are several dates, the last one wins; all other words must match.
+    If there are several dates, the last date wins; all other words must match.
     """
     filters: dict[str, Any] = {}
     problems = []

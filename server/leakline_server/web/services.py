@@ -30,24 +30,24 @@ class Services:
     examiner: ExaminerFigures
     derived: Derivations
     requests: Requests
-    # Call with (run, True if it has ended) when a run has new data; thread-safe.
+    # Thread-safe; call this with (run, True if the run has ended) when a run has new data.
     examine: Callable[[str, bool], None]
-    # Call when a delivery may be due; thread-safe.
+    # Thread-safe; call this when a delivery may be due.
     deliver: Callable[[], None]
     retainer: RetainerFigures
-    # Call when a run was removed and its rows can be deleted; thread-safe.
+    # Thread-safe; call this when a run was removed and its rows can be deleted.
     retain: Callable[[], None]
     compactor: CompactorFigures
-    # Authenticates requests; with authentication off, every request may do everything.
+    # The authenticator of requests; with authentication off, every request may do everything.
     callers: Callers
-    # Returns the pid of the analysis process, or None while it is not running.
+    # A function that returns the pid of the analysis process, or None while it is not running.
     analysis_pid: Callable[[], int | None]
     coming: Coming = field(default_factory=Coming)
-    # Limits the batches whose validation blocks the event loop.
+    # The limiter for batches whose validation blocks the event loop.
     checking: Turns = field(default_factory=lambda: Turns(pauses=True))
-    # Limits the requests that create or change a run: each holds a thread until it has written.
+    # The limiter for requests that create or change a run: each holds a thread until it has written.
     adding: Turns = field(default_factory=lambda: Turns(at_once=8))
-    # Counts sign-ins separately, because these unauthenticated requests must not block batches.
+    # A separate counter for sign-ins, because these unauthenticated requests must not block batches.
     signing_in: Coming = field(default_factory=Coming)
 
 
@@ -57,7 +57,7 @@ def services(request: Request) -> Services:
 
 
 def address_of(request: Request, use: Services) -> str:
-    """Return the URL of the server: the configured one, or else the one that the viewer used."""
+    """Return the configured URL of the server or, without one, the URL that the viewer used."""
     return use.config.public_url or str(request.base_url).rstrip("/")
 
 

@@ -118,7 +118,7 @@ def _tiles(found: Found) -> tuple[Tile, ...]:
     free = (
         "free space not known"
         if found.is_postgres
-        else f"{number_formats.size(found.space.free)} of it unused"
+        else f"{number_formats.size(found.space.free)} unused"
     )
     return (
         Tile("VERSION", found.version, f"at {found.config.address}", "#health"),
@@ -140,13 +140,13 @@ def _writing(found: Found) -> Tick:
         return _tick(question, "no", "confirmed", said)
     if found.disk_is_full:
         said = (
-            "The disk is full: batches are refused until there is space, and clients send them "
-            "again. Stored data can be read."
+            "The disk is full: batches are refused until there is space, and clients will send "
+            "them again. Stored data can still be read."
         )
         return _tick(question, "no", "confirmed", said)
     if figures.refused:
         said = (
-            "The database rejects writes: batches are refused until it accepts them, and clients "
+            "The database rejects writes: batches are refused until writes succeed, and clients will "
             "send them again. The log has the reason."
         )
         return _tick(question, "no", "confirmed", said)
@@ -161,7 +161,7 @@ def _writing(found: Found) -> Tick:
 
 
 def _fast_enough(found: Found) -> Tick:
-    question = "Is it fast enough?"
+    question = "Is the server fast enough?"
     waiting = (
         f"{number_formats.count(found.waiting)} of at most {count_of(found.room, 'batch')} waiting"
     )
@@ -176,8 +176,8 @@ def _fast_enough(found: Found) -> Tick:
 def _schema(found: Found) -> Tick:
     question, schema = "Does the database schema match this version?", found.schema or "unknown"
     if schema == found.newest_schema:
-        return _tick(question, "yes", "ok", f"It is {schema}, the newest one.")
-    said = f"It is {schema}, but this version expects {found.newest_schema}. Restart the server."
+        return _tick(question, "yes", "ok", f"The schema is {schema}, the newest version.")
+    said = f"The schema is {schema}, but this version expects {found.newest_schema}. Restart the server."
     return _tick(question, "no", "confirmed", said)
 
 
@@ -185,19 +185,21 @@ def _readable(found: Found) -> Tick:
     question = "Is all stored data readable?"
     if found.damaged:
         pieces = count_of(found.damaged, "piece")
-        said = f"{pieces} cannot be read. The log names each; restore them from a backup if there is one."
+        said = f"{pieces} cannot be read. The log names each piece; restore them from a backup if possible."
         return _tick(question, "no", "confirmed", said)
-    said = "No damage was found since the start. Only data that is requested is checked."
+    said = "No damage was found since the start. Data is checked only when it is requested."
     return _tick(question, "as far as known", "ok", said)
 
 
 def _returned(found: Found) -> Tick:
     question = "Is free space returned to the disk?"
     left = (
-        f" {count_of(found.removals, 'removed run')} still to be cleared." if found.removals else ""
+        f" Still to be deleted: {count_of(found.removals, 'removed run')}."
+        if found.removals
+        else ""
     )
     if found.is_postgres:
-        said = "It reuses free space (autovacuum), and returns only some of it."
+        said = "Postgres reuses free space (autovacuum), and returns only part of it to the disk."
         return _tick(question, "by Postgres", "ok", f"{said}{left}")
     if found.space.returns:
         said = f"The file shrinks automatically; {number_formats.size(found.space.free)} of it is free now."
@@ -210,24 +212,24 @@ def _reach(config: Config) -> Tick:
     question = "Who can reach this server?"
     if config.asks_who_it_is:
         where = "other machines" if not is_loopback(config.host) else "this machine"
-        said = f"It listens on {config.host} with authentication on: every request needs a token or a session."
+        said = f"The server listens on {config.host} with authentication on: every request needs a token or a session."
         return _tick(question, f"{where}, with a login", "ok", said)
     if not is_loopback(config.host):
         said = (
-            f"It listens on {config.host} with authentication off (LEAKLINE_INSECURE): anyone who "
-            f"can reach port {config.port} can read and change everything, unless a proxy in "
+            f"The server listens on {config.host} with authentication off (LEAKLINE_INSECURE): anyone "
+            f"who can reach port {config.port} can read and change everything, unless a proxy in "
             "front of it authenticates them."
         )
         return _tick(question, "other machines", "suspected", said)
-    said = f"It listens on {config.host} only, with authentication off: programs on this machine can reach it."
+    said = f"The server listens on {config.host} only, with authentication off: programs on this machine can reach it."
     if config.asks_nobody_of_the_public:
         said += (
-            " People reach it through LEAKLINE_PUBLIC_URL, so a proxy in front of it must "
-            "authenticate them; LEAKLINE_LOGIN=1 turns on authentication in this server."
+            " People reach the server through LEAKLINE_PUBLIC_URL, so a proxy in front of it must "
+            "authenticate them; LEAKLINE_LOGIN=1 turns on the server's own authentication."
         )
         return _tick(question, "everyone the proxy admits", "watch", said)
     if config.insecure:
-        said += " It accepts any host name (LEAKLINE_INSECURE)."
+        said += " The server accepts any host name (LEAKLINE_INSECURE)."
         return _tick(question, "this machine", "watch", said)
     return _tick(question, "this machine", "ok", said)
 
@@ -236,12 +238,16 @@ def _projects(found: Found) -> Section:
     largest = sorted(found.projects, key=lambda project: (-project.bytes, project.name))
     how = (
         "Packed size of the runs of each project, updated within a minute of new data. Keys, "
-        "indexes and free space are extra: the whole database is "
+        "indexes and free space are extra: the entire database takes "
         f"{number_formats.size(found.space.bytes)}."
     )
     if not largest:
         return Section("projects", "Size on disk", how, empty="There are no projects yet.")
-    note = f"The largest {MAX_PROJECTS} are shown." if len(largest) > MAX_PROJECTS else ""
+    note = (
+        f"Only the {MAX_PROJECTS} largest projects are shown."
+        if len(largest) > MAX_PROJECTS
+        else ""
+    )
     whole = ProjectSize("all", sum(p.runs for p in largest), sum(p.bytes for p in largest))
     shown = table(
         ("project", "#runs", "#size"),
@@ -265,8 +271,9 @@ def _size(project: ProjectSize) -> Cell:
 
 def _retention(config: Config, done: RetainerFigures) -> Section:
     how = (
-        "Nothing is removed unless one of these settings requires it, and never a run that is "
-        "live or tagged keep or baseline. Set them in the environment of the server and restart it."
+        "Nothing is removed unless one of these settings requires it. Runs that are live or tagged "
+        "keep or baseline are never removed. To change a setting, set the variable in the server's "
+        "environment and restart the server."
     )
     note = (
         f"Since the start: {count_of(done.removed_runs, 'run')} removed, "
@@ -278,7 +285,7 @@ def _retention(config: Config, done: RetainerFigures) -> Section:
         (code("LEAKLINE_THIN_AFTER_DAYS"), _limits(config.thin_after_days, _days, "never"),
          "when an ended run keeps only its generation ends and extremes"),
         (code("LEAKLINE_KEEP_BYTES"), _limits(config.keep_bytes, number_formats.size, "no limit"),
-         "the largest size of a project; above it the oldest runs are removed"),
+         "the largest size of a project, above which its oldest runs are removed"),
     )  # fmt: skip
     shown = table(("setting", "in force", "what it does"), rows, tall=False)
     return Section("retention", "What is kept", how, table=shown, note=note)

@@ -46,7 +46,7 @@ _STATUS: Final[Mapping[str, str]] = {"active": "ok", "expired": "learning", "rev
 
 @dataclass(frozen=True, slots=True)
 class TokenForm:
-    """The content of a token form, and the reason why it was rejected, if it was."""
+    """The content of a token form, with an error if the form was rejected."""
 
     scope: str = "ingest"
     project: str = ""
@@ -116,9 +116,9 @@ def tokens_section(
     )
     if not asked:
         how += (
-            " Authentication is off on this server, so none is needed; tokens take effect once "
-            "it is on. Until then, create and revoke them on the machine of the server (leakline "
-            "token create, leakline token revoke), not on this page."
+            " Authentication is off on this server, so no token is needed; tokens take effect once "
+            "authentication is on. Until then, create and revoke tokens on the server's machine "
+            "(leakline token create, leakline token revoke), not on this page."
         )
     return TokensSection(
         how=how,
@@ -134,7 +134,9 @@ def tokens_section(
 
 
 def issued_text(token: Mapping[str, Any]) -> str:
-    return f"The token {token['name']} {_what_for(token)}. It is shown only this once:"
+    return (
+        f"The token {token['name']} {_what_for(token)}. Copy it now, because it is shown only once:"
+    )
 
 
 def _row(item: Mapping[str, Any], asked: bool) -> TokenRow:
@@ -159,7 +161,7 @@ def _row(item: Mapping[str, Any], asked: bool) -> TokenRow:
 
 def _what_for(item: Mapping[str, Any]) -> str:
     if item["run"] is not None:
-        return f"link to run {item['run']}, reads only it"
+        return f"link that reads only run {item['run']}"
     if item["project"] is not None:
         return f"adds to project {item['project']}"
     return SCOPES[item["scope"]]
@@ -177,14 +179,14 @@ _NOT_FOUND: Final[dict[int | str, dict[str, Any]]] = {
     409: {"model": api_schemas.Error, "description": "authentication is off"},
     422: {
         "model": api_schemas.Error,
-        "description": "a field is invalid: the error names it, with its value",
+        "description": "a field is invalid; the error names the field and its value",
     },
 }
 _REFUSED: Final[dict[int | str, dict[str, Any]]] = {
     400: {"model": api_schemas.Error, "description": "not JSON"},
     409: {
         "model": api_schemas.Error,
-        "description": "there are too many, or authentication is off",
+        "description": "there are too many tokens, or authentication is off",
     },
     422: _NOT_FOUND[422],
 }
@@ -305,7 +307,7 @@ class SharedPage:
 
 @links.get("/runs/{run}/share", dependencies=[SEE])
 def show_run_of_link(run: str) -> Response:
-    """Redirect to the run, for browsers that open the address of the form again."""
+    """Redirect to the run's page if a browser opens the address that the form is sent to."""
     return RedirectResponse(_path(run), 303)
 
 

@@ -44,7 +44,7 @@ _REFUSED: Final[dict[int | str, dict[str, Any]]] = {
     },
     422: {
         "model": api_schemas.Error,
-        "description": "a field is invalid: the error names it, with its value",
+        "description": "a field is invalid; the error names the field and its value",
     },
 }
 _BODY: Final[dict[int | str, dict[str, Any]]] = {
@@ -242,7 +242,7 @@ def test_webhook(webhook: RowId, use: Use) -> Response:
 def try_out(webhook: int, use: Services) -> tuple[Trial, str]:
     """Send a test message; return the result and the text that was sent. Raises NotFound."""
     hook, now = _get(use, webhook), time.time()
-    said = "Alerts of this server arrive here. Nothing is leaking: somebody tested this webhook."
+    said = "Alerts from this server arrive here. Nothing is leaking: this is a test of the webhook."
     old_secret = hook.previous_secret_at(now)
     message = trial(
         hook.url, hook.format, hook.secret, use.config.address, now, said, old_secret, hook.configured
@@ -354,7 +354,7 @@ def change(
     """Change a webhook. Raises RequestRefused."""
     hook = _get(use, webhook)
     form = values.get("format", hook.format)
-    # Apprise webhooks cannot get a new address, and unknown formats cannot be enabled again.
+    # Apprise webhooks cannot get a new address; unknown formats cannot be enabled again.
     is_new = "url" in values or (enabled is True and form != apprise_sender.FORMAT)
     if "format" in values or (is_new and not hook.configured):
         _check_format(form)
@@ -438,8 +438,8 @@ def _chosen(url: str) -> tuple[str, str]:
         raise InvalidField(
             "url",
             shown(url),
-            f"messages to {chosen.service} are sent with apprise, which this server does not "
-            "have: install it there (pip install 'leakline[notify]') and restart the server",
+            f"messages to {chosen.service} are sent with apprise, which is not installed "
+            "on this server: install it (pip install 'leakline[notify]') and restart the server",
         )
     try:
         return chosen.form, plain_address(url)
@@ -462,7 +462,7 @@ def _check_address(use: Services, url: str) -> None:
     except (AddressRefused, AddressUnknown) as error:
         if isinstance(error, AddressUnknown) and chosen_by(url).service:
             return
-        # Never show the entire address: those of chat services contain a secret in the path.
+        # Never show the entire address: chat services put a secret into the path.
         raise InvalidField("url", shown(url), str(error)) from error
 
 
@@ -479,7 +479,7 @@ def _found(webhook: int, hook: webhooks.Webhook | None) -> webhooks.Webhook:
 def _not_found(webhook: int) -> NotFound:
     return NotFound(
         "webhook_not_found",
-        f"webhook {webhook} was not found; GET /api/v1/webhooks lists them",
+        f"webhook {webhook} was not found; GET /api/v1/webhooks lists all webhooks",
         {"webhook": webhook},
     )
 

@@ -131,7 +131,7 @@ def test_a_link_is_listed_as_a_token_and_ends_when_it_is_revoked(
         if each["scope"] == "share"
     ]
     assert (made["run"], made["name"], made["project"]) == ("mine", "mine-name", None)
-    assert "link to run mine, reads only it" in client.get("/settings", headers=admin).text
+    assert "link that reads only run mine" in client.get("/settings", headers=admin).text
     client.post(f"/settings/tokens/{made['id']}/revoke", headers=admin)
     gone = client.get("/runs/mine", headers=headers)
     assert (gone.status_code, gone.headers["location"]) == (303, "/sign-in?next=/runs/mine")

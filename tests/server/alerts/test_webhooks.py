@@ -368,7 +368,7 @@ def test_a_test_shows_the_message_as_the_receiver_got_it(
     if form == "standard":
         assert json.loads(said[said.index("{") :]) == body
     else:
-        texts = ("Leakline test message", "Alerts of this server arrive here.", "webhook.test")
+        texts = ("Leakline test message", "Alerts from this server arrive here.", "webhook.test")
         assert all(each in said for each in texts) and "plain_text" not in said
 
 
@@ -410,7 +410,7 @@ def test_a_pasted_chat_address_gets_the_format_of_that_chat(
     assert make(client, url, format="standard")["format"] == "standard"
     answer = client.post("/alerts/webhooks", data={"url": url, "back": "/runs/r1?tab=info"})
     said = html.unescape(re.sub("<wbr>", "", answer.text))
-    assert f"in the format of {service}, because that is where its address leads." in said
+    assert f"in the format of {service}, to which the address belongs." in said
     assert '<a href="/runs/r1?tab=info">Back to the run</a>' in said
     assert "very-secret" not in said and "whsec_" not in said
     assert [each["format"] for each in items(client)] == [form, "standard"]
@@ -587,11 +587,11 @@ def test_the_buttons_test_disable_enable_rotate_and_delete(
     client: TestClient, receiver: Any
 ) -> None:
     make(client, receiver.url, name="chat")
-    assert send_test(client, 1).startswith("The test arrived at chat: answered 204 in ")
+    assert send_test(client, 1).startswith("The test message reached chat: answered 204 in ")
     assert len(receiver.received) == 1
     assert re.search(r"Last test on .+ UTC: answered 204 in ", text(client))
     receiver.answers = [503]
-    assert "did not arrive at chat: answered 503 (" in send_test(client, 1)
+    assert "did not reach chat: answered 503 (" in send_test(client, 1)
     assert re.search(r"Last test on .+ UTC: answered 503 \(", text(client))
     assert "/alerts/webhooks/1/enable" not in actions(client)
     press(client, "/alerts/webhooks/1/disable")
@@ -625,7 +625,7 @@ def test_a_delivery_shows_its_state_and_attempts_and_can_be_sent_again(
     assert "1 attempt" in said
     assert re.search(r"after a wait of [\d.]+ m?s: answered 500", said)
     assert "failing" in said
-    assert "Nothing arrived in the last 1 attempt" in said
+    assert "1 attempt without a delivery" in said
     assert "/alerts/deliveries/1/redeliver" not in actions(client)
     with writing(engine_of(client)) as connection:
         connection.execute(update(delivery_rows).values(due_at=0.0))

@@ -39,7 +39,7 @@ def show_alerts(use: Use) -> Response:
 
 @router.get("/alerts/webhooks")
 def show_webhooks() -> Response:
-    """Redirect to the page, for browsers that open the address of the form again."""
+    """Redirect to ``/alerts`` if a browser opens the address that the form is sent to."""
     return back("webhooks")
 
 
@@ -53,7 +53,7 @@ def add_webhook(form: Form, use: Use) -> Response:
         back=back if is_run_page(back) else "",
     )
     try:
-        # Browsers send the form again when its answer is reloaded or opened by the back button.
+        # Browsers send the form again when its response is reloaded or reopened with Back.
         known = webhooks_api.with_address(use, sent.url, sent.format or None)
         made = known or webhooks_api.make(use, sent.name, sent.url, sent.format or None)
     except RequestRefused as error:
@@ -71,8 +71,8 @@ def add_webhook(form: Form, use: Use) -> Response:
 def rotate_secret(webhook: RowId, use: Use) -> Response:
     rotated = webhooks_api.rotate(use, webhook)
     said = (
-        f"{_label(rotated)} has a new secret, which is shown only once. For 24 hours, messages "
-        "are also signed with the old one, so that the receiver can switch:"
+        f"{_label(rotated)} has a new secret. For 24 hours, messages are also signed with the old "
+        "secret. Copy the new secret to the receiver now, because it is shown only once:"
     )
     return _with_secret(use, Notice(said, "ok", rotated.secret))
 
@@ -109,7 +109,7 @@ def alerts_response(
     refused: Refused | None = None,
 ) -> Response:
     """Return the alerts page; ``refused`` is a rejected rule form to show again."""
-    # Read deliveries before webhooks, so that a webhook added in between is not missing.
+    # Read webhooks after deliveries, to include webhooks added between the two reads.
     found = deliveries.list_deliveries(use.engine, None, DELIVERIES_SHOWN)
     hooks = webhooks_api.all_webhooks(use)
     known = {hook["id"] for hook in hooks}

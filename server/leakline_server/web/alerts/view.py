@@ -17,14 +17,14 @@ from ..rules.view import RulesSection
 
 Json = Mapping[str, Any]
 
-# Delivery state -> (status that determines its colour, word, meaning).
+# Delivery state -> (status that determines the colour, label, explanation).
 STATES: Final = {
-    "pending": ("watch", "waiting", "It will be sent at the time of its next attempt."),
-    "claimed": ("watch", "being sent", "It is being sent right now."),
-    "delivered": ("ok", "arrived", "The receiver answered with a status from 200 to 299."),
-    "failed": ("confirmed", "failed", "It will not be retried automatically."),
-    "expired": ("learning", "expired", "It became outdated before it could be delivered."),
-    "superseded": ("learning", "replaced", "A newer message about the same thing replaced it."),
+    "pending": ("watch", "waiting", "The message will be sent at the next attempt."),
+    "claimed": ("watch", "being sent", "The message is being sent right now."),
+    "delivered": ("ok", "arrived", "The receiver responded with a status from 200 to 299."),
+    "failed": ("confirmed", "failed", "The message will not be retried automatically."),
+    "expired": ("learning", "expired", "The message became outdated before it could be delivered."),
+    "superseded": ("learning", "replaced", "A newer message on the same subject replaced this message."),
 }  # fmt: skip
 _FORMAT_WORDS: Final = {"": "from the address", "standard": "Standard (JSON)"}
 
@@ -42,7 +42,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class NewWebhook:
-    """A submitted form for a new webhook, and what was wrong with it."""
+    """A submitted form for a new webhook, with an error if the form was rejected."""
 
     name: str = ""
     url: str = ""
@@ -185,7 +185,7 @@ def _hook_facts(hook: Json) -> list[str]:
         facts.append(f"Disabled: {hook['disabled_reason']}.")
     elif hook["failures"]:
         attempts = count_of(hook["failures"], "attempt")
-        facts.append(f"Nothing arrived in the last {attempts}, since {_at(hook['failing_since'])}.")
+        facts.append(f"Failing since {_at(hook['failing_since'])}: {attempts} without a delivery.")
     if hook["previous_until"]:
         facts.append(
             f"Messages are also signed with the previous secret until {_at(hook['previous_until'])}."
@@ -196,13 +196,11 @@ def _hook_facts(hook: Json) -> list[str]:
 
 
 def added(made: Json, service: str, back: str, secret: str | None) -> Notice:
-    """Return the notice about a new webhook, or about one that existed already (``secret`` is None).
+    """Return the notice about a webhook, which was just added unless ``secret`` is None.
 
     ``service`` is the chat service whose address determined the format, or an empty string.
     """
-    why = (
-        f", in the format of {service}, because that is where its address leads" if service else ""
-    )
+    why = f", in the format of {service}, to which the address belongs" if service else ""
     already = (
         "already receives every alert" if secret is None else "receives every alert from now on"
     )
@@ -210,16 +208,18 @@ def added(made: Json, service: str, back: str, secret: str | None) -> Notice:
     if service or secret is None:
         # Chat services do not verify signatures: the address is the secret.
         return Notice(said, "ok", back=back)
-    said += " Its messages are signed with this secret, which is shown only once; the receiver needs it:"
+    said += " This secret signs its messages. Copy it to the receiver now, because it is shown only once:"
     return Notice(said, "ok", secret, back=back)
 
 
 def tested(hook: Json, made: Json, message: str) -> Notice:
     if made["error"]:
-        said = f"The test did not arrive at {label(hook)}: {_came(made)}. Message not delivered:"
+        said = f"The test message did not reach {label(hook)}: {_came(made)}. Undelivered message:"
         return Notice(said, "confirmed", message=message)
     return Notice(
-        f"The test arrived at {label(hook)}: {_came(made)}. Message sent:", "ok", message=message
+        f"The test message reached {label(hook)}: {_came(made)}. Message sent:",
+        "ok",
+        message=message,
     )
 
 

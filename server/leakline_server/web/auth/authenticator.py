@@ -1,7 +1,7 @@
-"""Looks up the token or session of a request and caches the result for a few seconds.
+"""Lookup of the token or session of a request, with results cached for a few seconds.
 
 The database is therefore queried once every few seconds per token rather than for every batch. A token
-revoked on this server is rejected immediately; one revoked on another server that shares the
+revoked on this server is rejected immediately; a token revoked on another server that shares the
 database may be accepted until the cached result expires.
 
 Rejected tokens are cached separately, so that they cannot evict valid ones. After many failures
@@ -70,7 +70,7 @@ class Failures:
                 self._found.popitem(last=False)
 
     def take_back(self, host: str) -> None:
-        """Undo `add`, for an attempt that was not a failure."""
+        """Undo one `add`, because the attempt was not a failure."""
         key = _key(host)
         with self._lock:
             since, count = self._found.pop(key, (0.0, 0))
@@ -132,12 +132,12 @@ class _ConcurrencyLimiter:
             self._free.release()
 
 
-# How long a token revoked on one server may still be accepted by another.
+# How long a token revoked on one server may still be accepted by another server.
 REMEMBERED_SECONDS: Final = 3.0
-# A database lookup takes less time than this.
+# The old result stays valid for this long while one request repeats the lookup.
 LOOK_SECONDS: Final = 1.0
 MAX_REMEMBERED: Final = 10_000
-# The limit of invalid tokens and sessions per address. Guessing a valid token is not feasible, but
+# The limit on invalid tokens and sessions per address. Guessing a valid token is not feasible, but
 # each attempt costs a lookup.
 MAX_WRONG_TOKENS: Final = 30
 WRONG_TOKENS_SECONDS: Final = 60.0
@@ -214,7 +214,7 @@ class Callers:
         self._lock = threading.Lock()
         self._known: OrderedDict[_Shown, _Known] = OrderedDict()
         self._wrong: OrderedDict[_Shown, _Known] = OrderedDict()
-        # Incremented by `forget`: a lookup that began before then may have an outdated result.
+        # Incremented by `forget`: a lookup that began before the call may have an outdated result.
         self._forgotten = 0
         # True if the last use of a token could not be stored; the failure is logged only once.
         self._notes_no_use = False
@@ -227,7 +227,7 @@ class Callers:
         return self._secure or scheme == "https"
 
     def forget(self) -> None:
-        """Invalidate all cached results, because a token was revoked or a session ended."""
+        """Invalidate all cached results; call this after a token is revoked or a session ends."""
         with self._lock:
             self._forgotten += 1
             for entry in self._known.values():
@@ -242,8 +242,8 @@ class Callers:
         if not all_shown:
             raise Unauthorized(
                 "token_missing",
-                "this server requires authentication: sign in on its pages, or send a token "
-                "(LEAKLINE_TOKEN; leakline token create makes one)",
+                "this server requires authentication: sign in on its pages, or create a token with "
+                "leakline token create and set LEAKLINE_TOKEN",
             )
         refusals = []
         for shown in all_shown:
@@ -349,19 +349,20 @@ class Callers:
         with self._lock:
             was_noted, self._notes_no_use = self._notes_no_use, False
         if was_noted:
-            log.warning("the time when tokens were last used is stored again")
+            log.warning("the times when tokens were last used are stored again")
 
 
 def caller_of(token: Token | None, now: float) -> Caller | Unauthorized:
     """Return the principal of a token, or the reason why the token is rejected."""
     if token is None:
         return Unauthorized(
-            "token_unknown", "this token is unknown to this server; leakline token create makes one"
+            "token_unknown",
+            "this server does not know this token; create one with leakline token create",
         )
     state = token.state_at(now)
     if state != "active":
         return Unauthorized(
-            f"token_{state}", f"the token {token.prefix}… is {state}; create a new one"
+            f"token_{state}", f"the token {token.prefix}… is {state}; create a new token"
         )
     until = float("inf") if token.expires_at is None else token.expires_at
     return Caller(
@@ -409,7 +410,7 @@ def _shown(headers: Headers, secure: bool) -> Iterator[_Shown]:
     for name, value in headers:
         if name == b"authorization":
             kind, _, token = value.partition(b" ")
-            # Other schemes are meant for a proxy in front of this server.
+            # Other authentication schemes are meant for a proxy in front of this server.
             text = token.strip()[:MAX_TOKEN_CHARACTERS].decode("latin-1")
             if kind.lower() == b"bearer" and text:
                 yield _Shown("token", digest_of(text), could_be_token(text))

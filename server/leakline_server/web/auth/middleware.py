@@ -6,7 +6,8 @@ permissions are checked for the entire path.
 3. The principal is authenticated.
 4. Pages of other origins need a browser token, and sessions may change things only from our own
 pages.
-5. A run outside the principal's project results in 404, and a route beyond its scope in 403.
+5. A run outside the principal's project results in 404, and a route beyond the principal's
+scope in 403.
 
 A stream ends when its reader loses access.
 
@@ -16,7 +17,7 @@ browser on this machine:
 1. A request that changes something and has an Origin must come from our own pages or an allowed
 origin.
 2. A server on loopback must be addressed by a loopback name. Otherwise, pages of other sites could
-read from it through a name of their own (DNS rebinding).
+read from the server through a name of their own (DNS rebinding).
 
 Programs other than browsers send no Origin, and use the host name that they were configured with.
 """
@@ -224,7 +225,7 @@ class AuthMiddleware:
                 raise run_not_found(run_id)
 
     def _project_of(self, run_id: str) -> str | None:
-        # A NUL can only come from the query string.
+        # No run id contains a NUL, which can only come from the query string.
         if "\x00" in run_id:
             return None
         try:

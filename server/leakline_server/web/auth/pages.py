@@ -2,7 +2,7 @@
 
 A session is a database row (`store/access.py`). Its random id is stored in a cookie that scripts
 cannot read and that browsers do not send with forms of other sites. Signing out therefore ends the
-session on every server, and revoking a token ends the sessions that it started.
+session on every server, and revoking a token ends the sessions started with that token.
 """
 
 from __future__ import annotations
@@ -150,10 +150,15 @@ async def _token_id(use: Services, secret: str) -> int | None:
     if not may(found.scope, "read"):
         if token.run_id is not None:
             raise Unauthorized(
-                "token_reads_nothing", "This token belongs to a link, which opens only one run."
+                "token_reads_nothing",
+                "This token is for a link that opens one run. Sign in with another token.",
             )
         raise Unauthorized(
-            "token_reads_nothing", f"This token adds to project {token.project} and cannot read."
+            "token_reads_nothing",
+            (
+                f"This token can only add data to project {token.project}. "
+                "Sign in with a token that can read."
+            ),
         )
     return token.id
 

@@ -44,7 +44,7 @@ async def _anybody() -> None:
 
 
 _TOKEN: Final = HTTPBearer(
-    scheme_name="token", description="leakline token create", auto_error=False
+    scheme_name="token", description="a token from leakline token create", auto_error=False
 )
 OPEN: Final = Security(_anybody, scopes=["nothing"])
 ADD: Final = Security(_TOKEN, scopes=["add"])
@@ -56,7 +56,7 @@ SIGN_IN: Final = "/sign-in"
 SIGN_OUT: Final = "/sign-out"
 READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
-# Parameters of paths and queries that contain run ids.
+# Path and query parameters that contain run ids.
 _NAMED: Final = frozenset({"run", "before", "after", "pick"})
 _HAS: Final[dict[Scope, frozenset[Need]]] = {
     "ingest": frozenset({"add"}),
@@ -105,7 +105,7 @@ def runs_named(parameters: Mapping[str, str], query: str) -> Iterator[str]:
 
 
 def project_of(named: str | None, otherwise: str = DEFAULT_PROJECT) -> str:
-    """Return the named project or, without a name, the token's only project, or else ``otherwise``."""
+    """Return the named project or, without a name, the token's project or ``otherwise``."""
     return named or calling.get().project or otherwise
 
 
@@ -116,7 +116,7 @@ def may_add_to(project: str) -> None:
         raise NotFound(
             "project_not_found",
             f"this token adds to project {own!r}, not to {shorten(project)!r}; set "
-            f"LEAKLINE_PROJECT={own}, or use a token of that project",
+            f"LEAKLINE_PROJECT={own}, or use a token of the requested project",
             {"project": shorten(project)},
         )
 
@@ -135,7 +135,7 @@ def refusal_of_process(found: OtherProcess | OtherIdentity, project: str | None)
 
 
 def reads_what_is_stored(project: str | None) -> bool:
-    """Return False for tokens limited to a project: they must not learn stored values by guessing."""
+    """Return False for tokens limited to a project, whose holders must not guess stored values."""
     return project is None
 
 

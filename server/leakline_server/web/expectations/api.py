@@ -86,7 +86,7 @@ _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     404: {"model": api_schemas.Error, "description": "no such run, or nothing to revoke"},
     422: {
         "model": api_schemas.Error,
-        "description": "a field is invalid: the error names it, with its value",
+        "description": "a field is invalid; the error names the field and its value",
     },
 }
 _BODY: Final[dict[int | str, dict[str, Any]]] = {
@@ -94,7 +94,7 @@ _BODY: Final[dict[int | str, dict[str, Any]]] = {
     400: {"model": api_schemas.Error, "description": "not JSON"},
     409: {
         "model": api_schemas.Error,
-        "description": "the program declares it, or there are too many",
+        "description": "the program declares this count, or the project has too many accepted counts",
     },
     503: {"model": api_schemas.Error, "description": "the database does not accept writes"},
 }
@@ -211,18 +211,18 @@ def _back(run: str) -> Response:
 
 def _check(run: Mapping[str, Any], wanted: Expectation) -> None:
     if f"type.{wanted.type}.count" not in run["series"]:
-        why = "this run has not counted it; GET /api/v1/runs/{run}/types lists what was counted"
+        why = "was not counted in this run; GET /api/v1/runs/{run}/types lists the counted types"
         raise InvalidField("type", wanted.type, why)
     phases, after = list(dict.fromkeys((*run["phases"], *run["phases_seen"]))), wanted.after
     if after is not None and not any(p == after or p.endswith(f"/{after}") for p in phases):
-        known = ", ".join(phases[:10]) or "it has none"
-        raise InvalidField("after", after, f"must be a phase of the run: {known}")
+        known = ", ".join(phases[:10]) or "none"
+        raise InvalidField("after", after, f"must be one of the run's phases: {known}")
     if any(not e["accepted"] and stands_for(e["type"], wanted.type) for e in run["expectations"]):
         name = shorten(wanted.type)
         raise Conflict(
             "count_is_declared",
-            f"the program itself declares how many {name} there are, which takes precedence: "
-            "change run.expect there",
+            f"the program itself declares the count of {name}, which takes precedence: change "
+            "run.expect in the program",
             {"run": run["id"], "type": name},
         )
 

@@ -1,4 +1,4 @@
-"""The expectations section of a run's page: limits, counts and what fixes promise, broken ones first. No I/O."""
+"""The expectations section of a run's page: limits, counts and promises of fixes, broken ones first. No I/O."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def expectations(
     if not (checks or forms):
         return None
     how = (
-        "What was declared, promised or accepted for this run, broken first. Bands and limits of "
-        f"gauges are checked in each {unit}, bounds included. A budget is broken once its leak "
-        "limit is reached, a promise if the entire interval is beyond it, and a count by one "
-        "instance too few, or by one too many that remains after a collection."
+        "Everything declared, promised or accepted for this run, broken expectations first. Bands "
+        f"and limits of gauges are checked in each {unit}, bounds included. A budget is broken once "
+        "its leak limit is reached, and a promise if the entire interval is beyond it. A count is "
+        "broken by one instance too few, or by one too many that remains after a collection."
     )
     heads = ["expected", "by", "state", "#measured", "#off by", "in words"]
     rows = [row for each in sorted(checks, key=_order) for row in _rows(each, unit)]

@@ -27,7 +27,7 @@ router = APIRouter(prefix="/api/v1", dependencies=[READ])
 _RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
     200: {"content": {kind.split(";")[0]: {} for kind in MEDIA_TYPES.values()}, "description": "the file"},
     404: {"model": api_schemas.Error, "description": "no such run"},
-    503: {"model": api_schemas.Error, "description": "Parquet: pyarrow is not installed on the server"},
+    503: {"model": api_schemas.Error, "description": "pyarrow, which Parquet requires, is not installed on the server"},
 }  # fmt: skip
 
 

@@ -65,7 +65,7 @@ def stand_alone(template: str, context: Any, made: Made) -> str:
 class Made:
     """The origin of a report.
 
-    ``at`` is the time in ISO 8601, and ``clock`` is the same time for people. ``href`` is the
+    ``at`` is the time of its creation in ISO 8601, and ``clock`` is that time in readable form. ``href`` is the
     absolute address of the page.
     """
 
@@ -78,7 +78,7 @@ class Made:
 
 @cache
 def environment() -> jinja2.Environment:
-    """Return the template environment of the pages, with the report frame instead of the usual one."""
+    """Return the template environment of the pages, with the report frame instead of base.html."""
 
     def framed(name: str) -> str | None:
         return (TEMPLATES / FRAME).read_text() if name == "base.html" else None
@@ -174,7 +174,7 @@ def _ours(text: str, tag: str) -> Markup:
     """
     if re.search(rf"</{tag}|<!--", text, re.IGNORECASE):
         raise ValueError(
-            f"a static file cannot be embedded in <{tag}>: it contains the end of the tag"
+            f"a static file cannot be embedded in <{tag}>: it contains the end of the tag or a comment"
         )
     return Markup(text)
 

@@ -1,4 +1,4 @@
-"""Reports of a page: one self-contained file, Markdown, CSV, and a short text for an issue."""
+"""Reports of a run or a comparison: self-contained HTML, Markdown, CSV, and a short text for an issue."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def _run_path(run_id: str) -> str:
 def _made(
     request: Request, use: Services, path: str, query: Mapping[str, str] | None = None
 ) -> Made:
-    """Return the origin of a report; ``path`` and ``query`` are the address of its page."""
+    """Return the origin of a report; ``path`` and ``query`` form the address of its page."""
     now, server = number_formats.moment(time.time()), address_of(request, use)
     asked = f"?{urlencode(query)}" if query else ""
     return Made(now, number_formats.clock(now), __version__, server, f"{server}{path}{asked}")

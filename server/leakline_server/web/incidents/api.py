@@ -43,7 +43,7 @@ LEAKS: Final = tuple(state for state in incident_groups.STATES if state != "watc
 _INVALID: Final[dict[int | str, dict[str, Any]]] = {
     422: {
         "model": api_schemas.Error,
-        "description": "a field is invalid: the error names it, with its value",
+        "description": "a field is invalid; the error names the field and its value",
     },
 }
 _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
@@ -176,14 +176,14 @@ def get_leak(fingerprint: Fingerprint, project: Project, use: Use) -> Response:
 # Last part of the path -> (kind, body model, summary, name and summary of the route that revokes it).
 _ACTIONS: Final[dict[str, tuple[Kind, type[Closing], str, str, str]]] = {
     "acknowledge": (
-        "acknowledged", Acknowledging, "Mute a leak until this expires or the leak gets worse",
+        "acknowledged", Acknowledging, "Mute a leak until the acknowledgement expires or the leak gets worse",
         "take_back_acknowledgement", "Revoke an acknowledgement",
     ),
     "ignore": (
         "ignored", Acknowledging, "Mute a leak for good", "take_back_ignoring", "Stop ignoring a leak",
     ),
     "close": (
-        "closed", Closing, "Close a leak with a note, which is shown when it returns",
+        "closed", Closing, "Close a leak with a note that is shown if the leak returns",
         "take_back_closing", "Reopen a leak",
     ),
 }  # fmt: skip
@@ -326,14 +326,16 @@ def _unknown(project: str, fingerprint: str) -> NotFound:
     return NotFound(
         "incident_not_found",
         f"no run of project {shorten(project)} has an incident {shorten(fingerprint)}; "
-        "GET /api/v1/incidents lists them",
+        "GET /api/v1/incidents lists all incidents",
         {"project": shorten(project), "fingerprint": shorten(fingerprint)},
     )
 
 
 def _check_reason(reason: str) -> None:
     if not reason:
-        raise InvalidField("reason", reason, "must say why in a few words: others will read it")
+        raise InvalidField(
+            "reason", reason, "must give a reason in a few words, because others will read it"
+        )
 
 
 def _back(form: dict[str, str], fingerprint: str) -> Response:
@@ -346,9 +348,7 @@ def _back(form: dict[str, str], fingerprint: str) -> Response:
         # Show only this leak, because the list that was shown may no longer contain it.
         return RedirectResponse(Shown(project=_project(form), fingerprint=fingerprint).href(), 303)
     if not is_run_page(back):
-        raise InvalidField(
-            "back", back, "must be the path of the page of a run, without the server"
-        )
+        raise InvalidField("back", back, "must be the path of a run's page, without the server")
     return RedirectResponse(f"{back}#findings", 303)
 
 

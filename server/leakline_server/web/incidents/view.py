@@ -23,18 +23,18 @@ from ..run_page.verdict_view import (
 
 Json = Mapping[str, Any]
 
-# State of a leak -> (status that determines its colour and shape, word, meaning).
+# Leak state -> (status that determines the colour and shape, label, explanation).
 STATES: Final = {
-    "open": ("confirmed", "Open", "It leaks in a run, or leaked until the run ended."),
-    "acknowledged": ("watch", "Muted", "Its alerts are paused until this expires or it gets worse."),
-    "closed": ("recovered", "Closed", "Somebody closed it with a note, and it is in no run that began later."),
-    "over": ("ok", "Over", "It leaked, but no longer does in any run."),
-    "ignored": ("learning", "Muted for good", "No alert is ever sent for it."),
-    "watched": ("filling", "Watched", "Growth that was never called a leak."),
+    "open": ("confirmed", "Open", "A run leaks, or leaked until it ended."),
+    "acknowledged": ("watch", "Muted", "Alerts are paused until the muting expires or the leak gets worse."),
+    "closed": ("recovered", "Closed", "The leak was closed with a note, and no run that began later has it."),
+    "over": ("ok", "Over", "No run has this leak any longer."),
+    "ignored": ("learning", "Muted for good", "No alert is ever sent for this leak."),
+    "watched": ("filling", "Watched", "Growth that was never classified as a leak."),
 }  # fmt: skip
 # Kind of acknowledgement -> its name in the story of a leak.
 _IN_WORDS: Final = {"acknowledged": "muted", "ignored": "muted for good"}
-_RESOLVED: Final = Status("ok", "Resolved", "Its finding is gone.")
+_RESOLVED: Final = Status("ok", "Resolved", "The run no longer has this finding.")
 _LEAKED: Final = ("confirmed", "suspected", "recovered", "resolved")
 # If there are more run names than this, only their number and the newest name are shown.
 _MAX_NAMES: Final = 5
@@ -95,7 +95,7 @@ class Shown:
 
 
 def with_sentence(group: Json) -> dict[str, Any]:
-    """Return the group in the API's JSON format, which includes its story."""
+    """Return the group in the API's JSON format, with its story as ``sentence``."""
     return {**group, "sentence": story(group)}
 
 
@@ -213,7 +213,7 @@ def _runs(seen: Sequence[Json]) -> Table:
         for each in reversed(seen)
     )
     columns = ("Run", "Status", "Summary", "First seen", "Last change")
-    return Table(tuple(map(Column, columns)), rows, "Runs it was seen in, newest first", tall=True)
+    return Table(tuple(map(Column, columns)), rows, "Runs with this leak, newest first", tall=True)
 
 
 def _status_cell(name: str, *, reopened: bool) -> Cell:

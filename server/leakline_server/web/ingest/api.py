@@ -1,6 +1,6 @@
 """`POST /api/v1/runs/{run}/batches`: the hot route, in plain ASGI to avoid framework overhead.
 
-1. read the body, with limits on bytes and seconds
+1. read the body, with limits on size and time
 2. decompress and validate it (`ingest/decode.py`)
 3. pass it to the writer and wait until it is durable
 4. respond, with the pending requests for this process
@@ -53,7 +53,7 @@ from ..services import Services
 
 PATH: Final = "/api/v1/runs/{run}/batches"
 MAX_KNOWN_HOSTS: Final = 64
-# Ten compressed snapshots of a training run take a quarter of this.
+# Ten compressed snapshots of a training run take a quarter of this limit.
 QUICK_BODY_BYTES: Final = 4 * 1024
 _BEFORE, _AFTER = PATH.split("{run}")
 _HEADERS: Final = [(b"content-type", b"application/json"), *EVERY_ANSWER]
@@ -200,13 +200,13 @@ def openapi_entry() -> tuple[dict[str, Any], dict[str, Any]]:
     error = {"$ref": "#/components/schemas/Error"}
     refusals = {
         "400": "not JSON, inconsistent lengths, damaged compression, or an incomplete body",
-        "401": "authentication is on, and there is no valid token",
+        "401": "authentication is on, and the request has no valid token",
         "403": "a token that cannot add data, or a page of an origin that is not allowed",
         "404": "no such run, or a run of a project that the token cannot add to",
         "409": "a sequence number is stored with other values, or the instance with another rank",
         "413": "more than 256 KiB compressed or 2 MiB inflated",
         "415": "a content encoding other than gzip, zstd and identity",
-        "422": "a field is invalid: named in details, with its value",
+        "422": "a field is invalid; details contains its name and value",
         "429": "too many batches are waiting; see Retry-After",
         "503": "the database does not accept writes; see Retry-After",
     }
@@ -216,10 +216,10 @@ def openapi_entry() -> tuple[dict[str, Any], dict[str, Any]]:
         "tags": ["runs"],
         "summary": "Add snapshots to a run",
         "description": "Idempotent by (process instance, sequence number): snapshots that are "
-                       "already stored do not count, and an overlap is trimmed. The response is "
-                       "sent when the snapshots are durable. JSON has columns with count, or "
-                       "rows in snapshots; the docstring of leakline.snapshot describes the "
-                       "binary form that the Python client sends. gzip or zstd by Content-Encoding.",
+                       "already stored are not counted, and an overlap is trimmed. The response is "
+                       "sent when the snapshots are durable. A JSON body has columns with count, or "
+                       "rows in snapshots; the docstring of leakline.snapshot describes the binary "
+                       "form that the Python client sends. Content-Encoding may be gzip or zstd.",
         "parameters": [{"name": "run", "in": "path", "required": True, "schema": {"type": "string"}}],
         "requestBody": {
             "required": True,
@@ -243,12 +243,12 @@ def openapi_entry() -> tuple[dict[str, Any], dict[str, Any]]:
         "type": "object",
         "required": ["accepted", "requests"],
         "properties": {
-            "accepted": {"type": "integer", "description": "snapshots that were new"},
+            "accepted": {"type": "integer", "description": "number of new snapshots"},
             "requests": {
                 "type": "array",
-                "description": "requests to this process, until an event of kind mark reports "
-                'the outcome with {"request": id} as its data; a client may '
-                "ignore it",
+                "description": "pending requests to this process, each repeated until an event of "
+                'kind mark reports its outcome with {"request": id} as data; a client may '
+                "ignore requests",
                 "items": {
                     "type": "object",
                     "required": ["id", "kind", "asked_by"],

@@ -1,6 +1,6 @@
 """`POST /v1/metrics`: metrics from OpenTelemetry SDKs, if `leakline[otlp]` is installed.
 
-1. read the body, with limits on bytes and seconds, and decompress it, as for a batch
+1. read the body, with limits on size and time, and decompress it, as for a batch
 2. decode and map it (`otlp_metrics.py`)
 3. join the run of each resource, and number the snapshots that are not stored yet
 4. validate and write them like any batch (`decode.py`, `writer.py`); respond when they are durable
@@ -75,7 +75,7 @@ def _error(text: str) -> dict[str, Any]:
     openapi_extra={
         "requestBody": {
             "required": True,
-            "description": "ExportMetricsServiceRequest; gzip or zstd by Content-Encoding.",
+            "description": "ExportMetricsServiceRequest; Content-Encoding may be gzip or zstd.",
             "content": {
                 otlp_metrics.PROTOBUF: {"schema": {"type": "string", "format": "binary"}},
                 otlp_metrics.JSON: {"schema": {"type": "object"}},
@@ -83,15 +83,15 @@ def _error(text: str) -> dict[str, Any]:
         }
     },
     responses={
-        200: {"description": "stored, or repeated: ExportMetricsServiceResponse in the form of the request"},
+        200: {"description": "stored, now or before: ExportMetricsServiceResponse in the content type of the request"},
         404: _error("a project that the token cannot add to"),
         400: _error("a body that does not match its content type, damaged compression, or an incomplete body"),
         409: _error("the run belongs to another project, or other values are stored"),
         413: _error("more than 256 KiB compressed or 2 MiB inflated, or too many points"),
         415: _error("a content type or encoding that is not supported"),
-        422: _error("a resource that cannot be distinguished from others, or an impossible value: named in details"),
+        422: _error("a resource that cannot be distinguished from others, or an impossible value; see details"),
         429: _error("too many batches are waiting; see Retry-After"),
-        501: _error("the extra leakline[otlp] is not installed with this server"),
+        501: _error("the extra leakline[otlp] is not installed on this server"),
         503: _error("the database does not accept writes; see Retry-After"),
     },
 )  # fmt: skip
@@ -99,7 +99,7 @@ async def add_metrics(request: Request, use: Use) -> Response:
     """Create a run for each `service.instance.id` and store its memory metrics. The supported
     metrics are listed in docs/other-tools.md.
     """
-    # The call runs in a thread, because the first one imports the package, which takes a while.
+    # The call runs on a thread, because the first call imports the package, which is slow.
     if not await run_in_threadpool(otlp_metrics.is_installed):
         return error_response(NOT_INSTALLED, "otlp_not_installed", MESSAGE)
     kind = request.headers.get("content-type", "")
@@ -246,7 +246,7 @@ def _checked(
         for few in consecutive(part):
             body = batch_to_bytes(Batch(resource.process, few))
             batch = decode.check(resource.header.id, body, time.time())
-            # The run may have been removed, and created again in another project.
+            # The run may have been recreated in another project; the writer checks the project.
             batch = replace(batch, project=resource.header.project, browser=calling.get().browser)
             checked.append((few, batch))
     return checked

@@ -2,7 +2,7 @@
 
 Points have times but no sequence numbers. A stored point is identified by its time, generation,
 phase and series: one collection may be split into requests with different series, and any request
-may be repeated. An SDK repeats the end of a phase in each export until the next one; the
+may be repeated. An SDK repeats the end of a phase in each export until the next end; the
 repetitions count as one end.
 """
 
@@ -18,7 +18,7 @@ from leakline.snapshot import Snapshot
 
 from ...ingest.otlp_metrics import TOGETHER_SECONDS
 
-# The number of resources remembered; for others, the newest snapshots are read again.
+# The number of resources remembered; for all others, the newest snapshots are read again.
 MAX_STREAMS: Final = 2_000
 MAX_PHASES: Final = 64
 # Snapshots remembered per resource, newest last.
@@ -80,7 +80,7 @@ class Stream:
                 self.phases[phase] = (generation, dict(samples))
 
     def _forget_points(self) -> None:
-        """Remove points older than the newest time.
+        """Remove points that are well before the newest time.
 
         Old points do no harm, so this runs only when their number has doubled: scanning all points
         for each snapshot would take time quadratic in the size of a request.

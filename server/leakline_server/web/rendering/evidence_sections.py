@@ -43,7 +43,7 @@ _WRITE: Final[Mapping[str, Callable[[float | None], str]]] = {
 def trend(chart: Chart, unit: str, note: str, axes: tuple[AxisLink, ...] = ()) -> Section:
     if not chart.lines:
         how = "Memory after each phase, as soon as there is a reading."
-        return Section("trend", "Memory", how, empty="Nothing was measured yet.")
+        return Section("trend", "Memory", how, empty="Nothing has been measured yet.")
     how = "Look at the floor, not the peaks."
     what = f"Memory at the end of every {unit}."
     if chart.x_unit == "time":
@@ -94,17 +94,17 @@ def phase_bars(found: PhaseAccounts, findings: Sequence[Mapping[str, Any]]) -> t
 
 
 def why_phases_differ(findings: Sequence[Mapping[str, Any]]) -> str:
-    """Return the evidence that explains why a finding names a phase other than the one that was charged."""
+    """Return the evidence that explains why a finding names a phase other than the charged phase."""
     said = findings[0]["evidence"] if findings else ()
     return next((each for each in said if each.startswith("Created in ")), "")
 
 
 def phase_accounts(chart: Chart | None, found: PhaseAccounts, unit: str) -> Section:
     how = (
-        f"Every byte by which private memory changed between two {unit} ends is charged to the "
-        "phase that was open; the rest is charged to “between”, or to “other_threads” while only "
-        "another thread had a phase open. Bars above zero are memory that was kept, bars below "
-        "zero memory that was released; the tick is the sum."
+        f"Every change in private memory between two {unit} ends is charged to the phase that was "
+        "open. Changes outside all phases are charged to “between”, or to “other_threads” while "
+        "only another thread had a phase open. Bars above zero show memory that was kept, and bars "
+        "below zero memory that was released; the tick marks the sum."
     )
     if chart is None or not found.generations:
         empty = f"Growth by phase needs two whole {unit}s."
@@ -169,8 +169,9 @@ def memory(
     held by counted objects.
     """
     how = (
-        "The stack is resident memory: anonymous is what the program itself allocated, files are mapped from disk and "
-        "may be dropped by the system, shared counts for every process that maps it. Only the anonymous part can leak."
+        "The stack is resident memory. Anonymous memory was allocated by the program itself. Files are mapped from "
+        "disk, and the system may drop them. Shared memory counts for every process that maps it. Only anonymous "
+        "memory can leak."
     )
     kept = last.get("allocator.kept_bytes")
     notes = []
@@ -186,7 +187,7 @@ def memory(
             else "from background readings and new highs of the kernel's high-water mark"
         )
         notes.append(
-            f"Highest inside a phase: {number_formats.size(peaks[phase])} in {phase} ({who})."
+            f"Highest resident memory inside a phase: {number_formats.size(peaks[phase])} in {phase} ({who})."
         )
     note = " ".join([*notes, *([accounted] if accounted else [])])
     return _plain("memory", "Memory breakdown", how, chart, unit, note=note)
@@ -194,12 +195,13 @@ def memory(
 
 def gpu(chart: Chart | None, unit: str, last: Mapping[str, float | None]) -> Section | None:
     how = (
-        "Allocated is what live tensors hold; active also includes what streams have not "
-        "finished with. Reserved is what torch keeps from the driver for reuse, and split and "
-        "idle is the part of it that cannot be returned. None of these includes memory outside "
-        "torch. The driver sees all memory, but not how it is used: outside torch are contexts, "
-        "NCCL and other libraries; in use includes other processes. Reserved far above allocated "
-        "means fragmentation. A missing line is unknown, such as process memory in most containers."
+        "Allocated memory is held by live tensors; active memory also includes blocks that streams "
+        "have not finished with. Reserved memory is what torch keeps from the driver for reuse, and "
+        "“split and idle” is the reserved memory that cannot be returned. None of these includes "
+        "memory outside torch. The driver reports all memory, but not its use: “outside torch” "
+        "covers contexts, NCCL and other libraries, and “in use” includes other processes. Reserved "
+        "memory far above allocated memory means fragmentation. A missing line means that the value "
+        "is unknown, such as process memory in most containers."
     )
     return _plain("gpu", "GPU memory", how, chart, unit, note=_failures(last))
 
@@ -220,9 +222,9 @@ def _failures(last: Mapping[str, float | None]) -> str:
 
 def tensors(chart: Chart | None, unit: str) -> Section | None:
     how = (
-        "Counted in each heap scan, those of TensorFlow.js at each snapshot. Tensors that still "
-        "carry an autograd graph keep everything their graph saved: outside a training step, "
-        "their number should return to its earlier level."
+        "Tensors are counted in each heap scan, and TensorFlow.js tensors at each snapshot. A tensor "
+        "that still carries an autograd graph keeps everything that the graph saved. Outside a "
+        "training step, the number of these tensors should return to its earlier level."
     )
     return _plain("tensors", "Tensors and arrays", how, chart, unit)
 
@@ -281,7 +283,7 @@ def gauges(chart: Chart | None, unit: str) -> Section | None:
 
 def seconds(chart: Chart | None, unit: str) -> Section | None:
     how = (
-        f"Where the time of each {unit} went, charged to phases like memory. Time that rises with "
+        f"The time of each {unit}, charged to phases in the same way as memory. Time that rises with "
         "memory indicates swapping, or a scan over something that grows."
     )
     return _plain("seconds", "Time per phase", how, chart, unit)

@@ -259,9 +259,9 @@ class Section:
     fold: bool = False
     note: str = ""
     empty: str = ""
-    signs: tuple[Sign, ...] | None = None  # legend of the chart; None if it cannot have one
+    signs: tuple[Sign, ...] | None = None  # legend; None if the chart has no legend
     counts: CountForms | None = None
-    ranges: tuple[RangeLink, ...] | None = None  # ranges for the table; None if there are none
+    ranges: tuple[RangeLink, ...] | None = None  # ranges for the table; None if it has no ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,8 +279,8 @@ class Tick:
 
     question: str
     word: str
-    status: str  # the status that determines its colour
-    mark: str  # the name of its shape
+    status: str  # the status that determines the colour
+    mark: str  # the name of the shape
     sentence: str
 
 
@@ -359,7 +359,7 @@ class TagLink:
 class RunRow:
     """One row of the list of runs.
 
-    ``box`` is the id of its check box. ``title`` includes the tags, which the row may cut off. ``done``
+    ``box`` is the id of its checkbox. ``title`` includes the tags, which the row may cut off. ``done``
     and ``total`` are only meaningful if the run has a plan.
     """
 

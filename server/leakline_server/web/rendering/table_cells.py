@@ -1,4 +1,4 @@
-"""Builds tables from strings and from cells with texts, links and sparklines."""
+"""Construction of tables from strings and from cells with texts, links and sparklines."""
 
 from __future__ import annotations
 
@@ -65,7 +65,9 @@ def shown(rows: int, total: int, what: str, rest: str = "newest first") -> str:
     """Return a caption such as ``100 of 2,000 generations, newest first``."""
     amount = count_of(total, what)
     return (
-        f"{amount}, {rest}" if rows == total else f"{rows:,} of {amount}, {rest}; the CSV has all"
+        f"{amount}, {rest}"
+        if rows == total
+        else f"{rows:,} of {amount}, {rest}; the CSV has all rows"
     )
 
 
@@ -75,7 +77,7 @@ _ADDRESS: Final = re.compile(r"""(https?://[^\s<>"'“”`]{1,1999}[^\s<>"'“�
 
 
 def with_links(text: str) -> tuple[Cell, ...]:
-    """Split text written by people into cells: web addresses become links, the rest is unchanged."""
+    """Split text written by people into cells: web addresses become links, and other text is unchanged."""
     # `split` returns the captured addresses at odd positions.
     pieces = enumerate(_ADDRESS.split(text))
     return tuple(_piece(piece, is_address=at % 2 == 1) for at, piece in pieces if piece)

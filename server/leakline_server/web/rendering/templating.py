@@ -1,6 +1,6 @@
 """Rendering of pages: one environment, one set of headers, and the files that pages load.
 
-A browser only discovers a module after parsing the one that imports it, which takes a round trip
+A browser discovers a module only after parsing the module that imports it, which takes a round trip
 per level. Pages with charts therefore list all modules for preloading, and a self-contained page
 embeds them. The names of style sheets and scripts do not depend on the version, so browsers must
 revalidate them.
@@ -79,7 +79,7 @@ _made: Final[ContextVar[list[_Names] | None]] = ContextVar("leakline_page", defa
 
 
 class _Names(jinja2.runtime.Context):
-    """The variables of a template, or of one that it imports or includes; `written` clears them."""
+    """The variables of a rendered template, or of one it imports or includes; cleared by `written`."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)

@@ -1,4 +1,4 @@
-"""Alert rules: the JSON API, and the forms on the page of alerts."""
+"""Alert rules: the JSON API, and the forms on the page ``/alerts``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from ..services import Services, Use
 from .view import FORM_FIELDS, Refused
 
 router = APIRouter(prefix="/api/v1", tags=["rules"], dependencies=[READ])
-# Forms on the page of alerts. They work without scripts; a rejected form is shown again as sent.
+# Forms on ``/alerts``, which work without scripts. A rejected form is shown again as sent.
 pages = APIRouter(
     prefix="/alerts/rules",
     include_in_schema=False,
@@ -47,7 +47,7 @@ pages = APIRouter(
 
 
 class FiringRun(BaseModel):
-    """A run in which the rule is firing, with the generation and the value at which it started firing."""
+    """A run in which the rule is firing, with the generation and the value at which the firing started."""
 
     run: str
     project: str
@@ -69,7 +69,7 @@ class RuleTerms(BaseModel):
 
 
 class Rule(RuleTerms):
-    """`source` is api, page or file; rules from the file can only be changed there."""
+    """`source` is api, page or file; rules from the file can only be changed in the file."""
 
     id: int
     project: str | None
@@ -90,7 +90,7 @@ class PresetRule(RuleTerms):
 
 
 class PresetSet(BaseModel):
-    """A set of ready-made rules; adding its `preset` adds all of them."""
+    """A set of ready-made rules; adding its `preset` adds all of its rules."""
 
     preset: str
     title: str
@@ -108,8 +108,8 @@ _NOT_FOUND: Final[dict[int | str, dict[str, Any]]] = {
 }
 _REFUSED: Final[dict[int | str, dict[str, Any]]] = {
     400: {"model": api_schemas.Error, "description": "not JSON"},
-    409: {"model": api_schemas.Error, "description": "a rule of the file, or the same rule exists already"},
-    422: {"model": api_schemas.Error, "description": "a field is invalid: the error names it, with its value"},
+    409: {"model": api_schemas.Error, "description": "the rule comes from the file, or an identical rule exists"},
+    422: {"model": api_schemas.Error, "description": "a field is invalid; the error names the field and its value"},
 }  # fmt: skip
 
 
@@ -128,11 +128,11 @@ def list_rules(use: Use, limit: Limit = 50, cursor: Text = None) -> Response:
 @router.post(
     "/rules",
     dependencies=[CHANGE],
-    summary="Add a rule, or those of a preset",
+    summary="Add a rule or a preset's rules",
     response_model=None,
     openapi_extra=described(NewRule),
     responses={
-        201: {"model": Rule | Rules, "description": "added; a list where the preset has several rules"},
+        201: {"model": Rule | Rules, "description": "added; a list if the preset has several rules"},
         **_REFUSED,
     },
 )  # fmt: skip
@@ -173,7 +173,7 @@ def change_presets() -> Response:
 
 @router.get(
     "/rules/{rule}",
-    summary="One rule, and where it fires",
+    summary="One rule, and the runs where it fires",
     response_model=None,
     responses={200: {"model": Rule}, **_NOT_FOUND},
 )
@@ -206,7 +206,7 @@ def change_rule(
     responses={**_NOT_FOUND, 409: _REFUSED[409]},
 )
 def delete_rule(rule: RowId, use: Use) -> Response:
-    """Alerts that were already sent are kept; no alert reports that the rule was deleted."""
+    """Alerts already sent are kept; no alert reports the deletion."""
     remove(use, rule)
     return Response(status_code=204)
 
@@ -288,7 +288,7 @@ def _refused() -> Iterator[None]:
         (number,) = error.args
         raise Conflict(
             "rule_exists",
-            f"rule {number} is the same; change it with PATCH /api/v1/rules/{number}",
+            f"rule {number} is identical; change it with PATCH /api/v1/rules/{number}",
             {"rule": number},
         ) from error
     except assertions.TooManyRules as error:

@@ -83,7 +83,8 @@ class RuleRow:
 class RulesSection:
     """The template context of ``_rules.html``.
 
-    ``error`` is about a preset; ``opened`` is True if the form for a new rule is shown.
+    ``error`` explains why a preset was rejected; ``opened`` is True if the form for a new rule is
+    shown.
     """
 
     rows: tuple[RuleRow, ...]

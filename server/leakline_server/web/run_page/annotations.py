@@ -98,7 +98,7 @@ def timeline(
     caption = shown(len(rows), len(happened), "event")
     how = "A cleanup that frees nothing is marked: it costs time without any effect."
     if alerts and not any_webhook:
-        how += " No webhook is set up, so the alerts were not sent. Add one on the page Alerts (/alerts)."
+        how += " No webhook is set up, so the alerts were not sent. Add a webhook on the Alerts page (/alerts)."
     return Section("events", "What happened", how, table=replace(made, caption=caption))
 
 
@@ -142,7 +142,7 @@ SHOWN_ALERTS: Final = (FIRED, OOM_RISK)
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The times at which generations ended (Unix seconds, ascending), and the generation of each."""
+    """The times at which generations ended (Unix seconds, ascending), and these generations."""
 
     times: Sequence[float]
     generations: Sequence[float]
@@ -188,7 +188,7 @@ def marks(
 ) -> tuple[Mark, ...]:  # fmt: skip
     """Return the marks on the trend; ``effects`` come from `fix_effects`."""
     place = _place_on(axis, clock, unix(run["started_at"]))
-    # A run that was uploaded later was analysed long after its end.
+    # No mark comes later than this: a run that was uploaded later is analysed long after its end.
     heard = unix(run["last_seen_at"])
     rare: list[tuple[float | None, str, str, str]] = []
     cleanups: list[tuple[float | None, str, str, str]] = []
@@ -222,7 +222,7 @@ def marks(
             continue
         x = place(min(alert["created_at"], heard), alert["payload"]["when"].get("generation"))
         rare.append((x, "alert", "alert", alert_words(alert["payload"])))
-    # The first attempt coincides with the start of the run.
+    # The first attempt needs no mark, because it coincides with the start of the run.
     for attempt in run["attempts"][0 if run["attempts_left_out"] else 1 :]:
         x = place(unix(attempt["started_at"]), None)
         rare.append((x, "attempt", "attempt", f"attempt {attempt['number']} begins"))
@@ -249,7 +249,7 @@ def fix_effects(
 
 
 def _with_text(event: Json) -> str:
-    """Return the name of an event, with its text if it has one, as marks set by Leakline do."""
+    """Return the name of an event, with its text if it has one, like the marks that Leakline sets."""
     text = event["data"].get("text")
     return f"{event['name']}: {text}" if isinstance(text, str) and text else str(event["name"])
 
@@ -262,7 +262,7 @@ def _newest(
 
 
 def _effect(event: Json, verdict: Json | None, effects: Sequence[Json], unit: str) -> list[str]:
-    """Describe the effects of a fix, and compare its promises with the measurements since then."""
+    """Describe the effects of a fix, and compare its promises with later measurements."""
     name = event["name"]
     # Before ``since``, the fix had another form, which counts as a different fix.
     lines = [

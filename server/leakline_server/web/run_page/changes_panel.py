@@ -34,9 +34,9 @@ def changes_panel(data: RunData) -> RangeChanges | None:
     lists = (
         _ranked("Objects by type", found["types"], _type_name, _type_text, "No type was counted at both points."),
         _ranked("Phases", found["phases"], _phase_name, _bytes_text, "No phase is known to have changed."),
-        _ranked("Processes", found["processes"], _process_name, _text_of_process(found), "No process was read."),
+        _ranked("Processes", found["processes"], _process_name, _text_of_process(found), "No process has readings."),
     )  # fmt: skip
-    title = f"Changed between {between(found, data.axis, ' and ')}"
+    title = f"Changes between {between(found, data.axis, ' and ')}"
     return RangeChanges(form, title, _sentence(found), lists, whole)
 
 
@@ -51,7 +51,7 @@ def nothing_between(data: RunData, known: TwoPoints) -> str:
     """Explain why a range does not contain two points, and what to do."""
     what = f"two {data.run['unit']} ends" if data.axis.unit == "generation" else "two readings"
     all_of_it = between({"before": known.first, "after": known.last}, data.axis)
-    return f"The visible range does not contain {what}. Choose a wider range: {all_of_it} were recorded."
+    return f"The visible range does not contain {what}. Choose a wider range within {all_of_it}."
 
 
 def ends_named(data: RunData) -> tuple[str, str]:
@@ -119,7 +119,7 @@ def _sentence(found: Json) -> str:
     booked = found["booked"]
     if booked and booked["first"] > found["before"] + 1:
         said.append(
-            f"Phases cover {unit} {booked['first']:,} to {booked['last']:,}: older ones are reported in groups."
+            f"Phases cover {unit} {booked['first']:,} to {booked['last']:,}; older phase data is reported in groups."
         )
     if found["processes_left_out"]:
         said.append(f"{found['processes_left_out']:,} more processes were not read.")

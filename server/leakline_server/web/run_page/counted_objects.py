@@ -1,4 +1,4 @@
-"""Objects by type on the page of a run: counts, changes and ratings.
+"""Objects by type on a run's page: counts, changes and ratings.
 
 The module also describes how much of the private memory the objects account for, and which memory
 no source can see. Its functions do no I/O.
@@ -27,7 +27,7 @@ SOURCES: Final = (
     "arrays.bytes", "tensors.bytes", "tensors.device_bytes", "tensors.graph_bytes", "allocator.kept_bytes",
 )  # fmt: skip
 _UNSEEN: Final = (
-    "No source sees into native libraries, buffers that no Python object owns, thread stacks and gaps between "
+    "No source covers native libraries, buffers that no Python object owns, thread stacks, or gaps between "
     "objects."
 )
 _ARRAYS: Final = ("numpy.ndarray",)
@@ -37,7 +37,7 @@ _COUNTED_APART: Final = ("numpy.", "torch.")
 def accounted(private: float | None, last: Mapping[str, float | None], census: Json | None) -> str:
     """Return a sentence with the share of private memory that is accounted for.
 
-    It is empty if private memory is unknown or no source has reported. ``last`` holds the newest
+    The sentence is empty if private memory is unknown or no source has reported. ``last`` holds the newest
     value of each of SOURCES. Parts that were not measured are named, and never counted as zero.
     """
     if not private or private <= 0:
@@ -54,8 +54,8 @@ def accounted(private: float | None, last: Mapping[str, float | None], census: J
     share, whole = sum(parts.values()) / private, f"{number_formats.size(private)} private memory"
     if share > 1:
         said = (
-            f"More was counted than the {whole}, because some of it is shared, swapped out or "
-            f"freed since: {listed}."
+            f"More memory was counted than the {whole}, because some of it is shared, swapped "
+            f"out or has been freed since: {listed}."
         )
     else:
         said = f"{number_formats.percent(share)} of {whole} is accounted for: {listed}."
@@ -105,15 +105,15 @@ def types(
 ) -> Section:
     """Return the table of types and its chart.
 
-    ``process`` is set if there are several processes, and names the one whose lines are shown; the
-    numbers cover all processes. ``newest`` is the last generation that ended; counts may be older.
+    ``process`` is set if there are several processes, and names the process whose lines are
+    shown; the numbers cover all processes. ``newest`` is the last generation that ended; counts may be older.
     ``graphs`` maps types to the rate of instances with an autograd graph, as reported by a finding.
     """
     how = (
         "Live instances by exact type. The usual sign of a leak is a type that gains the same "
-        f"number in every {unit} and has a holder; lists and dicts grow along with their owners. "
-        "Bytes are those that the objects themselves own. For a type that a finding names, the "
-        "rates are those of the finding. First, last and change cover the whole run unless a range is chosen."
+        f"number of instances in every {unit} and has a holder; lists and dicts grow along with "
+        "their owners. Bytes count only memory that the objects themselves own. Types named by a "
+        "finding show the finding's rates. First, last and change cover the whole run unless a range is chosen."
     )
     heads = [
         "type",
@@ -136,14 +136,14 @@ def types(
     if any(each.created_at_least is not None for each in ranked):
         heads += ["#created, at least", "#freed, at least"]
         how += (
-            " For watched classes, the table also shows lower bounds of how many instances were "
-            "created and freed; “last” is the number alive."
+            " For watched classes, the table also shows lower bounds on the numbers of instances "
+            "created and freed; “last” is the number of live instances."
         )
         for row, each in zip(rows, ranked, strict=True):
             row += [_least(each.created_at_least), _least(each.freed_at_least)]
     if any(_is_older(each, newest) for each in ranked):
         heads.append(f"#counted at {unit}")
-        how += f" If the last count of a type is older than {unit} {newest:,}, the table shows when it was made."
+        how += f" If a type was last counted before {unit} {newest:,}, the table shows when it was counted."
         for row, each in zip(rows, ranked, strict=True):
             row.append(number_formats.count(each.last_generation))
     found = table(heads, rows) if ranked else None

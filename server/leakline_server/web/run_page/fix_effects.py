@@ -32,8 +32,8 @@ def effects_shown(
 ) -> list[dict[str, Any]]:
     """Add ``against`` to each effect: the run it was compared with, or None if the run reports it.
 
-    ``compared`` are the effects from the comparison with ``baseline``; they replace those that the
-    run itself left undecided.
+    ``compared`` are the effects from the comparison with ``baseline``; they replace the effects
+    that the run itself left undecided.
     """
     rows: list[dict[str, Any]] = []
     for effect in within:
@@ -54,9 +54,9 @@ def effects(found: Sequence[Json], unit: str, environment: Json) -> Section | No
     if not found:
         return None
     how = (
-        f"What each fix changes, per {unit}: the classes whose counts it promises, the phase it "
-        "names, or else the whole run. “No effect” is a result: the difference is within the "
-        "variation between two runs of the same program."
+        f"The effect of each fix per {unit}: on the classes whose counts the fix promises, on the "
+        "phase that it names, or otherwise on the whole run. “No effect” is a result: the "
+        "difference is within the variation between two runs of the same program."
     )
     heads = ["fix", "effect", "of", "#before", "#after", "#difference", "in words"]
     rows = [_row(each, environment) for each in found[:MAX_ROWS]]
@@ -104,7 +104,7 @@ def effect_line(effect: Json, unit: str) -> str:
     return f"{prefix}{of} per {unit}: before {before}, after {after}: {word}, {difference}"
 
 
-# Outcome -> (status that determines its colour, shape).
+# Outcome -> (status that determines the colour, shape).
 _LOOKS: Final = {
     "done": ("ok", "ok"), "failed": ("confirmed", "confirmed"), "not_yet": ("learning", "learning"),
     "not_measured": ("learning", "absent"),

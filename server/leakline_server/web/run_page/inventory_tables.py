@@ -103,7 +103,7 @@ def event_row(event: Json, environment: Json, effects: Effects) -> list[Field]:
 
 
 def _fix(event: Json, cell: Cell, environment: Json, effects: Effects) -> Cell:
-    """Append the effects of a fix to its cell, and link the cell to the code if it is known."""
+    """Append the effects of a fix to its cell, and link the cell to the code if its location is known."""
     code_at = code_link(environment, event["data"].get("location"))
     effect = effects.get((event["name"], event["time"]), ())
     text = "; ".join(filter(None, (cell.text if cell.text != "–" else "", *effect)))
@@ -131,7 +131,7 @@ def _collection(data: Json) -> Cell:
 def _of_bytes(data: Json, freed: float) -> str:
     """Describe the drop in resident memory across a collection.
 
-    The drop is a lower bound on the memory freed, because the allocator keeps the rest.
+    The drop is a lower bound on the memory freed, because the allocator keeps some of it.
     """
     if not freed:
         return ""
@@ -221,11 +221,11 @@ def processes(
     is the number of processes that are not in ``found``.
     """
     how = (
-        "How fast the private memory of each process grows, and the finding that names it. The "
+        "The growth of each process's private memory, and the finding that names the process. The "
         "growth of the run is the sum over ranks; the attempts of a rank count as one process. "
-        "Memory is from the newest snapshots."
+        "Memory values are from the newest snapshots."
     )
-    # The most important columns come first, because narrow screens cut off the others.
+    # The most important columns come first, because narrow screens cut off the last columns.
     heads = (
         "#rank", "role", f"#growth per {unit}", "finding", "how", "#90 % interval", "#private", "#RSS", "started",
         "last seen", "ended", "#attempt", "#pid", "host",
@@ -284,8 +284,8 @@ def _left_out_words(shown: int, left_out: int) -> str:
     if not left_out:
         return ""
     return (
-        f"Showing {shown:,} of {shown + left_out:,} processes: first those named by a finding, "
-        "then those of the newest attempts, starting with those that ended badly."
+        f"Showing {shown:,} of {shown + left_out:,} processes. Processes named by a finding come "
+        "first, followed by the newest attempts, starting with processes that ended badly."
     )
 
 

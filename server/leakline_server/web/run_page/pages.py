@@ -74,7 +74,7 @@ router = APIRouter(
 )
 
 SNAPSHOT_ROWS: Final = 50
-# The limit per line: a chart cannot show more points than it has pixels.
+# The limit on points per line: a chart cannot show more points than it has pixels.
 MAX_POINTS_SHOWN: Final = 2_000
 _MINUTES_UNTIL_HOURS: Final = 180
 _TITLES: Final = {
@@ -251,8 +251,8 @@ def _chart_data(
     use: Services, run_id: str, process: str, tab: str, by: str, stretch: Stretch | None = None
 ) -> RunData:
     """Read the data for the chart lines; tables, marks and texts need more data."""
-    # The revision is read first, so that the live stream resends whatever arrives during the other
-    # reads.
+    # The revision is read first, so that the live stream resends everything that arrives during
+    # the other reads.
     run = runs.get_run(use.engine, run_id)
     if run is None:
         raise run_not_found(run_id)
@@ -330,7 +330,7 @@ def axis_on_page(use: Services, run: Mapping[str, Any], by: str = "") -> Axis:
 
 
 def _time_axis(run: Mapping[str, Any]) -> Axis:
-    # `last_seen_at` of an imported or late-uploaded run is long after its end.
+    # Prefer the end: `last_seen_at` of an imported or late-uploaded run is much later.
     minutes = (
         runs.unix(run["ended_at"] or run["last_seen_at"]) - runs.unix(run["started_at"])
     ) / 60
@@ -405,7 +405,7 @@ def read_compare_page(use: Services, before: str, after: str) -> ComparePage:
 
 
 def _compared_process(sides: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return the process to compare: the one that grows most in either run."""
+    """Return the process to compare, which is the fastest-growing process of either run."""
     return first_shown({"processes": [each for side in sides for each in side["processes"]]})
 
 
@@ -433,7 +433,7 @@ def known_run(use: Services, run_id: str) -> dict[str, Any]:
 def _ends(
     use: Services, run: Mapping[str, Any], process: str | None, stretch: Stretch | None = None
 ) -> Points | None:
-    """Return private memory at the generation ends of a process, or RSS if the split is not known.
+    """Return private memory at the generation ends of a process, or RSS if private memory is not known.
 
     If the run does not have ``process``, use the process that the run's page shows first.
     """
@@ -464,9 +464,9 @@ def _pick(use: Services, before: str, after: str, query: str, server: str) -> Re
     )
     any_runs = bool(choices or query)
     message = (
-        "Choose a run before a change and one after it. The page shows whether the leak is gone."
+        "Choose a run before a change and a run after it. The page shows whether the leak is gone."
         if any_runs
-        else "This page compares two runs, such as one before a fix and one after it. There are no runs yet."
+        else "This page compares two runs, such as a run before a fix and a run after it. There are no runs yet."
     )
     note = ""
     if found["next"]:

@@ -32,9 +32,9 @@ def children(chart: Chart | None, unit: str, process: str | None = None) -> Sect
         return None
     how = (
         f"Private memory of each child process{f' of {process}' if process else ''}. A child is "
-        "listed by the name that the program gave it, or else by its purpose; a name that is "
-        "free again goes to the next child of the same kind. The 16 largest are listed "
-        "individually, the rest together as “other”."
+        "listed by the name that the program gave it or, without a name, by its purpose. A name "
+        "that becomes free is reused for the next child of the same kind. The 16 largest children "
+        "are listed individually, and all others together as “other”."
     )
     by_generation = chart.x_unit == "generation"
     ranked = sorted(chart.lines, key=lambda line: (-(growth_of(line) or 0.0), line.name))
@@ -79,30 +79,32 @@ _STATUS: Final = {
 }  # fmt: skip
 # Loss reason -> its meaning and what to do about it.
 _REASONS: Final = {
-    "queue_full": "The disk could not keep up with the snapshots. Check whether it is slow or full.",
-    "recording_failed": "Recording failed inside Leakline. The stderr of the training has the "
-                        "reason, printed once.",
-    "spool_thinned": "The file on disk reached its size limit, so every second of the frequent "
-                     "snapshots was dropped; generation ends are kept. Raise "
+    "queue_full": "The disk could not keep up with the snapshots. Check whether the disk is slow or full.",
+    "recording_failed": "Recording failed inside Leakline. The training script printed the "
+                        "reason once, on stderr.",
+    "spool_thinned": "The file on disk reached its size limit, so every other frequent "
+                     "snapshot was dropped; generation ends are kept. Raise "
                      "LEAKLINE_SPOOL_LIMIT for longer outages.",
     "spool_full": "The file on disk reached its size limit, so the oldest snapshots were "
-                  "dropped. Raise LEAKLINE_SPOOL_LIMIT, or run leakline sync during the training.",
+                  "dropped. Raise LEAKLINE_SPOOL_LIMIT, or run leakline sync during training.",
     "spool_damaged": "The file on disk was damaged before it was uploaded, and these snapshots could not be read.",
     "memory_full": "No file could be written, and the buffer in memory was full. Free disk space "
                    "or set LEAKLINE_DIR.",
-    "refused": "The server rejected them as invalid; its log names the field. Client and server "
+    "refused": "The server rejected these snapshots as invalid; its log names the field. Client and server "
                "may have different versions.",
     "too_large": "A snapshot exceeded the server's size limit. Count fewer classes, or report fewer gauges.",
-    "thinned": "Not taken, to stay within the overhead budget. Raise LEAKLINE_MAX_OVERHEAD to take more.",
+    "thinned": "These snapshots were not taken, to stay within the overhead budget. Raise "
+               "LEAKLINE_MAX_OVERHEAD to take more.",
     "events": "More events occurred between two snapshots than one snapshot can hold.",
     "gauges": "The run has more gauges than allowed.",
-    "phases_over_limit": "The run has more phases than allowed. The others are recorded as one phase, “other”.",
-    "types_over_limit": "The run has more types than allowed. The others are counted together, as type.other.",
-    "clock_ahead": "The clock of the process was minutes ahead. These snapshots have the server's time.",
-    "clock_behind": "The clock of the process was minutes behind. The times of these snapshots "
+    "phases_over_limit": "The run has more phases than allowed. The remaining phases are recorded as "
+                         "one phase, “other”.",
+    "types_over_limit": "The run has more types than allowed. The remaining types are counted together, as type.other.",
+    "clock_ahead": "The process's clock was minutes ahead. These snapshots have the server's time.",
+    "clock_behind": "The process's clock was minutes behind. The times of these snapshots "
                     "were shifted accordingly.",
-    "series_over_limit": "The run has more series than allowed. The values of the others are "
-                         "missing, but their snapshots are stored.",
+    "series_over_limit": "The run has more series than allowed. Values of the remaining series "
+                         "are missing, but the snapshots are stored.",
 }  # fmt: skip
 
 
@@ -153,8 +155,8 @@ def _how_known(run: Json) -> str:
     if run["state"] == "silent":
         return "No end was reported, and the last readings do not show why the run fell silent."
     if run["end_inferred"] and run["state"] == "killed":
-        return "Inferred from its silence and its last readings: a killed process cannot report its end."
-    return "As reported, with the last readings before the end."
+        return "Inferred from the run's silence and last readings, because a killed process cannot report its end."
+    return "The end as reported, with the last readings before it."
 
 
 def _ending_sentence(run: Json, read: Sequence[tuple[Json, Json]]) -> str:
@@ -162,7 +164,7 @@ def _ending_sentence(run: Json, read: Sequence[tuple[Json, Json]]) -> str:
     said = [_sentence(ended_as(run["state"], run["reason"]))]
     if run["state"] == "silent":
         # The page header already shows how long the run has been silent, to the second.
-        said = ["It stopped sending without reporting an end."]
+        said = ["The run stopped sending without reporting an end."]
     why = run["reason"].partition(":")[2].strip()
     if run["state"] == "killed" and why:
         said.append(_sentence(why))
@@ -236,8 +238,8 @@ def delivery(found: Sequence[Json]) -> Section | None:
         "loss reasons",
     )
     how = (
-        "Each process numbers its snapshots. Each one is stored here, lost (counted by reason), "
-        "or pending: on the disk of the training until leakline sync or the next start uploads it."
+        "Each process numbers its snapshots. Each snapshot is stored here, lost (counted by reason), "
+        "or pending: it is on the training machine's disk until leakline sync or the next start uploads it."
     )
     seen = dict.fromkeys(r for each in found for r, number in each["lost"].items() if number)
     note = " ".join(f"{_word(r).capitalize()}: {_REASONS[r]}" for r in seen if r in _REASONS)
@@ -261,7 +263,7 @@ def lost_words(run: Json) -> str:
 def _delivery_row(process: Json) -> list[Field]:
     lost = {reason: number for reason, number in process["lost"].items() if number}
     gone = sum(number for reason, number in lost.items() if reason in DROPPED | THINNED)
-    # The server knows only the highest sequence number received, not how many were taken since.
+    # The server knows the highest sequence number received, but not how many snapshots came later.
     missing = max(0, process["taken"] - process["stored"] - process["left_out"] - gone)
     losses = ", ".join(f"{_word(reason)} {number:,}" for reason, number in lost.items())
     if process["left_out"]:
@@ -294,13 +296,13 @@ def attempts(run: Json, verdict: Json | None = None) -> Section | None:
     growth = (f"#{run['unit']}s", "#repeated", f"#growth per {run['unit']}") if grown else ()
     heads = ("#attempt", *growth, "started", "ended", "how", "commit", "command line", "packages")
     how = (
-        "An attempt is one execution of the run. Resuming it under the same id starts the next "
+        "An attempt is one execution of the run. Resuming the run under the same id starts the next "
         "attempt, which continues the curve."
     )
     if grown:
         how += (
-            f" Growth is that of private memory within the attempt. If a {run['unit']} was "
-            "repeated, the later one counts."
+            f" Growth is the growth of private memory within the attempt. If a {run['unit']} was "
+            "repeated, the repetition counts."
         )
     return Section(
         "attempts", "Restarts", how, table=table(heads, rows[::-1], tall=False),
@@ -410,14 +412,14 @@ def lines(run: Json) -> Section | None:
         for line in p["log_lines"]
     ]
     how = (
-        "The last lines that the process printed and logged, if this is enabled; the newest are "
-        "at the end. Text that looks like a secret is masked, but patterns cannot recognize every secret."
+        "The last lines that each process printed and logged, if sending lines is enabled; the "
+        "newest are at the end. Text that looks like a secret is masked, but patterns cannot recognize every secret."
     )
     found = table((*(head for _, head in columns), "line"), rows)
     fold = run["state"] not in _SUDDEN
     left_out = sum(p["log_lines_left_out"] for p in run["processes"])
     note = (
-        f"{left_out:,} more lines are not shown, because lines of other processes fill the page."
+        f"{left_out:,} more lines are not shown, because lines of other processes come first."
         if left_out
         else ""
     )

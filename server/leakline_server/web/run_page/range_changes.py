@@ -2,8 +2,8 @@
 
 The value at a point is the newest reading at or before the point. The search goes back by the
 distance between the points, but at least by LEAST_LOOKED_BACK. The value at the later point must
-have been read after the earlier point; otherwise it says nothing about the time in between. A
-missing value is None. A process that ended before a point has 0 bytes there, as in the chart of the
+have been read after the earlier point; otherwise it says nothing about the time between the
+points. A missing value is None. A process that ended before a point has 0 bytes there, as in the chart of the
 total.
 """
 
@@ -47,7 +47,7 @@ _EVERY_NAME: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One value of a series; ``at`` and ``step`` (distance from the previous one) have the unit of TwoPoints."""
+    """One value of a series; ``at`` and ``step`` (distance from the previous value) have the unit of TwoPoints."""
 
     at: float
     value: float
@@ -167,7 +167,7 @@ class _Process:
     """Readings of one process at both points.
 
     ``last`` holds the final readings if the process may have ended before one of the points.
-    ``is_over`` is True if it has ended, and False if it only fell silent.
+    ``is_over`` is True if the process has ended, and False if it only fell silent.
     """
 
     before: Readings
@@ -178,12 +178,12 @@ class _Process:
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Reads one process, that is, all its attempts, newest last.
+    """A reader of one process, that is, of all its attempts, newest last.
 
     ``known`` are the type series of any process of the run. ``recorded`` is the range of the run.
     ``children`` is True if any process has child processes. ``several`` is True if the run has
-    several ranks: they report themselves, so they do not count as children of the process that
-    started them.
+    several ranks: each rank reports its own memory, so it does not count as a child of the process
+    that started it.
     """
 
     engine: Engine
@@ -209,7 +209,7 @@ class _Reader:
         return _Process(before, after, last, is_over(newest))
 
     def _goes_on(self, before: Readings, after: Readings, point: float) -> bool:
-        """Return True if no memory of the process can have ended before the later point."""
+        """Return True if the process and its children were still reporting at the later point."""
         current = {
             name
             for name, each in after.items()
@@ -270,8 +270,8 @@ class _Reader:
             MAX_POINTS,
         )
         items = summarise(self.engine, [self.run["id"]], query)["items"]
-        # Two readings can be very close, such as those at the end of a phase and of its generation.
-        # Steps are therefore at least a thousandth of the run.
+        # Readings at the end of a phase and of its generation can be very close. Steps are therefore
+        # at least a thousandth of the run.
         recorded = self.recorded.last - self.recorded.first
         least = recorded / 1_000 if on_time else 0.0
         found = {
@@ -287,7 +287,7 @@ def _without_ranks(readings: dict[str, Reading]) -> dict[str, Reading]:
     """Subtract the ranks from the children of the process that started them."""
     for name in CHILDREN:
         all_of_them, ranks = readings.get(name), readings.get(of_ranks(name))
-        # If there is no reading of ranks here, no ranks existed, or the sum does not include them.
+        # Without a reading of the ranks at this x, no ranks existed or the sum does not include them.
         if all_of_them and ranks and ranks.at == all_of_them.at:
             rest = max(0.0, all_of_them.value - ranks.value)
             readings[name] = replace(all_of_them, value=rest)
@@ -459,10 +459,10 @@ def _less(value: float | None, other: float | None) -> float | None:
 
 
 def _with_size(row: dict[str, Any], of: TypeGrowth, is_named: bool) -> dict[str, Any]:
-    """Fill in the bytes gained, estimated from the change in count if that is better.
+    """Fill in the bytes gained, or an estimate from the change in count if the estimate is better.
 
-    The estimate uses the bytes that one instance keeps alive, averaged over the run. It replaces an
-    unknown value, and a smaller one if a finding names the type.
+    The estimate uses the bytes that one instance keeps alive, averaged over the run. The
+    estimate replaces an unknown value and, if a finding names the type, a smaller value.
     """
     rate = of.count_per_generation.estimate if of.count_per_generation else 0.0
     size = of.bytes_per_generation / rate if rate and of.bytes_per_generation else 0.0

@@ -44,8 +44,8 @@ _TENSORS: Final = {
     "figures.open": "open figures", "tfjs.tensors": "TensorFlow.js tensors",
     "tfjs.buffers": "TensorFlow.js buffers",
 }  # fmt: skip
-# Kind of a finding whose memory is not private to the process -> its toggle, and the series that
-# may show the growth. The first group of series that was read is drawn.
+# Kind of a finding whose memory is not private to the process -> (toggle, groups of series that may
+# show the growth). The first group that was read is drawn.
 _OUTSIDE: Final[Mapping[str, tuple[Group, tuple[tuple[str, ...], ...]]]] = {
     "children": (
         Group("children", NOT_PRIVATE["children"]),
@@ -73,7 +73,7 @@ RSS: Final = ("process.rss_bytes",)
 PHASE_PEAK: Final = "process.phase_peak_bytes"
 _TREND: Final = (*PRIVATE, *JS_PRIVATE, *RSS)
 # Tab of the page -> the series of its charts, at generation ends. The names of types and containers
-# are added to them.
+# are added to these series.
 _OF_TAB: Final = {
     "objects": (*chart_builder.MEMORY_SERIES, *_TENSORS, *SOURCES),
     "phases": ("gauge.*", _FRAMES),
@@ -85,8 +85,8 @@ _OF_TAB: Final = {
 class Drawn:
     """The charts that share the axis of the page, by id, and the data that was read for them.
 
-    The charts are the trend and those of the open tabs that have something to draw. Texts next to
-    the charts use the data as well.
+    The charts are the trend and, from the open tabs, each chart that has something to draw. Texts
+    next to the charts use the data as well.
     """
 
     charts: Mapping[str, Chart]
@@ -150,7 +150,7 @@ def zoomed_lines(data: RunData, stretch: Stretch) -> dict[str, tuple[Line, ...]]
 
 
 def in_phase_order(run: Json, phase_accounts: PhaseAccounts) -> PhaseAccounts:
-    """Sort phases in the order in which they run, nested ones after their parent.
+    """Sort phases in the order in which they run, with nested phases after their parent.
 
     Memory outside all phases comes last.
     """
@@ -246,7 +246,7 @@ def _total(data: RunData) -> dict[str, Points]:
 
     The result is empty if the run has too many processes for their curves to be distinguished.
     """
-    # The newest attempt of each process decides whether it is over.
+    # The newest attempt of each process decides whether the process is over.
     over = {process_label(each): is_over(each) for each in data.run["processes"]}
     if len(over) > MAX_LAYERS or data.run["processes_left_out"]:
         return {}
@@ -280,7 +280,7 @@ def _without(children: Points, ranks: Points | None) -> Points:
     """Subtract the ranks that a process started: each rank is drawn as a separate layer."""
     if ranks is None:
         return children
-    # If there is no reading of ranks here, no ranks existed, or the sum does not include them.
+    # Without a reading of the ranks at this x, no ranks existed or the sum does not include them.
     out = {x: y or 0.0 for x, y in zip(ranks.x, ranks.y, strict=True)}
     y = [
         None if each is None else max(0.0, each - out.get(x, 0.0))

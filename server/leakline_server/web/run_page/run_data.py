@@ -23,7 +23,7 @@ from .annotations import NO_CLOCK, Clock
 Json = Mapping[str, Any]
 
 # Id -> title of the tabs below the first screen. Only one tab is open, but a saved report shows all
-# of them. "gpu" is only shown if the run has GPU series.
+# tabs. "gpu" is only shown if the run has GPU series.
 TABS: Final = {
     "objects": "Objects", "phases": "Phases and time", "gpu": "GPU", "events": "Events and log", "info": "Run info",
 }  # fmt: skip
@@ -39,7 +39,7 @@ ReadSeries = Callable[[Sequence[str], str | None, str | None], Sequence[Points]]
 
 @dataclass(frozen=True, slots=True)
 class RunData:
-    """Everything that the page of a run shows, in the API's JSON format."""
+    """Everything that a run's page shows, in the API's JSON format."""
 
     run: Json
     verdict: Json | None
@@ -98,7 +98,7 @@ class RunData:
 
     @property
     def open_tab(self) -> dict[str, str]:
-        """The query parameter of the open tab; empty for the first one, which is the default."""
+        """The query parameter of the open tab; empty for the first tab, which is the default."""
         if len(self.tabs) > 1:
             return {"tab": ALL_TABS}
         return {} if self.tabs[0] == next(iter(TABS)) else {"tab": self.tabs[0]}
@@ -117,8 +117,8 @@ def process_label(process: Json) -> str:
 def first_shown(run: Json, leading: str | None = None) -> str | None:
     """Return the process whose lines a page shows first.
 
-    It is the fastest-growing of the processes that the ``leading`` finding (a fingerprint) names,
-    or else of those that any finding names; without findings, it is the first process.
+    It is the fastest-growing process named by the ``leading`` finding (a fingerprint) or, without
+    such a process, by any finding. If no finding names a process, it is the first process.
     """
     named = [each for each in run["processes"] if leading in each["findings"]]
     named = named or [each for each in run["processes"] if each["findings"]]
@@ -147,7 +147,7 @@ def has_several(run: Json) -> bool:
 
 
 def own_verdict(run: Json, verdict: Json | None, process: str | None) -> Json | None:
-    """Return the part of the verdict that concerns the process whose lines are shown."""
+    """Return the verdict, restricted to the process whose lines are shown."""
     if verdict is None or not has_several(run):
         return verdict
     mine = {name for p in run["processes"] if process_label(p) == process for name in p["findings"]}

@@ -51,33 +51,33 @@ from ..rendering.table_cells import Field, rated, table
 
 Json = Mapping[str, Any]
 
-# Status -> (word, meaning), most urgent first.
+# Status -> (label, explanation), most urgent first.
 STATUSES: Final = {
     "confirmed": ("Leaking", "Memory is kept in every generation, and the analysis has ruled out the harmless causes."),
     "suspected": ("Suspected", "Memory grows like a leak, but not long enough yet to be sure."),
     "watch": ("Watch", "Something grows, but it is not certain that it is a leak."),
-    "filling": ("Filling", "Memory fills containers with a known capacity, and will stop when they are full."),
+    "filling": ("Filling", "Memory fills containers with a known capacity, and will stop growing when they are full."),
     "ok": ("OK", "Memory is steady from generation to generation."),
-    "recovered": ("Recovered", "It was leaking and has stopped."),
+    "recovered": ("Recovered", "Memory was leaking, but has stopped growing."),
     "learning": ("Learning", "Growth is assessed once enough generations have ended."),
 }  # fmt: skip
 
-# Outcome of a comparison -> (status that determines its colour and shape, word, meaning).
+# Outcome of a comparison -> (status that determines the colour and shape, label, explanation).
 OUTCOMES: Final = {
     "fixed": ("ok", "Fixed", "The leak of the first run is gone."),
-    "improved": ("recovered", "Improved", "It grows less, but the verdict of the second run still reports growth."),
+    "improved": ("recovered", "Improved", "Memory grows less, but the verdict of the second run still reports growth."),
     "no_effect": ("learning", "No effect", "Nothing changed beyond the noise of the measurement."),
-    "worse": ("confirmed", "Worse", "The second run grows more."),
-    "undecided": ("watch", "Undecided", "What both runs have in common does not show whether it changed."),
+    "worse": ("confirmed", "Worse", "Memory grows more in the second run."),
+    "undecided": ("watch", "Undecided", "The data does not show whether the growth changed."),
 }  # fmt: skip
 
 # Used only while the run is running: after its end, there is nothing to wait for.
 _SUSPECTED_SO_FAR: Final = (
     "Memory keeps growing like a leak; a few more generations will settle it."
 )
-# Used for a run that has ended: what was missing, and what would settle the question.
+# Used for a run that has ended; names what was missing to settle the question.
 _SUSPECTED_TO_THE_END: Final = (
-    "Memory kept growing like a leak, but not long enough to be sure: that takes growth over "
+    "Memory kept growing like a leak, but not long enough to be sure, which takes growth over "
     f"{CONFIRMING} generations."
 )
 
@@ -89,7 +89,10 @@ KINDS: Final = {
     "count_contract": "declared count broken", "external": "outside the process",
 }  # fmt: skip
 
-_OUTSIDE: Final = "Memory grows like a leak. No objects were counted: from outside the process, the cause is unknown."
+_OUTSIDE: Final = (
+    "Memory grows like a leak. The cause is unknown, because objects cannot be counted from "
+    "outside the process."
+)
 _ROLES: Final = {"allocation_site": "allocated at", "process": "child process"}
 _NO_FORECAST: Final[Json] = {
     "risk": "none", "limit_bytes": None, "limit_source": None, "sentence": "not known yet",
@@ -116,12 +119,18 @@ def verdict_view(verdict: Json | None, *, over: bool = False) -> VerdictView:
     """Return the view of a verdict; ``over`` means that the run will send no more data."""
     if verdict is None and over:
         return VerdictView(
-            status_of("learning"), "No snapshot arrived.", "The run ended before it sent one.", ()
+            status_of("learning"),
+            "No snapshot arrived.",
+            "The run ended before it sent a snapshot.",
+            (),
         )
     if verdict is None:
         return VerdictView(
-            status_of("learning"), "Waiting for the first snapshot.", "The analysis runs as soon as one arrives.", ()
-        )  # fmt: skip
+            status_of("learning"),
+            "Waiting for the first snapshot.",
+            "The analysis runs as soon as a snapshot arrives.",
+            (),
+        )
     status = status_of(verdict["status"])
     ruled_out = tuple(f"{each['phase']} ({each['reason']})" for each in verdict["ruled_out"])
     return VerdictView(status, verdict["summary"], _support(verdict, status, over), ruled_out)
@@ -150,7 +159,7 @@ def _waited_for(unit: str, missing: int, over: bool) -> str:
     least = f"A verdict needs {count_of(MIN_GENERATIONS, f'whole {unit}')}"
     if over:
         return f"{least}; the run ended before that."
-    more = f"{missing} more to go" if missing > 0 else "the next analysis will give one"
+    more = f"{missing} more to go" if missing > 0 else "the next analysis will give a verdict"
     return f"{least}: {more}. What was measured so far is below."
 
 
@@ -216,7 +225,7 @@ def _when(finding: Json, unit: str) -> Tile:
 def _forecast_tile(verdict: Json | None, unit: str, over: bool) -> Tile:
     oom = (verdict or {}).get("oom") or _NO_FORECAST
     if over and oom.get("sentence") == _NO_FORECAST["sentence"]:
-        # The verdict was computed before the run ended.
+        # Omit "yet", because the verdict was computed before the run ended.
         oom = {**oom, "sentence": "not known"}
     value, detail = forecast_headline(oom, unit)
     # The detail has its own line, so it needs no parentheses.
@@ -263,7 +272,7 @@ def findings_view(
 ) -> tuple[FindingView, ...]:
     """Return the views of findings.
 
-    ``said`` maps fingerprints to acknowledgements in force, ``mutings`` to forms for adding one.
+    ``said`` maps fingerprints to acknowledgements in force, and ``mutings`` to forms for muting.
     """
     return tuple(
         _finding(each, unit, said.get(each["fingerprint"], ()), mutings.get(each["fingerprint"]))
@@ -382,8 +391,8 @@ def past_forecasts(score: Json | None, unit: str) -> Section | None:
     if score is None or not leads:
         return None
     how = (
-        "Memory forecast from growth, compared with what was measured later. The error is "
-        "relative to the measured memory; for several forecasts it is the median."
+        "Memory forecast from growth, compared with the memory measured later. The error is "
+        "relative to the measured memory; for several forecasts, it is the median error."
     )
     heads = [f"{unit}s ahead", "#error", "within its interval", "#forecast", "#actual"]
     rows = [row for lead in leads for row in _rows(lead, unit)]

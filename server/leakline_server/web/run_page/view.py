@@ -172,8 +172,7 @@ def _planned_total(run: Json, verdict: Json | None = None) -> int | None:
         for each in assertions
         if each["origin"] == "fix" and each["metric"] == GENERATIONS
     ]
-    # A program may count from 0 or from 1, so the last generation of a plan is shown without a
-    # correction.
+    # The last generation of a plan is shown as declared, because a program may count from 0 or 1.
     planned_for = [each["last"] for each in assertions if each["last"] is not None]
     if run["total"]:
         return int(run["total"])
@@ -306,7 +305,7 @@ def _events(data: RunData, drawn: Drawn) -> _Sections:
 
 def _info(data: RunData, drawn: Drawn) -> _Sections:
     run, verdict = data.run, data.verdict or {}
-    # `last_seen_at` of a run that was uploaded later is long after its end.
+    # Prefer the end: `last_seen_at` of a run that was uploaded later is much later.
     wall = unix(run["ended_at"] or run["last_seen_at"]) - unix(run["started_at"])
     client = {p.name: last_of(p) for p in data.read(_CLIENT, None, None)}
     return [
@@ -346,8 +345,8 @@ def _process_bars(data: RunData, ends: Sequence[Points]) -> tuple[Bar, ...]:
         growth, label = each["growth_bytes_per_generation"], process_label(each)
         if growth is not None:
             grown[label] = float(growth["estimate"])
-        # A rank that has just been resumed has no estimate yet; the estimate of its previous attempt
-        # is kept.
+        # Keep the previous attempt's estimate until the current attempt has one: a rank that has just
+        # been resumed has no estimate yet.
         grown.setdefault(label, None)
     ranks = set(grown)
     children = sizes_of_children(each.name for each in ends)
@@ -391,7 +390,7 @@ def _left_out(run: Json) -> str:
 
 
 def _checks(data: RunData) -> list[Json]:
-    """Return the assertions of the verdict, with current counts: people may have accepted counts since then."""
+    """Return the assertions of the verdict, with current counts: people may have accepted counts after the verdict."""
     found = (data.verdict or {}).get("assertions") or ()
     rest = [each for each in found if each["origin"] not in ("expect", "accepted")]
     return [*rest, *to_json(data.counts)]
@@ -415,7 +414,7 @@ def _accounted(data: RunData, ends: Sequence[Points], last: Mapping[str, float |
     coverage = accounted(last_of(private[0]) if private else None, last, data.census)
     if not coverage or older is None:
         return coverage
-    return f"{coverage} Other objects are those of the census at {data.run['unit']} {older:,}."
+    return f"{coverage} Other objects are from the census at {data.run['unit']} {older:,}."
 
 
 def _trend_note(data: RunData) -> str:
@@ -430,11 +429,14 @@ def _trend_note(data: RunData) -> str:
     if has_several(data.run):
         own = own_growth(data.run, data.process)
         known = (
-            "by an unknown rate"
+            "at an unknown rate"
             if own is None
             else f"by {number_formats.interval(own, number_formats.change)}"
         )
-        rate = f"{memory} of all processes together changes by {text}; that of {data.process}, which is shown, {known}."
+        rate = (
+            f"{memory} of all processes together changes by {text}; the memory of {data.process}, "
+            f"which is shown, changes {known}."
+        )
     return f"{_of_finding(data.verdict)}{rate} {' '.join(course_lines(data.verdict or {}, unit))}".strip()
 
 

@@ -66,7 +66,7 @@ _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     404: {"model": api_schemas.Error, "description": "no such run"},
     422: {
         "model": api_schemas.Error,
-        "description": "a field is invalid: the error names it, with its value",
+        "description": "a field is invalid; the error names the field and its value",
     },
 }
 _WRITE_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
@@ -228,12 +228,12 @@ def list_runs(
     cursor: Text = None,
     sort: Sort = "started",
 ) -> Response:
-    """`status` is a verdict status, a run state, or `deleted` for runs that were deleted on a page
-    and are not yet removed; no other list contains them.
+    """`status` is a verdict status, a run state, or `deleted` for runs deleted on a page but
+    not yet removed, which no other list contains.
 
-    `q` is a search, as on the page: words are looked up in name, project and id, and
-    `config:lr=0.1`, `host:`, `commit:`, `phase:`, `type:` and `started:<7d` in the fields they
-    name. `project`, `tag` and `status` narrow down what `q` finds.
+    `q` is a search, as on the page: plain words search name, project and id; filters such
+    as `config:lr=0.1`, `host:`, `commit:`, `phase:`, `type:` and `started:<7d` search the fields
+    that they name. `project`, `tag` and `status` narrow down the results of `q`.
 
     A leading minus in `sort` reverses the order; runs without a value come last.
     """
@@ -332,7 +332,7 @@ def get_events(run: RunId, use: Use) -> Response:
     **_answer(api_schemas.Census),
 )
 def get_census(run: RunId, use: Use, generation: Generation = None) -> Response:
-    """Return the newest census, or the newest one at or before `generation`."""
+    """Return the newest census, or the newest up to `generation` if given."""
     _check_run(run, use)
     found = details.newest_census(use.engine, run, generation)
     if found is None:
@@ -396,7 +396,7 @@ def compare(before: RunId, after: RunId, use: Use) -> Response:
 @health.head("/healthz", include_in_schema=False)
 @health.get("/healthz", summary="The process is alive", **_answer(api_schemas.Health, {}))
 async def healthz() -> Response:
-    # Asynchronous: all pool threads may be waiting for a database that does not respond.
+    # Needs no pool thread, because all may be waiting for a database that does not respond.
     return json_response({"status": "ok"})
 
 
@@ -407,7 +407,7 @@ async def healthz() -> Response:
     **_answer(api_schemas.Health, {503: {"model": api_schemas.Error}}),
 )
 async def readyz(request: Request) -> Response:
-    # The dependency `Use` would be resolved on a pool thread.
+    # Avoid the dependency `Use`, which would be resolved on a pool thread.
     use: Services = request.app.state.services
     try:
         await asyncio.wait_for(asyncio.wrap_future(engine.pinging(use.engine)), READY_SECONDS)

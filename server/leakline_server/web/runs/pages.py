@@ -1,7 +1,7 @@
 """The list of runs at ``/`` (searched, grouped, sorted), the redirect from ``/runs``, and deletion.
 
 Runs are deleted and restored with plain forms, and a deleted run has its own page. `DELETE
-/api/v1/runs/{run}` removes a run immediately; the form only marks it as deleted at first (see
+/api/v1/runs/{run}` removes a run immediately; the form at first only marks the run as deleted (see
 `store/maintenance/run_deletion.py`).
 """
 
@@ -76,7 +76,7 @@ def list_page(
 @router.head("/runs")
 @router.get("/runs")
 def list_of_runs(request: Request) -> Response:
-    """Redirect to the list: people who know the address of a run look for the list here."""
+    """Redirect to the list, which people expect here if they know the address of a run."""
     query = request.url.query
     return RedirectResponse(f"/?{query}" if query else "/", 303)
 
@@ -117,7 +117,7 @@ def delete(form: Boxes, use: Use) -> Response:
 
 @router.post("/deletions/undo", dependencies=[CHANGE])
 def undo(form: Boxes, use: Use) -> Response:
-    """Restore the runs in ``run`` or ``pick``, or all that were deleted at the time ``deleted``.
+    """Restore the runs in ``run`` or ``pick``, or all runs that were deleted at the time ``deleted``.
 
     ``view`` is as in `delete`.
     """
@@ -128,8 +128,8 @@ def undo(form: Boxes, use: Use) -> Response:
     if not run_deletion.undo(use.engine, known):
         raise NotFound(
             "deletion_is_over",
-            f"the runs can no longer be restored: {run_deletion.GRACE_SECONDS / 60:.0f} minutes "
-            "are over, or somebody else has restored them; see the list",
+            f"the runs can no longer be restored: more than {run_deletion.GRACE_SECONDS / 60:.0f} minutes "
+            "have passed, or somebody else has restored them; see the list of runs",
         )
     if len(alone) == 1:
         return RedirectResponse(f"/runs/{quote(alone[0], safe='')}", 303)
@@ -169,5 +169,7 @@ def _moment(form: dict[str, list[str]]) -> float:
     except ValueError:
         found = math.nan
     if not math.isfinite(found):
-        raise InvalidField("deleted", text, "must be the time that the page gives")
+        raise InvalidField(
+            "deleted", text, "must be the time of the deletion, as given on the page"
+        )
     return found

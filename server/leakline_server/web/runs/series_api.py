@@ -34,7 +34,7 @@ _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     404: {"model": api_schemas.Error, "description": "no such run"},
     422: {
         "model": api_schemas.Error,
-        "description": "a field is invalid: the error names it, with its value",
+        "description": "a field is invalid; the error names the field and its value",
     },
 }
 Text = Annotated[str | None, Query(max_length=MAX_QUERY_LENGTH, pattern=api_schemas.NO_CONTROL)]
@@ -97,7 +97,7 @@ def get_overlay(
     stop: To = None,
     most: Most = 2_000,
 ) -> Response:
-    """Works like the series of one run; `run` may repeat up to ten times, and every item names its run."""
+    """Return series as for one run; `run` may repeat up to ten times, and every item names its run."""
     query = SeriesQuery(tuple(name), phase, kind, None, x, start, stop, most)
     try:
         return json_response(summarise(use.engine, tuple(dict.fromkeys(run)), query))

@@ -35,7 +35,7 @@ GROUPINGS: Final[tuple[Grouping, ...]] = get_args(Grouping)
 _GROUP_LABELS: Final = {"project": "By project", "tag": "By tag", "none": "Not grouped"}
 _NOTHING_FOUND: Final = (
     "No run matches this search. Words without a filter are searched in names, projects and ids. "
-    "Filters search the rest, for example config:lr=0.001, tag:baseline or started:<14d."
+    "Filters search other fields, for example config:lr=0.001, tag:baseline or started:<14d."
 )
 # Order -> (its label, the label of the reverse order).
 _SORT_LABELS: Final[Mapping[By, tuple[str, str]]] = {
@@ -59,7 +59,7 @@ class Shown:
 
     @property
     def fields(self) -> dict[str, str]:
-        """The query parameters, without those that have their default value."""
+        """The query parameters whose values differ from the defaults."""
         found = {"q": self.query, "group": self.group, "sort": str(self.order)}
         usual = {"q": "", "group": "project", "sort": str(SEVEREST)}
         return {name: value for name, value in found.items() if value != usual[name]}
@@ -128,7 +128,7 @@ def _just_deleted(found: Sequence[Deleted]) -> JustDeleted | None:
         return None
     what = found[0].name if len(found) == 1 else f"{len(found):,} runs"
     until = number_formats.moment(found[0].removed_at)
-    # The time must be exact, because the store finds the deleted runs by it.
+    # The time must be exact, because the store finds the deleted runs by this time.
     return JustDeleted(
         f"Deleted {what}.", until, number_formats.clock(until), repr(found[0].deleted_at)
     )
@@ -143,7 +143,7 @@ def _deleted_href(shown: Shown) -> str | None:
 
 
 def _filters(shown: Shown, counts: Mapping[str, int]) -> tuple[Filter, ...]:
-    """Return filters for the statuses that occur or are selected; they keep a run state in the search."""
+    """Return filters for the statuses that occur or are selected; run states in the search are kept."""
     chosen = statuses_in(shown.query)
     made = []
     for name in STATUSES:
