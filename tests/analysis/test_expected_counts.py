@@ -166,7 +166,7 @@ def test_the_expected_number_of_instances() -> None:
     assert range_text(Expectation("E", 2, 2)) == "2"
     assert range_text(Expectation("E", 1, 2)) == "1 to 2"
     assert range_text(Expectation("E", 0, 567, baseline=True)) == "up to 567 (baseline)"
-    assert range_text(Expectation("E", 0, LARGEST_INTEGER, baseline=True)) == "as at the baseline"
+    assert range_text(Expectation("E", 0, LARGEST_INTEGER, baseline=True)) == "up to the baseline"
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ class Facts:
         ]
 
     def _holders(self, found: Holders) -> Mapping[str, str]:
-        """Return, by type, the path that held most objects at the newest search, or a path into a growing container.
+        """Return by type the path that held the most objects at the newest search, or a path into a growing container.
 
         Garbage is ignored if it is a small part of what grew, since a few objects of any class may wait for the
         collector, or if full collections did not free it. Paths that hold no more objects than before are ignored
@@ -366,7 +366,7 @@ def _is_stale(timeline: Timeline, growth: CountGrowth, read: float, end: int) ->
 
 
 def _best_of(found: Mapping[str, int], growing: Sequence[str]) -> str:
-    """Return the path that holds most objects, preferring one into a growing container if it holds a similar number."""
+    """Return the path that holds the most objects; a path into a growing container wins if the numbers are similar."""
     most = max(found.values())
     into = {
         path: count

@@ -52,7 +52,7 @@ class Freed:
 
     @property
     def words(self) -> str:
-        """The freed sizes as text; GPU memory is named as such."""
+        """The freed sizes as text; GPU memory is labeled as GPU memory."""
         host, device = self.host or 0, self.device or 0
         parts = [format_bytes(host)] if host > 0 else []
         parts += [f"{format_bytes(device)} of GPU memory"] if device > 0 else []
@@ -140,7 +140,7 @@ class RareCleanup:
         often = f"in each {unit}" if self.every == 1 else f"every {count_of(self.every, unit)}"
         return (
             f"Run the cleanup {self.name} {often}: it ran {format_times(self.times)} in {count_of(self.window, unit)} "
-            f"and took back about {format_bytes(self.bytes)} each time."
+            f"and freed about {format_bytes(self.bytes)} each time."
         )
 
 
@@ -212,7 +212,9 @@ def deeper(finding: Finding, events: Iterable[Event]) -> Finding:
     if vain is None:
         return finding
     grade = one_worse(finding.priority)
-    raised = " This raises its priority by one class." if grade != finding.priority else ""
+    raised = (
+        " This raises the finding's priority by one class." if grade != finding.priority else ""
+    )
     return replace(finding, priority=grade, evidence=(*finding.evidence, vain.sentence + raised))
 
 

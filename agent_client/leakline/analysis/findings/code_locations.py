@@ -13,7 +13,7 @@ from ..results import Finding
 from ..run_history import RunHistory
 from ..timeline import top_level
 
-# Host -> URL paths of a commit, and of a line in a file, below the address of the repository.
+# Host -> URL paths, below the repository's address, of a commit and of a line in a file.
 _FORGES: Final = {
     "github.com": ("commit/", "blob/{commit}/{path}#L{line}"),
     "gitlab.com": ("-/commit/", "-/blob/{commit}/{path}#L{line}"),

@@ -189,7 +189,7 @@ def settling_of(x: Sequence[float], y: Sequence[float], scale: Scale) -> Interva
         if len(x) - first < MIN_FLAT:
             return None
         ends = _bend(x[first:], y[first:])
-        # (position of the estimate, of its low and of its high end)
+        # positions of (the estimate, its low end, its high end)
         at, low, high = (first + end for end in ends)
         if len(x) - at < MIN_FLAT:
             return None
@@ -237,7 +237,7 @@ def _leaves(y: Sequence[float], scale: Scale) -> bool:
 
 
 def _bend(x: Sequence[float], y: Sequence[float]) -> tuple[int, int, int]:
-    """Return the positions of (the beginning of the flat part, its low end, its high end); zeros if all is flat."""
+    """Return (start of the flat part, its low end, its high end) as positions; zeros if the entire line is flat."""
     newest = y[max(len(y) // 2, len(y) - _NEWEST_READINGS) :]
     off = _off(y, median(newest))
     away = _behind(off, _CLEAR * robust_spread(newest))

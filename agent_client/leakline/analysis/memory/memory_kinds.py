@@ -378,7 +378,7 @@ def allocator_rate(timeline: Timeline, start: float, end: int) -> float | None:
 
 
 CHILD_PREFIX: Final = "children.process."
-# Series of a child's size: its own memory if known, otherwise with its proportional part of shared memory.
+# Series of a child's size: its own memory (USS) if known, otherwise its memory with a share of shared memory (PSS).
 SIZES: Final = (".uss_bytes", ".pss_bytes")
 # The name of the sum of all children that have no name.
 OTHER: Final = "other"
@@ -459,7 +459,7 @@ def _rate(timeline: Timeline, series: str, since: float | None) -> float:
 class _Read(NamedTuple):
     generation: int
     size: float
-    # The attempt and the children reported individually: while both are the same, the rest consists of the same
+    # The attempt and the children reported individually: while neither changes, the rest consists of the same
     # children.
     reported: Hashable
 
@@ -470,7 +470,7 @@ def _rate_of_rest(
     """Return the growth of the children without their own series, in bytes per generation, like `_rate`.
 
     A child that joins or leaves the rest takes all its memory with it, which is not growth. Such a generation
-    therefore counts with the average growth of the others.
+    is therefore assigned the average growth of the other generations.
     """
     read = []
     for generation, row in list(zip(timeline.generations, timeline.end_rows, strict=True))[

@@ -68,7 +68,7 @@ class Waiting:
         """Return one line of evidence."""
         off = " The collector is switched off." if self.collector_off else ""
         if self.objects is None:
-            return f"They refer only to each other: only the collector can free them.{off}"
+            return f"The objects refer only to each other: only the collector can free them.{off}"
         more = f", {format_count(self.growth.slope)} more per {unit}" if self.growth else ""
         least = "At least " if self.least else ""
         return (
@@ -243,7 +243,7 @@ _OUTSIDE_GROWS: Final = 64 * MIB
 # This many floors make a trend; fewer are enough if each is above the previous one by more than the young objects.
 _FLOORS: Final = 4
 _CLEAR_FLOORS: Final = 3
-# Garbage that is still part of a floor is rarely there two collections later.
+# Garbage that is still part of a floor is usually gone two collections later.
 _LOWER_AFTER: Final = 2
 
 

@@ -161,7 +161,7 @@ def _is_one_story(steady: CountGrowth, irregular: CountGrowth) -> bool:
 def _goes_beyond(growth: CountGrowth, x: Sequence[float], counts: Sequence[float]) -> bool:
     """Return False while a rise only returns to a level that the count has held before, as in a sawtooth.
 
-    A count that was reached at one reading alone, such as while a program loads, is not a level.
+    A count that was reached at a single reading, for example while a program loads, is not a level.
     """
     before = [count for at, count in zip(x, counts, strict=True) if at < growth.start]
     held = max((min(pair) for pair in pairwise(before)), default=-math.inf)

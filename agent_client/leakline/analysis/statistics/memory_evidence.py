@@ -2,7 +2,7 @@
 
 The onset is searched for in all attempts of a run. Every attempt is a process with its own warm-up, and the
 initial memory of a process is not evidence of a leak. Therefore the first generations after a resume are ignored,
-and each attempt may have its own level: a line bends only within an attempt. A growth that begins between the end
+and each attempt may have its own level: a line bends only within an attempt. Growth that begins between the end
 of one attempt and the end of the next one's warm-up may have begun in any generation of that gap.
 """
 
