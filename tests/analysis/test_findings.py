@@ -216,10 +216,10 @@ def test_a_surplus_that_is_not_garbage_outlived_a_collection() -> None:
         return _contract_lines(assessed(cause))
 
     outlived = "; the surplus outlived a collection or was seen again"
-    assert evidence(BROKEN) == [f"Env is 3, declared 0 to 1{outlived}."]
-    assert evidence(BROKEN, "cyclic_garbage") == ["Env is 3, declared 0 to 1."]
-    assert evidence(unproven) == ["Env is 3, declared 0 to 1."]
-    assert evidence(accepted) == [f"Env is 3, accepted as 2{outlived}."]
+    assert evidence(BROKEN) == [f"Env count is 3, declared 0 to 1{outlived}."]
+    assert evidence(BROKEN, "cyclic_garbage") == ["Env count is 3, declared 0 to 1."]
+    assert evidence(unproven) == ["Env count is 3, declared 0 to 1."]
+    assert evidence(accepted) == [f"Env count is 3, accepted as 2{outlived}."]
     assert evidence(None) == []
 
 

@@ -263,7 +263,7 @@ def test_one_click_applies_to_every_later_run_until_it_is_withdrawn(
     doubling(make_run).begin(learned, 12)
     found = eventually(lambda: verdict_of(learned, "later")["findings"], 60.0)
     assert found[0]["kind"] == "count_contract"
-    assert "Agent is 33, accepted as 17" in found[0]["evidence"][0]
+    assert "Agent count is 33, accepted as 17" in found[0]["evidence"][0]
     assert "a person" in page("later") and "broken" in page("later")
     with engine_of(learned).connect() as connection:
         sent = connection.scalars(

@@ -20,7 +20,7 @@ from .run_history import MINUTE_SECONDS, LeftOut, ProcessHistory, RunHistory, Sp
 
 # Unit -> seconds. A header with one of these units belongs to a program that declares no generations.
 UNITS_OF_TIME: Final = {"second": 1.0, "minute": MINUTE_SECONDS}
-# After this many seconds, a run counted in seconds is counted in minutes: loading and settling take minutes.
+# After this many seconds, a run counted in seconds is counted in minutes, because loading and settling take minutes.
 COUNTED_BY_SECONDS_UP_TO: Final = 600.0
 # With at least this many units of the axis per reading, both the number of units and the number of readings are
 # reported.

@@ -106,10 +106,11 @@ class Facts:
     def _holds_more(self, found: Holders, name: str, path: str, growing: Sequence[str]) -> bool:
         """Return True if this path holds more and more objects of the type, or if that cannot be determined.
 
-        The length of the container that holds them is the best evidence. Without it, the path must hold a real
-        share of what the type gained between two searches, or up to the only search, because a few short-lived
-        objects are held at any moment. If several processes count the type, their searches are mixed and prove
-        nothing. Objects that grow larger are exempt: neither their number nor the length of their container rises.
+        The length of the container that holds them is the best evidence. Without it, the path must hold a
+        substantial share of what the type gained between two searches, or up to the only search, because a few
+        short-lived objects are held at any moment. If several processes count the type, their searches are mixed
+        and prove nothing. Objects that grow larger are exempt: neither their number nor the length of their
+        container rises.
         """
         if path == CYCLIC_GARBAGE or any(leads_into(path, container) for container in growing):
             return True

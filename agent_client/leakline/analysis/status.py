@@ -439,7 +439,8 @@ def confirmations(study: TimelineAnalysis, a: Assessed, end: int, window: int) -
     return found
 
 
-# Generations that an attempt must have before it is judged alone; more if memory other than private memory leaked.
+# Minimum number of generations before an attempt is judged alone; it is higher if other memory than private memory
+# leaked.
 MIN_OWN: Final = 12
 MIN_OWN_ELSEWHERE: Final = 24
 # A leak has stopped if memory grows by at most this share of its rate; an active leak rarely looks so slow by chance.

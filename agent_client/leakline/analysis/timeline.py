@@ -66,7 +66,8 @@ END: Final = "generation_end"
 MAIN: Final = "main"
 # Kinds of snapshots taken at transitions between phases; other kinds are taken at any time.
 STEPS: Final = ("baseline", "phase_end", END)
-# A series is read at generation ends if it has at least this share as many readings there as after its best phase.
+# A series is read at generation ends if it has at least this share of the readings there that it has after its best
+# phase.
 _ENOUGH_AT_ENDS: Final = 0.5
 # Number of generations before a resume that determine the usual gain per generation.
 _BEFORE_RESUME: Final = 6

@@ -26,7 +26,7 @@ from .statistics.trend import Z_90, Slope, floor_slope, robust_spread, theil_sen
 from .timeline import SPACED, Timeline, lies_within, spacing_of, top_level
 from .timeline_analysis import Moment, TimelineAnalysis
 
-# Minimum number of readings for growth, and of generations in which a phase must have run.
+# Minimum number of readings for measuring growth, and of generations in which a phase must have run.
 _MIN_READINGS: Final = 4
 _MIN_TIMES: Final = 3
 _WINDOW: Final = 256
@@ -35,7 +35,7 @@ _LOST: Final = 0.10
 
 # The analysis of a process place with its newest moment.
 TimelineMoment = tuple[TimelineAnalysis, Moment | None]
-# (bytes, generation it was read in)
+# (bytes, generation in which they were read)
 Highest = tuple[float, int | None]
 
 

@@ -93,7 +93,7 @@ class Cause:
     members: tuple[Candidate, ...]
     measured: float | None
     rate: Slope = NO_GROWTH
-    # Kind of most of the growth, if the members are known only to rise together with that growth.
+    # The kind of most of the growth, if its only known link to the members is that both rise together.
     behind: Kind | None = None
 
     @property
@@ -437,7 +437,7 @@ def _measured(owner: Candidate, rest: Sequence[Candidate], growth: float) -> flo
     if not known:
         return None
     size = max(known)
-    # Shallow bytes exclude what the objects refer to, so they are used only if they are a real share of the
+    # Shallow bytes exclude what the objects refer to, so they are used only if they are a substantial share of the
     # growth.
     return size if size >= EXPLAINS * growth or owner.role == "container" else None
 

@@ -238,9 +238,10 @@ _STEPS_THAT_MAY_MISS_ONE: Final = 4
 _MOST: Final = 0.6
 _EACH: Final = 0.4
 _OVERSHOOT: Final = 1.3
-# Share of the growth's duration that the readings must span; it is enough because gaps between censuses at most double.
+# Share of the growth's duration that the readings must span; this share is enough because gaps between censuses at
+# most double.
 _PART: Final = 0.4
-# Number of generations that the readings must span if they span less than that share.
+# Number of generations that the readings must span if they span a smaller share of the growth's duration.
 _MIN_SPAN: Final = 8
 
 

@@ -41,7 +41,7 @@ from .comparison_results import (
 from .fix_effects import effects_of_comparison
 
 _MIN_GENERATIONS: Final = 4
-# Number of generations at the start of both runs that are left out as warm-up if enough others remain.
+# Number of generations at the start of both runs that are left out as warm-up if enough generations remain.
 _WARM_UP: Final = 2
 # Two runs without a leak are reported as different if their memory differs by at least this share at the end.
 _APART: Final = 2 * MATERIAL

@@ -131,7 +131,7 @@ RULES: Final = (
         keeps=True,
     ),
     Rule(
-        "Exceptions are kept with their frames: keep str(error), or error.with_traceback(None).",
+        "Exceptions are kept with their frames: keep str(error) or error.with_traceback(None) instead.",
         names=r"(^|\.)traceback$",
     ),
     Rule(
@@ -220,13 +220,13 @@ _BY_KIND: Final[Mapping[str, tuple[str, ...]]] = {
     ),
 }
 
-# (kinds of findings, or none for all; series that rises; advice)
+# (kinds of findings, or empty for all kinds; the series that rises; lines of advice)
 _BY_COUNTER: Final[tuple[tuple[tuple[Kind, ...], str, tuple[str, ...]], ...]] = (
     ((), "process.open_files", ("The number of open files rises: use with open(…), or close() each file.",)),
     (("native", "allocator_retained"), "process.threads",
      ("Threads pile up, and each has a stack: join them, or use one ThreadPoolExecutor.",)),
     (("children", "shared_memory", "external"), _CHILDREN,
-     ("Helper processes pile up: join or terminate each before the next is started.",)),
+     ("Helper processes pile up: join or terminate each process before you start the next.",)),
     ((), "tfjs.tensors",
      ("Scope temporary tensors with tf.tidy(), and dispose() what it returns, including clipped gradients.",
       "Dispose variables only between sessions: tf.disposeVariables() also disposes the variables of a model in use.")),
@@ -238,7 +238,7 @@ def advice_for(
 ) -> tuple[str, ...]:
     """Return at most MAX_LINES lines of advice, starting with those that name the cause most exactly.
 
-    ``timeline`` provides further series of the process.
+    ``timeline`` provides more series of the process.
     """
     cause, owner = a.cause, a.cause.owner
     paths = _paths(a, holder)

@@ -196,7 +196,7 @@ def _generations_of(events: Iterable[Event], timeline: Timeline) -> dict[str, li
 
 
 def _growth_between(timeline: Timeline, cleaned: set[int]) -> float | None:
-    """Return the median bytes gained between generations without a cleanup; None with too few such generations."""
+    """Return the median bytes gained between generations without a cleanup; None with too few of these generations."""
     axis = timeline.generations
     steps = [
         b - a

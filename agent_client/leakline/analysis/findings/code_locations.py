@@ -42,7 +42,7 @@ def _at(finding: Finding, location: str | None, environment: Mapping[str, Any]) 
 
 
 def _of_phase(finding: Finding, places: Mapping[str | None, str]) -> str | None:
-    """Return the location for a finding; a fix of the nested phase precedes one of an outer phase."""
+    """Return the location for a finding; a fix of the nested phase takes precedence over a fix of an outer phase."""
     path = finding.phase_path or finding.phase
     if path is None:
         return None

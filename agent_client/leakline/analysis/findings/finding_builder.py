@@ -41,7 +41,7 @@ from .cleanup_effects import deeper, is_deeper
 from .verdict_summary import Priorities, one_worse, priority
 
 _MAX_SUSPECTS: Final = 8
-# A process is named in a merged finding if it grows by at least this share of the fastest-growing one.
+# A process is named in a merged finding if its growth is at least this share of the fastest-growing process's growth.
 _NAMED: Final = 0.05
 # This series is read at each census; two readings show what has grown between the two censuses.
 _COUNTED: Final = "python.objects"
@@ -260,7 +260,9 @@ def _contract_lines(a: Assessed) -> list[str]:
             outlived = "; the surplus outlived a collection or was seen again" if lasting else ""
             how = "accepted as" if v.expectation.accepted else "declared"
             bound = f"{how} {expected_text(v.expectation)}"
-            found.append(f"{short_name(v.type)} is {format_count(v.count)}, {bound}{outlived}.")
+            found.append(
+                f"{short_name(v.type)} count is {format_count(v.count)}, {bound}{outlived}."
+            )
     return found
 
 

@@ -32,8 +32,8 @@ from ..timeline_analysis import Moment, TimelineAnalysis
 from .finding_builder import interval, worth_reporting
 
 _WINDOW: Final = 64
-# Number of readings needed to distinguish a count that still grows from one that only rose; with fewer, growth is
-# never detected.
+# Number of readings needed to distinguish a count that still grows from a count that rose earlier; with fewer
+# readings, growth is never detected.
 _TELLING: Final = 4
 _FEW: Final = 3
 

@@ -28,7 +28,7 @@ from ..results import Finding, Interval, Status
 
 # Number of generations that a verdict requires.
 MIN_GENERATIONS: Final = 5
-# Over fewer generations a change means little; if it may be zero, its interval is reported as well.
+# A change over fewer generations means little; if the change may be zero, its interval is reported as well.
 _FEW: Final = 8
 
 _OUTSIDE: Final = {

@@ -46,7 +46,7 @@ class Channel:
     """One kind of memory, per generation, with the scale that its growth is measured against.
 
     ``other_values``: other bytes in the same memory; growth is measured against the sum, and both fill the limit.
-    ``known_until``: number of generations with known values if unknown ones follow; 0 if all are known.
+    ``known_until``: number of generations with known values if unknown values follow; 0 if all values are known.
     ``longest_gap``: the longest earlier gap between known values, in generations.
     ``noise_bytes``: a smaller rise is not significant.
     ``read``: positions of the generations in which the channel was read; None means all.
@@ -436,9 +436,11 @@ def growing_lines(growing: GrowingChildren, unit: str) -> list[str]:
         grown = (
             f"{s.name} by {format_bytes(s.bytes_per_generation or 0.0)}" for s in growing.suspects
         )
-        children = "1 child" if growing.counted == 1 else f"{growing.counted} children"
-        verb = "this one grows" if len(growing.suspects) == 1 else "these grow"
-        found.append(f"Of {children} listed individually, {verb}: {', '.join(grown)} per {unit}.")
+        verb = "one grows" if len(growing.suspects) == 1 else "these grow"
+        said = f"Of {growing.counted} children listed individually, {verb}"
+        if growing.counted == 1:
+            said = "The only child listed individually grows"
+        found.append(f"{said}: {', '.join(grown)} per {unit}.")
     if growing.rest:
         found.append(
             f"The children without their own series grow by {format_bytes(growing.rest)} per {unit}."

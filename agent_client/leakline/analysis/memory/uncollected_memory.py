@@ -37,16 +37,16 @@ _MATTERS: Final = 1_000
 _LOOKS: Final = 4
 # Garbage that falls below this share of its earlier amount has been collected.
 _COLLECTED: Final = 0.5
-# A scan of only the newest objects cannot count other garbage; garbage is what grows if it is this share of these
-# objects.
+# A scan of only the newest objects misses older garbage; garbage counts as what grows if it is this share of the
+# newest objects.
 _MOSTLY: Final = 0.5
-# A scan of the newest objects that covers this many times as many objects as another scan reaches older ones, too.
+# If one scan of the newest objects covers this many times as many objects as another, it also reaches older objects.
 _FURTHER: Final = 1.5
 # Garbage explains memory growth if it accounts for at least this share of the growth.
 _EXPLAINS: Final = 0.30
 _WINDOW: Final = 64
 _TYPES_NAMED: Final = 3
-# A class represents the garbage only if it has at least this share of the objects of the most frequent type.
+# A class represents the garbage only if it has at least this share of the most frequent type's objects.
 _FEW: Final = 0.1
 
 
@@ -196,7 +196,7 @@ def no_growth(each: float) -> CountGrowth:
 
 
 def _telling(types: Mapping[str, int]) -> list[str]:
-    """Return the most informative types first: frequent classes of the program, then the most frequent types.
+    """Return the types, most informative first: frequent classes of the program, then the most frequent other types.
 
     The lists and dictionaries that objects of a class hold are as frequent as the objects themselves.
     """
