@@ -59,7 +59,7 @@ CASES: dict[str, dict[str, Any]] = {
     "log text instead of objects": {"holder": "logging.handlers.MemoryHandler.buffer[*].args[*]"},
     "clear sys.last_value": {"holder": "app.errors[*].<traceback>.rollout.<locals>.steps[*]"},
     "Exceptions are kept with their frames": {"more": ["traceback"]},
-    "A registered function keeps": {"holder": "app.make_logger.<locals>.log.<closure>.kept[*]"},
+    "A registered callback keeps": {"holder": "app.make_logger.<locals>.log.<closure>.kept[*]"},
     "is a local variable of a call that has not returned": {"holder": "__main__.train.<locals>.trajectory[*]"},
     "weakref.finalize keeps": {"holder": "weakref.finalize._registry[*]"},
     "old param_groups": {"holder": "app.Trainer.optimizer.param_groups[*]"},

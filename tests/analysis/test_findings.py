@@ -318,7 +318,7 @@ def test_the_explanation_of_a_growth_follows_its_channel(
         (None, "outside", "No Python object was counted, so what grows cannot be determined from outside the process."),
         (
             [1] + [None] * 11, "rarely_counted",
-            "Objects have been counted too rarely since the growth began to identify what grows.",
+            "Since the growth began, objects have been counted too rarely to identify what grows.",
         ),
         ([1] * 12, None, "No counted Python object explains the growth."),
     ],

@@ -177,7 +177,7 @@ MIB = 2**20
 # While no count is known to rise, censuses become rarer.
 LOOKS = (1, 3, 7, 15, 31)
 NOT_KNOWN_YET = (
-    "Objects have been counted too rarely since the growth began to identify what grows."
+    "Since the growth began, objects have been counted too rarely to identify what grows."
 )
 UNEXPLAINED = "No counted Python object explains the growth."
 

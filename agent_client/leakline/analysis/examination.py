@@ -417,7 +417,7 @@ def _of_timeline(timeline: Timeline, total: int) -> tuple[Interval, Interval, In
 def _duration_sentence(left: Interval, whole: Interval, history: RunHistory) -> str:
     write = format_estimated_seconds
     whole_time = format_interval(whole.estimate, whole.low, whole.high, write)
-    return f"All {history.total:,} {history.unit}s take about {whole_time}, of which {write(left.estimate)} remain."
+    return f"All {history.total:,} {history.unit}s take about {whole_time}; {write(left.estimate)} of that is left."
 
 
 def _attempt_growth(history: RunHistory) -> tuple[AttemptGrowth, ...]:

@@ -83,7 +83,7 @@ class Kept:
 
 
 def _name(study: TimelineAnalysis) -> tuple[str, str]:
-    """Return the key of a timeline: its name, and its unit because a run may be counted in two units of time."""
+    """Return the key of a timeline: its name and its unit, since a run may be counted in two units of time."""
     return study.timeline.name, study.history.unit
 
 

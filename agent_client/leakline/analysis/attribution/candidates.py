@@ -235,7 +235,7 @@ def grows_larger(c: Candidate) -> bool:
 
 
 def find_candidates(facts: Facts, end: int) -> list[Candidate]:
-    """Return a candidate for everything that grows in the first ``end`` generations of the timeline."""
+    """Return the candidates for all types and containers that grow in the timeline's first ``end`` generations."""
     found: list[Candidate] = []
     growths = facts.growths(end)
     named = set[tuple[str, str]]()
@@ -584,7 +584,7 @@ def rate_of(timeline: Timeline, series: str, start: float, end: int) -> float | 
 
 
 def gained_since(timeline: Timeline, series: str, start: float, end: int) -> float | None:
-    """Return the gain per generation from the last reading before ``start`` to the newest, or None if none is later.
+    """Return the gain per generation from the last reading before ``start`` to the newest; None without later readings.
 
     For series that begin at zero, such as tensors with a graph, one heap scan after the start is enough.
     """

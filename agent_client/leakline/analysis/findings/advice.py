@@ -135,7 +135,7 @@ RULES: Final = (
         names=r"(^|\.)traceback$",
     ),
     Rule(
-        "A registered function keeps the object ({path}): remove the callback, or have it use a weakref.",
+        "A registered callback keeps the object ({path}): unregister the callback, or let it use a weakref.",
         paths=r"^(?!.*_hooks\b).*\.<(?:closure|defaults)>",
         keeps=True,
     ),

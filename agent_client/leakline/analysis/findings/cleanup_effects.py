@@ -114,7 +114,7 @@ class VainCleanup:
 
 
 def vain_cleanup(finding: Finding, events: Iterable[Event]) -> VainCleanup | None:
-    """Return the first cleanup that ran several times since this growth began and freed none of it, or None."""
+    """Return the first cleanup that ran repeatedly since this growth began and freed nothing of what grows, if any."""
     if finding.kind in _ELSEWHERE:
         return None
     ran = _runs_since(_beginning(finding), events).items()

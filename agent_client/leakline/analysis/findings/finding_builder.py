@@ -55,7 +55,7 @@ _CONFIDENCE: Final[dict[Status, float]] = {
 }  # fmt: skip
 _UNKNOWN: Final[dict[Unknown, str]] = {
     "outside": "No Python object was counted, so what grows cannot be determined from outside the process.",
-    "rarely_counted": "Objects have been counted too rarely since the growth began to identify what grows.",
+    "rarely_counted": "Since the growth began, objects have been counted too rarely to identify what grows.",
 }
 
 
@@ -394,7 +394,7 @@ def _phase_lines(a: Assessed) -> list[str]:
 
 
 def _charged_lines(study: TimelineAnalysis, a: Assessed) -> list[str]:
-    """Return a line on why memory is charged to another phase than the one that created the objects, or nothing."""
+    """Return a line that explains why memory is charged to another phase than the objects' own, or an empty list."""
     owner, phase, end = a.cause.owner, a.cause.place.phase, len(study.timeline)
     if owner is None or phase is None or a.channel != "private" or a.cause.rate.estimate <= 0:
         return []

@@ -156,8 +156,8 @@ _TRIES: Final = 4
 _SAME_WAY: Final = 0.5
 # Maximum number of newest readings that determine a level.
 _NEWEST_READINGS: Final = 256
-# If the last reading off the level is at least this share of the maximum distance away, memory reached the level
-# in one step.
+# If the last reading off the level is at least this share of the maximum distance from the level, memory reached
+# the level in one step.
 _STEP: Final = 0.5
 
 

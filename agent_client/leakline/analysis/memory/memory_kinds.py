@@ -140,7 +140,7 @@ class Channel:
 class IdleCache:
     """Device memory that torch keeps without any tensor in it; ``bytes``: the minimum at the newest generation ends.
 
-    ``whole``: split blocks, which cannot be released, are not included; otherwise their share is unknown.
+    ``whole``: True if split blocks, which cannot be released, are excluded; False if their share is unknown.
     """
 
     device: str
