@@ -190,7 +190,7 @@ def _expected_text(data: Mapping[str, Any]) -> str:
     low, high, after = data.get("low"), data.get("high"), data.get("after")
     text = str(low) if low == high else f"{low} to {high}"
     if data.get("baseline"):
-        text = f"up to {high} (baseline)" if (high or 0) < LARGEST_INTEGER else "as at the baseline"
+        text = f"up to {high} (baseline)" if (high or 0) < LARGEST_INTEGER else "up to the baseline"
     return text if after is None else f"{text} after {after}"
 
 

@@ -47,35 +47,35 @@ CASES: dict[str, dict[str, Any]] = {
     "plt.close(figure)": {"owner": "matplotlib.figure.Figure"},
     "Detach before storing": {"kind": "graph", "owner": "torch.Tensor"},
     "Drop batch and result tensors": {"kind": "tensors", "owner": "torch.Tensor"},
-    "Give a logger numbers": {"kind": "tensors", "owner": "torch.Tensor", "holder": "wandb.Run.history[*]"},
+    "Log numbers, not tensors": {"kind": "tensors", "owner": "torch.Tensor", "holder": "wandb.Run.history[*]"},
     "zero_grad(set_to_none=True)": {"kind": "tensors", "owner": "torch.Tensor", "holder": "app.Net.weight.grad"},
-    "ctx.save_for_backward: what MyFunctionBackward": {"owner": "app.MyFunctionBackward"},
+    "ctx.save_for_backward: tensors that MyFunctionBackward": {"owner": "app.MyFunctionBackward"},
     "functools.lru_cache(maxsize=…)": {"holder": "app.Policy.act.<cache>[*]"},
-    "A hook keeps it": {"holder": "app.Trainer.optimizer._optimizer_step_post_hooks[*].<closure>.kept[*]"},
-    "Hooks are registered again": {"more": ["torch.utils.hooks.RemovableHandle"]},
-    "A logging handler is added each time": {"holder": "search.LOGGER.handlers[*].records[*]"},
-    "A logging handler is made each time": {"owner": "logging.handlers.RotatingFileHandler"},
+    "A hook keeps the object": {"holder": "app.Trainer.optimizer._optimizer_step_post_hooks[*].<closure>.kept[*]"},
+    "Hooks are registered repeatedly": {"more": ["torch.utils.hooks.RemovableHandle"]},
+    "A logging handler is added repeatedly": {"holder": "search.LOGGER.handlers[*].records[*]"},
+    "A logging handler is created repeatedly": {"owner": "logging.handlers.RotatingFileHandler"},
     "Log records are kept": {"owner": "logging.LogRecord"},
-    "log text, not objects": {"holder": "logging.handlers.MemoryHandler.buffer[*].args[*]"},
+    "log text instead of objects": {"holder": "logging.handlers.MemoryHandler.buffer[*].args[*]"},
     "clear sys.last_value": {"holder": "app.errors[*].<traceback>.rollout.<locals>.steps[*]"},
     "Exceptions are kept with their frames": {"more": ["traceback"]},
-    "still registered somewhere": {"holder": "app.make_logger.<locals>.log.<closure>.kept[*]"},
-    "is a local of a call that goes on": {"holder": "__main__.train.<locals>.trajectory[*]"},
+    "A registered callback keeps": {"holder": "app.make_logger.<locals>.log.<closure>.kept[*]"},
+    "is a local variable of a call that has not returned": {"holder": "__main__.train.<locals>.trajectory[*]"},
     "weakref.finalize keeps": {"holder": "weakref.finalize._registry[*]"},
     "old param_groups": {"holder": "app.Trainer.optimizer.param_groups[*]"},
     "Threads pile up: join them": {"owner": "threading.Thread"},
-    "A thread holds it": {"holder": "threading.Thread._args[*]"},
+    "A thread keeps the object": {"holder": "threading.Thread._args[*]"},
     "Finished tasks and futures": {"owner": "concurrent.futures._base.Future"},
     "Files stay open: use with": {"owner": "_io.BufferedReader"},
     "Connections stay open": {"owner": "sqlite3.Connection"}, "Mapped files stay open": {"owner": "mmap.mmap"},
     "Helper processes are kept": {"owner": "subprocess.Popen"},
-    "Functions are traced again": {"more": ["tensorflow.python.eager.function.ConcreteFunction"]},
-    "load_state_dict(other.state_dict()), without deepcopy": {"more": ["torch.nn.parameter.Parameter"]},
+    "Functions are retraced": {"more": ["tensorflow.python.eager.function.ConcreteFunction"]},
+    "load_state_dict(other.state_dict()) instead of deepcopy": {"more": ["torch.nn.parameter.Parameter"]},
     "Drop arrays at the end": {"kind": "arrays", "owner": "numpy.ndarray"},
     "Bound app.Log.losses: collections.deque(maxlen=…)": {"container": "app.Log.losses"},
     "run.track(name, it, capacity=…)": {"kind": "container", "owner": None, "container": "app.Log.losses"},
     "app.Trainer.history[*] keeps Record alive": {"holder": "app.Trainer.history[*]"}, "Reuse one Record": {},
-    "The collector is switched off": {"kind": "cyclic_garbage", "collector_off": True},
+    "The garbage collector is off": {"kind": "cyclic_garbage", "collector_off": True},
     "Break reference cycles": {"kind": "cyclic_garbage"},
     "MALLOC_ARENA_MAX=2": {"kind": "allocator_retained", "owner": None},
     "MALLOC_MMAP_THRESHOLD_=131072": {"kind": "allocator_retained", "owner": None},
@@ -101,12 +101,12 @@ def test_advice_appears_with_its_evidence(words: str) -> None:
 def test_advice_is_absent_without_its_evidence(words: str) -> None:
     """Only cases with the same evidence may contain these words."""
     also = {
-        "Detach before storing": set(), "Break reference cycles": {"The collector is switched off"},
-        "Drop batch and result tensors": {"Give a logger numbers", "zero_grad(set_to_none=True)"},
+        "Detach before storing": set(), "Break reference cycles": {"The garbage collector is off"},
+        "Drop batch and result tensors": {"Log numbers, not tensors", "zero_grad(set_to_none=True)"},
         # A finding about an object of which nothing else is known.
         "Reuse one Record": {
-            "Hooks are registered again", "Exceptions are kept with their frames", "Functions are traced again",
-            "load_state_dict(other.state_dict()), without deepcopy",
+            "Hooks are registered repeatedly", "Exceptions are kept with their frames", "Functions are retraced",
+            "load_state_dict(other.state_dict()) instead of deepcopy",
             "Bound app.Log.losses: collections.deque(maxlen=…)",
         },
         "Bound app.Log.losses: collections.deque(maxlen=…)": {"run.track(name, it, capacity=…)"},
@@ -161,7 +161,7 @@ def leaking(*events: Event, **series: Callable[[int], float]) -> RunHistory:
 
 @pytest.mark.parametrize(
     ("series", "words"),
-    [("process.open_files", "more each generation"), ("tfjs.tensors", "disposeVariables() also disposes")],
+    [("process.open_files", "The number of open files rises"), ("tfjs.tensors", "disposeVariables() also disposes")],
 )  # fmt: skip
 def test_only_rising_counters_get_advice(series: str, words: str) -> None:
     assert advice_on(leaking(**{series: lambda g: 20 + 3 * g}), words)
@@ -209,7 +209,7 @@ def advice_on(history: RunHistory, words: str, kind: str | None = None) -> list[
 def test_an_effective_cleanup_is_advised_to_run_more_often() -> None:
     (line,) = advice_on(cleaned(9, 60 * MIB), "Run the cleanup agent")
     found = re.search(
-        r"every (\d+) generations: it ran 4 times in \d+ generations and took back about ([\d.]+) MiB", line
+        r"every (\d+) generations: it ran 4 times in \d+ generations and freed about ([\d.]+) MiB", line
     )  # fmt: skip
     assert found is not None, line
     # The interval at which the accumulated growth equals what one cleanup frees.
@@ -234,15 +234,19 @@ def test_native_growth_without_watched_types_suggests_a_call() -> None:
         kept = {n: column for n, column in process.series.items() if not n.startswith(left_out)}
         return replace(history, processes=(replace(process, series=kept),))
 
-    words = "Nothing that could explain it is watched: run.census() in evaluate_population"
+    words = (
+        "Nothing that could explain the growth is watched: call run.census() in evaluate_population"
+    )
     (line,) = advice_on(native(), words, "native")
     assert "leakline.init(watch=[…])" in line
     assert "run.track(name, it)" in line
     for history in (native("agents.Actor"), native(tracked=True), native(counted=False)):
-        assert advice_on(history, "Nothing that could explain it is watched", "native") == []
+        assert (
+            advice_on(history, "Nothing that could explain the growth is watched", "native") == []
+        )
     # Counts that explain the growth already name it.
     kept = Training(leaks=(kept_environments(),), watch=(), declare_buffer=False).history()
-    assert advice_on(kept, "Nothing that could explain it is watched") == []
+    assert advice_on(kept, "Nothing that could explain the growth is watched") == []
 
 
 def on_device(split: float | None) -> RunHistory:
@@ -264,11 +268,11 @@ def test_only_a_cache_that_torch_can_free_is_advised_to_be_cleared() -> None:
     (line,) = advice_on(on_device(0.1), "empty_cache", "gpu_fragmentation")
     # The minimum of the newest four generation ends: (1 + 37 * 0.375) GiB less a tenth.
     assert line == (
-        "torch keeps at least 13.39 GiB of cuda.1 that no tensor uses: torch.cuda.empty_cache() once a generation "
-        "gives it back."
+        "torch keeps at least 13.39 GiB of cuda.1 that no tensor uses: "
+        "calling torch.cuda.empty_cache() once per generation releases it."
     )
     (line,) = advice_on(on_device(None), "empty_cache", "gpu_fragmentation")
-    assert line.endswith("gives back what of it is not split.")
+    assert line.endswith("releases the blocks that are not split.")
     # Split memory cannot be given back; test_memory_kinds.py has the limits.
     lines = advice_on(on_device(0.9), "", "gpu_fragmentation")
     assert not any("empty_cache" in line for line in lines)
@@ -302,8 +306,8 @@ def test_a_program_started_by_leakline_run_is_advised_to_call_init() -> None:
         rows.append(Snapshot(i, 1e9 + i, float(i), None, None, "", "sample", samples))
     header = RunHeader("r", "p", "r", "second", None, 1e9)
     history = history_from_batches(header, [Batch(ProcessIdentity("i"), tuple(rows))])
-    (line,) = advice_on(history, "Nothing that could explain it is watched", "native")
-    assert "put leakline.init(watch=[…]) into the program" in line
+    (line,) = advice_on(history, "Nothing that could explain the growth is watched", "native")
+    assert "pass the classes that may grow to leakline.init(watch=[…])" in line
     assert "run.census()" not in line
 
 
@@ -314,6 +318,6 @@ def test_growth_seen_from_outside_is_not_called_native_memory() -> None:
     assert (finding.kind, finding.status) == ("native", "confirmed")
     said = " ".join((*finding.evidence, *finding.advice))
     assert "cannot be determined from outside" in said
-    assert "Start it with `leakline run -- ...` or put `leakline.init` into it" in said
+    assert "start the program with `leakline run -- ...` or call `leakline.init` in it" in said
     assert "C extensions" not in said
     assert "no counted Python object" not in said

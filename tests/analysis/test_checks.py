@@ -80,7 +80,7 @@ def test_the_run_of_report_001_refutes_the_promises_of_report_002(scale: float) 
     in_phase = found[PHASE_GROWTH]
     assert (in_phase.state, in_phase.measured) == ("undecided", None)
     assert in_phase.sentence == f"{TRAIN} never ran, so the promise was not tested."
-    assert generations.sentence == "The run ended after 13 generations; 25 were promised."
+    assert generations.sentence == "The run ended after 13 generations; the fix promised 25."
     refuted = {claim for claim, check in found.items() if check.state == "broken"}
     assert refuted - {JUMP} == {GROWTH, PEAK, GENERATIONS, "type.DDPGAgent.count"}
     assert found["gpu_peak_bytes"].state == "undecided"
@@ -127,9 +127,9 @@ def test_all_promises_are_undecided_before_the_run_has_begun() -> None:
 @pytest.mark.parametrize(
     ("generations", "ended", "outcome", "said"),
     [
-        (7, False, "holds", "7 generations complete; 7 were promised."),
-        (6, False, "undecided", "6 generations complete so far; 7 were promised."),
-        (6, True, "broken", "The run ended after 6 generations; 7 were promised."),
+        (7, False, "holds", "7 generations complete; the fix promised 7."),
+        (6, False, "undecided", "6 generations complete so far; the fix promised 7."),
+        (6, True, "broken", "The run ended after 6 generations; the fix promised 7."),
     ],
 )
 def test_a_number_of_generations_holds_once_reached(
@@ -218,7 +218,7 @@ def test_possible_generations_are_held_or_refuted_by_memory(limit: int, outcome:
     room = limit - (300 - 90) - (30 + 8 + 3) - 24
     assert check.measured.estimate == pytest.approx(room / 9, rel=0.05)
     assert "which leaves room for" in check.sentence
-    assert check.sentence.endswith("100 were promised.")
+    assert check.sentence.endswith("the fix promised 100.")
 
 
 def test_possible_generations_near_the_limit_are_undecided() -> None:
@@ -232,7 +232,7 @@ def test_possible_generations_near_the_limit_are_undecided() -> None:
 def test_without_a_limit_only_complete_generations_count_as_possible() -> None:
     check = possible(100, None, kept_environments(9 * MIB))
     assert (check.state, check.measured) == ("undecided", None)
-    assert check.sentence.startswith("The memory limit is not known")
+    assert check.sentence.startswith("The memory limit is unknown")
     assert possible(16, None, kept_environments(9 * MIB)).state == "holds"
     early = possible(100, GIB, kept_environments(9 * MIB), generations=4)
     assert (early.state, early.measured) == ("undecided", None)
@@ -263,7 +263,7 @@ def test_gpu_memory_is_measured_on_the_fullest_device() -> None:
     for promised, outcome in ((2 * GIB, "broken"), (3 * GIB, "holds")):
         check = checked(with_fix(history, {"gpu_peak_bytes": promised}))["gpu_peak_bytes"]
         assert (check.state, check.measured) == (outcome, exactly(3 * GIB))
-    assert check.sentence.startswith("So far the most on one GPU was 3.00 GiB;")
+    assert check.sentence.startswith("So far the highest reading on one GPU was 3.00 GiB;")
 
 
 def test_a_surplus_that_a_collection_may_free_is_not_refuted_yet() -> None:
@@ -387,9 +387,9 @@ def test_a_rate_is_refuted_above_the_promise_and_a_twentieth(
     ("estimate", "promised", "said"),
     [
         (200, 100, "It grows by 200 B per generation (150 B to 250 B), 2 times the 100 B promised."),
-        (199, 100, "It grows by 199 B per generation (149 B to 249 B); 100 B were promised."),
+        (199, 100, "It grows by 199 B per generation (149 B to 249 B); the fix promised 100 B."),
         # Zero has no multiples.
-        (200, 0, "It grows by 200 B per generation (150 B to 250 B); 0 B were promised."),
+        (200, 0, "It grows by 200 B per generation (150 B to 250 B); the fix promised 0 B."),
     ],
 )  # fmt: skip
 def test_from_twice_the_promise_on_the_multiple_is_given(
@@ -403,8 +403,11 @@ def test_from_twice_the_promise_on_the_multiple_is_given(
 @pytest.mark.parametrize(
     ("generations", "said"),
     [
-        (0, "No generation has ended with the fix yet."),
-        (1, "1 generation with the fix so far; measuring growth takes at least 5 generations."),
+        (0, "No generation has ended since the fix was declared."),
+        (
+            1,
+            "1 generation since the fix was declared; measuring growth takes at least 5 generations.",
+        ),
     ],
 )
 def test_too_few_generations_are_counted(generations: int, said: str) -> None:
@@ -421,10 +424,10 @@ def of_phase(growth: Interval | None, *, times: int = 10, generations: int = 10)
 @pytest.mark.parametrize(
     ("run", "phase", "said"),
     [
-        (of_phase(exactly(5)), None, "The fix names no phase, so no phase can be measured."),
-        (of_phase(None, times=0, generations=0), "train", "No generation has ended with the fix yet."),
+        (of_phase(exactly(5)), None, "The fix names no phase, so the growth of its phase cannot be measured."),
+        (of_phase(None, times=0, generations=0), "train", "No generation has ended since the fix was declared."),
         (of_phase(exactly(5), times=0), "train", "train never ran, so the promise was not tested."),
-        (of_phase(None, times=2), "train", "train ran in 2 generations, too few to measure what it keeps."),
+        (of_phase(None, times=2), "train", "train ran in 2 generations, too few to measure the memory that it keeps."),
     ],
 )  # fmt: skip
 def test_a_phase_that_was_not_measured_refutes_nothing(
@@ -441,10 +444,10 @@ def test_a_maximum_may_be_reached_but_not_exceeded() -> None:
 @pytest.mark.parametrize(
     ("tops", "measured", "said"),
     [
-        ([(7, 4)], 7, "So far memory reached 7 B in generation 4; at most 10 B were promised."),
-        ([(7, None)], 7, "So far memory reached 7 B; at most 10 B were promised."),
+        ([(7, 4)], 7, "So far memory reached 7 B in generation 4; the fix promised at most 10 B."),
+        ([(7, None)], 7, "So far memory reached 7 B; the fix promised at most 10 B."),
         # The peak of several summed processes has no generation.
-        ([(4, 3), (7, 4)], 11, "Memory reached 11 B; at most 10 B were promised."),
+        ([(4, 3), (7, 4)], 11, "Memory reached 11 B; the fix promised at most 10 B."),
     ],
 )  # fmt: skip
 def test_peaks_of_processes_are_added_up(
@@ -457,10 +460,10 @@ def test_peaks_of_processes_are_added_up(
 @pytest.mark.parametrize(
     ("most", "stays", "outcome", "said"),
     [
-        (17, True, "holds", "So far at most 17 Agent alive at the end of a generation; at most 17 were promised."),
-        (18, True, "broken", "18 Agent alive at the end of generation 6; at most 17 were promised."),
+        (17, True, "holds", "So far at most 17 Agent alive at the end of a generation; the fix promised at most 17."),
+        (18, True, "broken", "18 Agent alive at the end of generation 6; the fix promised at most 17."),
         (18, False, "undecided", "18 Agent alive at the end of generation 6, which a collection may still free; "
-            "17 were promised."),
+            "the fix promised 17."),
     ],
 )  # fmt: skip
 def test_a_count_is_refuted_if_more_stay_than_promised(
@@ -495,8 +498,8 @@ def test_possible_generations_use_the_high_end_of_the_growth(
 @pytest.mark.parametrize(
     ("ends", "said"),
     [
-        ((20, 15, 25), "which leaves room for 30 generations in all (25 to 35); 25 were promised."),
-        ((None, 15, 20), "which leaves room for at least 25 generations; 25 were promised."),
+        ((20, 15, 25), "which leaves room for 30 generations in all (25 to 35); the fix promised 25."),
+        ((None, 15, 20), "which leaves room for at least 25 generations; the fix promised 25."),
         ((20, 14, 25), "which leaves room for 30 generations in all (24 to 35), too uncertain to compare with the "
             "25 promised."),
     ],
@@ -542,9 +545,10 @@ def test_a_promised_growth_also_applies_to_the_phase(
 @pytest.mark.parametrize(
     ("claim", "promised", "said"),
     [
-        (PEAK, None, "The promised value is not a number."), ("speed", 5, "There is no promise with this name."),
-        ("count:agents.Agent", 5, "Agent has not been counted with the fix yet."),
-        (PEAK, 5, "Resident memory has not been measured with the fix yet."),
+        (PEAK, None, "The promised value is not a number."),
+        ("speed", 5, "Leakline cannot check a promise with this name."),
+        ("count:agents.Agent", 5, "Agent has not been counted since the fix was declared."),
+        (PEAK, 5, "Resident memory has not been measured since the fix was declared."),
     ],
 )  # fmt: skip
 def test_each_promise_is_checked_by_its_own_rule(

@@ -30,7 +30,7 @@ from leakline.analysis.timeline import Timeline
 from leakline.snapshot import Event
 
 ENVIRONMENT = "trading.TradingEnvironment"
-RAISED = "This raises its priority by one class."
+RAISED = "This raises the finding's priority by one class."
 HISTORY = Training(leaks=(kept_environments(),), generations=14).history()
 
 

@@ -296,7 +296,7 @@ def test_deviations_are_listed_with_the_largest(outside: list[Deviation], said: 
     ("last", "newest", "history", "said"),
     [
         (5, 4, RUN, "; 1 generation still to come"), (5, 5, RUN, ""),
-        (5, 4, ENDED, "; the run ended 1 generation before its end"), (None, 4, RUN, " so far"),
+        (5, 4, ENDED, "; the run ended 1 generation before the end of the range"), (None, 4, RUN, " so far"),
         (None, 4, ENDED, ""),
     ],
 )  # fmt: skip
@@ -313,8 +313,8 @@ def test_the_sentence_of_a_band_says_what_is_still_to_come(
         ([], 0, [], 2, ENDED, "The run ended at generation 2."),
         ([], 0, [], -math.inf, RUN, "Not reached yet."),
         # The band begins at generation 3.
-        ([], 0, [], 3, RUN, "None of them was recorded."),
-        ([3], 1, [], 3, ENDED, "Within bounds in its one generation."),
+        ([], 0, [], 3, RUN, "No generation in this range was recorded."),
+        ([3], 1, [], 3, ENDED, "Within bounds in the only generation that was read."),
         ([3, 4], 2, [], 4, ENDED, "Within bounds in all 2 generations."),
         ([3, 4], 0, [], 4, ENDED, "No reading in 2 generations."),
         ([3, 4, 5], 2, [], 5, ENDED, "Within bounds in all 2 generations, 1 generation without a reading."),
@@ -381,7 +381,7 @@ def test_more_than_normal_is_shown_but_is_not_a_leak() -> None:
     assert check.state == "above_normal"
     assert check.sentence == (
         "train kept at most 1.86 GiB in one generation (generation 1): more than the normal 953.67 MiB, "
-        "less than the 4.66 GiB that count as a leak; exceeded in 1 of 7 generations."
+        "less than the 4.66 GiB that counts as a leak; exceeded in 1 of 7 generations."
     )
     assert not any(f.status in ("suspected", "confirmed") for f in verdict.findings)
 
@@ -391,9 +391,11 @@ def test_a_phase_that_never_ran_is_not_within_its_budget() -> None:
     assert (check.state, check.sentence) == ("not_measured", "evolve never ran.")
     # A nested phase counts, even with one execution; a run that has not begun is not judged.
     nested = only_check(of_phase([0], event("train", GB), path="evaluate/train"))
-    assert nested.sentence == "train ran in one generation; it is judged from the second on."
+    assert (
+        nested.sentence == "train has run in only one generation; judging starts with the second."
+    )
     (run,) = check_assertions(RunHistory("r", events=(event("run", GB),)), [])
-    assert (run.state, run.sentence) == ("not_measured", "No generation to judge yet.")
+    assert (run.state, run.sentence) == ("not_measured", "No generation can be judged yet.")
 
 
 @pytest.mark.parametrize(
@@ -596,7 +598,7 @@ def test_amounts_of_processes_are_added_up_by_generation(scope: str, expected: A
 
 
 def test_the_first_of_equally_bad_generations_is_named() -> None:
-    assert _against(budget(normal=None), 50) == "below the 200 B that count as a leak"
+    assert _against(budget(normal=None), 50) == "below the 200 B that counts as a leak"
     amounts: Amounts = [(2, 50), (3, 200), (4, 200), (5, 101), (6, 100)]
     found = check(RUN, budget(), Readings(amounts, 5))
     assert (found.worst, found.worst_generation, found.state) == (200, 3, "broken")
@@ -608,9 +610,9 @@ def test_the_first_of_equally_bad_generations_is_named() -> None:
     [
         ("phase", [(1, 50)], 0, "train kept at most 50 B in one generation (generation 1): normal up to 100 B."),
         ("generation", [(1, 250), (2, 50)], 1, "The run kept at most 250 B in one generation (generation 1): "
-            "a leak from 200 B on; exceeded in 1 of 2 generations."),
+            "at least the 200 B that counts as a leak; exceeded in 1 of 2 generations."),
         ("run", [(1, 250), (2, 70), (3, 60)], 1, "Memory has grown by 60 B since the run began, and by 250 B "
-            "at generation 1: a leak from 200 B on."),
+            "at generation 1: at least the 200 B that counts as a leak."),
         ("run", [(1, 50), (2, 60)], 0, "Memory has grown by 60 B since the run began: normal up to 100 B."),
     ],
 )  # fmt: skip
@@ -700,7 +702,7 @@ def test_a_phase_budget_is_checked_in_each_process() -> None:
     ("check", "title"),
     [
         ({"first": 1, "last": 1, "low": 3, "high": 4}, "process.rss_bytes, generation 1: 3 B to 4 B"),
-        ({"first": 1, "last": None, "high": 4}, "process.rss_bytes, from generation 1 on: up to 4 B"),
+        ({"first": 1, "last": None, "high": 4}, "process.rss_bytes, from generation 1 onward: up to 4 B"),
         ({"first": 1, "last": 2, "low": 3, "process": "rank 1 main"},
          "process.rss_bytes (rank 1 main), generations 1 to 2: from 3 B"),
         ({"origin": "budget", "name": "train", "metric": "generation.kept_bytes"}, "budget of each generation"),

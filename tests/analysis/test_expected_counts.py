@@ -55,7 +55,7 @@ def test_a_surplus_seen_once_without_a_collection_is_not_reported_yet() -> None:
 def test_a_constant_surplus_is_only_a_broken_contract() -> None:
     verdict = examine(counts_only(*((g, 3, g) for g in range(8))))
     assert (verdict.status, [f.kind for f in verdict.findings]) == ("suspected", ["count_contract"])
-    assert "Env is 3, declared 2" in verdict.summary
+    assert "Env count is 3, declared 2" in verdict.summary
 
 
 @pytest.mark.parametrize("generations", [2, 3])
@@ -128,7 +128,9 @@ def test_a_surplus_over_the_baseline_is_reported_with_both_numbers() -> None:
     (finding,) = examine(run).findings
     assert finding.status == "suspected"
     assert finding.suspects[0].name == TENSOR
-    said = "Tensor is 5,678, declared up to 567 (baseline) after train_population; the surplus"
+    said = (
+        "Tensor count is 5,678, declared up to 567 (baseline) after train_population; the surplus"
+    )
     assert any(line.startswith(said) for line in finding.evidence)
 
 
@@ -166,7 +168,7 @@ def test_the_expected_number_of_instances() -> None:
     assert range_text(Expectation("E", 2, 2)) == "2"
     assert range_text(Expectation("E", 1, 2)) == "1 to 2"
     assert range_text(Expectation("E", 0, 567, baseline=True)) == "up to 567 (baseline)"
-    assert range_text(Expectation("E", 0, LARGEST_INTEGER, baseline=True)) == "as at the baseline"
+    assert range_text(Expectation("E", 0, LARGEST_INTEGER, baseline=True)) == "up to the baseline"
 
 
 @pytest.mark.parametrize(

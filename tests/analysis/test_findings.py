@@ -192,8 +192,8 @@ def _marked(*values: object) -> tuple[Event, ...]:
 @pytest.mark.parametrize(
     ("name", "events", "environment", "said"),
     [
-        ("tf.Tensor", _marked(False), {"tfjs_memory_unreliable": True}, "In a part of this run"),
-        ("tf.Tensor", _marked(None), {"tfjs_memory_unreliable": True}, "On this backend"),
+        ("tf.Tensor", _marked(False), {"tfjs_memory_unreliable": True}, "In a part of this run,"),
+        ("tf.Tensor", _marked(None), {"tfjs_memory_unreliable": True}, "On this backend,"),
         ("tf.Tensor", (), {"tfjs_memory_unreliable": False}, None),
         ("tf.Tensor", (), {}, None),
         ("torch.Tensor", _marked(True), {"tfjs_memory_unreliable": True}, None),
@@ -216,10 +216,10 @@ def test_a_surplus_that_is_not_garbage_outlived_a_collection() -> None:
         return _contract_lines(assessed(cause))
 
     outlived = "; the surplus outlived a collection or was seen again"
-    assert evidence(BROKEN) == [f"Env is 3, declared 0 to 1{outlived}."]
-    assert evidence(BROKEN, "cyclic_garbage") == ["Env is 3, declared 0 to 1."]
-    assert evidence(unproven) == ["Env is 3, declared 0 to 1."]
-    assert evidence(accepted) == [f"Env is 3, accepted as 2{outlived}."]
+    assert evidence(BROKEN) == [f"Env count is 3, declared 0 to 1{outlived}."]
+    assert evidence(BROKEN, "cyclic_garbage") == ["Env count is 3, declared 0 to 1."]
+    assert evidence(unproven) == ["Env count is 3, declared 0 to 1."]
+    assert evidence(accepted) == [f"Env count is 3, accepted as 2{outlived}."]
     assert evidence(None) == []
 
 
@@ -227,7 +227,7 @@ def test_a_surplus_that_is_not_garbage_outlived_a_collection() -> None:
     ("growth", "said"),
     [
         (growing(2, rises=9), "grows by 2 per generation, the same in each of the last 9 generations."),
-        (growing(2, pattern="periodic", rises=9, each=8, period=4), "grows by 8 every 4th generation, 9 times."),
+        (growing(2, pattern="periodic", rises=9, each=8, period=4), "grows by 8 every 4th generation, seen 9 times."),
         (growing(2, pattern="irregular", rises=3), "grows by 2 per generation on average: 3 rises, never reversed."),
         (growing(2, pattern="irregular", rises=2), None),
         (growing(0.5, pattern="irregular", rises=1, each=7), "rose by 7."),
@@ -276,13 +276,13 @@ def test_the_line_on_memory_needs_two_readings(
 
 def test_memory_that_swings_with_the_collector_has_its_own_line() -> None:
     (line,) = _memory_lines(assessed(cause_of(rate=RATE), garbage=5000.0), 3, "generation")
-    assert line.startswith("The collector frees 5,000 objects per generation")
+    assert line.startswith("The collector frees 5,000 objects in reference cycles per generation")
 
 
 def test_measured_objects_explain_at_most_100_percent() -> None:
     for measured, rate, said in (
-        (0.25, 0.5, ["Measured objects explain 50 %: 0 B per generation."]),
-        (90.0, 40.0, ["Measured objects explain 100 %: 90 B per generation."]),
+        (0.25, 0.5, ["Measured objects explain 50 % of the growth: 0 B per generation."]),
+        (90.0, 40.0, ["Measured objects explain 100 % of the growth: 90 B per generation."]),
         (30.0, 0.0, []), (None, 40.0, []),
     ):  # fmt: skip
         a = assessed(cause_of(ENVS, measured=measured, rate=rate))
@@ -292,14 +292,14 @@ def test_measured_objects_explain_at_most_100_percent() -> None:
 @pytest.mark.parametrize(
     ("kind", "channel", "members", "said"),
     [
-        ("tensors", "private", (), "The number of tensors does not grow with it"),
+        ("tensors", "private", (), "The number of tensors does not grow with memory"),
         ("tensors", "private", (ENVS,), "Measured objects explain"),
-        ("objects", "js.heap_bytes", (), "It is the JavaScript heap"),
-        ("objects", "js.kept", (), "It is what V8 keeps"),
-        ("objects", "process.rss_bytes", (), "It is resident memory without the tensors"),
+        ("objects", "js.heap_bytes", (), "The JavaScript heap grows"),
+        ("objects", "js.kept", (), "The memory that V8 keeps after a collection grows"),
+        ("objects", "process.rss_bytes", (), "Resident memory grows even without the tensors"),
         ("allocator_retained", "private", (), "The C allocator keeps freed memory"),
         ("gpu_fragmentation", "cuda.0.reserved_bytes", (), "Reserved device memory grows"),
-        ("gpu", "gpu.0.outside_bytes", (), "The driver counts it"),
+        ("gpu", "gpu.0.outside_bytes", (), "The driver counts this memory"),
         ("gpu", "gpu.0.process_bytes", (), "Measured objects explain"),
         ("gpu", "cuda.0.outside_bytes", (), "Measured objects explain"),
     ],
@@ -315,12 +315,12 @@ def test_the_explanation_of_a_growth_follows_its_channel(
 @pytest.mark.parametrize(
     ("looks", "unknown", "said"),
     [
-        (None, "outside", "No Python object was counted: what it is cannot be determined from outside."),
+        (None, "outside", "No Python object was counted, so what grows cannot be determined from outside the process."),
         (
             [1] + [None] * 11, "rarely_counted",
-            "Objects were counted too rarely since it began: it is not known yet what it is.",
+            "Since the growth began, objects have been counted too rarely to identify what grows.",
         ),
-        ([1] * 12, None, "No Python object that was counted explains it."),
+        ([1] * 12, None, "No counted Python object explains the growth."),
     ],
 )  # fmt: skip
 def test_native_growth_says_how_thoroughly_objects_were_counted(
@@ -351,7 +351,7 @@ def test_two_censuses_suffice_if_one_is_just_before_the_start(
 def test_the_line_on_the_phase_gives_its_share() -> None:
     places = (Place("train", "train", 0.756), Place("train", "train", None), SPREAD)
     lines = [_phase_lines(assessed(cause_of(place=place))) for place in places]
-    assert lines == [["76 % of it stays in train."], ["It stays in train."], []]
+    assert lines == [["76 % of the growth stays in train."], ["The growth stays in train."], []]
 
 
 @pytest.mark.parametrize(
@@ -369,7 +369,7 @@ def test_trivial_growth_says_how_little_it_is(
     measured: float | None, rate: float, window: float, said: str
 ) -> None:
     a = assessed(cause_of(ENVS, measured=measured, rate=rate), window=window)
-    assert _harmless(a, "generation") == f"It grows, but does not matter: {said} generations."
+    assert _harmless(a, "generation") == f"The growth does not matter: {said} generations."
 
 
 @pytest.mark.parametrize(
@@ -496,11 +496,11 @@ def test_trivial_findings_get_no_advice_and_say_so() -> None:
     a = assessed(cause_of(ENVS, rate=0.1), start=None)
     finding = _built(a, "ok")
     assert (finding.advice, finding.started_at_generation, finding.process) == ((), None, None)
-    assert finding.evidence[-1].startswith("It grows, but does not matter")
+    assert finding.evidence[-1].startswith("The growth does not matter")
     assert not any("matter" in line for line in _built(a, "watch").evidence)
     assert not any("matter" in line for line in _built(assessed(cause_of()), "ok").evidence)
-    assert _built(a, "recovered").evidence[-1] == "It has stopped growing."
-    assert "It has stopped growing." not in _built(a, "watch").evidence
+    assert _built(a, "recovered").evidence[-1] == "The growth has stopped."
+    assert "The growth has stopped." not in _built(a, "watch").evidence
 
 
 def test_a_note_and_waiting_garbage_come_first() -> None:

@@ -94,9 +94,9 @@ def test_a_healthy_run_of_report_000_passes_all_four_steps() -> None:
     events = (promised(30), *freed_by("agent", 200 * MIB, 100 * MIB))
     found = checklist(with_events(on_a_device(0.0), *events))
     assert {item.outcome for item in found.values()} == {"done"}
-    gpu = "GPU memory does not keep growing; the most on one device was 5.00 GiB"
+    gpu = "GPU memory does not keep growing; the highest reading on one device was 5.00 GiB"
     assert found["gpu"].sentence.startswith(gpu)
-    assert "nothing is suspected" in found["memory"].sentence
+    assert "no leak is suspected" in found["memory"].sentence
     passed = "40 generations complete, compared with the 30 that the fix promised."
     assert found["passed"].sentence == passed
     assert found["cleanups"].sentence == "agent ran twice and freed 300.00 MiB."
@@ -129,7 +129,7 @@ def test_a_run_is_compared_with_its_plan(generations: int, ended: bool, outcome:
 def test_without_a_plan_or_promise_the_step_is_unknown() -> None:
     item = checklist(Training(generations=90).history())["passed"]
     assert item.outcome == "not_measured"
-    assert "It is not known where it died before" in item.sentence
+    assert "It is unknown where the run died before" in item.sentence
     question = check_question({"check": "passed", "against": item.against})
     assert question == "The run passes the point where it died before"
 
@@ -256,22 +256,22 @@ def on_device(*readings: Value) -> RunHistory:
 def test_a_device_without_memory_in_use_is_not_measured() -> None:
     unseen = "GPU memory was not measured: no device was found."
     assert _gpu(RunHistory("r"), verdict(), since()) == ("not_measured", unseen)
-    idle = "This training uses no GPU memory."
+    idle = "This run uses no GPU memory."
     assert _gpu(on_device(0, 0), verdict(), since()) == ("not_measured", idle)
-    used = "GPU memory does not keep growing; the most on one device was 1 B in generation 1."
+    used = "GPU memory does not keep growing; the highest reading on one device was 1 B in generation 1."
     assert _gpu(on_device(0, 1, 0), verdict(), since()) == ("done", used)
 
 
 @pytest.mark.parametrize(
     ("judged", "outcome", "said"),
     [
-        (verdict(), "done", "Nothing is suspected; memory changes by +5 B per generation over 10 generations."),
+        (verdict(), "done", "No leak is suspected; memory changes by +5 B per generation over 10 generations."),
         # Flat from generation 0 on means flat throughout.
-        (verdict(settled=0), "done", "Nothing is suspected; memory changes by +5 B per generation "
+        (verdict(settled=0), "done", "No leak is suspected; memory changes by +5 B per generation "
             "over 10 generations."),
-        (verdict(settled=0.5), "done", "Memory is flat since generation 0.5, and nothing is "
+        (verdict(settled=0.5), "done", "Memory has been flat since generation 0.5, and no leak is "
             "suspected (+5 B per generation)."),
-        (verdict(status="filling"), "done", "Memory grows only as declared containers fill; beyond them it "
+        (verdict(status="filling"), "done", "Memory grows only as declared containers fill; otherwise it "
             "changes by +5 B per generation."),
         (verdict(finding("watch"), status="watch"), "not_yet", "Memory grows by 5 B per generation: watch."),
         # A watched device does not count; memory of the host is too unsteady to judge.
@@ -310,10 +310,11 @@ def test_an_earlier_attempt_ended_at_its_last_generation(
 @pytest.mark.parametrize(
     ("newest", "ended", "answer"),
     [
-        ([3], False, ("done", "The run reached generation 3; where attempt 1 ended was generation 2.")),
-        ([2], False, ("not_yet", "The run reached generation 2; where attempt 1 ended was generation 2.")),
-        ([2], True, ("failed", "The run reached generation 2; where attempt 1 ended was generation 2.")),
-        ([None], False, ("not_yet", "Nothing has run beyond where attempt 1 ended yet.")),
+        ([3], False, ("done", "The run reached generation 3; attempt 1 ended at generation 2.")),
+        ([2], False, ("not_yet", "The run reached generation 2; attempt 1 ended at generation 2.")),
+        ([2], True, ("failed", "The run reached generation 2; attempt 1 ended at generation 2.")),
+        ([None], False, ("not_yet", "No generation of the newest attempt has been recorded yet; "
+            "attempt 1 ended at generation 2.")),
     ],
 )  # fmt: skip
 def test_a_run_passes_the_point_of_the_crash_once_beyond_it(
@@ -343,8 +344,8 @@ def test_the_newest_promise_takes_precedence_over_the_plan(
     ("events", "answer"),
     [
         (freed_by("a", 5), ("done", "a ran once and freed 5 B.")),
-        (freed_by("a", 5, 0, 0), ("done", "a ran 3 times and freed 5 B, nothing twice.")),
-        (freed_by("a", 5, -9, 5), ("done", "a ran 3 times and freed 10 B, nothing once.")),
+        (freed_by("a", 5, 0, 0), ("done", "a ran 3 times and freed 5 B, but nothing twice.")),
+        (freed_by("a", 5, -9, 5), ("done", "a ran 3 times and freed 10 B, but nothing once.")),
         # First those that free nothing, then the most frequent, then by name.
         ((*freed_by("b", 5), *freed_by("a", 5), *freed_by("z", 0)), ("done", "z ran once and freed nothing; "
             "a ran once and freed 5 B; b ran once and freed 5 B.")),
@@ -352,7 +353,8 @@ def test_the_newest_promise_takes_precedence_over_the_plan(
             ("done", "b ran twice and freed 10 B; a ran once and freed 5 B.")),
         (tuple(event for name in "abcde" for event in freed_by(name, 0)), ("failed", "a ran once and freed nothing; "
             "b ran once and freed nothing; c ran once and freed nothing; and 2 more.")),
-        (freed_by("a", None), ("not_measured", "No cleanup was recorded: wrap yours in run.cleanup(name).")),
+        (freed_by("a", None), ("not_measured",
+            "No cleanup was recorded: wrap your cleanup code in run.cleanup(name).")),
     ],
 )  # fmt: skip
 def test_the_cleanup_step_passes_if_any_cleanup_frees_memory(
@@ -487,7 +489,8 @@ def test_a_change_counts_from_a_fifth_or_if_it_matters(
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
-        (4, 4, "the run grows by +100 B"), (3, 4, "Too few generations ran before the fix in this run: compare it"),
+        (4, 4, "the run grows by +100 B"),
+        (3, 4, "Too few generations ran before the fix: compare this run"),
         (4, 3, "Measuring an effect takes at least 4 generations on each side of the fix."),
         (3, 3, "Measuring an effect takes at least 4 generations on each side of the fix."),
     ],
@@ -624,7 +627,7 @@ def test_fixes_with_equal_time_and_subject_are_not_distinguished(
     )  # fmt: skip
     named = {name: said.split("from that of ")[1:] for name, said in sentences(*events).items()}
     assert named == {
-        "a": ["b, which is about train too."], "b": ["a, which is about train too."], "c": [], "d": [],
+        "a": ["b, which also applies to train."], "b": ["a, which also applies to train."], "c": [], "d": [],
     }  # fmt: skip
 
 
@@ -633,7 +636,7 @@ def test_a_fix_in_both_runs_is_not_compared() -> None:
     before, after = RunHistory("r", events=(old,)), RunHistory("r", events=(old, new))
     first, second = effects_of_comparison(before, after, stretch(around(100)), stretch(around(50)))
     assert (first.outcome, first.before) == ("undecided", None)
-    assert "The run before has this fix too" in first.sentence
+    assert "The other run has this fix too" in first.sentence
     assert (second.outcome, second.sentence.count("cannot be separated")) == ("helped", 0)
 
 

@@ -96,7 +96,7 @@ def test_seconds_are_counted_if_requested() -> None:
 
 @pytest.mark.parametrize("unit", ["minute", "second"])
 def test_nothing_is_judged_before_the_first_minute_ends(unit: str) -> None:
-    said = f"Nothing to say yet: no {unit} has ended"
+    said = f"No verdict yet: no {unit} has ended"
     assert examine(history(unit)).summary == said
     seconds = range(12) if unit == "minute" else range(1)
     verdict = examine(history(unit, batch(seconds)))
@@ -152,7 +152,7 @@ def test_runs_by_second_and_by_generation_are_not_comparable() -> None:
     for before, after in ((by_generation, by_second), (by_second, by_generation)):
         result = compare(before, after)
         assert result.outcome == "undecided"
-        sentence = f"one run counts {before.unit}s, the other {after.unit}s; record both alike"
+        sentence = f"one run is counted in {before.unit}s, the other in {after.unit}s; record both runs the same way"
         assert sentence in result.summary
         assert (result.generations_compared, result.by_phase, result.by_type) == (0, (), ())
         growth = result.growth_bytes_per_generation
@@ -457,7 +457,7 @@ def test_a_count_in_a_long_run_gives_the_number_of_readings() -> None:
     assert 301 not in thinned(history).processes[0].generation
     (check,) = examine(history).assertions
     assert check.checked < len(counts)
-    read = f"1 reading of the {check.checked:,} that are read of this long run"
+    read = f"1 reading of the {check.checked:,} that are used from this long run"
     assert (
         check.sentence == f"3 at the newest reading; different at {read}, first in generation 1999."
     )

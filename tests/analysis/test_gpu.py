@@ -221,7 +221,7 @@ def test_a_device_that_lasts_until_the_planned_end_is_no_risk() -> None:
     )
     assert verdict.oom.risk == "none"
     assert re.fullmatch(
-        r"not before the planned end \(3\d\.\d\d GiB of 80\.00 GiB on GPU 0 by then\)",
+        r"not before the planned end \(projected use: 3\d\.\d\d GiB of 80\.00 GiB on GPU 0\)",
         verdict.oom.sentence,
     ), verdict.oom.sentence
 

@@ -169,7 +169,7 @@ def test_temporarily_unreliable_bytes_are_marked(unreliable: bool) -> None:
     changed = Event(10, 1e9 + 10, "mark", "tfjs bytes", generation=3, data=data)
     (finding,) = examine(replace(history, events=(*history.events, changed))).findings
     (line,) = [line for line in finding.evidence if "upper bound" in line]
-    assert line.startswith("In a part of this run ")
+    assert line.startswith("In a part of this run, ")
     nothing = replace(changed, data={"tfjs_memory_unreliable": "yes"})
     (finding,) = examine(replace(history, events=(*history.events, nothing))).findings
     assert not any("upper bound" in line for line in finding.evidence)
@@ -293,7 +293,7 @@ def test_native_memory_is_found_if_v8_keeps_nothing_more() -> None:
     found = objects_of(rows)
     assert found is not None
     assert found.status in ("suspected", "confirmed")
-    assert any("resident memory without the tensors" in line for line in found.evidence)
+    assert any("Resident memory grows even without the tensors" in line for line in found.evidence)
     assert found.growth_bytes_per_generation.estimate == pytest.approx(8 * MIB, rel=0.15)
 
 

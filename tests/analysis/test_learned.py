@@ -152,7 +152,7 @@ def test_a_broken_accepted_count_names_who_accepted_it() -> None:
     broken = accepted(run_of([*[{"app.Env": both(2)}] * 3, {"app.Env": both(18)}]), wanted)
     verdict = examine(broken)
     assert verdict.status == "suspected"
-    assert "Env is 18, accepted as 2" in verdict.findings[0].evidence[0]
+    assert "Env count is 18, accepted as 2" in verdict.findings[0].evidence[0]
     declared = replace(broken, expectations=(replace(wanted, accepted=False),))
     assert examine(declared).status == verdict.status
     assert [f.fingerprint for f in examine(declared).findings] == [

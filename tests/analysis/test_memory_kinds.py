@@ -268,7 +268,7 @@ def test_the_allocator_rate_needs_four_readings_since_the_start(
 
 
 GENERATIONS = 40
-ACTOR = "Of 1 child listed individually, this one grows: actor by 8.00 MiB per generation."
+ACTOR = "The only child listed individually grows: actor by 8.00 MiB per generation."
 REST = "The children without their own series grow by"
 
 

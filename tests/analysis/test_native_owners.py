@@ -117,7 +117,9 @@ def test_the_type_whose_bytes_match_the_growth_is_named(
     assert suspect.count_per_generation == pytest.approx(0 if as_many else 5)
     larger = f"{name.rpartition('.')[2]} objects that grow larger"
     assert (larger in finding_sentence(finding, "second")) is (as_many is not None)
-    assert any("they grow larger" in line for line in finding.evidence) is (as_many is not None)
+    assert any("the objects grow larger" in line for line in finding.evidence) is (
+        as_many is not None
+    )
     assert not any("No Python object" in line for line in finding.evidence)
     if as_many is None:
         assert suspect.bytes_per_generation == pytest.approx(GROWS)
@@ -174,8 +176,10 @@ def test_common_numbers_are_not_suspects_next_to_a_growing_class() -> None:
 MIB = 2**20
 # While no count is known to rise, censuses become rarer.
 LOOKS = (1, 3, 7, 15, 31)
-NOT_KNOWN_YET = "Objects were counted too rarely since it began: it is not known yet what it is."
-UNEXPLAINED = "No Python object that was counted explains it."
+NOT_KNOWN_YET = (
+    "Since the growth began, objects have been counted too rarely to identify what grows."
+)
+UNEXPLAINED = "No counted Python object explains the growth."
 
 
 def arrays_at(counts: Mapping[int, int], size: int = MIB) -> dict[int, dict[str, Number]]:
@@ -263,7 +267,7 @@ def test_no_type_is_blamed_before_two_censuses_saw_it_grow(
     if is_waited_for:
         assert not any("outside Python" in line for line in finding.advice)
         assert any("next heap scans" in line for line in finding.advice)
-        assert "memory of a kind not known yet" in examine(history).summary
+        assert "memory that has not been identified yet" in examine(history).summary
 
 
 def test_a_rarely_counted_growth_starts_with_the_memory_it_explains() -> None:

@@ -100,7 +100,7 @@ def test_without_a_plan_a_leak_is_rated_by_how_soon_it_fills_memory(
         (steady, {"generations": 3, "ended": True}, "not known: too few generations"),
         (lambda g: GIB + min(g, 6) * 50 * MIB, {"generations": 60, "total": 1_000}, "not in sight"),
         (slow, {"seconds": 86_400}, "not within a year at this rate"),
-        (slow, {"total": 160}, "not before the planned end (2.55 GiB of 23.54 GiB by then)"),
+        (slow, {"total": 160}, "not before the planned end (projected use: 2.55 GiB of 23.54 GiB)"),
     ],
 )  # fmt: skip
 def test_without_an_expected_oom_the_sentence_says_why(

@@ -296,7 +296,7 @@ def test_a_remaining_leak_is_not_fixed_however_small() -> None:
         ("ok", "fixed", "Fixed: 100 B per generation before, 1 B after: 99 % less growth over 10 generations"),
         ("filling", "fixed", "Fixed: 100 B per generation before, 1 B after: 99 % less growth over 10 generations"),
         ("watch", "improved", "but the second run still has growth to watch"),
-        ("recovered", "improved", "but the second run leaked too, before that stopped"),
+        ("recovered", "improved", "but the second run also leaked until its leak stopped"),
         ("learning", "improved", "but the second run was too short for a verdict"),
     ],
 )  # fmt: skip
@@ -352,7 +352,8 @@ def test_the_errors_of_a_difference_add_up_as_squares() -> None:
         ("worse", 100, 150, "Worse: 100 B per generation before, 150 B after (+50 %)"),
         # There is no percentage of zero growth.
         ("worse", 0, 150, "Worse: 0 B per generation before, 150 B after"),
-        ("undecided", 100, 110, "Undecided: +10 B per generation is not clear of the noise over 10 generations"),
+        ("undecided", 100, 110,
+            "Undecided: +10 B per generation does not stand out from the noise over 10 generations"),
     ],
 )  # fmt: skip
 def test_the_sentence_gives_both_growths_and_the_change(
@@ -382,7 +383,7 @@ def test_the_sentence_gives_the_number_if_generations_are_too_few() -> None:
 
 def test_minutes_are_not_compared_with_generations() -> None:
     said = _summary("undecided", side(around(5), unit="minute"), side(around(6)), GENERATIONS)
-    assert said.startswith("Undecided: one run counts minutes, the other generations;")
+    assert said.startswith("Undecided: one run is counted in minutes, the other in generations;")
 
 
 def test_phases_are_sorted_by_the_larger_of_their_growths() -> None:
@@ -513,8 +514,8 @@ def test_the_sentence_says_how_far_each_run_gets() -> None:
     out = Interval(1004.4, 989.6, 1020.4)
     ended, goes_on = Survival(998, True, out), Survival(2000, False, None)
     assert survival_change(ended, goes_on, "episode", "epoch").sentence == (
-        "Before: memory runs out about episode 1,004 (990 to 1,020); it ended at episode 998. "
-        "After: no forecast says that memory runs out; it has reached epoch 2,000."
+        "Before: memory runs out about episode 1,004 (990 to 1,020); the run ended at episode 998. "
+        "After: memory is not forecast to run out; the run has reached epoch 2,000."
     )
     nothing = Survival(None, False, None)
     assert survival_change(nothing, nothing, "episode", "epoch").sentence == (

@@ -208,7 +208,7 @@ def test_a_leak_has_the_same_count_and_rate_everywhere(runs: str, open_page: Ope
     share = figure(page, "EXPLAINED").split(" of ")[0]
     page.locator(".finding details").first.locator("summary").click()
     evidence = page.locator(".finding .evidence").first
-    expect(evidence).to_contain_text(f"Measured objects explain {share}:")
+    expect(evidence).to_contain_text(f"Measured objects explain {share} of the growth:")
 
 
 def test_types_are_rated_by_the_bytes_they_explain(runs: str, open_page: Open) -> None:

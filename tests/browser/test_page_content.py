@@ -194,7 +194,7 @@ def test_a_new_run_says_what_its_verdict_waits_for(
     begun = {"id": "just-begun", "project": "erl-trading", "name": "just-begun", "unit": "epoch"}
     post(f"{server}/api/v1/runs", {**begun, "started_at": time.time()})
     page = open_page("/runs/just-begun?tab=phases")
-    expect(page.locator("#verdict-sentence")).to_have_text("Nothing to say yet: no epoch has ended")
+    expect(page.locator("#verdict-sentence")).to_have_text("No verdict yet: no epoch has ended")
     expect(page.locator(".verdict")).to_contain_text(
         "A verdict needs 5 whole epochs: 5 more to go."
     )

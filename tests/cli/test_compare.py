@@ -92,7 +92,7 @@ def test_runs_by_minute_and_by_generation_are_not_compared(ask: Any, server: str
     said = ask("compare", "app/leaking", "by-time/alone", "--fail-on=undecided,worse")
     assert said.status == 3
     assert "failed on: undecided" in said.output
-    why = "undecided: one run counts generations, the other minutes; record both alike"
+    why = "undecided: one run is counted in generations, the other in minutes; record both runs the same way"
     assert why in said.output
     assert "the difference is" not in said.output and "Gone        nothing" in said.output
     page = page_at(f"{server}/compare?before=run1&after=alone")

@@ -75,7 +75,7 @@ def test_each_promise_of_a_fix_is_printed(ask: Any) -> None:
         "   let them go (app.py:7): growth in train",
         "      undecided: train never ran, so the promise was not tested.",
         "   let them go (app.py:7): generations to complete",
-        "      holds: 14 generations complete; 14 were promised.",
+        "      holds: 14 generations complete; the fix promised 14.",
     ]
 
 
@@ -119,7 +119,7 @@ def test_each_band_and_budget_is_printed(ask: Any) -> None:
 
 def test_settling_and_forecast_accuracy_are_printed(ask: Any) -> None:
     fixed = ask("verdict", "app/fixed").output
-    assert "Memory is flat from generation 0 on." in fixed and "orecast" not in fixed
+    assert "Memory has been flat since generation 0." in fixed and "orecast" not in fixed
     leaking = ask("verdict", "app/leaking").output
     assert "2 forecasts could be checked" in leaking and "flat" not in leaking
 

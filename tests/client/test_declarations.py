@@ -85,11 +85,12 @@ def test_sizes_are_sent_as_bytes_and_a_promised_class_is_counted(
     # The report of this run also contains the result.
     assert "close them (train, trainer.py:281)" in text
     assert "close them (trainer.py:281): generations to complete" in text.split("EXPECTATIONS")[1]
-    assert "holds: 3 generations complete; 3 were promised." in text
+    assert "holds: 3 generations complete; the fix promised 3." in text
     assert (
-        "broken: 3 Environment alive at the end of generation 2; at most 1 were promised." in text
+        "broken: 3 Environment alive at the end of generation 2; the fix promised at most 1."
+        in text
     )
-    assert "undecided: 3 generations with the fix so far" in text
+    assert "undecided: 3 generations since the fix was declared" in text
 
 
 def test_control_characters_in_a_location_become_blanks(offline: Run) -> None:

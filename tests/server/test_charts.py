@@ -524,8 +524,8 @@ def test_attempts_incidents_notes_and_cleanups_are_marked() -> None:
         "attempt": (1, "attempt 2 begins"), "incident": (1, "confirmed: train keeps 1 GiB"), "note": (2, "see"),
         "cleanup": (1, "agent: freed 2.00 MiB"),
     }  # fmt: skip
-    again = {**incident, "status": "recovered", "summary": "Recovered: it no longer grows"}
-    assert marks_of(incidents=[again])[0].text == "recovered: it no longer grows"
+    again = {**incident, "status": "recovered", "summary": "Recovered: the growth has stopped"}
+    assert marks_of(incidents=[again])[0].text == "recovered: the growth has stopped"
     (long,) = marks_of(event("mark", "y" * 5_000, generation=1))
     assert len(long.text) <= 160 and long.text.endswith("…")
 

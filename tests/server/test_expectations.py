@@ -88,7 +88,7 @@ def test_the_page_lists_each_band_with_its_deviations_and_each_budget(
     # Broken expectations come first, and those that hold come last.
     assert list(states.items()) == [
         ("app.Env: 2", ("program", "broken")),
-        (f"{RSS}, from generation 4 on: 0 B to 1.00 MiB", ("band", "broken")),
+        (f"{RSS}, from generation 4 onward: 0 B to 1.00 MiB", ("band", "broken")),
         ("budget of the whole run", ("budget", "more than normal")),
         ("gauge.&lt;b&gt;, generations 0 to 20: 0 to 5", ("band", "not measured")),
         ("budget of evolve&lt;b&gt;", ("budget", "not measured")),
@@ -263,7 +263,7 @@ def test_one_click_applies_to_every_later_run_until_it_is_withdrawn(
     doubling(make_run).begin(learned, 12)
     found = eventually(lambda: verdict_of(learned, "later")["findings"], 60.0)
     assert found[0]["kind"] == "count_contract"
-    assert "Agent is 33, accepted as 17" in found[0]["evidence"][0]
+    assert "Agent count is 33, accepted as 17" in found[0]["evidence"][0]
     assert "a person" in page("later") and "broken" in page("later")
     with engine_of(learned).connect() as connection:
         sent = connection.scalars(
@@ -464,18 +464,18 @@ def test_the_page_of_a_run_lists_each_promise(api: TestClient, send: Send, event
     assert rows["Env alive"][:2] == ["broken", "178"]
     assert rows["peak GPU memory"][1] == "not measured"
     assert rows["generations to complete"][:2] == ["undecided", "12"]
-    state, _, sentence = rows["generations that memory allows"]
+    state, _, sentence = rows["generations that fit in memory"]
     assert state == "holds"
-    assert sentence.endswith("12 were promised.")
+    assert sentence.endswith("the fix promised 12.")
     # A comparison shows the promises of the later run.
     send("r0", {"generations": 99})
     after = promises_of(api.get("/compare?before=r0&after=r1").text)
-    assert after["generations to complete"][2].endswith("25 were promised.")
+    assert after["generations to complete"][2].endswith("the fix promised 25.")
     assert after["growth per generation"][0] == "broken"
     described(api, "compare?before=r0&after=r1", Comparison)
     # The end of the run decides promises that were still open.
     api.patch("/api/v1/runs/r1", json={"state": "failed"})
-    ended = "The run ended after 12 generations; 25 were promised."
+    ended = "The run ended after 12 generations; the fix promised 25."
     eventually(lambda: ended in {check["sentence"] for check in verdict_of(api)["assertions"]})
     rows = promises_of(api.get("/runs/r1?tab=all").text)
     assert rows["generations to complete"][0] == "broken"
@@ -500,7 +500,7 @@ def test_an_invalid_promise_is_shown_and_breaks_no_page(
     send(promised=promised | {"process.rss_bytes": 2**40, "generation.kept_bytes": 1})
     eventually(lambda: verdict_of(api).get("assertions"))
     page = api.get("/runs/r1?tab=all").text
-    assert "There is no promise with this name." in page
+    assert "Leakline cannot check a promise with this name." in page
     rows = promises_of(page)
     assert rows["grows &lt;b&gt;"][0] == "undecided"
     assert rows["peak memory"][:2] == ["undecided", "not measured"]
@@ -543,7 +543,8 @@ def test_fixes_declared_at_the_start_are_compared_with_the_baseline(
     eventually(lambda: verdict_of(api, "r2").get("effects"))
     (own,) = verdict_of(api, "r2")["effects"]
     assert (
-        own["outcome"] == "undecided" and "compare it with a run without the fix" in own["sentence"]
+        own["outcome"] == "undecided"
+        and "compare this run with a run without the fix" in own["sentence"]
     )
     page = api.get("/runs/r2?tab=all").text
     (section,) = re.findall(r'<section class="panel" id="effects".*?</section>', page, re.DOTALL)
@@ -602,7 +603,7 @@ def test_a_healthy_run_shows_four_ticks_on_its_page(
     found = listed(api.get("/runs/r1?tab=all").text)
     assert [(shape, word) for shape, word, _ in found.values()] == [("ok", "done")] * 4, found
     evidence = [said for _, _, said in found.values()]
-    assert "the most on one device was 2.00 GiB" in evidence[0]
+    assert "the highest reading on one device was 2.00 GiB" in evidence[0]
     assert "compared with the 12 that the fix promised" in evidence[2]
     assert "agent GPU ran once and freed 7.00 GiB of GPU memory." in evidence[3]
 

@@ -467,7 +467,7 @@ def test_checks_of_an_old_verdict_become_assertions(engine: Engine) -> None:
     ]  # fmt: skip
     assert [assertion_title(row, "generation") for row in rows] == [
         "process.rss_bytes, generations 1 to 5: up to 40 B",
-        "process.rss_bytes, from generation 6 on: from 1 B",
+        "process.rss_bytes, from generation 6 onward: from 1 B",
         "budget of train (rank 1 main)",
         "free it (a.py:3): Env alive",
         "free it (a.py:3): generations to complete",

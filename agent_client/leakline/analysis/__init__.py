@@ -1,6 +1,6 @@
 """The leak analysis: pure functions of a run's history, shared by the report, the server and the CI gate.
 
-This package imports only `snapshot`, `text_format` and the standard library, and uses neither a clock nor I/O.
+This package imports only `snapshot`, `text_format` and the standard library, and neither reads a clock nor does I/O.
 Start reading in `examination.py` (`examine`), `timeline.py` (the input of every step) and `status.py` (when a leak
 is suspected or confirmed).
 """

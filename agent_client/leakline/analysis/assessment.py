@@ -1,7 +1,7 @@
 """The state of one timeline at one moment: its causes with their rates and the evidence for each.
 
 ``assess`` reads only the first ``end`` generations, so the same function returns the result for the current moment
-and for any earlier one; the status machine compares these results.
+and for any earlier moment; the status machine compares these results.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ from .timeline_analysis import (
 _MIN_FOR_NATIVE: Final = 8
 # Key of the moments cached in `TimelineAnalysis.known`.
 MOMENT: Final = "moment"
-# Thresholds for an explosion of tensors, which is detected only in the first few generations: the count is at
-# least this many times the previous one, and memory has grown by at least this share.
+# Thresholds for an explosion of tensors, which is detected only in the first few generations: the count is at least
+# this many times the previous count, and memory has grown by at least this share.
 _EXPLOSION_COUNT: Final = 5.0
 _EXPLOSION_MEMORY: Final = 0.4
 _YOUNG: Final = 4
@@ -81,7 +81,7 @@ def assess(study: TimelineAnalysis, end: int) -> Moment:
     1. Find the counts that grow; 2. measure how fast memory has grown since then; 3. split that growth among causes;
     4. account for memory kept by the allocator and uncollected garbage; 5. add the other channels.
     """
-    # Generations without a memory reading carry no information about memory, so it is judged at its last reading.
+    # Generations without a memory reading carry no information about memory, so memory is judged at its last reading.
     at = study.read_until(end)
     rise, scale, residual = study.rise(end), study.scale(at), study.residual(at)
     filling = tuple(b.name for b in study.facts.bounded if b.is_filling(end))
@@ -266,7 +266,7 @@ def exploded(study: TimelineAnalysis, end: int, candidates: Sequence[Candidate])
 
 
 def with_budgets(study: TimelineAnalysis, end: int, found: Sequence[Assessed]) -> list[Assessed]:
-    """Add each broken budget to the cause that explains it, or as a separate cause."""
+    """Add each broken budget to the cause that explains the excess, or as a separate cause."""
     result = list(found)
     for budget in declared_budgets(study.history):
         if budget.leak is None:
@@ -289,7 +289,7 @@ def with_budgets(study: TimelineAnalysis, end: int, found: Sequence[Assessed]) -
 
 
 def _explained_by(budget: Assertion, found: Sequence[Assessed]) -> int | None:
-    """Return the position of the first material cause, in the budget's phase if it has one; None without a match."""
+    """Return the position of the first material cause (in the budget's phase, if it has one), or None."""
     for i, a in enumerate(found):
         theirs = budget.metric != KEPT_BY_PHASE or a.cause.place.phase == budget.name
         if theirs and a.scale.is_material(a.cause.rate.estimate, a.window):

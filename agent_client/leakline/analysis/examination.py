@@ -403,8 +403,8 @@ def _of_timeline(timeline: Timeline, total: int) -> tuple[Interval, Interval, In
         return None
     newest = read[-_RECENT:]
     usual = median(newest)
-    # 90 % of the generations lie between these cuts, and so does the mean of the remaining ones, even if all of them
-    # are fast or all are slow.
+    # 90 % of the generations lie between these cuts, and so does the mean of the remaining generations, even if all
+    # of these are fast or all are slow.
     cuts = quantiles(newest, n=20, method="inclusive")
     of_one = Interval(usual, min(cuts[0], usual), max(cuts[-1], usual))
     # Generations without a reading are assumed to have taken the median time.
@@ -417,7 +417,7 @@ def _of_timeline(timeline: Timeline, total: int) -> tuple[Interval, Interval, In
 def _duration_sentence(left: Interval, whole: Interval, history: RunHistory) -> str:
     write = format_estimated_seconds
     whole_time = format_interval(whole.estimate, whole.low, whole.high, write)
-    return f"All {history.total:,} {history.unit}s take about {whole_time}, of which {write(left.estimate)} remain."
+    return f"All {history.total:,} {history.unit}s take about {whole_time}; {write(left.estimate)} of that is left."
 
 
 def _attempt_growth(history: RunHistory) -> tuple[AttemptGrowth, ...]:
@@ -453,7 +453,7 @@ def _generations(timelines: Sequence[Timeline]) -> GenerationSpan:
 
 
 def _growth_of_attempt(history: RunHistory, timelines: Sequence[Timeline]) -> Interval | None:
-    """Return the growth of all processes together; None if any of them is unknown, since a partial sum misleads."""
+    """Return the growth of all processes together; None if any process is unknown, since a partial sum misleads."""
     each = [_growth_of_timeline(TimelineAnalysis(history, timeline)) for timeline in timelines]
     known = [growth for growth in each if growth is not None]
     return added(known) if len(known) == len(each) else None

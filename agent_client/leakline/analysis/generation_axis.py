@@ -20,18 +20,19 @@ from .run_history import MINUTE_SECONDS, LeftOut, ProcessHistory, RunHistory, Sp
 
 # Unit -> seconds. A header with one of these units belongs to a program that declares no generations.
 UNITS_OF_TIME: Final = {"second": 1.0, "minute": MINUTE_SECONDS}
-# After this many seconds, a run counted in seconds is counted in minutes: loading and settling take minutes.
+# After this many seconds, a run counted in seconds is counted in minutes, because loading and settling take minutes.
 COUNTED_BY_SECONDS_UP_TO: Final = 600.0
-# With at least this many units of the axis per reading, both the number of units and that of readings are reported.
+# With at least this many units of the axis per reading, both the number of units and the number of readings are
+# reported.
 _MOSTLY_UNREPORTED: Final = 2
 
 
 def in_its_unit(history: RunHistory) -> RunHistory:
-    """Return the run with the unit that it is actually counted in; the same object if it has that unit already.
+    """Return the run with the unit that it is actually counted in, or the same object if the unit is already right.
 
-    Minutes are never reported as generations, nor generations as minutes if the program declares generations
-    later. Processes without generations are then left off the axis, if another process at the same place declares
-    them.
+    Minutes are never reported as generations, nor generations as minutes if the program declares generations later.
+    Processes without generations are then left off the axis, if another process at the same place declares
+    generations.
     """
     declaring = {_place(process) for process in history.processes if _declares(process)}
     if declaring:
@@ -158,9 +159,9 @@ def generations_to_compare(
 ) -> set[int] | None:
     """Return the generations to read of a process that is compared with a run up to ``last``; None means all.
 
-    These are the generations at `positions_to_read` and, of those up to ``last``, the first, the newest, and
-    others chosen by their numbers, so that the same ones are read of every run. ``generations``: all generations
-    of the process, ascending. ``also``: generations that are always included.
+    These are the generations at `positions_to_read` and, of those up to ``last``, the first, the newest, and others
+    chosen by their numbers, so that the same generations are read in every run. ``generations``: all generations of
+    the process, ascending. ``also``: generations that are always included.
     """
     alone = positions_to_read(len(generations))
     if alone is None:

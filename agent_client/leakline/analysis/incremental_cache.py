@@ -1,4 +1,4 @@
-"""Results that one examination of a run keeps for the next one, for generations whose rows and facts are unchanged."""
+"""Results that an examination of a run keeps for the next examination, if the rows and facts are unchanged."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Kept:
 
 
 def _name(study: TimelineAnalysis) -> tuple[str, str]:
-    """Return the key of a timeline: its name, and its unit because a run may be counted in two units of time."""
+    """Return the key of a timeline: its name and its unit, since a run may be counted in two units of time."""
     return study.timeline.name, study.history.unit
 
 
@@ -109,7 +109,8 @@ def _kept(study: TimelineAnalysis) -> _OfTimeline | None:
 def _settled(timeline: Timeline) -> tuple[int, int]:
     """Return the numbers of (generations, rows) that are final, without the newest generation if it may get more rows.
 
-    That happens if its end is only the newest reading so far, or if phases run after the ends of generations.
+    The newest generation may get more rows if its end is only the newest reading so far, or if phases run after the
+    ends of generations.
     """
     end = len(timeline)
     if end and (timeline.kind[timeline.end_rows[-1]] != END or _goes_on_after_ends(timeline)):
@@ -124,7 +125,7 @@ def _settled(timeline: Timeline) -> tuple[int, int]:
 def _goes_on_after_ends(timeline: Timeline) -> bool:
     """Return True if a phase of one of the newest generations ran after its end.
 
-    A phase that does so for the first time is detected by `_goes_back`.
+    The first such phase is detected by `_goes_back`.
     """
     ends = zip(timeline.end_rows[-_NEWEST:], timeline.generations[-_NEWEST:], strict=True)
     return any(

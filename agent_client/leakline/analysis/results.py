@@ -13,7 +13,7 @@ EffectOutcome = Literal["helped", "no_effect", "worse", "undecided"]
 EffectMeasure = Literal["growth", "phase_growth", "count"]
 CheckName = Literal["gpu", "memory", "passed", "cleanups"]
 CheckOutcome = Literal["done", "failed", "not_yet", "not_measured"]
-# What the check ``passed`` compares the run with: the end of an earlier attempt, the promise of a fix, or the plan.
+# What the check ``passed`` compares the run with: the end of an earlier attempt, a fix's promise, or the plan.
 HeldAgainst = Literal["attempt", "promise", "plan"]
 # Why unexplained growth has no suspect: either no object was ever counted (an attached process, an imported log), or
 # there were hardly any heap scans while memory grew, so anything may have grown.
@@ -24,7 +24,8 @@ ChangeRating = Literal["good", "expected", "problem", "unknown"]
 AssertionOrigin = Literal["band", "gauge", "budget", "fix", "expect", "accepted"]
 # Origins whose bounds apply to every reading.
 BY_READING: Final[tuple[AssertionOrigin, ...]] = ("band", "gauge")
-# ``open``: the generations that it covers are still to come; ``undecided``: there are too few measurements to decide.
+# ``open``: the generations that the assertion covers are still to come; ``undecided``: there are too few
+# measurements to decide.
 AssertionState = Literal["holds", "broken", "above_normal", "open", "undecided", "not_measured"]
 Role = Literal["type", "holder", "container", "allocation_site", "process"]
 Kind = Literal[
@@ -59,7 +60,7 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One leak, or one insignificant growth (status ``ok`` or ``watch``), with its evidence."""
+    """One leak, or growth that does not count as a leak (status ``ok`` or ``watch``), with its evidence."""
 
     fingerprint: str
     status: Status
@@ -109,7 +110,8 @@ class AttemptGrowth:
     """One attempt of a resumed run: the generations that it completed, and the growth of private memory during it.
 
     Growth is the sum over its processes, without bounded containers; None if it cannot be determined. ``again``:
-    its generations that an earlier attempt had already completed, or None if it repeated no generation.
+    the generations of this attempt that an earlier attempt had already completed, or None if no generation was
+    repeated.
     """
 
     attempt: int
@@ -137,9 +139,9 @@ class Moment:
 class OomForecast:
     """The forecast of when memory runs out if the growth that the verdict is based on continues.
 
-    It concerns the memory of a device (see ``limit_source``) if this runs out before the memory of the processes.
-    ``generation`` and ``at`` are None if nothing grows towards the limit. ``planned``: number of generations that
-    the run has declared. ``sentence``: the forecast as every page, message and command shows it.
+    It describes the memory of a device (see ``limit_source``) if that memory runs out before the memory of the
+    processes. ``generation`` and ``at`` are None if nothing grows towards the limit. ``planned``: number of
+    generations that the run has declared. ``sentence``: the forecast as every page, message and command shows it.
     """
 
     risk: Risk = "none"
@@ -273,9 +275,9 @@ class LeadError:
 class ForecastScore:
     """Accuracy of earlier forecasts of this run. ``median_error`` is a share of the actual memory.
 
-    Forecasts look ahead by a quarter, half or all of the generations seen at the time. ``past``: the forecasts
-    that look ahead by half of them.
-    ``by_lead``: all forecasts by lead time; each range begins at twice the start of the previous range.
+    Forecasts look ahead by a quarter, half or all of the generations seen at the time. ``past``: the forecasts that
+    look ahead by half of those generations. ``by_lead``: all forecasts by lead time; each range begins at twice the
+    start of the previous range.
     """
 
     forecasts: int
@@ -354,9 +356,10 @@ class PhaseAccount:
 class PhaseAccounts:
     """Every byte gained between two generation ends. In each generation the lines add up to ``total``.
 
-    Memory gained while no phase was open is on the line ``between``, the cost of Leakline's own measuring on
-    ``leakline``. In very long runs older generations are grouped: ``spans`` contains how many generations end with
-    each of ``generations``; it is empty if none are grouped. ``seconds`` covers only the named generation itself.
+    Memory gained while no phase was open is on the line ``between``, and the memory that Leakline's own measuring
+    takes is on ``leakline``. In very long runs older generations are grouped: ``spans`` contains how many
+    generations end with each of ``generations``; it is empty if none are grouped. ``seconds`` covers only the named
+    generation itself.
     """
 
     generations: tuple[int, ...]
@@ -390,10 +393,10 @@ class TypeGrowth:
     phase: str | None
     expected: str | None  # "2", "16 to 17"
     rating: Literal["steady", "expected", "grows", "problem"]
-    # The rating of the newest count compared with the first one, given the run's verdict.
+    # The rating of the newest count compared with the first count, given the run's verdict.
     change_rating: ChangeRating = "unknown"
     difference: int | None = None
-    readings: int = 0  # readings of its count; the fewest of any process
+    readings: int = 0  # readings of its count in the process with the fewest readings
     # The generation at whose end it was last counted, since not every generation has a census.
     last_generation: int | None = None
     created_at_least: int | None = None

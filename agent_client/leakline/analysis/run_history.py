@@ -98,7 +98,7 @@ class Said:
         self._found: dict[tuple[object, ...], tuple[tuple[object, ...], Any]] = {}
 
     def once(self, what: str, of: tuple[object, ...], work: Callable[[], T]) -> T:
-        """Return the result of ``work``, computed once. It must depend on these objects alone."""
+        """Return the result of ``work``, computed once. ``work`` must depend on these objects alone."""
         key = (what, *map(id, of))
         if key not in self._found:
             # Keep the objects alive with the result, so that no other object can have their ids.
@@ -162,7 +162,7 @@ class Holders:
 
     @cached_property
     def best(self) -> Mapping[str, str]:
-        """The path that held most objects at the newest search, by type."""
+        """The path that held the most objects at the newest search, by type."""
         return {name: most_of(paths) for name, paths in self.newest.items()}
 
     @cached_property

@@ -85,7 +85,7 @@ class Facts:
         ]
 
     def _holders(self, found: Holders) -> Mapping[str, str]:
-        """Return, by type, the path that held most objects at the newest search, or a path into a growing container.
+        """Return by type the path that held the most objects at the newest search, or a path into a growing container.
 
         Garbage is ignored if it is a small part of what grew, since a few objects of any class may wait for the
         collector, or if full collections did not free it. Paths that hold no more objects than before are ignored
@@ -106,10 +106,11 @@ class Facts:
     def _holds_more(self, found: Holders, name: str, path: str, growing: Sequence[str]) -> bool:
         """Return True if this path holds more and more objects of the type, or if that cannot be determined.
 
-        The length of the container that holds them is the best evidence. Without it, the path must hold a real
-        share of what the type gained between two searches, or up to the only search, because a few short-lived
-        objects are held at any moment. If several processes count the type, their searches are mixed and prove
-        nothing. Objects that grow larger are exempt: neither their number nor the length of their container rises.
+        The length of the container that holds them is the best evidence. Without it, the path must hold a
+        substantial share of what the type gained between two searches, or up to the only search, because a few
+        short-lived objects are held at any moment. If several processes count the type, their searches are mixed
+        and prove nothing. Objects that grow larger are exempt: neither their number nor the length of their
+        container rises.
         """
         if path == CYCLIC_GARBAGE or any(leads_into(path, container) for container in growing):
             return True
@@ -366,7 +367,7 @@ def _is_stale(timeline: Timeline, growth: CountGrowth, read: float, end: int) ->
 
 
 def _best_of(found: Mapping[str, int], growing: Sequence[str]) -> str:
-    """Return the path that holds most objects, preferring one into a growing container if it holds a similar number."""
+    """Return the path that holds the most objects; a path into a growing container wins if the numbers are similar."""
     most = max(found.values())
     into = {
         path: count

@@ -44,7 +44,7 @@ _HOLD_COUNTS: Final = 4
 _HOLD_MEMORY: Final = 8
 # After a gap of more than this many generations between two readings, the evidence starts over.
 _SILENCE: Final = 16
-# A growth continues while memory gains at least this share of the rate of its cause.
+# Growth continues while memory gains at least this share of its cause's rate.
 _STILL_GROWS: Final = 0.25
 # The newest moments are examined one by one, and older ones on a grid that becomes coarser.
 _DENSE: Final = 32
@@ -376,7 +376,7 @@ def level(study: TimelineAnalysis, a: Assessed, end: int) -> tuple[Status, int]:
 
 
 def _by_memory(study: TimelineAnalysis, a: Assessed, end: int) -> Status | None:
-    """Return the status that memory supports; without witnesses it must pass the strict test at several moments."""
+    """Return the status that memory supports; without witnesses, memory must pass the strict test repeatedly."""
     witnesses = len(a.witnesses & {"counts", "container", "measured"})
     for status, (window, moments) in (("confirmed", _CONFIRM), ("suspected", _SUSPECT)):
         if status == "suspected" and a.rise.window >= _CONFIRM_WITH_WITNESSES and witnesses >= 2:
@@ -423,8 +423,8 @@ def _by_counts(a: Assessed) -> Status | None:
 def confirmations(study: TimelineAnalysis, a: Assessed, end: int, window: int) -> int:
     """Return the number of newest generations in which every reading of memory showed growth over at least ``window``.
 
-    The result is at most `CONFIRMATIONS`. Two readings that are far apart also stand for the generations between them.
-    The strict test for saturation is used, because a rise that slows down sometimes passes the looser one.
+    The result is at most `CONFIRMATIONS`. Two readings that are far apart also count for the generations between
+    them. The strict test for saturation is used, because a rise that slows down sometimes passes the looser one.
     """
     found = 0
     channel = next((c for c in study.channels if c.name == a.channel), None)
@@ -439,7 +439,8 @@ def confirmations(study: TimelineAnalysis, a: Assessed, end: int, window: int) -
     return found
 
 
-# Generations that an attempt must have before it is judged alone; more if memory other than private memory leaked.
+# Minimum number of generations before an attempt is judged alone; it is higher if other memory than private memory
+# leaked.
 MIN_OWN: Final = 12
 MIN_OWN_ELSEWHERE: Final = 24
 # A leak has stopped if memory grows by at most this share of its rate; an active leak rarely looks so slow by chance.

@@ -64,9 +64,10 @@ T = TypeVar("T")
 END: Final = "generation_end"
 # The role of the processes whose generations count as the generations of the run.
 MAIN: Final = "main"
-# Kinds of snapshots taken at the steps from phase to phase; other kinds are taken at any moment.
+# Kinds of snapshots taken at transitions between phases; other kinds are taken at any time.
 STEPS: Final = ("baseline", "phase_end", END)
-# A series is read at generation ends if it has at least this share as many readings there as after its best phase.
+# A series is read at generation ends if it has at least this share of the readings there that it has after its best
+# phase.
 _ENOUGH_AT_ENDS: Final = 0.5
 # Number of generations before a resume that determine the usual gain per generation.
 _BEFORE_RESUME: Final = 6
@@ -395,7 +396,7 @@ def _one_phase(passed: set[str]) -> str:
 
 
 def fill_gaps(values: Iterable[Value]) -> list[float]:
-    """Return the values with gaps filled by the previous reading, leading gaps by the first; empty if none was read."""
+    """Return the values with gaps filled by the previous reading, leading gaps by the first; empty without readings."""
     listed = list(values)
     if None not in listed:
         return list(map(float, listed))  # type: ignore[arg-type]

@@ -175,8 +175,8 @@ class TimelineAnalysis:
         known_end = channel.stands(end)
         if channel.read is not None:
             return known_end
-        # Nothing is known about V8 since the earlier moment, and V8 may not keep more memory by now, so the
-        # earlier moment counts if its rise is clearer.
+        # Nothing has become known about V8 since the earlier moment, and V8 need not have kept more memory since
+        # then, so the earlier moment counts if its rise is clearer.
         now, then = self._rise_of_channel(channel, end), self._rise_of_channel(channel, known_end)
         return known_end if (then.strict, then.window) > (now.strict, now.window) else end
 

@@ -26,7 +26,7 @@ from .statistics.trend import Z_90, Slope, floor_slope, robust_spread, theil_sen
 from .timeline import SPACED, Timeline, lies_within, spacing_of, top_level
 from .timeline_analysis import Moment, TimelineAnalysis
 
-# Minimum number of readings for growth, and of generations in which a phase must have run.
+# Minimum number of readings for measuring growth, and of generations in which a phase must have run.
 _MIN_READINGS: Final = 4
 _MIN_TIMES: Final = 3
 _WINDOW: Final = 256
@@ -35,7 +35,7 @@ _LOST: Final = 0.10
 
 # The analysis of a process place with its newest moment.
 TimelineMoment = tuple[TimelineAnalysis, Moment | None]
-# (bytes, generation it was read in)
+# (bytes, generation in which they were read)
 Highest = tuple[float, int | None]
 
 
@@ -58,7 +58,7 @@ class Since:
         return self.ended or self.generations >= MIN_GENERATIONS
 
     def growth(self) -> Interval | None:
-        """Return the growth per generation that the verdict reports, or since ``since`` if the run began earlier."""
+        """Return the growth per generation since ``since``, or the verdict's growth if the run began later."""
         slopes = [s for timeline in self._timelines if (s := _growth(*timeline)) is not None]
         return added(slopes) if self.generations >= MIN_GENERATIONS else None
 
@@ -77,7 +77,8 @@ class Since:
         ends = memory_lasts(known, growth)
         if ends is None:
             return None
-        # Rates refer to generation numbers, but if every thousandth step is reported, a generation spans a thousand.
+        # Rates refer to generation numbers, but if every thousandth step is reported, a generation spans a thousand
+        # numbers.
         numbers = known[0][0].timeline.generations
         each = median([b - a for a, b in pairwise(numbers)]) if len(numbers) > 1 else 1
         expected, soonest, latest = (None if end is None else end / each for end in ends)
@@ -235,7 +236,7 @@ def _ran(timeline: Timeline, phase: str, first: int) -> list[int]:
 
 
 def _phase_growth(study: TimelineAnalysis, phase: str, ran: Sequence[int]) -> Slope | None:
-    """Return the growth of a phase since it first ran; what it built up then stays and is not growth."""
+    """Return the growth of a phase since it first ran; what it built up in that run stays and is not growth."""
     timeline = study.timeline
     if len(ran) < _MIN_TIMES or len(timeline) - ran[0] < MIN_GENERATIONS:
         return None
@@ -269,8 +270,8 @@ def kept_per_generation(x: Sequence[float], booked: Sequence[float]) -> Slope:
     """Return the slope of the running total of the amounts booked in the generations ``x``: the memory that stays.
 
     The noise of every generation stays in a running total, and a line fitted to the total mistakes the noise for a
-    trend. The interval is therefore at least that of a line through a random walk, whose variance is 6/5 of the
-    mean's.
+    trend. The interval is therefore at least as wide as for a line through a random walk, whose slope has 6/5 of
+    the variance of the mean.
     """
     slope = floor_slope(x, list(accumulate(booked)))
     reach = Z_90 * robust_spread(booked) * math.sqrt(1.2 / max(1, len(booked) - 2))

@@ -1,7 +1,7 @@
-"""Evaluates assertions: declared limits, expected counts and promises of fixes.
+"""Evaluation of assertions: declared limits, expected counts and promises made by fixes.
 
-The results are the ``assertions`` of the verdict. Each promise of a fix is an assertion that is measured only
-after the fix was declared.
+The results form the verdict's ``assertions``. Each promise made by a fix is an assertion, measured only from the
+time at which the fix was declared.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ from .declared_limits import (
 from .expected_counts import Readings as CountReadings
 from .expected_counts import applicable_readings, find_violation
 
-# "About 500 MiB" covers 520 MiB as well: promises are checked with this tolerance.
+# Promises are checked with this tolerance: "about 500 MiB" also covers 520 MiB.
 _ABOUT: Final = 0.05
 # Upper limits, because a client may send any number of events.
 _MAX_FIXES: Final = 20
 _MAX_CLAIMS: Final = 20
 _RESIDENT: Final = ("process.rss_bytes", "process.peak_bytes")
-# Memory of this process as reported by the driver, and memory that torch reserved, for each device.
+# Per device: this process's memory as reported by the driver, or the memory that torch reserved.
 _OF_A_DEVICE: Final = (".process_bytes", ".reserved_bytes", ".driver_bytes")
 
 # (measured value, state, sentence)
@@ -68,7 +68,7 @@ Answer = tuple[Interval | None, AssertionState, str]
 class Fix:
     """A declared fix.
 
-    ``since``: Unix time at which this form of the fix was first declared; earlier readings are not attributed to
+    ``since``: Unix time at which this version of the fix was first declared; earlier readings are not attributed to
     the fix.
     """
 
@@ -81,7 +81,7 @@ class Fix:
 
 
 def _check_fixes(history: RunHistory, timelines: Sequence[TimelineMoment]) -> list[AssertionCheck]:
-    """Return one check for each promise of each fix.
+    """Return one check for each promise that a fix makes.
 
     ``timelines``: the timeline of each process, up to its newest generation.
     """
@@ -102,7 +102,7 @@ def _check_fixes(history: RunHistory, timelines: Sequence[TimelineMoment]) -> li
 
 
 def declared_fixes(history: RunHistory) -> tuple[Fix, ...]:
-    """Return the newest form of each fix by name; declaring a fix again without changes has no effect.
+    """Return the newest version of each fix by name; declaring a fix again without changes has no effect.
 
     A resumed run declares its fixes again.
     """
@@ -148,7 +148,7 @@ def _answer(seen: Since, fix: Fix, claim: str, promised: float | None) -> Answer
         return _phase_growth(seen, fix.phase, promised)
     check = _CHECKS.get(claim)
     if check is None:
-        return None, "undecided", "There is no promise with this name."
+        return None, "undecided", "Leakline cannot check a promise with this name."
     return check(seen, promised)
 
 
@@ -162,21 +162,25 @@ def _growth(seen: Since, promised: float) -> Answer:
 
 def _phase_growth(seen: Since, phase: str | None, promised: float) -> Answer:
     if phase is None:
-        return None, "undecided", "The fix names no phase, so no phase can be measured."
+        return (
+            None,
+            "undecided",
+            "The fix names no phase, so the growth of its phase cannot be measured.",
+        )
     if seen.generations == 0:
         return _too_few(seen)
     times, measured = seen.times_run(phase), seen.phase_growth(phase)
     if times == 0:
         return None, "undecided", f"{phase} never ran, so the promise was not tested."
     if measured is None:
-        said = f"{phase} ran in {count_of(times, seen.unit)}, too few to measure what it keeps."
+        said = f"{phase} ran in {count_of(times, seen.unit)}, too few to measure the memory that it keeps."
         return None, "undecided", said
     what = f"{phase} keeps" if measured.estimate > 0 else f"{phase} keeps nothing:"
     return _rate(seen, measured, promised, what)
 
 
 def _rate(seen: Since, measured: Interval, promised: float, what: str) -> Answer:
-    """Answer "broken" if even the low end is clearly above the promise, "holds" if not even the high end is."""
+    """Return "broken" if the entire interval is clearly above the promised rate, and "holds" if none of it is."""
     # A promise of no growth allows growth that is too small to matter.
     bound = promised * (1 + _ABOUT) if promised else seen.growth_that_matters()
     span = in_brackets(format_range(measured.low, measured.high))
@@ -186,27 +190,31 @@ def _rate(seen: Since, measured: Interval, promised: float, what: str) -> Answer
         factor = measured.estimate / promised if promised else 0.0
         if factor >= 2:
             return measured, "broken", f"{said}, {format_count(factor)} times the {word} promised."
-        return measured, "broken", f"{said}; {word} were promised."
+        return measured, "broken", f"{said}; the fix promised {word}."
     if measured.high <= bound:
-        return measured, "holds", f"{said}; {word} were promised."
+        return measured, "holds", f"{said}; the fix promised {word}."
     return measured, "undecided", f"{said}, too uncertain to compare with the {word} promised."
 
 
 def _too_few(seen: Since) -> Answer:
     if seen.generations == 0:
-        return None, "undecided", f"No {seen.unit} has ended with the fix yet."
+        return None, "undecided", f"No {seen.unit} has ended since the fix was declared."
     needed = f"measuring growth takes at least {count_of(MIN_GENERATIONS, seen.unit)}"
     return (
         None,
         "undecided",
-        f"{count_of(seen.generations, seen.unit)} with the fix so far; {needed}.",
+        f"{count_of(seen.generations, seen.unit)} since the fix was declared; {needed}.",
     )
 
 
 def _peak(seen: Since, promised: float) -> Answer:
     tops = seen.highest(_RESIDENT)
     if not tops:
-        return None, "undecided", "Resident memory has not been measured with the fix yet."
+        return (
+            None,
+            "undecided",
+            "Resident memory has not been measured since the fix was declared.",
+        )
     where = _at(seen, tops[0][1]) if len(tops) == 1 else ""
     return _at_most(seen, sum(top for top, _ in tops), promised, "memory reached {}" + where)
 
@@ -221,7 +229,7 @@ def _gpu_peak(seen: Since, promised: float) -> Answer:
     if not tops:
         return None, "undecided", "GPU memory was not measured."
     top, generation = max(tops, key=lambda found: found[0])
-    said = "the most on one GPU was {}" + _at(seen, generation)
+    said = "the highest reading on one GPU was {}" + _at(seen, generation)
     return _at_most(seen, top, promised, said)
 
 
@@ -250,7 +258,7 @@ def _count(seen: Since, declared: str, promised: float) -> Answer:
     name, word = short_name(declared), format_count(promised)
     found = seen.most_alive(declared, math.floor(promised))
     if found is None:
-        return None, "undecided", f"{name} has not been counted with the fix yet."
+        return None, "undecided", f"{name} has not been counted since the fix was declared."
     most, generation, stays = found
     exact = Interval(most, most, most)
     said = f"{format_count(most)} {name} alive at the end of"
@@ -259,11 +267,15 @@ def _count(seen: Since, declared: str, promised: float) -> Answer:
     said += f" {seen.unit} {generation}"
     if stays:
         return exact, *_broken(said, word)
-    return exact, "undecided", f"{said}, which a collection may still free; {word} were promised."
+    return (
+        exact,
+        "undecided",
+        f"{said}, which a collection may still free; the fix promised {word}.",
+    )
 
 
 def _broken(said: str, word: str) -> tuple[AssertionState, str]:
-    return "broken", f"{capital(said)}; at most {word} were promised."
+    return "broken", f"{capital(said)}; the fix promised at most {word}."
 
 
 def _kept_so_far(seen: Since, said: str, word: str) -> tuple[AssertionState, str]:
@@ -274,12 +286,12 @@ def _kept_so_far(seen: Since, said: str, word: str) -> tuple[AssertionState, str
             f"{capital(said)}, but after only {count_of(seen.generations, seen.unit)}.",
         )
     sentence = capital(said) if seen.ended else f"So far {said}"
-    return "holds", f"{sentence}; at most {word} were promised."
+    return "holds", f"{sentence}; the fix promised at most {word}."
 
 
 def _generations(seen: Since, promised: float) -> Answer:
     done = seen.complete
-    exact, wanted = Interval(done, done, done), f"{format_count(promised)} were promised."
+    exact, wanted = Interval(done, done, done), f"the fix promised {format_count(promised)}."
     if done >= promised:
         return exact, "holds", f"{count_of(done, seen.unit)} complete; {wanted}"
     if seen.ended:
@@ -288,7 +300,7 @@ def _generations(seen: Since, promised: float) -> Answer:
 
 
 def _possible(seen: Since, promised: float) -> Answer:
-    """Return "holds" if memory suffices even at the high end of the growth, "broken" if not even at its low end."""
+    """Return "holds" if memory suffices at the fastest likely growth, "broken" if not even at the slowest growth."""
     growth = seen.growth_under_limit()
     ends = None if growth is None else seen.memory_lasts(growth)
     if growth is None or ends is None:
@@ -297,7 +309,7 @@ def _possible(seen: Since, promised: float) -> Answer:
     what = "Memory grows by" if growth.estimate > 0 else "Memory does not grow:"
     said, word = f"{what} {format_bytes(growth.estimate)} per {seen.unit}", format_count(promised)
     if low is None:
-        return None, "holds", f"{said} and does not run out; {word} were promised."
+        return None, "holds", f"{said} and does not run out; the fix promised {word}."
     measured, room = None, f"at least {count_of(low, seen.unit)}"
     # JSON cannot represent infinity, so there is no interval if the limit may never be reached.
     if expected is not None and high is not None:
@@ -307,18 +319,16 @@ def _possible(seen: Since, promised: float) -> Answer:
     said += f", which leaves room for {room}"
     if low < promised and (high is None or high >= promised):
         return measured, "undecided", f"{said}, too uncertain to compare with the {word} promised."
-    return measured, "holds" if low >= promised else "broken", f"{said}; {word} were promised."
+    return measured, "holds" if low >= promised else "broken", f"{said}; the fix promised {word}."
 
 
 def _room_unknown(seen: Since, promised: float, *, has_growth: bool) -> Answer:
     if seen.complete >= promised:
-        wanted = f"{format_count(promised)} were promised."
+        wanted = f"the fix promised {format_count(promised)}."
         return None, "holds", f"{count_of(seen.complete, seen.unit)} complete; {wanted}"
     if not has_growth:
         return _too_few(seen)
-    said = (
-        f"The memory limit is not known, so neither is the number of {seen.unit}s that it allows."
-    )
+    said = f"The memory limit is unknown, so the number of {seen.unit}s that fit in memory is unknown too."
     return None, "undecided", said
 
 
@@ -344,7 +354,7 @@ _MAX_DEVIATIONS: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """The amounts that an assertion applies to, and how many of its generations have ended.
+    """The amounts that an assertion applies to, and how many of the generations that it covers have ended.
 
     ``process`` is None if the run has only one process, or if the amounts of all processes are added up.
     ``newest`` is the newest generation, even if the assertion does not cover it.
@@ -363,7 +373,7 @@ def check_assertions(
     """Return the checks of all assertions.
 
     ``timelines``: the timeline of each process, up to its newest generation. Bands, gauges and budgets come first,
-    then the promises of fixes, then counts with the broken ones first.
+    followed by the promises of fixes and then by counts, broken counts first.
     """
     studies = [study for study, _ in timelines]
     found: dict[str, list[AssertionCheck]] = {"band": [], "gauge": [], "budget": []}
@@ -382,7 +392,7 @@ def check_assertions(
 
 
 def _in_order(counts: Sequence[AssertionCheck]) -> list[AssertionCheck]:
-    """Return the checks, broken ones first, and the first check of each class before the second check of any class.
+    """Return broken checks before all others, and the first check of each class before the second check of any class.
 
     This keeps at least one check of every class when the list is cut.
     """
@@ -465,7 +475,7 @@ def check(history: RunHistory, assertion: Assertion, readings: Readings) -> Asse
 def check_counts(
     history: RunHistory, timelines: Sequence[Timeline] | None = None
 ) -> tuple[AssertionCheck, ...]:
-    """Return one check for each declared or accepted count, in each type that it matches and each process."""
+    """Return one check for each declared or accepted count, per matching type and process."""
     timelines = timelines_of(history) if timelines is None else timelines
     rows: list[AssertionCheck] = []
     matched = set()

@@ -1,4 +1,4 @@
-"""Declared limits of a run (bands, limits of gauges, budgets): readings of their metrics, titles and sentences."""
+"""A run's declared limits (bands, gauge limits and budgets): their readings, their titles and their sentences."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from ..run_history import RunHistory, Value, amount_of, number_of
 from ..timeline import Timeline, lies_within
 from ..timeline_analysis import TimelineAnalysis
 
-# Metrics of budgets: bytes retained by a phase, added in a generation, and gained by the run so far.
+# Budget metrics: bytes that a phase retains, that a generation adds, and that the run has gained so far.
 KEPT_BY_PHASE: Final = "phase.kept_bytes"
 KEPT_BY_GENERATION: Final = "generation.kept_bytes"
 KEPT_BY_RUN: Final = "run.kept_bytes"
-# Metrics of the promises of fixes.
+# Metrics that a fix can promise.
 GROWTH: Final = "growth_bytes_per_generation"
 PHASE_GROWTH: Final = "phase_growth_bytes_per_generation"
 PEAK: Final = "peak_bytes"
 GPU_PEAK: Final = "gpu_peak_bytes"
 JUMP: Final = "max_jump_bytes_per_generation"
 GENERATIONS: Final = "generations"
-# Number of generations that memory has room for, including those already complete.
+# Number of generations that memory has room for, including completed generations.
 POSSIBLE: Final = "possible_generations"
-# Prefix of a class name in a metric: instances of the class alive at a generation's end, in any single process.
+# Prefix of metrics that count the instances of a class alive at a generation's end in any single process.
 COUNT: Final = "count:"
 SIZES: Final = (GROWTH, PHASE_GROWTH, PEAK, GPU_PEAK, JUMP)
 NUMBERS: Final = (GENERATIONS, POSSIBLE)
@@ -35,11 +35,11 @@ NAMES: Final = (*SIZES, *NUMBERS)
 # Growth of resident memory from one generation end to the next; it is computed, not read.
 GENERATION_GROWTH: Final = "generation.growth_bytes"
 _RESIDENT: Final = "process.rss_bytes"
-# A peak covers the time since the previous snapshot, so the peak of a generation is the highest of all its
+# A peak covers the time since the previous snapshot, so a generation's peak is the highest peak of all its
 # snapshots.
 _PEAK: Final = "peak_bytes"
 _GAUGE: Final = "gauge."
-# Names that stand for the run or each of its generations; a phase with the same name takes precedence.
+# Names that refer to the run or to each of its generations; a phase with the same name takes precedence.
 _RUN: Final = "run"
 _GENERATION: Final = "generation"
 # Upper limit, because a client may send any number of events.
@@ -123,7 +123,7 @@ def _is_phase(history: RunHistory, name: str) -> bool:
 
 
 def _has_run(history: RunHistory, phase: str) -> bool:
-    """Return True if a snapshot of any process was taken in the phase or in a nested one."""
+    """Return True if a snapshot of any process was taken in the phase or in a nested phase."""
     return any(
         path and lies_within(path, phase)
         for process in history.processes
@@ -222,8 +222,8 @@ _KEPT_BY: Final[Mapping[str, Callable[[TimelineAnalysis, str, int], Amounts]]] =
 def added(each: Sequence[Amounts], metric: str) -> Amounts:
     """Return the sum over all processes.
 
-    For `KEPT_BY_RUN`, a process that has ended still counts with its last amount; for other metrics, it adds
-    nothing.
+    For `KEPT_BY_RUN`, a process that has ended still contributes its last amount; for other metrics, such a process
+    contributes nothing.
     """
     generations = sorted({g for amounts in each for g, _ in amounts})
     total = dict.fromkeys(generations, 0.0)
@@ -268,7 +268,7 @@ def assertion_title(check: Mapping[str, Any], unit: str) -> str:
     first, last = check["first"], check["last"]
     span = f"{unit}s {first} to {last}"
     if last is None:
-        span = f"from {unit} {first} on"
+        span = f"from {unit} {first} onward"
     elif last == first:
         span = f"{unit} {first}"
     return f"{metric}{process}, {span}: {_bounds(check)}"
@@ -282,7 +282,7 @@ def _promise_title(check: Mapping[str, Any], unit: str) -> str:
         GROWTH: f"growth per {unit}", PHASE_GROWTH: f"growth in {check['phase'] or 'its phase'}",
         PEAK: "peak memory", GPU_PEAK: "peak GPU memory",
         JUMP: f"largest jump between {unit}s", GENERATIONS: f"{unit}s to complete",
-        POSSIBLE: f"{unit}s that memory allows",
+        POSSIBLE: f"{unit}s that fit in memory",
     }  # fmt: skip
     return words.get(metric, metric)
 
@@ -291,7 +291,7 @@ def _bounds(check: Mapping[str, Any]) -> str:
     """Return text such as ``2``, ``16 to 17`` or ``from 5.00 GiB``; for a baseline ``up to 567 (baseline)``."""
     write, low, high = writer_of(check["metric"]), check["low"], check["high"]
     if low is None and high is None:
-        return "as at the baseline"
+        return "up to the baseline"
     if low is None:
         return f"up to {write(high)}{'' if check['origin'] in BY_READING else ' (baseline)'}"
     if high is None:
@@ -312,7 +312,7 @@ def band_sentence(
     if not ended:
         over = f"the run ended at {unit} {newest:.0f}" if history.ended else "not reached yet"
         if band.first is not None and newest >= band.first:
-            over = "none of them was recorded"
+            over = f"no {unit} in this range was recorded"
         return capital(f"{over}.")
     said = "" if known else f"no reading in {count_of(ended, unit)}"
     if outside:
@@ -321,7 +321,7 @@ def band_sentence(
         said = (
             f"within bounds in all {known} {unit}s"
             if known > 1
-            else f"within bounds in its one {unit}"
+            else f"within bounds in the only {unit} that was read"
         )
     if known < ended and known:
         said += f", {count_of(ended - known, unit)} without a reading"
@@ -361,16 +361,20 @@ def _rest(band: Assertion, history: RunHistory, newest: float) -> str:
     if band.last is None or newest >= band.last:
         return "" if band.last is not None or history.ended else " so far"
     left = count_of(band.last - int(newest), history.unit)
-    return f"; the run ended {left} before its end" if history.ended else f"; {left} still to come"
+    return (
+        f"; the run ended {left} before the end of the range"
+        if history.ended
+        else f"; {left} still to come"
+    )
 
 
 def budget_sentence(budget: Assertion, history: RunHistory, amounts: Amounts, beyond: int) -> str:
     unit = history.unit
     if not amounts:
         if budget.metric != KEPT_BY_PHASE:
-            return f"No {unit} to judge yet."
+            return f"No {unit} can be judged yet."
         if _has_run(history, budget.name):
-            return f"{budget.name} ran in one {unit}; it is judged from the second on."
+            return f"{budget.name} has run in only one {unit}; judging starts with the second."
         return f"{budget.name} never ran."
     generation, most = max(amounts, key=lambda each: (each[1], -each[0]))
     if budget.metric == KEPT_BY_RUN:
@@ -391,12 +395,12 @@ def _against(budget: Assertion, amount: float) -> str:
     normal, leak = (format_bytes(bound or 0.0) for bound in (budget.high, budget.leak))
     state = budget.state_of(amount)
     if state == "broken":
-        return f"a leak from {leak} on"
+        return f"at least the {leak} that counts as a leak"
     if state == "above_normal":
-        less = "" if not budget.leak else f", less than the {leak} that count as a leak"
+        less = "" if not budget.leak else f", less than the {leak} that counts as a leak"
         return f"more than the normal {normal}{less}"
     return (
-        f"below the {leak} that count as a leak"
+        f"below the {leak} that counts as a leak"
         if budget.high is None
         else f"normal up to {normal}"
     )
@@ -424,11 +428,11 @@ def count_sentence(
     ``in_part``: the run is so long that only some of its generations are read.
     """
     if not counts:
-        return "It has not been counted yet."
+        return "The type has not been counted yet."
     said = f"{format_number(counts[-1])} at the newest reading"
     if broken:
         first = broken[0].generation
         where = f"before the first {unit}" if first is None else f"first in {unit} {first}"
-        part = f" of the {len(counts):,} that are read of this long run" if in_part else ""
+        part = f" of the {len(counts):,} that are used from this long run" if in_part else ""
         said += f"; different at {count_of(len(broken), 'reading')}{part}, {where}"
     return f"{said}{'; a collection may still free them' if state == 'undecided' else ''}."

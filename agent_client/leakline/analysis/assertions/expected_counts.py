@@ -1,8 +1,8 @@
-"""Expected counts: declared and accepted counts of classes, capacities of containers, and learned baselines.
+"""Expected counts: declared and accepted counts of classes, capacities of containers, and stable counts.
 
 Declared and accepted counts are exact, so they are checked without statistics. The memory that a bounded container
-holds within its declared capacity is not a leak and is subtracted before the analysis. A learned baseline is a
-count that was the same throughout a run: it becomes an expectation once a person accepts it.
+holds within its declared capacity is not a leak and is subtracted before the analysis. A stable count did not
+change in the last generations of a run; it becomes an expectation once a person accepts it.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ def expected_text(expectation: Expectation) -> str:
 
 
 def range_text(expectation: Expectation) -> str:
-    """Return ``2``, ``16 to 17`` or ``up to 567 (baseline)``; ``as at the baseline`` until the baseline is read."""
+    """Return ``2``, ``16 to 17`` or ``up to 567 (baseline)``; ``up to the baseline`` until it is read."""
     low, high = expectation.low, expectation.high
     if expectation.baseline:
-        return f"up to {high} (baseline)" if high < LARGEST_INTEGER else "as at the baseline"
+        return f"up to {high} (baseline)" if high < LARGEST_INTEGER else "up to the baseline"
     return str(low) if low == high else f"{low} to {high}"
 
 
@@ -122,8 +122,8 @@ def _since_baseline(
 ) -> tuple[Expectation, list[tuple[int, float]]]:
     """Return the bound set by the newest attempt's baseline, and the readings of that attempt.
 
-    The baseline is the highest count up to the end of the first generation, because objects that are built up
-    there stay alive, for example gradients and optimizer state. A resumed program builds them up again.
+    The baseline is the highest count up to the end of the first generation, because objects created in that
+    generation, such as gradients and optimizer state, stay alive. A resumed program creates them again.
     """
     if not known:
         return expectation, known
@@ -329,7 +329,7 @@ def _is_resumed(timeline: Timeline, i: int) -> bool:
 
 
 def _with_kept(size: Sequence[float], private: Sequence[float]) -> tuple[float, ...]:
-    """Return the sizes plus the memory that the allocator kept when they fell, which is reused when they rise again."""
+    """Return the sizes plus the memory that the allocator kept when sizes fell and reuses when sizes rise."""
     if len(private) < len(size) or all(map(le, size, size[1:])):
         return tuple(size)
     out = list(size[:1])
@@ -350,7 +350,7 @@ def _within(length: Sequence[float], capacity: float, size: Sequence[float]) -> 
 
 
 def _bytes_per_item(timeline: Timeline, length: Sequence[float]) -> float:
-    """Return the median memory gained per item, over the generations in which the container was fuller than ever.
+    """Return the median memory gained per item over the generations that made the container fuller than ever before.
 
     Growth in generations without a new item is subtracted, since it has another cause. Refilling is left out,
     since a container that was cleared may reuse what the allocator kept.
@@ -412,10 +412,10 @@ def _is_declared(name: str, expectations: Iterable[Expectation]) -> bool:
 def stable_counts(history: RunHistory) -> tuple[StableCount, ...]:
     """Return the counts that were the same in each of the last GENERATIONS generations and are not expected yet.
 
-    Counts that differ from an accepted one come first, then the smallest, which are the likeliest to be intended.
-    A count is reported for every reading if it is constant at all of them, otherwise for each phase at whose end
-    it is constant. Types of builtins and the standard library are excluded, since every program creates such
-    objects, and so are types that the program declares itself.
+    Counts that differ from an accepted count come first, followed by the smallest counts, which are the most likely
+    to be intended. A count is reported for every reading if all readings agree, otherwise for each phase at whose
+    end the count is constant. Types of builtins and the standard library are excluded, since every program creates
+    such objects, and so are types that the program declares itself.
     """
     views = _views(history)
     if not any(len(view.generations) >= GENERATIONS for view in views):
@@ -447,7 +447,10 @@ def _order(each: StableCount) -> tuple[bool, bool, int, str, str]:
 
 
 def replaces(new: str | None, old: str | None) -> bool:
-    """Return True if a count accepted for the place ``new`` replaces one for ``old``: they are equal or one is None."""
+    """Return True if a count accepted for the place ``new`` replaces a count for ``old``.
+
+    The places must be equal, or one of them must be None (every reading).
+    """
     return new == old or new is None or old is None
 
 

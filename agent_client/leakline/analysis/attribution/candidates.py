@@ -1,4 +1,4 @@
-"""Candidates for leaks: every count series with lasting growth, with its phase and the bytes measured for it.
+"""Leak candidates: every count series with lasting growth, together with its phase and its measured bytes.
 
 Growth that only fills a declared store is excused; growth beyond the store's capacity is not.
 """
@@ -29,14 +29,14 @@ _EXACTLY: Final = 0.02
 _MIN_LENGTHS: Final = 3
 # While a store is full, replacing items of varying size does not explain a rise by this share of the count.
 _MUCH: Final = 0.5
-# An item may measure up to this many times the mean bytes per item of the store.
+# An item may measure up to this many times the store's mean bytes per item.
 _AS_LARGE: Final = 1.5
 
 
 def lies_in_a_store(facts: Facts, series: str, name: str, role: str, end: int) -> bool:
     """Return True if this growth is inside a declared store that is within its capacity.
 
-    The path of the container, or the holder path of the type, decides. Growth that continues after the store
+    The container's path, or the type's holder path, decides. Growth that continues after the store
     has stopped filling is not excused.
     """
     path = name if role == "container" else facts.holders.get(name)
@@ -94,7 +94,7 @@ def _come_with_items(store: Bounded, growth: CountGrowth, end: int) -> bool:
 
 
 def is_stored(facts: Facts, name: str, end: int) -> bool:
-    """Return True if objects of this class may be the items of a declared store: equal in number, and not much larger.
+    """Return True if objects of this class may be a declared store's items: equal in number and not much larger.
 
     This is not proof, since two stores may fill in step; it excuses a class only while memory shows no other
     growth.
@@ -168,7 +168,7 @@ _OF_THE_SYSTEM: Final = frozenset({
     "http", "io", "lzma", "mmap", "multiprocessing", "pyexpat", "select", "socket", "sqlite3", "ssl", "tempfile",
     "threading", "urllib", "zlib",
 })  # fmt: skip
-# Nodes of autograd graphs: torch reports them without a module, whereas a program's own functions have one.
+# Nodes of autograd graphs: torch reports them without a module, whereas a program's own functions have a module.
 _NODE: Final = re.compile(r"(\w*Backward\d*|AccumulateGrad|CppFunction)\Z")
 # A phase owns growth only if the phase keeps at least this share of the growth.
 OWNS: Final = 0.60
@@ -235,7 +235,7 @@ def grows_larger(c: Candidate) -> bool:
 
 
 def find_candidates(facts: Facts, end: int) -> list[Candidate]:
-    """Return a candidate for everything that grows in the first ``end`` generations of the timeline."""
+    """Return the candidates for all types and containers that grow in the timeline's first ``end`` generations."""
     found: list[Candidate] = []
     growths = facts.growths(end)
     named = set[tuple[str, str]]()
@@ -367,8 +367,8 @@ def _graph_place(
 ) -> Place:
     """Return the phase in which graphs are kept.
 
-    That is the phase in which the count of graphs rises, otherwise the phase with the most new tensors among those
-    without a growing object of the program.
+    This is the phase in which the graph count rises. If that phase is unknown, it is the phase that keeps the most
+    new tensors, preferably among the phases without a growing object of the program.
     """
     own = place_of(facts.timeline, "tensors.graph_count", growth.start, end)
     series = next((s for s, n, _ in facts.count_series if tensors and n == tensors.name), None)
@@ -536,7 +536,7 @@ def family_of(name: str, role: str) -> Family:
 
 
 def is_of_the_program(path: str) -> bool:
-    """Return True if the path begins in the program itself, and not in the internal state of a library."""
+    """Return True if the path begins in the program itself rather than in the internal state of a library."""
     root = re.split(r"[.\[]", path, maxsplit=1)[0]
     return root == "__main__" or (root not in _LIBRARIES and root not in sys.stdlib_module_names)
 
@@ -584,7 +584,7 @@ def rate_of(timeline: Timeline, series: str, start: float, end: int) -> float | 
 
 
 def gained_since(timeline: Timeline, series: str, start: float, end: int) -> float | None:
-    """Return the gain per generation from the last reading before ``start`` to the newest; None without a later one.
+    """Return the gain per generation from the last reading before ``start`` to the newest; None without later readings.
 
     For series that begin at zero, such as tensors with a graph, one heap scan after the start is enough.
     """
@@ -598,7 +598,7 @@ def gained_since(timeline: Timeline, series: str, start: float, end: int) -> flo
 
 
 def place_of(timeline: Timeline, series: str, start: float, end: int) -> Place:
-    """Return the phase that keeps the rise of a count since ``start``, compared with its change before ``start``."""
+    """Return the phase that keeps a count's rise since ``start``, judged against the changes before ``start``."""
     tops, rates = _kept_by_phase(timeline, series, start, end)
     total = sum(rate for rate in tops.values() if rate > 0)
     if total <= 0:

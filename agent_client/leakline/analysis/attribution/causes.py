@@ -31,7 +31,7 @@ SECOND: Final = 0.20
 _SAME_SLOPE: Final = 0.10
 # Maximum number of tensors or arrays per entry of the container that keeps them.
 _NESTED: Final = 16
-# Accepted numbers of objects per entry of a container.
+# Accepted range of objects per container entry.
 _SOME: Final = range(2, _NESTED + 1)
 # A container below this share of the growth is not merged into another cause.
 SMALL: Final = 0.05
@@ -73,7 +73,7 @@ class Memory:
         return replace(self, total=self.total.scaled(share), phases=phases)
 
     def place(self) -> Place:
-        """Return the place that keeps most of the growth; its phase is None if no single phase does."""
+        """Return the place that keeps most of the growth; its phase is None if no single phase keeps most of it."""
         kept = {name: size for name, size in self.phases.items() if size > 0}
         total = sum(kept.values())
         if total <= 0:
@@ -86,14 +86,14 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One leak: its members, likeliest owner first (none for growth outside Python), and its rate."""
+    """One leak: its members, likeliest owner first (no members for growth outside Python), and its rate."""
 
     kind: Kind
     place: Place
     members: tuple[Candidate, ...]
     measured: float | None
     rate: Slope = NO_GROWTH
-    # Kind of most of the growth, if the members are only known to rise with that growth.
+    # The kind of most of the growth, if its only known link to the members is that both rise together.
     behind: Kind | None = None
 
     @property
@@ -194,7 +194,7 @@ def _join_held(groups: dict[str | None, list[Candidate]], memory: Memory) -> Non
 
 
 def _is_filled(held: Candidate, owner: Candidate, memory: Memory) -> bool:
-    """Return True if memory gains the bytes of the held objects where they are made, not where their owner is."""
+    """Return True if memory gains the held objects' bytes in the phase that makes them, not in their owner's phase."""
     size, inside, made = held.bytes_rate, memory.at(held.place), memory.at(owner.place)
     if size is None or inside is None or made is None or held.place.phase == owner.place.phase:
         return False
@@ -204,7 +204,7 @@ def _is_filled(held: Candidate, owner: Candidate, memory: Memory) -> bool:
 def _join_containers(groups: dict[str | None, list[Candidate]]) -> None:
     """Move a container that gains one entry per new object to the group of the phase that makes the objects.
 
-    This includes containers to which another phase adds the objects.
+    The container is moved even if another phase adds the objects to it.
     """
     for phase, members in list(groups.items()):
         for container in [c for c in members if c.role == "container"]:
@@ -269,7 +269,7 @@ def _join_tensors(groups: dict[str | None, list[Candidate]]) -> None:
 def _is_loose(members: Sequence[Candidate]) -> bool:
     """Return True if a group consists of tensors that no object of the program owns.
 
-    The container that keeps graphs may be among them.
+    The group may also contain the container that keeps graphs.
     """
     families = {c.family for c in members}
     anonymous = {"tensor", "graph", "library", "plain"}
@@ -437,7 +437,7 @@ def _measured(owner: Candidate, rest: Sequence[Candidate], growth: float) -> flo
     if not known:
         return None
     size = max(known)
-    # Shallow bytes exclude what the objects refer to, so they are used only if they are a real share of the
+    # Shallow bytes exclude what the objects refer to, so they are used only if they are a substantial share of the
     # growth.
     return size if size >= EXPLAINS * growth or owner.role == "container" else None
 

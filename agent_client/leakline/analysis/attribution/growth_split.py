@@ -152,19 +152,19 @@ def _around(size: float) -> Slope:
 
 
 def _unsure(cause: Cause, total: Slope) -> Slope:
-    """Return the measured rate, limited by the growth of memory as long as memory does not show the rise."""
+    """Return the measured rate, capped at the growth of memory until memory shows the rise."""
     if cause.measured is None:
         return total
     size = min(cause.measured, max(total.high, 0.0))
     return Slope(size, min(total.low, 0.5 * size), max(total.high, size), total.points)
 
 
-# A growth is classified as memory retained by the allocator if that memory is at least this share of the growth.
+# Growth is classified as memory retained by the allocator if that memory is at least this share of the growth.
 _MOSTLY: Final = 0.5
 
 
 def retained(study: TimelineAnalysis, memory: Memory, causes: Sequence[Cause], end: int) -> float:
-    """Return the bytes per generation that the C allocator keeps unused if they are most of the growth, otherwise 0.
+    """Return the bytes per generation that the C allocator keeps unused, or 0 if they are not most of the growth.
 
     Memory measured in live objects is not attributed to the allocator, regardless of what the allocator reports.
     """
@@ -254,7 +254,7 @@ def other_channels(
 
 
 def _once_each(found: Sequence[Assessed]) -> list[Assessed]:
-    """Return one assessment for each kind, phase and owner: the one with the clearest rise."""
+    """Return one assessment for each kind, phase and owner: the assessment with the clearest rise."""
     clear = sorted(found, key=lambda a: (a.rise.strict, a.rise.window), reverse=True)
     first = {fingerprint_of(a.cause): a for a in reversed(clear)}
     return [a for a in found if first[fingerprint_of(a.cause)] is a]

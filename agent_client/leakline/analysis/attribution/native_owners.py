@@ -3,13 +3,13 @@
 The measured size of a C library's handle is small, and a small tensor can prevent the freed memory around it from
 being returned to the system. Growth without measured bytes is therefore attributed to objects whose count rises
 with it: since the same generation, in the same phase, and only in generations in which memory rises. Types whose
-bytes are fully known (numbers, strings, dictionaries, records of them) are not candidates: they cannot hide
+bytes are fully known (numbers, strings, dictionaries and records of these) are not candidates: they cannot hide
 memory.
 
 Bytes of strings, arrays and tensors are read in censuses, which become rarer in a program that does not call this
 library: after 2, 4, 8 and 16 intervals. These readings are too few for a pattern of counts, but enough to identify
-the memory if memory and the bytes of one type rose alike between any two censuses. The count may stay the same,
-for example if each batch is concatenated to one tensor. The match identifies the owner of growth, but is not
+the memory if memory and the bytes of one type rose alike between every two censuses. The count may stay the same,
+for example if each batch is concatenated to a single tensor. The match identifies the owner of growth, but is not
 additional evidence of the growth.
 """
 
@@ -38,7 +38,7 @@ _LENT: Final = {
 }
 # Precedence among families that grow together: the program's classes own the others.
 _ORDER: Final = ("object", "figure", "graph", "library", "tensor", "array", "container")
-_NEAR: Final = (3.0, 0.10)  # generations; share of the age
+_NEAR: Final = (3.0, 0.10)  # minimum in generations, and share of the growth's age
 _MIN_RISES: Final = 3
 # The largest block that glibc takes from its heap, and so the largest hole that one tensor can keep open.
 _LARGEST_HOLE: Final = 2**25
@@ -100,9 +100,9 @@ def _may_keep(a: Assessed, c: Candidate) -> bool:
 
 
 def _goes_with(a: Assessed, c: Candidate) -> bool:
-    """Return True if both are in the same phase, as far as known, and began to grow at about the same time.
+    """Return True if both began to grow at about the same time and their phases, where known, are equal.
 
-    Starts are intervals, and the interval of memory is wide after a warm-up phase.
+    Each start is an interval, and memory's interval is wide after a warm-up phase.
     """
     phases = {place.phase for place in (a.cause.place, c.place)} - {None}
     if c.growth.rises < _MIN_RISES or len(phases) > 1 or a.start is None:
@@ -148,7 +148,7 @@ def _merged(
     found: Sequence[Assessed],
     end: int,
 ) -> Assessed:
-    """Return the unexplained growth attributed to its owner, with what is already known about the same objects."""
+    """Return the unexplained growth attributed to its owner, with what is already known about these objects."""
     known = next((b for b in found if b is not a and owner in b.cause.members), None)
     members = _members(study, a, owner, candidates, known, end)
     first = members[0]
@@ -220,7 +220,7 @@ def _items_of(study: TimelineAnalysis, container: Candidate, end: int) -> list[C
 
 
 def _is_part(a: Assessed, b: Assessed) -> bool:
-    """Return True if ``b``, which names the same objects, is part of ``a``: it is the same memory, or almost none."""
+    """Return True if ``b``, which names the same objects, is part of ``a``: its memory is the same or negligible."""
     idle = not b.scale.is_material(b.cause.rate.estimate, b.window)
     return idle or (b.channel == a.channel and b.cause.rate.estimate > 0)
 
@@ -238,9 +238,10 @@ _STEPS_THAT_MAY_MISS_ONE: Final = 4
 _MOST: Final = 0.6
 _EACH: Final = 0.4
 _OVERSHOOT: Final = 1.3
-# Share of the growth's duration that the readings must span; it is enough because gaps between censuses at most double.
+# Share of the growth's duration that the readings must span; this share is enough because gaps between censuses at
+# most double.
 _PART: Final = 0.4
-# Number of generations that the readings must span if they span less than that share.
+# Number of generations that the readings must span if they span a smaller share of the growth's duration.
 _MIN_SPAN: Final = 8
 
 

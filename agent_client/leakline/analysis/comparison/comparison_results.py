@@ -59,7 +59,7 @@ class PhaseChange:
 
 @dataclass(frozen=True, slots=True)
 class TypeChange:
-    """Counts of a type over the generations that both runs have; the last counts are from the newest of these."""
+    """Counts of a type over the generations that both runs have; the last counts are from the newest of them."""
 
     type: str
     before_per_generation: float | None

@@ -1,6 +1,6 @@
 """Effects of fixes, and the checklist after a fix; every answer comes with its evidence.
 
-A fix concerns the classes whose counts it promises and the phase that it names; without either, it concerns the
+A fix applies to the classes whose counts it promises and to the phase that it names, or, if it has neither, to the
 growth of the entire run. Its effect is measured within its run, or against a run without the fix. "No effect" is a
 positive result: the difference is no larger than usual between two runs of the same program, and removing half of
 the growth would have been visible.
@@ -57,7 +57,7 @@ _MAX_SUBJECTS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class _Subject:
-    """What a fix concerns: ``name`` is a phase or a class, or empty for the entire run."""
+    """The subject of a fix: ``name`` is a phase or a class, or empty for the entire run."""
 
     measure: EffectMeasure
     name: str
@@ -86,12 +86,12 @@ def effects_within(
 ) -> tuple[FixEffect, ...]:
     """Return the effect of each fix of a run, measured between the generations before and after it.
 
-    If several fixes concern the same subject, each is measured between the previous fix and the next one.
+    If several fixes have the same subject, each effect is measured between the previous fix and the next fix.
     """
     every = [(fix, subject) for fix in declared_fixes(history) for subject in _subjects(fix)]
     rows = []
     for fix, subject in every:
-        # Any fix may affect the entire run, so a fix about the entire run overlaps with every other fix.
+        # Any fix may affect the entire run, so a fix whose subject is the entire run overlaps with every other fix.
         near = [f for f, s in every if s == subject or "" in (s.name, subject.name)]
         since = sorted({each.since for each in near})
         at = since.index(fix.since)
@@ -117,7 +117,7 @@ def effects_of_comparison(
     rows = []
     for fix, subject in every:
         if fix.name in had:
-            said = "The run before has this fix too, so the comparison does not show its effect."
+            said = "The other run has this fix too, so the comparison does not show its effect."
             rows.append(_row(fix, subject, None, None, "undecided", said))
             continue
         note = _inseparable_note(
@@ -136,7 +136,7 @@ def _subjects(fix: Fix) -> list[_Subject]:
 
 
 def _between(studies: Sequence[TimelineAnalysis], begin: float, end: float, first: bool) -> Stretch:
-    """Return the generations that ended in a time range, without the warm-up after a start or after a fix."""
+    """Return the generations that ended in a time range, without the warm-up after a process start or a fix."""
     positions = []
     for study in studies:
         timeline = study.timeline
@@ -150,7 +150,7 @@ def _between(studies: Sequence[TimelineAnalysis], begin: float, end: float, firs
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """Wording for one way of measuring an effect: for too few generations on a side, and for a missing measurement."""
+    """The wording for one way of measuring an effect: for too few generations, and for a missing measurement."""
 
     too_few: Callable[[int, int, str], str]
     unmeasured: str
@@ -159,7 +159,7 @@ class _Way:
 def _too_few_within(before: int, after: int, unit: str) -> str:
     if before < GENERATIONS_AROUND and after >= GENERATIONS_AROUND:
         return (
-            f"Too few {unit}s ran before the fix in this run: compare it with a run without the fix."
+            f"Too few {unit}s ran before the fix: compare this run with a run without the fix."
         )  # fmt: skip
     return (
         f"Measuring an effect takes at least {GENERATIONS_AROUND} {unit}s on each side of the fix."
@@ -212,7 +212,7 @@ _REASONS: Final[Mapping[EffectOutcome, str]] = {
     "helped": "helped",
     "no_effect": "no effect, within the normal difference between two runs",
     "worse": "worse",
-    "undecided": "not decidable, the interval is too wide",
+    "undecided": "not decidable because the interval is too wide",
 }
 
 
@@ -226,12 +226,12 @@ def _said(subject: _Subject, old: Interval, new: Interval, difference: Interval,
 
 
 def _inseparable_note(fix: Fix, subject: _Subject, alike: Sequence[Fix]) -> str:
-    """Return a note if other fixes concern the same subject at the same time, otherwise an empty string."""
+    """Return a note if other fixes have the same subject at the same time, otherwise an empty string."""
     others = [each.name for each in alike if each.name != fix.name]
     if not others:
         return ""
-    names, verb = ", ".join(others), "are" if len(others) > 1 else "is"
-    return f" It cannot be separated from that of {names}, which {verb} about {subject.title} too."
+    names, verb = ", ".join(others), "apply" if len(others) > 1 else "applies"
+    return f" This effect cannot be separated from that of {names}, which also {verb} to {subject.title}."
 
 
 def _row(
@@ -259,7 +259,7 @@ def effect_figures(effect: Mapping[str, object]) -> tuple[str, str, str]:
 
 
 def effect_title(effect: Mapping[str, object]) -> str:
-    """Return what an effect concerns, such as ``TradingEnvironment``, ``evaluate_population`` or ``the run``."""
+    """Return the subject of an effect, such as ``TradingEnvironment``, ``evaluate_population`` or ``the run``."""
     name = str(effect["subject"] or "the run")
     return short_name(name) if effect["measure"] == "count" else name
 
@@ -278,9 +278,9 @@ _SOURCES: Final[dict[HeldAgainst, str]] = {"promise": "the fix promised", "plan"
 def check_list(
     history: RunHistory, verdict: Verdict, timelines: Sequence[TimelineMoment]
 ) -> tuple[CheckItem, ...]:
-    """Return the four items of the checklist, always all of them and in the same order.
+    """Return the checklist: always the same four items in the same order.
 
-    ``verdict`` is the verdict of the run, still without the checklist.
+    ``verdict`` is the run's verdict, which does not contain the checklist yet.
     """
     seen = Since(history, timelines, 0.0)
     answers = {
@@ -296,9 +296,9 @@ def _gpu(history: RunHistory, verdict: Verdict, seen: Since) -> Answer:
         return "not_measured", "GPU memory was not measured: no device was found."
     top, generation = max(tops, key=lambda found: found[0])
     if top <= 0:
-        return "not_measured", "This training uses no GPU memory."
+        return "not_measured", "This run uses no GPU memory."
     where = "" if generation is None else f" in {seen.unit} {generation}"
-    most = f"the most on one device was {format_bytes(top)}{where}"
+    most = f"the highest reading on one device was {format_bytes(top)}{where}"
     own = [f for f in verdict.findings if f.kind in _GPU_KINDS]
     return _judged(own, seen, "GPU memory", f"GPU memory does not keep growing; {most}.")
 
@@ -337,11 +337,11 @@ def _steady(verdict: Verdict, seen: Since) -> str:
     growth, settled = verdict.growth_bytes_per_generation, verdict.settled_at_generation
     change = f"{format_change(growth.estimate)} per {seen.unit}" if growth else "an unknown amount"
     if verdict.status == "filling":
-        return f"Memory grows only as declared containers fill; beyond them it changes by {change}."
+        return f"Memory grows only as declared containers fill; otherwise it changes by {change}."
     if settled is not None and settled.estimate > 0:
         since = f"{seen.unit} {format_count(settled.estimate)}"
-        return f"Memory is flat since {since}, and nothing is suspected ({change})."
-    return f"Nothing is suspected; memory changes by {change} over {seen_of(seen.generations, seen.passed, seen.unit)}."
+        return f"Memory has been flat since {since}, and no leak is suspected ({change})."
+    return f"No leak is suspected; memory changes by {change} over {seen_of(seen.generations, seen.passed, seen.unit)}."
 
 
 def _judged(findings: Sequence[Finding], seen: Since, what: str, steady: str) -> Answer:
@@ -377,30 +377,27 @@ def _too_few(seen: Since) -> Answer:
 def _passed(history: RunHistory, seen: Since) -> Answer:
     """Return the answer on whether the run got past the point where it died before.
 
-    That point is the end of an earlier attempt, otherwise the number of generations that a fix promised or that
-    was planned. Earlier runs are not known here, so the sentence names what the run was compared with.
+    That point is the end of an earlier attempt or, without an earlier attempt, the number of generations that a fix
+    promised or that was planned. Earlier runs are not known here, so the sentence names what the run was compared
+    with.
     """
     died = _end_of_earlier_attempts(history)
     if died is not None:
         attempt, end, newest = died
-        against = f"where attempt {attempt} ended"
+        before = f"attempt {attempt} ended at {seen.unit} {end}"
         said = (
-            f"reached {seen.unit} {newest}; {against} was {seen.unit} {end}"
-            if newest is not None
-            else against
+            f"No {seen.unit} of the newest attempt has been recorded yet; {before}."
+            if newest is None
+            else f"The run reached {seen.unit} {newest}; {before}."
         )
         if newest is not None and newest > end:
-            return "done", f"The run {said}.", "attempt"
-        return (
-            _short_of(seen),
-            f"The run {said}." if newest is not None else f"Nothing has run beyond {against} yet.",
-            "attempt",
-        )
+            return "done", said, "attempt"
+        return _short_of(seen), said, "attempt"
     goal, source = _goal(history)
     if goal is None:
         return (
             "not_measured",
-            "It is not known where it died before: promise generations with a fix, or plan a total, to check this.",
+            "It is unknown where the run died before. To check this, promise generations with a fix, or plan a total.",
         )
     against = f"compared with the {format_count(goal)} that {_SOURCES[source]}"
     outcome = "done" if seen.complete >= goal else _short_of(seen)
@@ -447,7 +444,10 @@ def _cleanups(history: RunHistory) -> Answer:
         if event.kind == "cleanup" and (size := freed_by(event.data)).known:
             freed.setdefault(event.name, []).append(size)
     if not freed:
-        return "not_measured", "No cleanup was recorded: wrap yours in run.cleanup(name)."
+        return (
+            "not_measured",
+            "No cleanup was recorded: wrap your cleanup code in run.cleanup(name).",
+        )
     # Cleanups that free nothing come first, because they need attention.
     ranked = sorted(freed, key=lambda name: (_is_useful(freed[name]), -len(freed[name]), name))
     listed = "; ".join(_cleanup(name, freed[name]) for name in ranked[:_CLEANUPS_SHOWN])
@@ -464,5 +464,5 @@ def _cleanup(name: str, freed: Sequence[Freed]) -> str:
     times = format_times(len(freed))
     vain = sum(not each.something for each in freed)
     total = freed_in_all(freed).words
-    sometimes = f", nothing {format_times(vain)}" if 0 < vain < len(freed) else ""
+    sometimes = f", but nothing {format_times(vain)}" if 0 < vain < len(freed) else ""
     return f"{name} ran {times} and freed {total}{sometimes}"

@@ -41,7 +41,7 @@ from .comparison_results import (
 from .fix_effects import effects_of_comparison
 
 _MIN_GENERATIONS: Final = 4
-# Number of generations at the start of both runs that are left out as warm-up if enough others remain.
+# Number of generations at the start of both runs that are left out as warm-up if enough generations remain.
 _WARM_UP: Final = 2
 # Two runs without a leak are reported as different if their memory differs by at least this share at the end.
 _APART: Final = 2 * MATERIAL
@@ -52,7 +52,7 @@ CLEAN: Final[tuple[Status, ...]] = ("ok", "filling")
 # Status of the second run -> why the leak is not called fixed although memory grows less.
 _NOT_CLEAN: Final[dict[Status, str]] = {
     "watch": "but the second run still has growth to watch",
-    "recovered": "but the second run leaked too, before that stopped",
+    "recovered": "but the second run also leaked until its leak stopped",
     "learning": "but the second run was too short for a verdict",
 }
 RESIDENT: Final = ("process.rss_bytes", "process.peak_bytes")
@@ -61,8 +61,8 @@ RESIDENT: Final = ("process.rss_bytes", "process.peak_bytes")
 def compare(before: RunHistory, after: RunHistory, priorities: Priorities = DEFAULTS) -> Comparison:
     """Compare ``after`` with ``before`` over the generations that both have.
 
-    Growth is that of private memory after the first generations, without what declared containers gained. Runs
-    that are counted in different units have no generations in common: the tenth second is not the tenth
+    Growth is measured in private memory after the first generations and excludes what declared containers gained.
+    Runs that are counted in different units have no generations in common: the tenth second is not the tenth
     generation.
     """
     alike = before.unit == after.unit
@@ -191,7 +191,7 @@ class _Side:
 
     @property
     def is_clean(self) -> bool:
-        """Return True if the verdict says that the entire run does not leak: only then can a leak count as fixed."""
+        """Return True if the verdict rules out a leak in the entire run; otherwise, no leak counts as fixed."""
         return self.verdict.status in CLEAN
 
     @property
@@ -231,7 +231,7 @@ def _both_have(before: RunHistory, after: RunHistory, shared: Sequence[int]) -> 
 
 
 def _end(history: RunHistory, shared: Sequence[int]) -> RunHistory:
-    """Return the run without the generations after the last common one."""
+    """Return the run without the generations after the last common generation."""
     last = max(shared, default=None)
     if last is None:
         return history
@@ -274,7 +274,7 @@ def _outcome(a: _Side, b: _Side, changes: FindingChanges, generations: int) -> O
 
 
 def _shows(a: _Side, b: _Side, difference: float, generations: int) -> bool:
-    """Return True if two runs that do not leak differ at the end by more than an allocator that settles explains."""
+    """Return True if two runs that do not leak differ at the end by more than a settling allocator can explain."""
     passed_by = generations * b.stretch.spacing
     return abs(difference) * passed_by >= _APART * max(a.baseline, b.baseline, 1.0)
 
@@ -296,8 +296,8 @@ def _summary(
     seen = seen_of(generations, went_by, unit)
     if a.history.unit != unit:
         return (
-            f"Undecided: one run counts {a.history.unit}s, the other {unit}s; record both alike "
-            "(both by leakline run, or both with generations)"
+            f"Undecided: one run is counted in {a.history.unit}s, the other in {unit}s; record both runs the same way "
+            "(both with leakline run, or both with generations)"
         )
     if a.growth is None or b.growth is None or generations < _MIN_GENERATIONS:
         return f"Undecided: only {seen} to compare"
@@ -316,7 +316,7 @@ def _summary(
         if a.is_clean and b.is_clean:
             return f"No effect: neither run leaks ({change})"
         return f"No effect: {change}, within the normal difference between two runs"
-    return f"Undecided: {format_change(now - was)} per {unit} is not clear of the noise over {seen}"
+    return f"Undecided: {format_change(now - was)} per {unit} does not stand out from the noise over {seen}"
 
 
 def _by_phase(a: _Side, b: _Side) -> tuple[PhaseChange, ...]:
@@ -415,12 +415,12 @@ def survival_change(
 
 
 def _ending_words(side: Survival, unit: str) -> str:
-    """Return text such as ``memory runs out about episode 1,004 (990 to 1,020); it ended at episode 998``."""
+    """Return text such as ``memory runs out about episode 1,004 (990 to 1,020); the run ended at episode 998``."""
     if side.last_generation is None:
         return f"no {unit} was recorded"
     stands = f"{'ended at' if side.ended else 'has reached'} {unit} {side.last_generation:,}"
     out = side.oom_at_generation
     if out is None:
-        return f"no forecast says that memory runs out; it {stands}"
+        return f"memory is not forecast to run out; the run {stands}"
     when = format_interval(out.estimate, out.low, out.high, lambda value: f"{round(value):,}")
-    return f"memory runs out about {unit} {when}; it {stands}"
+    return f"memory runs out about {unit} {when}; the run {stands}"

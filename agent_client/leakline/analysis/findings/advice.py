@@ -29,14 +29,14 @@ from .cleanup_effects import rare_cleanup, vain_cleanup
 MAX_LINES: Final = 6
 # If no object was ever counted, memory outside Python is only one of several possible causes.
 _FROM_OUTSIDE: Final = (
-    "Start it with `leakline run -- ...` or put `leakline.init` into it: then types and holders are named.",
+    "To see types and holders, start the program with `leakline run -- ...` or call `leakline.init` in it.",
 )
 # Native code is suspected only after objects have been counted, so these lines ask for heap scans.
 _NEXT_LOOK: Final = (
     "The next heap scans run automatically and will show more; run.census() requests one."
 )
 _TOO_FEW_LOOKS: Final = (
-    "The heap was scanned too rarely before the run ended: run it longer, or call run.census()."
+    "The heap was scanned too rarely before the run ended: let it run longer, or call run.census()."
 )
 _CACHE: Final = "<cache>"
 _CHILDREN: Final = "children.count"
@@ -63,7 +63,7 @@ class Rule:
 
 RULES: Final = (
     Rule(
-        "Close each figure once it is saved: plt.close(figure), not the current one.",
+        "Close each figure after saving it: call plt.close(figure), since plt.close() closes only the current one.",
         names=rf"^{re.escape(FIGURE)}$",
         keeps=True,
     ),
@@ -72,13 +72,13 @@ RULES: Final = (
         kinds=("graph",),
     ),
     Rule(
-        "Give a logger numbers, not tensors: call .item() before {path} takes them.",
+        "Log numbers, not tensors: call .item() on values before they reach {path}.",
         kinds=("graph", "tensors"),
         paths=r"\b(wandb|tensorboardX?|SummaryWriter|[Ll]ogger)\b",
     ),
     Rule(
-        "Set gradients to None between steps: optimizer.zero_grad(set_to_none=True); where gradients of gradients are "
-        "needed, torch.autograd.grad frees what backward(create_graph=True) keeps.",
+        "Set gradients to None between steps: optimizer.zero_grad(set_to_none=True); for second-order "
+        "gradients, use torch.autograd.grad, which frees what backward(create_graph=True) keeps.",
         paths=r"\.grad\b",
     ),
     Rule(
@@ -86,84 +86,86 @@ RULES: Final = (
         kinds=("tensors",),
     ),
     Rule(
-        "Save tensors with ctx.save_for_backward: what {what} keeps as attributes outlives the backward pass.",
+        "Save tensors with ctx.save_for_backward: tensors that {what} keeps as attributes outlive the backward pass.",
         names=r"Backward$",
         owner=("object",),
     ),
     Rule(
-        "{path} is a cache that keeps every argument, self included: give it a bound (functools.lru_cache(maxsize=…)), "
-        "or cache in the object itself.",
+        "{path} is a cache that keeps every argument, including self: give it a bound "
+        "(functools.lru_cache(maxsize=…)), or cache on the object itself.",
         paths=r"\.<cache>|lru_cache",
         keeps=True,
     ),
     Rule(
-        "A hook keeps it: register it once, and call remove() on the handle when it is done.",
+        "A hook keeps the object: register the hook once, and call remove() on its handle when you are done.",
         paths=r"_hooks\b",
         keeps=True,
     ),
     Rule(
-        "Hooks are registered again and again: keep the handle, and call remove() on it.",
+        "Hooks are registered repeatedly: keep each handle, and call its remove() method.",
         names=r"\bRemovableHandle$",
     ),
     Rule(
-        "A logging handler is added each time: add it once, or removeHandler() and close() the old one.",
+        "A logging handler is added repeatedly: add it once, or call removeHandler() and close() for the old handler.",
         paths=r"(?i)(?:^|\.)(?!logging\.handlers\.)(_?log|_?logger|logging|root)\.handlers\b",
         keeps=True,
     ),
     Rule(
-        "Log records are kept: bound what the handler collects, and remove the handlers of former trials.",
+        "Log records are kept: limit how many the handler collects, and remove the handlers of earlier trials.",
         names=r"^logging\.LogRecord$",
     ),
     Rule(
-        "A logging handler is made each time: make it once, or removeHandler() and close() the old one.",
+        "A logging handler is created repeatedly: create it once, or "
+        "call removeHandler() and close() for the old handler.",
         names=r"^logging\.(.*\.)?\w*Handler$",
     ),
     Rule(
-        "{path} keeps the records and all that was logged with them: flush it, and log text, not objects.",
+        "{path} keeps log records and the objects logged with them: flush it, and log text instead of objects.",
         paths=r"MemoryHandler\.buffer|\.records\[\*\]\.args\b",
         keeps=True,
     ),
     Rule(
-        "A kept exception holds every local of the calls it passed: keep str(error), or error.with_traceback(None), "
-        "and clear sys.last_value.",
+        "A kept exception holds all local variables of the calls it passed through: keep str(error) or "
+        "error.with_traceback(None), and clear sys.last_value.",
         paths=r"<traceback>|^sys\.last_",
         keeps=True,
     ),
     Rule(
-        "Exceptions are kept with their frames: keep str(error), or error.with_traceback(None).",
+        "Exceptions are kept with their frames: keep str(error) or error.with_traceback(None) instead.",
         names=r"(^|\.)traceback$",
     ),
     Rule(
-        "A function that is still registered somewhere keeps it ({path}): remove the callback, or hand it a weakref.",
+        "A registered callback keeps the object ({path}): unregister the callback, or let it use a weakref.",
         paths=r"^(?!.*_hooks\b).*\.<(?:closure|defaults)>",
         keeps=True,
     ),
     Rule(
-        "{path} is a local of a call that goes on: empty it, or let the function return.",
+        "{path} is a local variable of a call that has not returned: empty it, or let the function return.",
         paths=r"^(?!.*<(?:closure|cache|traceback)>).*\.<locals>\.",
         keeps=True,
     ),
     Rule(
-        "weakref.finalize keeps what its callback and arguments refer to: hand it neither the object nor its methods.",
+        "weakref.finalize keeps what its callback and arguments refer to: do not pass it the object or its methods.",
         paths=r"\bfinalize\._registry\b",
         keeps=True,
     ),
     Rule(
-        "Parameters are added to the optimizer again: make a new optimizer, or remove the old param_groups.",
+        "Parameters are added to the optimizer repeatedly: create a new optimizer, or remove the old param_groups.",
         paths=r"\.param_groups\b",
         keeps=True,
     ),
     Rule(
-        "Threads pile up: join them, or hand the work to one ThreadPoolExecutor.",
+        "Threads pile up: join them, or submit the work to one ThreadPoolExecutor.",
         names=r"^(threading|concurrent\.futures\.thread)\.(Thread|Timer|ThreadPoolExecutor)$",
     ),
     Rule(
-        "A thread holds it: let the thread end, or bound the queue it works on.",
+        "A thread keeps the object: let the thread end, or bound the queue that it works on.",
         paths=r"^(threading|_threading_local)\.",
         keeps=True,
     ),
     Rule(
-        "Finished tasks and futures are kept with their results: drop each after result(), or in add_done_callback.",
+        "Finished tasks and futures are kept with their results: "
+        "drop each one after calling result(), or in a done callback.",
         names=r"^(_?asyncio|concurrent)\.(.*\.)?(Task|Future)$",
     ),
     Rule(
@@ -171,27 +173,27 @@ RULES: Final = (
         names=r"^_?io\.\w+$|^_?tempfile\.\w+$",
     ),
     Rule(
-        "Connections stay open: close() them, or reuse one.",
+        "Connections stay open: close() them, or reuse one connection.",
         names=r"^_?(socket|ssl|sqlite3|requests|aiohttp|httpx|psycopg2?|sqlalchemy)\."
         r"(.*\.)?(socket|SSLSocket|Connection|Session|ClientSession|Client)$",
     ),
     Rule("Mapped files stay open: close() each map.", names=r"^mmap\.mmap$|(^|\.)SharedMemory$"),
     Rule(
-        "Helper processes are kept: wait() for each, and drop it once it is done.",
+        "Helper processes are kept: wait() for each process, and drop its object once it has ended.",
         names=r"^(subprocess\.Popen|multiprocessing\.(.*\.)?(\w*Process|Pool)|concurrent\..*ProcessPoolExecutor)$",
     ),
     Rule(
-        "Functions are traced again for each Python value: pass tensors, and fix the input signature.",
+        "Functions are retraced for each Python value: pass tensors, and specify the input signature.",
         names=r"ConcreteFunction$",
     ),
     Rule(
-        "Each {owner} kept brings parameters of its own: copy weights into one that exists with "
-        "load_state_dict(other.state_dict()), without deepcopy, and drop the replaced population.",
+        "Each {owner} that is kept has its own parameters: copy weights into an existing one with "
+        "load_state_dict(other.state_dict()) instead of deepcopy, and drop the replaced population.",
         owner=("object",),
         names=r"^torch\.nn\.parameter\.Parameter$",
     ),
     Rule(
-        "Drop arrays at the end of the phase; keep numbers of them, or write them to disk.",
+        "Drop arrays at the end of the phase; keep only summary numbers, or write the arrays to disk.",
         kinds=("arrays",),
     ),
 )  # fmt: skip
@@ -201,10 +203,11 @@ _BY_KIND: Final[Mapping[str, tuple[str, ...]]] = {
         "Look for memory outside Python: C extensions, open handles, data loader workers; compare library versions.",
     ),
     "allocator_retained": (
-        "Freed memory stays with the C allocator: try MALLOC_ARENA_MAX=2, or malloc_trim(0) once a generation.",
-        "Tensors that come and go may leave holes that glibc never fills: start with MALLOC_MMAP_THRESHOLD_=131072.",
+        "Freed memory stays with the C allocator: try MALLOC_ARENA_MAX=2, or call malloc_trim(0) once per generation.",
+        "Tensors that come and go may leave holes that glibc never fills: "
+        "start the program with MALLOC_MMAP_THRESHOLD_=131072.",
     ),
-    "children": ("Look at the worker processes: they grow, not this one.",),
+    "children": ("Look at the worker processes: they grow, and this process does not.",),
     "gpu_fragmentation": (
         "Try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; allocated memory itself does not grow.",
     ),
@@ -213,20 +216,20 @@ _BY_KIND: Final[Mapping[str, tuple[str, ...]]] = {
         "Unlink shared memory and files in /dev/shm once they are read; drop pinned tensors.",
     ),
     "cyclic_garbage": (
-        "Break reference cycles (weakref, explicit None), or collect once a generation to lower the peaks.",
+        "Break reference cycles (weakref, explicit None), or call gc.collect() once per generation to lower the peaks.",
     ),
 }
 
-# (kinds of findings, or none for all; series that rises; advice)
+# (kinds of findings, or empty for all kinds; the series that rises; lines of advice)
 _BY_COUNTER: Final[tuple[tuple[tuple[Kind, ...], str, tuple[str, ...]], ...]] = (
-    ((), "process.open_files", ("Files stay open, more each generation: use with open(…), or close() them.",)),
+    ((), "process.open_files", ("The number of open files rises: use with open(…), or close() each file.",)),
     (("native", "allocator_retained"), "process.threads",
      ("Threads pile up, and each has a stack: join them, or use one ThreadPoolExecutor.",)),
     (("children", "shared_memory", "external"), _CHILDREN,
-     ("Helper processes pile up: join or terminate each before the next is started.",)),
+     ("Helper processes pile up: join or terminate each process before you start the next.",)),
     ((), "tfjs.tensors",
-     ("Scope temporary tensors with tf.tidy(), and dispose() what it returns, clipped gradients too.",
-      "Dispose variables only between sessions: tf.disposeVariables() also disposes those of a model in use.")),
+     ("Scope temporary tensors with tf.tidy(), and dispose() what it returns, including clipped gradients.",
+      "Dispose variables only between sessions: tf.disposeVariables() also disposes the variables of a model in use.")),
 )  # fmt: skip
 
 
@@ -235,7 +238,7 @@ def advice_for(
 ) -> tuple[str, ...]:
     """Return at most MAX_LINES lines of advice, starting with those that name the cause most exactly.
 
-    ``timeline`` provides further series of the process.
+    ``timeline`` provides more series of the process.
     """
     cause, owner = a.cause, a.cause.owner
     paths = _paths(a, holder)
@@ -245,11 +248,11 @@ def advice_for(
     lines = [text for _, text in given]
     if a.waiting is not None and a.waiting.collector_off:
         lines.append(
-            "The collector is switched off: gc.enable(), or gc.collect() once a generation."
+            "The garbage collector is off: call gc.enable(), or gc.collect() once per generation."
         )
     if a.channel.startswith("gpu.") and a.channel.endswith(".outside_bytes"):
         lines.append(
-            "This memory is not tensors: end process groups with destroy_process_group(), "
+            "This memory does not hold tensors: end process groups with destroy_process_group(), "
             "and reuse contexts and streams."
         )
     if owner is not None and larger:
@@ -335,15 +338,15 @@ def _bounds(a: Assessed, timeline: Timeline | None) -> list[str]:
         if m.role == "container" and holds(m, owner) and _CACHE not in m.name
     ]
     lines = [
-        f"Bound {path}: collections.deque(maxlen=…), or clear it each {_where(a)}."
+        f"Bound {path}: collections.deque(maxlen=…), or clear it every {_where(a)}."
         for path in kept[:1]
     ]
     undeclared = owner.role == "container" and _CACHE not in owner.name and not owner.overfull
     if undeclared and _path_is_bounded_by_design(a):
         tracked = timeline is not None and owner.name in tracked_names(timeline)
-        what = "its capacity" if tracked else "it"
+        what = "its capacity" if tracked else "that size"
         lines.append(
-            f"If it is meant to fill up to a size, declare {what}: run.track(name, it, capacity=…)."
+            f"If {owner.name} is meant to fill up to a fixed size, declare {what}: run.track(name, it, capacity=…)."
         )
     return lines
 
@@ -358,8 +361,8 @@ def _for_a_cache(timeline: Timeline, series: str) -> list[str]:
     if idle is None:
         return []
     kept = f"torch keeps at least {format_bytes(idle.bytes)} of {idle.device} that no tensor uses"
-    gives = "gives it back" if idle.whole else "gives back what of it is not split"
-    return [f"{kept}: torch.cuda.empty_cache() once a generation {gives}."]
+    gives = "releases it" if idle.whole else "releases the blocks that are not split"
+    return [f"{kept}: calling torch.cuda.empty_cache() once per generation {gives}."]
 
 
 def _where(a: Assessed) -> str:
@@ -407,13 +410,14 @@ def _to_be_counted(finding: Finding, history: RunHistory, timeline: Timeline) ->
         return []
     if history.unit in UNITS_OF_TIME:
         return [
-            "Nothing that could explain it is watched: put leakline.init(watch=[…]) into the program with the classes "
-            "that may grow, and run.track(name, it) for the items of a container or of a C object."
+            "Nothing that could explain the growth is watched: pass the classes that may grow to "
+            "leakline.init(watch=[…]), and track the items of a container or of a C object with run.track(name, it)."
         ]
     where = f"in {finding.phase_path or finding.phase}" if finding.phase else "in the loop"
     return [
-        f"Nothing that could explain it is watched: run.census() {where} counts all types at the next phase end, "
-        "leakline.init(watch=[…]) a class at each, run.track(name, it) the items of a container or of a C object."
+        f"Nothing that could explain the growth is watched: call run.census() {where} to count all types at the next "
+        "phase end, leakline.init(watch=[…]) to count a class at every phase end, or run.track(name, it) to count the "
+        "items of a container or of a C object."
     ]
 
 

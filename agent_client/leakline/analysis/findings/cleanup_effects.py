@@ -52,7 +52,7 @@ class Freed:
 
     @property
     def words(self) -> str:
-        """The freed sizes as text; GPU memory is named as such."""
+        """The freed sizes as text; GPU memory is labeled as GPU memory."""
         host, device = self.host or 0, self.device or 0
         parts = [format_bytes(host)] if host > 0 else []
         parts += [f"{format_bytes(device)} of GPU memory"] if device > 0 else []
@@ -114,7 +114,7 @@ class VainCleanup:
 
 
 def vain_cleanup(finding: Finding, events: Iterable[Event]) -> VainCleanup | None:
-    """Return the first cleanup that ran several times since this growth began and freed none of it, or None."""
+    """Return the first cleanup that ran repeatedly since this growth began and freed nothing of what grows, if any."""
     if finding.kind in _ELSEWHERE:
         return None
     ran = _runs_since(_beginning(finding), events).items()
@@ -140,7 +140,7 @@ class RareCleanup:
         often = f"in each {unit}" if self.every == 1 else f"every {count_of(self.every, unit)}"
         return (
             f"Run the cleanup {self.name} {often}: it ran {format_times(self.times)} in {count_of(self.window, unit)} "
-            f"and took back about {format_bytes(self.bytes)} each time."
+            f"and freed about {format_bytes(self.bytes)} each time."
         )
 
 
@@ -196,7 +196,7 @@ def _generations_of(events: Iterable[Event], timeline: Timeline) -> dict[str, li
 
 
 def _growth_between(timeline: Timeline, cleaned: set[int]) -> float | None:
-    """Return the median bytes gained between generations without a cleanup; None with too few such generations."""
+    """Return the median bytes gained between generations without a cleanup; None with too few of these generations."""
     axis = timeline.generations
     steps = [
         b - a
@@ -212,7 +212,9 @@ def deeper(finding: Finding, events: Iterable[Event]) -> Finding:
     if vain is None:
         return finding
     grade = one_worse(finding.priority)
-    raised = " This raises its priority by one class." if grade != finding.priority else ""
+    raised = (
+        " This raises the finding's priority by one class." if grade != finding.priority else ""
+    )
     return replace(finding, priority=grade, evidence=(*finding.evidence, vain.sentence + raised))
 
 

@@ -13,7 +13,7 @@ from ..results import Finding
 from ..run_history import RunHistory
 from ..timeline import top_level
 
-# Host -> URL paths of a commit, and of a line in a file, below the address of the repository.
+# Host -> URL paths, below the repository's address, of a commit and of a line in a file.
 _FORGES: Final = {
     "github.com": ("commit/", "blob/{commit}/{path}#L{line}"),
     "gitlab.com": ("-/commit/", "-/blob/{commit}/{path}#L{line}"),
@@ -42,7 +42,7 @@ def _at(finding: Finding, location: str | None, environment: Mapping[str, Any]) 
 
 
 def _of_phase(finding: Finding, places: Mapping[str | None, str]) -> str | None:
-    """Return the location for a finding; a fix of the nested phase precedes one of an outer phase."""
+    """Return the location for a finding; a fix of the nested phase takes precedence over a fix of an outer phase."""
     path = finding.phase_path or finding.phase
     if path is None:
         return None

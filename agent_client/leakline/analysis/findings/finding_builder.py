@@ -41,9 +41,9 @@ from .cleanup_effects import deeper, is_deeper
 from .verdict_summary import Priorities, one_worse, priority
 
 _MAX_SUSPECTS: Final = 8
-# A process is named in a merged finding if it grows by at least this share of the fastest-growing one.
+# A process is named in a merged finding if its growth is at least this share of the fastest-growing process's growth.
 _NAMED: Final = 0.05
-# This series is read at each census; two readings show what has grown in between.
+# This series is read at each census; two readings show what has grown between the two censuses.
 _COUNTED: Final = "python.objects"
 _LOOKS_THAT_TELL: Final = 2
 # A phase counts as charged with growth at or above the first share, and as hardly charged below the second.
@@ -54,14 +54,15 @@ _CONFIDENCE: Final[dict[Status, float]] = {
     "ok": 0.90, "learning": 0.30,
 }  # fmt: skip
 _UNKNOWN: Final[dict[Unknown, str]] = {
-    "outside": "No Python object was counted: what it is cannot be determined from outside.",
-    "rarely_counted": "Objects were counted too rarely since it began: it is not known yet what it is.",
+    "outside": "No Python object was counted, so what grows cannot be determined from outside the process.",
+    "rarely_counted": "Since the growth began, objects have been counted too rarely to identify what grows.",
 }
 
 
 _BEHIND: Final[dict[Kind, str]] = {
-    "native": "Native memory behind it: its own size is not visible to Python.",
-    "allocator_retained": "The C allocator keeps the memory freed around retained objects, and it grows with them.",
+    "native": "The objects hold native memory, whose size is not visible to Python.",
+    "allocator_retained": "The C allocator keeps the memory freed around retained objects, "
+    "and that memory grows with their number.",
 }
 
 
@@ -227,7 +228,7 @@ def _evidence(
     if standing.status == "ok" and a.cause.members:
         lines.append(_harmless(a, unit))
     if standing.status == "recovered":
-        lines.append("It has stopped growing.")
+        lines.append("The growth has stopped.")
     return tuple(lines)
 
 
@@ -240,13 +241,13 @@ def _upper_bound_lines(study: TimelineAnalysis, a: Assessed) -> list[str]:
         e for e in study.history.events_of("mark") if isinstance(e.data.get(UNRELIABLE), bool)
     ]
     if changes:
-        when = "In a part of this run"
+        when = "In a part of this run,"
     elif study.history.environment.get(UNRELIABLE) is True:
-        when = "On this backend"
+        when = "On this backend,"
     else:
         return []
     return [
-        f"{when} TensorFlow.js calls its bytes an upper bound: the collector may have freed some already."
+        f"{when} TensorFlow.js reports its bytes as an upper bound: the collector may already have freed some of them."
     ]
 
 
@@ -259,7 +260,9 @@ def _contract_lines(a: Assessed) -> list[str]:
             outlived = "; the surplus outlived a collection or was seen again" if lasting else ""
             how = "accepted as" if v.expectation.accepted else "declared"
             bound = f"{how} {expected_text(v.expectation)}"
-            found.append(f"{short_name(v.type)} is {format_count(v.count)}, {bound}{outlived}.")
+            found.append(
+                f"{short_name(v.type)} count is {format_count(v.count)}, {bound}{outlived}."
+            )
     return found
 
 
@@ -269,7 +272,7 @@ def _count_lines(study: TimelineAnalysis, a: Assessed) -> list[str]:
         g = member.growth
         if grows_larger(member):
             found.append(
-                f"The number of {short_name(member.name)} objects does not grow: they grow larger."
+                f"The number of {short_name(member.name)} objects does not grow, but the objects grow larger."
             )
             continue
         named = _named(member, a.cause.members)
@@ -278,7 +281,7 @@ def _count_lines(study: TimelineAnalysis, a: Assessed) -> list[str]:
             each = _per_execution(study.timeline, member)
             found.append(f"{what}, the same in each of the last {g.rises} {unit}s{each}.")
         elif g.pattern == "periodic":
-            beat = f"every {ordinal(g.period or 0)} {unit}, {format_times(g.rises)}"
+            beat = f"every {ordinal(g.period or 0)} {unit}, seen {format_times(g.rises)}"
             found.append(f"{named} grows by {format_count(g.each)} {beat}.")
         elif g.pattern == "irregular" and g.rises >= 3:
             found.append(f"{what} on average: {g.rises} rises, never reversed.")
@@ -314,8 +317,8 @@ def _memory_lines(a: Assessed, in_a_row: int, unit: str) -> list[str]:
     rate = a.cause.rate
     if a.garbage is not None:
         return [
-            f"The collector frees {format_count(a.garbage)} objects per {unit} that only it could free, "
-            "and memory swings with it."
+            f"The collector frees {format_count(a.garbage)} objects in reference cycles per {unit}, "
+            "and memory swings with these collections."
         ]
     if rate.points < 2 or rate.estimate <= 0:
         return []
@@ -335,22 +338,25 @@ def _explained_lines(study: TimelineAnalysis, a: Assessed, unit: str) -> list[st
     cause = a.cause
     if cause.kind == "native":
         unknown = _unknown(study, a)
-        return [_UNKNOWN[unknown] if unknown else "No Python object that was counted explains it."]
+        return [_UNKNOWN[unknown] if unknown else "No counted Python object explains the growth."]
     if cause.kind == "tensors" and cause.owner is None:
-        return ["The number of tensors does not grow with it: they grow larger."]
+        return ["The number of tensors does not grow with memory, but the tensors grow larger."]
     if a.channel == HEAP_BYTES:
-        return ["It is the JavaScript heap: objects that are not tensors."]
+        return ["The JavaScript heap grows: it holds objects that are not tensors."]
     if a.channel == KEPT:
-        return ["It is what V8 keeps after a collection: objects and buffers that are not tensors."]
+        return [
+            "The memory that V8 keeps after a collection grows: objects and buffers that are not tensors."
+        ]
     if a.channel == RESIDENT_BYTES:
-        return ["It is resident memory without the tensors."]
+        return ["Resident memory grows even without the tensors."]
     if cause.kind == "allocator_retained":
         return ["The C allocator keeps freed memory: its unused memory grows at the same rate."]
     if cause.kind == "gpu_fragmentation":
         return ["Reserved device memory grows while live tensors do not."]
     if a.channel.startswith("gpu.") and a.channel.endswith(".outside_bytes"):
         return [
-            "The driver counts it, torch's allocator does not: contexts, NCCL, other libraries."
+            "The driver counts this memory but torch's allocator does not: "
+            "it belongs to contexts, NCCL or other libraries."
         ]
     behind = [_BEHIND[cause.behind]] if cause.behind is not None else []
     if cause.measured is None or cause.rate.estimate <= 0:
@@ -358,7 +364,7 @@ def _explained_lines(study: TimelineAnalysis, a: Assessed, unit: str) -> list[st
     share = min(1.0, cause.measured / cause.rate.estimate)
     return [
         *behind,
-        f"Measured objects explain {format_share(share)}: {format_bytes(cause.measured)} per {unit}.",
+        f"Measured objects explain {format_share(share)} of the growth: {format_bytes(cause.measured)} per {unit}.",
     ]
 
 
@@ -383,12 +389,12 @@ def _phase_lines(a: Assessed) -> list[str]:
     if place.phase is None:
         return []
     if place.share is None:
-        return [f"It stays in {place.phase}."]
-    return [f"{format_share(place.share)} of it stays in {place.phase}."]
+        return [f"The growth stays in {place.phase}."]
+    return [f"{format_share(place.share)} of the growth stays in {place.phase}."]
 
 
 def _charged_lines(study: TimelineAnalysis, a: Assessed) -> list[str]:
-    """Return a line on why memory is charged to another phase than the one that created the objects, or nothing."""
+    """Return a line that explains why memory is charged to another phase than the objects' own, or an empty list."""
     owner, phase, end = a.cause.owner, a.cause.place.phase, len(study.timeline)
     if owner is None or phase is None or a.channel != "private" or a.cause.rate.estimate <= 0:
         return []
@@ -410,7 +416,7 @@ def _harmless(a: Assessed, unit: str) -> str:
     size = a.cause.measured if a.cause.measured is not None else max(a.cause.rate.estimate, 0.0)
     share = a.scale.share(size, a.window)
     return (
-        f"It grows, but does not matter: {format_bytes(size)} per {unit}, {share:.2%} of memory within "
+        f"The growth does not matter: {format_bytes(size)} per {unit}, {share:.2%} of memory within "
         f"the next {round(a.scale.horizon(a.window))} {unit}s."
     )
 
@@ -429,7 +435,8 @@ def worth_reporting(standing: Standing) -> bool:
     owner = standing.assessed.cause.owner
     if owner is None:
         return False
-    # In a page, only the program can free a tensor; until then its texture and its entry stay, however small it is.
+    # In a page, only the program can free a tensor; until it does, the tensor's texture and entry remain, however
+    # small the tensor is.
     if owner.name != TENSOR and owner.family not in ("container", "object", "figure"):
         return False
     return (standing.assessed.cause.measured or 0.0) >= 1024 or owner.growth.slope >= 16
@@ -458,7 +465,7 @@ def rank_key(finding: Finding) -> tuple[bool, bool, float, str]:
 
 
 def merge_alike(findings: Sequence[Finding], limits: Priorities) -> list[Finding]:
-    """Return one finding for all processes that leak alike, with their numbers added up."""
+    """Return one finding for all processes that have the same leak, with their numbers added up."""
     groups: dict[str, list[Finding]] = {}
     for finding in findings:
         groups.setdefault(finding.fingerprint, []).append(finding)

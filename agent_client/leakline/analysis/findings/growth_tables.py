@@ -1,6 +1,6 @@
-"""Tables shown next to the verdict: growth by type and by process, tracked containers and how full they are.
+"""Tables shown next to the verdict: growth by type, growth by process, and how full tracked containers are.
 
-The growth of a run is the sum over its processes; each row of a process names the findings of that process.
+The growth of a run is the sum over its processes; each process's row names the findings about that process.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from ..timeline_analysis import Moment, TimelineAnalysis
 from .finding_builder import interval, worth_reporting
 
 _WINDOW: Final = 64
-# Number of readings needed to distinguish a count that still grows from one that only rose; with fewer, growth is
-# never detected.
+# Number of readings needed to distinguish a count that still grows from a count that rose earlier; with fewer
+# readings, growth is never detected.
 _TELLING: Final = 4
 _FEW: Final = 3
 
@@ -55,7 +55,7 @@ def type_growth(history: RunHistory) -> tuple[TypeGrowth, ...]:
 def with_verdict(
     rows: Iterable[TypeGrowth], verdict: Mapping[str, Any] | None
 ) -> tuple[TypeGrowth, ...]:
-    """Return the rows with their changes rated, and with the rates from findings for the types that they name.
+    """Return the rows with their changes rated, and with findings' rates for the types that the findings name.
 
     ``verdict``: the run's verdict in JSON form, or None if there is no verdict yet. A type that a finding names
     has a single rate, that of the finding.

@@ -28,7 +28,7 @@ from ..results import Finding, Interval, Status
 
 # Number of generations that a verdict requires.
 MIN_GENERATIONS: Final = 5
-# Over fewer generations a change means little; if it may be zero, its interval is reported as well.
+# A change over fewer generations means little; if the change may be zero, its interval is reported as well.
 _FEW: Final = 8
 
 _OUTSIDE: Final = {
@@ -63,7 +63,7 @@ CHECK_WORDS: Final = {
 
 
 def check_lines(checklist: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield each question with its mark, followed by its evidence, which is indented.
+    """Yield each question with its mark, followed by an indented line of evidence.
 
     ``checklist`` has the same form as in the JSON.
     """
@@ -113,7 +113,7 @@ def course_lines(verdict: Mapping[str, Any], unit: str) -> Iterator[str]:
     if settled is not None:
         low, high = round(settled["low"]), round(settled["high"])
         between = "" if low == high else f" (between {low} and {high})"
-        yield f"Memory is flat from {unit} {round(settled['estimate'])} on{between}."
+        yield f"Memory has been flat since {unit} {round(settled['estimate'])}{between}."
     if score is not None:
         yield str(score["sentence"])
 
@@ -140,10 +140,10 @@ def finding_sentence(finding: Finding, unit: str, period: int | None = None) -> 
         return f"{subject} leaves cycles{of} that only the collector can free: {size}{since}"
     if finding.unknown == "outside":
         grows = "Memory" if subject == "The run" else f"Memory of {subject}"
-        return f"{grows} grows by {size}{since}; what it is cannot be determined from outside"
+        return f"{grows} grows by {size}{since}; what grows cannot be determined from outside the process"
     if finding.unknown == "rarely_counted":
         keeps = "keeps" if finding.phase else "gains"
-        return f"{subject} {keeps} memory of a kind not known yet: {size}{since}"
+        return f"{subject} {keeps} memory that has not been identified yet: {size}{since}"
     if finding.kind in _OUTSIDE or not finding.suspects:
         what = _OUTSIDE.get(finding.kind) or _UNNAMED.get(finding.kind, "memory")
         keeps = "keeps" if finding.phase else "gains"
@@ -207,14 +207,14 @@ def summary_sentence(
         return f"Learning: {seen}{' seen' if passed is None else ''}, too few to judge"
     if status == "recovered":
         stopped = next(f for f in findings if f.status == "recovered")
-        return f"Recovered: it no longer grows ({_of_whom(stopped, unit, {})})"
+        return f"Recovered: the growth has stopped ({_of_whom(stopped, unit, {})})"
     if status == "filling":
         return f"Filling, not leaking: {'; '.join(filling)}"
     if status == "watch":
         watched = next((f for f in findings if f.status == "watch"), None)
         if watched is not None:
             return f"Worth watching: {_of_whom(watched, unit, periods)}"
-        return f"Memory grows by {change}, too short or too unsteady to call it a leak"
+        return f"Memory grows by {change}, for too short a time or too unsteadily to call the growth a leak"
     note = _harmless_note(findings, unit)
     if growth is not None and generations < _FEW and growth.low <= 0 < growth.high:
         between = in_brackets(format_range(growth.low, growth.high, format_change))
@@ -254,8 +254,8 @@ def ended_summary(
         return summary
     if status == "ok" and change is not None:
         return (
-            f"{ended}. From one {unit} to the next memory changed by {change}: look for what fills it within a {unit}, "
-            "or for another process"
+            f"{ended}. From one {unit} to the next, memory changed by {change}: look for what fills memory within a "
+            f"{unit}, or for another process that does"
         )
     return f"{ended}. {summary}"
 
@@ -263,8 +263,8 @@ def ended_summary(
 def nothing_yet(unit: str, *, ended: bool = False) -> str:
     """Return the sentence about a run with too little data for any number."""
     if ended:
-        return f"Nothing to say: the run ended before its first {unit} did"
-    return f"Nothing to say yet: no {unit} has ended"
+        return f"No verdict: the run ended before its first {unit} did"
+    return f"No verdict yet: no {unit} has ended"
 
 
 def _of_whom(finding: Finding, unit: str, periods: Mapping[str, int]) -> str:
@@ -294,7 +294,7 @@ class Priorities:
     """Thresholds of the priority classes.
 
     A finding with at least ``major_bytes`` or ``critical_bytes`` per generation is major or critical regardless of
-    the limit. A smaller one that takes ``share`` of the limit by the planned end is major, and critical if memory
+    the limit. A smaller finding that takes ``share`` of the limit by the planned end is major, and critical if memory
     runs out before that end. Without a plan, the end is assumed to be ``hours`` away.
     """
 

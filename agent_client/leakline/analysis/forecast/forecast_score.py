@@ -19,7 +19,7 @@ from .memory_outlook import Outlook, level_of, outlook_of
 from .oom_forecast import widened
 
 MAX_FORECASTS: Final = 8
-# Number of generations before the first scored forecast, and number of forecasts each time that number doubles.
+# Number of generations before the first scored forecast, and number of forecasts per doubling of the generations.
 _FIRST: Final = 8
 _IN_A_DOUBLING: Final = 4
 _AHEAD: Final = 0.5

@@ -24,11 +24,13 @@ from ..statistics.trend import (
 )
 from ..timeline_analysis import Moment, TimelineAnalysis
 
-# The newest part of the growth so far determines the rate; the newest half of that part shows whether it still holds.
+# The newest part of the growth so far determines the rate; the newest half of that part shows whether the rate
+# still holds.
 _RECENT: Final = 0.6
 _NEWEST: Final = 0.3
 _MIN_POINTS: Final = 6
-# Number of newest readings that determine the current level of the line, and how far high readings rise above it.
+# Number of newest readings that determine the current level of the line, and how far high readings rise above the
+# line.
 _ABOUT_NOW: Final = 16
 # A process is killed when a reading is well above the line, so this quantile of the newest readings counts.
 _HIGH_READING: Final = 0.75
@@ -148,14 +150,14 @@ MIN_FLAT: Final = 5
 # A reading is still off the level if its distance exceeds this many spreads, and also this share of the level.
 _CLEAR: Final = 4.0
 _SMALLEST: Final = 5e-4
-# If memory still rises on a level, search for another level after its beginning, at most this many times.
+# If memory still rises on a level, search for another level after that level's beginning, at most this many times.
 _TRIES: Final = 4
 # Memory has not settled on a level whose slope is at least this share of the preceding slope.
 _SAME_WAY: Final = 0.5
 # Maximum number of newest readings that determine a level.
 _NEWEST_READINGS: Final = 256
-# If the last reading off the level is at least this share of the maximum distance away, memory reached the level
-# in one step.
+# If the last reading off the level is at least this share of the maximum distance from the level, memory reached
+# the level in one step.
 _STEP: Final = 0.5
 
 
@@ -189,7 +191,7 @@ def settling_of(x: Sequence[float], y: Sequence[float], scale: Scale) -> Interva
         if len(x) - first < MIN_FLAT:
             return None
         ends = _bend(x[first:], y[first:])
-        # (position of the estimate, of its low and of its high end)
+        # positions of (the estimate, its low end, its high end)
         at, low, high = (first + end for end in ends)
         if len(x) - at < MIN_FLAT:
             return None
@@ -237,7 +239,7 @@ def _leaves(y: Sequence[float], scale: Scale) -> bool:
 
 
 def _bend(x: Sequence[float], y: Sequence[float]) -> tuple[int, int, int]:
-    """Return the positions of (the beginning of the flat part, its low end, its high end); zeros if all is flat."""
+    """Return (start of the flat part, its low end, its high end) as positions; zeros if the entire line is flat."""
     newest = y[max(len(y) // 2, len(y) - _NEWEST_READINGS) :]
     off = _off(y, median(newest))
     away = _behind(off, _CLEAR * robust_spread(newest))
@@ -249,7 +251,7 @@ def _bend(x: Sequence[float], y: Sequence[float]) -> tuple[int, int, int]:
     away = _behind(off, max(_CLEAR * robust_spread(level), _SMALLEST * abs(level[-1])))
     if away and abs(off[away - 1]) >= _STEP * max(map(abs, off)):
         return away, away, away
-    # An approach that slows down ends after the bend of the straight line fitted to it.
+    # If the approach slows down, it ends later than the bend of the straight line that is fitted to it.
     return max(at, away), low, max(high, away)
 
 

@@ -41,7 +41,7 @@ _CRITICAL: Final = 0.25
 _NEAR: Final = 3.0
 # A nominal 90 % interval covered 82 to 87 % in back tests, so it is widened.
 _WIDEN: Final = 1.2
-# The latest end is at most this many times as far away as the expected one, since the low end of a rate may be zero.
+# The latest end is at most this many times as far away as the expected end, since the low end of a rate may be zero.
 _LATEST: Final = 10.0
 # Without a plan, an end more than a day ahead is not a high risk, and no date is given beyond a year.
 DAY_SECONDS: Final = 86_400.0
@@ -153,7 +153,7 @@ def _ends_of_devices(
 def _with_others(
     study: TimelineAnalysis, moment: Moment, channels: Sequence[Channel], own: Slope
 ) -> Slope:
-    """Return the growth of all processes on a device if it was read and is larger, or the growth of this one."""
+    """Return this process's growth on a device, or that of all processes if it was read and is larger."""
     used = _used_series(channels)
     if not study.timeline.has(used):
         return own
@@ -176,7 +176,7 @@ def _used_on_device(study: TimelineAnalysis, channels: Sequence[Channel], end: i
 
 
 def ahead(timelines: Sequence[TimelineStatus], oom: OomForecast, hours: float) -> Ahead | None:
-    """Return how far the run still has to go: to its planned end or, without a plan, for this many hours."""
+    """Return the rest of the run: up to its planned end or, without a plan, for this many hours."""
     of_memory = oom.limit_source != "device"
     known = [(s, moment) for s, moment, _ in timelines if s.timeline.private or not of_memory]
     if not known or not oom.limit_bytes:
@@ -331,7 +331,7 @@ def _oom(
 
 @dataclass(frozen=True, slots=True)
 class _Distance:
-    """The number of generations until memory runs out; ``seconds`` until the expected end, if time was read."""
+    """Generations until memory runs out; ``seconds``: time until the expected end, or None if time was not read."""
 
     left: float
     soonest: float
@@ -394,7 +394,7 @@ def _minute(iso: str) -> str:
 
 def _safe(used: float, limit_bytes: float, device: str = "") -> str:
     where = f" on {device}" if device else ""
-    return f"not before the planned end ({format_bytes(used)} of {format_bytes(limit_bytes)}{where} by then)"
+    return f"not before the planned end (projected use: {format_bytes(used)} of {format_bytes(limit_bytes)}{where})"
 
 
 def _not_known(history: RunHistory, why: str = "") -> str:

@@ -76,7 +76,7 @@ def _line_name(path: str) -> str:
 def booked_columns(
     timeline: Timeline, lines: Callable[[], Sequence[Mapping[str, float]]], first: int, end: int
 ) -> dict[str, Sequence[Value]]:
-    """Return the bytes of each line at positions ``first`` to ``end`` (exclusive), None where nothing was booked to it.
+    """Return the bytes of each line at positions ``first`` to ``end`` (exclusive), None where nothing was booked.
 
     ``lines``: a function that returns the result of `booked_bytes`.
     """
@@ -100,7 +100,7 @@ def phase_slopes(
     x = [float(g) for g in generations]
     slopes = {}
     for top, within in sorted(_by_top_level(columns).items()):
-        # Most phases contain no other phases.
+        # Most phases contain no other phases, so there is usually nothing to add up.
         changes = (
             within[0]
             if len(within) == 1
@@ -176,7 +176,7 @@ def without_give_and_take(amounts: Mapping[str, float]) -> dict[str, float]:
 
 
 def phase_executions(timeline: Timeline | ProcessHistory) -> dict[str, int]:
-    """Return how often each phase path ran, from recorded counts or snapshots; left-out phases count once more."""
+    """Return how often each phase path ran, from recorded counts or snapshots, plus one for each left-out phase."""
     found = dict.fromkeys(timeline.left_out.phases, 1)
     steps = zip(timeline.kind, timeline.phase, strict=True)
     for phase, times in Counter([p for kind, p in steps if kind == "phase_end" and p]).items():
@@ -237,7 +237,7 @@ def phase_accounts(history: RunHistory) -> PhaseAccounts:
 
 
 def _spans(generations: Sequence[int], left_out: Spans) -> tuple[int, ...]:
-    """Return how many generations each one represents: itself and the generations left out before it."""
+    """Return how many generations each given generation represents: itself and those left out before it."""
     if not left_out:
         return ()
     starts = [first for first, _ in left_out.spans]

@@ -46,7 +46,7 @@ class Channel:
     """One kind of memory, per generation, with the scale that its growth is measured against.
 
     ``other_values``: other bytes in the same memory; growth is measured against the sum, and both fill the limit.
-    ``known_until``: number of generations with known values if unknown ones follow; 0 if all are known.
+    ``known_until``: number of generations with known values if unknown values follow; 0 if all values are known.
     ``longest_gap``: the longest earlier gap between known values, in generations.
     ``noise_bytes``: a smaller rise is not significant.
     ``read``: positions of the generations in which the channel was read; None means all.
@@ -140,7 +140,7 @@ class Channel:
 class IdleCache:
     """Device memory that torch keeps without any tensor in it; ``bytes``: the minimum at the newest generation ends.
 
-    ``whole``: split blocks, which cannot be released, are not included; otherwise their share is unknown.
+    ``whole``: True if split blocks, which cannot be released, are excluded; False if their share is unknown.
     """
 
     device: str
@@ -378,7 +378,7 @@ def allocator_rate(timeline: Timeline, start: float, end: int) -> float | None:
 
 
 CHILD_PREFIX: Final = "children.process."
-# Series of a child's size: its own memory if known, otherwise with its proportional part of shared memory.
+# Series of a child's size: its own memory (USS) if known, otherwise its memory with a share of shared memory (PSS).
 SIZES: Final = (".uss_bytes", ".pss_bytes")
 # The name of the sum of all children that have no name.
 OTHER: Final = "other"
@@ -436,9 +436,11 @@ def growing_lines(growing: GrowingChildren, unit: str) -> list[str]:
         grown = (
             f"{s.name} by {format_bytes(s.bytes_per_generation or 0.0)}" for s in growing.suspects
         )
-        children = "1 child" if growing.counted == 1 else f"{growing.counted} children"
-        verb = "this one grows" if len(growing.suspects) == 1 else "these grow"
-        found.append(f"Of {children} listed individually, {verb}: {', '.join(grown)} per {unit}.")
+        verb = "one grows" if len(growing.suspects) == 1 else "these grow"
+        said = f"Of {growing.counted} children listed individually, {verb}"
+        if growing.counted == 1:
+            said = "The only child listed individually grows"
+        found.append(f"{said}: {', '.join(grown)} per {unit}.")
     if growing.rest:
         found.append(
             f"The children without their own series grow by {format_bytes(growing.rest)} per {unit}."
@@ -459,7 +461,7 @@ def _rate(timeline: Timeline, series: str, since: float | None) -> float:
 class _Read(NamedTuple):
     generation: int
     size: float
-    # The attempt and the children reported individually: while both are the same, the rest consists of the same
+    # The attempt and the children reported individually: while neither changes, the rest consists of the same
     # children.
     reported: Hashable
 
@@ -470,7 +472,7 @@ def _rate_of_rest(
     """Return the growth of the children without their own series, in bytes per generation, like `_rate`.
 
     A child that joins or leaves the rest takes all its memory with it, which is not growth. Such a generation
-    therefore counts with the average growth of the others.
+    is therefore assigned the average growth of the other generations.
     """
     read = []
     for generation, row in list(zip(timeline.generations, timeline.end_rows, strict=True))[

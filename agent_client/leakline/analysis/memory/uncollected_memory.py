@@ -37,16 +37,16 @@ _MATTERS: Final = 1_000
 _LOOKS: Final = 4
 # Garbage that falls below this share of its earlier amount has been collected.
 _COLLECTED: Final = 0.5
-# A scan of only the newest objects cannot count other garbage; garbage is what grows if it is this share of these
-# objects.
+# A scan of only the newest objects misses older garbage; garbage counts as what grows if it is this share of the
+# newest objects.
 _MOSTLY: Final = 0.5
-# A scan of the newest objects that covers this many times as many objects as another scan reaches older ones, too.
+# If one scan of the newest objects covers this many times as many objects as another, it also reaches older objects.
 _FURTHER: Final = 1.5
 # Garbage explains memory growth if it accounts for at least this share of the growth.
 _EXPLAINS: Final = 0.30
 _WINDOW: Final = 64
 _TYPES_NAMED: Final = 3
-# A class represents the garbage only if it has at least this share of the objects of the most frequent type.
+# A class represents the garbage only if it has at least this share of the most frequent type's objects.
 _FEW: Final = 0.1
 
 
@@ -68,7 +68,7 @@ class Waiting:
         """Return one line of evidence."""
         off = " The collector is switched off." if self.collector_off else ""
         if self.objects is None:
-            return f"They refer only to each other: only the collector can free them.{off}"
+            return f"The objects refer only to each other: only the collector can free them.{off}"
         more = f", {format_count(self.growth.slope)} more per {unit}" if self.growth else ""
         least = "At least " if self.least else ""
         return (
@@ -196,7 +196,7 @@ def no_growth(each: float) -> CountGrowth:
 
 
 def _telling(types: Mapping[str, int]) -> list[str]:
-    """Return the most informative types first: frequent classes of the program, then the most frequent types.
+    """Return the types, most informative first: frequent classes of the program, then the most frequent other types.
 
     The lists and dictionaries that objects of a class hold are as frequent as the objects themselves.
     """
@@ -243,7 +243,7 @@ _OUTSIDE_GROWS: Final = 64 * MIB
 # This many floors make a trend; fewer are enough if each is above the previous one by more than the young objects.
 _FLOORS: Final = 4
 _CLEAR_FLOORS: Final = 3
-# Garbage that is still part of a floor is rarely there two collections later.
+# Garbage that is still part of a floor is usually gone two collections later.
 _LOWER_AFTER: Final = 2
 
 

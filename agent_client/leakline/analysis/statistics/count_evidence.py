@@ -26,7 +26,7 @@ MIN_RISES: Final = 4
 _MAX_VARIATION: Final = 0.25
 _NEAR_MEDIAN: Final = 0.5
 _MIN_PERIODS: Final = 3
-# The count at the first reading stems from earlier periods if it is a multiple of one rise, to within this share
+# The count already rose before the first reading if the first count is a multiple of one rise, to within this share
 # of a rise.
 _SAME_BEAT: Final = 0.1
 # A rise is compared with the median of this many rises after it.
@@ -37,10 +37,10 @@ _MIN_NOISY: Final = 8
 # these gains is this many times the spread of the other gains.
 _MOST: Final = 0.7
 _STANDS_OUT: Final = 4.0
-# The noise of counts is large compared with their slope; a filling cache slows down more than this.
+# This ratio is loose because counts are noisy compared with their slope; a filling cache slows down even more.
 _HALF_RATIO: Final = 0.5
-# Number of readings that decide whether a count may grow; the start of growth is searched for in `LOOK_BACK`
-# readings.
+# Number of newest readings that decide whether a count may be growing; the start of the growth is searched for in
+# `LOOK_BACK` readings.
 WINDOW: Final = 64
 LOOK_BACK: Final = 4 * WINDOW
 # If objects grow larger, their number rises at most by this share of the relative rise of their bytes.
@@ -161,7 +161,7 @@ def _is_one_story(steady: CountGrowth, irregular: CountGrowth) -> bool:
 def _goes_beyond(growth: CountGrowth, x: Sequence[float], counts: Sequence[float]) -> bool:
     """Return False while a rise only returns to a level that the count has held before, as in a sawtooth.
 
-    A count that was reached at one reading alone, such as while a program loads, is not a level.
+    A count that was reached at a single reading, for example while a program loads, is not a level.
     """
     before = [count for at, count in zip(x, counts, strict=True) if at < growth.start]
     held = max((min(pair) for pair in pairwise(before)), default=-math.inf)

@@ -2,7 +2,7 @@
 
 The onset is searched for in all attempts of a run. Every attempt is a process with its own warm-up, and the
 initial memory of a process is not evidence of a leak. Therefore the first generations after a resume are ignored,
-and each attempt may have its own level: a line bends only within an attempt. A growth that begins between the end
+and each attempt may have its own level: a line bends only within an attempt. Growth that begins between the end
 of one attempt and the end of the next one's warm-up may have begun in any generation of that gap.
 """
 
@@ -216,14 +216,14 @@ def baseline_of(values: Sequence[float]) -> float:
 # (estimate, low, high) of the first leaking generation
 Start = tuple[float, float, float]
 
-# Number of generations of a resumed process that are its warm-up.
+# Number of warm-up generations of a resumed process.
 WARM_UP: Final = 4
 # The readings before a bend count as flat if their slope is below this share of the later slope.
 _BENDS: Final = 0.5
 # Minimum number of readings before a bend in which another bend can be found.
 _MIN_BEFORE: Final = 5
-# Minimum number of readings of an attempt for a slope, and number that must remain after fitting two levels and a
-# slope.
+# Minimum number of readings that an attempt needs for a slope, and number of readings that must remain after two
+# levels and a slope are fitted.
 _MIN_READ: Final = 2
 _LEFT_OVER: Final = 2
 # Maximum number of newest resumes after which an attempt has its own level; older attempts share a level, to bound

@@ -182,7 +182,7 @@ def fit_hinge(x: Sequence[float], y: Sequence[float]) -> Hinge | None:
 
 
 def _allowed(loss: float, points: int, rise: float) -> float:
-    """Return the absolute error up to which a fit is as good as the best one, within noise.
+    """Return the absolute error up to which a fit is as good as the best fit, within noise.
 
     Without any noise the profile would have no width; a thousandth of the rise allows for rounding.
     """

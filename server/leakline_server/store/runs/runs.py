@@ -359,7 +359,7 @@ class _Said(msgspec.Struct):
     """The part of a verdict that lists show; decoding only this part is faster."""
 
     unit: str = ""
-    summary: str = "Nothing to say yet"
+    summary: str = "No verdict yet"
     generations: int = 0
     generations_passed: int | None = None
     growth_bytes_per_generation: Any = None
