@@ -234,7 +234,7 @@ def _check(config: Config, url: str, engine: Engine) -> CheckedWebhook:
         secret, made = webhooks.stored_secret(engine, make_secret)
     now = time.time()
     said = (
-        "Alerts of this server arrive here. This is only a test, sent by `leakline webhook test`."
+        "Alerts from this server arrive here. This is only a test, sent by `leakline webhook test`."
     )
     outgoing = trial(url, config.webhook_format, secret, config.address, now, said)
     outcome = send(outgoing, config.webhook_allow, now)
