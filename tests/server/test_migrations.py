@@ -711,6 +711,7 @@ RENAMED = {
 def renamed(answer: Any) -> Any:
     """Return a recorded answer with today's names of fields and words for acknowledgements."""
     if isinstance(answer, str):
+        answer = answer.replace("Nothing to say yet", "No verdict yet")
         return answer.replace("acknowledged: “", "muted: “")
     if isinstance(answer, dict):
         return {RENAMED.get(name, name): renamed(value) for name, value in answer.items()}
